@@ -1,0 +1,140 @@
+"""One tree of errors, with the codes of the contract (idl/foqs.thrift).
+
+A code for machines, a sentence for people, `retryable` as data. A sentence says what was wrong,
+with the value and the limit, and what to do.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import ClassVar
+
+
+class ErrorCode(IntEnum):
+    INVALID_ARGUMENT = 1
+    UNKNOWN_NAMESPACE = 2
+    TOO_LARGE = 3
+    RATE_LIMITED = 4
+    OVERLOADED = 5
+    UNAVAILABLE = 6
+    NOT_FOUND = 7
+    STALE_LEASE = 8
+    PERMISSION_DENIED = 9
+    ALREADY_EXISTS = 10
+    PAUSED = 11
+    INTERNAL = 12
+
+
+class FoqsError(Exception):
+    """Base of every error a caller can get.
+
+    `retry_after_ms` says when trying again can succeed; None when the host cannot tell.
+    """
+
+    code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, retry_after_ms: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_after_ms = retry_after_ms
+
+
+class InvalidArgumentError(FoqsError):
+    """An argument breaks a rule of the contract; the same call will never succeed."""
+
+    code = ErrorCode.INVALID_ARGUMENT
+
+
+class UnknownNamespaceError(FoqsError):
+    """The namespace does not exist: create it first."""
+
+    code = ErrorCode.UNKNOWN_NAMESPACE
+
+
+class TooLargeError(FoqsError):
+    """A payload, metadata, batch or frame is over its limit."""
+
+    code = ErrorCode.TOO_LARGE
+
+
+class RateLimitedError(FoqsError):
+    """The namespace is over its enqueues per minute; `retry_after_ms` is when there is room again."""
+
+    code = ErrorCode.RATE_LIMITED
+    retryable = True
+
+
+class OverloadedError(FoqsError):
+    """The host's buffers are full; nothing was done."""
+
+    code = ErrorCode.OVERLOADED
+    retryable = True
+
+
+class UnavailableError(FoqsError):
+    """The shard cannot answer now. Whether a write happened is unknown."""
+
+    code = ErrorCode.UNAVAILABLE
+    retryable = True
+
+
+class NotFoundError(FoqsError):
+    """There is no such item, topic or shard."""
+
+    code = ErrorCode.NOT_FOUND
+
+
+class StaleLeaseError(FoqsError):
+    """The lease that this receipt names has ended; nothing was changed."""
+
+    code = ErrorCode.STALE_LEASE
+
+
+class PermissionDeniedError(FoqsError):
+    """The caller may not do this."""
+
+    code = ErrorCode.PERMISSION_DENIED
+
+
+class AlreadyExistsError(FoqsError):
+    """Something of that name exists already."""
+
+    code = ErrorCode.ALREADY_EXISTS
+
+
+class PausedError(FoqsError):
+    """An operator paused the namespace."""
+
+    code = ErrorCode.PAUSED
+    retryable = True
+
+
+class InternalError(FoqsError):
+    """A defect of the host; its log has the cause under the id in the message."""
+
+    code = ErrorCode.INTERNAL
+
+
+ERROR_BY_CODE: dict[int, type[FoqsError]] = {
+    int(cls.code): cls
+    for cls in (
+        InvalidArgumentError,
+        UnknownNamespaceError,
+        TooLargeError,
+        RateLimitedError,
+        OverloadedError,
+        UnavailableError,
+        NotFoundError,
+        StaleLeaseError,
+        PermissionDeniedError,
+        AlreadyExistsError,
+        PausedError,
+        InternalError,
+    )
+}
+
+
+def error_for_code(code: int, message: str, retry_after_ms: int | None = None) -> FoqsError:
+    """The typed error of a code that came over the wire; a code of a newer host becomes InternalError."""
+    return ERROR_BY_CODE.get(code, InternalError)(message, retry_after_ms=retry_after_ms)

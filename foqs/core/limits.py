@@ -1,0 +1,121 @@
+"""Every bound of the system in one place; what one limit owes to another is asserted at the end.
+
+Namespace limits are defaults that an operator may change within the hard bounds given here.
+Source of most figures: the FOQS post (payload 10 KB) and design measurements in docs/decisions/.
+"""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024 * KIB
+SECOND_MS = 1_000
+MINUTE_MS = 60 * SECOND_MS
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+
+# --- names ---
+TOPIC_BYTES_MAX = 255
+NAMESPACE_NAME_CHARS_MAX = 64
+GROUP_BYTES_MAX = 64
+
+# --- one call ---
+FRAME_BYTES_MAX = 16 * MIB
+BATCH_ITEMS_MAX = 1_000
+DEQUEUE_TOPICS_MAX = 1_000
+DEQUEUE_ITEMS_MAX = 1_000
+"""Of one answer, whatever its topics' counts add up to."""
+DEQUEUE_ANSWER_BYTES_MAX = 12 * MIB
+PAGE_ITEMS_MAX = 1_000
+WAIT_MS_MAX = 30 * SECOND_MS
+
+# --- one item (defaults of a namespace, and the hard bounds) ---
+PAYLOAD_BYTES_DEFAULT = 10 * KIB
+PAYLOAD_BYTES_MAX = 1 * MIB
+METADATA_BYTES_DEFAULT = 512
+METADATA_BYTES_MAX = 64 * KIB
+LEASE_MS_MIN = 1 * SECOND_MS
+LEASE_MS_DEFAULT = 30 * SECOND_MS
+LEASE_MS_MAX = 12 * HOUR_MS
+DELAY_MS_MAX = 90 * DAY_MS
+TTL_MS_DEFAULT = 14 * DAY_MS
+TTL_MS_MAX = 90 * DAY_MS
+ATTEMPTS_DEFAULT = 16
+ATTEMPTS_MAX = 1_000
+DEATH_REASON_BYTES_MAX = 255
+
+# --- one namespace ---
+ENQUEUES_PER_MINUTE_DEFAULT = 6_000_000
+ENQUEUES_PER_MINUTE_MAX = 1_000_000_000
+
+# --- the front door ---
+CONNECTIONS_MAX = 10_000
+CONNECTIONS_PER_ADDRESS_MAX = 5_000
+CALLS_IN_FLIGHT_PER_CONNECTION_MAX = 64
+FIRST_FRAME_MS_MAX = 10 * SECOND_MS
+"""A new connection must send its first whole header within this time."""
+FRAME_HEADER_MS_MAX = 5 * SECOND_MS
+"""From the first byte of a length header to its last."""
+FRAME_BODY_MS_MIN = 10 * SECOND_MS
+FRAME_BODY_BYTES_PER_MS_MIN = 64
+"""A body of n bytes must be there within FRAME_BODY_MS_MIN + n / this."""
+IDLE_MS_MAX = 10 * MINUTE_MS
+WRITE_STALL_MS_MAX = 10 * SECOND_MS
+WRITE_BUFFER_BYTES_MAX = 4 * MIB
+FRAME_ELEMENTS_MAX = 100_000
+FRAME_DEPTH_MAX = 16
+METHOD_NAME_BYTES_MAX = 64
+UNFINISHED_FRAME_BYTES_MAX = 256 * MIB
+"""Of all connections together: bytes of frames that are not complete yet."""
+
+# --- one shard in memory ---
+ENQUEUE_BUFFER_ITEMS_MAX = 20_000
+ENQUEUE_BUFFER_BYTES_MAX = 64 * MIB
+TRANSACTION_INSERTS_MAX = 2_000
+TRANSACTION_INSERT_BYTES_MAX = 8 * MIB
+TRANSACTION_CLAIMS_MAX = 2_000
+TRANSACTION_FETCH_BYTES_MAX = 16 * MIB
+TRANSACTION_CHANGES_MAX = 4_000
+TRANSACTION_REFILLS_MAX = 64
+STATEMENT_BYTES_MAX = 1 * MIB
+STATEMENT_IDS_MAX = 1_000
+STATEMENT_REWRITES_MAX = 200
+WINDOW_ITEMS_MAX = 4_000
+WINDOW_ITEMS_LOW = 1_000
+"""A window that holds fewer, and is not complete, is refilled."""
+WINDOW_REFILL_ITEMS = 1_000
+RESIDENT_BYTES_MAX = 32 * MIB
+"""Payloads of recently enqueued items kept to be served without a read."""
+OPEN_LEASES_MAX = 250_000
+"""Of one shard: items under lease or claimed by the prefetch buffer."""
+TOPICS_PER_SHARD_MAX = 200_000
+TOPIC_IDLE_MS = 30 * SECOND_MS
+"""An empty topic is forgotten after this time."""
+
+# --- prefetch ---
+PREFETCH_HORIZON_MS = 100
+PREFETCH_ITEMS_PER_TOPIC_MAX = 2_000
+PREFETCH_BYTES_MAX = 64 * MIB
+PREFETCH_HOLD_MS_MAX = 2 * SECOND_MS
+"""A claimed item not handed out for this long goes back."""
+CLAIM_SLACK_MS = 5 * SECOND_MS
+"""A claim outlives the lease it backs by this, so that handing out needs no second write."""
+LINGER_MS = 20
+"""A dequeue that has some but not all of its items waits this long at most for claims in flight."""
+DEQUEUES_WAITING_MAX = 50_000
+
+# --- time ---
+HEARTBEAT_MS = 1 * SECOND_MS
+HOST_DEAD_MS = 6 * SECOND_MS
+CLOCK_PROBE_MS = 10 * SECOND_MS
+DURABILITY_CHECK_MS = MINUTE_MS
+STATEMENT_MS_MAX = 30 * SECOND_MS
+CONNECT_MS_MAX = 5 * SECOND_MS
+DRAIN_MS_MAX = 20 * SECOND_MS
+SWEEP_CHUNK_ITEMS = 1_000
+
+assert WINDOW_ITEMS_LOW + WINDOW_REFILL_ITEMS < WINDOW_ITEMS_MAX, "a refill must fit into its window"
+assert PAYLOAD_BYTES_MAX + METADATA_BYTES_MAX < FRAME_BYTES_MAX // 2, "the largest item must fit a frame"
+assert DEQUEUE_ANSWER_BYTES_MAX + PAYLOAD_BYTES_MAX + METADATA_BYTES_MAX < FRAME_BYTES_MAX
+assert WAIT_MS_MAX < IDLE_MS_MAX, "a long poll must not look idle"
+assert HEARTBEAT_MS * 3 < HOST_DEAD_MS, "a host is not dead for one lost heartbeat"
+assert PREFETCH_HOLD_MS_MAX < CLAIM_SLACK_MS, "a prefetched claim must still cover the lease at hand-out"

@@ -1,0 +1,60 @@
+-- One shard. Every change of these tables comes from the one session that holds the shard's named lock.
+
+-- One row an item. lane: the topic's number while ready or under lease, 0 while delayed, the topic's number negated
+-- once dead. urgency: the priority, or 0 in lane 0 and among the dead. due_at: deliver_after, or the time of death.
+-- The index serves every query: the most urgent of a topic, the delays that are due, the dead in order, the counts.
+CREATE TABLE item (
+  id BIGINT UNSIGNED NOT NULL,
+  lane INT NOT NULL,
+  urgency INT NOT NULL,
+  due_at BIGINT NOT NULL,
+  topic INT NOT NULL,
+  priority INT NOT NULL,
+  enqueued_at BIGINT NOT NULL,
+  expires_at BIGINT NOT NULL,
+  lease_ms INT UNSIGNED NOT NULL,
+  at_most_once TINYINT NOT NULL,
+  deliveries INT UNSIGNED NOT NULL DEFAULT 0,
+  failed_attempts INT UNSIGNED NOT NULL DEFAULT 0,
+  death_reason VARBINARY(255) NULL,
+  metadata BLOB NOT NULL,
+  payload MEDIUMBLOB NOT NULL,
+  PRIMARY KEY (id),
+  KEY lane_order (lane, urgency, due_at)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC STATS_PERSISTENT=1 STATS_AUTO_RECALC=0;
+
+-- The claim journal: one row leases many items, packed as (id, delivery number) pairs.
+-- The latest entry of an item counts, and only if its number is the row's deliveries + 1.
+CREATE TABLE claim (
+  id BIGINT UNSIGNED NOT NULL,
+  due_at BIGINT NOT NULL,
+  entries MEDIUMBLOB NOT NULL,
+  PRIMARY KEY (id)
+) ENGINE=InnoDB STATS_PERSISTENT=1 STATS_AUTO_RECALC=0;
+
+-- Topics are numbers in the item rows; a topic's row goes when its last item is gone.
+CREATE TABLE topic (
+  number INT NOT NULL,
+  namespace INT UNSIGNED NOT NULL,
+  name VARBINARY(255) NOT NULL,
+  PRIMARY KEY (number),
+  UNIQUE KEY topic_by_name (namespace, name)
+) ENGINE=InnoDB;
+
+-- One row: the owner, and how far it came. Every transaction writes it, so that after a lost answer
+-- the number of the last transaction tells whether it happened.
+CREATE TABLE writer (
+  one TINYINT NOT NULL,
+  epoch BIGINT UNSIGNED NOT NULL,
+  owner VARBINARY(128) NOT NULL,
+  transaction_number BIGINT UNSIGNED NOT NULL,
+  -- No delayed item is due before this time.
+  delay_checkpoint BIGINT NOT NULL,
+  -- No open claim has a smaller id.
+  claim_checkpoint BIGINT UNSIGNED NOT NULL,
+  -- No number up to this one is free for a new topic.
+  topic_number_last INT NOT NULL,
+  PRIMARY KEY (one)
+) ENGINE=InnoDB;
+
+INSERT INTO writer VALUES (1, 0, '', 0, 0, 0, 0);
