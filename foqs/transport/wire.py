@@ -1,0 +1,202 @@
+"""The wire form of the contract: idl/foqs.thrift, and messages to bytes and back, for servers and clients.
+
+A frame is a big-endian u32 length and that many bytes of one strict binary Thrift message. thriftpy2's Cython
+protocol encodes and decodes; bytes from outside reach it only after `foqs.transport.frame_scan` has walked
+them (see there for what it does otherwise).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+import thriftpy2
+from thriftpy2.protocol.cybin import TCyBinaryProtocol
+from thriftpy2.thrift import TApplicationException
+from thriftpy2.transport.memory import TCyMemoryBuffer
+
+from foqs.core import limits
+from foqs.core.errors import FoqsError, TooLargeError, error_for_code
+from foqs.transport.frame_scan import CALL, EXCEPTION, REPLY, FrameError, scan_reply
+
+LENGTH_BYTES: Final = 4
+"""Of the header of every frame."""
+
+_KEPT_BUFFER_BYTES_MAX: Final = 1 * limits.MIB
+_VERSION_1: Final = 0x8001_0000
+_HEADS: Final = [Struct(f"!III{size}si") for size in range(limits.METHOD_NAME_BYTES_MAX + 1)]
+"""By the length of the method name: frame length, version and type, length of the name, name, seqid."""
+
+
+def _idl_path() -> Path:
+    """Beside this module in a wheel, in idl/ of a source checkout."""
+    packaged = Path(__file__).with_name("foqs.thrift")
+    return packaged if packaged.exists() else Path(__file__).parents[2] / "idl" / "foqs.thrift"
+
+
+structs: Any = thriftpy2.load(str(_idl_path()), module_name="foqs_wire_thrift")
+"""The generated structs: `structs.NewItem(topic="t", payload=b"")` and so on, named as in the IDL."""
+
+UNKNOWN_METHOD: Final[int] = TApplicationException.UNKNOWN_METHOD
+
+
+class ApplicationError(Exception):
+    """A Thrift TApplicationException: the host does not know the method, or could not answer by contract."""
+
+    def __init__(self, kind: int, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Method:
+    """One verb of the contract. `required` names the fields of its request that a caller must send."""
+
+    name: str
+    service: str
+    request: Any
+    required: tuple[str, ...]
+    args: Any
+    result: Any
+    name_bytes: bytes
+
+
+def _methods_of(service: Any) -> list[Method]:
+    methods = []
+    for name in service.thrift_services:
+        args = getattr(service, f"{name}_args")
+        request = args.thrift_spec[1][2]
+        methods.append(
+            Method(
+                name=name,
+                service=service.__name__,
+                request=request,
+                required=tuple(spec[1] for spec in request.thrift_spec.values() if spec[-1]),
+                args=args,
+                result=getattr(service, f"{name}_result"),
+                name_bytes=name.encode("ascii"),
+            )
+        )
+    return methods
+
+
+METHODS: Final[dict[str, Method]] = {
+    method.name: method for service in (structs.Foqs, structs.FoqsAdmin) for method in _methods_of(service)
+}
+"""Every verb of both services by its name on the wire, such as `extendLease`."""
+
+METHODS_BY_NAME_BYTES: Final[dict[bytes, Method]] = {m.name_bytes: m for m in METHODS.values()}
+
+
+def encode_as(cls: type, struct: Any) -> None:
+    """Let instances of `cls` stand where `struct` is due, without a copy.
+
+    thriftpy2's encoder asks a value for nothing but its `thrift_spec` and its attributes. An item of an
+    answer is encoded in 1.3 µs this way, against 1.9 to 2.5 µs with the construction of a struct from the same
+    attributes. Fields that the dataclass `cls` does not have are not sent.
+    """
+    spec = struct.thrift_spec
+    if is_dataclass(cls):
+        names = {field.name for field in fields(cls)}
+        spec = {number: field for number, field in spec.items() if field[1] in names}
+    cls.thrift_spec = spec  # type: ignore[attr-defined]
+
+
+class Reply(NamedTuple):
+    """What a host answered: exactly one of `response` and `error` is set."""
+
+    method: Method | None
+    seqid: int
+    response: Any
+    error: FoqsError | ApplicationError | None
+
+
+class Codec:
+    """Turns messages into frames and back, reusing its two buffers.
+
+    Not safe for threads: a server, and every connection of a client, has its own.
+    """
+
+    def __init__(self) -> None:
+        self._renew()
+
+    def encode_call(self, method: str, request: Any, seqid: int) -> bytes:
+        """The whole frame, header included, of a call. Raises FoqsError TOO_LARGE beyond the frame limit."""
+        verb = METHODS[method]
+        return self._encode(CALL, verb.name_bytes, seqid, verb.args(request=request))
+
+    def encode_reply(self, method: Method, response: Any, seqid: int) -> bytes:
+        """The frame of an answer. Raises FoqsError TOO_LARGE beyond the frame limit."""
+        return self._encode(REPLY, method.name_bytes, seqid, method.result(success=response))
+
+    def encode_error(self, method: Method, error: FoqsError, seqid: int) -> bytes:
+        """The frame of the exception that the contract declares."""
+        declared = structs.FoqsError(int(error.code), error.message, error.retry_after_ms)
+        return self._encode(REPLY, method.name_bytes, seqid, method.result(error=declared))
+
+    def encode_application_error(self, name: bytes, kind: int, message: str, seqid: int) -> bytes:
+        """The frame of a TApplicationException, for a method that the contract does not have."""
+        return self._encode(EXCEPTION, name, seqid, TApplicationException(kind, message))
+
+    def decode_request(self, method: Method, data: bytes) -> Any:
+        """The request struct out of the arguments `data` of a call, which `scan_call` must have walked.
+
+        None when the caller sent none; so is every field that is absent or of a wrong type. A list whose
+        elements are of a wrong type is empty. Raises UnicodeDecodeError for a string that is not UTF-8.
+        """
+        return self._decode(method.args(), data).request
+
+    def decode_reply(self, message: bytes) -> Reply:
+        """The answer in `message` (a frame without its header).
+
+        Raises FrameError for bytes that are not an answer; then the connection is of no more use.
+        """
+        kind, name, seqid, body = scan_reply(message, 0, len(message))
+        method = METHODS_BY_NAME_BYTES.get(name)
+        try:
+            if kind == EXCEPTION:
+                raised = self._decode(TApplicationException(), message[body:])
+                error = ApplicationError(raised.type or 0, raised.message or "")
+                return Reply(method, seqid, None, error)
+            if method is None:
+                raise FrameError("method_name", f"an answer to {name!r}, which the contract does not have")
+            result = self._decode(method.result(), message[body:])
+        except UnicodeDecodeError as error:
+            raise FrameError("utf8", str(error)) from error
+        if result.success is not None:
+            return Reply(method, seqid, result.success, None)
+        if result.error is None:
+            raise FrameError("empty", f"an answer to {method.name} without result or exception")
+        declared = result.error
+        typed = error_for_code(declared.code or 0, declared.message or "", declared.retry_after_ms)
+        return Reply(method, seqid, None, typed)
+
+    def _encode(self, kind: int, name: bytes, seqid: int, body: Any) -> bytes:
+        self._out.clean()
+        self._writer.write_struct(body)
+        encoded: bytes = self._out.getvalue()
+        size = 12 + len(name) + len(encoded)
+        if len(encoded) > _KEPT_BUFFER_BYTES_MAX:
+            self._renew()
+        if size > limits.FRAME_BYTES_MAX:
+            raise TooLargeError(
+                f"the message has {size} bytes, a frame {limits.FRAME_BYTES_MAX}: ask for less"
+            )
+        return _HEADS[len(name)].pack(size, _VERSION_1 | kind, len(name), name, seqid) + encoded
+
+    def _decode(self, into: Any, data: bytes) -> Any:
+        self._in.setvalue(data)
+        try:
+            return self._reader.read_struct(into)
+        finally:
+            if len(data) > _KEPT_BUFFER_BYTES_MAX:
+                self._renew()
+
+    def _renew(self) -> None:
+        """Start with small buffers: thriftpy2's only grow."""
+        self._in = TCyMemoryBuffer()
+        self._reader = TCyBinaryProtocol(self._in, strict_decode=True)
+        self._out = TCyMemoryBuffer()
+        self._writer = TCyBinaryProtocol(self._out)
