@@ -13,9 +13,9 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 import thriftpy2
-from thriftpy2.protocol.cybin import TCyBinaryProtocol
+from thriftpy2.protocol.cybin.cybin import TCyBinaryProtocol
 from thriftpy2.thrift import TApplicationException
-from thriftpy2.transport.memory import TCyMemoryBuffer
+from thriftpy2.transport.memory.cymemory import TCyMemoryBuffer
 
 from foqs.core import limits
 from foqs.core.errors import FoqsError, TooLargeError, error_for_code
@@ -93,9 +93,9 @@ METHODS_BY_NAME_BYTES: Final[dict[bytes, Method]] = {m.name_bytes: m for m in ME
 def encode_as(cls: type, struct: Any) -> None:
     """Let instances of `cls` stand where `struct` is due, without a copy.
 
-    thriftpy2's encoder asks a value for nothing but its `thrift_spec` and its attributes. An item of an
-    answer is encoded in 1.3 µs this way, against 1.9 to 2.5 µs with the construction of a struct from the same
-    attributes. Fields that the dataclass `cls` does not have are not sent.
+    thriftpy2's encoder asks a value for nothing but its `thrift_spec` and its attributes. Encoding an item of
+    an answer costs 1.3 µs this way, and 1.9 to 2.5 µs where a struct is built from the same attributes first.
+    Fields that the dataclass `cls` does not have are not sent.
     """
     spec = struct.thrift_spec
     if is_dataclass(cls):
