@@ -155,8 +155,8 @@ class LocalServer:
     def start(self) -> None:
         """Initialise the directory if it is new, start the server and return when it answers.
 
-        Raises LocalServerError when another server uses the directory, and with the tail of the error log when
-        the server ends or does not answer within 60 s.
+        Raises LocalServerError when another server uses the directory, and, with the tail of the error log,
+        when the server ends or does not answer within 60 s.
         """
         if self._process is not None:
             raise LocalServerError(

@@ -1,0 +1,61 @@
+"""Fixtures for all tests. A test that uses a database fixture is marked `database` by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from foqs.storage.local_server import LocalServer, LocalServerError
+from tests.support import databases
+
+_DATABASE_FIXTURES = {"mysql_server", "databases_of_session", "meta_url", "shard_urls"}
+
+
+def pytest_report_header() -> str:
+    try:
+        return f"MySQL server: {databases.server_binary().version}"
+    except LocalServerError as error:
+        return f"MySQL server: none ({error})"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _DATABASE_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.database)
+
+
+@pytest.fixture(scope="session")
+def mysql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    """The private server of this test process. Never skipped: without a server the tests prove nothing."""
+    try:
+        server = databases.new_server(tmp_path_factory.mktemp("mysql"))
+        server.start()
+    except LocalServerError as error:
+        pytest.fail(str(error), pytrace=False)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def databases_of_session(mysql_server: LocalServer) -> databases.Databases:
+    return databases.Databases(mysql_server)
+
+
+@pytest.fixture
+def _wiped_databases(databases_of_session: databases.Databases) -> databases.Databases:
+    databases_of_session.wipe()
+    return databases_of_session
+
+
+@pytest.fixture
+def meta_url(_wiped_databases: databases.Databases) -> str:
+    """The URL of a migrated meta database without rows."""
+    return _wiped_databases.meta_url
+
+
+@pytest.fixture
+def shard_urls(_wiped_databases: databases.Databases) -> dict[int, str]:
+    """The URLs by shard id of four migrated shard databases without items."""
+    return dict(_wiped_databases.shard_urls)

@@ -1,0 +1,97 @@
+"""The private MySQL server of a test process and its databases.
+
+Databases are created and migrated once; between tests every session is ended and every table that was used is
+brought back to what the migrations left in it, which takes milliseconds.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pymysql
+from pymysql.constants import ER
+
+from foqs.storage.local_server import LocalServer, LocalServerError, ServerBinary, find_server_binary
+from foqs.storage.migrations import SchemaKind, apply
+
+SHARD_COUNT = 4
+BINARY_VARIABLE = "FOQS_TEST_MYSQLD"
+
+
+def server_binary() -> ServerBinary:
+    """The server that tests run against: FOQS_TEST_MYSQLD, else what foqs itself would find."""
+    try:
+        return find_server_binary(os.environ.get(BINARY_VARIABLE))
+    except LocalServerError as error:
+        raise LocalServerError(
+            f"tests of the database need a MySQL server ({BINARY_VARIABLE}): {error}"
+        ) from error
+
+
+def new_server(data_dir: Path, *options: str) -> LocalServer:
+    """A private server that is not started yet, for tests that kill, pause or misconfigure it."""
+    return LocalServer(
+        data_dir, binary=server_binary().path, buffer_pool_mib=64, log_file_mib=16, options=options
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    database: str
+    name: str
+    first_rows: tuple[tuple[object, ...], ...]
+
+
+class Databases:
+    """One meta database and the shard databases of one server, migrated."""
+
+    def __init__(self, server: LocalServer) -> None:
+        self.server = server
+        self.meta_url = server.url("meta")
+        self.shard_urls = {shard_id: server.url(f"shard_{shard_id}") for shard_id in range(SHARD_COUNT)}
+        apply(self.meta_url, SchemaKind.META)
+        for url in self.shard_urls.values():
+            apply(url, SchemaKind.SHARD)
+        self._tables = self._read_tables()
+
+    def wipe(self) -> None:
+        """End all sessions and bring every table back to what the migrations left in it."""
+        with closing(self.server.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND user = 'root'"
+            )
+            for (session_id,) in cursor.fetchall():
+                self._kill(cursor, session_id)
+            for table in self._tables:
+                qualified = f"{table.database}.{table.name}"
+                cursor.execute(f"SELECT * FROM {qualified} LIMIT {len(table.first_rows) + 1}")
+                if cursor.fetchall() == table.first_rows:
+                    continue
+                cursor.execute(f"TRUNCATE TABLE {qualified}")
+                for row in table.first_rows:
+                    cursor.execute(f"INSERT INTO {qualified} VALUES ({', '.join(['%s'] * len(row))})", row)
+
+    @staticmethod
+    def _kill(cursor: pymysql.cursors.Cursor, session_id: int) -> None:
+        try:
+            cursor.execute(f"KILL {session_id}")
+        except pymysql.err.MySQLError as error:
+            if error.args[0] != ER.NO_SUCH_THREAD:  # it ended by itself meanwhile
+                raise
+
+    def _read_tables(self) -> list[_Table]:
+        databases = ["meta", *(f"shard_{shard_id}" for shard_id in self.shard_urls)]
+        with closing(self.server.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT table_schema, table_name FROM information_schema.tables WHERE table_schema IN %s",
+                (databases,),
+            )
+            names = cursor.fetchall()
+            tables = []
+            for database, name in names:
+                cursor.execute(f"SELECT * FROM {database}.{name}")
+                tables.append(_Table(database, name, cursor.fetchall()))
+            return tables
