@@ -68,6 +68,13 @@ FRAME_DEPTH_MAX = 16
 METHOD_NAME_BYTES_MAX = 64
 UNFINISHED_FRAME_BYTES_MAX = 256 * MIB
 """Of all connections together: bytes of frames that are not complete yet."""
+UNSENT_ANSWER_BYTES_MAX = 256 * MIB
+"""Of all connections together: bytes of answers that their peers have not taken yet."""
+CONNECTION_SWEEP_MS = 500
+"""How often the deadlines above are looked at; each is overrun by this at most."""
+LISTEN_BACKLOG = 1_024
+CALL_CANCEL_MS_MAX = 5 * SECOND_MS
+"""A cancelled call must have ended by then."""
 
 # --- one shard in memory ---
 ENQUEUE_BUFFER_ITEMS_MAX = 20_000
@@ -114,6 +121,8 @@ STATEMENT_MS_MAX = 30 * SECOND_MS
 CONNECT_MS_MAX = 5 * SECOND_MS
 DRAIN_MS_MAX = 20 * SECOND_MS
 SWEEP_CHUNK_ITEMS = 1_000
+META_STATEMENT_MS_MAX = 3 * SECOND_MS
+META_SESSIONS_MAX = 4
 
 assert WINDOW_ITEMS_LOW + WINDOW_REFILL_ITEMS < WINDOW_ITEMS_MAX, "a refill must fit into its window"
 assert PAYLOAD_BYTES_MAX + METADATA_BYTES_MAX < FRAME_BYTES_MAX // 2, "the largest item must fit a frame"

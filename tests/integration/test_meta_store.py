@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from sqlalchemy import make_url
+
+from foqs.core import limits
+from foqs.core.errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    UnavailableError,
+    UnknownNamespaceError,
+)
+from foqs.core.namespace import NamespaceSettings
+from foqs.storage.local_server import LocalServer
+from foqs.storage.meta import METADATA, MetaStore
+from foqs.storage.migrations import SchemaKind, apply
+from tests.support.databases import new_server
+
+
+@pytest.fixture
+def store(meta_url: str) -> Iterator[MetaStore]:
+    with closing(MetaStore(meta_url)) as meta:
+        yield meta
+
+
+def query(server: LocalServer, url: str, statement: str) -> tuple[tuple[object, ...], ...]:
+    with closing(server.connect(make_url(url).database)) as connection, connection.cursor() as cursor:
+        cursor.execute(statement)
+        return cursor.fetchall()
+
+
+def test_the_tables_here_have_the_columns_of_the_schema(mysql_server: LocalServer, meta_url: str) -> None:
+    for table in METADATA.sorted_tables:
+        in_schema = [row[0] for row in query(mysql_server, meta_url, f"SHOW COLUMNS FROM {table.name}")]
+        assert [column.name for column in table.columns] == in_schema
+
+
+def test_a_namespace_comes_back_as_it_was_inserted(store: MetaStore) -> None:
+    settings = NamespaceSettings(payload_bytes_max=7, enqueue_paused=True)
+    created = store.insert_namespace("Orders", settings, now_ms=123)
+    assert (created.name, created.settings, created.created_at_ms) == ("Orders", settings, 123)
+    assert store.list_namespaces() == [created]
+
+
+def test_names_are_bytes_and_exist_once(store: MetaStore) -> None:
+    store.insert_namespace("a", NamespaceSettings(), 1)
+    store.insert_namespace("A", NamespaceSettings(), 1)
+    with pytest.raises(AlreadyExistsError):
+        store.insert_namespace("a", NamespaceSettings(), 1)
+    with pytest.raises(InvalidArgumentError):
+        store.insert_namespace("a b", NamespaceSettings(), 1)
+    assert [namespace.name for namespace in store.list_namespaces()] == ["A", "a"]
+
+
+def test_the_number_of_a_deleted_namespace_never_comes_back(store: MetaStore) -> None:
+    first = store.insert_namespace("a", NamespaceSettings(), 1)
+    store.delete_namespace("a")
+    assert store.insert_namespace("a", NamespaceSettings(), 1).number > first.number
+
+
+def test_an_update_changes_what_it_names_and_an_invalid_one_nothing(store: MetaStore) -> None:
+    before = store.insert_namespace("a", NamespaceSettings(attempts_max=3), 1)
+    changed = store.update_namespace("a", SimpleNamespace(dequeue_paused=True))
+    assert changed == replace(before, settings=replace(before.settings, dequeue_paused=True))
+    with pytest.raises(InvalidArgumentError):
+        store.update_namespace("a", SimpleNamespace(payload_bytes_max=5, attempts_max=0))
+    assert store.list_namespaces() == [changed]
+
+
+def test_updates_at_the_same_time_lose_none(store: MetaStore) -> None:
+    store.insert_namespace("a", NamespaceSettings(), 1)
+    changes = [
+        {"attempts_max": 5},
+        {"payload_bytes_max": 6},
+        {"batch_items_max": 7},
+        {"enqueue_paused": True},
+    ]
+    with ThreadPoolExecutor(len(changes)) as threads:
+        list(threads.map(lambda change: store.update_namespace("a", SimpleNamespace(**change)), changes))
+    merged = {name: value for change in changes for name, value in change.items()}
+    assert store.list_namespaces()[0].settings == NamespaceSettings(**merged)
+
+
+def test_what_does_not_exist_is_unknown(store: MetaStore) -> None:
+    with pytest.raises(UnknownNamespaceError):
+        store.update_namespace("a", SimpleNamespace())
+    with pytest.raises(UnknownNamespaceError):
+        store.delete_namespace("a")
+
+
+def test_an_epoch_is_above_all_before_it_and_above_the_shards_own(store: MetaStore) -> None:
+    assert store.shard_owner(3) is None
+    assert store.take_shard_epoch(3, "h1", 1, at_least=0) == 1
+    assert store.take_shard_epoch(3, "h2", 2, at_least=0) == 2
+    assert store.take_shard_epoch(3, "h1", 3, at_least=40) == 41
+    assert store.take_shard_epoch(3, "h3", 4, at_least=5) == 42
+    assert store.take_shard_epoch(4, "h1", 5, at_least=9) == 10
+    assert (store.shard_owner(3), store.shard_owner(4)) == ("h3", "h1")
+
+
+def test_no_epoch_is_given_twice_to_takers_at_the_same_time(store: MetaStore) -> None:
+    start = threading.Barrier(4)
+
+    def take(owner: str) -> list[int]:
+        start.wait(10)
+        return [store.take_shard_epoch(1, owner, 1, at_least=0) for _ in range(10)]
+
+    with ThreadPoolExecutor(4) as threads:
+        taken = [epoch for epochs in threads.map(take, "abcd") for epoch in epochs]
+    assert sorted(taken) == list(range(1, 41))
+
+
+def test_a_host_is_alive_while_its_heartbeat_is_recent_by_the_servers_clock(
+    store: MetaStore, mysql_server: LocalServer, meta_url: str
+) -> None:
+    assert not store.host_is_alive("h1", 60_000)
+    store.heartbeat("h1", "127.0.0.1:7600", started_at_ms=5)
+    assert store.host_is_alive("h1", 60_000)
+    query(mysql_server, meta_url, "UPDATE host SET heartbeat_at = heartbeat_at - 60000")
+    assert not store.host_is_alive("h1", 60_000)
+    store.heartbeat("h1", "127.0.0.1:7601", started_at_ms=6)
+    assert store.host_is_alive("h1", 60_000)
+    assert query(mysql_server, meta_url, "SELECT name, address, started_at FROM host") == (
+        (b"h1", b"127.0.0.1:7601", 6),
+    )
+    store.remove_host("h1")
+    assert not store.host_is_alive("h1", 60_000)
+
+
+def test_sessions_are_in_utc_so_that_no_hour_comes_twice(store: MetaStore) -> None:
+    with store._transaction() as connection:
+        assert connection.exec_driver_sql("SELECT @@SESSION.time_zone").scalar() == "+00:00"
+
+
+def test_a_server_that_is_away_is_unavailable_and_the_store_goes_on_when_it_is_back(tmp_path: Path) -> None:
+    with new_server(tmp_path) as server:
+        url = server.url("meta")
+        apply(url, SchemaKind.META)
+        with closing(MetaStore(url)) as store:
+            store.insert_namespace("a", NamespaceSettings(), 1)
+            server.kill()
+            with pytest.raises(UnavailableError) as caught:
+                store.list_namespaces()
+            assert caught.value.__cause__ is not None
+            server.start()
+            assert [namespace.name for namespace in store.list_namespaces()] == ["a"]
+
+
+def test_a_server_that_hangs_is_unavailable_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "META_STATEMENT_MS_MAX", 1_000)
+    with new_server(tmp_path) as server:
+        apply(server.url("meta"), SchemaKind.META)
+        with closing(MetaStore(server.url("meta"))) as store:
+            assert store.list_namespaces() == []
+            server.pause()
+            with pytest.raises(UnavailableError):
+                store.list_namespaces()
+            server.resume()
+            assert store.list_namespaces() == []
