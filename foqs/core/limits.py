@@ -124,6 +124,11 @@ SWEEP_CHUNK_ITEMS = 1_000
 META_STATEMENT_MS_MAX = 3 * SECOND_MS
 META_SESSIONS_MAX = 4
 
+# --- one host ---
+SHARD_ID_MAX = 65_535
+SHARDS_PER_HOST_MAX = 256
+"""Each has a thread and a session."""
+
 assert WINDOW_ITEMS_LOW + WINDOW_REFILL_ITEMS < WINDOW_ITEMS_MAX, "a refill must fit into its window"
 assert PAYLOAD_BYTES_MAX + METADATA_BYTES_MAX < FRAME_BYTES_MAX // 2, "the largest item must fit a frame"
 assert DEQUEUE_ANSWER_BYTES_MAX + PAYLOAD_BYTES_MAX + METADATA_BYTES_MAX < FRAME_BYTES_MAX

@@ -36,6 +36,9 @@ _WIDTHS: Final = {2: 1, 3: 1, 4: 8, 6: 2, 8: 4, 10: 8}
 """Bytes of bool, byte, double, i16, i32 and i64."""
 _WIDTH: Final = bytes(_WIDTHS.get(kind, 0) for kind in range(256))
 
+_NAME_BYTES_MAX: Final = limits.METHOD_NAME_BYTES_MAX
+_DEPTH_MAX: Final = limits.FRAME_DEPTH_MAX
+_ELEMENTS_MAX: Final = limits.FRAME_ELEMENTS_MAX
 _FIELDS: Final = range(limits.FRAME_FIELDS_PER_STRUCT_MAX + 1)
 
 _u32 = Struct("!I").unpack_from
@@ -55,7 +58,7 @@ def scan_call(data: bytes, start: int, end: int) -> tuple[bytes, int, int]:
 
     Raises FrameError for everything but a strict binary message of type CALL.
     """
-    kind, name, seqid, body = _scan(data, start, end, string_maps=True)
+    kind, name, seqid, body = _scan(data, start, end, True)
     if kind != CALL:
         raise FrameError("message_type", f"type {kind} where a call is due")
     return name, seqid, body
@@ -67,27 +70,26 @@ def scan_reply(data: bytes, start: int, end: int) -> tuple[int, bytes, int, int]
     Maps of strings are refused: the decoder takes a string key or value for the declared type whatever that
     is, and would leave the path that was scanned. The contract has none, and its calls have no map at all.
     """
-    kind, name, seqid, body = _scan(data, start, end, string_maps=False)
+    kind, name, seqid, body = _scan(data, start, end, False)
     if kind not in (REPLY, EXCEPTION):
         raise FrameError("message_type", f"type {kind} where an answer is due")
     return kind, name, seqid, body
 
 
-def _scan(data: bytes, start: int, end: int, *, string_maps: bool) -> tuple[int, bytes, int, int]:
+def _scan(data: bytes, start: int, end: int, string_maps: bool) -> tuple[int, bytes, int, int]:
     try:
         head = _u32(data, start)[0]
         if head & 0xFFFF_FF00 != _VERSION_1:
             raise FrameError("version", f"first word 0x{head:08x}: not a strict binary message")
         name_bytes = _u32(data, start + 4)[0]
-        if not 0 < name_bytes <= limits.METHOD_NAME_BYTES_MAX:
+        if not 0 < name_bytes <= _NAME_BYTES_MAX:
             raise FrameError("method_name", f"{name_bytes} bytes, not 1..{limits.METHOD_NAME_BYTES_MAX}")
         at = start + 8 + name_bytes
         name = data[start + 8 : at]
         if not name.isalnum() and not (name.isascii() and name.decode("ascii").isprintable()):
             raise FrameError("method_name", f"{name!r} is not printable ASCII")
         seqid = _i32(data, at)[0]
-        budget = limits.FRAME_ELEMENTS_MAX
-        reached, _ = _skip_struct(data, at + 4, budget, 1, string_maps)
+        reached, _ = _skip_struct(data, at + 4, _ELEMENTS_MAX, 1, string_maps)
     except (IndexError, struct_error):
         raise FrameError("truncated", f"the message goes on after its {end - start} bytes") from None
     if reached != end:
@@ -97,7 +99,7 @@ def _scan(data: bytes, start: int, end: int, *, string_maps: bool) -> tuple[int,
 
 def _skip_struct(data: bytes, at: int, budget: int, depth: int, string_maps: bool) -> tuple[int, int]:
     """Return the position after the struct that starts at `at`, and what is left of the budget."""
-    if depth > limits.FRAME_DEPTH_MAX:
+    if depth > _DEPTH_MAX:
         _refuse_depth()
     for field_count in _FIELDS:
         kind = data[at]
@@ -110,6 +112,8 @@ def _skip_struct(data: bytes, at: int, budget: int, depth: int, string_maps: boo
             return at + 1, budget
         elif width := _WIDTH[kind]:
             at += 3 + width
+        elif kind == _LIST:
+            at, budget = _skip_list(data, at + 3, budget, depth + 1, string_maps)
         else:
             at, budget = _skip_nested(kind, data, at + 3, budget, depth + 1, string_maps)
     raise FrameError("elements", f"a struct has more than {limits.FRAME_FIELDS_PER_STRUCT_MAX} fields")
@@ -128,7 +132,7 @@ def _skip_nested(
 
 
 def _skip_list(data: bytes, at: int, budget: int, depth: int, string_maps: bool) -> tuple[int, int]:
-    if depth > limits.FRAME_DEPTH_MAX:
+    if depth > _DEPTH_MAX:
         _refuse_depth()
     kind = data[at]
     count = _u32(data, at + 1)[0]
@@ -151,7 +155,7 @@ def _skip_list(data: bytes, at: int, budget: int, depth: int, string_maps: bool)
 
 
 def _skip_map(data: bytes, at: int, budget: int, depth: int, string_maps: bool) -> tuple[int, int]:
-    if depth > limits.FRAME_DEPTH_MAX:
+    if depth > _DEPTH_MAX:
         _refuse_depth()
     kinds = data[at], data[at + 1]
     count = _u32(data, at + 2)[0]

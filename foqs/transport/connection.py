@@ -1,0 +1,337 @@
+"""One client connection: frames out of bytes, calls out of frames, answers in the order they are ready.
+
+A connection runs up to `calls_in_flight_max` calls at once and answers each when it is done, under the seqid
+it came with: a client that pipelines must tell answers by seqid, one that waits for each answer sees no
+difference. Beyond that, and while the peer does not take its answers, nothing more is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from functools import partial
+from struct import Struct
+from time import perf_counter
+from typing import Any, cast
+
+import structlog
+
+from foqs.core.errors import InvalidArgumentError, UnavailableError
+from foqs.transport.door import Door
+from foqs.transport.frame_scan import FrameError, scan_call
+from foqs.transport.verbs import dequeue_response, is_long_poll
+from foqs.transport.wire import LENGTH_BYTES, METHODS_BY_NAME_BYTES, UNKNOWN_METHOD, Method
+
+_log = structlog.get_logger(__name__)
+
+_u32 = Struct("!I").unpack_from
+
+
+class Connection(asyncio.Protocol):
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._limits = door.limits
+        self._transport: asyncio.Transport = cast(asyncio.Transport, None)
+        self.address = ""
+        self._admitted = False
+        self._closing = False
+        self._half_closed = False
+
+        self._rest: bytes | bytearray = b""
+        """What was received; everything before `_at` is done with."""
+        self._at = 0
+        self._wanted = 0
+        """No frame can be cut before this many bytes from `_at` are there."""
+        self._held_bytes = 0
+        self._reading_paused = False
+
+        self._awaited = "first_frame"
+        self._deadline: float | None = None
+        self.unfinished_since: float | None = None
+        self._heard = True
+        self._heard_at = 0.0
+
+        self.calls: dict[int, asyncio.Task[None]] = {}
+        self._long_polls: dict[int, tuple[Method, int]] = {}
+        self._call_count = 0
+
+        self._write_paused = False
+        self._written_bytes = 0
+        self._taken_bytes = -1
+        self._taken_at = 0.0
+
+    # --- asyncio.Protocol ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if peer else "unknown"
+        self._admitted = self._door.admit(self)
+        if not self._admitted:
+            self._close()
+            return
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes_max)
+        self._deadline = self._door.loop.time() + self._limits.first_frame_ms_max / 1000
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing:
+            return
+        self._heard = True
+        rest = self._rest
+        if not rest and self._is_one_frame(data):
+            self._await_nothing()
+            try:
+                self._start_call(data, LENGTH_BYTES, len(data))
+            except FrameError as error:
+                self.refuse(error.reason, str(error))
+            return
+        if rest:
+            if isinstance(rest, bytes):
+                rest = self._rest = bytearray(memoryview(rest)[self._at :])
+            else:
+                del rest[: self._at]
+            self._at = 0
+            rest += data
+            if len(rest) < self._wanted:
+                self._hold()
+                return
+        else:
+            self._rest = data
+        self._cut_frames()
+
+    def eof_received(self) -> bool:
+        """Answer what was asked, then close. Nobody may be there any more, so long polls end now, empty."""
+        self._half_closed = True
+        self._deadline = self.unfinished_since = None
+        if self._rest:
+            self._door.protocol_error(self, "truncated", "the peer closed within a frame")
+        for number, (method, seqid) in list(self._long_polls.items()):
+            call = self.calls[number]
+            call.add_done_callback(partial(self._long_poll_ended, number, method, seqid))
+            call.cancel()
+        return bool(self.calls) or self._reading_paused
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._proceed()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+        if self._admitted:
+            self._door.leave(self)
+
+    # --- what the server asks ---
+
+    def refuse(self, reason: str, detail: str) -> None:
+        """Close because of a breach of the protocol or of a bound. Calls in flight are cancelled."""
+        if not self._closing:
+            self._door.protocol_error(self, reason, detail)
+            self._close()
+
+    def finish(self) -> None:
+        """Close once the answers that were written are sent."""
+        self._close()
+
+    def abort(self) -> None:
+        """Close now; what is not sent is lost."""
+        self._end()
+        self._transport.abort()
+
+    def unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def check(self, now: float) -> None:
+        """Hold the connection to its deadlines; the server calls this every sweep."""
+        if self._is_write_stalled(now):
+            self._door.protocol_error(self, "write_stall", "the peer does not take its answers")
+            self.abort()
+        elif self._closing:
+            return
+        elif self._deadline is not None and now >= self._deadline:
+            self.refuse(f"{self._awaited}_deadline", "the rest of the frame did not come in time")
+        elif self._heard or self.calls:
+            self._heard = False
+            self._heard_at = now
+        elif now - self._heard_at >= self._limits.idle_ms_max / 1000:
+            self._close()
+
+    # --- frames ---
+
+    def _is_one_frame(self, data: bytes) -> bool:
+        """Whether these are the bytes of one frame, to be served at once: so it is with clients that wait."""
+        return (
+            len(data) > LENGTH_BYTES
+            and _u32(data, 0)[0] == len(data) - LENGTH_BYTES <= self._limits.frame_bytes_max
+            and len(self.calls) < self._limits.calls_in_flight_max
+            and not self._write_paused
+            and not self._reading_paused
+        )
+
+    def _cut_frames(self) -> None:
+        data, at, size = self._rest, self._at, len(self._rest)
+        full = False
+        length = 0
+        while size - at >= LENGTH_BYTES:
+            full = self._write_paused or len(self.calls) >= self._limits.calls_in_flight_max
+            if full:
+                break
+            length = _u32(data, at)[0]
+            if not 0 < length <= self._limits.frame_bytes_max:
+                self.refuse("frame_length", f"{length} bytes, not 1..{self._limits.frame_bytes_max}")
+                return
+            end = at + LENGTH_BYTES + length
+            if end > size:
+                break
+            try:
+                if isinstance(data, bytes):
+                    self._start_call(data, at + LENGTH_BYTES, end)
+                else:
+                    self._start_call(bytes(memoryview(data)[at + LENGTH_BYTES : end]), 0, length)
+            except FrameError as error:
+                self.refuse(error.reason, str(error))
+                return
+            at = end
+        if at != self._at:
+            self._await_nothing()
+        if at == size:
+            self._rest, self._at = b"", 0
+        else:
+            self._at = at
+            self._await_rest(size - at, length, full)
+        self._hold()
+        self._set_reading(not full)
+
+    def _await_rest(self, here_bytes: int, length: int, full: bool) -> None:
+        """Set what the frame that is incomplete waits for, and until when. A deadline never moves."""
+        if full:
+            self._wanted = 0
+            self._await_nothing()
+        elif here_bytes < LENGTH_BYTES:
+            self._wanted = LENGTH_BYTES
+            if not self._awaited:
+                self._awaited = "header"
+                self._deadline = self._door.loop.time() + self._limits.header_ms_max / 1000
+        else:
+            self._wanted = LENGTH_BYTES + length
+            if self._awaited != "body":
+                self._awaited = "body"
+                self.unfinished_since = self._door.loop.time()
+                allowed_ms = self._limits.body_ms_min + length / self._limits.body_bytes_per_ms_min
+                self._deadline = self.unfinished_since + allowed_ms / 1000
+
+    def _await_nothing(self) -> None:
+        self._awaited = ""
+        self._deadline = self.unfinished_since = None
+
+    def _hold(self) -> None:
+        held_bytes = len(self._rest) - self._at
+        if held_bytes != self._held_bytes:
+            added_bytes = held_bytes - self._held_bytes
+            self._held_bytes = held_bytes
+            self._door.hold(added_bytes)
+
+    def _set_reading(self, reading: bool) -> None:
+        if reading is self._reading_paused and not self._closing:
+            self._reading_paused = not reading
+            if reading:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    # --- calls ---
+
+    def _start_call(self, data: bytes, start: int, end: int) -> None:
+        name, seqid, body = scan_call(data, start, end)
+        method = METHODS_BY_NAME_BYTES.get(name)
+        if method is None:
+            self._door.metrics.call_finished("unknown", "UNKNOWN_METHOD", 0.0)
+            message = f"the contract has no method {name.decode('ascii')}"
+            self._write(self._door.codec.encode_application_error(name, UNKNOWN_METHOD, message, seqid))
+            return
+        try:
+            request = self._door.codec.decode_request(method, data[body:end])
+        except UnicodeDecodeError:
+            self._fail(method, InvalidArgumentError(f"{method.name}: a string is not valid UTF-8"), seqid)
+            return
+        if self._door.draining:
+            self._fail(method, UnavailableError("the host is shutting down; nothing was done"), seqid)
+            return
+        self._call_count = number = self._call_count + 1
+        if is_long_poll(method, request):
+            if self._half_closed:
+                request.wait_ms = 0
+            else:
+                self._long_polls[number] = (method, seqid)
+        self.calls[number] = self._door.loop.create_task(
+            self._run(number, method, request, seqid), name=method.name
+        )
+
+    async def _run(self, number: int, method: Method, request: Any, seqid: int) -> None:
+        started = perf_counter()
+        try:
+            frame, outcome = await self._door.verbs.answer(method, request, seqid)
+            self._door.metrics.call_finished(method.name, outcome, perf_counter() - started)
+        except Exception as cause:
+            self.calls.pop(number, None)
+            _log.error("a call cannot be answered", method=method.name, exc_info=cause)
+            self._close()
+        else:
+            self._answer(number, frame)
+
+    def _fail(self, method: Method, error: InvalidArgumentError | UnavailableError, seqid: int) -> None:
+        frame, outcome = self._door.verbs.failed(method, error, seqid)
+        self._door.metrics.call_finished(method.name, outcome, 0.0)
+        self._write(frame)
+
+    def _long_poll_ended(self, number: int, method: Method, seqid: int, call: asyncio.Task[None]) -> None:
+        if call.cancelled():
+            self._answer(number, self._door.codec.encode_reply(method, dequeue_response([]), seqid))
+
+    def _answer(self, number: int, frame: bytes) -> None:
+        self.calls.pop(number, None)
+        self._long_polls.pop(number, None)
+        self._write(frame)
+        self._proceed()
+
+    def _write(self, frame: bytes) -> None:
+        if not self._closing:
+            self._written_bytes += len(frame)
+            self._transport.write(frame)
+
+    def _proceed(self) -> None:
+        """A call ended or the peer took answers: go on with what waited for that."""
+        if self._closing:
+            return
+        if self._reading_paused:
+            self._cut_frames()
+        if self._half_closed and not self.calls and not self._reading_paused:
+            self._close()
+
+    # --- the end ---
+
+    def _is_write_stalled(self, now: float) -> bool:
+        unsent_bytes = self.unsent_bytes()
+        taken_bytes = self._written_bytes - unsent_bytes
+        if not unsent_bytes or taken_bytes != self._taken_bytes:
+            self._taken_bytes = taken_bytes
+            self._taken_at = now
+            return False
+        return now - self._taken_at >= self._limits.write_stall_ms_max / 1000
+
+    def _close(self) -> None:
+        self._end()
+        self._transport.close()
+
+    def _end(self) -> None:
+        self._closing = True
+        self._deadline = self.unfinished_since = None
+        self._rest, self._at = b"", 0
+        self._hold()
+        calls = list(self.calls.values())
+        self.calls.clear()
+        self._long_polls.clear()
+        self._door.cancel(calls)

@@ -1,0 +1,189 @@
+"""What all connections of one server share: limits, counters, metrics, and who must go when bytes run out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from foqs.core import limits
+from foqs.transport.verbs import Verbs
+from foqs.transport.wire import Codec
+
+_log = structlog.get_logger(__name__)
+
+_LOGGED_ERRORS_PER_SWEEP = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorLimits:
+    """The bounds of a server; the defaults are those of `foqs.core.limits`, tests shorten them."""
+
+    connections_max: int = limits.CONNECTIONS_MAX
+    connections_per_address_max: int = limits.CONNECTIONS_PER_ADDRESS_MAX
+    calls_in_flight_max: int = limits.CALLS_IN_FLIGHT_PER_CONNECTION_MAX
+    frame_bytes_max: int = limits.FRAME_BYTES_MAX
+    first_frame_ms_max: int = limits.FIRST_FRAME_MS_MAX
+    header_ms_max: int = limits.FRAME_HEADER_MS_MAX
+    body_ms_min: int = limits.FRAME_BODY_MS_MIN
+    body_bytes_per_ms_min: int = limits.FRAME_BODY_BYTES_PER_MS_MIN
+    idle_ms_max: int = limits.IDLE_MS_MAX
+    write_stall_ms_max: int = limits.WRITE_STALL_MS_MAX
+    write_buffer_bytes_max: int = limits.WRITE_BUFFER_BYTES_MAX
+    unfinished_bytes_max: int = limits.UNFINISHED_FRAME_BYTES_MAX
+    unsent_bytes_max: int = limits.UNSENT_ANSWER_BYTES_MAX
+    drain_ms_max: int = limits.DRAIN_MS_MAX
+    sweep_ms: int = limits.CONNECTION_SWEEP_MS
+
+
+class DoorMetrics(Protocol):
+    """Where the counts go. Reasons and outcomes are a small fixed set of words."""
+
+    def connection_opened(self) -> None: ...
+
+    def connection_closed(self) -> None: ...
+
+    def connection_refused(self, reason: str) -> None: ...
+
+    def protocol_error(self, reason: str) -> None: ...
+
+    def call_finished(self, method: str, outcome: str, seconds: float) -> None: ...
+
+
+class NoMetrics:
+    """Counts nothing."""
+
+    def connection_opened(self) -> None:
+        return None
+
+    def connection_closed(self) -> None:
+        return None
+
+    def connection_refused(self, reason: str) -> None:
+        return None
+
+    def protocol_error(self, reason: str) -> None:
+        return None
+
+    def call_finished(self, method: str, outcome: str, seconds: float) -> None:
+        return None
+
+
+class Guest(Protocol):
+    """What the door asks of a connection."""
+
+    address: str
+    unfinished_since: float | None
+    """When the frame that is still incomplete began, in the loop's time."""
+    calls: dict[int, asyncio.Task[None]]
+
+    def finish(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def refuse(self, reason: str, detail: str) -> None: ...
+
+    def unsent_bytes(self) -> int: ...
+
+    def check(self, now: float) -> None: ...
+
+
+class Door:
+    """The shared state of a server's connections. Lives on one event loop."""
+
+    def __init__(self, verbs: Verbs, codec: Codec, metrics: DoorMetrics, bounds: DoorLimits) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.verbs = verbs
+        self.codec = codec
+        self.metrics = metrics
+        self.limits = bounds
+        self.draining = False
+        self.guests: dict[Guest, None] = {}
+        self.empty = asyncio.Event()
+        self.empty.set()
+        self.unfinished_bytes = 0
+        self.cancelled_calls: set[asyncio.Task[None]] = set()
+        self._guests_by_address: Counter[str] = Counter()
+        self._errors_unlogged = 0
+        self._errors_to_log = _LOGGED_ERRORS_PER_SWEEP
+
+    def admit(self, guest: Guest) -> bool:
+        """Let a new connection in unless there are too many, of all or of its address."""
+        if len(self.guests) >= self.limits.connections_max:
+            self._turn_away(guest, "connections_max")
+            return False
+        if self._guests_by_address[guest.address] >= self.limits.connections_per_address_max:
+            self._turn_away(guest, "connections_per_address_max")
+            return False
+        self.guests[guest] = None
+        self._guests_by_address[guest.address] += 1
+        self.empty.clear()
+        self.metrics.connection_opened()
+        return True
+
+    def leave(self, guest: Guest) -> None:
+        """Forget a connection that was admitted and is lost."""
+        del self.guests[guest]
+        self._guests_by_address[guest.address] -= 1
+        if not self._guests_by_address[guest.address]:
+            del self._guests_by_address[guest.address]
+        if not self.guests:
+            self.empty.set()
+        self.metrics.connection_closed()
+
+    def hold(self, added_bytes: int) -> None:
+        """Count bytes of incomplete frames; beyond the bound the longest unfinished frames have to go."""
+        self.unfinished_bytes += added_bytes
+        while added_bytes > 0 and self.unfinished_bytes > self.limits.unfinished_bytes_max:
+            slow = [guest for guest in self.guests if guest.unfinished_since is not None]
+            if not slow:
+                return
+            oldest = min(slow, key=lambda guest: guest.unfinished_since or 0.0)
+            oldest.refuse("unfinished_bytes_max", "too many bytes of unfinished frames in the host")
+
+    def cancel(self, calls: Iterable[asyncio.Task[None]]) -> None:
+        """Cancel calls whose connection is gone, and own them until they have ended."""
+        for call in calls:
+            self.cancelled_calls.add(call)
+            call.add_done_callback(self.cancelled_calls.discard)
+            call.cancel()
+
+    def protocol_error(self, guest: Guest, reason: str, detail: str) -> None:
+        """Count a breach of the protocol and log it, a few per sweep and never with the payload."""
+        self.metrics.protocol_error(reason)
+        self._log_refusal(guest, reason, detail)
+
+    def sweep(self) -> None:
+        """Hold every connection to its deadlines, and all of them to the bound on unsent answers."""
+        now = self.loop.time()
+        unsent: list[tuple[int, Guest]] = []
+        for guest in list(self.guests):
+            if waiting := guest.unsent_bytes():
+                unsent.append((waiting, guest))
+            guest.check(now)
+        excess = sum(size for size, _ in unsent) - self.limits.unsent_bytes_max
+        if excess > 0:
+            for size, guest in sorted(unsent, key=lambda entry: entry[0], reverse=True):
+                guest.refuse("unsent_bytes_max", "too many bytes of answers not taken in the host")
+                excess -= size
+                if excess <= 0:
+                    break
+        self._errors_to_log = _LOGGED_ERRORS_PER_SWEEP
+        if self._errors_unlogged:
+            _log.warning("connections refused without a line of their own", count=self._errors_unlogged)
+            self._errors_unlogged = 0
+
+    def _turn_away(self, guest: Guest, reason: str) -> None:
+        self.metrics.connection_refused(reason)
+        self._log_refusal(guest, reason, "too many connections")
+
+    def _log_refusal(self, guest: Guest, reason: str, detail: str) -> None:
+        if self._errors_to_log > 0:
+            self._errors_to_log -= 1
+            _log.warning("connection refused", address=guest.address, reason=reason, detail=detail)
+        else:
+            self._errors_unlogged += 1

@@ -1,0 +1,110 @@
+"""The Thrift server: one listener, both services, framed strict binary Thrift."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from foqs.core import limits
+from foqs.core.calls import AdminCalls, QueueCalls
+from foqs.core.service import Service
+from foqs.transport.connection import Connection
+from foqs.transport.door import Door, DoorLimits, DoorMetrics, NoMetrics
+from foqs.transport.verbs import Verbs
+from foqs.transport.wire import Codec
+
+_log = structlog.get_logger(__name__)
+
+
+class ThriftServer(Service):
+    """Serves `queue` and `admin` on a TCP port; `address` and `port` as in `bind`, port 0 takes a free one.
+
+    Runs on uvloop or the standard event loop, within which every call is a task of its own: calls of one
+    connection run side by side and are answered as they finish (see `Connection`). A call whose connection is
+    lost is cancelled, so that a dequeue that waits takes nothing for a client that is gone.
+    """
+
+    def __init__(
+        self,
+        queue: QueueCalls,
+        admin: AdminCalls,
+        *,
+        address: str,
+        port: int,
+        metrics: DoorMetrics | None = None,
+        bounds: DoorLimits | None = None,
+    ) -> None:
+        super().__init__("thrift-server")
+        self._queue = queue
+        self._admin = admin
+        self._address = address
+        self._port = port
+        self._metrics = metrics or NoMetrics()
+        self._bounds = bounds or DoorLimits()
+        self._door: Door | None = None
+        self._listener: asyncio.Server | None = None
+        self._sweep_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is bound; the one asked for before `start`."""
+        if self._listener is None or not self._listener.sockets:
+            return self._port
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    async def _start(self) -> None:
+        codec = Codec()
+        door = Door(Verbs(self._queue, self._admin, codec), codec, self._metrics, self._bounds)
+        self._door = door
+        self._listener = await door.loop.create_server(
+            lambda: Connection(door), self._address, self._port, backlog=limits.LISTEN_BACKLOG
+        )
+        self._port = self.port
+        self._sweep_later(door)
+
+    async def _drain(self) -> None:
+        """Refuse new calls with UNAVAILABLE, finish those in flight, send their answers, close."""
+        door, listener = self._door, self._listener
+        assert door is not None
+        assert listener is not None
+        listener.close()
+        door.draining = True
+        deadline = door.loop.time() + self._bounds.drain_ms_max / 1000
+        connections = list(door.guests)
+        if calls := [call for connection in connections for call in connection.calls.values()]:
+            await asyncio.wait(calls, timeout=self._bounds.drain_ms_max / 1000)
+        for connection in list(door.guests):
+            connection.finish()
+        try:
+            async with asyncio.timeout_at(deadline):
+                await door.empty.wait()
+        except TimeoutError:
+            _log.warning("connections left at the end of the drain", count=len(door.guests))
+
+    async def _stop(self) -> None:
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        if self._listener is not None:
+            self._listener.close()
+        if self._door is not None:
+            await self._abort_connections(self._door)
+        if self._listener is not None:
+            await self._listener.wait_closed()
+
+    async def _abort_connections(self, door: Door) -> None:
+        for connection in list(door.guests):
+            connection.abort()
+        bound_s = limits.CALL_CANCEL_MS_MAX / 1000
+        if door.cancelled_calls:
+            _, running = await asyncio.wait(list(door.cancelled_calls), timeout=bound_s)
+            for call in running:
+                _log.error("a cancelled call does not end", method=call.get_name())
+        await asyncio.wait_for(door.empty.wait(), bound_s)
+
+    def _sweep_later(self, door: Door) -> None:
+        self._sweep_timer = door.loop.call_later(self._bounds.sweep_ms / 1000, self._sweep, door)
+
+    def _sweep(self, door: Door) -> None:
+        self._sweep_later(door)
+        door.sweep()

@@ -1,0 +1,172 @@
+"""Every verb of the contract: from a decoded request to the call behind it, and from its outcome to a frame.
+
+Requests go in as the decoded structs, results come out as they are: the classes of `foqs.core.calls` have the
+fields of their wire structs. Nothing that a call raises leaves here but as an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+from uuid import uuid4
+
+import structlog
+
+from foqs.core import calls
+from foqs.core.calls import AdminCalls, PositionErrors, QueueCalls
+from foqs.core.errors import FoqsError, InternalError, InvalidArgumentError
+from foqs.core.namespace import Namespace, NamespaceSettings
+from foqs.transport.wire import Codec, Method, encode_as, structs
+
+_log = structlog.get_logger(__name__)
+
+for _cls, _struct in (
+    (calls.Delivery, structs.Item),
+    (calls.TopicStats, structs.TopicStats),
+    (calls.TopicPage, structs.ActiveTopicsResponse),
+    (calls.StoredItem, structs.StoredItem),
+    (calls.StoredItemPage, structs.StoredItemsResponse),
+    (calls.NamespacePage, structs.ListNamespacesResponse),
+    (calls.ShardStatus, structs.ShardStatus),
+    (calls.HostStatus, structs.HostStatus),
+    (Namespace, structs.Namespace),
+    (NamespaceSettings, structs.NamespaceSettings),
+):
+    encode_as(_cls, _struct)
+
+_item_classes: set[type] = {calls.Delivery}
+"""Classes of deliveries that the encoder can read."""
+
+OK = "OK"
+"""The outcome of a call that was done, beside the names of the error codes."""
+
+
+class Verbs:
+    """Answers calls. `queue` and `admin` do the work; `codec` is the server's."""
+
+    def __init__(self, queue: QueueCalls, admin: AdminCalls, codec: Codec) -> None:
+        self._queue = queue
+        self._admin = admin
+        self._codec = codec
+        self._by_name: dict[str, Callable[[Any], Awaitable[Any]]] = {
+            "enqueue": self._enqueue,
+            "dequeue": self._dequeue,
+            "ack": self._ack,
+            "nack": self._nack,
+            "extendLease": self._extend_lease,
+            "getActiveTopics": self._get_active_topics,
+            "createNamespace": lambda r: admin.create_namespace(r.name, r.settings),
+            "updateNamespace": lambda r: admin.update_namespace(r.name, r.settings),
+            "getNamespace": lambda r: admin.get_namespace(r.name),
+            "listNamespaces": lambda r: admin.list_namespaces(r.prefix, r.limit, r.page_token),
+            "deleteNamespace": self._delete_namespace,
+            "peekItems": lambda r: admin.peek_items(r.namespace_name, r.topic, r.limit, r.page_token),
+            "getItem": lambda r: admin.get_item(r.namespace_name, r.id),
+            "deleteItems": self._delete_items,
+            "listDeadLetters": lambda r: admin.list_dead_letters(
+                r.namespace_name, r.topic, r.limit, r.page_token
+            ),
+            "redriveDeadLetters": self._redrive_dead_letters,
+            "purgeDeadLetters": self._purge_dead_letters,
+            "getHostStatus": lambda r: admin.get_host_status(),
+        }
+
+    async def answer(self, method: Method, request: Any, seqid: int) -> tuple[bytes, str]:
+        """Do one call; return the frame of its answer, and its outcome for the metrics.
+
+        Raises nothing but CancelledError, and that only where the task itself is being cancelled.
+        """
+        try:
+            check_required(method, request)
+            response = await self._by_name[method.name](request)
+            return self._codec.encode_reply(method, response, seqid), OK
+        except FoqsError as error:
+            return self.failed(method, error, seqid)
+        except asyncio.CancelledError as cause:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return self.failed(method, _internal_error(method, cause), seqid)
+        except Exception as cause:
+            return self.failed(method, _internal_error(method, cause), seqid)
+
+    def failed(self, method: Method, error: FoqsError, seqid: int) -> tuple[bytes, str]:
+        """The frame that answers a call with `error`, and the outcome."""
+        return self._codec.encode_error(method, error, seqid), error.code.name
+
+    async def _enqueue(self, r: Any) -> Any:
+        result = await self._queue.enqueue(r.namespace_name, r.items, r.bulk)
+        return structs.EnqueueResponse(result.ids, _item_errors(result.errors), [])
+
+    async def _dequeue(self, r: Any) -> Any:
+        deliveries = await self._queue.dequeue(r.namespace_name, r.topics, r.lease_ms, r.wait_ms)
+        return dequeue_response(deliveries)
+
+    async def _ack(self, r: Any) -> Any:
+        return _batch_response(await self._queue.ack(r.namespace_name, r.receipts))
+
+    async def _nack(self, r: Any) -> Any:
+        return _batch_response(await self._queue.nack(r.namespace_name, r.nacks))
+
+    async def _extend_lease(self, r: Any) -> Any:
+        return _batch_response(await self._queue.extend_lease(r.namespace_name, r.receipts, r.lease_ms))
+
+    async def _get_active_topics(self, r: Any) -> Any:
+        return await self._queue.get_active_topics(r.namespace_name, r.prefix, r.limit, r.page_token)
+
+    async def _delete_namespace(self, r: Any) -> Any:
+        await self._admin.delete_namespace(r.name)
+        return structs.DeleteNamespaceResponse()
+
+    async def _delete_items(self, r: Any) -> Any:
+        return _batch_response(await self._admin.delete_items(r.namespace_name, r.ids))
+
+    async def _redrive_dead_letters(self, r: Any) -> Any:
+        result = await self._admin.redrive_dead_letters(r.namespace_name, r.topic, r.ids, r.limit)
+        return structs.DeadLettersResponse(result.count, _item_errors(result.errors))
+
+    async def _purge_dead_letters(self, r: Any) -> Any:
+        result = await self._admin.purge_dead_letters(r.namespace_name, r.topic, r.ids, r.limit)
+        return structs.DeadLettersResponse(result.count, _item_errors(result.errors))
+
+
+def check_required(method: Method, request: Any) -> None:
+    """Raise InvalidArgumentError that names what the caller must send and did not, or sent in a wrong type.
+
+    The elements of a list need no check: those of a wrong type never leave the decoder.
+    """
+    if request is None:
+        raise InvalidArgumentError(f"{method.name}: the request is absent or not a struct")
+    for name in method.required:
+        if getattr(request, name) is None:
+            raise InvalidArgumentError(f"{method.name}: {name} is required; it is absent or of a wrong type")
+
+
+def is_long_poll(method: Method, request: Any) -> bool:
+    """Whether the call may sit and wait for an item to come."""
+    return method.name == "dequeue" and request is not None and request.wait_ms > 0
+
+
+def dequeue_response(deliveries: Sequence[object]) -> Any:
+    """The answer with these items: `Delivery`, or anything that has its attributes."""
+    if not _item_classes.issuperset(map(type, deliveries)):
+        for cls in set(map(type, deliveries)) - _item_classes:
+            encode_as(cls, structs.Item)
+            _item_classes.add(cls)
+    return structs.DequeueResponse(deliveries)
+
+
+def _batch_response(errors: PositionErrors) -> Any:
+    return structs.BatchResponse(_item_errors(errors))
+
+
+def _item_errors(errors: PositionErrors) -> dict[int, Any]:
+    return {position: structs.ItemError(int(error.code), error.message) for position, error in errors.items()}
+
+
+def _internal_error(method: Method, cause: BaseException) -> InternalError:
+    """Log the cause under an id, and give the caller the id alone."""
+    error_id = uuid4().hex[:12]
+    _log.error("call failed", method=method.name, error_id=error_id, exc_info=cause)
+    return InternalError(f"internal error {error_id}: the host's log has the cause")

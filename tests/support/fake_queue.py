@@ -1,0 +1,259 @@
+"""A queue in a few dictionaries, to test the transport alone: it keeps no promise but the shape of the calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+
+from foqs.core.calls import (
+    DeadLettersResult,
+    Delivery,
+    DeliveryPolicy,
+    EnqueueResult,
+    HostStatus,
+    ItemState,
+    Nack,
+    NamespacePage,
+    NewItem,
+    PositionErrors,
+    ShardStatus,
+    StoredItem,
+    StoredItemPage,
+    TopicDemand,
+    TopicPage,
+    TopicStats,
+)
+from foqs.core.errors import (
+    AlreadyExistsError,
+    FoqsError,
+    InvalidArgumentError,
+    NotFoundError,
+    StaleLeaseError,
+    TooLargeError,
+    UnknownNamespaceError,
+)
+from foqs.core.limits import PAYLOAD_BYTES_DEFAULT
+from foqs.core.namespace import Namespace, NamespaceSettings, check_namespace_name, with_changes
+
+NOW_MS = 1_700_000_000_000
+
+
+class FakeQueue:
+    """Serves the namespaces `ns` and those created. Time stands still at NOW_MS."""
+
+    def __init__(self) -> None:
+        self.namespaces: dict[str, Namespace] = {}
+        self.ready: dict[tuple[str, str], list[Delivery]] = defaultdict(list)
+        self.leased: dict[str, tuple[str, Delivery]] = {}
+        self.calls_running = 0
+        self.long_polls: set[asyncio.Future[None]] = set()
+        self.long_poll_began = asyncio.Event()
+        self.long_poll_cancelled = asyncio.Event()
+        self.gate: asyncio.Event | None = None
+        """While set and not open, enqueue calls stand still in front of it."""
+        self.failure: BaseException | None = None
+        """Raised by getActiveTopics."""
+        self._last_id = 0
+        self._add_namespace("ns", NamespaceSettings())
+
+    # --- QueueCalls ---
+
+    async def enqueue(self, namespace_name: str, items: Sequence[NewItem], bulk: bool) -> EnqueueResult:
+        self._check(namespace_name)
+        self.calls_running += 1
+        try:
+            if self.gate is not None:
+                await self.gate.wait()
+        finally:
+            self.calls_running -= 1
+        ids: list[str] = []
+        errors: PositionErrors = {}
+        for position, item in enumerate(items):
+            try:
+                ids.append(self._put(namespace_name, item))
+            except FoqsError as error:
+                ids.append("")
+                errors[position] = error
+        for waiting in self.long_polls:
+            if not waiting.done():
+                waiting.set_result(None)
+        return EnqueueResult(ids, errors)
+
+    async def dequeue(
+        self, namespace_name: str, topics: Sequence[TopicDemand], lease_ms: int | None, wait_ms: int
+    ) -> list[Delivery]:
+        self._check(namespace_name)
+        taken = self._take(namespace_name, topics)
+        if not taken and wait_ms > 0:
+            await self._wait_for_items(wait_ms)
+            taken = self._take(namespace_name, topics)
+        return taken
+
+    async def ack(self, namespace_name: str, receipts: Sequence[str]) -> PositionErrors:
+        self._check(namespace_name)
+        return {n: StaleLeaseError(r) for n, r in enumerate(receipts) if self.leased.pop(r, None) is None}
+
+    async def nack(self, namespace_name: str, nacks: Sequence[Nack]) -> PositionErrors:
+        self._check(namespace_name)
+        errors: PositionErrors = {}
+        for position, nack in enumerate(nacks):
+            held = self.leased.pop(nack.receipt, None)
+            if held is None:
+                errors[position] = StaleLeaseError(f"{nack.receipt} holds no lease")
+            else:
+                self.ready[held[0], held[1].topic].append(held[1])
+        return errors
+
+    async def extend_lease(
+        self, namespace_name: str, receipts: Sequence[str], lease_ms: int
+    ) -> PositionErrors:
+        self._check(namespace_name)
+        return {n: StaleLeaseError(r) for n, r in enumerate(receipts) if r not in self.leased}
+
+    async def get_active_topics(
+        self, namespace_name: str, prefix: str, limit: int, page_token: str
+    ) -> TopicPage:
+        if self.failure is not None:
+            raise self.failure
+        self._check(namespace_name)
+        topics = [
+            TopicStats(topic, len(items), 0, 0, 0, items[0].priority, items[0].deliver_after_ms)
+            for (name, topic), items in sorted(self.ready.items())
+            if name == namespace_name and topic.startswith(prefix) and topic > page_token and items
+        ]
+        return TopicPage(topics[:limit], topics[limit - 1].topic if len(topics) > limit else "")
+
+    # --- AdminCalls ---
+
+    async def create_namespace(self, name: str, settings: object | None) -> Namespace:
+        check_namespace_name(name)
+        if name in self.namespaces:
+            raise AlreadyExistsError(f"namespace {name} exists")
+        return self._add_namespace(name, with_changes(NamespaceSettings(), settings))
+
+    async def update_namespace(self, name: str, settings: object) -> Namespace:
+        old = await self.get_namespace(name)
+        self.namespaces[name] = Namespace(old.number, name, with_changes(old.settings, settings), NOW_MS)
+        return self.namespaces[name]
+
+    async def get_namespace(self, name: str) -> Namespace:
+        self._check(name)
+        return self.namespaces[name]
+
+    async def list_namespaces(self, prefix: str, limit: int, page_token: str) -> NamespacePage:
+        found = [ns for name, ns in sorted(self.namespaces.items()) if name.startswith(prefix)]
+        return NamespacePage(found[:limit], "")
+
+    async def delete_namespace(self, name: str) -> None:
+        self._check(name)
+        del self.namespaces[name]
+
+    async def peek_items(
+        self, namespace_name: str, topic: str, limit: int, page_token: str
+    ) -> StoredItemPage:
+        self._check(namespace_name)
+        return StoredItemPage([_stored(d) for d in self.ready[namespace_name, topic][:limit]], "")
+
+    async def get_item(self, namespace_name: str, item_id: str) -> StoredItem:
+        for (name, _), items in self.ready.items():
+            for delivery in items:
+                if name == namespace_name and delivery.id == item_id:
+                    return _stored(delivery)
+        raise NotFoundError(f"there is no item {item_id}")
+
+    async def delete_items(self, namespace_name: str, item_ids: Sequence[str]) -> PositionErrors:
+        return {n: NotFoundError(f"there is no item {item_id}") for n, item_id in enumerate(item_ids)}
+
+    async def list_dead_letters(
+        self, namespace_name: str, topic: str, limit: int, page_token: str
+    ) -> StoredItemPage:
+        return StoredItemPage([], "")
+
+    async def redrive_dead_letters(
+        self, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
+    ) -> DeadLettersResult:
+        errors: PositionErrors = {n: NotFoundError(i) for n, i in enumerate(item_ids or ())}
+        return DeadLettersResult(0 if item_ids else limit, errors)
+
+    async def purge_dead_letters(
+        self, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
+    ) -> DeadLettersResult:
+        return await self.redrive_dead_letters(namespace_name, topic, item_ids, limit)
+
+    async def get_host_status(self) -> HostStatus:
+        return HostStatus("fake", "0", NOW_MS, [ShardStatus(1, "owned", 3, 5, 2)], False)
+
+    # --- inside ---
+
+    def _add_namespace(self, name: str, settings: NamespaceSettings) -> Namespace:
+        self.namespaces[name] = Namespace(len(self.namespaces) + 1, name, settings, NOW_MS)
+        return self.namespaces[name]
+
+    def _check(self, namespace_name: str) -> None:
+        check_namespace_name(namespace_name)
+        if namespace_name not in self.namespaces:
+            raise UnknownNamespaceError(f"namespace {namespace_name} does not exist")
+
+    def _put(self, namespace_name: str, item: NewItem) -> str:
+        if not item.topic or item.payload is None:
+            raise InvalidArgumentError("an item needs a topic and a payload")
+        if len(item.payload) > PAYLOAD_BYTES_DEFAULT:
+            raise TooLargeError(f"payload of {len(item.payload)} bytes is over {PAYLOAD_BYTES_DEFAULT}")
+        self._last_id += 1
+        item_id = f"1-{self._last_id:x}"
+        self.ready[namespace_name, item.topic].append(
+            Delivery(
+                id=item_id,
+                receipt=f"{item_id}.1",
+                topic=item.topic,
+                priority=item.priority,
+                payload=item.payload,
+                metadata=item.metadata or b"",
+                deliver_after_ms=NOW_MS,
+                enqueued_at_ms=NOW_MS,
+                lease_expires_at_ms=NOW_MS + 30_000,
+                attempt=1,
+            )
+        )
+        return item_id
+
+    def _take(self, namespace_name: str, topics: Sequence[TopicDemand]) -> list[Delivery]:
+        taken: list[Delivery] = []
+        for demand in topics:
+            items = self.ready[namespace_name, demand.topic]
+            taken += items[: demand.count]
+            del items[: demand.count]
+        self.leased.update((delivery.receipt, (namespace_name, delivery)) for delivery in taken)
+        return taken
+
+    async def _wait_for_items(self, wait_ms: int) -> None:
+        came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.long_polls.add(came)
+        self.long_poll_began.set()
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                await came
+        except TimeoutError:
+            return
+        except asyncio.CancelledError:
+            self.long_poll_cancelled.set()
+            raise
+        finally:
+            self.long_polls.discard(came)
+
+
+def _stored(delivery: Delivery) -> StoredItem:
+    return StoredItem(
+        id=delivery.id,
+        topic=delivery.topic,
+        state=ItemState.READY,
+        priority=delivery.priority,
+        payload=delivery.payload,
+        metadata=delivery.metadata,
+        deliver_after_ms=delivery.deliver_after_ms,
+        enqueued_at_ms=delivery.enqueued_at_ms,
+        expires_at_ms=NOW_MS + 1,
+        failed_attempts=0,
+        delivery=DeliveryPolicy.AT_LEAST_ONCE,
+    )
