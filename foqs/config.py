@@ -1,0 +1,291 @@
+"""The configuration of a host: flag > environment (FOQS_*) > TOML file > default.
+
+Every problem is reported at once, each with its key, its value, where that came from and what is allowed.
+Passwords never leave this module in clear except inside the URLs themselves.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import socket
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Le
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    NoDecode,
+    SettingsConfigDict,
+)
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from foqs.core import limits
+
+CONFIG_VARIABLE = "FOQS_CONFIG"
+ENVIRONMENT_PREFIX = "FOQS_"
+_DRIVER = "mysql+pymysql"
+_DRIVERS = ("mysql", "mariadb", "mysql+pymysql", "mariadb+pymysql")
+_HIDDEN = "***"
+_ADDRESS_PATTERN = r"^[A-Za-z0-9._:%-]{1,255}$"
+
+
+class ConfigError(Exception):
+    """`problems`: every one found, a sentence each."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = list(problems)
+        super().__init__("; ".join(self.problems))
+
+
+def redact_url(url: str) -> str:
+    """The URL without its password, for logs and people."""
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        return _HIDDEN
+    hidden = {key: _HIDDEN for key in parsed.query if key.startswith("pass")}
+    return parsed.update_query_dict(hidden).render_as_string(hide_password=True)
+
+
+def _mysql_url(value: str) -> str:
+    try:
+        url = make_url(value)
+    except (ArgumentError, ValueError) as error:
+        raise ValueError("is not a URL; allowed: mysql://USER:PASSWORD@HOST:PORT/DATABASE") from error
+    if url.drivername not in _DRIVERS:
+        raise ValueError(f"names the driver {url.drivername}; allowed: {', '.join(_DRIVERS)}")
+    if not url.database:
+        raise ValueError("names no database; allowed: mysql://USER:PASSWORD@HOST:PORT/DATABASE")
+    return url.set(drivername=_DRIVER).render_as_string(hide_password=False)
+
+
+def _shard_urls(value: object) -> dict[int, str]:
+    """`{id: url}`, the same as JSON, or `ID=URL` parted by spaces (one string or several)."""
+    given = _shard_pairs(value)
+    problems = [] if given else ["names no shard; allowed: at least one ID=URL"]
+    if len(given) > limits.SHARDS_PER_HOST_MAX:
+        problems.append(
+            f"names {len(given)} shards; allowed: up to {limits.SHARDS_PER_HOST_MAX} for one host"
+        )
+    shards: dict[int, str] = {}
+    ids_by_place: dict[str, int] = {}
+    for raw_id, url in given:
+        if not re.fullmatch(r"\d{1,5}", raw_id, re.ASCII) or int(raw_id) > limits.SHARD_ID_MAX:
+            problems.append(f"shard id {raw_id!r:.40} is not within 0..{limits.SHARD_ID_MAX}")
+            continue
+        shard_id = int(raw_id)
+        if shard_id in shards:
+            problems.append(f"shard {shard_id} is named twice")
+        try:
+            shards[shard_id] = _mysql_url(url)
+        except ValueError as error:
+            problems.append(f"shard {shard_id}: {redact_url(url)} {error}")
+            continue
+        other = ids_by_place.setdefault(_place(shards[shard_id]), shard_id)
+        if other != shard_id:
+            problems.append(f"shards {other} and {shard_id} are the same database")
+    if problems:
+        raise ValueError("; ".join(problems))
+    return shards
+
+
+def _shard_pairs(value: object) -> list[tuple[str, str]]:
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise ValueError(f"is not JSON: {error}") from error
+    if isinstance(value, Mapping):
+        return [(str(shard_id), str(url)) for shard_id, url in value.items()]
+    words = value.split() if isinstance(value, str) else value
+    if not isinstance(words, list | tuple) or not all(
+        isinstance(word, str) and "=" in word for word in words
+    ):
+        raise ValueError("is not a map; allowed: a table of ID = URL, or ID=URL parted by spaces")
+    return [(shard_id, url) for shard_id, _, url in (word.partition("=") for word in words)]
+
+
+def _place(url: str) -> str:
+    parsed: URL = make_url(url)
+    server = (
+        parsed.query.get("unix_socket") or f"{(parsed.host or 'localhost').lower()}:{parsed.port or 3306}"
+    )
+    return f"{server}/{parsed.database}"
+
+
+def _default_host_name(values: dict[str, Any]) -> str:
+    # Two hosts that let the kernel choose their ports must not share a name: it is whom a shard belongs to.
+    return f"{socket.gethostname()}:{values['port'] or f'pid{os.getpid()}'}"
+
+
+MysqlUrl = Annotated[str, AfterValidator(_mysql_url)]
+ShardUrls = Annotated[dict[int, str], NoDecode, BeforeValidator(_shard_urls)]
+Port = Annotated[int, Field(ge=0, le=65_535)]
+
+
+class HostConfig(BaseModel):
+    """What one host needs to know. Made directly it reads no flag, variable or file; see load_config."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    meta_url: MysqlUrl = Field(
+        description="MySQL URL of the meta database, shared by all hosts of the cluster"
+    )
+    shards: ShardUrls = Field(description="MySQL URLs of the shards this host serves, by shard id")
+    listen_address: str = Field("127.0.0.1", pattern=_ADDRESS_PATTERN, description="address to listen on")
+    port: Port = Field(7600, description="port to listen on; 0 lets the kernel choose")
+    host_name: str = Field(
+        default_factory=_default_host_name,
+        pattern=r"^[A-Za-z0-9._:-]{1,128}$",
+        description="name of this host, unique in its cluster (default: system name and port)",
+    )
+    cluster: str = Field(
+        "foqs",
+        pattern=r"^[A-Za-z0-9._-]{1,48}$",
+        description="name of the cluster; part of the lock that makes a host the owner of a shard",
+    )
+    metrics_address: str = Field(
+        "127.0.0.1", pattern=_ADDRESS_PATTERN, description="address to serve metrics on"
+    )
+    metrics_port: Port = Field(0, description="port to serve metrics on; 0 serves none")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level to log")
+    log_format: Literal["json", "console"] = Field(
+        "json", description="json for machines, console for people"
+    )
+    allow_undurable_servers: bool = Field(
+        False, description="serve shards whose MySQL server can lose answered commits"
+    )
+    drain_ms_max: int = Field(
+        limits.DRAIN_MS_MAX, ge=0, le=600_000, description="on shutdown, time to finish what was accepted"
+    )
+    enqueue_buffer_items_max: int = Field(
+        limits.ENQUEUE_BUFFER_ITEMS_MAX,
+        ge=1_000,
+        le=1_000_000,
+        description="items that wait for a shard's writer",
+    )
+    enqueue_buffer_bytes_max: int = Field(
+        limits.ENQUEUE_BUFFER_BYTES_MAX,
+        ge=limits.FRAME_BYTES_MAX,
+        le=4_096 * limits.MIB,
+        description="bytes of the items that wait for a shard's writer",
+    )
+
+    @model_validator(mode="after")
+    def _meta_is_no_shard(self) -> HostConfig:
+        for shard_id, url in self.shards.items():
+            if _place(url) == _place(self.meta_url):
+                raise ValueError(f"meta_url and shard {shard_id} are the same database")
+        return self
+
+    def redacted(self) -> dict[str, Any]:
+        """All values for people: without passwords."""
+        values = self.model_dump()
+        values["meta_url"] = redact_url(self.meta_url)
+        values["shards"] = {shard_id: redact_url(url) for shard_id, url in sorted(self.shards.items())}
+        return values
+
+
+class _Environment(BaseSettings, HostConfig):
+    """HostConfig as pydantic-settings wants it, to read the environment by its fields."""
+
+    model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedConfig:
+    """`origins`: where each value came from, by key."""
+
+    config: HostConfig
+    origins: dict[str, str]
+
+
+def load_config(flags: Mapping[str, object] | None = None, path: str | Path | None = None) -> LoadedConfig:
+    """The effective configuration; a flag that is None was not given.
+
+    `path` defaults to what FOQS_CONFIG names. No file is fine, a missing one is not.
+    Raises ConfigError with all problems.
+    """
+    named = path or os.environ.get(CONFIG_VARIABLE)
+    layers: list[tuple[str, Mapping[str, object]]] = [
+        (f"file {named}", _read_file(Path(named)) if named else {}),
+        ("environment", EnvSettingsSource(_Environment)()),
+        ("flag", {key: value for key, value in (flags or {}).items() if value is not None}),
+    ]
+    values: dict[str, object] = {}
+    origins = dict.fromkeys(HostConfig.model_fields, "default")
+    for origin, layer in layers:
+        values |= layer
+        origins |= dict.fromkeys(layer, origin)
+    try:
+        return LoadedConfig(HostConfig.model_validate(values), origins)
+    except ValidationError as error:
+        # A default that hangs on a value with a problem is no problem of its own.
+        details = [detail for detail in error.errors() if detail["type"] != "default_factory_not_called"]
+        raise ConfigError(_sentence(detail, origins) for detail in details) from error
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise ConfigError([f"configuration file {path}: {error.strerror}"]) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError([f"configuration file {path} is not TOML: {error}"]) from error
+
+
+def _sentence(detail: ErrorDetails, origins: Mapping[str, str]) -> str:
+    key = str(detail["loc"][0]) if detail["loc"] else ""
+    message = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else detail["msg"]
+    if not key:
+        return message
+    if detail["type"] == "missing":
+        variable = f"{ENVIRONMENT_PREFIX}{key.upper()}"
+        return f"{key} is not set: give it by flag, in {variable} or in the file ({_description(key)})"
+    origin = origins.get(key, "unknown origin")
+    if detail["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(key, HostConfig.model_fields, n=1)
+        return f"{key} ({origin}) is not a key" + (f": did you mean {near[0]}?" if near else "")
+    if detail["type"] == "value_error":
+        value = "" if key == "shards" else redact_url(str(detail["input"])) + " "
+        return f"{key} ({origin}): {value}{message}"
+    return f"{key} = {detail['input']!r:.80} ({origin}) is refused; allowed: {_allowed(key) or message}"
+
+
+def _description(key: str) -> str:
+    return HostConfig.model_fields[key].description or ""
+
+
+def _allowed(key: str) -> str:
+    """The allowed values of a key by the bounds of its field."""
+    field = HostConfig.model_fields[key]
+    least = next((bound.ge for bound in field.metadata if isinstance(bound, Ge)), None)
+    most = next((bound.le for bound in field.metadata if isinstance(bound, Le)), None)
+    if least is not None and most is not None:
+        return f"{least}..{most}"
+    if field.annotation is bool:
+        return "true, false"
+    choices = getattr(field.annotation, "__args__", ())
+    if choices:
+        return ", ".join(map(str, choices))
+    patterns = (pattern for bound in field.metadata if (pattern := getattr(bound, "pattern", None)))
+    return next(patterns, "")

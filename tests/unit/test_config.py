@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from foqs.config import ConfigError, HostConfig, load_config, redact_url
+
+META = "mysql://root@db/meta"
+SHARDS = {"0": "mysql://root@db/s0"}
+MINIMAL = {"meta_url": META, "shards": SHARDS}
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in ("CONFIG", *(name.upper() for name in HostConfig.model_fields)):
+        monkeypatch.delenv(f"FOQS_{key}", raising=False)
+
+
+def problems_of(flags: dict[str, object], path: Path | None = None) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load_config(flags, path)
+    return caught.value.problems
+
+
+def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "foqs.toml"
+    path.write_text(
+        f'meta_url = "{META}"\nport = 1\nmetrics_port = 2\nlog_level = "error"\n[shards]\n7 = "mysql://db/s"\n'
+    )
+    monkeypatch.setenv("FOQS_PORT", "11")
+    monkeypatch.setenv("FOQS_METRICS_PORT", "12")
+    loaded = load_config({"port": "21", "log_format": None}, path)
+    config = loaded.config
+    assert (config.port, config.metrics_port, config.log_level, config.log_format) == (
+        21,
+        12,
+        "error",
+        "json",
+    )
+    assert config.shards == {7: "mysql+pymysql://db/s"}
+    keys = ("port", "metrics_port", "log_level", "log_format")
+    assert [loaded.origins[key] for key in keys] == ["flag", "environment", f"file {path}", "default"]
+
+
+def test_the_file_may_be_named_by_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "foqs.toml").write_text("port = 99999")
+    monkeypatch.setenv("FOQS_CONFIG", str(tmp_path / "foqs.toml"))
+    assert any(problem.startswith("port = 99999 (file ") for problem in problems_of(MINIMAL))
+
+
+@pytest.mark.parametrize(
+    "shards",
+    [
+        {"0": "mysql://h/a", "12": "mysql://h/b"},
+        '{"0": "mysql://h/a", "12": "mysql://h/b"}',
+        "0=mysql://h/a 12=mysql://h/b",
+        ("0=mysql://h/a", "12=mysql://h/b"),
+    ],
+)
+def test_shards_may_be_a_table_json_or_pairs(shards: object) -> None:
+    config = load_config({"meta_url": META, "shards": shards}).config
+    assert config.shards == {0: "mysql+pymysql://h/a", 12: "mysql+pymysql://h/b"}
+
+
+def test_every_problem_is_reported_at_once_with_key_value_origin_and_range(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FOQS_DRAIN_MS_MAX", "-1")
+    problems = problems_of(
+        {"port": "99999", "log_level": "loud", "cluster": "a b", "prot": 1, "shards": SHARDS}
+    )
+    assert sorted(problem.split(";")[0] for problem in problems) == [
+        "cluster = 'a b' (flag) is refused",
+        "drain_ms_max = '-1' (environment) is refused",
+        "log_level = 'loud' (flag) is refused",
+        "meta_url is not set: give it by flag, in FOQS_META_URL or in the file "
+        "(MySQL URL of the meta database, shared by all hosts of the cluster)",
+        "port = '99999' (flag) is refused",
+        "prot (flag) is not a key: did you mean port?",
+    ]
+    assert any("allowed: 0..600000" in problem for problem in problems)
+    assert any("allowed: debug, info, warning, error" in problem for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("shards", "problem"),
+    [
+        ({}, "at least one"),
+        ("{", "not JSON"),
+        ("what", "not a map"),
+        ({"65536": "mysql://h/a"}, "'65536' is not within 0..65535"),
+        ({"-1": "mysql://h/a"}, "'-1' is not within"),
+        ("1=mysql://h/a 1=mysql://h/b", "shard 1 is named twice"),
+        ({"1": "postgresql://h/a"}, "names the driver postgresql"),
+        ({"1": "mysql://h"}, "names no database"),
+        ({"1": "mysql://h/a", "2": "mariadb://other@H:3306/a"}, "shards 1 and 2 are the same database"),
+        ({str(shard_id): f"mysql://h/s{shard_id}" for shard_id in range(257)}, "up to 256"),
+    ],
+)
+def test_a_wrong_shard_map_is_refused(shards: object, problem: str) -> None:
+    (found,) = problems_of({"meta_url": META, "shards": shards})
+    assert problem in found
+
+
+def test_the_meta_database_is_no_shard() -> None:
+    assert problems_of({"meta_url": META, "shards": {"3": META}}) == [
+        "meta_url and shard 3 are the same database"
+    ]
+
+
+def test_passwords_are_shown_nowhere() -> None:
+    secret = "mysql://user:geheim@db/s0"
+    config = HostConfig(meta_url="mysql://user:geheim@db/meta?password=geheim", shards={0: secret})
+    assert "geheim" not in str(config.redacted())
+    assert "geheim" in config.shards[0]
+    problems = problems_of(
+        {"meta_url": "mysql://user:geheim@db", "shards": {"0": secret, "70000": secret, "1": secret}}
+    )
+    assert len(problems) == 2
+    assert "geheim" not in str(problems)
+    assert redact_url("not a url geheim") == redact_url("mysql://u:geheim@h:port/x") == "***"
+
+
+def test_a_missing_or_broken_file_is_a_problem(tmp_path: Path) -> None:
+    assert "No such file" in problems_of({}, tmp_path / "none.toml")[0]
+    (tmp_path / "broken.toml").write_text("port = [")
+    assert "is not TOML" in problems_of({}, tmp_path / "broken.toml")[0]
+
+
+def test_hosts_on_one_machine_have_different_names_by_default() -> None:
+    assert HostConfig(**MINIMAL, port=1).host_name != HostConfig(**MINIMAL, port=2).host_name
+    assert HostConfig(**MINIMAL, port=1, host_name="me").host_name == "me"
