@@ -1,0 +1,116 @@
+"""foqs: a durable, multi-tenant distributed priority queue on sharded MySQL.
+
+What a program needs to use a queue stands here; it is loaded on first use, so `import foqs` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from foqs.client.aio import AsyncAdminClient, AsyncClient
+    from foqs.client.aio_worker import AsyncWorker
+    from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError
+    from foqs.client.items import Item, Nack, NewItem
+    from foqs.client.leases import HeldItem
+    from foqs.client.retry import RetryPolicy
+    from foqs.client.settling import DeadLetter, NackBackoff, Release, Retry
+    from foqs.client.sync import AdminClient, Client
+    from foqs.client.worker import Worker
+    from foqs.core.calls import DeliveryPolicy
+    from foqs.core.errors import (
+        AlreadyExistsError,
+        ErrorCode,
+        FoqsError,
+        InternalError,
+        InvalidArgumentError,
+        NotFoundError,
+        OverloadedError,
+        PausedError,
+        PermissionDeniedError,
+        RateLimitedError,
+        StaleLeaseError,
+        TooLargeError,
+        UnavailableError,
+        UnknownNamespaceError,
+    )
+
+_HOME = {
+    "foqs.client.aio": ("AsyncAdminClient", "AsyncClient"),
+    "foqs.client.aio_worker": ("AsyncWorker",),
+    "foqs.client.errors": ("ClientClosedError", "NotSentError", "OutcomeUnknownError"),
+    "foqs.client.items": ("Item", "Nack", "NewItem"),
+    "foqs.client.leases": ("HeldItem",),
+    "foqs.client.retry": ("RetryPolicy",),
+    "foqs.client.settling": ("DeadLetter", "NackBackoff", "Release", "Retry"),
+    "foqs.client.sync": ("AdminClient", "Client"),
+    "foqs.client.worker": ("Worker",),
+    "foqs.core.calls": ("DeliveryPolicy",),
+    "foqs.core.errors": (
+        "AlreadyExistsError",
+        "ErrorCode",
+        "FoqsError",
+        "InternalError",
+        "InvalidArgumentError",
+        "NotFoundError",
+        "OverloadedError",
+        "PausedError",
+        "PermissionDeniedError",
+        "RateLimitedError",
+        "StaleLeaseError",
+        "TooLargeError",
+        "UnavailableError",
+        "UnknownNamespaceError",
+    ),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "AdminClient",
+    "AlreadyExistsError",
+    "AsyncAdminClient",
+    "AsyncClient",
+    "AsyncWorker",
+    "Client",
+    "ClientClosedError",
+    "DeadLetter",
+    "DeliveryPolicy",
+    "ErrorCode",
+    "FoqsError",
+    "HeldItem",
+    "InternalError",
+    "InvalidArgumentError",
+    "Item",
+    "Nack",
+    "NackBackoff",
+    "NewItem",
+    "NotFoundError",
+    "NotSentError",
+    "OutcomeUnknownError",
+    "OverloadedError",
+    "PausedError",
+    "PermissionDeniedError",
+    "RateLimitedError",
+    "Release",
+    "Retry",
+    "RetryPolicy",
+    "StaleLeaseError",
+    "TooLargeError",
+    "UnavailableError",
+    "UnknownNamespaceError",
+    "Worker",
+]
+
+
+def __getattr__(name: str) -> object:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'foqs' has no attribute {name!r}")
+    value = getattr(import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULE_OF})

@@ -1,0 +1,178 @@
+"""The verbs of service FoqsAdmin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from foqs.client.errors import error_from_wire
+from foqs.client.flows import Call, Flow, Terms, batch_flow, call_flow
+from foqs.client.items import receipt_of
+from foqs.client.retry import Repeat
+from foqs.core import limits
+from foqs.core.calls import (
+    DeadLettersResult,
+    DeliveryPolicy,
+    HostStatus,
+    ItemState,
+    NamespacePage,
+    PositionErrors,
+    ShardStatus,
+    StoredItem,
+    StoredItemPage,
+)
+from foqs.core.errors import InvalidArgumentError
+from foqs.core.namespace import Namespace, NamespaceSettings
+from foqs.transport import wire
+
+_SETTINGS = tuple(field.name for field in fields(NamespaceSettings))
+
+
+def create_namespace(terms: Terms, name: str, settings: Mapping[str, Any]) -> Flow[Namespace]:
+    request = wire.structs.CreateNamespaceRequest(name=name, settings=_wire_settings(settings))
+    return _namespace_call(terms, Call("createNamespace", request, Repeat.UNLESS_UNKNOWN))
+
+
+def update_namespace(terms: Terms, name: str, settings: Mapping[str, Any]) -> Flow[Namespace]:
+    request = wire.structs.UpdateNamespaceRequest(name=name, settings=_wire_settings(settings))
+    return _namespace_call(terms, Call("updateNamespace", request, Repeat.ALWAYS))
+
+
+def get_namespace(terms: Terms, name: str) -> Flow[Namespace]:
+    request = wire.structs.GetNamespaceRequest(name=name)
+    return _namespace_call(terms, Call("getNamespace", request, Repeat.ALWAYS))
+
+
+def namespace_page(terms: Terms, prefix: str, page_token: str) -> Flow[NamespacePage]:
+    request = wire.structs.ListNamespacesRequest(
+        prefix=prefix, limit=limits.PAGE_ITEMS_MAX, page_token=page_token
+    )
+    response = yield from call_flow(terms, Call("listNamespaces", request, Repeat.ALWAYS))
+    return NamespacePage([_namespace(n) for n in response.namespaces or ()], response.next_page_token or "")
+
+
+def delete_namespace(terms: Terms, name: str) -> Flow[None]:
+    request = wire.structs.DeleteNamespaceRequest(name=name)
+    yield from call_flow(terms, Call("deleteNamespace", request, Repeat.UNLESS_UNKNOWN))
+
+
+def peek_items(terms: Terms, namespace: str, topic: str, limit: int, page_token: str) -> Flow[StoredItemPage]:
+    request = wire.structs.PeekItemsRequest(
+        namespace_name=namespace, topic=topic, limit=limit, page_token=page_token
+    )
+    return _stored_items_call(terms, Call("peekItems", request, Repeat.ALWAYS))
+
+
+def list_dead_letters(
+    terms: Terms, namespace: str, topic: str, limit: int, page_token: str
+) -> Flow[StoredItemPage]:
+    request = wire.structs.ListDeadLettersRequest(
+        namespace_name=namespace, topic=topic, limit=limit, page_token=page_token
+    )
+    return _stored_items_call(terms, Call("listDeadLetters", request, Repeat.ALWAYS))
+
+
+def get_item(terms: Terms, namespace: str, item_id: str) -> Flow[StoredItem]:
+    request = wire.structs.GetItemRequest(namespace_name=namespace, id=item_id)
+    return _stored_item((yield from call_flow(terms, Call("getItem", request, Repeat.ALWAYS))))
+
+
+def delete_items(terms: Terms, namespace: str, ids: str | Iterable[str]) -> Flow[PositionErrors]:
+    entries = _ids(ids)
+    errors: PositionErrors = {}
+
+    def make_call(pending: Sequence[str]) -> Call:
+        request = wire.structs.DeleteItemsRequest(namespace_name=namespace, ids=pending)
+        return Call("deleteItems", request, Repeat.ALWAYS)
+
+    for offset in range(0, len(entries), limits.BATCH_ITEMS_MAX):
+        batch = entries[offset : offset + limits.BATCH_ITEMS_MAX]
+        failed = yield from batch_flow(
+            terms, batch, make_call, lambda response, _places: response.errors, gone_is_done=True
+        )
+        errors.update({position + offset: error for position, error in failed.items()})
+    return errors
+
+
+def redrive_dead_letters(
+    terms: Terms, namespace: str, topic: str, ids: Iterable[str] | None, limit: int
+) -> Flow[DeadLettersResult]:
+    return _dead_letters_call(terms, "redriveDeadLetters", namespace, topic, ids, limit)
+
+
+def purge_dead_letters(
+    terms: Terms, namespace: str, topic: str, ids: Iterable[str] | None, limit: int
+) -> Flow[DeadLettersResult]:
+    return _dead_letters_call(terms, "purgeDeadLetters", namespace, topic, ids, limit)
+
+
+def host_status(terms: Terms) -> Flow[HostStatus]:
+    call = Call("getHostStatus", wire.structs.HostStatusRequest(), Repeat.ALWAYS)
+    response = yield from call_flow(terms, call)
+    shards = [
+        ShardStatus(s.shard_id, s.state, s.epoch, s.items, s.open_leases, s.detail or "")
+        for s in response.shards or ()
+    ]
+    return HostStatus(
+        response.host, response.version, response.started_at_ms, shards, bool(response.draining)
+    )
+
+
+def _dead_letters_call(
+    terms: Terms, method: str, namespace: str, topic: str, ids: Iterable[str] | None, limit: int
+) -> Flow[DeadLettersResult]:
+    request = wire.METHODS[method].request(
+        namespace_name=namespace, topic=topic, ids=None if ids is None else _ids(ids), limit=limit
+    )
+    response = yield from call_flow(terms, Call(method, request, Repeat.UNLESS_UNKNOWN))
+    errors = {p: error_from_wire(e.code, e.message) for p, e in (response.errors or {}).items()}
+    return DeadLettersResult(response.count or 0, errors)
+
+
+def _namespace_call(terms: Terms, call: Call) -> Flow[Namespace]:
+    return _namespace((yield from call_flow(terms, call)))
+
+
+def _stored_items_call(terms: Terms, call: Call) -> Flow[StoredItemPage]:
+    response = yield from call_flow(terms, call)
+    return StoredItemPage([_stored_item(w) for w in response.items or ()], response.next_page_token or "")
+
+
+def _ids(ids: str | Iterable[str]) -> list[str]:
+    return [ids] if isinstance(ids, str) else [receipt_of(entry) for entry in ids]
+
+
+def _wire_settings(settings: Mapping[str, Any]) -> Any:
+    unknown = sorted(set(settings).difference(_SETTINGS))
+    if unknown:
+        raise InvalidArgumentError(
+            f"no such namespace setting: {', '.join(unknown)}; there are {', '.join(_SETTINGS)}"
+        )
+    return wire.structs.NamespaceSettings(**settings)
+
+
+def _namespace(w: Any) -> Namespace:
+    """The number of a namespace is the host's own affair and does not travel: 0 here."""
+    given = {name: value for name in _SETTINGS if (value := getattr(w.settings, name, None)) is not None}
+    return Namespace(0, w.name, NamespaceSettings(**given), w.created_at_ms)
+
+
+def _stored_item(w: Any) -> StoredItem:
+    return StoredItem(
+        id=w.id,
+        topic=w.topic,
+        state=ItemState(w.state),
+        priority=w.priority,
+        payload=w.payload,
+        metadata=w.metadata or b"",
+        deliver_after_ms=w.deliver_after_ms,
+        enqueued_at_ms=w.enqueued_at_ms,
+        expires_at_ms=w.expires_at_ms,
+        failed_attempts=w.failed_attempts,
+        delivery=DeliveryPolicy(w.delivery or 0),
+        lease_ms=w.lease_ms,
+        lease_expires_at_ms=w.lease_expires_at_ms,
+        died_at_ms=w.died_at_ms,
+        death_reason=w.death_reason,
+    )

@@ -1,0 +1,249 @@
+"""asyncio: many calls in flight on few connections, answers matched to their calls by seqid."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any, TypeVar, cast
+
+from foqs.client.dialogue import (
+    BrokenDialogueError,
+    Dialogue,
+    FrameReader,
+    leaves_connection_usable,
+    outcome_of,
+)
+from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError
+from foqs.client.flows import Call, Flow, Send
+from foqs.client.options import IDLE_REUSE_MS_MAX, Options
+from foqs.core import limits
+from foqs.core.errors import FoqsError
+from foqs.transport import wire
+
+T = TypeVar("T")
+
+CALLS_IN_FLIGHT_MAX = limits.CALLS_IN_FLIGHT_PER_CONNECTION_MAX
+
+
+class AsyncConnection(asyncio.Protocol):
+    """One socket with up to CALLS_IN_FLIGHT_MAX calls.
+
+    A call that timed out retires the connection: nothing new goes on it, the others still get their
+    answers, and the late answer, known by its seqid, is dropped. What is not an answer to any call closes
+    it at once.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._clock_ms = options.clock_ms
+        self._dialogue = Dialogue()
+        self._reader = FrameReader()
+        self._waiting: dict[int, asyncio.Future[wire.Reply] | None] = {}
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._used_at_ms = options.clock_ms()
+        self._retired = False
+        self._transport: asyncio.Transport | None = None
+        self.lost = asyncio.Event()
+
+    @property
+    def in_flight_count(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def usable(self) -> bool:
+        idle_ms = 0 if self._waiting else self._clock_ms() - self._used_at_ms
+        return not self._retired and idle_ms <= IDLE_REUSE_MS_MAX
+
+    async def exchange(self, call: Call) -> Any:
+        """Send the call and wait for its answer; bound it with a timeout, which arrives as CancelledError."""
+        if not self._writable.is_set():
+            await self._writable.wait()
+        if self._transport is None or self._retired:
+            raise NotSentError("the connection was closed before the call was sent")
+        seqid, frame = self._dialogue.frame_of(call)
+        future: asyncio.Future[wire.Reply] = asyncio.get_running_loop().create_future()
+        self._waiting[seqid] = future
+        self._transport.write(frame)
+        try:
+            reply = await future
+        except asyncio.CancelledError:
+            if seqid in self._waiting:
+                self._waiting[seqid] = None
+            if self._retired:
+                self.retire()
+            raise
+        try:
+            return outcome_of(reply, call)
+        except BrokenDialogueError as error:
+            self.break_off(error)
+            raise OutcomeUnknownError(str(error)) from error
+
+    def retire(self) -> None:
+        """Take no new call; close when the last answer is in, or no call waits for one any more."""
+        self._retired = True
+        if not any(self._waiting.values()):
+            self.break_off(None)
+
+    def break_off(self, error: Exception | None) -> None:
+        """Close now. The outcome of every call in flight is unknown."""
+        self._retired = True
+        self._writable.set()
+        if self._transport is not None:
+            self._transport.abort()
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if future is not None and not future.done():
+                unknown = OutcomeUnknownError(f"the connection broke before the answer: {error or 'closed'}")
+                unknown.__cause__ = error
+                future.set_exception(unknown)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        sock: socket.socket | None = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.break_off(exc or ConnectionResetError("closed by the host"))
+        self.lost.set()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for message in self._reader.feed(data):
+                self._answered(self._dialogue.reply_in(message))
+        except BrokenDialogueError as error:
+            self.break_off(error)
+        if self._retired and not any(self._waiting.values()):
+            self.break_off(None)
+
+    def _answered(self, reply: wire.Reply) -> None:
+        if reply.seqid not in self._waiting:
+            raise BrokenDialogueError(f"an answer with seqid {reply.seqid}, which no call has")
+        future = self._waiting.pop(reply.seqid)
+        self._used_at_ms = self._clock_ms()
+        if not leaves_connection_usable(reply):
+            self._retired = True
+        if future is not None and not future.done():
+            future.set_result(reply)
+
+
+class AsyncPool:
+    """At most `connections_max` connections; a call goes on the one with the fewest in flight."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._book = options.address_book()
+        self._connections: list[AsyncConnection] = []
+        self._closing: set[AsyncConnection] = set()
+        self._slots = asyncio.Semaphore(options.connections_max * CALLS_IN_FLIGHT_MAX)
+        self._connecting = asyncio.Lock()
+        self.closed = asyncio.Event()
+
+    async def exchange(self, step: Send) -> Any:
+        """One attempt of one call within `step.timeout_ms`, the wait for a free place included."""
+        sent_on: AsyncConnection | None = None
+        try:
+            async with asyncio.timeout(step.timeout_ms / 1000), self._slots:
+                connection = await self._pick()
+                sent_on = connection
+                return await connection.exchange(step.call)
+        except TimeoutError as error:
+            if sent_on is None:
+                raise NotSentError("no connection of the client was free in time") from error
+            sent_on.retire()
+            raise OutcomeUnknownError(f"{step.call.method}: no answer in time") from error
+
+    async def _pick(self) -> AsyncConnection:
+        connection = self._least_busy()
+        if connection is not None and not (connection.in_flight_count and self._may_grow()):
+            return connection
+        async with self._connecting:
+            connection = self._least_busy()
+            if connection is not None and not (connection.in_flight_count and self._may_grow()):
+                return connection
+            try:
+                return await self._connect()
+            except NotSentError:
+                if connection is not None:
+                    return connection
+                raise
+
+    def _may_grow(self) -> bool:
+        return len(self._connections) < self._options.connections_max
+
+    def _least_busy(self) -> AsyncConnection | None:
+        if self.closed.is_set():
+            raise ClientClosedError("the client is closed")
+        for connection in [c for c in self._connections if not c.usable]:
+            self._connections.remove(connection)
+            self._closing.add(connection)
+            connection.retire()
+        self._closing = {connection for connection in self._closing if not connection.lost.is_set()}
+        free = [c for c in self._connections if c.in_flight_count < CALLS_IN_FLIGHT_MAX]
+        return min(free, key=lambda c: c.in_flight_count, default=None)
+
+    async def _connect(self) -> AsyncConnection:
+        options = self._options
+        failures = []
+        for address in self._book.candidates(options.clock_ms()):
+            try:
+                async with asyncio.timeout(options.connect_timeout_ms / 1000):
+                    _, connection = await asyncio.get_running_loop().create_connection(
+                        lambda: AsyncConnection(options), address.host, address.port
+                    )
+            except OSError as error:
+                failures.append(f"{address}: {error or 'no connection in time'}")
+                self._book.failed(address, options.clock_ms())
+                continue
+            if self.closed.is_set():
+                connection.break_off(None)
+                await connection.lost.wait()
+                raise ClientClosedError("the client is closed")
+            self._connections.append(connection)
+            return connection
+        raise NotSentError("no connection: " + "; ".join(failures))
+
+    async def close(self) -> None:
+        """Break off what is in flight and wait until every socket is closed."""
+        self.closed.set()
+        connections = [*self._connections, *self._closing]
+        self._connections.clear()
+        for connection in connections:
+            connection.break_off(None)
+        for connection in connections:
+            await connection.lost.wait()
+
+
+async def run_flow(pool: AsyncPool, flow: Flow[T]) -> T:
+    """Take the steps of a verb. ClientClosedError when the client is closed meanwhile."""
+    try:
+        step = next(flow)
+        while True:
+            if isinstance(step, Send):
+                try:
+                    answer = await pool.exchange(step)
+                except FoqsError as error:
+                    step = flow.throw(error)
+                else:
+                    step = flow.send(answer)
+            else:
+                await _pause(pool, step.pause_ms)
+                step = next(flow)
+    except StopIteration as end:
+        return cast(T, end.value)
+    finally:
+        flow.close()
+
+
+async def _pause(pool: AsyncPool, pause_ms: int) -> None:
+    try:
+        await asyncio.wait_for(pool.closed.wait(), pause_ms / 1000)
+    except TimeoutError:
+        return
+    raise ClientClosedError("the client is closed")

@@ -1,0 +1,109 @@
+"""The bytes of one connection, without the connection: calls to frames, replies back to their calls.
+
+A reply belongs to a call by its seqid alone, and a connection on which anything unexpected happened is never
+used again. Without these two rules a client hands the late answer of a timed-out call to the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from thriftpy2.thrift import TDecodeException
+
+from foqs.client.errors import OutcomeUnknownError
+from foqs.client.flows import Call
+from foqs.core import limits
+from foqs.core.errors import FoqsError, InternalError, InvalidArgumentError, UnavailableError
+from foqs.transport import wire
+from foqs.transport.frame_scan import FrameError
+
+_SEQID_MAX = 2**31 - 1
+
+
+class BrokenDialogueError(Exception):
+    """The peer sent something that is not an answer to what was asked; close the connection."""
+
+
+class Dialogue:
+    """Seqids and the codec of one connection. Not safe for threads."""
+
+    def __init__(self) -> None:
+        self._codec = wire.Codec()
+        self._seqid = 0
+
+    def frame_of(self, call: Call) -> tuple[int, bytes]:
+        """The seqid of the call and its whole frame.
+
+        Raises InvalidArgumentError for an argument of a wrong type or range, TooLargeError beyond the frame
+        limit.
+        """
+        self._seqid = seqid = self._seqid % _SEQID_MAX + 1
+        try:
+            return seqid, self._codec.encode_call(call.method, call.request, seqid)
+        except TDecodeException as error:
+            raise InvalidArgumentError(
+                f"{call.method}: an argument has a wrong type or range: {error}"
+            ) from error
+
+    def reply_in(self, message: bytes) -> wire.Reply:
+        try:
+            return self._codec.decode_reply(message)
+        except FrameError as error:
+            raise BrokenDialogueError(str(error)) from error
+
+
+def outcome_of(reply: wire.Reply, call: Call) -> Any:
+    """The response struct; raises what the host answered, or BrokenDialogueError: close the connection."""
+    if reply.method is None or reply.method.name != call.method:
+        name = reply.method.name if reply.method else "no method"
+        raise BrokenDialogueError(f"the answer to {call.method} speaks of {name}")
+    error = reply.error
+    if error is None:
+        return reply.response
+    if isinstance(error, wire.ApplicationError):
+        if error.kind == wire.UNKNOWN_METHOD:
+            raise InvalidArgumentError(f"the host does not know {call.method}: {error}")
+        raise InternalError(f"{call.method}: the host could not answer: {error}")
+    if type(error) is UnavailableError:
+        raise OutcomeUnknownError(error.message, retry_after_ms=error.retry_after_ms)
+    raise error
+
+
+def leaves_connection_usable(reply: wire.Reply) -> bool:
+    """Only what the contract declares does."""
+    return reply.error is None or isinstance(reply.error, FoqsError)
+
+
+def body_bytes(header: bytes | bytearray | memoryview) -> int:
+    """The length in a frame's header. Raises BrokenDialogueError beyond the limit, before any allocation."""
+    size = int.from_bytes(header[: wire.LENGTH_BYTES])
+    if not 0 < size <= limits.FRAME_BYTES_MAX:
+        raise BrokenDialogueError(f"a frame of {size} bytes; the limit is {limits.FRAME_BYTES_MAX}")
+    return size
+
+
+class FrameReader:
+    """Cuts a stream into messages. Holds at most one unfinished frame."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Every message that is complete with `data`. Raises BrokenDialogueError."""
+        buffer = self._buffer
+        if not buffer:
+            end = wire.LENGTH_BYTES + body_bytes(data) if len(data) >= wire.LENGTH_BYTES else 0
+            if end == len(data):
+                yield data[wire.LENGTH_BYTES :]
+                return
+        buffer += data
+        start = 0
+        while len(buffer) - start >= wire.LENGTH_BYTES:
+            body = start + wire.LENGTH_BYTES
+            end = body + body_bytes(buffer[start:body])
+            if end > len(buffer):
+                break
+            yield bytes(buffer[body:end])
+            start = end
+        del buffer[:start]

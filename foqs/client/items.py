@@ -1,0 +1,181 @@
+"""What goes into a queue and what comes out of it, as the caller holds it.
+
+The encoder reads `NewItem` and `Nack` where they are: no copy per item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from foqs.core import limits
+from foqs.core.calls import DeliveryPolicy
+from foqs.core.errors import InvalidArgumentError
+from foqs.transport import wire
+
+ENQUEUE_BYTES_MAX = limits.FRAME_BYTES_MAX // 2
+"""Of the items of one enqueue call, so that the frame stays far from its own limit."""
+ITEM_OVERHEAD_BYTES = 512
+"""Of an item beside payload and metadata: topic, keys and field headers at their longest."""
+
+_INT64_MAX = 2**63 - 1
+
+
+@dataclass(slots=True)
+class NewItem:
+    """One item to enqueue. Limits are the namespace's; the defaults are given.
+
+    topic: 1..255 bytes of UTF-8 without control characters; it exists while it holds an item.
+    payload: up to 10 KiB.  metadata: up to 512 bytes, may be rewritten by nack.
+    priority: int32, smaller is more urgent.
+    deliver_after_ms (milliseconds since the epoch) or delay_ms: not delivered before; up to 90 days ahead.
+    ttl_ms: dropped this long after deliver_after; 14 days.
+    lease_ms: the lease of its deliveries when the dequeue names none; 30 s.
+    """
+
+    topic: str
+    payload: bytes
+    priority: int = 0
+    deliver_after_ms: int | None = None
+    delay_ms: int | None = None
+    ttl_ms: int | None = None
+    lease_ms: int | None = None
+    metadata: bytes | None = None
+    delivery: DeliveryPolicy | None = None
+    dedup_id: str | None = None
+    ordering_key: str | None = None
+
+
+@dataclass(slots=True)
+class Nack:
+    """One delivery to give back: not before `delay_ms`, with new `metadata` when given.
+
+    release: not a failure, does not count as an attempt.  dead_letter: straight to the dead letters.
+    """
+
+    receipt: str
+    delay_ms: int = 0
+    metadata: bytes | None = None
+    release: bool = False
+    dead_letter: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """One delivery. `receipt` names it for ack, nack and extend; `attempt` is 1 on the first delivery.
+
+    Times are milliseconds since the epoch by the host's clock.
+    """
+
+    id: str
+    receipt: str
+    topic: str
+    priority: int
+    payload: bytes
+    metadata: bytes
+    deliver_after_ms: int
+    enqueued_at_ms: int
+    lease_expires_at_ms: int
+    attempt: int
+
+
+wire.encode_as(NewItem, wire.structs.NewItem)
+wire.encode_as(Nack, wire.structs.Nack)
+
+Receipts = Item | str | Iterable[Item | str]
+"""One delivery (its failure is raised) or many (their failures are returned by position)."""
+Topics = str | Mapping[str, int] | Sequence[str | tuple[str, int]]
+"""A topic, or topics with the count wanted of each; a name alone wants the call's `count`."""
+
+
+def receipt_list(receipts: Receipts) -> list[str]:
+    """The receipts as the wire wants them. A bare id passes as it is: the host takes both."""
+    if isinstance(receipts, str):
+        return [receipts]
+    if isinstance(receipts, Item):
+        return [receipts.receipt]
+    return [r if type(r) is str else receipt_of(r) for r in receipts]
+
+
+def receipt_of(entry: Item | str) -> str:
+    if isinstance(entry, str):
+        return entry
+    if isinstance(entry, Item):
+        return entry.receipt
+    raise InvalidArgumentError(f"{type(entry).__name__} is neither an Item nor a receipt")
+
+
+def is_single(receipts: object) -> bool:
+    return isinstance(receipts, str | Item | Nack)
+
+
+def topic_demands(topics: Topics, count: int) -> list[Any]:
+    """The wire's demands; raises InvalidArgumentError when there are none or too many."""
+    if isinstance(topics, str):
+        return [wire.structs.TopicDemand(topic=topics, count=count)]
+    pairs = topics.items() if isinstance(topics, Mapping) else topics
+    demands = [
+        wire.structs.TopicDemand(topic=entry, count=count)
+        if isinstance(entry, str)
+        else wire.structs.TopicDemand(topic=entry[0], count=entry[1])
+        for entry in pairs
+    ]
+    if not 1 <= len(demands) <= limits.DEQUEUE_TOPICS_MAX:
+        raise InvalidArgumentError(f"{len(demands)} topics: one call takes 1 to {limits.DEQUEUE_TOPICS_MAX}")
+    return demands
+
+
+def item_bytes(item: NewItem) -> int:
+    """What an item weighs in a frame, rather too much than too little. Raises InvalidArgumentError."""
+    try:
+        return len(item.payload) + len(item.metadata or b"") + ITEM_OVERHEAD_BYTES
+    except (TypeError, AttributeError):
+        check_new_item(item)
+        raise
+
+
+def enqueue_batches(items: Iterable[NewItem], items_max: int) -> Iterator[list[NewItem]]:
+    """Cut `items` into calls of at most `items_max` items and ENQUEUE_BYTES_MAX; reads one batch ahead."""
+    iterator = iter(items)
+    while block := list(islice(iterator, items_max)):
+        sizes = [item_bytes(item) for item in block]
+        if sum(sizes) <= ENQUEUE_BYTES_MAX:
+            yield block
+            continue
+        start = batch_bytes = 0
+        for end, size in enumerate(sizes):
+            if batch_bytes + size > ENQUEUE_BYTES_MAX and end > start:
+                yield block[start:end]
+                start, batch_bytes = end, 0
+            batch_bytes += size
+        yield block[start:]
+
+
+def check_new_item(item: NewItem) -> None:
+    """Raise InvalidArgumentError for a value that cannot be encoded.
+
+    An item that would spoil the frame of its batch is refused alone; the host judges the rest.
+    """
+    if not isinstance(item, NewItem):
+        raise InvalidArgumentError(f"{type(item).__name__} is not a NewItem")
+    problems = []
+    if not isinstance(item.payload, bytes | bytearray | memoryview):
+        problems.append(f"payload is {type(item.payload).__name__}, not bytes")
+    if not isinstance(item.metadata, bytes | bytearray | memoryview | None):
+        problems.append(f"metadata is {type(item.metadata).__name__}, not bytes")
+    for name, optional in (("topic", False), ("dedup_id", True), ("ordering_key", True)):
+        value = getattr(item, name)
+        if not (isinstance(value, str) or (optional and value is None)):
+            problems.append(f"{name} is {type(value).__name__}, not str")
+    if not (isinstance(item.priority, int) and -(2**31) <= item.priority < 2**31):
+        problems.append(f"priority {item.priority!r} is not an int32")
+    for name in ("deliver_after_ms", "delay_ms", "ttl_ms", "lease_ms"):
+        value = getattr(item, name)
+        if value is not None and not (isinstance(value, int) and 0 <= value <= _INT64_MAX):
+            problems.append(f"{name} {value!r} is not a number of milliseconds")
+    if item.delivery is not None and item.delivery not in tuple(DeliveryPolicy):
+        problems.append(f"delivery {item.delivery!r} is not a DeliveryPolicy")
+    if problems:
+        raise InvalidArgumentError("new item: " + "; ".join(problems))

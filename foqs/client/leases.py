@@ -1,0 +1,187 @@
+"""Items under a lease in the hands of a consumer, and the book that says which leases to extend when.
+
+No clock and no I/O: `now_ms` is the shell's monotonic clock. A lease is counted from the moment its items
+were received, so the book runs late by the way of the answer; it asks for an extension at half of the
+lease.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Generic, Protocol, TypeVar
+
+from foqs.client.items import Item, Nack
+from foqs.core import limits
+from foqs.core.calls import PositionErrors
+from foqs.core.errors import FoqsError, NotFoundError, StaleLeaseError
+
+LOST = (StaleLeaseError, NotFoundError)
+HELD_MAX = 10_000
+"""Unsettled items that a consumer remembers to release; older ones wait for their lease to end."""
+
+
+class Settling(Protocol):
+    """Where a held item sends its end: see `settling`."""
+
+    def ack(self, item: HeldItem) -> None: ...
+    def nack(self, item: HeldItem, nack: Nack) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class HeldItem(Item):
+    """A delivery with its way back. Each of ack, nack and release may be called once, from any thread or
+    task.
+
+    They are buffered and sent in batches; how that ended stands in the consumer's `stats`.
+    lease_lost: the host gave the item to somebody else, or it is gone; what was done here may be done again.
+    settled: one of ack, nack and release was called.
+    """
+
+    settling: Settling
+    lease_ms: int
+    lease_lost: bool = False
+    settled: bool = False
+
+    def ack(self) -> None:
+        """The item is done."""
+        self._settle()
+        self.settling.ack(self)
+
+    def nack(self, *, delay_ms: int = 0, metadata: bytes | None = None, dead_letter: bool = False) -> None:
+        """A failed attempt: ready again after delay_ms, with new metadata; or to the dead letters."""
+        self._settle()
+        self.settling.nack(self, Nack(self.receipt, delay_ms, metadata, dead_letter=dead_letter))
+
+    def release(self, *, delay_ms: int = 0) -> None:
+        """Give it back unused; not counted as an attempt."""
+        self._settle()
+        self.settling.nack(self, Nack(self.receipt, delay_ms, release=True))
+
+    def _settle(self) -> None:
+        if self.settled:
+            raise RuntimeError(f"item {self.id} is settled already")
+        self.settled = True
+
+
+H = TypeVar("H", bound=HeldItem)
+
+
+def field_values(item: Item) -> tuple[str, str, str, int, bytes, bytes, int, int, int, int]:
+    return (
+        item.id,
+        item.receipt,
+        item.topic,
+        item.priority,
+        item.payload,
+        item.metadata,
+        item.deliver_after_ms,
+        item.enqueued_at_ms,
+        item.lease_expires_at_ms,
+        item.attempt,
+    )
+
+
+@dataclass(slots=True)
+class _Lease:
+    item: HeldItem
+    extend_at_ms: int
+    expires_at_ms: int
+
+
+class LeaseBook:
+    """The leases in hand. At most as many as the consumer takes, which is bounded."""
+
+    def __init__(self, lease_ms: int) -> None:
+        self._lease_ms = lease_ms
+        self._leases: dict[str, _Lease] = {}
+
+    def hold(self, items: Iterable[HeldItem], now_ms: int) -> None:
+        extend_at_ms, expires_at_ms = now_ms + self._lease_ms // 2, now_ms + self._lease_ms
+        self._leases.update((item.receipt, _Lease(item, extend_at_ms, expires_at_ms)) for item in items)
+
+    def drop(self, item: HeldItem) -> None:
+        """The item is settled; its lease needs no care any more."""
+        self._leases.pop(item.receipt, None)
+
+    def due(self, now_ms: int) -> list[HeldItem]:
+        """What to extend now, at most one call's worth."""
+        due = [lease.item for lease in self._leases.values() if lease.extend_at_ms <= now_ms]
+        return due[: limits.BATCH_ITEMS_MAX]
+
+    def next_due_ms(self) -> int | None:
+        return min((lease.extend_at_ms for lease in self._leases.values()), default=None)
+
+    def extended(
+        self, items: Sequence[HeldItem], outcome: PositionErrors | FoqsError, asked_at_ms: int, now_ms: int
+    ) -> list[HeldItem]:
+        """Enter the outcome of an extension asked for at `asked_at_ms`; flag and return the items it lost.
+
+        After an outcome that says nothing of the lease it is asked for again, until the lease must have
+        ended.
+        """
+        errors: Mapping[int, FoqsError]
+        errors = outcome if isinstance(outcome, dict) else dict.fromkeys(range(len(items)), outcome)
+        lost = []
+        for position, item in enumerate(items):
+            lease = self._leases.get(item.receipt)
+            if lease is None:
+                continue
+            error = errors.get(position)
+            if error is None:
+                lease.extend_at_ms = asked_at_ms + self._lease_ms // 2
+                lease.expires_at_ms = asked_at_ms + self._lease_ms
+            elif isinstance(error, LOST) or now_ms >= lease.expires_at_ms:
+                item.lease_lost = True
+                lost.append(item)
+                del self._leases[item.receipt]
+            else:
+                lease.extend_at_ms = min(now_ms + self._lease_ms // 10, lease.expires_at_ms)
+        return lost
+
+
+class Hand(Generic[H]):
+    """What an iterating consumer took: the part of the batch still to yield, and what is not settled yet."""
+
+    def __init__(self, lease_ms: int) -> None:
+        self._lease_ms = lease_ms
+        self._to_yield: deque[H] = deque()
+        self._extend_at_ms = 0
+        self._taken: dict[H, int] = {}
+
+    def take(self, items: Sequence[H], now_ms: int) -> None:
+        """A new batch; the last one is through. Forgets what is settled and what must have ended."""
+        taken = {
+            item: expires_at_ms
+            for item, expires_at_ms in self._taken.items()
+            if not item.settled and expires_at_ms > now_ms
+        }
+        taken.update(dict.fromkeys(items, now_ms + self._lease_ms))
+        self._taken = dict(islice(taken.items(), max(0, len(taken) - HELD_MAX), None))
+        self._to_yield = deque(items)
+        self._extend_at_ms = now_ms + self._lease_ms // 2
+
+    def due(self, now_ms: int) -> list[H]:
+        """What to extend before the next item is yielded: nothing, or all that is left of the batch."""
+        return list(self._to_yield) if self._to_yield and now_ms >= self._extend_at_ms else []
+
+    def extended(self, items: Sequence[H], errors: PositionErrors, asked_at_ms: int) -> list[H]:
+        """Enter the extension of what `due` gave; what failed is left out and returned."""
+        lost = [items[position] for position in errors]
+        for item in lost:
+            item.lease_lost = True
+            del self._taken[item]
+        self._to_yield = deque(item for item in items if not item.lease_lost)
+        self._taken.update(dict.fromkeys(self._to_yield, asked_at_ms + self._lease_ms))
+        self._extend_at_ms = asked_at_ms + self._lease_ms // 2
+        return lost
+
+    def next(self) -> H | None:
+        return self._to_yield.popleft() if self._to_yield else None
+
+    def unsettled(self) -> list[H]:
+        """What to release when the consumer ends."""
+        self._to_yield.clear()
+        return [item for item in self._taken if not (item.settled or item.lease_lost)]

@@ -1,0 +1,55 @@
+"""What a client is set up with, checked once."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from foqs.client.addresses import AddressBook, parse_addresses
+from foqs.client.flows import Terms
+from foqs.client.retry import RetryPolicy
+from foqs.core import limits
+from foqs.core.errors import InvalidArgumentError
+
+TIMEOUT_MS = 10_000
+CONNECT_TIMEOUT_MS = 2_000
+CONNECTIONS_MAX = 8
+ASYNC_CONNECTIONS_MAX = 4
+IDLE_REUSE_MS_MAX = limits.IDLE_MS_MAX // 2
+"""An idle connection older than this may be closed by the host at any moment: it is not used again."""
+
+
+def monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """See `foqs.client.sync.Client` for the meaning of each."""
+
+    addresses: str | Sequence[str] = "127.0.0.1:7600"
+    timeout_ms: int = TIMEOUT_MS
+    connect_timeout_ms: int = CONNECT_TIMEOUT_MS
+    connections_max: int = CONNECTIONS_MAX
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    batch_items_max: int = limits.BATCH_ITEMS_MAX
+    clock_ms: Callable[[], int] = monotonic_ms
+    random: Callable[[], float] = random.random
+
+    def __post_init__(self) -> None:
+        for name in ("timeout_ms", "connect_timeout_ms", "connections_max"):
+            if getattr(self, name) < 1:
+                raise InvalidArgumentError(f"{name} {getattr(self, name)!r} is not 1 or more")
+        if not 1 <= self.batch_items_max <= limits.BATCH_ITEMS_MAX:
+            raise InvalidArgumentError(
+                f"batch_items_max {self.batch_items_max!r} is not within 1..{limits.BATCH_ITEMS_MAX}"
+            )
+
+    def terms(self) -> Terms:
+        return Terms(self.retry, self.timeout_ms, self.clock_ms, self.random)
+
+    def address_book(self) -> AddressBook:
+        parsed = parse_addresses(self.addresses)
+        return AddressBook(parsed, int(self.random() * len(parsed)))

@@ -1,0 +1,247 @@
+"""Blocking sockets: one call at a time on a connection, a bounded pool of them, safe for threads."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from foqs.client.dialogue import (
+    BrokenDialogueError,
+    Dialogue,
+    body_bytes,
+    leaves_connection_usable,
+    outcome_of,
+)
+from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError
+from foqs.client.flows import Call, Flow, Send
+from foqs.client.options import IDLE_REUSE_MS_MAX, Options
+from foqs.core.errors import FoqsError, OverloadedError
+from foqs.transport import wire
+
+T = TypeVar("T")
+
+_RECEIVE_BYTES = 64 * 1024
+
+
+class Connection:
+    """One socket. After anything but an answer that the contract declares it is closed, see `dialogue`."""
+
+    def __init__(self, sock: socket.socket, clock_ms: Callable[[], int]) -> None:
+        self._socket = sock
+        self._clock_ms = clock_ms
+        self._dialogue = Dialogue()
+        self.usable = True
+        self.used_at_ms = clock_ms()
+
+    def exchange(self, call: Call, deadline_at_ms: int) -> Any:
+        """Send and wait for the answer. NotSentError, OutcomeUnknownError, or what the host answered."""
+        seqid, frame = self._dialogue.frame_of(call)
+        self.usable = False
+        try:
+            self._send(frame, deadline_at_ms)
+            reply = self._receive(call, seqid, deadline_at_ms)
+            self.used_at_ms = self._clock_ms()
+            self.usable = leaves_connection_usable(reply)
+            try:
+                return outcome_of(reply, call)
+            except BrokenDialogueError as error:
+                self.usable = False
+                raise OutcomeUnknownError(str(error)) from error
+        finally:
+            if not self.usable:
+                self.close()
+
+    def _send(self, frame: bytes, deadline_at_ms: int) -> None:
+        try:
+            self._limit_wait(deadline_at_ms)
+            self._socket.sendall(frame)
+        except OSError as error:
+            # A host acts on whole frames only, and the last bytes of this one never left.
+            raise NotSentError(f"the connection broke while sending: {error}") from error
+
+    def _receive(self, call: Call, seqid: int, deadline_at_ms: int) -> wire.Reply:
+        try:
+            reply = self._dialogue.reply_in(self._read_frame(deadline_at_ms))
+        except TimeoutError as error:
+            raise OutcomeUnknownError(f"{call.method}: no answer in time") from error
+        except OSError as error:
+            raise OutcomeUnknownError(
+                f"{call.method}: the connection broke before the answer: {error}"
+            ) from error
+        except BrokenDialogueError as error:
+            raise OutcomeUnknownError(f"{call.method}: {error}") from error
+        if reply.seqid != seqid:
+            raise OutcomeUnknownError(f"{call.method}: the answer has seqid {reply.seqid}, the call {seqid}")
+        return reply
+
+    def _read_frame(self, deadline_at_ms: int) -> bytes:
+        data = self._socket_bytes(_RECEIVE_BYTES, deadline_at_ms)
+        while len(data) < wire.LENGTH_BYTES:
+            data += self._socket_bytes(_RECEIVE_BYTES, deadline_at_ms)
+        end = wire.LENGTH_BYTES + body_bytes(data)
+        if len(data) < end:
+            data = self._read_rest(data, end, deadline_at_ms)
+        if len(data) > end:
+            raise BrokenDialogueError(f"{len(data) - end} bytes behind the answer")
+        return data[wire.LENGTH_BYTES :]
+
+    def _read_rest(self, start: bytes, end: int, deadline_at_ms: int) -> bytes:
+        chunks, missing = [start], end - len(start)
+        while missing > 0:
+            chunks.append(self._socket_bytes(min(missing, 1 << 20), deadline_at_ms))
+            missing -= len(chunks[-1])
+        return b"".join(chunks)
+
+    def _socket_bytes(self, count: int, deadline_at_ms: int) -> bytes:
+        self._limit_wait(deadline_at_ms)
+        data = self._socket.recv(count)
+        if not data:
+            raise ConnectionResetError("closed by the host")
+        return data
+
+    def _limit_wait(self, deadline_at_ms: int) -> None:
+        left_ms = deadline_at_ms - self._clock_ms()
+        if left_ms <= 0:
+            raise TimeoutError("the time for the call is over")
+        self._socket.settimeout(left_ms / 1000)
+
+    def is_stale(self) -> bool:
+        """Whether an idle connection was closed by the host, or has bytes to read that nobody asked for."""
+        if self._clock_ms() - self.used_at_ms > IDLE_REUSE_MS_MAX:
+            return True
+        try:
+            self._socket.setblocking(False)
+            self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def abort(self) -> None:
+        """Wake the thread that waits on this connection; it closes it."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            self.usable = False  # not connected any more, which is what was asked for
+
+    def close(self) -> None:
+        self.usable = False
+        self._socket.close()
+
+
+class Pool:
+    """At most `connections_max` connections, the one used last first."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._book = options.address_book()
+        self._lock = threading.Lock()
+        self._slots = threading.Semaphore(options.connections_max)
+        self._idle: list[Connection] = []
+        self._busy: set[Connection] = set()
+        self.closed = threading.Event()
+
+    def exchange(self, step: Send) -> Any:
+        """One attempt of one call within `step.timeout_ms`, the wait for a connection included."""
+        deadline_at_ms = self._options.clock_ms() + step.timeout_ms
+        if not self._slots.acquire(timeout=step.timeout_ms / 1000):
+            raise OverloadedError(f"all {self._options.connections_max} connections of the client are busy")
+        try:
+            connection = self._take(deadline_at_ms)
+            try:
+                return connection.exchange(step.call, deadline_at_ms)
+            finally:
+                self._give_back(connection)
+        finally:
+            self._slots.release()
+
+    def _take(self, deadline_at_ms: int) -> Connection:
+        while True:
+            with self._lock:
+                self.check_open()
+                connection = self._idle.pop() if self._idle else None
+                if connection is not None:
+                    self._busy.add(connection)
+            if connection is None:
+                return self._connect(deadline_at_ms)
+            if not connection.is_stale():
+                return connection
+            connection.close()
+            with self._lock:
+                self._busy.discard(connection)
+
+    def _connect(self, deadline_at_ms: int) -> Connection:
+        now_ms = self._options.clock_ms
+        with self._lock:
+            candidates = self._book.candidates(now_ms())
+        failures = []
+        for address in candidates:
+            left_ms = min(self._options.connect_timeout_ms, deadline_at_ms - now_ms())
+            if left_ms <= 0:
+                failures.append(f"{address}: no time left")
+                break
+            try:
+                sock = socket.create_connection(address, timeout=left_ms / 1000)
+            except OSError as error:
+                failures.append(f"{address}: {error}")
+                with self._lock:
+                    self._book.failed(address, now_ms())
+                continue
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return self._admit(Connection(sock, now_ms))
+        raise NotSentError("no connection: " + "; ".join(failures))
+
+    def _admit(self, connection: Connection) -> Connection:
+        with self._lock:
+            if not self.closed.is_set():
+                self._busy.add(connection)
+                return connection
+        connection.close()
+        raise ClientClosedError("the client is closed")
+
+    def _give_back(self, connection: Connection) -> None:
+        with self._lock:
+            self._busy.discard(connection)
+            if connection.usable and not self.closed.is_set():
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def check_open(self) -> None:
+        if self.closed.is_set():
+            raise ClientClosedError("the client is closed")
+
+    def close(self) -> None:
+        """Close what is idle and abort what is in flight; each call's thread closes its own socket."""
+        with self._lock:
+            self.closed.set()
+            idle, self._idle = self._idle, []
+            for connection in self._busy:
+                connection.abort()
+        for connection in idle:
+            connection.close()
+
+
+def run_flow(pool: Pool, flow: Flow[T]) -> T:
+    """Take the steps of a verb, blocking. ClientClosedError when the client is closed meanwhile."""
+    try:
+        step = next(flow)
+        while True:
+            if isinstance(step, Send):
+                try:
+                    answer = pool.exchange(step)
+                except FoqsError as error:
+                    step = flow.throw(error)
+                else:
+                    step = flow.send(answer)
+            else:
+                if pool.closed.wait(step.pause_ms / 1000):
+                    raise ClientClosedError("the client is closed")
+                step = next(flow)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    finally:
+        flow.close()

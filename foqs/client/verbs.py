@@ -1,0 +1,194 @@
+"""The verbs of service Foqs: arguments to requests, responses to results, and how each may be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from foqs.client.errors import NotSentError
+from foqs.client.flows import Call, Flow, Terms, batch_flow, call_flow
+from foqs.client.items import (
+    Item,
+    Nack,
+    NewItem,
+    Receipts,
+    Topics,
+    enqueue_batches,
+    is_single,
+    receipt_list,
+    receipt_of,
+    topic_demands,
+)
+from foqs.client.retry import Repeat
+from foqs.core import limits
+from foqs.core.calls import EnqueueResult, PositionErrors, TopicPage, TopicStats
+from foqs.core.errors import FoqsError, InternalError
+from foqs.transport import wire
+
+
+def enqueue_many(
+    terms: Terms, namespace: str, items: Iterable[NewItem], items_max: int, retry_unknown: bool
+) -> Flow[EnqueueResult]:
+    """Batch after batch; once one is in, a batch that fails as a whole ends it with errors by position."""
+    repeat = Repeat.ALWAYS if retry_unknown else Repeat.UNLESS_UNKNOWN
+    result = EnqueueResult(ids=[])
+    for batch in enqueue_batches(items, items_max):
+        offset = len(result.ids)
+        try:
+            done = yield from enqueue_batch(terms, namespace, batch, repeat)
+        except FoqsError as error:
+            if offset == 0:
+                raise
+            _refuse_rest(result, len(batch), error, items)
+            break
+        result.ids += done.ids
+        if done.errors:
+            result.errors.update({position + offset: error for position, error in done.errors.items()})
+    return result
+
+
+def _refuse_rest(
+    result: EnqueueResult, failed_count: int, error: FoqsError, items: Iterable[NewItem]
+) -> None:
+    """`error` at the positions of the failed batch; those behind it, if countable, were not sent."""
+    offset = len(result.ids)
+    result.errors.update(dict.fromkeys(range(offset, offset + failed_count), error))
+    total = len(items) if isinstance(items, Sequence) else offset + failed_count
+    not_sent = NotSentError(f"not sent: an earlier batch failed: {error.message}")
+    result.errors.update(dict.fromkeys(range(offset + failed_count, total), not_sent))
+    result.ids += [""] * (total - offset)
+
+
+def enqueue_batch(
+    terms: Terms, namespace: str, items: Sequence[NewItem], repeat: Repeat
+) -> Flow[EnqueueResult]:
+    """One call of at most a batch, repeated for the positions that may be."""
+    ids = [""] * len(items)
+
+    def make_call(pending: Sequence[NewItem]) -> Call:
+        request = wire.structs.EnqueueRequest(namespace_name=namespace, items=pending)
+        return Call("enqueue", request, repeat)
+
+    def take(response: Any, places: Sequence[int]) -> Mapping[int, Any] | None:
+        if len(response.ids or ()) != len(places):
+            raise InternalError(f"the host answered {len(response.ids or ())} ids for {len(places)} items")
+        if len(places) == len(ids):
+            ids[:] = response.ids
+        else:
+            for place, item_id in zip(places, response.ids, strict=True):
+                ids[place] = item_id
+        return response.errors  # type: ignore[no-any-return]
+
+    errors = yield from batch_flow(terms, items, make_call, take)
+    return EnqueueResult(ids, errors)
+
+
+def dequeue(
+    terms: Terms, namespace: str, topics: Topics, count: int, lease_ms: int | None, wait_ms: int
+) -> Flow[list[Item]]:
+    request = wire.structs.DequeueRequest(
+        namespace_name=namespace, topics=topic_demands(topics, count), lease_ms=lease_ms, wait_ms=wait_ms
+    )
+    response = yield from call_flow(terms, Call("dequeue", request, Repeat.ALWAYS, wait_ms))
+    return [
+        Item(
+            w.id,
+            w.receipt,
+            w.topic,
+            w.priority,
+            w.payload,
+            w.metadata,
+            w.deliver_after_ms,
+            w.enqueued_at_ms,
+            w.lease_expires_at_ms,
+            w.attempt,
+        )
+        for w in response.items or ()
+    ]
+
+
+def ack(terms: Terms, namespace: str, receipts: Receipts) -> Flow[PositionErrors]:
+    def make_call(pending: Sequence[str]) -> Call:
+        request = wire.structs.AckRequest(namespace_name=namespace, receipts=pending)
+        return Call("ack", request, Repeat.ALWAYS)
+
+    return _settle(terms, receipt_list(receipts), make_call, is_single(receipts), gone_is_done=True)
+
+
+def extend(terms: Terms, namespace: str, receipts: Receipts, lease_ms: int) -> Flow[PositionErrors]:
+    def make_call(pending: Sequence[str]) -> Call:
+        request = wire.structs.ExtendRequest(namespace_name=namespace, receipts=pending, lease_ms=lease_ms)
+        return Call("extendLease", request, Repeat.ALWAYS)
+
+    return _settle(terms, receipt_list(receipts), make_call, is_single(receipts))
+
+
+Nacks = Receipts | Nack | Iterable[Item | str | Nack]
+
+
+def nack(
+    terms: Terms,
+    namespace: str,
+    nacks: Nacks,
+    delay_ms: int,
+    metadata: bytes | None,
+    release: bool,
+    dead_letter: bool,
+) -> Flow[PositionErrors]:
+    """An entry that is a Nack stands for itself; the arguments are for the others."""
+
+    def as_nack(entry: Item | str | Nack) -> Nack:
+        if isinstance(entry, Nack):
+            return entry
+        return Nack(receipt_of(entry), delay_ms, metadata, release, dead_letter)
+
+    def make_call(pending: Sequence[Nack]) -> Call:
+        request = wire.structs.NackRequest(namespace_name=namespace, nacks=pending)
+        return Call("nack", request, Repeat.UNLESS_UNKNOWN)
+
+    entries = (
+        [as_nack(nacks)] if isinstance(nacks, str | Item | Nack) else [as_nack(entry) for entry in nacks]
+    )
+    return _settle(terms, entries, make_call, is_single(nacks))
+
+
+def topic_page(terms: Terms, namespace: str, prefix: str, page_token: str) -> Flow[TopicPage]:
+    request = wire.structs.ActiveTopicsRequest(
+        namespace_name=namespace, prefix=prefix, limit=limits.PAGE_ITEMS_MAX, page_token=page_token
+    )
+    response = yield from call_flow(terms, Call("getActiveTopics", request, Repeat.ALWAYS))
+    stats = [
+        TopicStats(
+            t.topic, t.ready, t.delayed, t.leased, t.dead, t.most_urgent_priority, t.oldest_ready_at_ms
+        )
+        for t in response.topics or ()
+    ]
+    return TopicPage(stats, response.next_page_token or "")
+
+
+def _settle(
+    terms: Terms, entries: Sequence[Any], make_call: Any, single: bool, *, gone_is_done: bool = False
+) -> Flow[PositionErrors]:
+    """In batches; the failure of a single delivery is raised, the others are returned by position.
+
+    A batch that fails as a whole after another went through leaves its error at each of its positions, and
+    the
+    batches behind it are tried all the same: each of them names other leases that run out.
+    """
+    errors: PositionErrors = {}
+    for offset in range(0, len(entries), limits.BATCH_ITEMS_MAX):
+        batch = entries[offset : offset + limits.BATCH_ITEMS_MAX]
+        try:
+            failed = yield from batch_flow(terms, batch, make_call, _errors_of, gone_is_done=gone_is_done)
+        except FoqsError as error:
+            if len(batch) == len(entries):
+                raise
+            failed = dict.fromkeys(range(len(batch)), error)
+        errors.update({position + offset: error for position, error in failed.items()})
+    if single and errors:
+        raise errors[0]
+    return errors
+
+
+def _errors_of(response: Any, _places: Sequence[int]) -> Mapping[int, Any] | None:
+    return response.errors  # type: ignore[no-any-return]
