@@ -1,4 +1,4 @@
-"""A queue in a few dictionaries, to test the transport alone: it keeps no promise but the shape of the calls."""
+"""A queue in a few dictionaries, to test the transport alone: it keeps the shape of the calls, no promise."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ from foqs.core.limits import PAYLOAD_BYTES_DEFAULT
 from foqs.core.namespace import Namespace, NamespaceSettings, check_namespace_name, with_changes
 
 NOW_MS = 1_700_000_000_000
+_PATIENCE_S = 20
 
 
 class FakeQueue:
@@ -47,6 +48,7 @@ class FakeQueue:
         self.ready: dict[tuple[str, str], list[Delivery]] = defaultdict(list)
         self.leased: dict[str, tuple[str, Delivery]] = {}
         self.calls_running = 0
+        self._running_changed = asyncio.Event()
         self.long_polls: set[asyncio.Future[None]] = set()
         self.long_poll_began = asyncio.Event()
         self.long_poll_cancelled = asyncio.Event()
@@ -57,11 +59,19 @@ class FakeQueue:
         self._last_id = 0
         self._add_namespace("ns", NamespaceSettings())
 
+    async def until_running(self, count: int) -> None:
+        """Return when so many enqueue calls stand in front of the gate."""
+        async with asyncio.timeout(_PATIENCE_S):
+            while self.calls_running < count:
+                self._running_changed.clear()
+                await self._running_changed.wait()
+
     # --- QueueCalls ---
 
     async def enqueue(self, namespace_name: str, items: Sequence[NewItem], bulk: bool) -> EnqueueResult:
         self._check(namespace_name)
         self.calls_running += 1
+        self._running_changed.set()
         try:
             if self.gate is not None:
                 await self.gate.wait()

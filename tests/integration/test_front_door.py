@@ -1,0 +1,317 @@
+"""The Thrift port over a real socket: every call of the contract, and how connections begin, wait and end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+import uvloop
+from thriftpy2.protocol import TBinaryProtocolFactory
+from thriftpy2.rpc import make_client
+from thriftpy2.transport import TFramedTransportFactory
+
+from foqs.core.errors import ErrorCode, InvalidArgumentError, RateLimitedError, UnavailableError
+from foqs.transport.door import DoorLimits
+from foqs.transport.server import ThriftServer
+from foqs.transport.wire import METHODS, Reply, structs
+from tests.support.fake_queue import FakeQueue
+from tests.support.front_door import PATIENCE_S, dequeue_request, enqueue_request, run, world
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.mark.parametrize("loop_factory", [uvloop.new_event_loop, asyncio.new_event_loop])
+def test_an_item_goes_in_and_comes_out_on_either_event_loop(loop_factory: Any) -> None:
+    async def main() -> None:
+        async with world() as w, w.connect() as client:
+            reply = await client.call("enqueue", enqueue_request(b"\x00\xff", b"x" * 20_000, b""))
+            assert reply.response.ids == ["1-1", "", "1-2"]
+            assert reply.response.errors[1].code == ErrorCode.TOO_LARGE
+            assert reply.response.duplicates == []
+            reply = await client.call("dequeue", dequeue_request(5))
+            first, second = reply.response.items
+            assert (first.id, first.receipt, first.payload, first.metadata) == (
+                "1-1",
+                "1-1.1",
+                b"\x00\xff",
+                b"",
+            )
+            assert (first.topic, first.priority, first.attempt, first.group) == ("topic", 0, 1, None)
+            assert second.payload == b""
+            reply = await client.call("extendLease", structs.ExtendRequest("ns", ["1-1.1"], 1000))
+            assert reply.response.errors == {}
+            reply = await client.call("ack", structs.AckRequest("ns", ["1-1.1", "gone"]))
+            assert {n: e.code for n, e in reply.response.errors.items()} == {1: ErrorCode.STALE_LEASE}
+            reply = await client.call("nack", structs.NackRequest("ns", [structs.Nack("1-2.1")]))
+            assert reply.response.errors == {}
+            reply = await client.call("getActiveTopics", structs.ActiveTopicsRequest("ns"))
+            assert [(t.topic, t.ready) for t in reply.response.topics] == [("topic", 1)]
+            assert ("ack", "OK") in w.counts.finished
+
+    run(main, loop_factory)
+
+
+def test_every_admin_verb_answers() -> None:
+    async def main() -> None:
+        s = structs
+        async with world() as w, w.connect() as client:
+            settings = s.NamespaceSettings(attempts_max=3)
+            made = await client.call("createNamespace", s.CreateNamespaceRequest("other", settings))
+            assert (made.response.name, made.response.settings.attempts_max) == ("other", 3)
+            paused = s.NamespaceSettings(enqueue_paused=True)
+            changed = await client.call("updateNamespace", s.UpdateNamespaceRequest("other", paused))
+            assert (changed.response.settings.enqueue_paused, changed.response.settings.attempts_max) == (
+                True,
+                3,
+            )
+            got = await client.call("getNamespace", s.GetNamespaceRequest("other"))
+            assert got.response == changed.response
+            listed = await client.call("listNamespaces", s.ListNamespacesRequest())
+            assert [n.name for n in listed.response.namespaces] == ["ns", "other"]
+            gone = await client.call("deleteNamespace", s.DeleteNamespaceRequest("other"))
+            assert isinstance(gone.response, s.DeleteNamespaceResponse)
+            await client.call("enqueue", enqueue_request(b"peek"))
+            peeked = await client.call("peekItems", s.PeekItemsRequest("ns", "topic"))
+            one = await client.call("getItem", s.GetItemRequest("ns", "1-1"))
+            assert peeked.response.items == [one.response]
+            assert (one.response.payload, one.response.state, one.response.died_at_ms) == (b"peek", 0, None)
+            deleted = await client.call("deleteItems", s.DeleteItemsRequest("ns", ["no"]))
+            assert deleted.response.errors[0].code == ErrorCode.NOT_FOUND
+            dead = await client.call("listDeadLetters", s.ListDeadLettersRequest("ns", "topic"))
+            assert (dead.response.items, dead.response.next_page_token) == ([], "")
+            redriven = await client.call("redriveDeadLetters", s.RedriveDeadLettersRequest("ns", "topic"))
+            assert (redriven.response.count, redriven.response.errors) == (1000, {})
+            purged = await client.call("purgeDeadLetters", s.PurgeDeadLettersRequest("ns", "topic", ["a"]))
+            assert purged.response.errors[0].code == ErrorCode.NOT_FOUND
+            status = await client.call("getHostStatus", s.HostStatusRequest())
+            assert status.response.shards == [s.ShardStatus(1, "owned", 3, 5, 2, "")]
+            called = {method for method, _ in w.counts.finished} | {"enqueue"}
+            assert {m.name for m in METHODS.values() if m.service == "FoqsAdmin"} <= called
+
+    run(main)
+
+
+def test_a_client_that_thriftpy2_generates_is_served() -> None:
+    async def main() -> None:
+        async with world() as w:
+            await asyncio.to_thread(_use_generated_client, w.server.port)
+
+    run(main)
+
+
+def _use_generated_client(port: int) -> None:
+    factories = {"proto_factory": TBinaryProtocolFactory(), "trans_factory": TFramedTransportFactory()}
+    client = make_client(structs.Foqs, "127.0.0.1", port, timeout=int(PATIENCE_S * 1000), **factories)
+    try:
+        assert client.enqueue(enqueue_request(b"a")).ids == ["1-1"]
+        assert client.dequeue(dequeue_request(1)).items[0].payload == b"a"
+        with pytest.raises(structs.FoqsError) as caught:
+            client.enqueue(structs.EnqueueRequest("absent", []))
+        assert caught.value.code == ErrorCode.UNKNOWN_NAMESPACE
+    finally:
+        client.close()
+
+
+def test_a_declared_error_keeps_its_code_message_and_retry_time() -> None:
+    async def main() -> None:
+        async with world() as w, w.connect() as client:
+            w.queue.failure = RateLimitedError("too many", retry_after_ms=1500)
+            reply: Reply = await client.call("getActiveTopics", structs.ActiveTopicsRequest("ns"))
+            assert isinstance(reply.error, RateLimitedError)
+            assert (reply.error.message, reply.error.retry_after_ms) == ("too many", 1500)
+            assert w.counts.finished == [("getActiveTopics", "RATE_LIMITED")]
+
+    run(main)
+
+
+@pytest.mark.parametrize("failure", [ZeroDivisionError("secret"), asyncio.CancelledError("secret")])
+def test_a_defect_behind_a_verb_is_answered_with_an_id_and_without_its_text(failure: BaseException) -> None:
+    async def main() -> None:
+        async with world() as w, w.connect() as client:
+            w.queue.failure = failure
+            reply = await client.call("getActiveTopics", structs.ActiveTopicsRequest("ns"))
+            assert reply.error.code is ErrorCode.INTERNAL
+            assert "secret" not in reply.error.message
+            w.queue.failure = None
+            reply = await client.call("getActiveTopics", structs.ActiveTopicsRequest("ns"))
+            assert reply.error is None
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("method", "required"),
+    [(m.name, m.required) for m in METHODS.values() if m.required],
+)
+def test_every_required_field_that_is_absent_is_named(method: str, required: tuple[str, ...]) -> None:
+    async def main() -> None:
+        async with world() as w, w.connect() as client:
+            reply = await client.call(method, METHODS[method].request())
+            assert isinstance(reply.error, InvalidArgumentError)
+            assert required[0] in reply.error.message
+
+    run(main)
+
+
+def test_calls_of_one_connection_are_answered_as_they_finish() -> None:
+    async def main() -> None:
+        async with world() as w, w.connect() as client:
+            client.send("dequeue", dequeue_request(1, wait_ms=30_000), seqid=1)
+            client.send("getHostStatus", structs.HostStatusRequest(), seqid=2)
+            assert (await client.receive()).seqid == 2
+            client.send("enqueue", enqueue_request(b"now"), seqid=3)
+            replies = {reply.seqid: reply for reply in [await client.receive(), await client.receive()]}
+            assert replies[1].response.items[0].payload == b"now"
+            assert replies[3].response.ids == ["1-1"]
+
+    run(main)
+
+
+def test_ten_thousand_pipelined_calls_are_all_answered_and_only_so_many_run_at_once() -> None:
+    async def main() -> None:
+        async with world(DoorLimits(calls_in_flight_max=8)) as w, w.connect() as client:
+            w.queue.gate = asyncio.Event()
+            frames = [w.codec.encode_call("enqueue", enqueue_request(b"p"), n) for n in range(10_000)]
+            sending = asyncio.ensure_future(client.send_bytes(b"".join(frames)))
+            await w.queue.until_running(8)
+            assert await w.is_healthy()
+            assert w.queue.calls_running == 8
+            w.queue.gate.set()
+            seqids = {(await client.receive()).seqid for _ in range(10_000)}
+            assert seqids == set(range(10_000))
+            await sending
+
+    run(main)
+
+
+def test_a_frame_that_comes_byte_by_byte_is_served() -> None:
+    async def main() -> None:
+        async with world() as w, w.connect() as client:
+            frame = w.codec.encode_call("enqueue", enqueue_request(b"slow"), 5)
+            for at in range(len(frame)):
+                await client.send_bytes(frame[at : at + 1])
+                await asyncio.sleep(0)
+            assert (await client.receive()).response.ids == ["1-1"]
+
+    run(main)
+
+
+def test_large_frames_that_come_in_pieces_are_served() -> None:
+    async def main() -> None:
+        async with world() as w, w.connect() as client:
+            payload = bytes(range(256)) * 40
+            for _ in range(3):
+                reply = await client.call("enqueue", enqueue_request(*[payload] * 1000))
+                assert "" not in reply.response.ids
+            reply = await client.call("dequeue", dequeue_request(1000))
+            assert {item.payload for item in reply.response.items} == {payload}
+
+    run(main)
+
+
+def test_after_a_half_close_calls_are_answered_and_the_connection_closed() -> None:
+    async def main() -> None:
+        async with world() as w, w.connect() as client:
+            w.queue.gate = asyncio.Event()
+            client.send("enqueue", enqueue_request(b"last"), seqid=9)
+            client.end_sending()
+            await w.queue.until_running(1)
+            w.queue.gate.set()
+            assert (await client.receive()).response.ids == ["1-1"]
+            assert await client.is_closed()
+
+    run(main)
+
+
+def test_a_long_poll_ends_empty_at_a_half_close_and_takes_nothing() -> None:
+    async def main() -> None:
+        async with world() as w, w.connect() as client:
+            client.send("dequeue", dequeue_request(1, wait_ms=30_000), seqid=4)
+            await w.queue.long_poll_began.wait()
+            client.end_sending()
+            reply = await client.receive()
+            assert (reply.seqid, reply.response.items) == (4, [])
+            assert await client.is_closed()
+            assert await w.is_healthy()
+            assert not w.queue.long_polls
+
+    run(main)
+
+
+def test_a_lost_connection_cancels_its_long_poll() -> None:
+    async def main() -> None:
+        async with world() as w:
+            async with w.connect() as client:
+                client.send("dequeue", dequeue_request(1, wait_ms=30_000), seqid=4)
+                await w.queue.long_poll_began.wait()
+                client.reset()
+            async with asyncio.timeout(PATIENCE_S):
+                await w.queue.long_poll_cancelled.wait()
+            async with w.connect() as other:
+                await other.call("enqueue", enqueue_request(b"kept"))
+                reply = await other.call("dequeue", dequeue_request(1))
+                assert reply.response.items[0].payload == b"kept"
+
+    run(main)
+
+
+def test_a_drain_finishes_what_runs_refuses_what_comes_and_closes() -> None:
+    async def main() -> None:
+        async with world() as w, w.connect() as client, w.connect() as idle:
+            w.queue.gate = asyncio.Event()
+            await idle.call("getHostStatus", structs.HostStatusRequest())
+            client.send("enqueue", enqueue_request(b"in flight"), seqid=1)
+            await w.queue.until_running(1)
+            draining = asyncio.ensure_future(w.server.drain())
+            await asyncio.sleep(0)
+            client.send("enqueue", enqueue_request(b"too late"), seqid=2)
+            refused = await client.receive()
+            assert isinstance(refused.error, UnavailableError)
+            assert refused.seqid == 2
+            with pytest.raises(ConnectionRefusedError):
+                async with w.connect():
+                    pass
+            w.queue.gate.set()
+            assert (await client.receive()).response.ids == ["1-1"]
+            await draining
+            assert await client.is_closed()
+            assert await idle.is_closed()
+
+    run(main)
+
+
+def test_a_drain_gives_up_on_calls_that_do_not_end() -> None:
+    async def main() -> None:
+        async with world(DoorLimits(drain_ms_max=50)) as w, w.connect() as client:
+            w.queue.gate = asyncio.Event()
+            client.send("enqueue", enqueue_request(b"stuck"), seqid=1)
+            await w.queue.until_running(1)
+            await w.server.drain()
+            await w.server.stop()
+            assert w.queue.calls_running == 0
+            assert await client.is_closed()
+
+    run(main)
+
+
+def test_a_server_may_be_stopped_unstarted_and_twice() -> None:
+    async def main() -> None:
+        queue = FakeQueue()
+        server = ThriftServer(queue, queue, address="127.0.0.1", port=0)
+        await server.stop()
+        await server.stop()
+
+    run(main)
+
+
+def test_a_port_in_use_fails_the_start() -> None:
+    async def main() -> None:
+        queue = FakeQueue()
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            server = ThriftServer(queue, queue, address="127.0.0.1", port=taken.getsockname()[1])
+            with pytest.raises(OSError, match="in use"):
+                await server.start()
+
+    run(main)

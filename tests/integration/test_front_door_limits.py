@@ -1,0 +1,257 @@
+"""The bounds of the Thrift port: slow, silent, greedy and deaf peers, with the limits shortened."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from contextlib import AsyncExitStack
+
+import pytest
+
+from foqs.core.limits import KIB, MIB
+from foqs.transport.door import DoorLimits
+from foqs.transport.wire import structs
+from tests.support.front_door import PATIENCE_S, World, dequeue_request, enqueue_request, run, world
+from tests.support.raw_client import RawClient
+
+pytestmark = pytest.mark.timeout(60)
+
+SHORT_MS = 50
+LONG_MS = 60_000
+
+
+async def trickle(client: RawClient, data: bytes) -> None:
+    """One byte now and then, until the server closes."""
+    for at in range(len(data)):
+        await client.send_bytes(data[at : at + 1])
+        if await client.closes_within(SHORT_MS / 1000 / 4):
+            return
+    raise AssertionError("the server took every byte")
+
+
+def test_a_peer_that_connects_and_says_nothing_is_closed() -> None:
+    async def main() -> None:
+        bounds = DoorLimits(first_frame_ms_max=SHORT_MS, sweep_ms=5)
+        async with world(bounds) as w, w.connect() as client:
+            assert await client.is_closed()
+            assert w.counts.errors == ["first_frame_deadline"]
+
+    run(main)
+
+
+def test_a_header_that_does_not_end_is_closed() -> None:
+    async def main() -> None:
+        bounds = DoorLimits(header_ms_max=SHORT_MS, sweep_ms=5)
+        async with world(bounds) as w, w.connect() as client:
+            await client.call("getHostStatus", structs.HostStatusRequest())
+            await client.send_bytes(b"\0\0")
+            assert await client.is_closed()
+            assert w.counts.errors == ["header_deadline"]
+
+    run(main)
+
+
+def test_a_first_frame_is_not_put_off_by_its_first_bytes() -> None:
+    async def main() -> None:
+        bounds = DoorLimits(first_frame_ms_max=SHORT_MS, header_ms_max=LONG_MS, sweep_ms=5)
+        async with world(bounds) as w, w.connect() as client:
+            await client.send_bytes(b"\0\0")
+            assert await client.is_closed()
+            assert w.counts.errors == ["first_frame_deadline"]
+
+    run(main)
+
+
+def test_a_slow_body_is_closed_although_it_never_stands_still() -> None:
+    async def main() -> None:
+        bounds = DoorLimits(body_ms_min=SHORT_MS, body_bytes_per_ms_min=1000, sweep_ms=5)
+        async with world(bounds) as w, w.connect() as client:
+            await trickle(client, w.codec.encode_call("enqueue", enqueue_request(b"x" * 500), 1))
+            assert w.counts.errors == ["body_deadline"]
+            assert not w.queue.ready
+
+    run(main)
+
+
+def test_an_idle_connection_is_closed_without_being_called_an_error() -> None:
+    async def main() -> None:
+        async with world(DoorLimits(idle_ms_max=SHORT_MS, sweep_ms=5)) as w, w.connect() as client:
+            await client.call("getHostStatus", structs.HostStatusRequest())
+            assert await client.is_closed()
+            assert w.counts.errors == []
+
+    run(main)
+
+
+def test_a_long_poll_is_not_idle() -> None:
+    async def main() -> None:
+        async with world(DoorLimits(idle_ms_max=SHORT_MS, sweep_ms=5)) as w, w.connect() as client:
+            client.send("dequeue", dequeue_request(1, wait_ms=4 * SHORT_MS), seqid=3)
+            assert (await client.receive()).response.items == []
+
+    run(main)
+
+
+def test_no_deadline_runs_for_bytes_that_the_server_itself_does_not_read() -> None:
+    async def main() -> None:
+        bounds = DoorLimits(calls_in_flight_max=1, body_ms_min=SHORT_MS, header_ms_max=SHORT_MS, sweep_ms=5)
+        async with world(bounds) as w, w.connect() as client:
+            w.queue.gate = asyncio.Event()
+            frame = w.codec.encode_call("enqueue", enqueue_request(b"x" * 9_000), 1)
+            await client.send_bytes(frame + frame[:5_000])
+            await w.queue.until_running(1)
+            assert not await client.closes_within(4 * SHORT_MS / 1000)
+            await client.send_bytes(frame[5_000:])
+            w.queue.gate.set()
+            assert [(await client.receive()).error for _ in range(2)] == [None, None]
+
+    run(main)
+
+
+def test_connections_over_the_bounds_are_closed_at_once_and_others_served() -> None:
+    async def main() -> None:
+        async with world(DoorLimits(connections_per_address_max=3)) as w, AsyncExitStack() as stack:
+            first = [await stack.enter_async_context(w.connect()) for _ in range(3)]
+            for client in first:
+                await client.call("getHostStatus", structs.HostStatusRequest())
+            fourth = await stack.enter_async_context(w.connect())
+            assert await fourth.is_closed()
+            assert w.counts.refused == ["connections_per_address_max"]
+            assert (await first[0].call("getHostStatus", structs.HostStatusRequest())).error is None
+            first[1].reset()
+            await _until_open(w, 2)
+            assert await w.is_healthy()
+
+    run(main)
+
+
+def test_all_connections_together_are_bounded() -> None:
+    async def main() -> None:
+        async with world(DoorLimits(connections_max=1)) as w, w.connect() as client:
+            await client.call("getHostStatus", structs.HostStatusRequest())
+            async with w.connect() as second:
+                assert await second.is_closed()
+            assert w.counts.refused == ["connections_max"]
+
+    run(main)
+
+
+async def _until_open(w: World, count: int) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while w.counts.open != count:
+            w.counts.changed.clear()
+            await w.counts.changed.wait()
+
+
+def test_two_thousand_silent_connections_leave_the_others_served() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 8_192)), hard))
+
+    async def main() -> None:
+        async with world(DoorLimits(first_frame_ms_max=LONG_MS)) as w, AsyncExitStack() as stack:
+            before = _resident_bytes()
+            for _ in range(2_000):
+                await stack.enter_async_context(w.connect())
+            assert w.counts.open == 2_000
+            assert await w.is_healthy()
+            assert _resident_bytes() - before < 100 * MIB
+            await w.server.stop()
+
+    try:
+        run(main)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_length_alone_makes_the_server_keep_nothing() -> None:
+    async def main() -> None:
+        async with world() as w, AsyncExitStack() as stack:
+            before = _resident_bytes()
+            for _ in range(100):
+                client = await stack.enter_async_context(w.connect())
+                await client.send_bytes((16 * MIB).to_bytes(4, "big") + b"x")
+            assert await w.is_healthy()
+            assert _resident_bytes() - before < 16 * MIB
+
+    run(main)
+
+
+def test_too_many_bytes_of_unfinished_frames_close_the_oldest_of_them() -> None:
+    async def main() -> None:
+        bounds = DoorLimits(unfinished_bytes_max=300 * KIB)
+        async with world(bounds) as w, w.connect() as slow, w.connect() as newer:
+            part = (16 * MIB).to_bytes(4, "big") + b"x" * 200 * KIB
+            await slow.send_bytes(part)
+            assert not await slow.closes_within(SHORT_MS / 1000)
+            await newer.send_bytes(part)
+            assert await slow.is_closed()
+            assert w.counts.errors == ["unfinished_bytes_max"]
+            assert not await newer.closes_within(SHORT_MS / 1000)
+            assert await w.is_healthy()
+
+    run(main)
+
+
+async def _fill_topic(w: World, item_count: int) -> None:
+    async with w.connect() as producer:
+        for _ in range(item_count // 500):
+            await producer.call("enqueue", enqueue_request(*[b"x" * 10_000] * 500))
+
+
+def test_a_peer_that_never_reads_is_stopped_and_closed_and_takes_little() -> None:
+    async def main() -> None:
+        bounds = DoorLimits(
+            calls_in_flight_max=2,
+            write_buffer_bytes_max=64 * KIB,
+            write_stall_ms_max=4 * SHORT_MS,
+            sweep_ms=5,
+        )
+        async with world(bounds) as w:
+            await _fill_topic(w, 2_500)
+            async with w.connect() as deaf:
+                deaf.pause_reading()
+                for seqid in range(250):
+                    deaf.send("dequeue", dequeue_request(100), seqid)
+                await w.counts.until_error("write_stall")
+                assert len(w.queue.ready["ns", "topic"]) > 0
+                assert await w.is_healthy()
+
+    run(main)
+
+
+def test_too_many_bytes_of_unsent_answers_close_the_deafest() -> None:
+    async def main() -> None:
+        bounds = DoorLimits(unsent_bytes_max=1 * MIB, write_stall_ms_max=LONG_MS, sweep_ms=5)
+        async with world(bounds) as w:
+            await _fill_topic(w, 2_000)
+            async with w.connect() as deaf:
+                deaf.pause_reading()
+                for seqid in range(20):
+                    deaf.send("dequeue", dequeue_request(100), seqid)
+                await w.counts.until_error("unsent_bytes_max")
+                assert await w.is_healthy()
+
+    run(main)
+
+
+def test_a_peer_that_reads_late_gets_every_answer() -> None:
+    async def main() -> None:
+        bounds = DoorLimits(write_buffer_bytes_max=64 * KIB, calls_in_flight_max=4)
+        async with world(bounds) as w:
+            await _fill_topic(w, 2_000)
+            async with w.connect() as client:
+                client.pause_reading()
+                for seqid in range(20):
+                    client.send("dequeue", dequeue_request(100), seqid)
+                assert await w.is_healthy()
+                client.resume_reading()
+                replies = [await client.receive() for _ in range(20)]
+                assert {reply.seqid for reply in replies} == set(range(20))
+                assert sum(len(reply.response.items) for reply in replies) == 2_000
+
+    run(main)
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()

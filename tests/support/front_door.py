@@ -1,0 +1,95 @@
+"""A Thrift server in front of a fake queue, for the tests of the front door."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import uvloop
+
+from foqs.transport.door import DoorLimits, NoMetrics
+from foqs.transport.server import ThriftServer
+from foqs.transport.wire import Codec, structs
+from tests.support.fake_queue import FakeQueue
+from tests.support.raw_client import RawClient
+
+PATIENCE_S = 20.0
+
+
+class Counts(NoMetrics):
+    def __init__(self) -> None:
+        self.finished: list[tuple[str, str]] = []
+        self.errors: list[str] = []
+        self.refused: list[str] = []
+        self.open = 0
+        self.changed = asyncio.Event()
+
+    def connection_opened(self) -> None:
+        self.open += 1
+
+    def connection_closed(self) -> None:
+        self.open -= 1
+        self.changed.set()
+
+    def connection_refused(self, reason: str) -> None:
+        self.refused.append(reason)
+
+    def protocol_error(self, reason: str) -> None:
+        self.errors.append(reason)
+        self.changed.set()
+
+    async def until_error(self, reason: str) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while reason not in self.errors:
+                self.changed.clear()
+                await self.changed.wait()
+
+    def call_finished(self, method: str, outcome: str, seconds: float) -> None:
+        assert seconds >= 0
+        self.finished.append((method, outcome))
+
+
+class World:
+    """A running server with its queue and counts."""
+
+    def __init__(self, server: ThriftServer, queue: FakeQueue, counts: Counts) -> None:
+        self.server = server
+        self.queue = queue
+        self.counts = counts
+        self.codec = Codec()
+
+    def connect(self) -> AbstractAsyncContextManager[RawClient]:
+        return RawClient.connect("127.0.0.1", self.server.port)
+
+    async def is_healthy(self) -> bool:
+        """Whether a client of its own gets an answer."""
+        async with self.connect() as client:
+            reply = await client.call("getHostStatus", structs.HostStatusRequest())
+            return bool(reply.response.host == "fake")
+
+
+@asynccontextmanager
+async def world(bounds: DoorLimits | None = None) -> AsyncIterator[World]:
+    queue, counts = FakeQueue(), Counts()
+    server = ThriftServer(queue, queue, address="127.0.0.1", port=0, metrics=counts, bounds=bounds)
+    await server.start()
+    try:
+        yield World(server, queue, counts)
+    finally:
+        await server.stop()
+        assert counts.open == 0
+
+
+def run(main: Callable[[], Coroutine[Any, Any, None]], loop_factory: Any = uvloop.new_event_loop) -> None:
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(main())
+
+
+def enqueue_request(*payloads: bytes) -> Any:
+    return structs.EnqueueRequest("ns", [structs.NewItem("topic", payload) for payload in payloads])
+
+
+def dequeue_request(count: int, wait_ms: int = 0) -> Any:
+    return structs.DequeueRequest("ns", [structs.TopicDemand("topic", count)], None, wait_ms)
