@@ -150,40 +150,47 @@ class HostConfig(BaseModel):
         description="MySQL URL of the meta database, shared by all hosts of the cluster"
     )
     shards: ShardUrls = Field(description="MySQL URLs of the shards this host serves, by shard id")
-    listen_address: str = Field("127.0.0.1", pattern=_ADDRESS_PATTERN, description="address to listen on")
-    port: Port = Field(7600, description="port to listen on; 0 lets the kernel choose")
+    listen_address: str = Field(
+        default="127.0.0.1", pattern=_ADDRESS_PATTERN, description="address to listen on"
+    )
+    port: Port = Field(default=7600, description="port to listen on; 0 lets the kernel choose")
     host_name: str = Field(
         default_factory=_default_host_name,
         pattern=r"^[A-Za-z0-9._:-]{1,128}$",
         description="name of this host, unique in its cluster (default: system name and port)",
     )
     cluster: str = Field(
-        "foqs",
+        default="foqs",
         pattern=r"^[A-Za-z0-9._-]{1,48}$",
         description="name of the cluster; part of the lock that makes a host the owner of a shard",
     )
     metrics_address: str = Field(
-        "127.0.0.1", pattern=_ADDRESS_PATTERN, description="address to serve metrics on"
+        default="127.0.0.1", pattern=_ADDRESS_PATTERN, description="address to serve metrics on"
     )
-    metrics_port: Port = Field(0, description="port to serve metrics on; 0 serves none")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level to log")
+    metrics_port: Port = Field(default=0, description="port to serve metrics on; 0 serves none")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="least level to log"
+    )
     log_format: Literal["json", "console"] = Field(
-        "json", description="json for machines, console for people"
+        default="json", description="json for machines, console for people"
     )
     allow_undurable_servers: bool = Field(
-        False, description="serve shards whose MySQL server can lose answered commits"
+        default=False, description="serve shards whose MySQL server can lose answered commits"
     )
     drain_ms_max: int = Field(
-        limits.DRAIN_MS_MAX, ge=0, le=600_000, description="on shutdown, time to finish what was accepted"
+        default=limits.DRAIN_MS_MAX,
+        ge=0,
+        le=600_000,
+        description="on shutdown, time to finish what was accepted",
     )
     enqueue_buffer_items_max: int = Field(
-        limits.ENQUEUE_BUFFER_ITEMS_MAX,
+        default=limits.ENQUEUE_BUFFER_ITEMS_MAX,
         ge=1_000,
         le=1_000_000,
         description="items that wait for a shard's writer",
     )
     enqueue_buffer_bytes_max: int = Field(
-        limits.ENQUEUE_BUFFER_BYTES_MAX,
+        default=limits.ENQUEUE_BUFFER_BYTES_MAX,
         ge=limits.FRAME_BYTES_MAX,
         le=4_096 * limits.MIB,
         description="bytes of the items that wait for a shard's writer",

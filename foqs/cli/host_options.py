@@ -1,0 +1,52 @@
+"""The configuration of a host as options: one per field of HostConfig, checked there and nowhere else."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from foqs.cli.output import Exit, leave, note
+from foqs.config import CONFIG_VARIABLE, ConfigError, HostConfig, LoadedConfig, load_config
+
+
+def host_command(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of HostConfig; its first argument is the effective LoadedConfig.
+
+    Leaves with USAGE after naming every problem.
+    """
+
+    @functools.wraps(command)
+    def run(*, config: str | None, **arguments: Any) -> None:
+        flags = {key: arguments.pop(key) for key in HostConfig.model_fields}
+        command(_load(flags | {"shards": flags["shards"] or None}, config), **arguments)
+
+    decorated: Callable[..., None] = run
+    for key, field in reversed(HostConfig.model_fields.items()):
+        decorated = _option(key, field.annotation, field.description or "")(decorated)
+    config_option = click.option(
+        "--config", metavar="FILE", help=f"TOML file with the same keys.  [{CONFIG_VARIABLE}]"
+    )
+    return config_option(decorated)
+
+
+def _option(key: str, kind: object, description: str) -> Callable[..., Any]:
+    flag = "--" + key.replace("_", "-")
+    if key == "shards":
+        return click.option(
+            "--shard", key, metavar="ID=URL", multiple=True, help=f"{description}; may be repeated"
+        )
+    if kind is bool:
+        return click.option(f"{flag}/--no{flag[1:]}", key, default=None, help=description)
+    return click.option(flag, key, metavar="VALUE", help=description)
+
+
+def _load(flags: dict[str, Any], path: str | None) -> LoadedConfig:
+    try:
+        return load_config(flags, path)
+    except ConfigError as error:
+        for problem in error.problems:
+            note(f"error: {problem}")
+        leave(Exit.USAGE)

@@ -1,0 +1,146 @@
+"""`foqs item ...` and `foqs dead-letter ...`: what lies in a queue, for the operator's eye and hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+
+from foqs.cli.output import note, plain, report_failures, time_of
+from foqs.cli.remote import Remote, confirmed, remote_command
+from foqs.core import limits
+from foqs.core.calls import DeadLettersResult, StoredItem, StoredItemPage
+
+
+def _page_options(command: Callable[..., None]) -> Callable[..., None]:
+    limit = click.IntRange(1, limits.PAGE_ITEMS_MAX)
+    command = click.option("--page-token", default="", help="Go on behind an earlier page.")(command)
+    return click.option("--limit", type=limit, default=100, show_default=True, help="Items at most.")(command)
+
+
+@click.group()
+def item() -> None:
+    """Look at items and delete them."""
+
+
+@item.command()
+@click.argument("namespace")
+@click.argument("topic")
+@_page_options
+@remote_command
+def peek(remote: Remote, namespace: str, topic: str, limit: int, page_token: str) -> None:
+    """List the ready items of TOPIC, most urgent first, those under lease included. Leases nothing."""
+    with remote.admin() as admin:
+        page = admin.peek_items(namespace, topic, limit, page_token)
+    _print_page(remote, page)
+
+
+@item.command()
+@click.argument("namespace")
+@click.argument("item_id", metavar="ID")
+@remote_command
+def get(remote: Remote, namespace: str, item_id: str) -> None:
+    """Show one item in whatever state it is."""
+    with remote.admin() as admin:
+        one = admin.get_item(namespace, item_id)
+    remote.output.document(one)
+    document = plain(one)
+    rows = ((key, _time_or(key, value)) for key, value in document.items() if not key.endswith("_base64"))
+    remote.output.table(["KEY", "VALUE"], rows)
+
+
+@item.command()
+@click.argument("namespace")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@remote_command
+@confirmed
+def delete(remote: Remote, namespace: str, ids: tuple[str, ...]) -> None:
+    """Delete items in whatever state they are."""
+    with remote.admin() as admin:
+        errors = admin.delete_items(namespace, ids)
+    remote.output.document({"errors": errors})
+    note(f"deleted {len(ids) - len(errors)}")
+    report_failures(ids, errors)
+
+
+@click.group("dead-letter")
+def dead_letter() -> None:
+    """Look at dead letters, make them ready again, or delete them."""
+
+
+@dead_letter.command("list")
+@click.argument("namespace")
+@click.argument("topic")
+@_page_options
+@remote_command
+def list_(remote: Remote, namespace: str, topic: str, limit: int, page_token: str) -> None:
+    """List the dead letters of TOPIC, oldest first."""
+    with remote.admin() as admin:
+        page = admin.list_dead_letters(namespace, topic, limit, page_token)
+    _print_page(remote, page)
+
+
+def _choice_options(command: Callable[..., None]) -> Callable[..., None]:
+    limit = click.IntRange(1, limits.PAGE_ITEMS_MAX)
+    command = click.option("--limit", type=limit, default=1_000, show_default=True, help="Without IDs.")(
+        command
+    )
+    return click.argument("ids", nargs=-1, metavar="[ID...]")(command)
+
+
+@dead_letter.command()
+@click.argument("namespace")
+@click.argument("topic")
+@_choice_options
+@remote_command
+def redrive(remote: Remote, namespace: str, topic: str, ids: tuple[str, ...], limit: int) -> None:
+    """Make dead letters ready again with no failed attempts: the IDs, or the oldest of TOPIC."""
+    with remote.admin() as admin:
+        result = admin.redrive_dead_letters(namespace, topic, ids or None, limit)
+    _print_result(remote, result, ids, "redriven")
+
+
+@dead_letter.command()
+@click.argument("namespace")
+@click.argument("topic")
+@_choice_options
+@remote_command
+@confirmed
+def purge(remote: Remote, namespace: str, topic: str, ids: tuple[str, ...], limit: int) -> None:
+    """Delete dead letters: the IDs, or the oldest of TOPIC."""
+    with remote.admin() as admin:
+        result = admin.purge_dead_letters(namespace, topic, ids or None, limit)
+    _print_result(remote, result, ids, "purged")
+
+
+def _print_page(remote: Remote, page: StoredItemPage) -> None:
+    remote.output.document(page)
+    remote.output.table(
+        ["ID", "STATE", "PRIORITY", "DELIVER AFTER", "FAILED", "REASON", "PAYLOAD"],
+        (_row(one) for one in page.items),
+    )
+    if page.next_page_token:
+        note(f"there are more: --page-token {page.next_page_token}")
+
+
+def _row(one: StoredItem) -> tuple[object, ...]:
+    return (
+        one.id,
+        one.state.name.lower(),
+        one.priority,
+        time_of(one.deliver_after_ms),
+        one.failed_attempts,
+        one.death_reason,
+        one.payload,
+    )
+
+
+def _print_result(remote: Remote, result: DeadLettersResult, ids: tuple[str, ...], done: str) -> None:
+    remote.output.document(result)
+    remote.output.line(f"{result.count} {done}")
+    report_failures(ids, result.errors)
+
+
+def _time_or(key: str, value: object) -> object:
+    is_time = key.endswith("_at_ms") or key == "deliver_after_ms"
+    return time_of(value) if is_time and isinstance(value, int) else value

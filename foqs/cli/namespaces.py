@@ -1,0 +1,115 @@
+"""`foqs namespace ...`: tenants, their limits and defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, fields
+from typing import Any
+
+import click
+
+from foqs.cli.output import note, time_of
+from foqs.cli.remote import Remote, confirmed, remote_command
+from foqs.core.namespace import SETTING_BOUNDS, Namespace, NamespaceSettings
+
+
+def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
+    """One option per field of NamespaceSettings; those given arrive in the argument `settings`."""
+    for field in reversed(fields(NamespaceSettings)):
+        flag = "--" + field.name.replace("_", "-")
+        bounds = SETTING_BOUNDS.get(field.name)
+        if bounds is None:
+            command = click.option(f"{flag}/--not{flag[1:]}", default=None, help=f"default: {field.default}")(
+                command
+            )
+        else:
+            help_text = f"default: {field.default}"
+            command = click.option(flag, type=click.IntRange(*bounds), metavar="NUMBER", help=help_text)(
+                command
+            )
+    return command
+
+
+def _given(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+@click.group()
+def namespace() -> None:
+    """Create, list, show, change and delete namespaces."""
+
+
+@namespace.command()
+@click.argument("name")
+@_setting_options
+@remote_command
+def create(remote: Remote, name: str, **settings: Any) -> None:
+    """Create the namespace NAME."""
+    with remote.admin() as admin:
+        _show(remote, admin.create_namespace(name, **_given(settings)))
+
+
+@namespace.command("list")
+@click.option("--prefix", default="", help="Only namespaces that start so.")
+@remote_command
+def list_(remote: Remote, prefix: str) -> None:
+    """List namespaces."""
+    with remote.admin() as admin:
+        found = list(admin.list_namespaces(prefix))
+    remote.output.document([_document(one) for one in found])
+    remote.output.table(
+        ["NAMESPACE", "ENQUEUES/MIN", "PAUSED", "CREATED"],
+        ((n.name, n.settings.enqueues_per_minute_max, _paused(n), time_of(n.created_at_ms)) for n in found),
+    )
+
+
+@namespace.command()
+@click.argument("name")
+@remote_command
+def show(remote: Remote, name: str) -> None:
+    """Show the settings of the namespace NAME."""
+    with remote.admin() as admin:
+        _show(remote, admin.get_namespace(name))
+
+
+@namespace.command("set")
+@click.argument("name")
+@_setting_options
+@remote_command
+def set_(remote: Remote, name: str, **settings: Any) -> None:
+    """Change settings of the namespace NAME; those not given stay."""
+    if not _given(settings):
+        raise click.UsageError("name at least one setting to change")
+    with remote.admin() as admin:
+        _show(remote, admin.update_namespace(name, **_given(settings)))
+
+
+@namespace.command()
+@click.argument("name")
+@remote_command
+@confirmed
+def delete(remote: Remote, name: str) -> None:
+    """Delete the namespace NAME; refused while it holds items."""
+    with remote.admin() as admin:
+        admin.delete_namespace(name)
+    remote.output.document({"deleted": name})
+    note(f"deleted {name}")
+
+
+def _document(one: Namespace) -> dict[str, object]:
+    return {"name": one.name, "created_at_ms": one.created_at_ms, "settings": asdict(one.settings)}
+
+
+def _show(remote: Remote, one: Namespace) -> None:
+    rows: Iterable[tuple[str, object]] = (
+        ("name", one.name),
+        ("created", time_of(one.created_at_ms)),
+        *asdict(one.settings).items(),
+    )
+    remote.output.document(_document(one))
+    remote.output.table(["KEY", "VALUE"], rows)
+
+
+def _paused(one: Namespace) -> str:
+    paused = [verb for verb in ("enqueue", "dequeue") if getattr(one.settings, f"{verb}_paused")]
+    return ", ".join(paused) or "no"

@@ -1,0 +1,149 @@
+"""What commands print: a table or a JSON document on stdout, messages on stderr; and their exit codes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime
+from enum import IntEnum
+from typing import Any, NoReturn
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from foqs.core.calls import PositionErrors
+from foqs.core.errors import ErrorCode, FoqsError
+
+_CELL_CHARS_MAX = 60
+_UNBOUNDED_COLUMNS = 100_000
+
+
+class Exit(IntEnum):
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    CONFLICT = 4
+    UNAVAILABLE = 5
+
+
+_EXIT_BY_CODE = {
+    ErrorCode.INVALID_ARGUMENT: Exit.USAGE,
+    ErrorCode.TOO_LARGE: Exit.USAGE,
+    ErrorCode.UNKNOWN_NAMESPACE: Exit.NOT_FOUND,
+    ErrorCode.NOT_FOUND: Exit.NOT_FOUND,
+    ErrorCode.STALE_LEASE: Exit.CONFLICT,
+    ErrorCode.ALREADY_EXISTS: Exit.CONFLICT,
+    ErrorCode.RATE_LIMITED: Exit.UNAVAILABLE,
+    ErrorCode.OVERLOADED: Exit.UNAVAILABLE,
+    ErrorCode.UNAVAILABLE: Exit.UNAVAILABLE,
+    ErrorCode.PAUSED: Exit.UNAVAILABLE,
+}
+
+
+def exit_of(error: FoqsError) -> Exit:
+    return _EXIT_BY_CODE.get(error.code, Exit.FAILURE)
+
+
+def note(message: str) -> None:
+    """A message for the person at the terminal; stdout stays clean for what was asked for."""
+    click.echo(message, err=True)
+
+
+class Output:
+    """Prints one result, as a table or as JSON. The keys of the JSON are stable; new ones may be added."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+
+    def document(self, value: object) -> None:
+        """Print `value` when JSON was asked for."""
+        if self.as_json:
+            click.echo(json.dumps(plain(value), ensure_ascii=False, indent=2))
+
+    def json_line(self, value: object) -> None:
+        """Print `value` on one line when JSON was asked for: for results without a known end."""
+        if self.as_json:
+            click.echo(json.dumps(plain(value), ensure_ascii=False))
+
+    def line(self, text: str) -> None:
+        """Print a line when a table was asked for."""
+        if not self.as_json:
+            click.echo(text)
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """Print a table when that was asked for; whole cells when stdout is no terminal."""
+        if self.as_json:
+            return
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in columns:
+            table.add_column(column, overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(cell_of(value)) for value in row))
+        Console(file=sys.stdout, width=None if sys.stdout.isatty() else _UNBOUNDED_COLUMNS).print(table)
+
+
+def report_failures(names: Sequence[str], errors: PositionErrors) -> None:
+    """Name the positions of a batch that failed and leave with their exit code, if there are any."""
+    for position, error in sorted(errors.items()):
+        note(f"error: {names[position]}: {error.message}")
+    leave_for({exit_of(error) for error in errors.values()})
+
+
+def leave_for(codes: set[Exit]) -> None:
+    """Leave with the one code of all failures, or FAILURE when they differ; go on when there are none."""
+    if codes:
+        leave(codes.pop() if len(codes) == 1 else Exit.FAILURE)
+
+
+def leave(code: Exit) -> NoReturn:
+    raise click.exceptions.Exit(int(code))
+
+
+def plain(value: object) -> Any:
+    """`value` as JSON has it. Bytes appear twice: as text, or null when they are not UTF-8, and as base64."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, FoqsError):
+        return {"code": value.code.name, "message": value.message, "retry_after_ms": value.retry_after_ms}
+    if isinstance(value, IntEnum):
+        return value.name.lower()
+    if isinstance(value, Mapping):
+        document: dict[str, Any] = {}
+        for key, entry in value.items():
+            document[str(key)] = _text_of(entry) if isinstance(entry, bytes) else plain(entry)
+            if isinstance(entry, bytes):
+                document[f"{key}_base64"] = base64.b64encode(entry).decode()
+        return document
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    return value
+
+
+def _text_of(value: bytes) -> str | None:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def cell_of(value: object) -> str:
+    """A table cell: one line without control characters, cut when it is long."""
+    if isinstance(value, bytes):
+        value = value[: 4 * _CELL_CHARS_MAX].decode(errors="replace")
+    if value is None:
+        return "-"
+    text = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in str(value))
+    return text if len(text) <= _CELL_CHARS_MAX else text[: _CELL_CHARS_MAX - 1] + "…"
+
+
+def time_of(time_ms: int | None) -> str | None:
+    """A time in UTC for a table; JSON has the milliseconds."""
+    if not time_ms:
+        return None
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")[:-6]

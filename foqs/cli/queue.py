@@ -1,0 +1,220 @@
+"""Items in and out: topics, enqueue, dequeue, ack, nack."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, BinaryIO
+
+import click
+
+from foqs.cli.output import Exit, exit_of, leave_for, note, report_failures, time_of
+from foqs.cli.remote import Remote, remote_command
+from foqs.client.items import Item, NewItem
+from foqs.client.sync import Client
+from foqs.core import limits
+from foqs.core.calls import DeliveryPolicy
+from foqs.core.errors import FoqsError, TooLargeError
+
+_STDIN = "-"
+_LINES_PER_BATCH = 100
+"""As many payloads of the largest size are held at a time."""
+_ITEM_OPTIONS = (
+    click.option("--priority", type=int, default=0, show_default=True, help="Smaller is more urgent."),
+    click.option("--delay-ms", type=int, metavar="MS", help="Not delivered before this time from now."),
+    click.option(
+        "--deliver-after-ms", type=int, metavar="MS", help="Not delivered before this time since 1970."
+    ),
+    click.option("--ttl-ms", type=int, metavar="MS", help="Dropped this long after it may be delivered."),
+    click.option("--lease-ms", type=int, metavar="MS", help="Lease of its deliveries."),
+    click.option("--metadata", help="Small text beside the payload."),
+    click.option("--at-most-once", is_flag=True, help="Delivered once or never."),
+)
+
+
+def _item_options(command: Callable[..., None]) -> Callable[..., None]:
+    return functools.reduce(lambda decorated, option: option(decorated), reversed(_ITEM_OPTIONS), command)
+
+
+@click.command()
+@click.argument("namespace")
+@click.option("--prefix", default="", help="Only topics that start so.")
+@remote_command
+def topics(remote: Remote, namespace: str, prefix: str) -> None:
+    """List the topics of NAMESPACE that hold an item."""
+    with remote.client() as client:
+        stats = list(client.topics(namespace, prefix))
+    remote.output.document(stats)
+    remote.output.table(
+        ["TOPIC", "READY", "DELAYED", "LEASED", "DEAD", "MOST URGENT", "OLDEST READY"],
+        (
+            (
+                s.topic,
+                s.ready,
+                s.delayed,
+                s.leased,
+                s.dead,
+                s.most_urgent_priority,
+                time_of(s.oldest_ready_at_ms),
+            )
+            for s in stats
+        ),
+    )
+
+
+@click.command()
+@click.argument("namespace")
+@click.argument("topic")
+@click.argument("payload", default=_STDIN)
+@click.option("--lines", is_flag=True, help="Every line of stdin is an item. JSON: a line for each.")
+@_item_options
+@remote_command
+def enqueue(
+    remote: Remote, namespace: str, topic: str, payload: str, lines: bool, **item_options: Any
+) -> None:
+    """Store an item with PAYLOAD, or with what comes from stdin (-), and print its id.
+
+    The item is on disk when the id is printed. With exit code 5 it may or may not exist.
+    """
+    if lines and payload != _STDIN:
+        raise click.UsageError("--lines reads stdin: give no PAYLOAD")
+    with remote.client() as client:
+        if lines:
+            bodies = _lines_of(sys.stdin.buffer)
+            items = (_new_item(topic, body, **item_options) for body in bodies)
+            _enqueue_lines(remote, client, namespace, items)
+            return
+        body = _read_payload(sys.stdin.buffer) if payload == _STDIN else payload.encode()
+        result = client.enqueue_many(namespace, [_new_item(topic, body, **item_options)])
+    if result.errors:
+        raise result.errors[0]
+    remote.output.document({"id": result.ids[0]})
+    remote.output.line(result.ids[0])
+
+
+def _new_item(
+    topic: str, payload: bytes, *, metadata: str | None, at_most_once: bool, **fields: Any
+) -> NewItem:
+    return NewItem(
+        topic,
+        payload,
+        metadata=None if metadata is None else metadata.encode(),
+        delivery=DeliveryPolicy.AT_MOST_ONCE if at_most_once else None,
+        **fields,
+    )
+
+
+def _enqueue_lines(remote: Remote, client: Client, namespace: str, items: Iterator[NewItem]) -> None:
+    """Batch after batch, each reported before the next is read: what is stored is known at any time."""
+    first_line, codes = 1, set[Exit]()
+    while batch := list(islice(items, _LINES_PER_BATCH)):
+        try:
+            result = client.enqueue_many(namespace, batch)
+        except FoqsError:
+            note(f"stopped at line {first_line}: from there on nothing is known to be stored")
+            raise
+        for position, item_id in enumerate(result.ids):
+            line, error = first_line + position, result.errors.get(position)
+            if error is None:
+                remote.output.json_line({"line": line, "id": item_id})
+                remote.output.line(item_id)
+            else:
+                remote.output.json_line({"line": line, "error": error})
+                note(f"error: line {line}: {error.message}")
+                codes.add(exit_of(error))
+        first_line += len(batch)
+    leave_for(codes)
+
+
+def _read_payload(stream: BinaryIO) -> bytes:
+    body = stream.read(limits.PAYLOAD_BYTES_MAX + 1)
+    if len(body) > limits.PAYLOAD_BYTES_MAX:
+        raise TooLargeError(f"stdin holds more than {limits.PAYLOAD_BYTES_MAX} bytes, the largest payload")
+    return body
+
+
+def _lines_of(stream: BinaryIO) -> Iterator[bytes]:
+    while line := stream.readline(limits.PAYLOAD_BYTES_MAX + 2):
+        body = line.removesuffix(b"\n")
+        if len(body) > limits.PAYLOAD_BYTES_MAX:
+            raise TooLargeError(
+                f"a line of stdin is over {limits.PAYLOAD_BYTES_MAX} bytes, the largest payload"
+            )
+        yield body
+
+
+@click.command()
+@click.argument("namespace")
+@click.argument("topic")
+@click.option("--count", type=click.IntRange(1, limits.DEQUEUE_ITEMS_MAX), default=1, show_default=True)
+@click.option("--wait-ms", type=click.IntRange(0, limits.WAIT_MS_MAX), default=0, help="Wait for an item.")
+@click.option(
+    "--lease-ms", type=click.IntRange(limits.LEASE_MS_MIN, limits.LEASE_MS_MAX), help="Keep them so long."
+)
+@click.option("--ack/--no-ack", default=False, help="Delete the items once they are printed.")
+@remote_command
+def dequeue(
+    remote: Remote, namespace: str, topic: str, count: int, wait_ms: int, lease_ms: int | None, ack: bool
+) -> None:
+    """Take the most urgent ready items of TOPIC under a lease and print them.
+
+    Without --ack they come back when the lease ends, unless `foqs ack` is given their receipts.
+    """
+    with remote.client() as client:
+        items = client.dequeue(namespace, topic, count, lease_ms=lease_ms, wait_ms=wait_ms)
+        remote.output.document(items)
+        _print_items(remote, items)
+        if not ack or not items:
+            return
+        # Printed first: whoever reads the output has the items even if the ack is lost.
+        sys.stdout.flush()
+        errors = client.ack(namespace, items)
+    report_failures([item.id for item in items], errors)
+
+
+def _print_items(remote: Remote, items: list[Item]) -> None:
+    if not items:
+        note("no item is ready")
+        return
+    remote.output.table(
+        ["RECEIPT", "PRIORITY", "ATTEMPT", "LEASE UNTIL", "PAYLOAD"],
+        ((i.receipt, i.priority, i.attempt, time_of(i.lease_expires_at_ms), i.payload) for i in items),
+    )
+
+
+@click.command()
+@click.argument("namespace")
+@click.argument("receipts", nargs=-1, required=True, metavar="RECEIPT...")
+@remote_command
+def ack(remote: Remote, namespace: str, receipts: tuple[str, ...]) -> None:
+    """Delete delivered items: they never come back."""
+    with remote.client() as client:
+        errors = client.ack(namespace, receipts)
+    remote.output.document({"errors": errors})
+    report_failures(receipts, errors)
+
+
+@click.command()
+@click.argument("namespace")
+@click.argument("receipts", nargs=-1, required=True, metavar="RECEIPT...")
+@click.option(
+    "--delay-ms", type=click.IntRange(0, limits.DELAY_MS_MAX), default=0, help="Ready again after this."
+)
+@click.option("--release", is_flag=True, help="Given back, not failed: does not count as an attempt.")
+@click.option("--dead-letter", is_flag=True, help="Straight to the dead letters.")
+@remote_command
+def nack(
+    remote: Remote, namespace: str, receipts: tuple[str, ...], delay_ms: int, release: bool, dead_letter: bool
+) -> None:
+    """Give delivered items back as failed attempts."""
+    if release and dead_letter:
+        raise click.UsageError("--release and --dead-letter exclude each other")
+    with remote.client() as client:
+        if release:
+            errors = client.release(namespace, receipts, delay_ms=delay_ms)
+        else:
+            errors = client.nack(namespace, receipts, delay_ms=delay_ms, dead_letter=dead_letter)
+    remote.output.document({"errors": errors})
+    report_failures(receipts, errors)

@@ -1,0 +1,73 @@
+"""What every command that talks to a host shares: its options and its clients."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from foqs.cli.output import Output
+from foqs.client.retry import RetryPolicy
+from foqs.client.sync import AdminClient, Client
+
+ADDRESS_VARIABLE = "FOQS_ADDRESS"
+_RETRY_MS_MAX = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """Where a command's host is and how to print what it says. Clients are context managers."""
+
+    address: str
+    retry_ms: int
+    output: Output
+
+    def client(self) -> Client:
+        return Client(self.address, connections_max=1, retry=RetryPolicy(deadline_ms=self.retry_ms))
+
+    def admin(self) -> AdminClient:
+        return AdminClient(self.address, connections_max=1, retry=RetryPolicy(deadline_ms=self.retry_ms))
+
+
+def remote_command(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of all remote commands; they arrive as its first argument, a Remote."""
+
+    @click.option(
+        "--address",
+        metavar="HOST:PORT",
+        envvar=ADDRESS_VARIABLE,
+        default="127.0.0.1:7600",
+        show_default=True,
+        help=f"Hosts to ask, parted by commas.  [{ADDRESS_VARIABLE}]",
+    )
+    @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+    @click.option(
+        "--retry-ms",
+        type=click.IntRange(0, _RETRY_MS_MAX),
+        default=0,
+        help="Try again for this long while no host can be reached or it has no room.",
+    )
+    @functools.wraps(command)
+    def run(*, address: str, output: str, retry_ms: int, **arguments: Any) -> None:
+        command(Remote(address, retry_ms, Output(as_json=output == "json")), **arguments)
+
+    return run
+
+
+def confirmed(command: Callable[..., None]) -> Callable[..., None]:
+    """Ask before a command that destroys; --yes is the answer of scripts. Use below `remote_command`."""
+
+    @click.option("--yes", is_flag=True, help="Do not ask.")
+    @functools.wraps(command)
+    def run(remote: Remote, *, yes: bool, **arguments: Any) -> None:
+        if not yes:
+            named = ", ".join(str(value) for value in arguments.values() if isinstance(value, str))
+            click.confirm(
+                f"{click.get_current_context().command_path} {named}: really?", abort=True, err=True
+            )
+        command(remote, **arguments)
+
+    return run

@@ -1,0 +1,41 @@
+"""Running a host in the foreground until a signal ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+import uvloop
+
+from foqs.cli.output import Exit, leave, note
+from foqs.config import HostConfig
+
+
+def run_until_signal(config: HostConfig, on_ready: Callable[[int], None]) -> None:
+    """Run a host until SIGINT or SIGTERM, then drain it; the second signal ends the process at once.
+
+    `on_ready` gets the port that is bound. Leaves with FAILURE when the host cannot listen.
+    """
+    try:
+        uvloop.run(_serve(config, on_ready))
+    except OSError as error:
+        note(f"error: cannot serve on {config.listen_address}:{config.port}: {error}")
+        leave(Exit.FAILURE)
+
+
+async def _serve(config: HostConfig, on_ready: Callable[[int], None]) -> None:
+    from foqs.bootstrap import run_host
+
+    loop = asyncio.get_running_loop()
+    stop_requested = asyncio.Event()
+
+    def stop() -> None:
+        stop_requested.set()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+        note("draining; a second signal ends at once")
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    await run_host(config, stop_requested, on_ready)

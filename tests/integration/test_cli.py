@@ -1,0 +1,202 @@
+"""The remote commands against the real transport with a fake queue behind it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from foqs.cli.main import cli
+from foqs.core.errors import FoqsError, OverloadedError, PausedError
+from foqs.core.namespace import NamespaceSettings
+from tests.support.background_host import background_host
+from tests.support.fake_queue import FakeQueue
+
+
+class Shell:
+    def __init__(self, address: str, queue: FakeQueue) -> None:
+        self.address = address
+        self.queue = queue
+
+    def run(self, *arguments: str, stdin: bytes = b"") -> Result:
+        result = CliRunner().invoke(
+            cli, [*arguments, "--address", self.address], input=stdin, prog_name="foqs"
+        )
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    def json(self, *arguments: str, stdin: bytes = b"") -> Any:
+        result = self.run(*arguments, "--output", "json", stdin=stdin)
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+
+@pytest.fixture
+def shell() -> Iterator[Shell]:
+    with background_host() as (address, queue):
+        yield Shell(address, queue)
+
+
+def test_what_is_enqueued_is_listed_and_dequeued(shell: Shell) -> None:
+    item_id = shell.json("enqueue", "ns", "mail", "hello", "--priority", "-5", "--metadata", "m")["id"]
+    (stats,) = shell.json("topics", "ns")
+    assert (stats["topic"], stats["ready"], stats["most_urgent_priority"]) == ("mail", 1, -5)
+    (peeked,) = shell.json("item", "peek", "ns", "mail")["items"]
+    assert (peeked["id"], peeked["state"], peeked["delivery"]) == (item_id, "ready", "at_least_once")
+    (taken,) = shell.json("dequeue", "ns", "mail")
+    assert (taken["id"], taken["payload"], taken["metadata"], taken["priority"]) == (
+        item_id,
+        "hello",
+        "m",
+        -5,
+    )
+    assert shell.json("ack", "ns", taken["receipt"]) == {"errors": {}}
+    assert shell.json("dequeue", "ns", "mail") == []
+
+
+def test_a_payload_may_come_from_stdin_and_need_not_be_text(shell: Shell) -> None:
+    assert shell.run("enqueue", "ns", "t", "-", stdin=b"\xff\x00\n").exit_code == 0
+    (taken,) = shell.json("dequeue", "ns", "t")
+    assert taken["payload"] is None
+    assert base64.b64decode(taken["payload_base64"]) == b"\xff\x00\n"
+
+
+def test_every_line_of_stdin_may_be_an_item(shell: Shell) -> None:
+    lines = [f"line {number}".encode() for number in range(250)]
+    result = shell.run("enqueue", "ns", "t", "--lines", stdin=b"\n".join(lines))
+    assert result.exit_code == 0
+    assert len(set(result.stdout.split())) == 250
+    assert [item.payload for item in shell.queue.ready["ns", "t"]] == lines
+
+
+def test_a_line_that_fails_is_named_and_the_others_are_stored(shell: Shell) -> None:
+    stdin = b"one\n" + b"x" * 20_000 + b"\nthree\n"
+    result = shell.run("enqueue", "ns", "t", "--lines", "--output", "json", stdin=stdin)
+    assert result.exit_code == 2
+    first, second, third = map(json.loads, result.stdout.splitlines())
+    assert (first["line"], second["line"], third["line"]) == (1, 2, 3)
+    assert second["error"]["code"] == "TOO_LARGE"
+    assert "line 2" in result.stderr
+    assert [item.payload for item in shell.queue.ready["ns", "t"]] == [b"one", b"three"]
+
+
+def test_more_than_the_largest_payload_is_refused_before_it_is_read_whole(shell: Shell) -> None:
+    result = shell.run("enqueue", "ns", "t", stdin=b"x" * (2**20 + 1))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "1048576" in result.stderr
+
+
+def test_dequeue_with_ack_leaves_nothing_under_lease(shell: Shell) -> None:
+    shell.run("enqueue", "ns", "t", "a")
+    shell.run("enqueue", "ns", "t", "b")
+    result = shell.run("dequeue", "ns", "t", "--count", "5", "--ack")
+    assert result.exit_code == 0
+    assert shell.queue.leased == {}
+    assert shell.queue.ready["ns", "t"] == []
+
+
+def test_dequeue_without_ack_keeps_the_lease_and_nack_gives_it_back(shell: Shell) -> None:
+    shell.run("enqueue", "ns", "t", "a")
+    (taken,) = shell.json("dequeue", "ns", "t")
+    assert list(shell.queue.leased) == [taken["receipt"]]
+    assert shell.run("nack", "ns", taken["receipt"]).exit_code == 0
+    assert len(shell.queue.ready["ns", "t"]) == 1
+    stale = shell.run("ack", "ns", taken["receipt"])
+    assert stale.exit_code == 4
+    assert taken["receipt"] in stale.stderr
+
+
+def test_tables_without_a_terminal_are_whole_and_have_no_control_characters(
+    shell: Shell,
+) -> None:
+    shell.run("enqueue", "ns", "t" * 50, "\x1b[31mred[bold]" + "x" * 100)
+    row = shell.run("item", "peek", "ns", "t" * 50).stdout.splitlines()[1]
+    assert "\x1b" not in row
+    assert "[31mred[bold]xxx" in row
+    assert shell.run("topics", "ns").stdout.splitlines()[1].split()[0] == "t" * 50
+
+
+def test_a_namespace_lives_from_create_to_delete(shell: Shell) -> None:
+    created = shell.json("namespace", "create", "orders", "--attempts-max", "3", "--enqueue-paused")
+    assert created["settings"]["attempts_max"] == 3
+    assert created["settings"]["enqueue_paused"] is True
+    changed = shell.json("namespace", "set", "orders", "--not-enqueue-paused")
+    assert changed["settings"] == {**created["settings"], "enqueue_paused": False}
+    assert shell.json("namespace", "show", "orders") == changed
+    assert [one["name"] for one in shell.json("namespace", "list", "--prefix", "o")] == ["orders"]
+    assert "attempts_max" in shell.run("namespace", "show", "orders").stdout
+    assert shell.run("namespace", "delete", "orders", "--yes").exit_code == 0
+    assert shell.run("namespace", "show", "orders").exit_code == 3
+
+
+def test_every_setting_of_a_namespace_has_its_option() -> None:
+    text = CliRunner().invoke(cli, ["namespace", "set", "--help"]).stdout
+    for name in NamespaceSettings.__dataclass_fields__:
+        assert f"--{name.replace('_', '-')}" in text
+
+
+def test_what_destroys_asks_first(shell: Shell) -> None:
+    refused = shell.run("namespace", "delete", "ns", stdin=b"n\n")
+    assert refused.exit_code == 1
+    assert "ns" in shell.queue.namespaces
+    assert shell.run("namespace", "delete", "ns", stdin=b"y\n").exit_code == 0
+    assert "ns" not in shell.queue.namespaces
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "words"),
+    [
+        (["topics", "nowhere"], 3, "does not exist"),
+        (["item", "get", "ns", "1-99"], 3, "no item"),
+        (["item", "delete", "ns", "1-98", "1-99", "--yes"], 3, "1-99"),
+        (["dead-letter", "redrive", "ns", "t", "1-99"], 3, "1-99"),
+        (["namespace", "create", "ns"], 4, "exists"),
+        (["ack", "ns", "1-1.1"], 4, "1-1.1"),
+        (["namespace", "create", "bad name"], 2, "not valid"),
+        (["enqueue", "ns", "t", "x" * 20_000], 2, "over"),
+        (["enqueue", "ns", "t", "x", "--priority", str(2**40)], 2, "priority"),
+        (["namespace", "set", "ns"], 2, "at least one"),
+        (["enqueue", "ns", "t", "payload", "--lines"], 2, "no PAYLOAD"),
+        (["nack", "ns", "r", "--release", "--dead-letter"], 2, "exclude"),
+    ],
+)
+def test_each_failure_has_its_exit_code_and_says_why_on_stderr(
+    shell: Shell, arguments: list[str], exit_code: int, words: str
+) -> None:
+    result = shell.run(*arguments)
+    assert result.exit_code == exit_code, result.output
+    assert words in result.stderr
+
+
+@pytest.mark.parametrize("error", [OverloadedError("full"), PausedError("paused", retry_after_ms=7)])
+def test_what_may_work_later_is_unavailable(shell: Shell, error: FoqsError) -> None:
+    shell.queue.failure = error
+    result = shell.run("topics", "ns")
+    assert result.exit_code == 5
+    assert ("7 ms" in result.stderr) == (error.retry_after_ms == 7)
+
+
+def test_a_host_that_is_away_is_unavailable() -> None:
+    # Port 1 is privileged and unassigned.
+    result = CliRunner().invoke(cli, ["host-status"], env={"FOQS_ADDRESS": "127.0.0.1:1"})
+    assert result.exit_code == 5
+    assert "127.0.0.1:1" in result.stderr
+
+
+def test_dead_letters_are_redriven_and_purged_by_topic(shell: Shell) -> None:
+    assert shell.json("dead-letter", "list", "ns", "t")["items"] == []
+    assert shell.json("dead-letter", "redrive", "ns", "t", "--limit", "7")["count"] == 7
+    assert shell.run("dead-letter", "purge", "ns", "t", "--limit", "9", "--yes").stdout.split()[0] == "9"
+
+
+def test_host_status_shows_the_shards(shell: Shell) -> None:
+    status = shell.json("host-status")
+    assert status["shards"] == [
+        {"shard_id": 1, "state": "owned", "epoch": 3, "items": 5, "open_leases": 2, "detail": ""}
+    ]
+    assert "owned" in shell.run("host-status").stdout
