@@ -92,11 +92,10 @@ class FrameReader:
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Every message that is complete with `data`. Raises BrokenDialogueError."""
         buffer = self._buffer
-        if not buffer:
-            end = wire.LENGTH_BYTES + body_bytes(data) if len(data) >= wire.LENGTH_BYTES else 0
-            if end == len(data):
-                yield data[wire.LENGTH_BYTES :]
-                return
+        header = wire.LENGTH_BYTES
+        if not buffer and len(data) > header and header + body_bytes(data) == len(data):
+            yield data[header:]
+            return
         buffer += data
         start = 0
         while len(buffer) - start >= wire.LENGTH_BYTES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 from collections.abc import Callable
@@ -30,6 +31,9 @@ class Connection:
 
     def __init__(self, sock: socket.socket, clock_ms: Callable[[], int]) -> None:
         self._socket = sock
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
+        self._timeout_ms = 0
         self._clock_ms = clock_ms
         self._dialogue = Dialogue()
         self.usable = True
@@ -105,20 +109,14 @@ class Connection:
         left_ms = deadline_at_ms - self._clock_ms()
         if left_ms <= 0:
             raise TimeoutError("the time for the call is over")
-        self._socket.settimeout(left_ms / 1000)
+        # Setting the same timeout again would be a system call; a tenth more or less is no matter.
+        if not left_ms <= self._timeout_ms <= left_ms + left_ms // 10:
+            self._timeout_ms = left_ms + left_ms // 20
+            self._socket.settimeout(self._timeout_ms / 1000)
 
     def is_stale(self) -> bool:
         """Whether an idle connection was closed by the host, or has bytes to read that nobody asked for."""
-        if self._clock_ms() - self.used_at_ms > IDLE_REUSE_MS_MAX:
-            return True
-        try:
-            self._socket.setblocking(False)
-            self._socket.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-        return True
+        return self._clock_ms() - self.used_at_ms > IDLE_REUSE_MS_MAX or bool(self._poll.poll(0))
 
     def abort(self) -> None:
         """Wake the thread that waits on this connection; it closes it."""

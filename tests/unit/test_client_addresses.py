@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from foqs.client.addresses import COOLDOWN_MS, Address, AddressBook, parse_addresses
+from foqs.client.options import Options
+from foqs.core.errors import InvalidArgumentError
+
+A, B, C = Address("a", 1), Address("b", 2), Address("c", 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("host:7601", Address("host", 7601)),
+        ("host", Address("host", 7600)),
+        ("[::1]:7601", Address("::1", 7601)),
+        ("[::1]", Address("::1", 7600)),
+    ],
+)
+def test_addresses_are_read_in_their_usual_forms(text: str, address: Address) -> None:
+    assert parse_addresses(text) == [address]
+    assert parse_addresses([text, " " + text]) == parse_addresses(f"{text}, {text},") == [address] * 2
+    assert parse_addresses(str(address)) == [address]
+
+
+@pytest.mark.parametrize("text", ["", ":7600", "host:0", "host:65536", "host:x", "::1:7600", "[::1]x"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgumentError):
+        parse_addresses(text)
+
+
+def test_connections_are_spread_over_the_addresses_in_turn() -> None:
+    book = AddressBook([A, B, C], first=1)
+    assert book.candidates(0) == [B, C, A]
+    assert book.candidates(0) == [C, A, B]
+    assert book.candidates(0) == [A, B, C]
+
+
+def test_an_address_that_failed_comes_last_for_a_while() -> None:
+    book = AddressBook([A, B, C], first=0)
+    book.failed(A, now_ms=0)
+    assert book.candidates(COOLDOWN_MS - 1) == [B, C, A]
+    book.candidates(0)
+    book.candidates(0)
+    assert book.candidates(COOLDOWN_MS) == [A, B, C]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"timeout_ms": 0}, {"connect_timeout_ms": 0}, {"connections_max": 0}, {"batch_items_max": 1_001}],
+)
+def test_options_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        Options(**wrong)

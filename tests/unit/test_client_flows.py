@@ -1,0 +1,309 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import pytest
+
+from foqs.client import verbs
+from foqs.client.errors import NotSentError, OutcomeUnknownError
+from foqs.client.flows import Call, Flow, Pause, Send, Terms, call_flow
+from foqs.client.items import ENQUEUE_BYTES_MAX, Item, Nack, NewItem
+from foqs.client.retry import Pauses, Repeat, RetryPolicy, may_repeat
+from foqs.core.errors import (
+    ErrorCode,
+    FoqsError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    OverloadedError,
+    PausedError,
+    RateLimitedError,
+    StaleLeaseError,
+    TooLargeError,
+    UnavailableError,
+    UnknownNamespaceError,
+)
+from foqs.transport import wire
+
+T = TypeVar("T")
+S = wire.structs
+
+
+class Bench:
+    """Takes the steps of a flow: answers from a list, a clock that moves with the pauses."""
+
+    def __init__(self, *answers: object, random: float = 0.5, **policy: int) -> None:
+        self.answers = list(answers)
+        self.calls: list[Call] = []
+        self.timeouts_ms: list[int] = []
+        self.pauses_ms: list[int] = []
+        self.now_ms = 1_000
+        self.terms = Terms(RetryPolicy(**policy), 10_000, lambda: self.now_ms, lambda: random)
+
+    def run(self, flow: Flow[T]) -> T:
+        try:
+            step = next(flow)
+            while True:
+                if isinstance(step, Pause):
+                    self.pauses_ms.append(step.pause_ms)
+                    self.now_ms += step.pause_ms
+                    step = next(flow)
+                    continue
+                assert isinstance(step, Send)
+                self.calls.append(step.call)
+                self.timeouts_ms.append(step.timeout_ms)
+                answer = self.answers.pop(0)
+                step = flow.throw(answer) if isinstance(answer, BaseException) else flow.send(answer)
+        except StopIteration as end:
+            assert not self.answers, "the flow asked for less than expected"
+            return end.value  # type: ignore[no-any-return]
+
+
+def failed(*codes: tuple[int, ErrorCode]) -> Any:
+    return S.BatchResponse(errors={p: S.ItemError(code=code, message="m") for p, code in codes})
+
+
+def enqueued(ids: Sequence[str], *codes: tuple[int, ErrorCode]) -> Any:
+    return S.EnqueueResponse(ids=list(ids), errors=failed(*codes).errors)
+
+
+DONE = failed()
+READ = Call("getActiveTopics", None, Repeat.ALWAYS)
+WRITE = Call("createNamespace", None, Repeat.UNLESS_UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("error", "when_always", "unless_unknown"),
+    [
+        (NotSentError("x"), True, True),
+        (RateLimitedError("x"), True, True),
+        (OverloadedError("x"), True, True),
+        (PausedError("x"), True, True),
+        (OutcomeUnknownError("x"), True, False),
+        (UnavailableError("x"), True, False),
+        (InternalError("x"), False, False),
+        (InvalidArgumentError("x"), False, False),
+        (UnknownNamespaceError("x"), False, False),
+        (TooLargeError("x"), False, False),
+        (NotFoundError("x"), False, False),
+        (StaleLeaseError("x"), False, False),
+    ],
+)
+def test_only_what_cannot_happen_twice_is_repeated(
+    error: FoqsError, when_always: bool, unless_unknown: bool
+) -> None:
+    assert may_repeat(error, Repeat.ALWAYS) is when_always
+    assert may_repeat(error, Repeat.UNLESS_UNKNOWN) is unless_unknown
+    for call, repeated in ((READ, when_always), (WRITE, unless_unknown)):
+        bench = Bench(error, *(["answer"] if repeated else []))
+        if repeated:
+            assert bench.run(call_flow(bench.terms, call)) == "answer"
+        else:
+            with pytest.raises(type(error)):
+                bench.run(call_flow(bench.terms, call))
+        assert len(bench.calls) == 1 + repeated
+
+
+def test_pauses_are_drawn_from_a_doubling_range_up_to_its_bound() -> None:
+    bench = Bench(*[OverloadedError("x")] * 5, "answer", random=0.5, backoff_ms=20, backoff_ms_max=100)
+    bench.run(call_flow(bench.terms, READ))
+    assert bench.pauses_ms == [10, 20, 40, 50, 50]
+
+
+def test_the_host_s_retry_after_comes_on_top_of_the_jitter() -> None:
+    bench = Bench(RateLimitedError("x", retry_after_ms=700), "answer", random=0.5, backoff_ms=20)
+    bench.run(call_flow(bench.terms, WRITE))
+    assert bench.pauses_ms == [710]
+
+
+def test_no_attempt_starts_past_the_deadline() -> None:
+    bench = Bench(
+        RateLimitedError("x", retry_after_ms=400),
+        RateLimitedError("y", retry_after_ms=700),
+        random=0,
+        deadline_ms=1_000,
+    )
+    with pytest.raises(RateLimitedError, match="y"):
+        bench.run(call_flow(bench.terms, READ))
+    assert bench.pauses_ms == [400]
+
+
+def test_a_deadline_of_zero_means_one_attempt() -> None:
+    bench = Bench(NotSentError("x"), random=0, deadline_ms=0)
+    with pytest.raises(NotSentError):
+        bench.run(call_flow(bench.terms, READ))
+
+
+def test_pauses_stay_bounded_after_very_many_failures() -> None:
+    pauses = Pauses(RetryPolicy(deadline_ms=10**9), lambda: 0, lambda: 0.999)
+    assert max(pauses.next_ms(None) or 0 for _ in range(200)) <= RetryPolicy().backoff_ms_max
+
+
+def test_nothing_was_done_is_not_claimed_after_an_attempt_that_may_have_been_done() -> None:
+    bench = Bench(OutcomeUnknownError("lost"), RateLimitedError("busy", retry_after_ms=10**6))
+    with pytest.raises(OutcomeUnknownError, match="busy"):
+        bench.run(verbs.enqueue_batch(bench.terms, "ns", [NewItem("t", b"")], Repeat.ALWAYS))
+
+
+def test_a_long_poll_gets_its_wait_on_top_of_the_timeout() -> None:
+    bench = Bench(S.DequeueResponse(items=[]))
+    assert bench.run(verbs.dequeue(bench.terms, "ns", "t", 1, None, 20_000)) == []
+    assert bench.timeouts_ms == [30_000]
+
+
+def test_an_enqueue_of_unknown_outcome_is_repeated_only_when_asked_for() -> None:
+    items = [NewItem("t", b"p")]
+    bench = Bench(OutcomeUnknownError("lost"))
+    with pytest.raises(OutcomeUnknownError):
+        bench.run(verbs.enqueue_many(bench.terms, "ns", items, 1_000, retry_unknown=False))
+    bench = Bench(OutcomeUnknownError("lost"), enqueued(["1-1"]))
+    assert bench.run(verbs.enqueue_many(bench.terms, "ns", items, 1_000, retry_unknown=True)).ids == ["1-1"]
+
+
+def test_only_the_positions_that_failed_safely_are_sent_again() -> None:
+    items = [NewItem("t", str(n).encode()) for n in range(4)]
+    first = enqueued(
+        ["a", "", "", ""], (1, ErrorCode.OVERLOADED), (2, ErrorCode.TOO_LARGE), (3, ErrorCode.RATE_LIMITED)
+    )
+    second = enqueued(["", "d"], (0, ErrorCode.OVERLOADED))
+    bench = Bench(first, second, enqueued(["b"]))
+    result = bench.run(verbs.enqueue_batch(bench.terms, "ns", items, Repeat.UNLESS_UNKNOWN))
+    assert result.ids == ["a", "b", "", "d"]
+    assert {p: type(e) for p, e in result.errors.items()} == {2: TooLargeError}
+    assert [[item.payload for item in call.request.items] for call in bench.calls] == [
+        [b"0", b"1", b"2", b"3"],
+        [b"1", b"3"],
+        [b"1"],
+    ]
+
+
+def test_an_item_of_unknown_outcome_is_not_sent_again() -> None:
+    bench = Bench(enqueued(["a", ""], (1, ErrorCode.UNAVAILABLE)))
+    items = [NewItem("t", b""), NewItem("t", b"")]
+    result = bench.run(verbs.enqueue_batch(bench.terms, "ns", items, Repeat.UNLESS_UNKNOWN))
+    assert isinstance(result.errors[1], OutcomeUnknownError)
+
+
+def test_positions_keep_their_error_when_a_repetition_fails_as_a_whole() -> None:
+    first = enqueued(["a", ""], (1, ErrorCode.OVERLOADED))
+    bench = Bench(first, UnknownNamespaceError("gone"))
+    result = bench.run(verbs.enqueue_batch(bench.terms, "ns", [NewItem("t", b"")] * 2, Repeat.UNLESS_UNKNOWN))
+    assert result.ids == ["a", ""]
+    assert isinstance(result.errors[1], UnknownNamespaceError)
+
+
+def test_an_ack_that_finds_the_item_gone_after_an_unknown_outcome_counts_as_done() -> None:
+    bench = Bench(OutcomeUnknownError("lost"), failed((0, ErrorCode.NOT_FOUND), (1, ErrorCode.STALE_LEASE)))
+    errors = bench.run(verbs.ack(bench.terms, "ns", ["a.1", "b.1", "c.1"]))
+    assert {p: type(e) for p, e in errors.items()} == {1: StaleLeaseError}
+
+
+def test_an_ack_that_finds_the_item_gone_at_once_has_not_done_it() -> None:
+    bench = Bench(failed((0, ErrorCode.NOT_FOUND)))
+    assert isinstance(bench.run(verbs.ack(bench.terms, "ns", ["a.1"]))[0], NotFoundError)
+
+
+def test_gone_counts_as_done_only_for_the_position_whose_outcome_was_unknown() -> None:
+    first = failed((0, ErrorCode.UNAVAILABLE), (1, ErrorCode.OVERLOADED))
+    bench = Bench(first, failed((0, ErrorCode.NOT_FOUND), (1, ErrorCode.NOT_FOUND)))
+    errors = bench.run(verbs.ack(bench.terms, "ns", ["a.1", "b.1"]))
+    assert {p: type(e) for p, e in errors.items()} == {1: NotFoundError}
+
+
+def test_a_nack_of_unknown_outcome_is_not_repeated() -> None:
+    bench = Bench(OutcomeUnknownError("lost"))
+    with pytest.raises(OutcomeUnknownError):
+        bench.run(verbs.nack(bench.terms, "ns", ["a.1"], 0, None, False, False))
+
+
+def test_the_error_of_a_single_delivery_is_raised_and_those_of_many_are_returned() -> None:
+    stale = failed((0, ErrorCode.STALE_LEASE))
+    item = Item("a", "a.1", "t", 0, b"", b"", 0, 0, 0, 1)
+    for single in ("a.1", item):
+        bench = Bench(stale)
+        with pytest.raises(StaleLeaseError):
+            bench.run(verbs.ack(bench.terms, "ns", single))
+    bench = Bench(stale)
+    assert list(bench.run(verbs.ack(bench.terms, "ns", [item, "b.1"]))) == [0]
+    assert bench.calls[0].request.receipts == ["a.1", "b.1"]
+
+
+def test_a_nack_entry_stands_for_itself_beside_the_arguments() -> None:
+    bench = Bench(DONE)
+    bench.run(verbs.nack(bench.terms, "ns", ["a.1", Nack("b.1", 7)], 5, b"m", False, False))
+    assert bench.calls[0].request.nacks == [Nack("a.1", 5, b"m"), Nack("b.1", 7)]
+
+
+def test_receipts_go_in_batches_and_errors_keep_their_positions() -> None:
+    bench = Bench(DONE, failed((1, ErrorCode.STALE_LEASE)))
+    errors = bench.run(verbs.ack(bench.terms, "ns", [str(n) for n in range(1_002)]))
+    assert [len(call.request.receipts) for call in bench.calls] == [1_000, 2]
+    assert list(errors) == [1_001]
+
+
+def test_a_batch_of_acks_that_fails_as_a_whole_keeps_no_other_from_being_sent() -> None:
+    bench = Bench(InternalError("x"), DONE)
+    errors = bench.run(verbs.ack(bench.terms, "ns", [str(n) for n in range(1_001)]))
+    assert list(errors) == list(range(1_000))
+
+
+def test_items_are_cut_into_calls_by_count_and_by_bytes() -> None:
+    big = NewItem("t", bytes(ENQUEUE_BYTES_MAX // 3))
+    bench = Bench(enqueued(["a", "b"]), enqueued(["c", "d"]), enqueued(["e"]))
+    result = bench.run(verbs.enqueue_many(bench.terms, "ns", [big] * 5, 1_000, False))
+    assert result.ids == ["a", "b", "c", "d", "e"]
+    bench = Bench(enqueued(["a", "b"]), enqueued(["c"]))
+    small = (NewItem("t", b"") for _ in range(3))
+    assert bench.run(verbs.enqueue_many(bench.terms, "ns", small, 2, False)).ids == ["a", "b", "c"]
+
+
+def test_no_items_make_no_call() -> None:
+    bench = Bench()
+    assert bench.run(verbs.enqueue_many(bench.terms, "ns", [], 1_000, False)).ids == []
+    assert bench.run(verbs.ack(bench.terms, "ns", [])) == {}
+
+
+def test_when_a_later_batch_fails_as_a_whole_the_ids_so_far_are_kept() -> None:
+    bench = Bench(enqueued(["a", "b"]), UnknownNamespaceError("gone"))
+    result = bench.run(verbs.enqueue_many(bench.terms, "ns", [NewItem("t", b"")] * 6, 2, False))
+    assert result.ids == ["a", "b", "", "", "", ""]
+    assert [type(result.errors[p]) for p in range(2, 6)] == [UnknownNamespaceError] * 2 + [NotSentError] * 2
+
+
+def test_an_answer_with_too_few_ids_is_a_defect_of_the_host() -> None:
+    bench = Bench(enqueued(["a"]))
+    with pytest.raises(InternalError, match="1 ids for 2"):
+        bench.run(verbs.enqueue_batch(bench.terms, "ns", [NewItem("t", b"")] * 2, Repeat.ALWAYS))
+
+
+@pytest.mark.parametrize(
+    ("topics", "demands"),
+    [
+        ("a", [("a", 3)]),
+        (["a", "b"], [("a", 3), ("b", 3)]),
+        ([("a", 1), "b"], [("a", 1), ("b", 3)]),
+        ({"a": 1, "b": 2}, [("a", 1), ("b", 2)]),
+    ],
+)
+def test_topics_can_be_named_in_several_ways(topics: Any, demands: list[tuple[str, int]]) -> None:
+    bench = Bench(S.DequeueResponse(items=[]))
+    bench.run(verbs.dequeue(bench.terms, "ns", topics, 3, None, 0))
+    assert [(d.topic, d.count) for d in bench.calls[0].request.topics] == demands
+
+
+@pytest.mark.parametrize("topics", [[], {}, [str(n) for n in range(1_001)]])
+def test_no_topic_or_too_many_are_refused_before_any_call(topics: Any) -> None:
+    bench = Bench()
+    with pytest.raises(InvalidArgumentError):
+        bench.run(verbs.dequeue(bench.terms, "ns", topics, 3, None, 0))
+
+
+def test_what_is_no_item_is_refused_by_name() -> None:
+    bench = Bench()
+    with pytest.raises(InvalidArgumentError, match="payload is int"):
+        bench.run(verbs.enqueue_many(bench.terms, "ns", [NewItem("t", 5)], 10, False))  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="str is not a NewItem"):
+        bench.run(verbs.enqueue_many(bench.terms, "ns", ["x"], 10, False))  # type: ignore[list-item]
+    with pytest.raises(InvalidArgumentError, match="neither an Item nor a receipt"):
+        bench.run(verbs.ack(bench.terms, "ns", [5]))  # type: ignore[list-item]

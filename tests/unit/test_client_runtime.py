@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import foqs
+from foqs.client.errors import OutcomeUnknownError
+from foqs.client.items import Nack
+from foqs.client.leases import HELD_MAX, Hand, HeldItem, LeaseBook
+from foqs.client.settling import (
+    DeadLetter,
+    NackBackoff,
+    Release,
+    Retry,
+    SettleBatch,
+    Settlements,
+    settlement_of,
+)
+from foqs.client.worker_core import WorkerSettings, count_of_each
+from foqs.core.errors import InvalidArgumentError, NotFoundError, StaleLeaseError
+
+LEASE_MS = 10_000
+BACKOFF = NackBackoff(delay_ms=100, delay_ms_max=1_000)
+
+
+def held(name: str, settlements: Settlements | None = None, attempt: int = 1) -> HeldItem:
+    return HeldItem(
+        name, f"{name}.1", "t", 0, b"", b"", 0, 0, 0, attempt, settlements or Settlements(), LEASE_MS
+    )
+
+
+def test_a_lease_is_extended_at_its_half_and_again_half_a_lease_after_that() -> None:
+    book, item = LeaseBook(LEASE_MS), held("a")
+    book.hold([item], now_ms=0)
+    assert book.due(4_999) == []
+    assert book.next_due_ms() == 5_000
+    assert book.due(5_000) == [item]
+    assert book.extended([item], {}, asked_at_ms=5_000, now_ms=5_400) == []
+    assert book.next_due_ms() == 10_000
+
+
+def test_a_lease_that_the_host_calls_lost_is_flagged_and_forgotten() -> None:
+    book, items = LeaseBook(LEASE_MS), [held("a"), held("b"), held("c")]
+    book.hold(items, now_ms=0)
+    errors = {0: StaleLeaseError("x"), 2: NotFoundError("x")}
+    assert book.extended(items, errors, 5_000, 5_000) == [items[0], items[2]]
+    assert [item.lease_lost for item in items] == [True, False, True]
+    assert book.due(10**6) == [items[1]]
+
+
+def test_an_extension_of_unknown_outcome_is_tried_until_the_lease_must_have_ended() -> None:
+    book, item = LeaseBook(LEASE_MS), held("a")
+    book.hold([item], now_ms=0)
+    unknown = OutcomeUnknownError("x")
+    assert book.extended([item], unknown, 5_000, 6_000) == []
+    assert book.next_due_ms() == 7_000
+    assert book.extended([item], unknown, 7_000, 9_900) == []
+    assert book.next_due_ms() == 10_000
+    assert book.extended([item], unknown, 10_000, 10_001) == [item]
+    assert item.lease_lost
+    assert book.next_due_ms() is None
+
+
+def test_a_settled_item_is_not_extended_and_its_late_extension_flags_nothing() -> None:
+    book, item = LeaseBook(LEASE_MS), held("a")
+    book.hold([item], now_ms=0)
+    book.drop(item)
+    assert book.due(10**6) == []
+    assert book.extended([item], {0: NotFoundError("acked")}, 0, 0) == []
+    assert not item.lease_lost
+
+
+def test_the_rest_of_a_batch_that_waited_half_a_lease_is_extended_before_it_is_yielded() -> None:
+    hand, items = Hand[HeldItem](LEASE_MS), [held(name) for name in "abc"]
+    hand.take(items, now_ms=0)
+    assert hand.due(4_999) == []
+    assert hand.next() is items[0]
+    assert hand.due(5_000) == items[1:]
+    assert hand.extended(items[1:], {0: StaleLeaseError("x")}, asked_at_ms=5_000) == [items[1]]
+    assert hand.due(9_999) == []
+    assert hand.next() is items[2]
+    assert hand.next() is None
+
+
+def test_what_is_neither_settled_nor_lost_is_given_back_at_the_end() -> None:
+    hand, items = Hand[HeldItem](LEASE_MS), [held(name) for name in "abcd"]
+    hand.take(items, now_ms=0)
+    hand.next()
+    items[0].ack()
+    items[1].lease_lost = True
+    assert hand.unsettled() == items[2:]
+    assert hand.next() is None
+
+
+def test_a_consumer_forgets_what_it_no_longer_has() -> None:
+    hand, old = Hand[HeldItem](LEASE_MS), held("old")
+    hand.take([old], now_ms=0)
+    hand.take([], now_ms=9_999)
+    assert hand.unsettled() == [old]
+    hand.take([], now_ms=10_000)
+    assert hand.unsettled() == []
+    hand.take([held(str(n)) for n in range(HELD_MAX + 1)], now_ms=0)
+    assert len(hand.unsettled()) == HELD_MAX
+
+
+def test_an_item_is_settled_once() -> None:
+    item = held("a")
+    item.release(delay_ms=5)
+    with pytest.raises(RuntimeError, match="settled already"):
+        item.ack()
+
+
+@pytest.mark.parametrize(
+    ("error", "nack"),
+    [
+        (None, None),
+        (ValueError("defect"), Nack("a.1", 200)),
+        (Retry(), Nack("a.1", 200)),
+        (Retry(7, b"m"), Nack("a.1", 7, b"m")),
+        (Release(9), Nack("a.1", 9, release=True)),
+        (DeadLetter("broken"), Nack("a.1", dead_letter=True)),
+    ],
+)
+def test_a_handler_s_end_says_what_becomes_of_the_item(error: Exception | None, nack: Nack | None) -> None:
+    assert settlement_of(held("a", attempt=2), error, BACKOFF, lambda: 1.0) == nack
+
+
+def test_the_delay_of_a_failed_item_doubles_with_its_attempts_up_to_a_bound() -> None:
+    assert [BACKOFF.next_ms(attempt, lambda: 1.0) for attempt in (1, 2, 3, 4, 5, 1_000)] == [
+        100,
+        200,
+        400,
+        800,
+        1_000,
+        1_000,
+    ]
+    assert BACKOFF.next_ms(3, lambda: 0.0) == 200
+
+
+def test_settlements_count_only_what_the_host_confirmed() -> None:
+    settlements = Settlements()
+    items = [held(name, settlements) for name in "abcdefg"]
+    for item in items[:3]:
+        item.ack()
+    items[3].nack(delay_ms=5)
+    items[4].release()
+    items[5].nack(dead_letter=True)
+    items[6].nack()
+    batch = settlements.take()
+    assert settlements.pending_count == 7
+    settlements.settled(
+        batch, {1: StaleLeaseError("x"), 2: OutcomeUnknownError("x")}, {3: NotFoundError("x")}
+    )
+    assert settlements.pending_count == 0
+    stats = settlements.stats
+    assert (stats.acked, stats.nacked, stats.released, stats.dead_lettered) == (1, 1, 1, 1)
+    assert (stats.lease_lost, stats.unsettled) == (2, 1)
+    assert [item.lease_lost for item in items] == [False, True, False, False, False, False, True]
+
+
+def test_settlements_go_in_batches_of_one_call() -> None:
+    settlements = Settlements()
+    for n in range(1_001):
+        held(str(n), settlements).ack()
+    assert [len(settlements.take().acks) for _ in range(3)] == [1_000, 1, 0]
+    assert not SettleBatch([], [])
+
+
+def test_worker_settings_are_checked() -> None:
+    assert WorkerSettings(concurrency=3).capacity == 6
+    assert WorkerSettings(concurrency=3, prefetch_count=0).capacity == 3
+    for wrong in ({"concurrency": 0}, {"concurrency": 1_001}, {"lease_ms": 999}):
+        with pytest.raises(InvalidArgumentError):
+            WorkerSettings(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_fetch_asks_for_about_what_there_is_room_for() -> None:
+    assert count_of_each(10, ["a"]) == 10
+    assert count_of_each(10, ["a", "b", "c"]) == 3
+    assert count_of_each(1, ["a", "b", "c"]) == 1
+
+
+def test_import_foqs_loads_neither_the_codec_nor_a_client() -> None:
+    program = "import sys, foqs; sys.exit(any(m.startswith(('thriftpy2', 'foqs.')) for m in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_every_public_name_can_be_imported() -> None:
+    assert set(foqs.__all__) == set(foqs._MODULE_OF)
+    for name in foqs.__all__:
+        assert getattr(foqs, name).__name__ == name
+    with pytest.raises(AttributeError):
+        foqs.no_such_name  # noqa: B018
+    assert set(foqs.__all__) <= set(dir(foqs))
+
+
+def test_the_core_of_the_client_does_no_io() -> None:
+    modules = [
+        "errors",
+        "retry",
+        "flows",
+        "items",
+        "verbs",
+        "admin_verbs",
+        "dialogue",
+        "gathering",
+        "leases",
+        "settling",
+        "worker_core",
+    ]
+    program = (
+        "import sys; from importlib import import_module\n"
+        f"for name in {modules}: import_module('foqs.client.' + name)\n"
+        "names = [vars(sys.modules['foqs.client.' + m]) for m in " + repr(modules) + "]\n"
+        "sys.exit(any(x in n for n in names for x in ('socket', 'threading', 'asyncio', 'time', 'random')))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
