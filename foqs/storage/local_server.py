@@ -25,8 +25,8 @@ import pymysql
 
 BINARY_VARIABLE = "FOQS_MYSQLD"
 INSTALL_HINT = (
-    "install one (Debian: apt-get install mariadb-server; macOS: brew install mariadb) "
-    f"or name its binary in {BINARY_VARIABLE}"
+    "install one (Debian: apt-get install mariadb-server-core mariadb-client-core; "
+    f"macOS: brew install mariadb) or name its binary in {BINARY_VARIABLE}"
 )
 
 _BINARY_NAMES = ("mariadbd", "mysqld")

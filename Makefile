@@ -1,0 +1,43 @@
+# foqs: `make` lists what there is to make.
+.DEFAULT_GOAL := help
+.PHONY: help setup test-tools demo test lint types imports unit test-mysql bench clean
+BIN := .venv/bin
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## .venv with everything, and a MySQL server when there is none; seconds when repeated
+	@scripts/setup.sh
+
+demo: setup ## the queue at work on this machine, from nothing to numbers
+	@$(BIN)/python -m loadtest.demo
+
+test: setup test-tools lint types imports ## all checks and tests, as CI runs them
+	$(BIN)/pytest
+
+lint: setup ## ruff: rules and format
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: setup ## mypy --strict
+	$(BIN)/mypy
+
+imports: setup ## import-linter: the layers
+	$(BIN)/lint-imports
+
+unit: setup ## only the tests that need no database
+	$(BIN)/pytest -m "not database"
+
+test-mysql: setup ## the database tests against the server that FOQS_TEST_MYSQLD names
+	@test -n "$$FOQS_TEST_MYSQLD" || { echo "error: FOQS_TEST_MYSQLD must name a mysqld or mariadbd" >&2; exit 2; }
+	$(BIN)/pytest -m database
+
+bench: setup ## throughput and latency of this machine
+	@$(BIN)/python -m loadtest.bench
+
+test-tools: # the Thrift compiler and Node, for the tests of other languages
+	@scripts/test-tools.sh
+
+clean: ## remove all that was made here, the data of `foqs dev` excepted
+	rm -rf .venv build dist tests/e2e/node/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
