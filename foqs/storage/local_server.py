@@ -249,12 +249,12 @@ class LocalServer:
         if self.binary.is_mariadb:
             command = [
                 self._install_program(), "--no-defaults", f"--datadir={partial}", "--skip-test-db",
-                "--auth-root-authentication-method=normal", *self._user_option(),
+                "--auth-root-authentication-method=normal", self._log_size_option(), *self._user_option(),
             ]  # fmt: skip
         else:
             command = [
                 str(self.binary.path), "--no-defaults", "--initialize-insecure", f"--datadir={partial}",
-                *self._user_option(),
+                self._log_size_option(), *self._user_option(),
             ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         if done.returncode != 0:
@@ -286,9 +286,13 @@ class LocalServer:
     def _user_option() -> list[str]:
         return ["--user=root"] if os.geteuid() == 0 else []
 
+    def _log_size_option(self) -> str:
+        # MySQL before 8.0.30 knows the capacity by another name: there its default has to do.
+        name = "innodb-log-file-size" if self.binary.is_mariadb else "loose-innodb-redo-log-capacity"
+        return f"--{name}={self._log_file_mib}M"
+
     def _command(self) -> list[str]:
         setpriv = shutil.which("setpriv") if self._die_with_parent else None
-        log_size = "--innodb-log-file-size" if self.binary.is_mariadb else "--loose-innodb-redo-log-capacity"
         return [
             *([setpriv, "--pdeathsig", "KILL"] if setpriv else []),
             str(self.binary.path),
@@ -303,7 +307,7 @@ class LocalServer:
             "--innodb-flush-log-at-trx-commit=1",
             "--innodb-doublewrite=1",
             f"--innodb-buffer-pool-size={self._buffer_pool_mib}M",
-            f"{log_size}={self._log_file_mib}M",
+            self._log_size_option(),
             "--max-allowed-packet=64M",
             "--character-set-server=utf8mb4",
             *([] if self.binary.is_mariadb else ["--mysqlx=OFF", "--secure-file-priv="]),

@@ -21,6 +21,7 @@ from foqs.storage.migrations import (
     split_statements,
     status,
 )
+from tests.support.databases import Databases
 
 _names = itertools.count()
 
@@ -124,6 +125,22 @@ def test_a_process_that_ended_between_a_statement_and_its_record_is_made_up_for(
     assert status(url, SchemaKind.META, tmp_path).pending == ("0001_step",)
     apply(url, SchemaKind.META, tmp_path)
     assert status(url, SchemaKind.META, tmp_path).is_current
+
+
+def test_between_tests_tables_are_as_migrated_and_sessions_are_gone(databases_of_session: Databases) -> None:
+    server = databases_of_session.server
+    with closing(server.connect("shard_0", autocommit=False)) as left_over, left_over.cursor() as cursor:
+        cursor.execute("INSERT INTO topic VALUES (1, 1, 'committed')")
+        cursor.execute("UPDATE writer SET epoch = 7")
+        left_over.commit()
+        cursor.execute("SELECT GET_LOCK('left over', 1)")
+        cursor.execute("INSERT INTO topic VALUES (2, 1, 'open')")
+        databases_of_session.wipe()
+        with pytest.raises(pymysql.err.OperationalError):
+            cursor.execute("SELECT 1")
+    assert query(server, "SELECT COUNT(*) FROM shard_0.topic") == ((0,),)
+    assert query(server, "SELECT epoch, owner FROM shard_0.writer") == ((0, b""),)
+    assert query(server, "SELECT IS_FREE_LOCK('left over')") == ((1,),)
 
 
 def test_a_server_that_is_away_is_unavailable(tmp_path: Path) -> None:
