@@ -1,0 +1,309 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import foqs
+from foqs.client.sync_io import Connection
+from foqs.core import limits
+from foqs.transport import wire
+from tests.support.client_host import (
+    PATIENCE_S,
+    HostThread,
+    Peer,
+    refused_address,
+    running_host,
+    scripted_peer,
+)
+
+ONCE = foqs.RetryPolicy(deadline_ms=0)
+S = wire.structs
+
+
+@pytest.fixture
+def host() -> Iterator[HostThread]:
+    with running_host() as host:
+        yield host
+
+
+@pytest.fixture
+def client(host: HostThread) -> Iterator[foqs.Client]:
+    with foqs.Client(host.address) as client:
+        yield client
+
+
+def topic_answer(topic: str) -> Any:
+    return S.ActiveTopicsResponse(topics=[S.TopicStats(topic, 1, 0, 0, 0, 0, 0)], next_page_token="")
+
+
+def answers(peer: Peer, topic: str) -> None:
+    method, seqid, _ = peer.next_call()
+    peer.answer(method, seqid, topic_answer(topic))
+
+
+def names(client: foqs.Client) -> list[str]:
+    return [stats.topic for stats in client.topics("ns")]
+
+
+def idle_connections(client: foqs.Client) -> list[Connection]:
+    return list(client._pool._idle)
+
+
+def test_an_item_lives_from_enqueue_to_ack(client: foqs.Client) -> None:
+    item_id = client.enqueue("ns", "t", b"payload", priority=-3, metadata=b"m")
+    [item] = client.dequeue("ns", "t", 10, lease_ms=30_000)
+    assert (item.id, item.topic, item.payload, item.priority, item.metadata, item.attempt) == (
+        item_id,
+        "t",
+        b"payload",
+        -3,
+        b"m",
+        1,
+    )
+    assert client.extend("ns", item, 60_000) == {}
+    assert client.ack("ns", item) == {}
+    with pytest.raises(foqs.StaleLeaseError):
+        client.ack("ns", item)
+    assert client.dequeue("ns", "t") == []
+
+
+def test_what_is_nacked_or_released_comes_again(client: foqs.Client) -> None:
+    client.enqueue_many("ns", [foqs.NewItem("t", b"1"), foqs.NewItem("t", b"2")])
+    first, second = client.dequeue("ns", "t", 2)
+    assert client.nack("ns", [first], delay_ms=0) == {}
+    assert client.release("ns", second) == {}
+    assert len(client.dequeue("ns", {"t": 5})) == 2
+
+
+def test_one_bad_item_fails_alone(client: foqs.Client) -> None:
+    too_large = bytes(limits.PAYLOAD_BYTES_DEFAULT + 1)
+    result = client.enqueue_many("ns", [foqs.NewItem("t", b""), foqs.NewItem("t", too_large)])
+    assert result.ids[0]
+    assert result.ids[1] == ""
+    assert {position: type(error) for position, error in result.errors.items()} == {1: foqs.TooLargeError}
+    with pytest.raises(foqs.TooLargeError):
+        client.enqueue("ns", "t", too_large)
+
+
+def test_errors_of_the_host_are_raised_typed(client: foqs.Client) -> None:
+    with pytest.raises(foqs.UnknownNamespaceError):
+        client.dequeue("nowhere", "t")
+    with pytest.raises(foqs.InvalidArgumentError):
+        client.enqueue("ns", "t", "text")  # type: ignore[arg-type]
+    assert len(idle_connections(client)) == 1, "a declared error leaves the connection usable"
+
+
+def test_answers_larger_than_one_read_arrive_whole(client: foqs.Client) -> None:
+    payloads = [bytes([n]) * limits.PAYLOAD_BYTES_DEFAULT for n in range(100)]
+    client.enqueue_many("ns", [foqs.NewItem("t", payload) for payload in payloads])
+    assert [item.payload for item in client.dequeue("ns", "t", 100)] == payloads
+
+
+def test_threads_share_the_client_and_their_enqueues_share_calls(host: HostThread) -> None:
+    with foqs.Client(host.address, connections_max=2) as client, ThreadPoolExecutor(8) as threads:
+        ids = list(threads.map(lambda n: client.enqueue("ns", "t", b"%d" % n), range(200)))
+        assert len(set(ids)) == 200
+        assert len(idle_connections(client)) <= 2
+
+
+def test_the_late_answer_of_a_timed_out_call_reaches_nobody() -> None:
+    def late(peer: Peer) -> None:
+        peer.next_call()
+        peer.wait_for_close()
+
+    with scripted_peer(late, lambda peer: answers(peer, "second")) as address:
+        client = foqs.Client(address, timeout_ms=50, retry=ONCE)
+        with client:
+            with pytest.raises(foqs.OutcomeUnknownError, match="no answer in time"):
+                names(client)
+            assert idle_connections(client) == []
+            assert names(client) == ["second"]
+
+
+def test_an_answer_with_another_seqid_is_not_taken_and_closes_the_connection() -> None:
+    def wrong(peer: Peer) -> None:
+        method, seqid, _ = peer.next_call()
+        peer.answer(method, seqid + 1, topic_answer("stranger"))
+        peer.wait_for_close()
+
+    with (
+        scripted_peer(wrong, lambda peer: answers(peer, "mine")) as address,
+        foqs.Client(address, retry=ONCE) as client,
+    ):
+        with pytest.raises(foqs.OutcomeUnknownError, match="seqid"):
+            names(client)
+        assert names(client) == ["mine"]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x7f\xff\xff\xff",
+        b"\x00\x00\x00\x00",
+        b"\x00\x00\x00\x05hello",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    ],
+)
+def test_what_is_no_answer_closes_the_connection(garbage: bytes) -> None:
+    def babble(peer: Peer) -> None:
+        peer.next_call()
+        peer.send(garbage)
+        peer.wait_for_close()
+
+    with scripted_peer(babble) as address, foqs.Client(address, retry=ONCE) as client:
+        with pytest.raises(foqs.OutcomeUnknownError):
+            names(client)
+        assert idle_connections(client) == []
+
+
+def test_bytes_behind_the_answer_close_the_connection() -> None:
+    def talkative(peer: Peer) -> None:
+        method, seqid, _ = peer.next_call()
+        frame = wire.Codec().encode_reply(wire.METHODS[method], topic_answer("t"), seqid)
+        peer.send(frame + frame)
+        peer.wait_for_close()
+
+    with (
+        scripted_peer(talkative) as address,
+        foqs.Client(address, retry=ONCE) as client,
+        pytest.raises(foqs.OutcomeUnknownError, match="behind the answer"),
+    ):
+        names(client)
+
+
+def test_an_application_error_closes_the_connection() -> None:
+    def broken(peer: Peer) -> None:
+        _, seqid, _ = peer.next_call()
+        peer.send(wire.Codec().encode_application_error(b"getActiveTopics", 6, "defect 17", seqid))
+        peer.wait_for_close()
+
+    with (
+        scripted_peer(broken) as address,
+        foqs.Client(address) as client,
+        pytest.raises(foqs.InternalError, match="defect 17"),
+    ):
+        names(client)
+
+
+def test_an_answer_may_come_byte_by_byte() -> None:
+    def slow(peer: Peer) -> None:
+        method, seqid, _ = peer.next_call()
+        for byte in wire.Codec().encode_reply(wire.METHODS[method], topic_answer("t"), seqid):
+            peer.send(bytes([byte]))
+
+    with scripted_peer(slow) as address, foqs.Client(address, retry=ONCE) as client:
+        assert names(client) == ["t"]
+
+
+def test_an_idle_connection_that_the_host_closed_is_not_used_again() -> None:
+    with (
+        scripted_peer(lambda peer: answers(peer, "one"), lambda peer: answers(peer, "two")) as address,
+        foqs.Client(address, retry=ONCE) as client,
+    ):
+        assert names(client) == ["one"]
+        [connection] = idle_connections(client)
+        assert connection._poll.poll(PATIENCE_S * 1000), "the host closes"
+        assert names(client) == ["two"]
+
+
+def test_a_lost_answer_is_asked_for_again_where_that_is_safe_and_nowhere_else() -> None:
+    def lose(peer: Peer) -> None:
+        peer.next_call()
+
+    def ack_gone(peer: Peer) -> None:
+        method, seqid, _ = peer.next_call()
+        gone = S.ItemError(code=foqs.ErrorCode.NOT_FOUND, message="gone")
+        peer.answer(method, seqid, S.BatchResponse(errors={0: gone}))
+
+    with scripted_peer(lose, lose, ack_gone) as address, foqs.Client(address) as client:
+        with pytest.raises(foqs.OutcomeUnknownError):
+            client.enqueue("ns", "t", b"")
+        assert client.ack("ns", "a.1") == {}
+
+
+def test_an_address_that_refuses_is_passed_over(host: HostThread) -> None:
+    with foqs.Client([refused_address(), host.address], retry=ONCE, random=lambda: 0.0) as client:
+        assert client.enqueue("ns", "t", b"")
+
+
+def test_when_no_host_can_be_reached_nothing_was_done() -> None:
+    policy = foqs.RetryPolicy(deadline_ms=30, backoff_ms=1)
+    with (
+        foqs.Client(f"{refused_address()},{refused_address()}", retry=policy) as client,
+        pytest.raises(foqs.NotSentError, match="no connection"),
+    ):
+        client.enqueue("ns", "t", b"")
+
+
+def test_a_call_waits_no_longer_than_its_timeout_for_a_free_connection() -> None:
+    asked = threading.Event()
+
+    def poll(peer: Peer) -> None:
+        peer.next_call()
+        asked.set()
+        peer.wait_for_close()
+
+    with (
+        scripted_peer(poll) as address,
+        foqs.Client(address, connections_max=1, timeout_ms=50, retry=ONCE) as client,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        busy = threads.submit(client.dequeue, "ns", "t", wait_ms=1_000)
+        assert asked.wait(PATIENCE_S)
+        with pytest.raises(foqs.OverloadedError, match="connections of the client are busy"):
+            names(client)
+        client.close()
+        assert isinstance(busy.exception(PATIENCE_S), foqs.OutcomeUnknownError | foqs.ClientClosedError)
+
+
+def test_close_ends_calls_in_flight_and_later_ones(host: HostThread) -> None:
+    client = foqs.Client(host.address)
+    with ThreadPoolExecutor(1) as threads:
+        polling = threads.submit(client.dequeue, "ns", "t", wait_ms=30_000)
+        host.call(host.queue.long_poll_began.wait())
+        client.close()
+        assert isinstance(polling.exception(PATIENCE_S), foqs.ClientClosedError)
+    with pytest.raises(foqs.ClientClosedError):
+        client.enqueue("ns", "t", b"")
+    client.close()
+
+
+def test_a_call_of_a_wrong_type_keeps_the_connection(client: foqs.Client) -> None:
+    assert names(client) == []
+    [connection] = idle_connections(client)
+    with pytest.raises(foqs.InvalidArgumentError):
+        client.dequeue("ns", "t", lease_ms="soon")  # type: ignore[arg-type]
+    assert idle_connections(client) == [connection]
+    assert names(client) == []
+
+
+def test_every_administrative_verb_is_answered(host: HostThread) -> None:
+    with foqs.AdminClient(host.address) as admin, foqs.Client(host.address) as client:
+        created = admin.create_namespace("orders", attempts_max=3, enqueue_paused=True)
+        assert (created.name, created.settings.attempts_max, created.settings.enqueue_paused) == (
+            "orders",
+            3,
+            True,
+        )
+        with pytest.raises(foqs.AlreadyExistsError):
+            admin.create_namespace("orders")
+        assert admin.update_namespace("orders", attempts_max=4).settings.attempts_max == 4
+        assert admin.get_namespace("orders").settings.enqueue_paused
+        assert [namespace.name for namespace in admin.list_namespaces()] == ["ns", "orders"]
+        admin.delete_namespace("orders")
+        with pytest.raises(foqs.UnknownNamespaceError):
+            admin.get_namespace("orders")
+        with pytest.raises(foqs.InvalidArgumentError, match="no such namespace setting: colour"):
+            admin.create_namespace("x", colour="blue")
+        item_id = client.enqueue("ns", "t", b"p")
+        assert [item.payload for item in admin.peek_items("ns", "t").items] == [b"p"]
+        assert admin.get_item("ns", item_id).id == item_id
+        assert isinstance(admin.delete_items("ns", [item_id]), dict)
+        assert admin.list_dead_letters("ns", "t").next_page_token == ""
+        assert admin.redrive_dead_letters("ns", "t", ["1-1"]).count >= 0
+        assert admin.purge_dead_letters("ns", "t").count >= 0
+        assert admin.host_status().shards[0].epoch == 3

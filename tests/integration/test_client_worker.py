@@ -1,0 +1,434 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import foqs
+from foqs.client.aio_settler import AsyncLeasedItem
+from foqs.client.consumer import Consumer
+from foqs.client.sync_settler import LeasedItem
+from foqs.core.calls import Delivery, Nack, PositionErrors, TopicDemand
+from foqs.core.errors import InternalError
+from tests.support.client_host import PATIENCE_S, HostThread, running_host
+from tests.support.fake_queue import FakeQueue
+
+
+class WatchedQueue(FakeQueue):
+    """Says which leases were extended and what came back how."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.extended = threading.Event()
+        self.nacks: list[Nack] = []
+        self.asked_counts: list[int] = []
+
+    async def dequeue(
+        self, namespace_name: str, topics: Sequence[TopicDemand], lease_ms: int | None, wait_ms: int
+    ) -> list[Delivery]:
+        self.asked_counts.append(sum(demand.count for demand in topics))
+        return await super().dequeue(namespace_name, topics, lease_ms, wait_ms)
+
+    async def extend_lease(
+        self, namespace_name: str, receipts: Sequence[str], lease_ms: int
+    ) -> PositionErrors:
+        errors = await super().extend_lease(namespace_name, receipts, lease_ms)
+        self.extended.set()
+        return errors
+
+    async def nack(self, namespace_name: str, nacks: Sequence[Nack]) -> PositionErrors:
+        self.nacks += nacks
+        return {p: e for p, n in enumerate(nacks) if (e := self._nacked(n)) is not None}
+
+    def _nacked(self, nack: Nack) -> foqs.FoqsError | None:
+        held = self.leased.pop(nack.receipt, None)
+        return None if held else foqs.StaleLeaseError("lost")
+
+
+@pytest.fixture
+def queue() -> WatchedQueue:
+    return WatchedQueue()
+
+
+@pytest.fixture
+def host(queue: WatchedQueue) -> Iterator[HostThread]:
+    before = set(threading.enumerate())
+    with running_host(queue) as host:
+        yield host
+    assert set(threading.enumerate()) == before
+
+
+@pytest.fixture
+def client(host: HostThread) -> Iterator[foqs.Client]:
+    with foqs.Client(host.address) as client:
+        yield client
+
+
+def fill(client: foqs.Client, count: int) -> None:
+    client.enqueue_many("ns", [foqs.NewItem("t", b"%d" % n) for n in range(count)])
+
+
+# --- iterating ---
+
+
+def test_leaving_the_loop_flushes_acks_and_releases_the_rest(
+    client: foqs.Client, queue: WatchedQueue
+) -> None:
+    fill(client, 10)
+    with client.consume("ns", "t", batch_count=5) as items:
+        for number, item in enumerate(items):
+            if number == 2:
+                break
+            item.ack()
+    assert (items.stats.received, items.stats.acked, items.stats.released) == (5, 2, 3)
+    assert not queue.leased
+    assert all(nack.release for nack in queue.nacks)
+
+
+def test_breaking_out_of_a_plain_loop_cleans_up_at_once(client: foqs.Client, queue: WatchedQueue) -> None:
+    fill(client, 3)
+    for item in client.consume("ns", "t"):
+        item.nack(delay_ms=7)
+        break
+    assert not queue.leased
+    assert sorted((nack.delay_ms, nack.release) for nack in queue.nacks) == [(0, True), (0, True), (7, False)]
+
+
+def test_an_exception_in_the_loop_releases_its_item(client: foqs.Client, queue: WatchedQueue) -> None:
+    fill(client, 1)
+
+    def fail(items: Consumer) -> None:
+        with items:
+            for _ in items:
+                raise ZeroDivisionError
+
+    items = client.consume("ns", "t")
+    with pytest.raises(ZeroDivisionError):
+        fail(items)
+    assert items.stats.released == 1
+
+
+def test_another_thread_can_stop_the_iteration(client: foqs.Client, host: HostThread) -> None:
+    consumer = client.consume("ns", "t", wait_ms=200)
+    with ThreadPoolExecutor(1) as threads:
+        result = threads.submit(list, consumer)
+        host.call(host.queue.long_poll_began.wait())
+        consumer.stop()
+        assert result.result(PATIENCE_S) == []
+
+
+def test_an_item_can_be_extended_while_it_is_held(client: foqs.Client, queue: WatchedQueue) -> None:
+    fill(client, 1)
+    with client.consume("ns", "t") as items:
+        for item in items:
+            item.extend()
+            queue.leased.clear()
+            with pytest.raises(foqs.StaleLeaseError):
+                item.extend(1_000)
+            item.ack()
+            break
+    assert (items.stats.acked, items.stats.lease_lost) == (0, 1)
+    assert item.lease_lost
+
+
+def test_what_keeps_items_from_coming_ends_the_loop(client: foqs.Client) -> None:
+    with pytest.raises(foqs.UnknownNamespaceError):
+        list(client.consume("nowhere", "t"))
+
+
+def test_async_iteration_flushes_acks_and_releases_the_rest(
+    host: HostThread, client: foqs.Client, queue: WatchedQueue
+) -> None:
+    async def scenario() -> None:
+        async with foqs.AsyncClient(host.address) as client:
+            async with client.consume("ns", ["t"], batch_count=5) as items:
+                number = 0
+                async for item in items:
+                    await item.extend()
+                    if number == 2:
+                        break
+                    number += 1
+                    item.ack()
+            assert (items.stats.received, items.stats.acked, items.stats.released) == (5, 2, 3)
+
+    fill(client, 10)
+    asyncio.run(scenario())
+    assert not queue.leased
+
+
+# --- workers ---
+
+
+def run_worker(client: foqs.Client, count: int, handler: object, **settings: object) -> foqs.Worker:
+    """Run a worker until its handler was called `count` times."""
+    calls = []
+
+    def counting(item: LeasedItem) -> None:
+        calls.append(item)
+        try:
+            handler(item)  # type: ignore[operator]
+        finally:
+            if len(calls) == count:
+                worker.stop()
+
+    worker = foqs.Worker(client, "ns", "t", counting, wait_ms=50, **settings)
+    worker.run()
+    return worker
+
+
+def test_a_worker_handles_every_item_once_and_acks_it(client: foqs.Client, queue: WatchedQueue) -> None:
+    fill(client, 200)
+    seen: list[bytes] = []
+    worker = run_worker(client, 200, lambda item: seen.append(item.payload), concurrency=4)
+    assert sorted(seen, key=int) == [b"%d" % n for n in range(200)]
+    assert (worker.stats.received, worker.stats.acked) == (200, 200)
+    assert not queue.leased
+
+
+def test_handlers_run_side_by_side_up_to_the_concurrency(client: foqs.Client) -> None:
+    fill(client, 4)
+    meeting = threading.Barrier(4)
+    worker = run_worker(client, 4, lambda item: meeting.wait(PATIENCE_S), concurrency=4)
+    assert worker.stats.acked == 4
+
+
+def test_a_worker_holds_no_more_than_its_capacity(client: foqs.Client, queue: WatchedQueue) -> None:
+    in_hand_counts: list[int] = []
+
+    def handler(item: LeasedItem) -> None:
+        in_hand_counts.append(worker._in_hand_count)
+        if len(in_hand_counts) == 50:
+            worker.stop()
+
+    fill(client, 50)
+    worker = foqs.Worker(client, "ns", "t", handler, concurrency=1, prefetch_count=2, wait_ms=50)
+    worker.run()
+    assert max(in_hand_counts) <= 3
+    assert max(queue.asked_counts) == 3
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        (ValueError("defect"), (1_000, False, False)),
+        (foqs.Retry(77, b"m"), (77, False, False)),
+        (foqs.Release(), (0, True, False)),
+        (foqs.DeadLetter("no"), (0, False, True)),
+    ],
+)
+def test_a_handler_that_raises_gives_its_item_back(
+    host: HostThread, queue: WatchedQueue, raised: Exception, expected: tuple[int, bool, bool]
+) -> None:
+    def handler(item: LeasedItem) -> None:
+        raise raised
+
+    with foqs.Client(host.address, random=lambda: 1.0) as client:
+        fill(client, 1)
+        worker = run_worker(client, 1, handler, concurrency=1)
+    [nack] = queue.nacks
+    assert (nack.delay_ms, nack.release, nack.dead_letter) == expected
+    assert worker.stats.acked == 0
+
+
+def test_a_handler_may_settle_its_item_itself(client: foqs.Client, queue: WatchedQueue) -> None:
+    fill(client, 1)
+    worker = run_worker(client, 1, lambda item: item.nack(delay_ms=5), concurrency=1)
+    assert [nack.delay_ms for nack in queue.nacks] == [5]
+    assert (worker.stats.nacked, worker.stats.acked) == (1, 0)
+
+
+def test_the_lease_is_extended_while_the_handler_runs(client: foqs.Client, queue: WatchedQueue) -> None:
+    fill(client, 1)
+    worker = run_worker(
+        client, 1, lambda item: queue.extended.wait(PATIENCE_S), concurrency=1, lease_ms=1_000
+    )
+    assert queue.extended.is_set()
+    assert worker.stats.acked == 1
+
+
+def test_an_item_whose_lease_was_lost_does_not_count_as_done(
+    client: foqs.Client, queue: WatchedQueue
+) -> None:
+    def slow(item: LeasedItem) -> None:
+        queue.leased.clear()
+        assert queue.extended.wait(PATIENCE_S)
+
+    fill(client, 1)
+    worker = run_worker(client, 1, slow, concurrency=1, lease_ms=1_000)
+    assert (worker.stats.acked, worker.stats.lease_lost) == (0, 1)
+
+
+def test_stopping_finishes_what_is_in_work_and_releases_what_is_not(
+    client: foqs.Client, queue: WatchedQueue
+) -> None:
+    fill(client, 6)
+    in_work, go_on = threading.Event(), threading.Event()
+
+    def handler(item: LeasedItem) -> None:
+        in_work.set()
+        assert go_on.wait(PATIENCE_S)
+
+    worker = foqs.Worker(client, "ns", "t", handler, concurrency=1, prefetch_count=5, wait_ms=50)
+    with ThreadPoolExecutor(1) as threads:
+        run = threads.submit(worker.run)
+        assert in_work.wait(PATIENCE_S)
+        worker.stop()
+        assert worker._stopping.wait(PATIENCE_S)
+        go_on.set()
+        run.result(PATIENCE_S)
+    stats = worker.stats
+    assert stats.acked >= 1
+    assert stats.acked + stats.released == stats.received
+    assert not queue.leased
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_the_worker_and_the_old_handler_is_back_after_it(
+    client: foqs.Client, number: signal.Signals
+) -> None:
+    before = signal.getsignal(number)
+    fill(client, 1)
+    worker = foqs.Worker(client, "ns", "t", lambda item: os.kill(os.getpid(), number), wait_ms=50)
+    worker.run()
+    assert worker.stats.acked == 1
+    assert signal.getsignal(number) is before
+
+
+def test_a_worker_that_cannot_work_at_all_says_why(client: foqs.Client) -> None:
+    with pytest.raises(foqs.UnknownNamespaceError):
+        foqs.Worker(client, "nowhere", "t", print).run()
+
+
+def test_a_worker_goes_on_when_the_host_was_away(host: HostThread, queue: WatchedQueue) -> None:
+    policy = foqs.RetryPolicy(deadline_ms=0)
+    with foqs.Client(host.address, retry=policy) as client:
+        fill(client, 1)
+        refuse_once = queue._take
+        failures = [foqs.UnavailableError("away")]
+
+        def take(namespace_name: str, topics: object) -> object:
+            if failures:
+                raise failures.pop()
+            return refuse_once(namespace_name, topics)  # type: ignore[arg-type]
+
+        queue._take = take  # type: ignore[method-assign, assignment]
+        worker = run_worker(client, 1, lambda item: None, concurrency=1)
+    assert worker.stats.acked == 1
+
+
+def test_a_handler_that_exits_ends_the_worker(client: foqs.Client) -> None:
+    def handler(item: LeasedItem) -> None:
+        raise SystemExit(3)
+
+    fill(client, 1)
+    with pytest.raises(SystemExit):
+        foqs.Worker(client, "ns", "t", handler, wait_ms=50, concurrency=1).run()
+
+
+# --- asyncio workers ---
+
+
+def run_async_worker(address: str, count: int, handler: object, **settings: object) -> foqs.AsyncWorker:
+    async def main() -> foqs.AsyncWorker:
+        calls = []
+
+        async def counting(item: AsyncLeasedItem) -> None:
+            calls.append(item)
+            try:
+                await handler(item)  # type: ignore[operator]
+            finally:
+                if len(calls) == count:
+                    worker.stop()
+
+        async with asyncio.timeout(PATIENCE_S), foqs.AsyncClient(address) as client:
+            worker = foqs.AsyncWorker(client, "ns", "t", counting, wait_ms=50, **settings)
+            await worker.run()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return worker
+
+    return asyncio.run(main())
+
+
+def test_an_async_worker_handles_every_item_once_and_acks_it(
+    host: HostThread, client: foqs.Client, queue: WatchedQueue
+) -> None:
+    seen: list[bytes] = []
+
+    async def handler(item: AsyncLeasedItem) -> None:
+        seen.append(item.payload)
+
+    fill(client, 200)
+    worker = run_async_worker(host.address, 200, handler, concurrency=4)
+    assert sorted(seen, key=int) == [b"%d" % n for n in range(200)]
+    assert worker.stats.acked == 200
+    assert not queue.leased
+
+
+def test_an_async_handler_that_fails_gives_its_item_back(
+    host: HostThread, client: foqs.Client, queue: WatchedQueue
+) -> None:
+    async def handler(item: AsyncLeasedItem) -> None:
+        if item.payload == b"0":
+            raise asyncio.CancelledError
+        raise InternalError("defect")
+
+    fill(client, 2)
+    worker = run_async_worker(host.address, 2, handler, concurrency=1)
+    assert worker.stats.nacked == 2
+    assert not queue.leased
+
+
+def test_the_lease_is_extended_while_an_async_handler_runs(
+    host: HostThread, client: foqs.Client, queue: WatchedQueue
+) -> None:
+    async def handler(item: AsyncLeasedItem) -> None:
+        assert await asyncio.to_thread(queue.extended.wait, PATIENCE_S)
+
+    fill(client, 1)
+    worker = run_async_worker(host.address, 1, handler, concurrency=1, lease_ms=1_000)
+    assert worker.stats.acked == 1
+
+
+def test_an_async_handler_that_does_not_end_is_cancelled_and_its_item_released(
+    host: HostThread, client: foqs.Client, queue: WatchedQueue
+) -> None:
+    async def main() -> foqs.AsyncWorker:
+        async def handler(item: AsyncLeasedItem) -> None:
+            worker.stop()
+            await asyncio.Event().wait()
+
+        async with foqs.AsyncClient(host.address) as client:
+            worker = foqs.AsyncWorker(client, "ns", "t", handler, wait_ms=50, drain_ms=50)
+            await worker.run()
+        return worker
+
+    fill(client, 1)
+    worker = asyncio.run(main())
+    assert worker.stats.released == 1
+    assert not queue.leased
+
+
+def test_an_async_worker_that_cannot_work_at_all_says_why(host: HostThread) -> None:
+    async def main() -> None:
+        async def handler(item: AsyncLeasedItem) -> None:
+            raise AssertionError
+
+        async with foqs.AsyncClient(host.address) as client:
+            await foqs.AsyncWorker(client, "nowhere", "t", handler).run()
+
+    with pytest.raises(foqs.UnknownNamespaceError):
+        asyncio.run(main())
+
+
+def test_a_signal_drains_an_async_worker(host: HostThread, client: foqs.Client) -> None:
+    async def handler(item: AsyncLeasedItem) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    fill(client, 1)
+    worker = run_async_worker(host.address, 1_000, handler, concurrency=1)
+    assert worker.stats.acked == 1
