@@ -72,10 +72,11 @@ class AsyncConnection(asyncio.Protocol):
             if self._retired:
                 self.retire()
             raise
+        if not leaves_connection_usable(reply, call):
+            self.retire()
         try:
             return outcome_of(reply, call)
         except BrokenDialogueError as error:
-            self.break_off(error)
             raise OutcomeUnknownError(str(error)) from error
 
     def retire(self) -> None:
@@ -127,8 +128,6 @@ class AsyncConnection(asyncio.Protocol):
             raise BrokenDialogueError(f"an answer with seqid {reply.seqid}, which no call has")
         future = self._waiting.pop(reply.seqid)
         self._used_at_ms = self._clock_ms()
-        if not leaves_connection_usable(reply):
-            self._retired = True
         if future is not None and not future.done():
             future.set_result(reply)
 

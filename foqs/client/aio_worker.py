@@ -86,8 +86,7 @@ class AsyncWorker:
         while not self._inbox.empty():
             item = self._inbox.get_nowait()
             if item is not None:
-                keeper.drop(item)
-                item.release()
+                self._give_back(item, keeper)
         for _ in handlers:
             self._inbox.put_nowait(None)
         _, running = await asyncio.wait(handlers, timeout=self._settings.drain_ms / 1000)
@@ -97,6 +96,12 @@ class AsyncWorker:
         await asyncio.gather(*handlers, return_exceptions=True)
         await keeper.close()
         await self._settler.close(self._settings.drain_ms)
+
+    @staticmethod
+    def _give_back(item: AsyncLeasedItem, keeper: TaskLeaseKeeper) -> None:
+        keeper.drop(item)
+        if not (item.settled or item.lease_lost):
+            item.release()
 
     # --- the fetching task ---
 
@@ -141,6 +146,9 @@ class AsyncWorker:
 
     async def _handle(self, keeper: TaskLeaseKeeper) -> None:
         while (item := await self._inbox.get()) is not None:
+            if self._stopped.is_set():
+                self._give_back(item, keeper)
+                continue
             error: BaseException | None = None
             try:
                 await self._handler(item)
@@ -150,9 +158,7 @@ class AsyncWorker:
                 if not _is_cancelled():
                     self._conclude(item, cancelled, keeper)
                     continue
-                keeper.drop(item)
-                if not (item.settled or item.lease_lost):
-                    item.release()
+                self._give_back(item, keeper)
                 raise
             self._conclude(item, error, keeper)
 

@@ -14,7 +14,7 @@ from thriftpy2.thrift import TDecodeException
 from foqs.client.errors import OutcomeUnknownError
 from foqs.client.flows import Call
 from foqs.core import limits
-from foqs.core.errors import FoqsError, InternalError, InvalidArgumentError, UnavailableError
+from foqs.core.errors import InternalError, InvalidArgumentError, UnavailableError
 from foqs.transport import wire
 from foqs.transport.frame_scan import FrameError
 
@@ -70,9 +70,10 @@ def outcome_of(reply: wire.Reply, call: Call) -> Any:
     raise error
 
 
-def leaves_connection_usable(reply: wire.Reply) -> bool:
-    """Only what the contract declares does."""
-    return reply.error is None or isinstance(reply.error, FoqsError)
+def leaves_connection_usable(reply: wire.Reply, call: Call) -> bool:
+    """Only an answer to this call that the contract declares does."""
+    answers_call = reply.method is not None and reply.method.name == call.method
+    return answers_call and not isinstance(reply.error, wire.ApplicationError)
 
 
 def body_bytes(header: bytes | bytearray | memoryview) -> int:

@@ -27,7 +27,7 @@ _RECEIVE_BYTES = 64 * 1024
 
 
 class Connection:
-    """One socket. After anything but an answer that the contract declares it is closed, see `dialogue`."""
+    """One socket, `usable` until anything but an answer that the contract declares comes, see `dialogue`."""
 
     def __init__(self, sock: socket.socket, clock_ms: Callable[[], int]) -> None:
         self._socket = sock
@@ -43,19 +43,16 @@ class Connection:
         """Send and wait for the answer. NotSentError, OutcomeUnknownError, or what the host answered."""
         seqid, frame = self._dialogue.frame_of(call)
         self.usable = False
+        self._send(frame, deadline_at_ms)
+        reply = self._receive(call, seqid, deadline_at_ms)
         try:
-            self._send(frame, deadline_at_ms)
-            reply = self._receive(call, seqid, deadline_at_ms)
-            self.used_at_ms = self._clock_ms()
-            self.usable = leaves_connection_usable(reply)
-            try:
-                return outcome_of(reply, call)
-            except BrokenDialogueError as error:
-                self.usable = False
-                raise OutcomeUnknownError(str(error)) from error
+            response = outcome_of(reply, call)
+        except BrokenDialogueError as error:
+            raise OutcomeUnknownError(str(error)) from error
         finally:
-            if not self.usable:
-                self.close()
+            self.used_at_ms = self._clock_ms()
+            self.usable = leaves_connection_usable(reply, call)
+        return response
 
     def _send(self, frame: bytes, deadline_at_ms: int) -> None:
         try:

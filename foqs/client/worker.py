@@ -113,8 +113,12 @@ class Worker:
             except queue.Empty:
                 return
             if item is not None:
-                keeper.drop(item)
-                item.release()
+                self._give_back(item, keeper)
+
+    @staticmethod
+    def _give_back(item: LeasedItem, keeper: ThreadLeaseKeeper) -> None:
+        keeper.drop(item)
+        item.release()
 
     # --- the fetching thread ---
 
@@ -159,6 +163,9 @@ class Worker:
 
     def _handle(self, keeper: ThreadLeaseKeeper) -> None:
         while (item := self._inbox.get()) is not None:
+            if self._stopping.is_set():
+                self._give_back(item, keeper)
+                continue
             error: BaseException | None = None
             try:
                 self._handler(item)

@@ -218,19 +218,24 @@ def test_an_answer_to_another_method_breaks_the_connection() -> None:
     with_peer(scenario, wrong)
 
 
-def test_an_application_error_closes_the_connection_when_the_others_are_answered() -> None:
+def test_after_an_application_error_no_new_call_goes_on_the_connection() -> None:
     def broken(peer: Peer) -> None:
         (_, first, _), (_, second, _) = peer.next_call(), peer.next_call()
         peer.send(wire.Codec().encode_application_error(b"getActiveTopics", 6, "defect 17", first))
         answer(peer, second, "answered")
         peer.wait_for_close()
 
+    def fresh(peer: Peer) -> None:
+        _, seqid, _ = peer.next_call()
+        answer(peer, seqid, "fresh")
+
     async def scenario(client: foqs.AsyncClient) -> None:
         first, second = await asyncio.gather(names(client), names(client), return_exceptions=True)
         assert isinstance(first, foqs.InternalError)
         assert second == ["answered"]
+        assert await names(client) == ["fresh"]
 
-    with_peer(scenario, broken)
+    with_peer(scenario, broken, fresh)
 
 
 def test_the_answer_to_a_cancelled_call_is_dropped_and_the_connection_goes_on() -> None:

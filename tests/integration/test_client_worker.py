@@ -25,6 +25,7 @@ class WatchedQueue(FakeQueue):
     def __init__(self) -> None:
         super().__init__()
         self.extended = threading.Event()
+        self.extended_count = 0
         self.nacks: list[Nack] = []
         self.asked_counts: list[int] = []
 
@@ -38,6 +39,7 @@ class WatchedQueue(FakeQueue):
         self, namespace_name: str, receipts: Sequence[str], lease_ms: int
     ) -> PositionErrors:
         errors = await super().extend_lease(namespace_name, receipts, lease_ms)
+        self.extended_count += len(receipts)
         self.extended.set()
         return errors
 
@@ -263,6 +265,31 @@ def test_an_item_whose_lease_was_lost_does_not_count_as_done(
     assert (worker.stats.acked, worker.stats.lease_lost) == (0, 1)
 
 
+def test_a_lease_that_the_keeper_lost_is_neither_acked_nor_kept(
+    client: foqs.Client, queue: WatchedQueue
+) -> None:
+    def handler(item: LeasedItem) -> None:
+        item.lease_lost = True
+
+    fill(client, 1)
+    worker = run_worker(client, 1, handler, concurrency=1)
+    assert (worker.stats.acked, worker.stats.lease_lost) == (0, 1)
+    assert len(queue.leased) == 1
+
+
+def test_the_lease_of_a_settled_item_is_not_extended(client: foqs.Client, queue: WatchedQueue) -> None:
+    fill(client, 2)
+    held: list[int] = []
+
+    def handler(item: LeasedItem) -> None:
+        if item.payload == b"1":
+            assert queue.extended.wait(PATIENCE_S)
+            held.append(queue.extended_count)
+
+    run_worker(client, 2, handler, concurrency=1, prefetch_count=0, lease_ms=1_000)
+    assert held == [1]
+
+
 def test_stopping_finishes_what_is_in_work_and_releases_what_is_not(
     client: foqs.Client, queue: WatchedQueue
 ) -> None:
@@ -281,10 +308,31 @@ def test_stopping_finishes_what_is_in_work_and_releases_what_is_not(
         assert worker._stopping.wait(PATIENCE_S)
         go_on.set()
         run.result(PATIENCE_S)
-    stats = worker.stats
-    assert stats.acked >= 1
-    assert stats.acked + stats.released == stats.received
+    assert (worker.stats.received, worker.stats.acked, worker.stats.released) == (6, 1, 5)
     assert not queue.leased
+
+
+def test_items_not_begun_are_released_even_while_a_handler_does_not_end(
+    client: foqs.Client, queue: WatchedQueue
+) -> None:
+    in_work, go_on = threading.Event(), threading.Event()
+
+    def handler(item: LeasedItem) -> None:
+        in_work.set()
+        assert go_on.wait(PATIENCE_S)
+
+    fill(client, 3)
+    worker = foqs.Worker(client, "ns", "t", handler, concurrency=1, wait_ms=50, prefetch_count=2, drain_ms=20)
+    with ThreadPoolExecutor(1) as threads:
+        run = threads.submit(worker.run)
+        assert in_work.wait(PATIENCE_S)
+        worker.stop()
+        run.result(PATIENCE_S)
+        [stuck] = [thread for thread in threading.enumerate() if "foqs-handler" in thread.name]
+        go_on.set()
+        stuck.join(PATIENCE_S)
+    assert (worker.stats.received, worker.stats.released) == (3, 2)
+    assert len(queue.leased) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -62,6 +62,7 @@ def test_an_answer_to_another_method_is_not_taken() -> None:
     frame = wire.Codec().encode_reply(wire.METHODS["nack"], S.BatchResponse(errors={}), 1)
     with pytest.raises(BrokenDialogueError, match="speaks of nack"):
         outcome_of(reply_to(frame), ack_call())
+    assert not leaves_connection_usable(reply_to(frame), ack_call())
 
 
 def test_unavailable_from_the_host_is_an_unknown_outcome() -> None:
@@ -74,11 +75,11 @@ def test_unavailable_from_the_host_is_an_unknown_outcome() -> None:
 def test_a_declared_error_leaves_the_connection_usable_and_an_application_error_does_not() -> None:
     codec = wire.Codec()
     declared = reply_to(codec.encode_error(wire.METHODS["ack"], RateLimitedError("x", retry_after_ms=9), 1))
-    assert leaves_connection_usable(declared)
+    assert leaves_connection_usable(declared, ack_call())
     with pytest.raises(RateLimitedError):
         outcome_of(declared, ack_call())
     internal = reply_to(codec.encode_application_error(b"ack", 6, "boom", 1))
-    assert not leaves_connection_usable(internal)
+    assert not leaves_connection_usable(internal, ack_call())
     with pytest.raises(InternalError, match="boom"):
         outcome_of(internal, ack_call())
     unknown = reply_to(codec.encode_application_error(b"ack", wire.UNKNOWN_METHOD, "no", 1))

@@ -144,6 +144,9 @@ def test_nothing_was_done_is_not_claimed_after_an_attempt_that_may_have_been_don
     bench = Bench(OutcomeUnknownError("lost"), RateLimitedError("busy", retry_after_ms=10**6))
     with pytest.raises(OutcomeUnknownError, match="busy"):
         bench.run(verbs.enqueue_batch(bench.terms, "ns", [NewItem("t", b"")], Repeat.ALWAYS))
+    bench = Bench(OutcomeUnknownError("lost"), PausedError("paused", retry_after_ms=10**6))
+    with pytest.raises(OutcomeUnknownError, match="paused"):
+        bench.run(call_flow(bench.terms, Call("updateNamespace", None, Repeat.ALWAYS)))
 
 
 def test_a_long_poll_gets_its_wait_on_top_of_the_timeout() -> None:
