@@ -175,18 +175,19 @@ def test_bytes_behind_the_answer_close_the_connection() -> None:
         names(client)
 
 
-def test_an_application_error_closes_the_connection() -> None:
+def test_after_an_application_error_the_connection_is_not_used_again() -> None:
     def broken(peer: Peer) -> None:
         _, seqid, _ = peer.next_call()
         peer.send(wire.Codec().encode_application_error(b"getActiveTopics", 6, "defect 17", seqid))
         peer.wait_for_close()
 
     with (
-        scripted_peer(broken) as address,
-        foqs.Client(address) as client,
-        pytest.raises(foqs.InternalError, match="defect 17"),
+        scripted_peer(broken, lambda peer: answers(peer, "fresh")) as address,
+        foqs.Client(address, retry=ONCE) as client,
     ):
-        names(client)
+        with pytest.raises(foqs.InternalError, match="defect 17"):
+            names(client)
+        assert names(client) == ["fresh"]
 
 
 def test_an_answer_may_come_byte_by_byte() -> None:

@@ -1,55 +1,17 @@
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import foqs
-from foqs.client.aio_settler import AsyncLeasedItem
 from foqs.client.consumer import Consumer
 from foqs.client.sync_settler import LeasedItem
-from foqs.core.calls import Delivery, Nack, PositionErrors, TopicDemand
-from foqs.core.errors import InternalError
-from tests.support.client_host import PATIENCE_S, HostThread, running_host
-from tests.support.fake_queue import FakeQueue
-
-
-class WatchedQueue(FakeQueue):
-    """Says which leases were extended and what came back how."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.extended = threading.Event()
-        self.extended_count = 0
-        self.nacks: list[Nack] = []
-        self.asked_counts: list[int] = []
-
-    async def dequeue(
-        self, namespace_name: str, topics: Sequence[TopicDemand], lease_ms: int | None, wait_ms: int
-    ) -> list[Delivery]:
-        self.asked_counts.append(sum(demand.count for demand in topics))
-        return await super().dequeue(namespace_name, topics, lease_ms, wait_ms)
-
-    async def extend_lease(
-        self, namespace_name: str, receipts: Sequence[str], lease_ms: int
-    ) -> PositionErrors:
-        errors = await super().extend_lease(namespace_name, receipts, lease_ms)
-        self.extended_count += len(receipts)
-        self.extended.set()
-        return errors
-
-    async def nack(self, namespace_name: str, nacks: Sequence[Nack]) -> PositionErrors:
-        self.nacks += nacks
-        return {p: e for p, n in enumerate(nacks) if (e := self._nacked(n)) is not None}
-
-    def _nacked(self, nack: Nack) -> foqs.FoqsError | None:
-        held = self.leased.pop(nack.receipt, None)
-        return None if held else foqs.StaleLeaseError("lost")
+from tests.support.client_host import PATIENCE_S, HostThread, WatchedQueue, running_host
 
 
 @pytest.fixture
@@ -141,26 +103,6 @@ def test_an_item_can_be_extended_while_it_is_held(client: foqs.Client, queue: Wa
 def test_what_keeps_items_from_coming_ends_the_loop(client: foqs.Client) -> None:
     with pytest.raises(foqs.UnknownNamespaceError):
         list(client.consume("nowhere", "t"))
-
-
-def test_async_iteration_flushes_acks_and_releases_the_rest(
-    host: HostThread, client: foqs.Client, queue: WatchedQueue
-) -> None:
-    async def scenario() -> None:
-        async with foqs.AsyncClient(host.address) as client:
-            async with client.consume("ns", ["t"], batch_count=5) as items:
-                number = 0
-                async for item in items:
-                    await item.extend()
-                    if number == 2:
-                        break
-                    number += 1
-                    item.ack()
-            assert (items.stats.received, items.stats.acked, items.stats.released) == (5, 2, 3)
-
-    fill(client, 10)
-    asyncio.run(scenario())
-    assert not queue.leased
 
 
 # --- workers ---
@@ -290,8 +232,9 @@ def test_the_lease_of_a_settled_item_is_not_extended(client: foqs.Client, queue:
     assert held == [1]
 
 
+@pytest.mark.parametrize("released_by", ["the stop", "the handler threads"])
 def test_stopping_finishes_what_is_in_work_and_releases_what_is_not(
-    client: foqs.Client, queue: WatchedQueue
+    client: foqs.Client, queue: WatchedQueue, released_by: str
 ) -> None:
     fill(client, 6)
     in_work, go_on = threading.Event(), threading.Event()
@@ -301,6 +244,8 @@ def test_stopping_finishes_what_is_in_work_and_releases_what_is_not(
         assert go_on.wait(PATIENCE_S)
 
     worker = foqs.Worker(client, "ns", "t", handler, concurrency=1, prefetch_count=5, wait_ms=50)
+    if released_by == "the handler threads":
+        worker._release_inbox = lambda keeper: None  # type: ignore[method-assign]
     with ThreadPoolExecutor(1) as threads:
         run = threads.submit(worker.run)
         assert in_work.wait(PATIENCE_S)
@@ -376,107 +321,3 @@ def test_a_handler_that_exits_ends_the_worker(client: foqs.Client) -> None:
     fill(client, 1)
     with pytest.raises(SystemExit):
         foqs.Worker(client, "ns", "t", handler, wait_ms=50, concurrency=1).run()
-
-
-# --- asyncio workers ---
-
-
-def run_async_worker(address: str, count: int, handler: object, **settings: object) -> foqs.AsyncWorker:
-    async def main() -> foqs.AsyncWorker:
-        calls = []
-
-        async def counting(item: AsyncLeasedItem) -> None:
-            calls.append(item)
-            try:
-                await handler(item)  # type: ignore[operator]
-            finally:
-                if len(calls) == count:
-                    worker.stop()
-
-        async with asyncio.timeout(PATIENCE_S), foqs.AsyncClient(address) as client:
-            worker = foqs.AsyncWorker(client, "ns", "t", counting, wait_ms=50, **settings)
-            await worker.run()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-        return worker
-
-    return asyncio.run(main())
-
-
-def test_an_async_worker_handles_every_item_once_and_acks_it(
-    host: HostThread, client: foqs.Client, queue: WatchedQueue
-) -> None:
-    seen: list[bytes] = []
-
-    async def handler(item: AsyncLeasedItem) -> None:
-        seen.append(item.payload)
-
-    fill(client, 200)
-    worker = run_async_worker(host.address, 200, handler, concurrency=4)
-    assert sorted(seen, key=int) == [b"%d" % n for n in range(200)]
-    assert worker.stats.acked == 200
-    assert not queue.leased
-
-
-def test_an_async_handler_that_fails_gives_its_item_back(
-    host: HostThread, client: foqs.Client, queue: WatchedQueue
-) -> None:
-    async def handler(item: AsyncLeasedItem) -> None:
-        if item.payload == b"0":
-            raise asyncio.CancelledError
-        raise InternalError("defect")
-
-    fill(client, 2)
-    worker = run_async_worker(host.address, 2, handler, concurrency=1)
-    assert worker.stats.nacked == 2
-    assert not queue.leased
-
-
-def test_the_lease_is_extended_while_an_async_handler_runs(
-    host: HostThread, client: foqs.Client, queue: WatchedQueue
-) -> None:
-    async def handler(item: AsyncLeasedItem) -> None:
-        assert await asyncio.to_thread(queue.extended.wait, PATIENCE_S)
-
-    fill(client, 1)
-    worker = run_async_worker(host.address, 1, handler, concurrency=1, lease_ms=1_000)
-    assert worker.stats.acked == 1
-
-
-def test_an_async_handler_that_does_not_end_is_cancelled_and_its_item_released(
-    host: HostThread, client: foqs.Client, queue: WatchedQueue
-) -> None:
-    async def main() -> foqs.AsyncWorker:
-        async def handler(item: AsyncLeasedItem) -> None:
-            worker.stop()
-            await asyncio.Event().wait()
-
-        async with foqs.AsyncClient(host.address) as client:
-            worker = foqs.AsyncWorker(client, "ns", "t", handler, wait_ms=50, drain_ms=50)
-            await worker.run()
-        return worker
-
-    fill(client, 1)
-    worker = asyncio.run(main())
-    assert worker.stats.released == 1
-    assert not queue.leased
-
-
-def test_an_async_worker_that_cannot_work_at_all_says_why(host: HostThread) -> None:
-    async def main() -> None:
-        async def handler(item: AsyncLeasedItem) -> None:
-            raise AssertionError
-
-        async with foqs.AsyncClient(host.address) as client:
-            await foqs.AsyncWorker(client, "nowhere", "t", handler).run()
-
-    with pytest.raises(foqs.UnknownNamespaceError):
-        asyncio.run(main())
-
-
-def test_a_signal_drains_an_async_worker(host: HostThread, client: foqs.Client) -> None:
-    async def handler(item: AsyncLeasedItem) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    fill(client, 1)
-    worker = run_async_worker(host.address, 1_000, handler, concurrency=1)
-    assert worker.stats.acked == 1

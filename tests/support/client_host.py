@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from foqs.core.calls import Delivery, Nack, PositionErrors, TopicDemand
+from foqs.core.errors import FoqsError, StaleLeaseError
 from foqs.transport import wire
 from foqs.transport.frame_scan import scan_call
 from foqs.transport.server import ThriftServer
@@ -16,6 +18,39 @@ from tests.support.fake_queue import FakeQueue
 
 T = TypeVar("T")
 PATIENCE_S = 10.0
+
+
+class WatchedQueue(FakeQueue):
+    """Says which leases were extended and what came back how."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.extended = threading.Event()
+        self.extended_count = 0
+        self.nacks: list[Nack] = []
+        self.asked_counts: list[int] = []
+
+    async def dequeue(
+        self, namespace_name: str, topics: Sequence[TopicDemand], lease_ms: int | None, wait_ms: int
+    ) -> list[Delivery]:
+        self.asked_counts.append(sum(demand.count for demand in topics))
+        return await super().dequeue(namespace_name, topics, lease_ms, wait_ms)
+
+    async def extend_lease(
+        self, namespace_name: str, receipts: Sequence[str], lease_ms: int
+    ) -> PositionErrors:
+        errors = await super().extend_lease(namespace_name, receipts, lease_ms)
+        self.extended_count += len(receipts)
+        self.extended.set()
+        return errors
+
+    async def nack(self, namespace_name: str, nacks: Sequence[Nack]) -> PositionErrors:
+        self.nacks += nacks
+        return {p: e for p, n in enumerate(nacks) if (e := self._nacked(n)) is not None}
+
+    def _nacked(self, nack: Nack) -> FoqsError | None:
+        held = self.leased.pop(nack.receipt, None)
+        return None if held else StaleLeaseError("lost")
 
 
 class HostThread:
