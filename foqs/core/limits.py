@@ -61,7 +61,7 @@ FRAME_BODY_BYTES_PER_MS_MIN = 64
 IDLE_MS_MAX = 10 * MINUTE_MS
 WRITE_STALL_MS_MAX = 10 * SECOND_MS
 WRITE_BUFFER_BYTES_MAX = 4 * MIB
-FRAME_ELEMENTS_MAX = 100_000
+FRAME_ELEMENTS_MAX = 32_000
 """Container elements and struct fields of one message together."""
 FRAME_FIELDS_PER_STRUCT_MAX = 1_000
 FRAME_DEPTH_MAX = 16
@@ -111,6 +111,8 @@ CLAIM_SLACK_MS = 5 * SECOND_MS
 LINGER_MS = 20
 """A dequeue that has some but not all of its items waits this long at most for claims in flight."""
 DEQUEUES_WAITING_MAX = 50_000
+CLAIM_WAIT_MS_MAX = 5 * SECOND_MS
+"""How long a dequeue waits for the claim of items that are ready, whatever its wait_ms."""
 
 # --- time ---
 HEARTBEAT_MS = 1 * SECOND_MS
@@ -121,6 +123,10 @@ STATEMENT_MS_MAX = 30 * SECOND_MS
 CONNECT_MS_MAX = 5 * SECOND_MS
 DRAIN_MS_MAX = 20 * SECOND_MS
 SWEEP_CHUNK_ITEMS = 1_000
+TICK_MS = 20
+"""How often a shard with nothing to do looks for what has become due."""
+REOPEN_TRIES_MAX = 120
+"""Half a second each: then the shard's state is given up, and its callers are told that they do not know."""
 META_STATEMENT_MS_MAX = 3 * SECOND_MS
 META_SESSIONS_MAX = 4
 

@@ -1,0 +1,75 @@
+"""One item in the memory of its owner, from its enqueue or claim until it is gone."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from foqs.core.topic import ShardTopic
+
+
+class Phase(IntEnum):
+    INSERTING = 0
+    READY = 1
+    """In the database and claimable; in memory only because its payload is still resident."""
+    CLAIMING = 2
+    HELD = 3
+    """Claimed, in the prefetch buffer."""
+    LEASED = 4
+    """Handed out."""
+    SETTLING = 5
+    """Its ack, nack or expiry is on the way to the database."""
+    GONE = 6
+
+
+class Claim:
+    """One row of the claim journal; it goes when `open_count` of its items is 0."""
+
+    __slots__ = ("due_at", "id", "items", "open_count")
+
+    def __init__(self, claim_id: int, due_at: int, items: list[Item]) -> None:
+        self.id = claim_id
+        self.due_at = due_at
+        self.items: list[Item] | None = items
+        self.open_count = len(items)
+
+
+class Item:
+    __slots__ = (
+        "at_most_once",
+        "claim",
+        "deliveries",
+        "due_at",
+        "enqueued_at",
+        "expires_at",
+        "failed_attempts",
+        "key",
+        "lease_due_at",
+        "lease_ms",
+        "metadata",
+        "payload",
+        "phase",
+        "place",
+        "priority",
+        "topic",
+    )
+
+    def __init__(self, key: int, topic: ShardTopic, priority: int, due_at: int, place: int) -> None:
+        self.key = key
+        self.topic = topic
+        self.priority = priority
+        self.due_at = due_at
+        self.place = place
+        self.enqueued_at = 0
+        self.expires_at = 0
+        self.lease_ms = 0
+        self.at_most_once = False
+        self.deliveries = 0
+        """Ended ones; the present delivery has the number deliveries + 1."""
+        self.failed_attempts = 0
+        self.metadata = b""
+        self.payload: bytes | None = None
+        self.claim: Claim | None = None
+        self.lease_due_at = 0
+        self.phase = Phase.READY

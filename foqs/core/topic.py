@@ -1,0 +1,58 @@
+"""One topic on one shard: its number, its ready window and its exact counts."""
+
+from __future__ import annotations
+
+from foqs.core import limits
+from foqs.core.window import Window
+
+
+class ShardTopic:
+    __slots__ = (
+        "claiming",
+        "dead",
+        "delayed",
+        "lease_ms",
+        "leased",
+        "name",
+        "namespace",
+        "number",
+        "rows",
+        "shard_id",
+        "stored",
+        "window",
+    )
+
+    def __init__(self, shard_id: int, number: int, namespace: int, name: str, *, stored: bool) -> None:
+        self.shard_id = shard_id
+        self.number = number
+        self.namespace = namespace
+        self.name = name
+        self.stored = stored
+        """Its row is in the topic table."""
+        self.window = Window(complete=not stored)
+        self.rows = 0
+        """Of the topic's lane: ready, claimed or under lease."""
+        self.leased = 0
+        self.lease_ms = limits.LEASE_MS_DEFAULT
+        """The longest lease that its consumers lately asked for."""
+        self.delayed = 0
+        self.dead = 0
+        self.claiming: set[int] = set()
+        """Places taken from the window whose claim is not committed yet."""
+
+    @property
+    def ready(self) -> int:
+        return self.rows - self.leased
+
+    @property
+    def empty(self) -> bool:
+        return not (self.rows or self.delayed or self.dead)
+
+    @property
+    def first_place(self) -> int:
+        """The most urgent item that is ready and not yet in anybody's hands; the last place when there is none."""
+        head = self.window.head
+        return min(head, min(self.claiming)) if self.claiming else head
+
+    def __repr__(self) -> str:
+        return f"ShardTopic({self.shard_id}, {self.name!r})"

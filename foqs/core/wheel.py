@@ -1,0 +1,37 @@
+"""What is due when: exact memory, no lazy deletion, so a lease of twelve hours costs no more than its item."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+SLOT_MS = 100
+
+
+class Wheel(Generic[T]):
+    """Entries by key in slots of SLOT_MS; an entry comes out within SLOT_MS after its time, never before."""
+
+    def __init__(self) -> None:
+        self._slots: dict[int, dict[int, T]] = {}
+        self._order: list[int] = []
+
+    def add(self, key: int, due_at: int, entry: T) -> None:
+        number = due_at // SLOT_MS + 1
+        slot = self._slots.get(number)
+        if slot is None:
+            slot = self._slots[number] = {}
+            heappush(self._order, number)
+        slot[key] = entry
+
+    def remove(self, key: int, due_at: int) -> None:
+        slot = self._slots.get(due_at // SLOT_MS + 1)
+        if slot is not None:
+            slot.pop(key, None)
+
+    def pop_due(self, now_ms: int) -> list[T]:
+        due: list[T] = []
+        while self._order and self._order[0] * SLOT_MS <= now_ms:
+            due.extend(self._slots.pop(heappop(self._order)).values())
+        return due

@@ -1,0 +1,126 @@
+"""The verbs of service FoqsAdmin on this host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+
+from foqs.core import limits
+from foqs.core.calls import (
+    DeadLettersResult,
+    HostStatus,
+    NamespacePage,
+    PositionErrors,
+    ShardStatus,
+    StoredItem,
+    StoredItemPage,
+)
+from foqs.core.errors import InvalidArgumentError
+from foqs.core.namespace import Namespace, NamespaceSettings, check_namespace_name, with_changes
+from foqs.host import arguments
+from foqs.host.dispatch import Dispatcher
+from foqs.host.namespaces import Namespaces
+from foqs.shard.runner import ShardRunner
+
+
+class Admin:
+    """Implements foqs.core.calls.AdminCalls."""
+
+    def __init__(
+        self,
+        host_name: str,
+        namespaces: Namespaces,
+        runners: Mapping[int, ShardRunner],
+        dispatcher: Dispatcher,
+    ) -> None:
+        self._host_name = host_name
+        self._namespaces = namespaces
+        self._runners = runners
+        self._dispatcher = dispatcher
+        self._started_at_ms = _now_ms()
+
+    async def create_namespace(self, name: str, settings: object | None) -> Namespace:
+        check_namespace_name(name)
+        wanted = with_changes(NamespaceSettings(), settings)
+        created = await self._namespaces.on_meta(lambda meta: meta.insert_namespace(name, wanted, _now_ms()))
+        await self._namespaces.refresh()
+        return created
+
+    async def update_namespace(self, name: str, settings: object) -> Namespace:
+        check_namespace_name(name)
+        updated = await self._namespaces.on_meta(lambda meta: meta.update_namespace(name, settings))
+        await self._namespaces.refresh()
+        return updated
+
+    async def get_namespace(self, name: str) -> Namespace:
+        return await self._namespaces.get(check_namespace_name(name))
+
+    async def list_namespaces(self, prefix: str, limit: int, page_token: str) -> NamespacePage:
+        arguments.check_range("limit", limit, 1, limits.PAGE_ITEMS_MAX)
+        found = await self._namespaces.on_meta(lambda meta: meta.list_namespaces())
+        found = sorted(
+            (n for n in found if n.name.startswith(prefix) and n.name > page_token), key=lambda n: n.name
+        )
+        return NamespacePage(found[:limit], found[limit - 1].name if len(found) > limit else "")
+
+    async def delete_namespace(self, name: str) -> None:
+        namespace = await self._namespaces.get(check_namespace_name(name))
+        held = sum(
+            part.rows + part.delayed + part.dead
+            for queue in self._dispatcher.queues_of(namespace.number)
+            for part in queue.parts.values()
+        )
+        if held:
+            raise InvalidArgumentError(
+                f"namespace {name!r} still holds {held} items: consume or delete them first"
+            )
+        await self._namespaces.on_meta(lambda meta: meta.delete_namespace(name))
+        await self._namespaces.refresh()
+
+    async def peek_items(
+        self, namespace_name: str, topic: str, limit: int, page_token: str
+    ) -> StoredItemPage:
+        raise _not_yet("peekItems")
+
+    async def get_item(self, namespace_name: str, item_id: str) -> StoredItem:
+        raise _not_yet("getItem")
+
+    async def delete_items(self, namespace_name: str, item_ids: Sequence[str]) -> PositionErrors:
+        raise _not_yet("deleteItems")
+
+    async def list_dead_letters(
+        self, namespace_name: str, topic: str, limit: int, page_token: str
+    ) -> StoredItemPage:
+        raise _not_yet("listDeadLetters")
+
+    async def redrive_dead_letters(
+        self, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
+    ) -> DeadLettersResult:
+        raise _not_yet("redriveDeadLetters")
+
+    async def purge_dead_letters(
+        self, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
+    ) -> DeadLettersResult:
+        raise _not_yet("purgeDeadLetters")
+
+    async def get_host_status(self) -> HostStatus:
+        shards = []
+        for shard_id, runner in sorted(self._runners.items()):
+            shard = runner.shard
+            if shard is None:
+                shards.append(ShardStatus(shard_id, "lost", 0, 0, 0, runner.detail))
+            else:
+                leases = len(shard.leases)
+                shards.append(
+                    ShardStatus(shard_id, "owned", shard.epoch, shard.rows_count(), leases, runner.detail)
+                )
+        return HostStatus(self._host_name, version("foqs"), self._started_at_ms, shards, draining=False)
+
+
+def _not_yet(verb: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"{verb} is not supported yet")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,81 @@
+"""The rules of the contract for the arguments of a call. Each raises the error that its caller gets."""
+
+from __future__ import annotations
+
+import re
+
+from foqs.core import limits
+from foqs.core.calls import DeliveryPolicy, NewItem
+from foqs.core.errors import InvalidArgumentError, TooLargeError
+from foqs.core.namespace import NamespaceSettings
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def check_topic(topic: object) -> str:
+    if not isinstance(topic, str) or not topic or _CONTROL.search(topic):
+        raise InvalidArgumentError(f"topic {topic!r:.80} must be text without control characters")
+    if len(topic) > limits.TOPIC_BYTES_MAX // 4 and len(topic.encode()) > limits.TOPIC_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"topic of {len(topic.encode())} bytes is over the limit of {limits.TOPIC_BYTES_MAX} bytes"
+        )
+    return topic
+
+
+def check_range(name: str, value: object, low: int, high: int) -> int:
+    if not isinstance(value, int) or not low <= value <= high:
+        raise InvalidArgumentError(f"{name} {value!r:.40} is not within {low}..{high}")
+    return value
+
+
+def check_batch(name: str, count: int, most: int) -> None:
+    if count > most:
+        raise TooLargeError(f"{count} {name} in one call are over the limit of {most}: send several calls")
+
+
+def check_metadata(metadata: bytes, settings: NamespaceSettings) -> None:
+    if len(metadata) > settings.metadata_bytes_max:
+        raise TooLargeError(
+            f"metadata of {len(metadata)} bytes is over the limit of {settings.metadata_bytes_max}"
+        )
+
+
+def check_new_item(item: NewItem, settings: NamespaceSettings) -> None:
+    """Everything but the times, which need the clock."""
+    check_topic(item.topic)
+    payload, metadata = item.payload, item.metadata
+    if not isinstance(payload, bytes):
+        raise InvalidArgumentError("payload is missing")
+    if len(payload) > settings.payload_bytes_max:
+        raise TooLargeError(
+            f"payload of {len(payload)} bytes is over the limit of {settings.payload_bytes_max}"
+        )
+    if metadata is not None:
+        check_metadata(metadata, settings)
+    check_range("priority", item.priority, -(1 << 31), (1 << 31) - 1)
+    if item.delivery is not None and item.delivery not in tuple(DeliveryPolicy):
+        raise InvalidArgumentError(
+            f"delivery {item.delivery!r} is not one of AT_LEAST_ONCE (0), AT_MOST_ONCE (1)"
+        )
+    if item.dedup_id is not None:
+        raise InvalidArgumentError("dedup_id is not supported yet: leave it out")
+    if item.ordering_key is not None:
+        raise InvalidArgumentError("ordering_key is not supported yet: leave it out")
+    if item.lease_ms is not None:
+        check_range("lease_ms", item.lease_ms, limits.LEASE_MS_MIN, settings.lease_ms_max)
+    if item.ttl_ms is not None:
+        check_range("ttl_ms", item.ttl_ms, 1, settings.ttl_ms_max)
+    if item.delay_ms is not None:
+        check_range("delay_ms", item.delay_ms, 0, settings.delay_ms_max)
+        if item.deliver_after_ms is not None:
+            raise InvalidArgumentError("deliver_after_ms and delay_ms are both given: give one")
+
+
+def deliver_after(item: NewItem, settings: NamespaceSettings, now_ms: int) -> int:
+    """When the item becomes ready: now, unless it says later."""
+    if item.delay_ms is not None:
+        return now_ms + item.delay_ms
+    if item.deliver_after_ms is None:
+        return now_ms
+    check_range("deliver_after_ms", item.deliver_after_ms, 0, now_ms + settings.delay_ms_max)
+    return max(now_ms, item.deliver_after_ms)

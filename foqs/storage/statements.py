@@ -1,0 +1,61 @@
+"""Every statement on a shard, by name. Works on MariaDB >= 10.6 and MySQL >= 8.0.
+
+`{…}` takes a list of integers or of literals from `foqs.storage.literals`, and nothing else.
+"""
+
+from __future__ import annotations
+
+COLUMNS = (
+    "id, lane, urgency, due_at, topic, priority, enqueued_at, expires_at, lease_ms, at_most_once, "
+    "deliveries, failed_attempts, metadata, payload"
+)
+
+LOCK_SHARD = "SELECT GET_LOCK(%s, 0)"
+LOCK_HOLDER = "SELECT IS_USED_LOCK(%s), CONNECTION_ID()"
+KILL_SESSION = "KILL {}"
+NOW_MS = "SELECT CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)"
+
+READ_WRITER = (
+    "SELECT epoch, owner, transaction_number, delay_checkpoint, claim_checkpoint, topic_number_last "
+    "FROM writer WHERE one = 1"
+)
+TAKE_WRITER = "UPDATE writer SET epoch = %s, owner = %s WHERE one = 1 AND epoch < %s"
+MARK_TRANSACTION = (
+    "UPDATE writer SET transaction_number = %s, delay_checkpoint = %s, claim_checkpoint = %s, "
+    "topic_number_last = %s WHERE one = 1 AND epoch = %s"
+)
+
+READ_TOPICS = "SELECT number, namespace, name FROM topic"
+COUNT_LANES = "SELECT lane, COUNT(*) FROM item FORCE INDEX (lane_order) GROUP BY lane"
+COUNT_DELAYED = "SELECT topic, COUNT(*) FROM item FORCE INDEX (lane_order) WHERE lane = 0 GROUP BY topic"
+READ_CLAIMS = "SELECT id, due_at, entries FROM claim WHERE id >= %s ORDER BY id"
+READ_ITEMS = f"SELECT {COLUMNS} FROM item FORCE INDEX (PRIMARY) WHERE id IN ({{}}) ORDER BY id"
+
+REFILL = (
+    "SELECT urgency, due_at, id, 0, 0 FROM item FORCE INDEX (lane_order) "
+    "WHERE lane = %s AND (urgency > %s OR (urgency = %s AND (due_at > %s OR (due_at = %s AND id > %s)))) "
+    "ORDER BY urgency, due_at, id LIMIT %s"
+)
+REFILL_TIMERS = (
+    "SELECT urgency, due_at, id, topic, priority FROM item FORCE INDEX (lane_order) "
+    "WHERE lane = 0 AND urgency = 0 AND (due_at > %s OR (due_at = %s AND id > %s)) "
+    "ORDER BY due_at, id LIMIT %s"
+)
+
+INSERT_TOPICS = "INSERT INTO topic (number, namespace, name) VALUES (%s, %s, %s)"
+INSERT_ITEMS = (
+    "INSERT INTO item (id, lane, urgency, due_at, topic, priority, enqueued_at, expires_at, lease_ms, "
+    "at_most_once, metadata, payload) VALUES {}"
+)
+INSERT_CLAIM = "INSERT INTO claim (id, due_at, entries) VALUES (%s, %s, %s)"
+REWRITE_ITEM = (
+    "UPDATE item SET lane = %s, urgency = %s, due_at = %s, deliveries = %s, failed_attempts = %s, "
+    "metadata = COALESCE(%s, metadata), death_reason = COALESCE(%s, death_reason) WHERE id = %s"
+)
+WAKE_ITEMS = (
+    "UPDATE item FORCE INDEX (PRIMARY) SET lane = topic, urgency = priority "
+    "WHERE id IN ({}) ORDER BY id LIMIT {}"
+)
+DELETE_ITEMS = "DELETE FROM item WHERE id IN ({}) ORDER BY id LIMIT {}"
+DELETE_CLAIMS = "DELETE FROM claim WHERE id IN ({}) ORDER BY id LIMIT {}"
+DELETE_TOPICS = "DELETE FROM topic WHERE number IN ({}) ORDER BY number LIMIT {}"
