@@ -118,9 +118,7 @@ class Host(Service):
         return self._runners[shard_id].now_ms()
 
 
-async def run_host(
-    config: HostConfig, stop_requested: asyncio.Event, on_ready: Callable[[int], None]
-) -> None:
+async def run_host(config: HostConfig, stop_requested: asyncio.Event, on_ready: Callable[[int], None]) -> None:
     """Run one host until `stop_requested`, then drain it.
 
     `on_ready` gets the bound port. Raises FoqsError when the meta database cannot be reached, OSError when
@@ -150,11 +148,7 @@ async def run_host(
 
 
 def configure_logs(config: HostConfig) -> None:
-    renderer = (
-        structlog.processors.JSONRenderer()
-        if config.log_format == "json"
-        else structlog.dev.ConsoleRenderer()
-    )
+    renderer = structlog.processors.JSONRenderer() if config.log_format == "json" else structlog.dev.ConsoleRenderer()
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

@@ -82,9 +82,7 @@ def _shard_urls(value: object) -> dict[int, str]:
     given = _shard_pairs(value)
     problems = [] if given else ["names no shard; allowed: at least one ID=URL"]
     if len(given) > limits.SHARDS_PER_HOST_MAX:
-        problems.append(
-            f"names {len(given)} shards; allowed: up to {limits.SHARDS_PER_HOST_MAX} for one host"
-        )
+        problems.append(f"names {len(given)} shards; allowed: up to {limits.SHARDS_PER_HOST_MAX} for one host")
     shards: dict[int, str] = {}
     ids_by_place: dict[str, int] = {}
     for raw_id, url in given:
@@ -116,18 +114,14 @@ def _shard_pairs(value: object) -> list[tuple[str, str]]:
     if isinstance(value, Mapping):
         return [(str(shard_id), str(url)) for shard_id, url in value.items()]
     words = value.split() if isinstance(value, str) else value
-    if not isinstance(words, list | tuple) or not all(
-        isinstance(word, str) and "=" in word for word in words
-    ):
+    if not isinstance(words, list | tuple) or not all(isinstance(word, str) and "=" in word for word in words):
         raise ValueError("is not a map; allowed: a table of ID = URL, or ID=URL parted by spaces")
     return [(shard_id, url) for shard_id, _, url in (word.partition("=") for word in words)]
 
 
 def _place(url: str) -> str:
     parsed: URL = make_url(url)
-    server = (
-        parsed.query.get("unix_socket") or f"{(parsed.host or 'localhost').lower()}:{parsed.port or 3306}"
-    )
+    server = parsed.query.get("unix_socket") or f"{(parsed.host or 'localhost').lower()}:{parsed.port or 3306}"
     return f"{server}/{parsed.database}"
 
 
@@ -146,13 +140,9 @@ class HostConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    meta_url: MysqlUrl = Field(
-        description="MySQL URL of the meta database, shared by all hosts of the cluster"
-    )
+    meta_url: MysqlUrl = Field(description="MySQL URL of the meta database, shared by all hosts of the cluster")
     shards: ShardUrls = Field(description="MySQL URLs of the shards this host serves, by shard id")
-    listen_address: str = Field(
-        default="127.0.0.1", pattern=_ADDRESS_PATTERN, description="address to listen on"
-    )
+    listen_address: str = Field(default="127.0.0.1", pattern=_ADDRESS_PATTERN, description="address to listen on")
     port: Port = Field(default=7600, description="port to listen on; 0 lets the kernel choose")
     host_name: str = Field(
         default_factory=_default_host_name,
@@ -168,12 +158,8 @@ class HostConfig(BaseModel):
         default="127.0.0.1", pattern=_ADDRESS_PATTERN, description="address to serve metrics on"
     )
     metrics_port: Port = Field(default=0, description="port to serve metrics on; 0 serves none")
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="least level to log"
-    )
-    log_format: Literal["json", "console"] = Field(
-        default="json", description="json for machines, console for people"
-    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="least level to log")
+    log_format: Literal["json", "console"] = Field(default="json", description="json for machines, console for people")
     allow_undurable_servers: bool = Field(
         default=False, description="serve shards whose MySQL server can lose answered commits"
     )

@@ -26,9 +26,7 @@ _PORT = click.IntRange(0, 65_535)
 
 
 @click.command()
-@click.option(
-    "--data-dir", type=click.Path(file_okay=False, path_type=Path), default="foqs-data", show_default=True
-)
+@click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path), default="foqs-data", show_default=True)
 @click.option("--port", type=_PORT, default=7600, show_default=True, help="0 lets the system choose.")
 @click.option(
     "--shards",
@@ -52,9 +50,7 @@ def dev(data_dir: Path, port: int, shard_count: int | None, metrics_port: int, l
         leave(Exit.FAILURE)
 
 
-def _prepare(
-    server: LocalServer, port: int, shard_count: int | None, metrics_port: int, log_level: str
-) -> HostConfig:
+def _prepare(server: LocalServer, port: int, shard_count: int | None, metrics_port: int, log_level: str) -> HostConfig:
     """The databases, brought up to date, and the configuration of a host that serves them."""
     count_before = _shard_count(server)
     if shard_count is not None and shard_count < count_before:

@@ -18,6 +18,4 @@ def host(loaded: LoadedConfig) -> None:
     Its databases must be up to date: see `foqs schema apply`.
     """
     config = loaded.config
-    run_until_signal(
-        config, lambda port: note(f"host {config.host_name} serves {config.listen_address}:{port}")
-    )
+    run_until_signal(config, lambda port: note(f"host {config.host_name} serves {config.listen_address}:{port}"))

@@ -26,18 +26,14 @@ def host_command(command: Callable[..., None]) -> Callable[..., None]:
     decorated: Callable[..., None] = run
     for key, field in reversed(HostConfig.model_fields.items()):
         decorated = _option(key, field.annotation, field.description or "")(decorated)
-    config_option = click.option(
-        "--config", metavar="FILE", help=f"TOML file with the same keys.  [{CONFIG_VARIABLE}]"
-    )
+    config_option = click.option("--config", metavar="FILE", help=f"TOML file with the same keys.  [{CONFIG_VARIABLE}]")
     return config_option(decorated)
 
 
 def _option(key: str, kind: object, description: str) -> Callable[..., Any]:
     flag = "--" + key.replace("_", "-")
     if key == "shards":
-        return click.option(
-            "--shard", key, metavar="ID=URL", multiple=True, help=f"{description}; may be repeated"
-        )
+        return click.option("--shard", key, metavar="ID=URL", multiple=True, help=f"{description}; may be repeated")
     if kind is bool:
         return click.option(f"{flag}/--no{flag[1:]}", key, default=None, help=description)
     return click.option(flag, key, metavar="VALUE", help=description)

@@ -82,9 +82,7 @@ def list_(remote: Remote, namespace: str, topic: str, limit: int, page_token: st
 
 def _choice_options(command: Callable[..., None]) -> Callable[..., None]:
     limit = click.IntRange(1, limits.PAGE_ITEMS_MAX)
-    command = click.option("--limit", type=limit, default=1_000, show_default=True, help="Without IDs.")(
-        command
-    )
+    command = click.option("--limit", type=limit, default=1_000, show_default=True, help="Without IDs.")(command)
     return click.argument("ids", nargs=-1, metavar="[ID...]")(command)
 
 

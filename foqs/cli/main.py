@@ -55,9 +55,7 @@ def _report(error: FoqsError) -> None:
         note(f"try again in {error.retry_after_ms} ms, or give --retry-ms")
 
 
-@click.group(
-    cls=FoqsGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
-)
+@click.group(cls=FoqsGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="foqs")
 def cli() -> None:
     """foqs: a durable, multi-tenant distributed priority queue on sharded MySQL.

@@ -19,14 +19,10 @@ def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
         flag = "--" + field.name.replace("_", "-")
         bounds = SETTING_BOUNDS.get(field.name)
         if bounds is None:
-            command = click.option(f"{flag}/--not{flag[1:]}", default=None, help=f"default: {field.default}")(
-                command
-            )
+            command = click.option(f"{flag}/--not{flag[1:]}", default=None, help=f"default: {field.default}")(command)
         else:
             help_text = f"default: {field.default}"
-            command = click.option(flag, type=click.IntRange(*bounds), metavar="NUMBER", help=help_text)(
-                command
-            )
+            command = click.option(flag, type=click.IntRange(*bounds), metavar="NUMBER", help=help_text)(command)
     return command
 
 

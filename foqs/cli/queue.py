@@ -24,9 +24,7 @@ _LINES_PER_BATCH = 100
 _ITEM_OPTIONS = (
     click.option("--priority", type=int, default=0, show_default=True, help="Smaller is more urgent."),
     click.option("--delay-ms", type=int, metavar="MS", help="Not delivered before this time from now."),
-    click.option(
-        "--deliver-after-ms", type=int, metavar="MS", help="Not delivered before this time since 1970."
-    ),
+    click.option("--deliver-after-ms", type=int, metavar="MS", help="Not delivered before this time since 1970."),
     click.option("--ttl-ms", type=int, metavar="MS", help="Dropped this long after it may be delivered."),
     click.option("--lease-ms", type=int, metavar="MS", help="Lease of its deliveries."),
     click.option("--metadata", help="Small text beside the payload."),
@@ -71,9 +69,7 @@ def topics(remote: Remote, namespace: str, prefix: str) -> None:
 @click.option("--lines", is_flag=True, help="Every line of stdin is an item. JSON: a line for each.")
 @_item_options
 @remote_command
-def enqueue(
-    remote: Remote, namespace: str, topic: str, payload: str, lines: bool, **item_options: Any
-) -> None:
+def enqueue(remote: Remote, namespace: str, topic: str, payload: str, lines: bool, **item_options: Any) -> None:
     """Store an item with PAYLOAD, or with what comes from stdin (-), and print its id.
 
     The item is on disk when the id is printed. With exit code 5 it may or may not exist.
@@ -94,9 +90,7 @@ def enqueue(
     remote.output.line(result.ids[0])
 
 
-def _new_item(
-    topic: str, payload: bytes, *, metadata: str | None, at_most_once: bool, **fields: Any
-) -> NewItem:
+def _new_item(topic: str, payload: bytes, *, metadata: str | None, at_most_once: bool, **fields: Any) -> NewItem:
     return NewItem(
         topic,
         payload,
@@ -139,9 +133,7 @@ def _lines_of(stream: BinaryIO) -> Iterator[bytes]:
     while line := stream.readline(limits.PAYLOAD_BYTES_MAX + 2):
         body = line.removesuffix(b"\n")
         if len(body) > limits.PAYLOAD_BYTES_MAX:
-            raise TooLargeError(
-                f"a line of stdin is over {limits.PAYLOAD_BYTES_MAX} bytes, the largest payload"
-            )
+            raise TooLargeError(f"a line of stdin is over {limits.PAYLOAD_BYTES_MAX} bytes, the largest payload")
         yield body
 
 
@@ -150,9 +142,7 @@ def _lines_of(stream: BinaryIO) -> Iterator[bytes]:
 @click.argument("topic")
 @click.option("--count", type=click.IntRange(1, limits.DEQUEUE_ITEMS_MAX), default=1, show_default=True)
 @click.option("--wait-ms", type=click.IntRange(0, limits.WAIT_MS_MAX), default=0, help="Wait for an item.")
-@click.option(
-    "--lease-ms", type=click.IntRange(limits.LEASE_MS_MIN, limits.LEASE_MS_MAX), help="Keep them so long."
-)
+@click.option("--lease-ms", type=click.IntRange(limits.LEASE_MS_MIN, limits.LEASE_MS_MAX), help="Keep them so long.")
 @click.option("--ack/--no-ack", default=False, help="Delete the items once they are printed.")
 @remote_command
 def dequeue(
@@ -199,9 +189,7 @@ def ack(remote: Remote, namespace: str, receipts: tuple[str, ...]) -> None:
 @click.command()
 @click.argument("namespace")
 @click.argument("receipts", nargs=-1, required=True, metavar="RECEIPT...")
-@click.option(
-    "--delay-ms", type=click.IntRange(0, limits.DELAY_MS_MAX), default=0, help="Ready again after this."
-)
+@click.option("--delay-ms", type=click.IntRange(0, limits.DELAY_MS_MAX), default=0, help="Ready again after this.")
 @click.option("--release", is_flag=True, help="Given back, not failed: does not count as an attempt.")
 @click.option("--dead-letter", is_flag=True, help="Straight to the dead letters.")
 @remote_command

@@ -65,9 +65,7 @@ def confirmed(command: Callable[..., None]) -> Callable[..., None]:
     def run(remote: Remote, *, yes: bool, **arguments: Any) -> None:
         if not yes:
             named = ", ".join(str(value) for value in arguments.values() if isinstance(value, str))
-            click.confirm(
-                f"{click.get_current_context().command_path} {named}: really?", abort=True, err=True
-            )
+            click.confirm(f"{click.get_current_context().command_path} {named}: really?", abort=True, err=True)
         command(remote, **arguments)
 
     return run

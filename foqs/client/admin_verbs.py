@@ -45,9 +45,7 @@ def get_namespace(terms: Terms, name: str) -> Flow[Namespace]:
 
 
 def namespace_page(terms: Terms, prefix: str, page_token: str) -> Flow[NamespacePage]:
-    request = wire.structs.ListNamespacesRequest(
-        prefix=prefix, limit=limits.PAGE_ITEMS_MAX, page_token=page_token
-    )
+    request = wire.structs.ListNamespacesRequest(prefix=prefix, limit=limits.PAGE_ITEMS_MAX, page_token=page_token)
     response = yield from call_flow(terms, Call("listNamespaces", request, Repeat.ALWAYS))
     return NamespacePage([_namespace(n) for n in response.namespaces or ()], response.next_page_token or "")
 
@@ -58,15 +56,11 @@ def delete_namespace(terms: Terms, name: str) -> Flow[None]:
 
 
 def peek_items(terms: Terms, namespace: str, topic: str, limit: int, page_token: str) -> Flow[StoredItemPage]:
-    request = wire.structs.PeekItemsRequest(
-        namespace_name=namespace, topic=topic, limit=limit, page_token=page_token
-    )
+    request = wire.structs.PeekItemsRequest(namespace_name=namespace, topic=topic, limit=limit, page_token=page_token)
     return _stored_items_call(terms, Call("peekItems", request, Repeat.ALWAYS))
 
 
-def list_dead_letters(
-    terms: Terms, namespace: str, topic: str, limit: int, page_token: str
-) -> Flow[StoredItemPage]:
+def list_dead_letters(terms: Terms, namespace: str, topic: str, limit: int, page_token: str) -> Flow[StoredItemPage]:
     request = wire.structs.ListDeadLettersRequest(
         namespace_name=namespace, topic=topic, limit=limit, page_token=page_token
     )
@@ -111,12 +105,9 @@ def host_status(terms: Terms) -> Flow[HostStatus]:
     call = Call("getHostStatus", wire.structs.HostStatusRequest(), Repeat.ALWAYS)
     response = yield from call_flow(terms, call)
     shards = [
-        ShardStatus(s.shard_id, s.state, s.epoch, s.items, s.open_leases, s.detail or "")
-        for s in response.shards or ()
+        ShardStatus(s.shard_id, s.state, s.epoch, s.items, s.open_leases, s.detail or "") for s in response.shards or ()
     ]
-    return HostStatus(
-        response.host, response.version, response.started_at_ms, shards, bool(response.draining)
-    )
+    return HostStatus(response.host, response.version, response.started_at_ms, shards, bool(response.draining))
 
 
 def _dead_letters_call(
@@ -146,9 +137,7 @@ def _ids(ids: str | Iterable[str]) -> list[str]:
 def _wire_settings(settings: Mapping[str, Any]) -> Any:
     unknown = sorted(set(settings).difference(_SETTINGS))
     if unknown:
-        raise InvalidArgumentError(
-            f"no such namespace setting: {', '.join(unknown)}; there are {', '.join(_SETTINGS)}"
-        )
+        raise InvalidArgumentError(f"no such namespace setting: {', '.join(unknown)}; there are {', '.join(_SETTINGS)}")
     return wire.structs.NamespaceSettings(**settings)
 
 

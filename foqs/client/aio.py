@@ -106,9 +106,7 @@ class AsyncClient(_AsyncShell):
         retry_unknown: bool = False,
     ) -> str:
         """Store one item, return its id, see `Client.enqueue`. Enqueues of tasks that meet share a call."""
-        item = NewItem(
-            topic, payload, priority, deliver_after_ms, delay_ms, ttl_ms, lease_ms, metadata, delivery
-        )
+        item = NewItem(topic, payload, priority, deliver_after_ms, delay_ms, ttl_ms, lease_ms, metadata, delivery)
         check_new_item(item)
         return await self._gatherer.enqueue((namespace, retry_unknown), item)
 
@@ -180,9 +178,7 @@ class AsyncClient(_AsyncShell):
         """Iterate over deliveries as they come, with acks sent in the background. See `AsyncConsumer`."""
         from foqs.client.aio_consumer import AsyncConsumer
 
-        return AsyncConsumer(
-            self, namespace, topics, batch_count=batch_count, lease_ms=lease_ms, wait_ms=wait_ms
-        )
+        return AsyncConsumer(self, namespace, topics, batch_count=batch_count, lease_ms=lease_ms, wait_ms=wait_ms)
 
     async def close(self) -> None:
         """Close every connection: calls in flight fail, later ones raise ClientClosedError. Repeatable."""
@@ -225,9 +221,7 @@ class AsyncAdminClient(_AsyncShell):
         """Delete an empty namespace."""
         await self._run(admin_verbs.delete_namespace(self._terms, name))
 
-    async def peek_items(
-        self, namespace: str, topic: str, limit: int = 100, page_token: str = ""
-    ) -> StoredItemPage:
+    async def peek_items(self, namespace: str, topic: str, limit: int = 100, page_token: str = "") -> StoredItemPage:
         """One page of a topic's ready items, most urgent first. Leases nothing."""
         return await self._run(admin_verbs.peek_items(self._terms, namespace, topic, limit, page_token))
 
@@ -243,9 +237,7 @@ class AsyncAdminClient(_AsyncShell):
         self, namespace: str, topic: str, limit: int = 100, page_token: str = ""
     ) -> StoredItemPage:
         """One page of a topic's dead letters, oldest first."""
-        return await self._run(
-            admin_verbs.list_dead_letters(self._terms, namespace, topic, limit, page_token)
-        )
+        return await self._run(admin_verbs.list_dead_letters(self._terms, namespace, topic, limit, page_token))
 
     async def redrive_dead_letters(
         self, namespace: str, topic: str, ids: Iterable[str] | None = None, limit: int = 1_000

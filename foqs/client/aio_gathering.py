@@ -59,9 +59,7 @@ class TaskGatherer:
             batch = self._gatherer.take(lane)
             outcome: EnqueueResult | BaseException
             try:
-                outcome = (
-                    await self._run_batch(lane, [ticket.item for ticket in batch]) if batch else _NOTHING
-                )
+                outcome = await self._run_batch(lane, [ticket.item for ticket in batch]) if batch else _NOTHING
             except Exception as error:
                 outcome = error
             except BaseException as error:

@@ -60,9 +60,7 @@ class AsyncWorker:
         self._settler.start()
         keeper = TaskLeaseKeeper(self._client, self._namespace, self._settings.lease_ms)
         fetcher = self._task("fetch", self._fetch(keeper))
-        handlers = [
-            self._task(f"handler-{n}", self._handle(keeper)) for n in range(self._settings.concurrency)
-        ]
+        handlers = [self._task(f"handler-{n}", self._handle(keeper)) for n in range(self._settings.concurrency)]
         stopped = self._task("stop", self._stopped.wait())
         try:
             with _signals(self.stop):

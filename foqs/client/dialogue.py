@@ -42,9 +42,7 @@ class Dialogue:
         try:
             return seqid, self._codec.encode_call(call.method, call.request, seqid)
         except TDecodeException as error:
-            raise InvalidArgumentError(
-                f"{call.method}: an argument has a wrong type or range: {error}"
-            ) from error
+            raise InvalidArgumentError(f"{call.method}: an argument has a wrong type or range: {error}") from error
 
     def reply_in(self, message: bytes) -> wire.Reply:
         try:

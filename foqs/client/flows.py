@@ -148,9 +148,7 @@ class _Batch:
             self._give_up(again)
         else:
             self.places = sorted(again)
-            self._uncertain.update(
-                place for place, error in again.items() if isinstance(error, OutcomeUnknownError)
-            )
+            self._uncertain.update(place for place, error in again.items() if isinstance(error, OutcomeUnknownError))
         return pause_ms
 
     def _give_up(self, errors: PositionErrors) -> None:

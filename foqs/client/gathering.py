@@ -64,16 +64,11 @@ class Gatherer:
         """Raises TooLargeError for an item that no frame holds."""
         size = item_bytes(item)
         if size > ENQUEUE_BYTES_MAX:
-            raise TooLargeError(
-                f"an item of {size} bytes does not fit into a frame ({ENQUEUE_BYTES_MAX} bytes)"
-            )
+            raise TooLargeError(f"an item of {size} bytes does not fit into a frame ({ENQUEUE_BYTES_MAX} bytes)")
         return Ticket(item, size)
 
     def has_room(self, ticket: Ticket) -> bool:
-        return (
-            self._waiting_count < WAITING_ITEMS_MAX
-            and self._waiting_bytes + ticket.bytes <= WAITING_BYTES_MAX
-        )
+        return self._waiting_count < WAITING_ITEMS_MAX and self._waiting_bytes + ticket.bytes <= WAITING_BYTES_MAX
 
     def add(self, lane: Lane, ticket: Ticket) -> bool:
         """True: no call of the lane is in flight, so the caller must run the next ones, from `take` on."""
@@ -90,9 +85,7 @@ class Gatherer:
         waiting = self._lanes[lane].waiting
         batch: list[Ticket] = []
         batch_bytes = 0
-        while (
-            waiting and len(batch) < self._items_max and batch_bytes + waiting[0].bytes <= ENQUEUE_BYTES_MAX
-        ):
+        while waiting and len(batch) < self._items_max and batch_bytes + waiting[0].bytes <= ENQUEUE_BYTES_MAX:
             ticket = waiting.popleft()
             ticket.taken = True
             batch_bytes += ticket.bytes
@@ -140,8 +133,6 @@ def deliver(batch: Sequence[Ticket], outcome: EnqueueResult | BaseException) -> 
         elif isinstance(outcome, ClientClosedError):
             ticket.error = ClientClosedError(*outcome.args)
         else:
-            ticket.error = OutcomeUnknownError(
-                f"the call that carried this item was interrupted: {outcome!r}"
-            )
+            ticket.error = OutcomeUnknownError(f"the call that carried this item was interrupted: {outcome!r}")
             ticket.error.__cause__ = outcome
         ticket.done = True

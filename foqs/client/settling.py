@@ -141,9 +141,7 @@ class Settlements:
         self._in_flight_count = len(batch.acks) + len(batch.nacks)
         return batch
 
-    def settled(
-        self, batch: SettleBatch, acks: PositionErrors | Exception, nacks: PositionErrors | Exception
-    ) -> None:
+    def settled(self, batch: SettleBatch, acks: PositionErrors | Exception, nacks: PositionErrors | Exception) -> None:
         """Enter what the two calls of the batch came to."""
         self._in_flight_count = 0
         for position, item in enumerate(batch.acks):

@@ -122,15 +122,11 @@ class Client(_BlockingShell):
         Raises the item's error: InvalidArgumentError, TooLargeError, RateLimitedError, OutcomeUnknownError,
         ...; OverloadedError also when too many enqueues wait in this client.
         """
-        item = NewItem(
-            topic, payload, priority, deliver_after_ms, delay_ms, ttl_ms, lease_ms, metadata, delivery
-        )
+        item = NewItem(topic, payload, priority, deliver_after_ms, delay_ms, ttl_ms, lease_ms, metadata, delivery)
         check_new_item(item)
         return self._gatherer.enqueue((namespace, retry_unknown), item)
 
-    def enqueue_many(
-        self, namespace: str, items: Iterable[NewItem], *, retry_unknown: bool = False
-    ) -> EnqueueResult:
+    def enqueue_many(self, namespace: str, items: Iterable[NewItem], *, retry_unknown: bool = False) -> EnqueueResult:
         """Store many items, in as many calls as the limits of batch and frame ask for; `items` may be lazy.
 
         The result has an id for each position, "" where the item failed, and the errors by position. Raises
@@ -138,9 +134,7 @@ class Client(_BlockingShell):
         behind it (of a sequence; a lazy iterable is not read on) a NotSentError.
         retry_unknown: repeat after an unknown outcome too; items may then exist twice.
         """
-        return self._run(
-            verbs.enqueue_many(self._terms, namespace, items, self.options.batch_items_max, retry_unknown)
-        )
+        return self._run(verbs.enqueue_many(self._terms, namespace, items, self.options.batch_items_max, retry_unknown))
 
     def dequeue(
         self,
@@ -257,9 +251,7 @@ class AdminClient(_BlockingShell):
         """Delete an empty namespace; refused while it holds items."""
         self._run(admin_verbs.delete_namespace(self._terms, name))
 
-    def peek_items(
-        self, namespace: str, topic: str, limit: int = 100, page_token: str = ""
-    ) -> StoredItemPage:
+    def peek_items(self, namespace: str, topic: str, limit: int = 100, page_token: str = "") -> StoredItemPage:
         """One page of a topic's ready and leased items, most urgent first. Leases nothing."""
         return self._run(admin_verbs.peek_items(self._terms, namespace, topic, limit, page_token))
 
@@ -271,9 +263,7 @@ class AdminClient(_BlockingShell):
         """Delete items in whatever state; errors by position. A holder's later ack gets NotFoundError."""
         return self._run(admin_verbs.delete_items(self._terms, namespace, ids))
 
-    def list_dead_letters(
-        self, namespace: str, topic: str, limit: int = 100, page_token: str = ""
-    ) -> StoredItemPage:
+    def list_dead_letters(self, namespace: str, topic: str, limit: int = 100, page_token: str = "") -> StoredItemPage:
         """One page of a topic's dead letters, oldest first."""
         return self._run(admin_verbs.list_dead_letters(self._terms, namespace, topic, limit, page_token))
 

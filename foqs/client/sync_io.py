@@ -68,9 +68,7 @@ class Connection:
         except TimeoutError as error:
             raise OutcomeUnknownError(f"{call.method}: no answer in time") from error
         except OSError as error:
-            raise OutcomeUnknownError(
-                f"{call.method}: the connection broke before the answer: {error}"
-            ) from error
+            raise OutcomeUnknownError(f"{call.method}: the connection broke before the answer: {error}") from error
         except BrokenDialogueError as error:
             raise OutcomeUnknownError(f"{call.method}: {error}") from error
         if reply.seqid != seqid:

@@ -47,9 +47,7 @@ def enqueue_many(
     return result
 
 
-def _refuse_rest(
-    result: EnqueueResult, failed_count: int, error: FoqsError, items: Iterable[NewItem]
-) -> None:
+def _refuse_rest(result: EnqueueResult, failed_count: int, error: FoqsError, items: Iterable[NewItem]) -> None:
     """`error` at the positions of the failed batch; those behind it, if countable, were not sent."""
     offset = len(result.ids)
     result.errors.update(dict.fromkeys(range(offset, offset + failed_count), error))
@@ -59,9 +57,7 @@ def _refuse_rest(
     result.ids += [""] * (total - offset)
 
 
-def enqueue_batch(
-    terms: Terms, namespace: str, items: Sequence[NewItem], repeat: Repeat
-) -> Flow[EnqueueResult]:
+def enqueue_batch(terms: Terms, namespace: str, items: Sequence[NewItem], repeat: Repeat) -> Flow[EnqueueResult]:
     """One call of at most a batch, repeated for the positions that may be."""
     ids = [""] * len(items)
 
@@ -146,9 +142,7 @@ def nack(
         request = wire.structs.NackRequest(namespace_name=namespace, nacks=pending)
         return Call("nack", request, Repeat.UNLESS_UNKNOWN)
 
-    entries = (
-        [as_nack(nacks)] if isinstance(nacks, str | Item | Nack) else [as_nack(entry) for entry in nacks]
-    )
+    entries = [as_nack(nacks)] if isinstance(nacks, str | Item | Nack) else [as_nack(entry) for entry in nacks]
     return _settle(terms, entries, make_call, is_single(nacks))
 
 
@@ -158,9 +152,7 @@ def topic_page(terms: Terms, namespace: str, prefix: str, page_token: str) -> Fl
     )
     response = yield from call_flow(terms, Call("getActiveTopics", request, Repeat.ALWAYS))
     stats = [
-        TopicStats(
-            t.topic, t.ready, t.delayed, t.leased, t.dead, t.most_urgent_priority, t.oldest_ready_at_ms
-        )
+        TopicStats(t.topic, t.ready, t.delayed, t.leased, t.dead, t.most_urgent_priority, t.oldest_ready_at_ms)
         for t in response.topics or ()
     ]
     return TopicPage(stats, response.next_page_token or "")

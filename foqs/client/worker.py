@@ -70,8 +70,7 @@ class Worker:
             keeper = ThreadLeaseKeeper(self._client, self._namespace, self._settings.lease_ms)
             fetcher = self._thread("fetch", self._fetch, keeper)
             handlers = [
-                self._thread(f"handler-{number}", self._handle, keeper)
-                for number in range(self._settings.concurrency)
+                self._thread(f"handler-{number}", self._handle, keeper) for number in range(self._settings.concurrency)
             ]
             try:
                 failure = self._control.get()

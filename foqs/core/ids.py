@@ -37,7 +37,5 @@ def parse(text: object) -> tuple[int, int, int]:
         if written != text or not 0 <= parsed[0] < 1 << 16 or not 0 < parsed[1] < 1 << 64 or parsed[2] < 0:
             raise ValueError
     except ValueError:
-        raise InvalidArgumentError(
-            f"{text!r:.80} is neither an item id nor a receipt of this service"
-        ) from None
+        raise InvalidArgumentError(f"{text!r:.80} is neither an item id nor a receipt of this service") from None
     return parsed

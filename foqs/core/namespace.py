@@ -77,13 +77,9 @@ def with_changes(settings: NamespaceSettings, changes: object | None) -> Namespa
     if not problems:
         changed = replace(settings, **given)
         if changed.lease_ms_default > changed.lease_ms_max:
-            problems.append(
-                f"lease_ms_default {changed.lease_ms_default} is over lease_ms_max {changed.lease_ms_max}"
-            )
+            problems.append(f"lease_ms_default {changed.lease_ms_default} is over lease_ms_max {changed.lease_ms_max}")
         if changed.ttl_ms_default > changed.ttl_ms_max:
-            problems.append(
-                f"ttl_ms_default {changed.ttl_ms_default} is over ttl_ms_max {changed.ttl_ms_max}"
-            )
+            problems.append(f"ttl_ms_default {changed.ttl_ms_default} is over ttl_ms_max {changed.ttl_ms_max}")
     if problems:
         raise InvalidArgumentError("namespace settings: " + "; ".join(problems))
     return changed

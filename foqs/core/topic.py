@@ -52,7 +52,7 @@ class ShardTopic:
     def first_place(self) -> int:
         """The most urgent item that is ready and not yet in anybody's hands; the last place when there is none."""
         head = self.window.head
-        return min(head, min(self.claiming)) if self.claiming else head
+        return min(head, *self.claiming) if self.claiming else head
 
     def __repr__(self) -> str:
         return f"ShardTopic({self.shard_id}, {self.name!r})"

@@ -59,9 +59,7 @@ class Admin:
     async def list_namespaces(self, prefix: str, limit: int, page_token: str) -> NamespacePage:
         arguments.check_range("limit", limit, 1, limits.PAGE_ITEMS_MAX)
         found = await self._namespaces.on_meta(lambda meta: meta.list_namespaces())
-        found = sorted(
-            (n for n in found if n.name.startswith(prefix) and n.name > page_token), key=lambda n: n.name
-        )
+        found = sorted((n for n in found if n.name.startswith(prefix) and n.name > page_token), key=lambda n: n.name)
         return NamespacePage(found[:limit], found[limit - 1].name if len(found) > limit else "")
 
     async def delete_namespace(self, name: str) -> None:
@@ -72,15 +70,11 @@ class Admin:
             for part in queue.parts.values()
         )
         if held:
-            raise InvalidArgumentError(
-                f"namespace {name!r} still holds {held} items: consume or delete them first"
-            )
+            raise InvalidArgumentError(f"namespace {name!r} still holds {held} items: consume or delete them first")
         await self._namespaces.on_meta(lambda meta: meta.delete_namespace(name))
         await self._namespaces.refresh()
 
-    async def peek_items(
-        self, namespace_name: str, topic: str, limit: int, page_token: str
-    ) -> StoredItemPage:
+    async def peek_items(self, namespace_name: str, topic: str, limit: int, page_token: str) -> StoredItemPage:
         raise _not_yet("peekItems")
 
     async def get_item(self, namespace_name: str, item_id: str) -> StoredItem:
@@ -89,9 +83,7 @@ class Admin:
     async def delete_items(self, namespace_name: str, item_ids: Sequence[str]) -> PositionErrors:
         raise _not_yet("deleteItems")
 
-    async def list_dead_letters(
-        self, namespace_name: str, topic: str, limit: int, page_token: str
-    ) -> StoredItemPage:
+    async def list_dead_letters(self, namespace_name: str, topic: str, limit: int, page_token: str) -> StoredItemPage:
         raise _not_yet("listDeadLetters")
 
     async def redrive_dead_letters(
@@ -112,9 +104,7 @@ class Admin:
                 shards.append(ShardStatus(shard_id, "lost", 0, 0, 0, runner.detail))
             else:
                 leases = len(shard.leases)
-                shards.append(
-                    ShardStatus(shard_id, "owned", shard.epoch, shard.rows_count(), leases, runner.detail)
-                )
+                shards.append(ShardStatus(shard_id, "owned", shard.epoch, shard.rows_count(), leases, runner.detail))
         return HostStatus(self._host_name, version("foqs"), self._started_at_ms, shards, draining=False)
 
 

@@ -35,9 +35,7 @@ def check_batch(name: str, count: int, most: int) -> None:
 
 def check_metadata(metadata: bytes, settings: NamespaceSettings) -> None:
     if len(metadata) > settings.metadata_bytes_max:
-        raise TooLargeError(
-            f"metadata of {len(metadata)} bytes is over the limit of {settings.metadata_bytes_max}"
-        )
+        raise TooLargeError(f"metadata of {len(metadata)} bytes is over the limit of {settings.metadata_bytes_max}")
 
 
 def check_new_item(item: NewItem, settings: NamespaceSettings) -> None:
@@ -47,16 +45,12 @@ def check_new_item(item: NewItem, settings: NamespaceSettings) -> None:
     if not isinstance(payload, bytes):
         raise InvalidArgumentError("payload is missing")
     if len(payload) > settings.payload_bytes_max:
-        raise TooLargeError(
-            f"payload of {len(payload)} bytes is over the limit of {settings.payload_bytes_max}"
-        )
+        raise TooLargeError(f"payload of {len(payload)} bytes is over the limit of {settings.payload_bytes_max}")
     if metadata is not None:
         check_metadata(metadata, settings)
     check_range("priority", item.priority, -(1 << 31), (1 << 31) - 1)
     if item.delivery is not None and item.delivery not in tuple(DeliveryPolicy):
-        raise InvalidArgumentError(
-            f"delivery {item.delivery!r} is not one of AT_LEAST_ONCE (0), AT_MOST_ONCE (1)"
-        )
+        raise InvalidArgumentError(f"delivery {item.delivery!r} is not one of AT_LEAST_ONCE (0), AT_MOST_ONCE (1)")
     if item.dedup_id is not None:
         raise InvalidArgumentError("dedup_id is not supported yet: leave it out")
     if item.ordering_key is not None:

@@ -40,9 +40,7 @@ NamespaceOf = Callable[[str], Awaitable[Namespace]]
 class Queue:
     """Implements foqs.core.calls.QueueCalls."""
 
-    def __init__(
-        self, runners: Mapping[int, ShardRunner], dispatcher: Dispatcher, namespace_of: NamespaceOf
-    ) -> None:
+    def __init__(self, runners: Mapping[int, ShardRunner], dispatcher: Dispatcher, namespace_of: NamespaceOf) -> None:
         self._runners = runners
         self._dispatcher = dispatcher
         self._namespace_of = namespace_of
@@ -131,9 +129,7 @@ class Queue:
 
         return await self._on_leases(namespace, [nack.receipt for nack in nacks], settle)
 
-    async def extend_lease(
-        self, namespace_name: str, receipts: Sequence[str], lease_ms: int
-    ) -> PositionErrors:
+    async def extend_lease(self, namespace_name: str, receipts: Sequence[str], lease_ms: int) -> PositionErrors:
         namespace = await self._namespace_of(namespace_name)
         arguments.check_batch("receipts", len(receipts), limits.BATCH_ITEMS_MAX)
         arguments.check_range("lease_ms", lease_ms, limits.LEASE_MS_MIN, namespace.settings.lease_ms_max)
@@ -143,9 +139,7 @@ class Queue:
 
         return await self._on_leases(namespace, receipts, extend)
 
-    async def get_active_topics(
-        self, namespace_name: str, prefix: str, limit: int, page_token: str
-    ) -> TopicPage:
+    async def get_active_topics(self, namespace_name: str, prefix: str, limit: int, page_token: str) -> TopicPage:
         namespace = await self._namespace_of(namespace_name)
         arguments.check_range("limit", limit, 1, limits.PAGE_ITEMS_MAX)
         queues = sorted(
@@ -189,9 +183,7 @@ class Queue:
                 errors[position] = error
                 continue
             key = shard.next_key()
-            item = Item(
-                key, topic, new.priority, due_at, order.place(new.priority, due_at, key, shard.shard_id)
-            )
+            item = Item(key, topic, new.priority, due_at, order.place(new.priority, due_at, key, shard.shard_id))
             item.phase = Phase.INSERTING
             item.enqueued_at = now_ms
             item.expires_at = due_at + (new.ttl_ms or namespace.settings.ttl_ms_default)
@@ -287,7 +279,12 @@ class Queue:
         """Do `act` on every receipt's leased item; return when all of it is durable or has failed."""
         errors: PositionErrors = {}
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        ticket = Ticket(lambda _: done.done() or done.set_result(None))
+
+        def on_done(_: Ticket) -> None:
+            if not done.done():
+                done.set_result(None)
+
+        ticket = Ticket(on_done)
         ticket.open_count = 1
         for position, receipt in enumerate(receipts):
             try:

@@ -46,9 +46,7 @@ class Store(Protocol):
 class ShardRunner(Service):
     """`state` is None while the shard is not owned."""
 
-    def __init__(
-        self, shard_id: int, store: Store, listener: ShardListener, on_lost: Callable[[int], None]
-    ) -> None:
+    def __init__(self, shard_id: int, store: Store, listener: ShardListener, on_lost: Callable[[int], None]) -> None:
         super().__init__(f"shard-{shard_id}")
         self.shard_id = shard_id
         self.shard: ShardState | None = None

@@ -135,9 +135,7 @@ class ShardState:
         topic = self.topics.get((namespace, name))
         if topic is None:
             if len(self.topics) >= limits.TOPICS_PER_SHARD_MAX:
-                raise OverloadedError(
-                    f"shard {self.shard_id} has {len(self.topics)} topics, which is its limit"
-                )
+                raise OverloadedError(f"shard {self.shard_id} has {len(self.topics)} topics, which is its limit")
             self._topic_number_last += 1
             topic = ShardTopic(self.shard_id, self._topic_number_last, namespace, name, stored=False)
             self._remember_topic(topic)
@@ -248,12 +246,7 @@ class ShardState:
         self._take_extensions(flight, now_ms)
         self._take_wakes(flight, now_ms)
         if not (
-            flight.refilled
-            or flight.enqueues
-            or flight.claimed
-            or flight.settled
-            or flight.extended
-            or flight.woken
+            flight.refilled or flight.enqueues or flight.claimed or flight.settled or flight.extended or flight.woken
         ):
             return None
         transaction = flight.transaction
@@ -269,9 +262,7 @@ class ShardState:
         if self._timers.wants_refill:
             self._timers.refilling = True
             flight.refilled.append((self._timers, None))
-            flight.transaction.refills.append(
-                Refill(TIMER_LANE, self._timers.edge, limits.WINDOW_REFILL_ITEMS)
-            )
+            flight.transaction.refills.append(Refill(TIMER_LANE, self._timers.edge, limits.WINDOW_REFILL_ITEMS))
         while self._refills and len(flight.refilled) < limits.TRANSACTION_REFILLS_MAX:
             number, topic = self._refills.popitem()
             topic.window.refilling = True
@@ -339,9 +330,7 @@ class ShardState:
             extension = self._extensions.popleft()
             item = extension.item
             if item.phase is not Phase.LEASED:
-                extension.ticket.errors[extension.position] = StaleLeaseError(
-                    "the lease ended before its extension"
-                )
+                extension.ticket.errors[extension.position] = StaleLeaseError("the lease ended before its extension")
                 extension.ticket.settle()
                 continue
             self._wheel.remove(item.key, item.lease_due_at)
@@ -427,13 +416,12 @@ class ShardState:
         flight, self.flight = self.flight, None
         enqueues = list(self._enqueues) + (flight.enqueues if flight else [])
         settlements = list(self._settlements) + (flight.settled if flight else [])
-        extensions = list(self._extensions) + (
-            [extension for extension, _ in flight.extended] if flight else []
-        )
+        extensions = list(self._extensions) + ([extension for extension, _ in flight.extended] if flight else [])
         for _, ticket in enqueues:
             ticket.failure = failure
             ticket.settle()
-        for pending in (*settlements, *extensions):
+        waiting: list[Settlement | Extension] = [*settlements, *extensions]
+        for pending in waiting:
             if pending.ticket is not None:
                 pending.ticket.errors[pending.position] = failure
                 pending.ticket.settle()

@@ -39,9 +39,7 @@ def durability_problems(values: dict[str, str]) -> list[str]:
     problems = []
     flush = values.get("innodb_flush_log_at_trx_commit")
     if flush != "1":
-        problems.append(
-            f"innodb_flush_log_at_trx_commit is {flush}: set it to 1, or answered commits can be lost"
-        )
+        problems.append(f"innodb_flush_log_at_trx_commit is {flush}: set it to 1, or answered commits can be lost")
     if values.get("log_bin") in ("ON", "1") and values.get("sync_binlog") != "1":
         problems.append(f"sync_binlog is {values.get('sync_binlog')} with a binary log: set it to 1")
     doublewrite = values.get("innodb_doublewrite")

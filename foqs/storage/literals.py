@@ -50,4 +50,4 @@ def id_chunks(keys: Sequence[int]) -> Iterator[tuple[str, int]]:
     ordered = sorted(keys)
     for start in range(0, len(ordered), limits.STATEMENT_IDS_MAX):
         part = ordered[start : start + limits.STATEMENT_IDS_MAX]
-        yield ",".join(["%d" % key for key in part]), len(part)
+        yield ",".join([f"{key:d}" for key in part]), len(part)

@@ -76,16 +76,12 @@ def find_server_binary(path: str | os.PathLike[str] | None = None) -> ServerBina
         places = os.pathsep.join([os.environ.get("PATH", os.defpath), *_BINARY_DIRECTORIES])
         found = next((at for name in _BINARY_NAMES if (at := shutil.which(name, path=places))), None)
         if found is None:
-            raise LocalServerError(
-                f"no mariadbd or mysqld on PATH or in {_BINARY_DIRECTORIES}: {INSTALL_HINT}"
-            )
+            raise LocalServerError(f"no mariadbd or mysqld on PATH or in {_BINARY_DIRECTORIES}: {INSTALL_HINT}")
     asked = subprocess.run(
         [found, "--no-defaults", "--version"], capture_output=True, text=True, timeout=30, check=False
     )
     if asked.returncode != 0 or "Ver " not in asked.stdout:
-        raise LocalServerError(
-            f"{found} --version failed ({asked.returncode}): {asked.stderr.strip()[-500:]}"
-        )
+        raise LocalServerError(f"{found} --version failed ({asked.returncode}): {asked.stderr.strip()[-500:]}")
     return ServerBinary(Path(found), asked.stdout.strip())
 
 
@@ -133,9 +129,7 @@ class LocalServer:
 
     def url(self, database: str = "") -> str:
         """The SQLAlchemy URL of a database of this server."""
-        return (
-            f"mysql+pymysql://root@localhost/{database}?unix_socket={quote(str(self.socket_path), safe='/')}"
-        )
+        return f"mysql+pymysql://root@localhost/{database}?unix_socket={quote(str(self.socket_path), safe='/')}"
 
     def connect(self, database: str | None = None, **arguments: Any) -> pymysql.Connection[Any]:
         """A raw autocommit session; `arguments` go to pymysql.connect."""
@@ -159,9 +153,7 @@ class LocalServer:
         when the server ends or does not answer within 60 s.
         """
         if self._process is not None:
-            raise LocalServerError(
-                f"the server in {self.data_dir} is started already (pid {self._process.pid})"
-            )
+            raise LocalServerError(f"the server in {self.data_dir} is started already (pid {self._process.pid})")
         self.data_dir.mkdir(parents=True, exist_ok=True)
         self._lock()
         try:
@@ -338,9 +330,7 @@ class LocalServer:
         deadline = time.monotonic() + _START_MS_MAX / 1000
         while True:
             if process.poll() is not None:
-                raise LocalServerError(
-                    f"{self.binary.path} ended with {process.returncode}:\n{self._log_tail()}"
-                )
+                raise LocalServerError(f"{self.binary.path} ended with {process.returncode}:\n{self._log_tail()}")
             try:
                 self.connect().close()
             except pymysql.err.OperationalError as error:

@@ -68,9 +68,7 @@ HOST = Table(
 _SERVER_NOW_MS = literal_column("CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)", BigInteger)
 """Right only in a session in UTC: elsewhere an hour comes twice a year."""
 _DEADLOCK_TRIES = 5
-_SETTING_TYPES = {
-    field.name: type(getattr(NamespaceSettings(), field.name)) for field in fields(NamespaceSettings)
-}
+_SETTING_TYPES = {field.name: type(getattr(NamespaceSettings(), field.name)) for field in fields(NamespaceSettings)}
 """int, or bool for what the table holds as 0 and 1."""
 
 
@@ -162,9 +160,7 @@ class MetaStore:
             raised = func.greatest(SHARD.c.epoch, at_least) + 1
             connection.execute(statement.on_duplicate_key_update(epoch=raised, **values))
             # The row is locked by the statement before: nobody raised it further.
-            epoch: int = connection.execute(
-                select(SHARD.c.epoch).where(SHARD.c.shard_id == shard_id)
-            ).scalar_one()
+            epoch: int = connection.execute(select(SHARD.c.epoch).where(SHARD.c.shard_id == shard_id)).scalar_one()
             return epoch
 
         return self._retry_deadlocks(take)
@@ -227,9 +223,7 @@ def _columns_of(settings: NamespaceSettings) -> dict[str, int]:
 
 
 def _namespace_of(row: RowMapping) -> Namespace:
-    settings = {
-        field.name: _SETTING_TYPES[field.name](row[field.name]) for field in fields(NamespaceSettings)
-    }
+    settings = {field.name: _SETTING_TYPES[field.name](row[field.name]) for field in fields(NamespaceSettings)}
     return Namespace(row["number"], row["name"].decode(), NamespaceSettings(**settings), row["created_at"])
 
 
@@ -243,8 +237,4 @@ def _cause_of(error: Exception) -> BaseException:
 
 
 def _is_deadlock(error: BaseException | None) -> bool:
-    return (
-        isinstance(error, OperationalError)
-        and error.orig is not None
-        and error.orig.args[0] == ER.LOCK_DEADLOCK
-    )
+    return isinstance(error, OperationalError) and error.orig is not None and error.orig.args[0] == ER.LOCK_DEADLOCK

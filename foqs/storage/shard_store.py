@@ -15,6 +15,7 @@ import pymysql
 from sqlalchemy.engine import make_url
 
 from foqs.core import limits, order
+from foqs.core.item import Item
 from foqs.storage import statements as sql
 from foqs.storage.durability import check_durable
 from foqs.storage.literals import chunks_by_bytes, id_chunks, item_row
@@ -31,7 +32,9 @@ from foqs.storage.transaction import (
 )
 
 _ENTRY = struct.Struct(">QI")
-_LOST_SESSION_CODES = frozenset({0, 1053, 1077, 1078, 1079, 1080, 1152, 1153, 1158, 1159, 1160, 1161, 1927, 2003, 2006, 2013, 2014, 2055})  # fmt: skip
+_LOST_SESSION_CODES = frozenset(
+    {0, 1053, 1077, 1078, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1927, 2003, 2006, 2013, 2014, 2055}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +67,7 @@ def connect(url: str) -> Any:
     )
     with session.cursor() as cursor:
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        cursor.execute(
-            "SET SESSION innodb_lock_wait_timeout = 5, lock_wait_timeout = 5, wait_timeout = 86400"
-        )
+        cursor.execute("SET SESSION innodb_lock_wait_timeout = 5, lock_wait_timeout = 5, wait_timeout = 86400")
     session.commit()
     return session
 
@@ -74,9 +75,7 @@ def connect(url: str) -> Any:
 class ShardStore:
     """Not thread-safe: the shard's writer thread is its only user."""
 
-    def __init__(
-        self, access: ShardAccess, take_epoch: Callable[[int], int], owner_is_dead: Callable[[str], bool]
-    ):
+    def __init__(self, access: ShardAccess, take_epoch: Callable[[int], int], owner_is_dead: Callable[[str], bool]):
         """`take_epoch(at_least)` gives a new epoch from the meta database; `owner_is_dead(owner)` allows the KILL."""
         self._access = access
         self._take_epoch = take_epoch
@@ -96,9 +95,7 @@ class ShardStore:
             taken = cursor.execute(sql.TAKE_WRITER, (self.epoch, self._access.owner, self.epoch))
         self._session.commit()
         if not taken:
-            raise OwnershipLostError(
-                f"shard {self._access.shard_id} was taken by epoch {written[0]} meanwhile"
-            )
+            raise OwnershipLostError(f"shard {self._access.shard_id} was taken by epoch {written[0]} meanwhile")
         return self._read_image()
 
     def reopen(self) -> int:
@@ -175,13 +172,8 @@ class ShardStore:
                 cursor.execute(sql.INSERT_ITEMS.format(values))
         for claim in transaction.claims:
             assert claim.items is not None
-            deliveries = result.fetched
-            entries = [
-                _ENTRY.pack(
-                    item.key, (deliveries[item.key] if item.key in deliveries else item).deliveries + 1
-                )
-                for item in claim.items
-            ]
+            deliveries: dict[int, ItemRow | Item] = dict(result.fetched)
+            entries = [_ENTRY.pack(item.key, deliveries.get(item.key, item).deliveries + 1) for item in claim.items]
             cursor.execute(sql.INSERT_CLAIM, (claim.id, claim.due_at, b"".join(entries)))
         for change in sorted(transaction.rewrites, key=lambda rewrite: rewrite.key):
             cursor.execute(

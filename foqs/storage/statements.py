@@ -53,8 +53,7 @@ REWRITE_ITEM = (
     "metadata = COALESCE(%s, metadata), death_reason = COALESCE(%s, death_reason) WHERE id = %s"
 )
 WAKE_ITEMS = (
-    "UPDATE item FORCE INDEX (PRIMARY) SET lane = topic, urgency = priority "
-    "WHERE id IN ({}) ORDER BY id LIMIT {}"
+    "UPDATE item FORCE INDEX (PRIMARY) SET lane = topic, urgency = priority WHERE id IN ({}) ORDER BY id LIMIT {}"
 )
 DELETE_ITEMS = "DELETE FROM item WHERE id IN ({}) ORDER BY id LIMIT {}"
 DELETE_CLAIMS = "DELETE FROM claim WHERE id IN ({}) ORDER BY id LIMIT {}"

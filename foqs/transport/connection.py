@@ -266,9 +266,7 @@ class Connection(asyncio.Protocol):
                 request.wait_ms = 0
             else:
                 self._long_polls[number] = (method, seqid)
-        self.calls[number] = self._door.loop.create_task(
-            self._run(number, method, request, seqid), name=method.name
-        )
+        self.calls[number] = self._door.loop.create_task(self._run(number, method, request, seqid), name=method.name)
 
     async def _run(self, number: int, method: Method, request: Any, seqid: int) -> None:
         started = perf_counter()

@@ -119,9 +119,7 @@ def _skip_struct(data: bytes, at: int, budget: int, depth: int, string_maps: boo
     raise FrameError("elements", f"a struct has more than {limits.FRAME_FIELDS_PER_STRUCT_MAX} fields")
 
 
-def _skip_nested(
-    kind: int, data: bytes, at: int, budget: int, depth: int, string_maps: bool
-) -> tuple[int, int]:
+def _skip_nested(kind: int, data: bytes, at: int, budget: int, depth: int, string_maps: bool) -> tuple[int, int]:
     if kind == _STRUCT:
         return _skip_struct(data, at, budget, depth, string_maps)
     if kind in (_LIST, _SET):

@@ -64,9 +64,7 @@ class Verbs:
             "peekItems": lambda r: admin.peek_items(r.namespace_name, r.topic, r.limit, r.page_token),
             "getItem": lambda r: admin.get_item(r.namespace_name, r.id),
             "deleteItems": self._delete_items,
-            "listDeadLetters": lambda r: admin.list_dead_letters(
-                r.namespace_name, r.topic, r.limit, r.page_token
-            ),
+            "listDeadLetters": lambda r: admin.list_dead_letters(r.namespace_name, r.topic, r.limit, r.page_token),
             "redriveDeadLetters": self._redrive_dead_letters,
             "purgeDeadLetters": self._purge_dead_letters,
             "getHostStatus": lambda r: admin.get_host_status(),

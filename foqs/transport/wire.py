@@ -181,9 +181,7 @@ class Codec:
         if len(encoded) > _KEPT_BUFFER_BYTES_MAX:
             self._renew()
         if size > limits.FRAME_BYTES_MAX:
-            raise TooLargeError(
-                f"the message has {size} bytes, a frame {limits.FRAME_BYTES_MAX}: ask for less"
-            )
+            raise TooLargeError(f"the message has {size} bytes, a frame {limits.FRAME_BYTES_MAX}: ask for less")
         return _HEADS[len(name)].pack(size, _VERSION_1 | kind, len(name), name, seqid) + encoded
 
     def _decode(self, into: Any, data: bytes) -> Any:

@@ -23,9 +23,7 @@ class Shell:
         self.queue = queue
 
     def run(self, *arguments: str, stdin: bytes = b"") -> Result:
-        result = CliRunner().invoke(
-            cli, [*arguments, "--address", self.address], input=stdin, prog_name="foqs"
-        )
+        result = CliRunner().invoke(cli, [*arguments, "--address", self.address], input=stdin, prog_name="foqs")
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         return result

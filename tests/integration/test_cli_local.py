@@ -141,9 +141,7 @@ def test_a_port_that_is_taken_is_a_failure_that_names_it(bootstrap: FakeBootstra
     assert "127.0.0.1:7" in result.stderr
 
 
-def test_dev_prepares_everything_and_keeps_it_for_the_next_run(
-    bootstrap: FakeBootstrap, tmp_path: Path
-) -> None:
+def test_dev_prepares_everything_and_keeps_it_for_the_next_run(bootstrap: FakeBootstrap, tmp_path: Path) -> None:
     data_dir = str(tmp_path / "data")
     first = run("dev", "--data-dir", data_dir, "--shards", "2", "--metrics-port", "9")
     assert first.exit_code == 0, first.output
@@ -160,9 +158,7 @@ def test_dev_prepares_everything_and_keeps_it_for_the_next_run(
         assert [namespace.name for namespace in meta.list_namespaces()] == ["default"]
 
 
-def test_dev_without_a_server_program_says_how_to_get_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dev_without_a_server_program_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(BINARY_VARIABLE, str(tmp_path / "none"))
     result = run("dev", "--data-dir", str(tmp_path))
     assert result.exit_code == 1

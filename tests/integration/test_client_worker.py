@@ -40,9 +40,7 @@ def fill(client: foqs.Client, count: int) -> None:
 # --- iterating ---
 
 
-def test_leaving_the_loop_flushes_acks_and_releases_the_rest(
-    client: foqs.Client, queue: WatchedQueue
-) -> None:
+def test_leaving_the_loop_flushes_acks_and_releases_the_rest(client: foqs.Client, queue: WatchedQueue) -> None:
     fill(client, 10)
     with client.consume("ns", "t", batch_count=5) as items:
         for number, item in enumerate(items):
@@ -188,16 +186,12 @@ def test_a_handler_may_settle_its_item_itself(client: foqs.Client, queue: Watche
 
 def test_the_lease_is_extended_while_the_handler_runs(client: foqs.Client, queue: WatchedQueue) -> None:
     fill(client, 1)
-    worker = run_worker(
-        client, 1, lambda item: queue.extended.wait(PATIENCE_S), concurrency=1, lease_ms=1_000
-    )
+    worker = run_worker(client, 1, lambda item: queue.extended.wait(PATIENCE_S), concurrency=1, lease_ms=1_000)
     assert queue.extended.is_set()
     assert worker.stats.acked == 1
 
 
-def test_an_item_whose_lease_was_lost_does_not_count_as_done(
-    client: foqs.Client, queue: WatchedQueue
-) -> None:
+def test_an_item_whose_lease_was_lost_does_not_count_as_done(client: foqs.Client, queue: WatchedQueue) -> None:
     def slow(item: LeasedItem) -> None:
         queue.leased.clear()
         assert queue.extended.wait(PATIENCE_S)
@@ -207,9 +201,7 @@ def test_an_item_whose_lease_was_lost_does_not_count_as_done(
     assert (worker.stats.acked, worker.stats.lease_lost) == (0, 1)
 
 
-def test_a_lease_that_the_keeper_lost_is_neither_acked_nor_kept(
-    client: foqs.Client, queue: WatchedQueue
-) -> None:
+def test_a_lease_that_the_keeper_lost_is_neither_acked_nor_kept(client: foqs.Client, queue: WatchedQueue) -> None:
     def handler(item: LeasedItem) -> None:
         item.lease_lost = True
 

@@ -60,9 +60,7 @@ def test_apply_creates_the_database_and_is_done_the_second_time(
 def test_callers_at_the_same_time_apply_each_migration_once(mysql_server: LocalServer, database: str) -> None:
     url = mysql_server.url(database)
     applied: list[object] = []
-    threads = [
-        threading.Thread(target=lambda: applied.extend(apply(url, SchemaKind.SHARD))) for _ in range(4)
-    ]
+    threads = [threading.Thread(target=lambda: applied.extend(apply(url, SchemaKind.SHARD))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -75,18 +73,14 @@ def test_a_changed_migration_is_refused_but_not_a_changed_comment(
 ) -> None:
     url = mysql_server.url(database)
     apply(url, SchemaKind.META, write_migrations(tmp_path, "-- one\nCREATE TABLE a (n INT);\n"))
-    assert (
-        apply(url, SchemaKind.META, write_migrations(tmp_path, "-- other;\nCREATE TABLE a (n INT);\n")) == []
-    )
+    assert apply(url, SchemaKind.META, write_migrations(tmp_path, "-- other;\nCREATE TABLE a (n INT);\n")) == []
     write_migrations(tmp_path, "CREATE TABLE a (n BIGINT);\n")
     with pytest.raises(MigrationError, match="0001_step was changed"):
         apply(url, SchemaKind.META, tmp_path)
     assert "was changed" in status(url, SchemaKind.META, tmp_path).problems[0]
 
 
-def test_a_database_newer_than_the_code_is_refused(
-    mysql_server: LocalServer, database: str, tmp_path: Path
-) -> None:
+def test_a_database_newer_than_the_code_is_refused(mysql_server: LocalServer, database: str, tmp_path: Path) -> None:
     url = mysql_server.url(database)
     apply(
         url,
@@ -169,9 +163,7 @@ def test_the_private_server_is_durable_and_every_weaker_setting_is_found(mysql_s
         assert check_durable(connection) == []
         cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
         try:
-            assert [problem.split()[0] for problem in check_durable(connection)] == [
-                "innodb_flush_log_at_trx_commit"
-            ]
+            assert [problem.split()[0] for problem in check_durable(connection)] == ["innodb_flush_log_at_trx_commit"]
         finally:
             cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
 

@@ -36,9 +36,7 @@ class WatchedQueue(FakeQueue):
         self.asked_counts.append(sum(demand.count for demand in topics))
         return await super().dequeue(namespace_name, topics, lease_ms, wait_ms)
 
-    async def extend_lease(
-        self, namespace_name: str, receipts: Sequence[str], lease_ms: int
-    ) -> PositionErrors:
+    async def extend_lease(self, namespace_name: str, receipts: Sequence[str], lease_ms: int) -> PositionErrors:
         errors = await super().extend_lease(namespace_name, receipts, lease_ms)
         self.extended_count += len(receipts)
         self.extended.set()

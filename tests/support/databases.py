@@ -26,16 +26,12 @@ def server_binary() -> ServerBinary:
     try:
         return find_server_binary(os.environ.get(BINARY_VARIABLE))
     except LocalServerError as error:
-        raise LocalServerError(
-            f"tests of the database need a MySQL server ({BINARY_VARIABLE}): {error}"
-        ) from error
+        raise LocalServerError(f"tests of the database need a MySQL server ({BINARY_VARIABLE}): {error}") from error
 
 
 def new_server(data_dir: Path, *options: str) -> LocalServer:
     """A private server that is not started yet, for tests that kill, pause or misconfigure it."""
-    return LocalServer(
-        data_dir, binary=server_binary().path, buffer_pool_mib=64, log_file_mib=16, options=options
-    )
+    return LocalServer(data_dir, binary=server_binary().path, buffer_pool_mib=64, log_file_mib=16, options=options)
 
 
 @dataclass(frozen=True, slots=True)

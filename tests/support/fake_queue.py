@@ -115,15 +115,11 @@ class FakeQueue:
                 self.ready[held[0], held[1].topic].append(held[1])
         return errors
 
-    async def extend_lease(
-        self, namespace_name: str, receipts: Sequence[str], lease_ms: int
-    ) -> PositionErrors:
+    async def extend_lease(self, namespace_name: str, receipts: Sequence[str], lease_ms: int) -> PositionErrors:
         self._check(namespace_name)
         return {n: StaleLeaseError(r) for n, r in enumerate(receipts) if r not in self.leased}
 
-    async def get_active_topics(
-        self, namespace_name: str, prefix: str, limit: int, page_token: str
-    ) -> TopicPage:
+    async def get_active_topics(self, namespace_name: str, prefix: str, limit: int, page_token: str) -> TopicPage:
         if self.failure is not None:
             raise self.failure
         self._check(namespace_name)
@@ -159,9 +155,7 @@ class FakeQueue:
         self._check(name)
         del self.namespaces[name]
 
-    async def peek_items(
-        self, namespace_name: str, topic: str, limit: int, page_token: str
-    ) -> StoredItemPage:
+    async def peek_items(self, namespace_name: str, topic: str, limit: int, page_token: str) -> StoredItemPage:
         self._check(namespace_name)
         return StoredItemPage([_stored(d) for d in self.ready[namespace_name, topic][:limit]], "")
 
@@ -175,9 +169,7 @@ class FakeQueue:
     async def delete_items(self, namespace_name: str, item_ids: Sequence[str]) -> PositionErrors:
         return {n: NotFoundError(f"there is no item {item_id}") for n, item_id in enumerate(item_ids)}
 
-    async def list_dead_letters(
-        self, namespace_name: str, topic: str, limit: int, page_token: str
-    ) -> StoredItemPage:
+    async def list_dead_letters(self, namespace_name: str, topic: str, limit: int, page_token: str) -> StoredItemPage:
         return StoredItemPage([], "")
 
     async def redrive_dead_letters(

@@ -18,9 +18,7 @@ def frame(message: bytes) -> bytes:
     return u32(len(message)) + message
 
 
-def message(
-    body: bytes, name: bytes = b"enqueue", kind: int = CALL, version: int = 0x8001, seqid: int = 7
-) -> bytes:
+def message(body: bytes, name: bytes = b"enqueue", kind: int = CALL, version: int = 0x8001, seqid: int = 7) -> bytes:
     return u32(version << 16 | kind) + u32(len(name)) + name + u32(seqid) + body
 
 

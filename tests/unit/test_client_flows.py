@@ -90,9 +90,7 @@ WRITE = Call("createNamespace", None, Repeat.UNLESS_UNKNOWN)
         (StaleLeaseError("x"), False, False),
     ],
 )
-def test_only_what_cannot_happen_twice_is_repeated(
-    error: FoqsError, when_always: bool, unless_unknown: bool
-) -> None:
+def test_only_what_cannot_happen_twice_is_repeated(error: FoqsError, when_always: bool, unless_unknown: bool) -> None:
     assert may_repeat(error, Repeat.ALWAYS) is when_always
     assert may_repeat(error, Repeat.UNLESS_UNKNOWN) is unless_unknown
     for call, repeated in ((READ, when_always), (WRITE, unless_unknown)):

@@ -26,9 +26,7 @@ BACKOFF = NackBackoff(delay_ms=100, delay_ms_max=1_000)
 
 
 def held(name: str, settlements: Settlements | None = None, attempt: int = 1) -> HeldItem:
-    return HeldItem(
-        name, f"{name}.1", "t", 0, b"", b"", 0, 0, 0, attempt, settlements or Settlements(), LEASE_MS
-    )
+    return HeldItem(name, f"{name}.1", "t", 0, b"", b"", 0, 0, 0, attempt, settlements or Settlements(), LEASE_MS)
 
 
 def test_a_lease_is_extended_at_its_half_and_again_half_a_lease_after_that() -> None:
@@ -150,9 +148,7 @@ def test_settlements_count_only_what_the_host_confirmed() -> None:
     items[6].nack()
     batch = settlements.take()
     assert settlements.pending_count == 7
-    settlements.settled(
-        batch, {1: StaleLeaseError("x"), 2: OutcomeUnknownError("x")}, {3: NotFoundError("x")}
-    )
+    settlements.settled(batch, {1: StaleLeaseError("x"), 2: OutcomeUnknownError("x")}, {3: NotFoundError("x")})
     assert settlements.pending_count == 0
     stats = settlements.stats
     assert (stats.acked, stats.nacked, stats.released, stats.dead_lettered) == (1, 1, 1, 1)

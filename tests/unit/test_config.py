@@ -69,9 +69,7 @@ def test_every_problem_is_reported_at_once_with_key_value_origin_and_range(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("FOQS_DRAIN_MS_MAX", "-1")
-    problems = problems_of(
-        {"port": "99999", "log_level": "loud", "cluster": "a b", "prot": 1, "shards": SHARDS}
-    )
+    problems = problems_of({"port": "99999", "log_level": "loud", "cluster": "a b", "prot": 1, "shards": SHARDS})
     assert sorted(problem.split(";")[0] for problem in problems) == [
         "cluster = 'a b' (flag) is refused",
         "drain_ms_max = '-1' (environment) is refused",
@@ -106,9 +104,7 @@ def test_a_wrong_shard_map_is_refused(shards: object, problem: str) -> None:
 
 
 def test_the_meta_database_is_no_shard() -> None:
-    assert problems_of({"meta_url": META, "shards": {"3": META}}) == [
-        "meta_url and shard 3 are the same database"
-    ]
+    assert problems_of({"meta_url": META, "shards": {"3": META}}) == ["meta_url and shard 3 are the same database"]
 
 
 def test_passwords_are_shown_nowhere() -> None:

@@ -166,9 +166,7 @@ def _containers(values: st.SearchStrategy[tuple[int, bytes]]) -> st.SearchStrate
     count = st.integers(0, 3)
     return st.one_of(
         st.tuples(st.just(tb.STRUCT), fields),
-        st.builds(
-            lambda k, v, n: (k, tb.list_of(v[0], [v[1]] * n)), st.sampled_from([14, 15]), values, count
-        ),
+        st.builds(lambda k, v, n: (k, tb.list_of(v[0], [v[1]] * n)), st.sampled_from([14, 15]), values, count),
         st.builds(lambda k, v, n: (tb.MAP, tb.map_of(k[0], v[0], [k[1] + v[1]] * n)), values, values, count),
     )
 

@@ -88,9 +88,7 @@ def test_an_application_exception_is_told_from_a_declared_error() -> None:
         (tb.message(tb.STOP, kind=tb.REPLY) + b"x", "length"),
         (
             tb.message(
-                tb.field(
-                    tb.STRUCT, 0, tb.field(tb.LIST, 1, tb.list_of(tb.STRING, [tb.string(b"\xff")])) + tb.STOP
-                )
+                tb.field(tb.STRUCT, 0, tb.field(tb.LIST, 1, tb.list_of(tb.STRING, [tb.string(b"\xff")])) + tb.STOP)
                 + tb.STOP,
                 kind=tb.REPLY,
             ),
