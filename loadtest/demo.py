@@ -87,7 +87,7 @@ def main() -> int:
     topics = sorted({topic for topic, _, _ in records})
     with tempfile.TemporaryDirectory(prefix="foqs-demo-") as data_dir:
         host = subprocess.Popen(
-            [sys.executable, "-m", "foqs.cli.main", "dev", "--data-dir", data_dir, "--port", str(PORT)],
+            [str(Path(sys.executable).with_name("foqs")), "dev", "--data-dir", data_dir, "--port", str(PORT)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
