@@ -1,0 +1,56 @@
+"""Leases by their end, and enqueues by the minute, each against a plain list."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from foqs.core.limits import MINUTE_MS
+from foqs.core.rate import BUCKET_MS, MinuteWindow
+from foqs.core.wheel import SLOT_MS, Wheel
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_an_entry_comes_out_once_and_never_before_its_time(seed: int) -> None:
+    chance = random.Random(seed)
+    wheel: Wheel[int] = Wheel()
+    due: dict[int, int] = {}
+    now_ms = 1_000
+    for key in range(300):
+        due[key] = now_ms + chance.randrange(5_000)
+        wheel.add(key, due[key], key)
+        if chance.random() < 0.3:
+            gone = chance.choice(list(due))
+            wheel.remove(gone, due.pop(gone))
+        now_ms += chance.randrange(60)
+        for entry in wheel.pop_due(now_ms):
+            assert due.pop(entry) <= now_ms
+        assert all(end + SLOT_MS > now_ms for end in due.values())
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_minute_admits_more_than_the_limit_and_the_wait_is_true(seed: int) -> None:
+    """Oracle: recount every minute from the log of admissions."""
+    chance = random.Random(seed)
+    window = MinuteWindow()
+    admitted: list[tuple[int, int]] = []
+    now_ms = 0
+    for _ in range(400):
+        now_ms += chance.randrange(2_000)
+        count = chance.randrange(1, 20)
+        wait_ms = window.take(count, 100, now_ms)
+        if wait_ms:
+            assert 0 < wait_ms <= MINUTE_MS + BUCKET_MS
+            if chance.random() < 0.2:
+                now_ms += wait_ms
+                assert window.take(count, 100, now_ms) == 0
+                admitted.append((now_ms, count))
+        else:
+            admitted.append((now_ms, count))
+    for start, _ in admitted:
+        assert sum(count for at, count in admitted if start <= at < start + MINUTE_MS) <= 100
+
+
+def test_a_batch_over_the_limit_never_fits() -> None:
+    assert MinuteWindow().take(101, 100, 0) == MINUTE_MS

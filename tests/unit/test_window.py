@@ -1,0 +1,49 @@
+"""The window against a plain sorted list of the whole lane."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from foqs.core import limits, order
+from foqs.core.window import Window
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_taking_from_a_window_with_refills_gives_the_order_of_the_whole_lane(seed: int, monkeypatch) -> None:
+    """Oracle: a sorted list holds every row; the window may only ever hold its most urgent part."""
+    monkeypatch.setattr(limits, "WINDOW_ITEMS_MAX", 20)
+    monkeypatch.setattr(limits, "WINDOW_ITEMS_LOW", 5)
+    chance = random.Random(seed)
+    lane: list[int] = []
+    window = Window(complete=True)
+    key = 0
+    for _ in range(400):
+        if chance.random() < 0.6:
+            key += 1
+            place = order.place(chance.randrange(-5, 5), chance.randrange(100), key, 1)
+            lane.append(place)
+            window.add(place)
+        elif lane:
+            if not window.places or (window.wants_refill and chance.random() < 0.5):
+                rows = sorted(place for place in lane if place > window.edge)[:10]
+                window.extend(rows, rows[-1] if len(rows) == 10 else order.LAST)
+            assert window.head <= min(lane)
+            if window.places:
+                assert window.take(1) == [min(lane)]
+                lane.remove(min(lane))
+        assert len(window) <= limits.WINDOW_ITEMS_MAX
+        assert list(window.places) == sorted(place for place in lane if place <= window.edge)
+
+
+def test_a_place_keeps_its_parts_and_sorts_by_urgency_then_time_then_key() -> None:
+    chance = random.Random(1)
+    parts = [
+        (chance.randrange(-(1 << 31), 1 << 31), chance.randrange(1 << 48), chance.randrange(1, 1 << 64), 65535)
+        for _ in range(1_000)
+    ]
+    places = [order.place(*part) for part in parts]
+    assert sorted(places) == [order.place(*part) for part in sorted(parts)]
+    assert [(order.urgency_of(p), order.due_at_of(p), order.key_of(p)) for p in places] == [p[:3] for p in parts]
+    assert all(order.FIRST < place < order.LAST for place in places)
