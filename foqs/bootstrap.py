@@ -17,11 +17,13 @@ from foqs.core.errors import UnavailableError
 from foqs.core.service import Service
 from foqs.host.admin import Admin
 from foqs.host.dispatch import Dispatcher
+from foqs.host.inspection import Inspection
 from foqs.host.namespaces import Namespaces
 from foqs.host.queue import Queue
 from foqs.shard.runner import ShardRunner
 from foqs.shard.state import ShardState
 from foqs.storage.meta import MetaStore
+from foqs.storage.shard_reader import ShardReader
 from foqs.storage.shard_store import ShardAccess, ShardStore
 from foqs.transport.server import ThriftServer
 
@@ -42,9 +44,12 @@ class Host(Service):
         for shard_id, url in config.shards.items():
             self._runners[shard_id] = self._make_runner(shard_id, url)
         queue = Queue(self._runners, self._dispatcher, self._namespaces.get)
-        admin = Admin(config.host_name, self._namespaces, self._runners, self._dispatcher)
+        readers = {shard_id: ShardReader(shard_id, url) for shard_id, url in config.shards.items()}
+        self._inspection = Inspection(self._runners, readers)
+        admin = Admin(config.host_name, self._namespaces, self._runners, self._dispatcher, self._inspection)
         self._server = ThriftServer(queue, admin, address=config.listen_address, port=config.port)
         self._ticker: asyncio.Task[None] | None = None
+        self._cleaned_at_s = 0.0
 
     @property
     def port(self) -> int:
@@ -56,6 +61,7 @@ class Host(Service):
             await runner.start()
             self._opened(runner)
         self._ticker = asyncio.create_task(self._tick(), name="ticker")
+        await self._inspection.start()
         await self._server.start()
 
     async def _drain(self) -> None:
@@ -68,6 +74,7 @@ class Host(Service):
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
+        await self._inspection.stop()
         for runner in self._runners.values():
             await runner.stop()
         await self._namespaces.stop()
@@ -77,10 +84,20 @@ class Host(Service):
         while True:
             await asyncio.sleep(limits.TICK_MS / 1000)
             self._dispatcher.tick()
+            self._forget_idle_topics()
             for runner in self._runners.values():
                 if known.get(runner.shard_id) is not runner.shard:
                     known[runner.shard_id] = runner.shard
                     self._opened(runner)
+
+    def _forget_idle_topics(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._cleaned_at_s > limits.TOPIC_IDLE_MS / 4_000:
+            self._cleaned_at_s = now_s
+            for runner in self._runners.values():
+                if runner.shard is not None:
+                    runner.shard.forget_idle_topics(runner.now_ms())
+                    runner.wake()
 
     def _opened(self, runner: ShardRunner) -> None:
         if runner.shard is not None:

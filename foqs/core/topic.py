@@ -11,6 +11,7 @@ class ShardTopic:
         "claiming",
         "dead",
         "delayed",
+        "empty_since_ms",
         "lease_ms",
         "leased",
         "name",
@@ -37,6 +38,7 @@ class ShardTopic:
         """The longest lease that its consumers lately asked for."""
         self.delayed = 0
         self.dead = 0
+        self.empty_since_ms = 0
         self.claiming: set[int] = set()
         """Places taken from the window whose claim is not committed yet."""
 

@@ -20,6 +20,7 @@ from foqs.core.errors import InvalidArgumentError
 from foqs.core.namespace import Namespace, NamespaceSettings, check_namespace_name, with_changes
 from foqs.host import arguments
 from foqs.host.dispatch import Dispatcher
+from foqs.host.inspection import Inspection
 from foqs.host.namespaces import Namespaces
 from foqs.shard.runner import ShardRunner
 
@@ -33,11 +34,13 @@ class Admin:
         namespaces: Namespaces,
         runners: Mapping[int, ShardRunner],
         dispatcher: Dispatcher,
+        inspection: Inspection,
     ) -> None:
         self._host_name = host_name
         self._namespaces = namespaces
         self._runners = runners
         self._dispatcher = dispatcher
+        self._inspection = inspection
         self._started_at_ms = _now_ms()
 
     async def create_namespace(self, name: str, settings: object | None) -> Namespace:
@@ -75,26 +78,28 @@ class Admin:
         await self._namespaces.refresh()
 
     async def peek_items(self, namespace_name: str, topic: str, limit: int, page_token: str) -> StoredItemPage:
-        raise _not_yet("peekItems")
+        namespace = await self._namespaces.get(namespace_name)
+        return await self._inspection.page(namespace, topic, limit, page_token, dead=False)
 
     async def get_item(self, namespace_name: str, item_id: str) -> StoredItem:
-        raise _not_yet("getItem")
+        return await self._inspection.get(await self._namespaces.get(namespace_name), item_id)
 
     async def delete_items(self, namespace_name: str, item_ids: Sequence[str]) -> PositionErrors:
-        raise _not_yet("deleteItems")
+        return await self._inspection.delete(await self._namespaces.get(namespace_name), item_ids)
 
     async def list_dead_letters(self, namespace_name: str, topic: str, limit: int, page_token: str) -> StoredItemPage:
-        raise _not_yet("listDeadLetters")
+        namespace = await self._namespaces.get(namespace_name)
+        return await self._inspection.page(namespace, topic, limit, page_token, dead=True)
 
     async def redrive_dead_letters(
         self, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
     ) -> DeadLettersResult:
-        raise _not_yet("redriveDeadLetters")
+        return await self._inspection.redrive(await self._namespaces.get(namespace_name), topic, item_ids, limit)
 
     async def purge_dead_letters(
         self, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
     ) -> DeadLettersResult:
-        raise _not_yet("purgeDeadLetters")
+        return await self._inspection.purge(await self._namespaces.get(namespace_name), topic, item_ids, limit)
 
     async def get_host_status(self) -> HostStatus:
         shards = []
@@ -106,10 +111,6 @@ class Admin:
                 leases = len(shard.leases)
                 shards.append(ShardStatus(shard_id, "owned", shard.epoch, shard.rows_count(), leases, runner.detail))
         return HostStatus(self._host_name, version("foqs"), self._started_at_ms, shards, draining=False)
-
-
-def _not_yet(verb: str) -> InvalidArgumentError:
-    return InvalidArgumentError(f"{verb} is not supported yet")
 
 
 def _now_ms() -> int:

@@ -116,6 +116,8 @@ class Dispatcher:
         self._now_ms = now_ms
         self._attempts_max = attempts_max
         self._queues: dict[tuple[int, str], TopicQueue] = {}
+        self._active: dict[TopicQueue, None] = {}
+        """With calls, held items or claims on the way."""
         self.waiting_count = 0
 
     # ---- ShardListener ----
@@ -134,10 +136,17 @@ class Dispatcher:
     def claims_ended(self, topic: ShardTopic, count: int, items: list[Item]) -> None:
         queue = self.queue_of(topic)
         queue.claims_count -= count
+        self._active[queue] = None
         if items:
             queue.buffer += items
             queue.buffer.sort(key=_place, reverse=True)
         self.serve(queue)
+
+    def topic_gone(self, topic: ShardTopic) -> None:
+        queue = self._queues.get((topic.namespace, topic.name))
+        if queue is not None and queue.parts.get(topic.shard_id) is topic:
+            del queue.parts[topic.shard_id]
+            self._rest(queue)
 
     def became_ready(self, topic: ShardTopic) -> None:
         self.serve(self.queue_of(topic))
@@ -175,6 +184,7 @@ class Dispatcher:
         queues = [self.queue(namespace, name) for name in call.wants]
         for queue in queues:
             queue.calls.append(call)
+            self._active[queue] = None
             queue.lease_ms = max(queue.lease_ms, call.lease_ms or call.lease_ms_default)
             for part in queue.parts.values():
                 part.lease_ms = queue.lease_ms
@@ -214,18 +224,25 @@ class Dispatcher:
     def tick(self) -> None:
         """Give back what was held too long; answer the calls that lingered."""
         now_s = time.monotonic()
-        for queue in self._queues.values():
+        for queue in list(self._active):
+            queue.note_served(0, now_s)
+            self.serve(queue)
             if queue.buffer and not queue.calls:
-                queue.note_served(0, now_s)
                 self._give_back_old(queue)
-            elif queue.calls:
-                self.serve(queue)
+            self._rest(queue)
 
     def give_all_back(self) -> None:
         for queue in self._queues.values():
             buffer, queue.buffer = queue.buffer, []
             for item in buffer:
                 self._give_back(item)
+
+    def _rest(self, queue: TopicQueue) -> None:
+        """A queue that nothing happens in costs no time; one that nothing refers to costs no memory."""
+        if not (queue.calls or queue.buffer or queue.claims_count):
+            self._active.pop(queue, None)
+            if not queue.parts:
+                self._queues.pop((queue.namespace, queue.name), None)
 
     def queues_of(self, namespace: int) -> list[TopicQueue]:
         return [queue for (number, _), queue in self._queues.items() if number == namespace]
@@ -242,6 +259,9 @@ class Dispatcher:
             given = 0
             while given < count and size_bytes < limits.DEQUEUE_ANSWER_BYTES_MAX:
                 item = other.buffer.pop()
+                if item.phase is not Phase.HELD:
+                    count -= 1  # Deleted while it was held.
+                    continue
                 if not self._lease(item, call):
                     break
                 given += 1
@@ -259,7 +279,6 @@ class Dispatcher:
         claim = item.claim
         assert shard is not None
         assert claim is not None
-        assert item.phase is Phase.HELD
         now_ms = self._now_ms(shard_id)
         lease_due_at = now_ms + (call.lease_ms or item.lease_ms or call.lease_ms_default)
         if claim.due_at < lease_due_at:

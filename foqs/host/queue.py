@@ -31,8 +31,9 @@ from foqs.core.namespace import Namespace
 from foqs.core.rate import MinuteWindow
 from foqs.host import arguments
 from foqs.host.dispatch import DequeueCall, Dispatcher, TopicQueue
+from foqs.shard.flight import Ticket
 from foqs.shard.runner import ShardRunner
-from foqs.shard.state import ShardState, Ticket
+from foqs.shard.state import ShardState
 
 NamespaceOf = Callable[[str], Awaitable[Namespace]]
 

@@ -17,7 +17,8 @@ import structlog
 from foqs.core import limits
 from foqs.core.errors import FoqsError
 from foqs.core.service import Service
-from foqs.shard.state import Flight, ShardListener, ShardState
+from foqs.shard.flight import Flight, ShardListener
+from foqs.shard.state import ShardState
 from foqs.storage.transaction import (
     OwnershipLostError,
     SessionLostError,

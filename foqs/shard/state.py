@@ -8,15 +8,15 @@ thread, so there are no locks; it runs unchanged in a simulation.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
 
 from foqs.core import ids, limits, order
-from foqs.core.errors import FoqsError, OverloadedError, StaleLeaseError, UnavailableError
+from foqs.core.calls import ItemState
+from foqs.core.errors import FoqsError, NotFoundError, OverloadedError, StaleLeaseError, UnavailableError
 from foqs.core.item import Claim, Item, Phase
 from foqs.core.topic import ShardTopic
 from foqs.core.wheel import Wheel
 from foqs.core.window import Window
+from foqs.shard.flight import Extension, Flight, LookUp, RowChange, Settlement, ShardListener, Ticket
 from foqs.storage.transaction import (
     TIMER_LANE,
     ItemRow,
@@ -26,76 +26,6 @@ from foqs.storage.transaction import (
     Transaction,
     TransactionResult,
 )
-
-
-class ShardListener(Protocol):
-    """Who hands items out."""
-
-    def unmet_demand(self, namespace: int, topic: str) -> int:
-        """How many more items of the topic consumers want than are ready or on the way."""
-
-    def claims_started(self, topic: ShardTopic, count: int) -> None: ...
-
-    def claims_ended(self, topic: ShardTopic, count: int, items: list[Item]) -> None:
-        """`count` claims ended; `items` of them are claimed and may be handed out."""
-
-    def became_ready(self, topic: ShardTopic) -> None: ...
-
-    def attempts_max(self, namespace: int) -> int: ...
-
-
-class Ticket:
-    """A caller's part of a transaction: told once, when all of it is durable or has failed."""
-
-    __slots__ = ("errors", "failure", "on_done", "open_count")
-
-    def __init__(self, on_done: Callable[[Ticket], None]) -> None:
-        self.on_done = on_done
-        self.errors: dict[int, FoqsError] = {}
-        self.failure: FoqsError | None = None
-        self.open_count = 0
-
-    def settle(self, count: int = 1) -> None:
-        self.open_count -= count
-        if self.open_count == 0:
-            self.on_done(self)
-
-
-class Settlement:
-    """One ack, nack or expiry on its way: `rewrite` None deletes the row."""
-
-    __slots__ = ("item", "position", "rewrite", "ticket")
-
-    def __init__(self, item: Item, rewrite: Rewrite | None, ticket: Ticket | None, position: int) -> None:
-        self.item = item
-        self.rewrite = rewrite
-        self.ticket = ticket
-        self.position = position
-
-
-class Extension:
-    """One lease that shall end `lease_ms` after now: a new claim of the same delivery."""
-
-    __slots__ = ("item", "lease_ms", "position", "ticket")
-
-    def __init__(self, item: Item, lease_ms: int, ticket: Ticket, position: int) -> None:
-        self.item = item
-        self.lease_ms = lease_ms
-        self.ticket = ticket
-        self.position = position
-
-
-class Flight:
-    """What a transaction under way will mean once it has committed."""
-
-    def __init__(self, transaction: Transaction) -> None:
-        self.transaction = transaction
-        self.enqueues: list[tuple[list[Item], Ticket]] = []
-        self.refilled: list[tuple[Window, ShardTopic | None]] = []
-        self.claimed: list[Item] = []
-        self.settled: list[Settlement] = []
-        self.extended: list[tuple[Extension, Claim]] = []
-        self.woken: list[tuple[int, ShardTopic, int, int]] = []
 
 
 class ShardState:
@@ -126,6 +56,11 @@ class ShardState:
         self._settlements: deque[Settlement] = deque()
         self._extensions: deque[Extension] = deque()
         self._refills: dict[int, ShardTopic] = {}
+        self._look_ups: deque[LookUp] = deque()
+        self._changes: deque[RowChange] = deque()
+        self._changing: set[int] = set()
+        """Delayed and dead rows with a change on the way."""
+        self._topics_gone: list[int] = []
         self._load(image)
 
     # ---- what callers ask ----
@@ -225,7 +160,80 @@ class ShardState:
             return Rewrite(item.key, TIMER_LANE, 0, now_ms + delay_ms, deliveries, failed, metadata)
         return Rewrite(item.key, item.topic.number, item.priority, item.due_at, deliveries, failed, metadata)
 
+    # ---- rows that nobody holds ----
+
+    def look_up(self, look_up: LookUp) -> None:
+        """Read rows in the next transaction, in step with this state."""
+        self._look_ups.append(look_up)
+
+    def topic_of(self, row: ItemRow) -> ShardTopic:
+        return self._by_number[row.topic]
+
+    def state_of(self, row: ItemRow) -> ItemState:
+        if row.lane < 0:
+            return ItemState.DEAD
+        if row.lane == TIMER_LANE:
+            return ItemState.DELAYED
+        item = self.leases.get(row.key)
+        held = item is not None and item.phase in (Phase.LEASED, Phase.SETTLING)
+        return ItemState.LEASED if held else ItemState.READY
+
+    def delete(self, row: ItemRow, ticket: Ticket, position: int) -> None:
+        """Delete a row that was just looked up, whatever its state. Raises NotFoundError if it is going already."""
+        item = self.leases.get(row.key)
+        if row.key in self._changing or (item is not None and item.phase is Phase.SETTLING):
+            raise NotFoundError("the item is being settled by another call")
+        if row.lane <= 0:
+            self._change(RowChange(row, None, ticket, position))
+            return
+        if item is None:
+            item = self._take_ready(row)
+        if item.phase is not Phase.LEASED:
+            item.topic.leased += 1
+        self.settle(item, None, ticket, position)
+
+    def redrive(self, row: ItemRow, now_ms: int, ticket: Ticket, position: int) -> None:
+        """Make a dead row that was just looked up ready again. Raises NotFoundError if it is not dead."""
+        if row.lane >= 0 or row.key in self._changing:
+            raise NotFoundError("the item is not a dead letter")
+        rewrite = Rewrite(row.key, row.topic, row.priority, now_ms, row.deliveries, 0, None, b"")
+        self._change(RowChange(row, rewrite, ticket, position))
+
+    def _change(self, change: RowChange) -> None:
+        row = change.row
+        self._changing.add(row.key)
+        if row.lane == TIMER_LANE and self._timers.remove(order.place(0, row.due_at, row.key, self.shard_id)):
+            self._timer_topics.pop(row.key, None)
+        change.ticket.open_count += 1
+        self._changes.append(change)
+
+    def _take_ready(self, row: ItemRow) -> Item:
+        """A ready row out of its window, so that nobody claims it."""
+        place = order.place(row.urgency, row.due_at, row.key, self.shard_id)
+        item = self._resident.get(row.key) or Item(row.key, self._by_number[row.topic], row.priority, row.due_at, place)
+        item.topic.window.remove(place)
+        self._drop_resident(item)
+        self.leases[row.key] = item
+        return item
+
     # ---- time ----
+
+    def forget_idle_topics(self, now_ms: int) -> None:
+        """Topics exist while they hold an item; one that was empty for a while leaves the topic table."""
+        if self._enqueues or self.flight is not None:
+            return
+        for topic in list(self.topics.values()):
+            if not topic.empty:
+                topic.empty_since_ms = 0
+            elif topic.empty_since_ms == 0:
+                topic.empty_since_ms = now_ms
+            elif now_ms - topic.empty_since_ms > limits.TOPIC_IDLE_MS:
+                del self.topics[topic.namespace, topic.name]
+                del self._by_number[topic.number]
+                self._refills.pop(topic.number, None)
+                if topic.stored:
+                    self._topics_gone.append(topic.number)
+                self._listener.topic_gone(topic)
 
     def tick(self, now_ms: int) -> None:
         """End the leases that are over."""
@@ -245,12 +253,22 @@ class ShardState:
         self._take_settlements(flight)
         self._take_extensions(flight, now_ms)
         self._take_wakes(flight, now_ms)
+        self._take_changes(flight)
         if not (
-            flight.refilled or flight.enqueues or flight.claimed or flight.settled or flight.extended or flight.woken
+            flight.refilled
+            or flight.enqueues
+            or flight.claimed
+            or flight.settled
+            or flight.extended
+            or flight.woken
+            or flight.changed
+            or flight.look_ups
+            or self._topics_gone
         ):
             return None
         transaction = flight.transaction
         transaction.claims_gone, self._claims_gone = self._claims_gone, []
+        transaction.topics_gone, self._topics_gone = self._topics_gone, []
         transaction.topic_number_last = self._topic_number_last
         transaction.claim_checkpoint = next(iter(self._claims), self._sequence)
         transaction.delay_checkpoint = self._delay_checkpoint(transaction, now_ms)
@@ -352,6 +370,20 @@ class ShardState:
             flight.woken.append((key, topic, priority, order.due_at_of(place)))
             flight.transaction.wakes.append(key)
 
+    def _take_changes(self, flight: Flight) -> None:
+        transaction = flight.transaction
+        while self._changes and len(flight.changed) < limits.TRANSACTION_CHANGES_MAX:
+            change = self._changes.popleft()
+            flight.changed.append(change)
+            if change.rewrite is None:
+                transaction.deletes.append(change.row.key)
+            else:
+                transaction.rewrites.append(change.rewrite)
+        while self._look_ups and len(transaction.look_ups) < limits.TRANSACTION_LOOK_UPS_MAX:
+            look_up = self._look_ups.popleft()
+            flight.look_ups.append(look_up)
+            transaction.look_ups += look_up.keys
+
     def _delay_checkpoint(self, transaction: Transaction, now_ms: int) -> int:
         """No row of the timer lane is due before this after the transaction, whatever becomes of the clock."""
         head = self._timers.head
@@ -380,8 +412,11 @@ class ShardState:
             self._wheel.add(item.key, item.lease_due_at, item)
             extension.ticket.settle()
         self._apply_claims(flight, result, now_ms)
+        self._apply_changes(flight)
         for topic in {topic for _, topic, _, _ in flight.woken}:
             self._listener.became_ready(topic)
+        for look_up in flight.look_ups:
+            look_up.on_rows({key: result.looked_up[key] for key in look_up.keys if key in result.looked_up})
 
     def failed(self, error: str) -> None:
         """Certainly nothing of the transaction happened: everything is as it was before."""
@@ -395,6 +430,16 @@ class ShardState:
         for key, topic, priority, due_at in flight.woken:
             self._add_timer(key, topic, priority, due_at)
         self._claims_gone += flight.transaction.claims_gone
+        self._topics_gone += flight.transaction.topics_gone
+        for change in flight.changed:
+            self._changing.discard(change.row.key)
+            if change.row.lane == TIMER_LANE:
+                row = change.row
+                self._add_timer(row.key, self._by_number[row.topic], row.priority, row.due_at)
+            change.ticket.errors[change.position] = failure
+            change.ticket.settle()
+        for look_up in flight.look_ups:
+            look_up.on_failed(failure)
         for claim in flight.transaction.claims:
             del self._claims[claim.id]
         inserted = {id(item) for item in flight.transaction.inserts}
@@ -420,7 +465,10 @@ class ShardState:
         for _, ticket in enqueues:
             ticket.failure = failure
             ticket.settle()
-        waiting: list[Settlement | Extension] = [*settlements, *extensions]
+        changes = list(self._changes) + (flight.changed if flight else [])
+        for look_up in [*self._look_ups, *(flight.look_ups if flight else [])]:
+            look_up.on_failed(failure)
+        waiting: list[Settlement | Extension | RowChange] = [*settlements, *extensions, *changes]
         for pending in waiting:
             if pending.ticket is not None:
                 pending.ticket.errors[pending.position] = failure
@@ -434,7 +482,9 @@ class ShardState:
             places = [order.place(row[0], row[1], row[2], self.shard_id) for row in rows]
             edge = places[-1] if len(places) == refill.limit else order.LAST
             if topic is None:
-                for row in rows:
+                unchanged = [row for row in rows if row[2] not in self._changing]
+                places = [order.place(row[0], row[1], row[2], self.shard_id) for row in unchanged]
+                for row in unchanged:
                     self._timer_topics[row[2]] = (self._by_number[row[3]], row[4])
                 window.extend(places, edge)
             elif window.edge == refill.edge:
@@ -472,19 +522,31 @@ class ShardState:
             self._forget_lease(item)
             item.phase = Phase.GONE
             if rewrite is not None:
-                self._apply_rewrite(topic, item, rewrite)
+                self._apply_rewrite(topic, item.priority, rewrite)
             if settlement.ticket is not None:
                 settlement.ticket.settle()
 
-    def _apply_rewrite(self, topic: ShardTopic, item: Item, rewrite: Rewrite) -> None:
+    def _apply_changes(self, flight: Flight) -> None:
+        for change in flight.changed:
+            row, topic = change.row, self._by_number[change.row.topic]
+            self._changing.discard(row.key)
+            if row.lane == TIMER_LANE:
+                topic.delayed -= 1
+            else:
+                topic.dead -= 1
+            if change.rewrite is not None:
+                self._apply_rewrite(topic, row.priority, change.rewrite)
+            change.ticket.settle()
+
+    def _apply_rewrite(self, topic: ShardTopic, priority: int, rewrite: Rewrite) -> None:
         if rewrite.lane == TIMER_LANE:
             topic.delayed += 1
-            self._add_timer(item.key, topic, item.priority, rewrite.due_at)
+            self._add_timer(rewrite.key, topic, priority, rewrite.due_at)
         elif rewrite.lane < 0:
             topic.dead += 1
         else:
             topic.rows += 1
-            topic.window.add(order.place(rewrite.urgency, rewrite.due_at, item.key, self.shard_id))
+            topic.window.add(order.place(rewrite.urgency, rewrite.due_at, rewrite.key, self.shard_id))
             self._listener.became_ready(topic)
 
     def _apply_claims(self, flight: Flight, result: TransactionResult, now_ms: int) -> None:
@@ -500,6 +562,8 @@ class ShardState:
             if row is not None:
                 _fill(item, row)
             self._drop_resident(item)
+            if item.phase is not Phase.CLAIMING:
+                continue  # Deleted while its claim was on the way.
             item.phase = Phase.HELD
             if item.expires_at <= now_ms:
                 topic.leased += 1
@@ -516,6 +580,8 @@ class ShardState:
             counts[topic] = counts.get(topic, 0) + 1
             topic.claiming.discard(item.place)
             item.claim = None
+            if item.phase is not Phase.CLAIMING:
+                continue
             del self.leases[item.key]
             if id(item) in inserted:
                 item.phase = Phase.INSERTING

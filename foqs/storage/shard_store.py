@@ -164,6 +164,8 @@ class ShardStore:
             result.fetched.update((row[0], ItemRow(*row)) for row in cursor.fetchall())
 
     def _write(self, cursor: Any, transaction: Transaction, result: TransactionResult) -> None:
+        for text, count in id_chunks(transaction.topics_gone):
+            cursor.execute(sql.DELETE_TOPICS.format(text, count))
         for topic in transaction.topics_new:
             cursor.execute(sql.INSERT_TOPICS, (topic.number, topic.namespace, topic.name.encode()))
         if transaction.inserts:
@@ -193,10 +195,12 @@ class ShardStore:
             (sql.WAKE_ITEMS, transaction.wakes),
             (sql.DELETE_ITEMS, transaction.deletes),
             (sql.DELETE_CLAIMS, transaction.claims_gone),
-            (sql.DELETE_TOPICS, transaction.topics_gone),
         ):
             for text, count in id_chunks(keys):
                 cursor.execute(statement.format(text, count))
+        for text, _ in id_chunks(transaction.look_ups):
+            cursor.execute(sql.READ_ITEMS.format(text))
+            result.looked_up.update((row[0], ItemRow(*row)) for row in cursor.fetchall())
         marked = cursor.execute(
             sql.MARK_TRANSACTION,
             (
@@ -267,14 +271,15 @@ class ShardStore:
 
 
 def _refill_statement(refill: Refill) -> tuple[str, tuple[int, ...]]:
-    if refill.edge == order.FIRST:
-        urgency, due_at, key = -(1 << 31) - 1, -1, 0
-    else:
-        urgency, due_at, key = (
-            order.urgency_of(refill.edge),
-            order.due_at_of(refill.edge),
-            order.key_of(refill.edge),
-        )
+    urgency, _, due_at, _, key = edge_arguments(refill.edge)
     if refill.lane == TIMER_LANE:
         return sql.REFILL_TIMERS, (due_at, due_at, key, refill.limit)
     return sql.REFILL, (refill.lane, urgency, urgency, due_at, due_at, key, refill.limit)
+
+
+def edge_arguments(edge: int) -> tuple[int, int, int, int, int]:
+    """The arguments (urgency, urgency, due_at, due_at, key) of a scan of what stands after `edge`."""
+    if edge == order.FIRST:
+        return -(1 << 31) - 1, -(1 << 31) - 1, -1, -1, 0
+    urgency, due_at = order.urgency_of(edge), order.due_at_of(edge)
+    return urgency, urgency, due_at, due_at, order.key_of(edge)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 COLUMNS = (
     "id, lane, urgency, due_at, topic, priority, enqueued_at, expires_at, lease_ms, at_most_once, "
-    "deliveries, failed_attempts, metadata, payload"
+    "deliveries, failed_attempts, death_reason, metadata, payload"
 )
 
 LOCK_SHARD = "SELECT GET_LOCK(%s, 0)"
@@ -41,6 +41,13 @@ REFILL_TIMERS = (
     "WHERE lane = 0 AND urgency = 0 AND (due_at > %s OR (due_at = %s AND id > %s)) "
     "ORDER BY due_at, id LIMIT %s"
 )
+
+SCAN = (
+    "SELECT urgency, due_at, id, OCTET_LENGTH(payload) + OCTET_LENGTH(metadata) FROM item FORCE INDEX (lane_order) "
+    "WHERE lane = %s AND (urgency > %s OR (urgency = %s AND (due_at > %s OR (due_at = %s AND id > %s)))) "
+    "ORDER BY urgency, due_at, id LIMIT %s"
+)
+SCAN_EXPIRY = "SELECT id, lane, expires_at FROM item FORCE INDEX (PRIMARY) WHERE id > %s ORDER BY id LIMIT %s"
 
 INSERT_TOPICS = "INSERT INTO topic (number, namespace, name) VALUES (%s, %s, %s)"
 INSERT_ITEMS = (

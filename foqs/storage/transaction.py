@@ -42,6 +42,7 @@ class Transaction:
     claim_checkpoint: int = 0
     topic_number_last: int = 0
     refills: list[Refill] = field(default_factory=list)
+    topics_gone: list[int] = field(default_factory=list)
     topics_new: list[ShardTopic] = field(default_factory=list)
     inserts: list[Item] = field(default_factory=list)
     fetches: list[Item] = field(default_factory=list)
@@ -51,7 +52,8 @@ class Transaction:
     wakes: list[int] = field(default_factory=list)
     deletes: list[int] = field(default_factory=list)
     claims_gone: list[int] = field(default_factory=list)
-    topics_gone: list[int] = field(default_factory=list)
+    look_ups: list[int] = field(default_factory=list)
+    """Read last, so that the rows are as this transaction leaves them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class ItemRow:
     at_most_once: int
     deliveries: int
     failed_attempts: int
+    death_reason: bytes | None
     metadata: bytes
     payload: bytes
 
@@ -79,6 +82,7 @@ class TransactionResult:
     refilled: list[list[tuple[int, int, int, int, int]]] = field(default_factory=list)
     """By refill: (urgency, due_at, key, topic, priority); topic and priority are 0 outside the timer lane."""
     fetched: dict[int, ItemRow] = field(default_factory=dict)
+    looked_up: dict[int, ItemRow] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,299 @@
+"""What operators see and change of single items: pages, look-ups, deletes, dead letters; and the TTL scan."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import structlog
+
+from foqs.core import ids, limits, order
+from foqs.core.calls import (
+    DeadLettersResult,
+    DeliveryPolicy,
+    ItemState,
+    PositionErrors,
+    StoredItem,
+    StoredItemPage,
+)
+from foqs.core.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError
+from foqs.core.namespace import Namespace
+from foqs.core.service import Service
+from foqs.host import arguments
+from foqs.shard.flight import LookUp, Ticket
+from foqs.shard.runner import ShardRunner
+from foqs.shard.state import ShardState
+from foqs.storage.shard_reader import ShardReader
+from foqs.storage.transaction import ItemRow
+
+_log = structlog.get_logger(__name__)
+T = TypeVar("T")
+Act = Callable[[ShardState, ItemRow, Ticket, int], None]
+
+
+class Inspection(Service):
+    """Reads with sessions of its own; changes go through the shard's writer, on rows looked up in step with it."""
+
+    def __init__(self, runners: Mapping[int, ShardRunner], readers: Mapping[int, ShardReader]) -> None:
+        super().__init__("inspection")
+        self._runners = runners
+        self._readers = readers
+        self._threads = {
+            shard_id: ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"reader-{shard_id}") for shard_id in readers
+        }
+        self._scans: list[asyncio.Task[None]] = []
+
+    async def page(
+        self, namespace: Namespace, topic_name: str, limit: int, page_token: str, *, dead: bool
+    ) -> StoredItemPage:
+        """Ready items (those under lease included) or dead letters of a topic, in order over all shards."""
+        arguments.check_topic(topic_name)
+        arguments.check_range("limit", limit, 1, limits.PAGE_ITEMS_MAX)
+        edge = _edge_of(page_token)
+        reads = []
+        for shard_id, shard in self._owned():
+            topic = shard.topics.get((namespace.number, topic_name))
+            if topic is not None:
+                lane = -topic.number if dead else topic.number
+                reads.append(self._read_page(shard_id, lane, edge, limit))
+        pages = await asyncio.gather(*reads)
+        merged = heapq.merge(*pages, key=lambda pair: pair[0])
+        chosen: list[tuple[int, ItemRow]] = []
+        size_bytes = 0
+        for place, row in merged:
+            size_bytes += len(row.payload) + len(row.metadata)
+            if len(chosen) == limit or (chosen and size_bytes > limits.PAGE_BYTES_MAX):
+                break
+            chosen.append((place, row))
+        more = sum(len(page) for page in pages) > len(chosen) or any(len(page) == limit for page in pages)
+        items = [self._stored_item(place & 0xFFFF, row) for place, row in chosen]
+        return StoredItemPage(items, f"{chosen[-1][0]:x}" if chosen and more else "")
+
+    async def get(self, namespace: Namespace, item_id: str) -> StoredItem:
+        """Raises NotFoundError."""
+        shard_id, key, _ = ids.parse(item_id)
+        found: asyncio.Future[StoredItem] = asyncio.get_running_loop().create_future()
+
+        def act(shard: ShardState, row: ItemRow, ticket: Ticket, position: int) -> None:
+            if not found.done():
+                found.set_result(self._stored_item(shard_id, row))
+
+        errors = await self._on_rows(namespace, [(0, shard_id, key)], act)
+        for error in errors.values():
+            raise error
+        return found.result()
+
+    async def delete(self, namespace: Namespace, item_ids: Sequence[str]) -> PositionErrors:
+        """Cancel items in whatever state they are."""
+        return await self._on_ids(namespace, item_ids, lambda shard, row, ticket, n: shard.delete(row, ticket, n))
+
+    async def redrive(
+        self, namespace: Namespace, topic: str, item_ids: Sequence[str] | None, limit: int
+    ) -> DeadLettersResult:
+        """Dead letters become ready again."""
+
+        def act(shard: ShardState, row: ItemRow, ticket: Ticket, position: int) -> None:
+            shard.redrive(row, self._runners[shard.shard_id].now_ms(), ticket, position)
+
+        return await self._on_dead(namespace, topic, item_ids, limit, act)
+
+    async def purge(
+        self, namespace: Namespace, topic: str, item_ids: Sequence[str] | None, limit: int
+    ) -> DeadLettersResult:
+        """Dead letters are deleted; NotFoundError at the position of what is not dead."""
+
+        def act(shard: ShardState, row: ItemRow, ticket: Ticket, position: int) -> None:
+            if row.lane >= 0:
+                raise NotFoundError("the item is not a dead letter")
+            shard.delete(row, ticket, position)
+
+        return await self._on_dead(namespace, topic, item_ids, limit, act)
+
+    # ---- how ----
+
+    async def _on_dead(
+        self, namespace: Namespace, topic: str, item_ids: Sequence[str] | None, limit: int, act: Act
+    ) -> DeadLettersResult:
+        if item_ids is None:
+            page = await self.page(namespace, topic, limit, "", dead=True)
+            item_ids = [item.id for item in page.items]
+        else:
+            arguments.check_topic(topic)
+
+        def act_in_topic(shard: ShardState, row: ItemRow, ticket: Ticket, position: int) -> None:
+            if shard.topic_of(row).name != topic:
+                raise NotFoundError(f"the item is not one of topic {topic!r}")
+            act(shard, row, ticket, position)
+
+        errors = await self._on_ids(namespace, item_ids, act_in_topic)
+        return DeadLettersResult(len(item_ids) - len(errors), errors)
+
+    async def _on_ids(self, namespace: Namespace, item_ids: Sequence[str], act: Act) -> PositionErrors:
+        arguments.check_batch("ids", len(item_ids), limits.BATCH_ITEMS_MAX)
+        errors: PositionErrors = {}
+        places: list[tuple[int, int, int]] = []
+        for position, item_id in enumerate(item_ids):
+            try:
+                shard_id, key, _ = ids.parse(item_id)
+                places.append((position, shard_id, key))
+            except InvalidArgumentError as error:
+                errors[position] = error
+        errors.update(await self._on_rows(namespace, places, act))
+        return errors
+
+    async def _on_rows(self, namespace: Namespace, places: list[tuple[int, int, int]], act: Act) -> PositionErrors:
+        """Look rows up and act on each; return when all that follows is durable or has failed."""
+        errors: PositionErrors = {}
+        by_shard: dict[int, list[tuple[int, int]]] = {}
+        for position, shard_id, key in places:
+            by_shard.setdefault(shard_id, []).append((position, key))
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def on_done(_: Ticket) -> None:
+            if not done.done():
+                done.set_result(None)
+
+        ticket = Ticket(on_done)
+        ticket.open_count = 1
+        for shard_id, positions in by_shard.items():
+            runner = self._runners.get(shard_id)
+            if runner is None or runner.shard is None:
+                absent = NotFoundError(f"there is no shard {shard_id}")
+                away = UnavailableError(f"shard {shard_id} is not served now: {runner.detail}") if runner else absent
+                errors.update(dict.fromkeys([position for position, _ in positions], away))
+                continue
+            ticket.open_count += 1
+            self._look_up(namespace, runner.shard, positions, act, ticket)
+            runner.wake()
+        ticket.settle()
+        await done
+        errors.update(ticket.errors)
+        return errors
+
+    def _look_up(
+        self, namespace: Namespace, shard: ShardState, positions: list[tuple[int, int]], act: Act, ticket: Ticket
+    ) -> None:
+        def on_rows(rows: dict[int, ItemRow]) -> None:
+            for position, key in positions:
+                row = rows.get(key)
+                try:
+                    if row is None or shard.topic_of(row).namespace != namespace.number:
+                        raise NotFoundError("there is no such item in the namespace")
+                    act(shard, row, ticket, position)
+                except FoqsError as error:
+                    ticket.errors[position] = error
+            self._runners[shard.shard_id].wake()
+            ticket.settle()
+
+        def on_failed(error: FoqsError) -> None:
+            for position, _ in positions:
+                ticket.errors[position] = error
+            ticket.settle()
+
+        shard.look_up(LookUp([key for _, key in positions], on_rows, on_failed))
+
+    async def _read_page(self, shard_id: int, lane: int, edge: int, limit: int) -> list[tuple[int, ItemRow]]:
+        if edge != order.FIRST and shard_id > edge & 0xFFFF:
+            edge -= 1 << 16  # The same key of a later shard stands after the edge.
+        rows = await self._on_thread(shard_id, lambda: self._readers[shard_id].page(lane, edge, limit))
+        return [(order.place(row.urgency, row.due_at, row.key, shard_id), row) for row in rows]
+
+    def _stored_item(self, shard_id: int, row: ItemRow) -> StoredItem:
+        shard = self._runners[shard_id].shard
+        if shard is None:
+            raise UnavailableError(f"this host lost shard {shard_id} meanwhile; try again")
+        state = shard.state_of(row)
+        item = shard.leases.get(row.key)
+        dead = state is ItemState.DEAD
+        return StoredItem(
+            id=ids.item_id(shard_id, row.key),
+            topic=shard.topic_of(row).name,
+            state=state,
+            priority=row.priority,
+            payload=row.payload,
+            metadata=row.metadata,
+            deliver_after_ms=row.due_at if not dead else row.enqueued_at,
+            enqueued_at_ms=row.enqueued_at,
+            expires_at_ms=row.expires_at,
+            failed_attempts=row.failed_attempts,
+            delivery=DeliveryPolicy(row.at_most_once),
+            lease_ms=row.lease_ms or None,
+            lease_expires_at_ms=item.lease_due_at if item is not None and state is ItemState.LEASED else None,
+            died_at_ms=row.due_at if dead else None,
+            death_reason=(row.death_reason or b"").decode(errors="replace") if dead else None,
+        )
+
+    def _owned(self) -> list[tuple[int, ShardState]]:
+        """Raises UnavailableError when a shard is not owned: a page without it would be wrong."""
+        owned = []
+        for shard_id, runner in self._runners.items():
+            if runner.shard is None:
+                raise UnavailableError(f"shard {shard_id} is not served now: {runner.detail}")
+            owned.append((shard_id, runner.shard))
+        return owned
+
+    # ---- TTL scan ----
+
+    async def _start(self) -> None:
+        self._scans = [
+            asyncio.create_task(self._scan(shard_id), name=f"ttl-scan-{shard_id}") for shard_id in self._readers
+        ]
+
+    async def _stop(self) -> None:
+        for scan in self._scans:
+            scan.cancel()
+        await asyncio.gather(*self._scans, return_exceptions=True)
+        for shard_id, thread in self._threads.items():
+            await self._on_thread(shard_id, self._readers[shard_id].close)
+            thread.shutdown(wait=True)
+
+    async def _scan(self, shard_id: int) -> None:
+        """Walk the shard by key, slowly and for ever, and delete what its TTL has ended."""
+        after_key = 0
+        while True:
+            await asyncio.sleep(limits.EXPIRY_SCAN_PAUSE_MS / 1000)
+            reader, runner = self._readers[shard_id], self._runners[shard_id]
+            try:
+                rows = await self._on_thread(shard_id, lambda: reader.expiry_page(after_key))  # noqa: B023
+            except UnavailableError as error:
+                _log.warning("ttl_scan_paused", shard=shard_id, error=str(error))
+                continue
+            after_key = rows[-1][0] if rows else 0
+            now_ms = runner.now_ms()
+            expired = [key for key, lane, expires_at in rows if lane >= 0 and expires_at <= now_ms]
+            if expired and runner.shard is not None:
+                self._expire(runner, runner.shard, expired)
+
+    def _expire(self, runner: ShardRunner, shard: ShardState, keys: list[int]) -> None:
+        ticket = Ticket(lambda ended: _log.info("items_expired", shard=runner.shard_id, count=len(keys)))
+        ticket.open_count = 1
+
+        def on_rows(rows: dict[int, ItemRow]) -> None:
+            for position, row in enumerate(rows.values()):
+                held = row.lane > 0 and row.key in shard.leases
+                if not held and row.lane >= 0 and row.expires_at <= runner.now_ms():
+                    try:
+                        shard.delete(row, ticket, position)
+                    except NotFoundError:
+                        _log.debug("expired_item_settled_meanwhile", shard=runner.shard_id)
+            runner.wake()
+            ticket.settle()
+
+        def on_failed(error: FoqsError) -> None:
+            _log.warning("ttl_scan_paused", shard=runner.shard_id, error=str(error))
+
+        shard.look_up(LookUp(keys, on_rows, on_failed))
+        runner.wake()
+
+    def _on_thread(self, shard_id: int, work: Callable[[], T]) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(self._threads[shard_id], work)
+
+
+def _edge_of(page_token: str) -> int:
+    try:
+        return int(page_token, 16) if page_token else order.FIRST
+    except ValueError:
+        raise InvalidArgumentError(f"page_token {page_token!r:.80} did not come from this service") from None

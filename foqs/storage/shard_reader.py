@@ -1,0 +1,61 @@
+"""Reads of a shard that must not hold up its writer: pages for operators, the TTL scan. Never writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pymysql
+
+from foqs.core import limits
+from foqs.core.errors import UnavailableError
+from foqs.storage import statements as sql
+from foqs.storage.literals import id_chunks
+from foqs.storage.shard_store import connect, edge_arguments
+from foqs.storage.transaction import ItemRow
+
+
+class ShardReader:
+    """Not thread-safe: one reader thread is its only user. The session opens on first use and after a loss."""
+
+    def __init__(self, shard_id: int, url: str) -> None:
+        self._shard_id = shard_id
+        self._url = url
+        self._session: Any = None
+
+    def page(self, lane: int, edge: int, limit: int) -> list[ItemRow]:
+        """Up to `limit` rows of a lane after `edge`, in order, and of at most limits.PAGE_BYTES_MAX together.
+
+        Raises UnavailableError.
+        """
+        keys: list[int] = []
+        size_bytes = 0
+        for _, _, key, row_bytes in self._rows(sql.SCAN, (lane, *edge_arguments(edge), limit)):
+            size_bytes += row_bytes
+            if keys and size_bytes > limits.PAGE_BYTES_MAX:
+                break
+            keys.append(key)
+        rows: list[ItemRow] = []
+        for text, _ in id_chunks(keys):
+            rows += [ItemRow(*row) for row in self._rows(sql.READ_ITEMS.format(text), ())]
+        return sorted(rows, key=lambda row: (row.urgency, row.due_at, row.key))
+
+    def expiry_page(self, after_key: int) -> list[tuple[int, int, int]]:
+        """(key, lane, expires_at) of the next rows by key. Raises UnavailableError."""
+        return list(self._rows(sql.SCAN_EXPIRY, (after_key, limits.EXPIRY_SCAN_ITEMS)))
+
+    def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session._force_close()
+
+    def _rows(self, statement: str, arguments: tuple[object, ...]) -> Any:
+        try:
+            if self._session is None:
+                self._session = connect(self._url)
+                self._session.autocommit(True)
+            with self._session.cursor() as cursor:
+                cursor.execute(statement, arguments)
+                return cursor.fetchall()
+        except (pymysql.err.Error, OSError) as error:
+            self.close()
+            raise UnavailableError(f"shard {self._shard_id} cannot be read now: {error}") from error
