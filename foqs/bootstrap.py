@@ -14,14 +14,19 @@ from prometheus_client import start_http_server
 from foqs.config import HostConfig
 from foqs.core import limits
 from foqs.core.errors import UnavailableError
-from foqs.core.service import Service
+from foqs.core.service import Service, ServiceState
 from foqs.host.admin import Admin
+from foqs.host.dequeues import Dequeues
 from foqs.host.dispatch import Dispatcher
+from foqs.host.enqueues import Enqueues
 from foqs.host.inspection import Inspection
+from foqs.host.leases import Leases
+from foqs.host.metrics import Metrics
 from foqs.host.namespaces import Namespaces
 from foqs.host.queue import Queue
+from foqs.host.shards import Shards
+from foqs.host.topics import Topics
 from foqs.shard.runner import ShardRunner
-from foqs.shard.state import ShardState
 from foqs.storage.meta import MetaStore
 from foqs.storage.shard_reader import ShardReader
 from foqs.storage.shard_store import ShardAccess, ShardStore
@@ -36,20 +41,38 @@ class Host(Service):
     def __init__(self, config: HostConfig) -> None:
         super().__init__("host")
         self._config = config
+        self._loop = asyncio.get_running_loop()
         self._meta = MetaStore(config.meta_url)
+        self.metrics = Metrics()
         address = f"{config.listen_address}:{config.port}"
         self._namespaces = Namespaces(self._meta, config.host_name, address, _wall_ms())
-        self._runners: dict[int, ShardRunner] = {}
-        self._dispatcher = Dispatcher(self._shard, self._wake, self._now_ms, self._namespaces.attempts_max)
+        self._shards = Shards()
+        self._dispatcher = Dispatcher(
+            self._shards.state,
+            self._shards.wake,
+            self._shards.now_ms,
+            self._loop.time,
+            self._namespaces.attempts_max,
+            self._namespaces.item_bytes_max,
+        )
         for shard_id, url in config.shards.items():
-            self._runners[shard_id] = self._make_runner(shard_id, url)
-        queue = Queue(self._runners, self._dispatcher, self._namespaces.get)
+            self._shards.add(self._make_runner(shard_id, url))
         readers = {shard_id: ShardReader(shard_id, url) for shard_id, url in config.shards.items()}
-        self._inspection = Inspection(self._runners, readers)
-        admin = Admin(config.host_name, self._namespaces, self._runners, self._dispatcher, self._inspection)
-        self._server = ThriftServer(queue, admin, address=config.listen_address, port=config.port)
+        self._inspection = Inspection(self._shards, readers)
+        self._enqueues = Enqueues(self._shards, self._dispatcher, self._loop.time)
+        queue = Queue(
+            self._namespaces,
+            self._enqueues,
+            Dequeues(self._shards, self._dispatcher, self._loop.time),
+            Leases(self._shards, self._inspection),
+            Topics(self._shards, self._dispatcher),
+        )
+        admin = Admin(config.host_name, self._namespaces, self._shards, self._inspection, self._is_draining)
+        self._server = ThriftServer(
+            queue, admin, address=config.listen_address, port=config.port, metrics=self.metrics.door
+        )
+        self.metrics.watch(self._shards, self._dispatcher)
         self._ticker: asyncio.Task[None] | None = None
-        self._cleaned_at_s = 0.0
 
     @property
     def port(self) -> int:
@@ -57,9 +80,7 @@ class Host(Service):
 
     async def _start(self) -> None:
         await self._namespaces.start()
-        for runner in self._runners.values():
-            await runner.start()
-            self._opened(runner)
+        await asyncio.gather(*[runner.start() for runner in self._shards.runners.values()])
         self._ticker = asyncio.create_task(self._tick(), name="ticker")
         await self._inspection.start()
         await self._server.start()
@@ -67,7 +88,7 @@ class Host(Service):
     async def _drain(self) -> None:
         await self._server.drain()
         self._dispatcher.give_all_back()
-        await asyncio.gather(*[runner.drain() for runner in self._runners.values()])
+        await asyncio.gather(*[runner.drain() for runner in self._shards.runners.values()])
 
     async def _stop(self) -> None:
         await self._server.stop()
@@ -75,33 +96,33 @@ class Host(Service):
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
         await self._inspection.stop()
-        for runner in self._runners.values():
-            await runner.stop()
+        await asyncio.gather(*[runner.stop() for runner in self._shards.runners.values()])
         await self._namespaces.stop()
 
     async def _tick(self) -> None:
-        known: dict[int, ShardState | None] = {}
+        """What time alone brings, beside the shards' own."""
+        swept_s = cleaned_s = self._loop.time()
         while True:
             await asyncio.sleep(limits.TICK_MS / 1000)
+            now_s = self._loop.time()
+            for runner in self._shards.runners.values():
+                runner.watch()
             self._dispatcher.tick()
-            self._forget_idle_topics()
-            for runner in self._runners.values():
-                if known.get(runner.shard_id) is not runner.shard:
-                    known[runner.shard_id] = runner.shard
-                    self._opened(runner)
+            if now_s - swept_s > limits.PREFETCH_SWEEP_MS / 1000:
+                swept_s = now_s
+                self._dispatcher.sweep()
+            if now_s - cleaned_s > limits.TOPIC_IDLE_MS / 4_000:
+                cleaned_s = now_s
+                self._forget_idle()
 
-    def _forget_idle_topics(self) -> None:
-        now_s = time.monotonic()
-        if now_s - self._cleaned_at_s > limits.TOPIC_IDLE_MS / 4_000:
-            self._cleaned_at_s = now_s
-            for runner in self._runners.values():
-                if runner.shard is not None:
-                    runner.shard.forget_idle_topics(runner.now_ms())
-                    runner.wake()
+    def _forget_idle(self) -> None:
+        self._enqueues.forget(self._namespaces.numbers)
+        for runner, shard in self._shards.owned():
+            shard.forget_idle_topics(runner.now_ms())
+            runner.wake()
 
-    def _opened(self, runner: ShardRunner) -> None:
-        if runner.shard is not None:
-            self._dispatcher.learn(runner.shard)
+    def _is_draining(self) -> bool:
+        return self.state is ServiceState.DRAINING
 
     def _make_runner(self, shard_id: int, url: str) -> ShardRunner:
         config = self._config
@@ -114,7 +135,7 @@ class Host(Service):
         )
         take_epoch = partial(self._take_epoch, shard_id)
         store = ShardStore(access, take_epoch, self._owner_is_dead)
-        return ShardRunner(shard_id, store, self._dispatcher, self._dispatcher.forget_shard)
+        return ShardRunner(shard_id, store, self._dispatcher, self.metrics.transactions)
 
     def _take_epoch(self, shard_id: int, at_least: int) -> int:
         return self._meta.take_shard_epoch(shard_id, self._config.host_name, _wall_ms(), at_least)
@@ -124,15 +145,6 @@ class Host(Service):
             return not self._meta.host_is_alive(owner, limits.HOST_DEAD_MS)
         except UnavailableError:
             return False
-
-    def _shard(self, shard_id: int) -> ShardState | None:
-        return self._runners[shard_id].shard
-
-    def _wake(self, shard_id: int) -> None:
-        self._runners[shard_id].wake()
-
-    def _now_ms(self, shard_id: int) -> int:
-        return self._runners[shard_id].now_ms()
 
 
 async def run_host(config: HostConfig, stop_requested: asyncio.Event, on_ready: Callable[[int], None]) -> None:
@@ -145,7 +157,7 @@ async def run_host(config: HostConfig, stop_requested: asyncio.Event, on_ready: 
     host = Host(config)
     metrics = None
     if config.metrics_port:
-        metrics = start_http_server(config.metrics_port, config.metrics_address)
+        metrics = start_http_server(config.metrics_port, config.metrics_address, host.metrics.registry)
     try:
         await host.start()
         on_ready(host.port)

@@ -72,6 +72,13 @@ class OverloadedError(FoqsError):
     retryable = True
 
 
+class NotWrittenError(FoqsError):
+    """The shard cannot take items now, and certainly wrote nothing: another shard may take them."""
+
+    code = ErrorCode.OVERLOADED
+    retryable = True
+
+
 class UnavailableError(FoqsError):
     """The shard cannot answer now. Whether a write happened is unknown."""
 

@@ -26,13 +26,14 @@ class Phase(IntEnum):
 class Claim:
     """One row of the claim journal; it goes when `open_count` of its items is 0."""
 
-    __slots__ = ("due_at", "id", "items", "open_count")
+    __slots__ = ("due_at", "entry_count", "id", "open_count")
 
-    def __init__(self, claim_id: int, due_at: int, items: list[Item]) -> None:
+    def __init__(self, claim_id: int, due_at: int, entry_count: int) -> None:
         self.id = claim_id
         self.due_at = due_at
-        self.items: list[Item] | None = items
-        self.open_count = len(items)
+        self.entry_count = entry_count
+        """Entries of the row; those whose item is settled or ready again say nothing any more."""
+        self.open_count = entry_count
 
 
 class Item:
@@ -44,6 +45,7 @@ class Item:
         "enqueued_at",
         "expires_at",
         "failed_attempts",
+        "held_at",
         "key",
         "lease_due_at",
         "lease_ms",
@@ -71,5 +73,7 @@ class Item:
         self.metadata = b""
         self.payload: bytes | None = None
         self.claim: Claim | None = None
+        self.held_at = 0
+        """When its claim was committed."""
         self.lease_due_at = 0
         self.phase = Phase.READY

@@ -79,32 +79,56 @@ CALL_CANCEL_MS_MAX = 5 * SECOND_MS
 # --- one shard in memory ---
 ENQUEUE_BUFFER_ITEMS_MAX = 20_000
 ENQUEUE_BUFFER_BYTES_MAX = 64 * MIB
+ENQUEUE_BUFFER_RETRY_MS = 200
 TRANSACTION_INSERTS_MAX = 2_000
 TRANSACTION_INSERT_BYTES_MAX = 8 * MIB
 TRANSACTION_CLAIMS_MAX = 2_000
 TRANSACTION_FETCH_BYTES_MAX = 16 * MIB
 TRANSACTION_CHANGES_MAX = 4_000
+TRANSACTION_EXTENSIONS_MAX = 1_000
 TRANSACTION_REFILLS_MAX = 64
 TRANSACTION_LOOK_UPS_MAX = 1_000
 STATEMENT_BYTES_MAX = 1 * MIB
 STATEMENT_IDS_MAX = 1_000
 STATEMENT_REWRITES_MAX = 200
 WINDOW_ITEMS_MAX = 4_000
-WINDOW_ITEMS_LOW = 1_000
-"""A window that holds fewer, and is not complete, is refilled."""
-WINDOW_REFILL_ITEMS = 1_000
+"""A window that holds under a quarter of its bound, and is not complete, is refilled by a quarter."""
+WINDOW_ITEMS_MIN = 16
+WINDOWS_OF_SHARD_ITEMS_MAX = 400_000
+"""Of all windows of a shard together: about 52 bytes an item."""
+OLDEST_URGENCIES_MAX = 16
+WARM_UPS_PER_TICK = 4
+TIMER_ENTRIES_SPARE = 4_000
 RESIDENT_BYTES_MAX = 32 * MIB
-"""Payloads of recently enqueued items kept to be served without a read."""
+"""Recently enqueued items kept to be served without a read."""
+RESIDENT_ITEM_BYTES = 512
+"""What an item costs beside its payload and metadata."""
+CLAIM_SPARSE_RATIO = 8
+"""A claim with less than one in so many of its items still open is rewritten."""
+CLAIM_REWRITE_ITEMS_MIN = 64
+CLAIM_REWRITE_EVERY_MS = 10 * SECOND_MS
 OPEN_LEASES_MAX = 250_000
 """Of one shard: items under lease or claimed by the prefetch buffer."""
 TOPICS_PER_SHARD_MAX = 200_000
 TOPIC_IDLE_MS = 30 * SECOND_MS
 """An empty topic is forgotten after this time."""
 
+# --- circuit breaker of a shard ---
+BREAKER_WINDOW_MS = 5 * SECOND_MS
+BREAKER_SAMPLES_MIN = 5
+BREAKER_MEAN_MS_MAX = 500
+BREAKER_ERRORS_MAX = 0.5
+BREAKER_STALL_MS = 900
+"""A transaction that takes longer opens the breaker before it ends."""
+BREAKER_PROBE_MS = 500
+
 # --- prefetch ---
 PREFETCH_HORIZON_MS = 100
 PREFETCH_ITEMS_PER_TOPIC_MAX = 2_000
 PREFETCH_BYTES_MAX = 64 * MIB
+PREFETCH_SWEEP_MS = 500
+LEASE_MEMORY_MS = 10 * SECOND_MS
+"""Claims are as long as the longest lease that the topic's consumers asked for in this time, or twice it."""
 PREFETCH_HOLD_MS_MAX = 2 * SECOND_MS
 """A claimed item not handed out for this long goes back."""
 CLAIM_SLACK_MS = 5 * SECOND_MS
@@ -112,6 +136,10 @@ CLAIM_SLACK_MS = 5 * SECOND_MS
 LINGER_MS = 20
 """A dequeue that has some but not all of its items waits this long at most for claims in flight."""
 DEQUEUES_WAITING_MAX = 50_000
+CALL_MS_MAX = 20 * SECOND_MS
+"""How long a call waits for a shard's commit; past it the caller is told that the outcome is unknown."""
+COUNT_WAIT_MS_MAX = 10 * SECOND_MS
+NO_SHARD_RETRY_MS = 500
 CLAIM_WAIT_MS_MAX = 5 * SECOND_MS
 """How long a dequeue waits for the claim of items that are ready, whatever its wait_ms."""
 
@@ -120,6 +148,7 @@ HEARTBEAT_MS = 1 * SECOND_MS
 HOST_DEAD_MS = 6 * SECOND_MS
 CLOCK_PROBE_MS = 10 * SECOND_MS
 DURABILITY_CHECK_MS = MINUTE_MS
+COUNT_MS_MAX = 10 * MINUTE_MS
 STATEMENT_MS_MAX = 30 * SECOND_MS
 CONNECT_MS_MAX = 5 * SECOND_MS
 DRAIN_MS_MAX = 20 * SECOND_MS
@@ -130,8 +159,9 @@ EXPIRY_SCAN_PAUSE_MS = 200
 PAGE_BYTES_MAX = 8 * MIB
 TICK_MS = 20
 """How often a shard with nothing to do looks for what has become due."""
+REOPEN_PAUSE_MS = 500
 REOPEN_TRIES_MAX = 120
-"""Half a second each: then the shard's state is given up, and its callers are told that they do not know."""
+"""REOPEN_PAUSE_MS each: then the shard's state is given up, and its callers are told that they do not know."""
 META_STATEMENT_MS_MAX = 3 * SECOND_MS
 META_SESSIONS_MAX = 4
 
@@ -140,7 +170,7 @@ SHARD_ID_MAX = 65_535
 SHARDS_PER_HOST_MAX = 256
 """Each has a thread and a session."""
 
-assert WINDOW_ITEMS_LOW + WINDOW_REFILL_ITEMS < WINDOW_ITEMS_MAX, "a refill must fit into its window"
+assert WINDOW_ITEMS_MIN >= 8, "a quarter of a window must be some items"
 assert PAYLOAD_BYTES_MAX + METADATA_BYTES_MAX < FRAME_BYTES_MAX // 2, "the largest item must fit a frame"
 assert DEQUEUE_ANSWER_BYTES_MAX + PAYLOAD_BYTES_MAX + METADATA_BYTES_MAX < FRAME_BYTES_MAX
 assert WAIT_MS_MAX < IDLE_MS_MAX, "a long poll must not look idle"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from foqs.core import limits
-from foqs.core.window import Window
+from foqs.core import limits, order
+from foqs.core.window import Window, WindowBudget
 
 
 class ShardTopic:
+    """The counts are what changed since the take-over until the shard's rows are counted, and exact after."""
+
     __slots__ = (
-        "claiming",
+        "claim_head",
+        "claiming_count",
         "dead",
         "delayed",
         "empty_since_ms",
@@ -23,14 +26,16 @@ class ShardTopic:
         "window",
     )
 
-    def __init__(self, shard_id: int, number: int, namespace: int, name: str, *, stored: bool) -> None:
+    def __init__(
+        self, shard_id: int, number: int, namespace: int, name: str, budget: WindowBudget, *, stored: bool
+    ) -> None:
         self.shard_id = shard_id
         self.number = number
         self.namespace = namespace
         self.name = name
         self.stored = stored
         """Its row is in the topic table."""
-        self.window = Window(complete=not stored)
+        self.window = Window(budget, complete=not stored)
         self.rows = 0
         """Of the topic's lane: ready, claimed or under lease."""
         self.leased = 0
@@ -39,8 +44,10 @@ class ShardTopic:
         self.delayed = 0
         self.dead = 0
         self.empty_since_ms = 0
-        self.claiming: set[int] = set()
-        """Places taken from the window whose claim is not committed yet."""
+        self.claim_head = order.LAST
+        """The first place that was taken from the window and whose claim is not committed yet."""
+        self.claiming_count = 0
+        """Claims on the way to the database."""
 
     @property
     def ready(self) -> int:
@@ -54,7 +61,7 @@ class ShardTopic:
     def first_place(self) -> int:
         """The most urgent item that is ready and not yet in anybody's hands; the last place when there is none."""
         head = self.window.head
-        return min(head, *self.claiming) if self.claiming else head
+        return head if head < self.claim_head else self.claim_head
 
     def __repr__(self) -> str:
         return f"ShardTopic({self.shard_id}, {self.name!r})"

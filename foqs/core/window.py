@@ -14,13 +14,37 @@ from sortedcontainers import SortedList
 from foqs.core import limits, order
 
 
-class Window:
-    __slots__ = ("edge", "places", "refilling")
+class WindowBudget:
+    """How large each window of a shard may be, so that all of them together stay within a bound."""
 
-    def __init__(self, *, complete: bool) -> None:
+    __slots__ = ("items_max",)
+
+    def __init__(self) -> None:
+        self.items_max = limits.WINDOW_ITEMS_MAX
+
+    def share(self, window_count: int) -> None:
+        """Divide the shard's bound among its windows; each follows when it next grows."""
+        fair = limits.WINDOWS_OF_SHARD_ITEMS_MAX // max(1, window_count)
+        self.items_max = max(limits.WINDOW_ITEMS_MIN, min(limits.WINDOW_ITEMS_MAX, fair))
+
+    @property
+    def items_low(self) -> int:
+        """A window that holds fewer, and is not complete, is refilled."""
+        return self.items_max // 4
+
+    @property
+    def refill_items(self) -> int:
+        return self.items_max // 4
+
+
+class Window:
+    __slots__ = ("budget", "edge", "places", "refilling")
+
+    def __init__(self, budget: WindowBudget, *, complete: bool) -> None:
         self.places: SortedList = SortedList()
         self.edge = order.LAST if complete else order.FIRST
         self.refilling = False
+        self.budget = budget
 
     def __len__(self) -> int:
         return len(self.places)
@@ -31,7 +55,7 @@ class Window:
 
     @property
     def wants_refill(self) -> bool:
-        return self.edge != order.LAST and not self.refilling and len(self.places) < limits.WINDOW_ITEMS_LOW
+        return self.edge != order.LAST and not self.refilling and len(self.places) < self.budget.items_low
 
     @property
     def head(self) -> int:
@@ -41,7 +65,7 @@ class Window:
     def add(self, place: int) -> None:
         if place <= self.edge:
             self.places.add(place)
-            if len(self.places) > limits.WINDOW_ITEMS_MAX:
+            if len(self.places) > self.budget.items_max:
                 self._trim()
 
     def remove(self, place: int) -> bool:
@@ -63,10 +87,27 @@ class Window:
         """What a range scan from the old edge found, up to the new edge (order.LAST: nothing lies beyond)."""
         self.places.update(places)
         self.edge = edge
-        if len(self.places) > limits.WINDOW_ITEMS_MAX:
+        if len(self.places) > self.budget.items_max:
             self._trim()
 
+    def oldest_due_at(self) -> int | None:
+        """The earliest due time here; None when empty.
+
+        Within one urgency the first is the oldest, so only the urgencies are looked at, and of those the
+        limits.OLDEST_URGENCIES_MAX most urgent.
+        """
+        oldest: int | None = None
+        at = 0
+        for _ in range(limits.OLDEST_URGENCIES_MAX):
+            if at == len(self.places):
+                break
+            place = self.places[at]
+            due_at = order.due_at_of(place)
+            oldest = due_at if oldest is None else min(oldest, due_at)
+            at = self.places.bisect_left(order.place(order.urgency_of(place) + 1, 0, 0, 0))
+        return oldest
+
     def _trim(self) -> None:
-        keep = limits.WINDOW_ITEMS_MAX * 3 // 4
+        keep = self.budget.items_max * 3 // 4
         del self.places[keep:]
         self.edge = self.places[-1]

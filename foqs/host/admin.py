@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
 from foqs.core import limits
@@ -19,10 +19,9 @@ from foqs.core.calls import (
 from foqs.core.errors import InvalidArgumentError
 from foqs.core.namespace import Namespace, NamespaceSettings, check_namespace_name, with_changes
 from foqs.host import arguments
-from foqs.host.dispatch import Dispatcher
 from foqs.host.inspection import Inspection
 from foqs.host.namespaces import Namespaces
-from foqs.shard.runner import ShardRunner
+from foqs.host.shards import Shards
 
 
 class Admin:
@@ -32,15 +31,15 @@ class Admin:
         self,
         host_name: str,
         namespaces: Namespaces,
-        runners: Mapping[int, ShardRunner],
-        dispatcher: Dispatcher,
+        shards: Shards,
         inspection: Inspection,
+        draining: Callable[[], bool],
     ) -> None:
         self._host_name = host_name
         self._namespaces = namespaces
-        self._runners = runners
-        self._dispatcher = dispatcher
+        self._shards = shards
         self._inspection = inspection
+        self._draining = draining
         self._started_at_ms = _now_ms()
 
     async def create_namespace(self, name: str, settings: object | None) -> Namespace:
@@ -57,7 +56,7 @@ class Admin:
         return updated
 
     async def get_namespace(self, name: str) -> Namespace:
-        return await self._namespaces.get(check_namespace_name(name))
+        return self._namespaces.get(check_namespace_name(name))
 
     async def list_namespaces(self, prefix: str, limit: int, page_token: str) -> NamespacePage:
         arguments.check_range("limit", limit, 1, limits.PAGE_ITEMS_MAX)
@@ -66,11 +65,12 @@ class Admin:
         return NamespacePage(found[:limit], found[limit - 1].name if len(found) > limit else "")
 
     async def delete_namespace(self, name: str) -> None:
-        namespace = await self._namespaces.get(check_namespace_name(name))
+        namespace = self._namespaces.get(check_namespace_name(name))
         held = sum(
-            part.rows + part.delayed + part.dead
-            for queue in self._dispatcher.queues_of(namespace.number)
-            for part in queue.parts.values()
+            topic.rows + topic.delayed + topic.dead
+            for runner in self._shards.runners.values()
+            for topic in self._shards.serving(runner.shard_id)[1].book.topics.values()
+            if topic.namespace == namespace.number
         )
         if held:
             raise InvalidArgumentError(f"namespace {name!r} still holds {held} items: consume or delete them first")
@@ -78,39 +78,40 @@ class Admin:
         await self._namespaces.refresh()
 
     async def peek_items(self, namespace_name: str, topic: str, limit: int, page_token: str) -> StoredItemPage:
-        namespace = await self._namespaces.get(namespace_name)
+        namespace = self._namespaces.get(namespace_name)
         return await self._inspection.page(namespace, topic, limit, page_token, dead=False)
 
     async def get_item(self, namespace_name: str, item_id: str) -> StoredItem:
-        return await self._inspection.get(await self._namespaces.get(namespace_name), item_id)
+        return await self._inspection.get(self._namespaces.get(namespace_name), item_id)
 
     async def delete_items(self, namespace_name: str, item_ids: Sequence[str]) -> PositionErrors:
-        return await self._inspection.delete(await self._namespaces.get(namespace_name), item_ids)
+        return await self._inspection.delete(self._namespaces.get(namespace_name), item_ids)
 
     async def list_dead_letters(self, namespace_name: str, topic: str, limit: int, page_token: str) -> StoredItemPage:
-        namespace = await self._namespaces.get(namespace_name)
+        namespace = self._namespaces.get(namespace_name)
         return await self._inspection.page(namespace, topic, limit, page_token, dead=True)
 
     async def redrive_dead_letters(
         self, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
     ) -> DeadLettersResult:
-        return await self._inspection.redrive(await self._namespaces.get(namespace_name), topic, item_ids, limit)
+        return await self._inspection.redrive(self._namespaces.get(namespace_name), topic, item_ids, limit)
 
     async def purge_dead_letters(
         self, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
     ) -> DeadLettersResult:
-        return await self._inspection.purge(await self._namespaces.get(namespace_name), topic, item_ids, limit)
+        return await self._inspection.purge(self._namespaces.get(namespace_name), topic, item_ids, limit)
 
     async def get_host_status(self) -> HostStatus:
         shards = []
-        for shard_id, runner in sorted(self._runners.items()):
+        for shard_id, runner in sorted(self._shards.runners.items()):
             shard = runner.shard
             if shard is None:
                 shards.append(ShardStatus(shard_id, "lost", 0, 0, 0, runner.detail))
             else:
-                leases = len(shard.leases)
-                shards.append(ShardStatus(shard_id, "owned", shard.epoch, shard.rows_count(), leases, runner.detail))
-        return HostStatus(self._host_name, version("foqs"), self._started_at_ms, shards, draining=False)
+                state = "owned" if runner.health.healthy else "sick"
+                leases = len(shard.book.leases)
+                shards.append(ShardStatus(shard_id, state, shard.epoch, shard.items_count, leases, runner.detail))
+        return HostStatus(self._host_name, version("foqs"), self._started_at_ms, shards, self._draining())
 
 
 def _now_ms() -> int:

@@ -23,7 +23,10 @@ from foqs.core.errors import FoqsError, InvalidArgumentError, NotFoundError, Una
 from foqs.core.namespace import Namespace
 from foqs.core.service import Service
 from foqs.host import arguments
-from foqs.shard.flight import LookUp, Ticket
+from foqs.host.shards import Shards
+from foqs.host.waiting import Answer
+from foqs.shard.parts import Ticket
+from foqs.shard.rows import LookUp
 from foqs.shard.runner import ShardRunner
 from foqs.shard.state import ShardState
 from foqs.storage.shard_reader import ShardReader
@@ -37,9 +40,9 @@ Act = Callable[[ShardState, ItemRow, Ticket, int], None]
 class Inspection(Service):
     """Reads with sessions of its own; changes go through the shard's writer, on rows looked up in step with it."""
 
-    def __init__(self, runners: Mapping[int, ShardRunner], readers: Mapping[int, ShardReader]) -> None:
+    def __init__(self, shards: Shards, readers: Mapping[int, ShardReader]) -> None:
         super().__init__("inspection")
-        self._runners = runners
+        self._shards = shards
         self._readers = readers
         self._threads = {
             shard_id: ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"reader-{shard_id}") for shard_id in readers
@@ -55,7 +58,7 @@ class Inspection(Service):
         edge = _edge_of(page_token)
         reads = []
         for shard_id, shard in self._owned():
-            topic = shard.topics.get((namespace.number, topic_name))
+            topic = shard.book.topics.get((namespace.number, topic_name))
             if topic is not None:
                 lane = -topic.number if dead else topic.number
                 reads.append(self._read_page(shard_id, lane, edge, limit))
@@ -88,7 +91,11 @@ class Inspection(Service):
 
     async def delete(self, namespace: Namespace, item_ids: Sequence[str]) -> PositionErrors:
         """Cancel items in whatever state they are."""
-        return await self._on_ids(namespace, item_ids, lambda shard, row, ticket, n: shard.delete(row, ticket, n))
+        return await self._on_ids(namespace, item_ids, _delete)
+
+    async def delete_rows(self, namespace: Namespace, places: list[tuple[int, int, int]]) -> PositionErrors:
+        """The same by (position, shard id, key)."""
+        return await self._on_rows(namespace, places, _delete)
 
     async def redrive(
         self, namespace: Namespace, topic: str, item_ids: Sequence[str] | None, limit: int
@@ -96,7 +103,7 @@ class Inspection(Service):
         """Dead letters become ready again."""
 
         def act(shard: ShardState, row: ItemRow, ticket: Ticket, position: int) -> None:
-            shard.redrive(row, self._runners[shard.shard_id].now_ms(), ticket, position)
+            shard.rows.redrive(row, self._shards.now_ms(shard.shard_id), ticket, position)
 
         return await self._on_dead(namespace, topic, item_ids, limit, act)
 
@@ -108,7 +115,7 @@ class Inspection(Service):
         def act(shard: ShardState, row: ItemRow, ticket: Ticket, position: int) -> None:
             if row.lane >= 0:
                 raise NotFoundError("the item is not a dead letter")
-            shard.delete(row, ticket, position)
+            shard.rows.delete(row, ticket, position)
 
         return await self._on_dead(namespace, topic, item_ids, limit, act)
 
@@ -124,7 +131,7 @@ class Inspection(Service):
             arguments.check_topic(topic)
 
         def act_in_topic(shard: ShardState, row: ItemRow, ticket: Ticket, position: int) -> None:
-            if shard.topic_of(row).name != topic:
+            if shard.rows.topic_of(row).name != topic:
                 raise NotFoundError(f"the item is not one of topic {topic!r}")
             act(shard, row, ticket, position)
 
@@ -150,27 +157,18 @@ class Inspection(Service):
         by_shard: dict[int, list[tuple[int, int]]] = {}
         for position, shard_id, key in places:
             by_shard.setdefault(shard_id, []).append((position, key))
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def on_done(_: Ticket) -> None:
-            if not done.done():
-                done.set_result(None)
-
-        ticket = Ticket(on_done)
-        ticket.open_count = 1
+        answer = Answer()
         for shard_id, positions in by_shard.items():
-            runner = self._runners.get(shard_id)
-            if runner is None or runner.shard is None:
-                absent = NotFoundError(f"there is no shard {shard_id}")
-                away = UnavailableError(f"shard {shard_id} is not served now: {runner.detail}") if runner else absent
-                errors.update(dict.fromkeys([position for position, _ in positions], away))
+            try:
+                _, shard = self._shards.serving(shard_id)
+            except FoqsError as error:
+                errors.update(dict.fromkeys([position for position, _ in positions], error))
                 continue
-            ticket.open_count += 1
-            self._look_up(namespace, runner.shard, positions, act, ticket)
-            runner.wake()
-        ticket.settle()
-        await done
-        errors.update(ticket.errors)
+            answer.ticket.open_count += 1
+            self._look_up(namespace, shard, positions, act, answer.ticket)
+            self._shards.wake(shard_id)
+        await answer.wait()
+        errors.update(answer.ticket.errors)
         return errors
 
     def _look_up(
@@ -180,12 +178,12 @@ class Inspection(Service):
             for position, key in positions:
                 row = rows.get(key)
                 try:
-                    if row is None or shard.topic_of(row).namespace != namespace.number:
+                    if row is None or shard.rows.topic_of(row).namespace != namespace.number:
                         raise NotFoundError("there is no such item in the namespace")
                     act(shard, row, ticket, position)
                 except FoqsError as error:
                     ticket.errors[position] = error
-            self._runners[shard.shard_id].wake()
+            self._shards.wake(shard.shard_id)
             ticket.settle()
 
         def on_failed(error: FoqsError) -> None:
@@ -193,7 +191,7 @@ class Inspection(Service):
                 ticket.errors[position] = error
             ticket.settle()
 
-        shard.look_up(LookUp([key for _, key in positions], on_rows, on_failed))
+        shard.rows.look_up(LookUp([key for _, key in positions], on_rows, on_failed))
 
     async def _read_page(self, shard_id: int, lane: int, edge: int, limit: int) -> list[tuple[int, ItemRow]]:
         if edge != order.FIRST and shard_id > edge & 0xFFFF:
@@ -202,15 +200,13 @@ class Inspection(Service):
         return [(order.place(row.urgency, row.due_at, row.key, shard_id), row) for row in rows]
 
     def _stored_item(self, shard_id: int, row: ItemRow) -> StoredItem:
-        shard = self._runners[shard_id].shard
-        if shard is None:
-            raise UnavailableError(f"this host lost shard {shard_id} meanwhile; try again")
-        state = shard.state_of(row)
-        item = shard.leases.get(row.key)
+        _, shard = self._shards.serving(shard_id)
+        state = shard.rows.state_of(row)
+        item = shard.book.leases.get(row.key)
         dead = state is ItemState.DEAD
         return StoredItem(
             id=ids.item_id(shard_id, row.key),
-            topic=shard.topic_of(row).name,
+            topic=shard.rows.topic_of(row).name,
             state=state,
             priority=row.priority,
             payload=row.payload,
@@ -228,12 +224,7 @@ class Inspection(Service):
 
     def _owned(self) -> list[tuple[int, ShardState]]:
         """Raises UnavailableError when a shard is not owned: a page without it would be wrong."""
-        owned = []
-        for shard_id, runner in self._runners.items():
-            if runner.shard is None:
-                raise UnavailableError(f"shard {shard_id} is not served now: {runner.detail}")
-            owned.append((shard_id, runner.shard))
-        return owned
+        return [(shard_id, self._shards.serving(shard_id)[1]) for shard_id in self._shards.runners]
 
     # ---- TTL scan ----
 
@@ -255,7 +246,7 @@ class Inspection(Service):
         after_key = 0
         while True:
             await asyncio.sleep(limits.EXPIRY_SCAN_PAUSE_MS / 1000)
-            reader, runner = self._readers[shard_id], self._runners[shard_id]
+            reader, runner = self._readers[shard_id], self._shards.runners[shard_id]
             try:
                 rows = await self._on_thread(shard_id, lambda: reader.expiry_page(after_key))  # noqa: B023
             except UnavailableError as error:
@@ -273,10 +264,10 @@ class Inspection(Service):
 
         def on_rows(rows: dict[int, ItemRow]) -> None:
             for position, row in enumerate(rows.values()):
-                held = row.lane > 0 and row.key in shard.leases
+                held = row.lane > 0 and row.key in shard.book.leases
                 if not held and row.lane >= 0 and row.expires_at <= runner.now_ms():
                     try:
-                        shard.delete(row, ticket, position)
+                        shard.rows.delete(row, ticket, position)
                     except NotFoundError:
                         _log.debug("expired_item_settled_meanwhile", shard=runner.shard_id)
             runner.wake()
@@ -285,11 +276,15 @@ class Inspection(Service):
         def on_failed(error: FoqsError) -> None:
             _log.warning("ttl_scan_paused", shard=runner.shard_id, error=str(error))
 
-        shard.look_up(LookUp(keys, on_rows, on_failed))
+        shard.rows.look_up(LookUp(keys, on_rows, on_failed))
         runner.wake()
 
     def _on_thread(self, shard_id: int, work: Callable[[], T]) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(self._threads[shard_id], work)
+
+
+def _delete(shard: ShardState, row: ItemRow, ticket: Ticket, position: int) -> None:
+    shard.rows.delete(row, ticket, position)
 
 
 def _edge_of(page_token: str) -> int:

@@ -31,7 +31,7 @@ class Namespaces(Service):
         self._by_number: dict[int, Namespace] = {}
         self._task: asyncio.Task[None] | None = None
 
-    async def get(self, name: str) -> Namespace:
+    def get(self, name: str) -> Namespace:
         """Raises UnknownNamespaceError."""
         namespace = self._by_name.get(name)
         if namespace is None:
@@ -41,6 +41,16 @@ class Namespaces(Service):
     def attempts_max(self, number: int) -> int:
         namespace = self._by_number.get(number)
         return namespace.settings.attempts_max if namespace else limits.ATTEMPTS_DEFAULT
+
+    def item_bytes_max(self, number: int) -> int:
+        namespace = self._by_number.get(number)
+        if namespace is None:
+            return limits.PAYLOAD_BYTES_MAX + limits.METADATA_BYTES_MAX
+        return namespace.settings.payload_bytes_max + namespace.settings.metadata_bytes_max
+
+    @property
+    def numbers(self) -> set[int]:
+        return set(self._by_number)
 
     async def on_meta(self, work: Callable[[MetaStore], T]) -> T:
         """Run one piece of work on the meta database in its thread."""

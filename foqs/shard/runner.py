@@ -7,9 +7,8 @@ is no timer to tune.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 import structlog
@@ -17,9 +16,11 @@ import structlog
 from foqs.core import limits
 from foqs.core.errors import FoqsError
 from foqs.core.service import Service
-from foqs.shard.flight import Flight, ShardListener
+from foqs.shard.health import Health
+from foqs.shard.parts import ShardListener
 from foqs.shard.state import ShardState
 from foqs.storage.transaction import (
+    LaneCounts,
     OwnershipLostError,
     SessionLostError,
     ShardImage,
@@ -29,7 +30,6 @@ from foqs.storage.transaction import (
 )
 
 _log = structlog.get_logger(__name__)
-_REOPEN_MS = 500
 
 T = TypeVar("T")
 
@@ -40,35 +40,56 @@ class Store(Protocol):
     def open(self) -> ShardImage: ...
     def reopen(self) -> int: ...
     def close(self) -> None: ...
+    def interrupt(self) -> None: ...
     def now_ms(self) -> int: ...
+    def check(self) -> list[str]: ...
     def run(self, transaction: Transaction) -> TransactionResult: ...
 
 
-class ShardRunner(Service):
-    """`state` is None while the shard is not owned."""
+class TransactionMeter(Protocol):
+    def ended(self, shard_id: int, transaction: Transaction, elapsed_s: float, outcome: str) -> None:
+        """`outcome` is committed, failed or unknown."""
 
-    def __init__(self, shard_id: int, store: Store, listener: ShardListener, on_lost: Callable[[int], None]) -> None:
+
+class ShardRunner(Service):
+    """`shard` is None while it is not owned. All but the store's work happens on the event loop."""
+
+    def __init__(self, shard_id: int, store: Store, listener: ShardListener, meter: TransactionMeter) -> None:
         super().__init__(f"shard-{shard_id}")
         self.shard_id = shard_id
         self.shard: ShardState | None = None
         self.detail = "not opened yet"
+        self.counted = asyncio.Event()
+        """The counts of the topics are exact."""
+        self.health = Health(self.name, self._health_changed)
         self._store = store
         self._listener = listener
-        self._on_lost = on_lost
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self.name)
+        self._meter = meter
+        self._loop = asyncio.get_running_loop()
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self.name)
+        self._counter = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{self.name}-count")
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._count_task: asyncio.Task[None] | None = None
         self._clock_offset_ms = 0.0
         self._clock_probed_s = 0.0
+        self._checked_s = 0.0
+        self._recount = False
 
     def now_ms(self) -> int:
         """The shard server's clock."""
-        return int(time.monotonic() * 1000 + self._clock_offset_ms)
+        return int(self._loop.time() * 1000 + self._clock_offset_ms)
 
     def wake(self) -> None:
         """There is something for the next transaction."""
         self._work.set()
+
+    def watch(self) -> None:
+        """To be called every limits.TICK_MS: notices a transaction that hangs."""
+        self.health.watch(self._loop.time())
+
+    # ---- service ----
 
     async def _start(self) -> None:
         try:
@@ -78,114 +99,182 @@ class ShardRunner(Service):
         self._task = asyncio.create_task(self._run(), name=self.name)
 
     async def _drain(self) -> None:
-        """Write all that was accepted."""
-        deadline_s = time.monotonic() + limits.DRAIN_MS_MAX / 1000
-        while self.shard is not None and time.monotonic() < deadline_s:
-            self._idle.clear()
-            self.wake()
-            try:
-                await asyncio.wait_for(self._idle.wait(), max(0.01, deadline_s - time.monotonic()))
-            except TimeoutError:
-                _log.warning("drain_bound_reached", shard=self.shard_id)
+        """Write all that was accepted, and leave a journal that says no more than what is leased."""
+        if self.shard is None:
             return
+        self.shard.journal.make_exact()
+        self._idle.clear()
+        self.wake()
+        try:
+            async with asyncio.timeout(limits.DRAIN_MS_MAX / 1000):
+                await self._idle.wait()
+        except TimeoutError:
+            _log.warning("drain_bound_reached", shard=self.shard_id)
 
     async def _stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        self._store.interrupt()
+        tasks = [task for task in (self._task, self._count_task) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self.shard is not None:
             self.shard.abandon("the host stops")
             self.shard = None
         await self._on_thread(self._store.close)
-        self._thread.shutdown(wait=True)
+        for thread in (self._writer, self._counter):
+            thread.shutdown(wait=True)
+
+    # ---- ownership ----
 
     async def _run(self) -> None:
         while True:
             try:
                 if self.shard is None:
-                    await asyncio.sleep(_REOPEN_MS / 1000)
+                    await asyncio.sleep(limits.REOPEN_PAUSE_MS / 1000)
                     await self._open()
                 await self._serve()
             except (OwnershipLostError, SessionLostError, FoqsError, OSError) as error:
                 self._lost(error)
 
+    async def _open(self) -> None:
+        image = await self._on_thread(self._store.open)
+        self._set_clock(image.now_ms, self._loop.time())
+        self._checked_s = self._loop.time()
+        self.health = Health(self.name, self._health_changed)
+        self.shard = ShardState(self.shard_id, image, self._listener)
+        self.detail = "owned"
+        self.counted.clear()
+        self._recount = False
+        counting = self._loop.run_in_executor(self._counter, image.count)
+        self._count_task = asyncio.create_task(self._count(self.shard, counting), name=f"{self.name}-count")
+        self._listener.shard_opened(self.shard_id, self.shard.book.topics.values())
+        self.wake()
+        _log.info("shard_opened", shard=self.shard_id, epoch=image.epoch, open_leases=len(self.shard.book.leases))
+
     def _lost(self, error: BaseException) -> None:
         self.detail = str(error)
         _log.warning("shard_lost", shard=self.shard_id, error=str(error))
         shard, self.shard = self.shard, None
+        if self._count_task is not None:
+            self._count_task.cancel()
         if shard is not None:
+            self._listener.shard_lost(self.shard_id, shard.book.topics.values())
             shard.abandon(str(error))
-            self._on_lost(self.shard_id)
 
-    async def _open(self) -> None:
-        image = await self._on_thread(self._store.open)
-        self._set_clock(image.now_ms, time.monotonic())
-        self.shard = ShardState(self.shard_id, image, self._listener)
-        self.detail = "owned"
-        self.wake()
-        _log.info("shard_opened", shard=self.shard_id, epoch=image.epoch)
+    async def _count(self, shard: ShardState, counting: Awaitable[LaneCounts]) -> None:
+        try:
+            counts = await counting
+        except SessionLostError as error:
+            # How many there were at the take-over cannot be known any more: take over once more.
+            if self.shard is shard:
+                self.detail = f"its rows could not be counted: {error}"
+                self._recount = True
+            return
+        if self.shard is shard:
+            shard.add_counts(counts)
+            self.counted.set()
+
+    # ---- transactions ----
 
     async def _serve(self) -> None:
         """Run transactions until the shard is lost."""
         shard = self.shard
         assert shard is not None
-        while True:
+        while not self._recount:
             await self._keep_clock()
-            shard.tick(self.now_ms())
-            flight = shard.take(self.now_ms())
-            if flight is not None:
-                await self._execute(shard, flight)
+            await self._keep_durable()
+            now_ms = self.now_ms()
+            shard.tick(now_ms)
+            transaction = shard.take(now_ms, probe=self.health.wants_probe(self._loop.time()))
+            if transaction is not None:
+                await self._execute(shard, transaction)
                 continue
             self._idle.set()
             self._work.clear()
             try:
-                await asyncio.wait_for(self._work.wait(), limits.TICK_MS / 1000)
+                async with asyncio.timeout(limits.TICK_MS / 1000):
+                    await self._work.wait()
             except TimeoutError:
                 continue
+        raise OwnershipLostError(self.detail)
 
-    async def _execute(self, shard: ShardState, flight: Flight) -> None:
+    async def _execute(self, shard: ShardState, transaction: Transaction) -> None:
+        began_s = self._loop.time()
+        self.health.began(began_s)
         try:
-            result = await self._on_thread(lambda: self._store.run(flight.transaction))
+            result = await self._on_thread(lambda: self._store.run(transaction))
         except TransactionFailedError as error:
+            self._ended(transaction, began_s, "failed")
             _log.warning("transaction_failed", shard=self.shard_id, error=str(error))
             shard.failed(str(error))
             return
         except SessionLostError as error:
-            last_number = await self._reopen()
-            if last_number < flight.transaction.number:
+            self._ended(transaction, began_s, "unknown")
+            last_number = await self._reopen(str(error))
+            if last_number < transaction.number:
                 shard.failed(str(error))
                 return
-            result = error.args[0]
+            result = error.result
+        else:
+            self._ended(transaction, began_s, "committed")
         shard.committed(result, self.now_ms())
 
-    async def _reopen(self) -> int:
+    def _ended(self, transaction: Transaction, began_s: float, outcome: str) -> None:
+        now_s = self._loop.time()
+        self.health.ended(now_s, failed=outcome != "committed")
+        self._meter.ended(self.shard_id, transaction, now_s - began_s, outcome)
+
+    async def _reopen(self, reason: str) -> int:
         """The number of the last transaction that happened; waits while the server is away."""
-        self.detail = "its session is lost; reconnecting"
+        self.detail = f"its session is lost ({reason}); reconnecting"
+        self.health.trip(self._loop.time(), "its session is lost")
+        _log.warning("session_lost", shard=self.shard_id, error=reason)
         for _ in range(limits.REOPEN_TRIES_MAX):
             try:
                 number = await self._on_thread(self._store.reopen)
-            except OwnershipLostError as error:
+            except SessionLostError as error:
                 self.detail = str(error)
-                await asyncio.sleep(_REOPEN_MS / 1000)
+                await asyncio.sleep(limits.REOPEN_PAUSE_MS / 1000)
                 continue
             self.detail = "owned"
             self._clock_probed_s = 0.0
             return number
         raise OwnershipLostError(self.detail)
 
+    def _health_changed(self, healthy: bool, reason: str) -> None:
+        _log.warning("breaker_closed" if healthy else "breaker_opened", shard=self.shard_id, reason=reason)
+        if self.shard is not None:
+            self._listener.shard_health(self.shard_id, self.shard.book.topics.values(), healthy=healthy)
+            if not healthy:
+                self.shard.inserts.evict(reason)
+
     async def _keep_clock(self) -> None:
-        if time.monotonic() - self._clock_probed_s > limits.CLOCK_PROBE_MS / 1000:
-            before_s = time.monotonic()
+        if self._loop.time() - self._clock_probed_s > limits.CLOCK_PROBE_MS / 1000:
+            before_s = self._loop.time()
             try:
                 now_ms = await self._on_thread(self._store.now_ms)
-            except SessionLostError:
-                await self._reopen()
+            except SessionLostError as error:
+                await self._reopen(str(error))
                 return
-            self._set_clock(now_ms, (before_s + time.monotonic()) / 2)
+            self._set_clock(now_ms, (before_s + self._loop.time()) / 2)
+
+    async def _keep_durable(self) -> None:
+        """Give the shard up when somebody made its server one that can lose answered commits."""
+        if self._loop.time() - self._checked_s > limits.DURABILITY_CHECK_MS / 1000:
+            self._checked_s = self._loop.time()
+            try:
+                problems = await self._on_thread(self._store.check)
+            except SessionLostError as error:
+                await self._reopen(str(error))
+                return
+            if problems:
+                await self._on_thread(self._store.close)
+                raise OwnershipLostError("; ".join(problems))
 
     def _set_clock(self, server_now_ms: int, at_s: float) -> None:
         self._clock_probed_s = at_s
         self._clock_offset_ms = server_now_ms - at_s * 1000
 
     def _on_thread(self, work: Callable[[], T]) -> Awaitable[T]:
-        return asyncio.get_running_loop().run_in_executor(self._thread, work)
+        writer: Executor = self._writer
+        return self._loop.run_in_executor(writer, work)

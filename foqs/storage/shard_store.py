@@ -6,22 +6,26 @@ into the `writer` row: after a lost answer that number tells whether the transac
 
 from __future__ import annotations
 
+import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pymysql
 from sqlalchemy.engine import make_url
 
 from foqs.core import limits, order
-from foqs.core.item import Item
 from foqs.storage import statements as sql
 from foqs.storage.durability import check_durable
 from foqs.storage.literals import chunks_by_bytes, id_chunks, item_row
 from foqs.storage.transaction import (
     TIMER_LANE,
+    ClaimEntries,
     ItemRow,
+    LaneCounts,
     OwnershipLostError,
     Refill,
     SessionLostError,
@@ -46,7 +50,7 @@ class ShardAccess:
     allow_undurable: bool = False
 
 
-def connect(url: str) -> Any:
+def connect(url: str, statement_ms_max: int = limits.STATEMENT_MS_MAX) -> Any:
     """A pymysql session with bounded waits, READ COMMITTED, no autocommit."""
     parsed = make_url(url)
     query = dict(parsed.query)
@@ -59,8 +63,8 @@ def connect(url: str) -> Any:
         unix_socket=str(query["unix_socket"]) if "unix_socket" in query else None,
         charset="utf8mb4",
         connect_timeout=limits.CONNECT_MS_MAX // 1000,
-        read_timeout=limits.STATEMENT_MS_MAX // 1000,
-        write_timeout=limits.STATEMENT_MS_MAX // 1000,
+        read_timeout=statement_ms_max // 1000,
+        write_timeout=statement_ms_max // 1000,
         client_flag=pymysql.constants.CLIENT.FOUND_ROWS,
         max_allowed_packet=64 * limits.MIB,
         autocommit=False,
@@ -81,51 +85,75 @@ class ShardStore:
         self._take_epoch = take_epoch
         self._owner_is_dead = owner_is_dead
         self._session: Any = None
+        self._snapshot: Any = None
         self.epoch = 0
 
     def open(self) -> ShardImage:
         """Take the shard over: lock, new epoch, then read what the last owner left.
 
-        Raises OwnershipLostError when a living owner has it, or the server is not durable.
+        Raises OwnershipLostError when a living owner has it, or the server is not durable, and SessionLostError
+        when it cannot be reached.
         """
-        self._lock()
-        written = self._rows(sql.READ_WRITER)[0]
-        self.epoch = self._take_epoch(written[0])
-        with self._session.cursor() as cursor:
-            taken = cursor.execute(sql.TAKE_WRITER, (self.epoch, self._access.owner, self.epoch))
-        self._session.commit()
-        if not taken:
-            raise OwnershipLostError(f"shard {self._access.shard_id} was taken by epoch {written[0]} meanwhile")
-        return self._read_image()
+        self._connect()
+        with self._closing_on_error():
+            if not self._take_lock():
+                owner = self._rows(sql.READ_WRITER)[0][1].decode()
+                raise OwnershipLostError(f"shard {self._access.shard_id} is owned by {owner!r}")
+            written = self._rows(sql.READ_WRITER)[0]
+            self.epoch = self._take_epoch(written[0])
+            with self._session.cursor() as cursor:
+                taken = cursor.execute(sql.TAKE_WRITER, (self.epoch, self._access.owner, self.epoch))
+            self._session.commit()
+            if not taken:
+                raise OwnershipLostError(f"shard {self._access.shard_id} was taken by epoch {written[0]} meanwhile")
+            return self._read_image()
 
     def reopen(self) -> int:
-        """Take the lock again after SessionLostError, as the same owner. Returns the last transaction's number."""
-        self._lock()
-        written = self._rows(sql.READ_WRITER)[0]
-        self._session.commit()
-        if written[0] != self.epoch:
-            self.close()
-            raise OwnershipLostError(
-                f"shard {self._access.shard_id} has epoch {written[0]} of {written[1]!r}, not {self.epoch} any more"
-            )
-        return int(written[2])
+        """Take the lock again after SessionLostError, as the same owner. Returns the last transaction's number.
+
+        Raises OwnershipLostError when there was another owner since, SessionLostError when it is worth another try.
+        """
+        self._connect()
+        with self._closing_on_error():
+            locked = self._take_lock()
+            written = self._rows(sql.READ_WRITER)[0]
+            self._session.commit()
+            if written[0] != self.epoch:
+                raise OwnershipLostError(
+                    f"shard {self._access.shard_id} has epoch {written[0]} of {written[1].decode()!r}, "
+                    f"not {self.epoch} any more"
+                )
+            if not locked:
+                raise SessionLostError(f"shard {self._access.shard_id}: the lost session still holds the lock")
+            return int(written[2])
 
     def close(self) -> None:
         session, self._session = self._session, None
         if session is not None:
-            try:
-                session.close()
-            except pymysql.err.Error:
-                session._force_close()
+            session._force_close()
+
+    def interrupt(self) -> None:
+        """Make a statement that is under way fail; the one method that another thread may call."""
+        for session in (self._session, self._snapshot):
+            if session is not None and session._sock is not None:
+                with suppress(OSError):  # It has failed by itself meanwhile.
+                    session._sock.shutdown(socket.SHUT_RDWR)
 
     def now_ms(self) -> int:
-        """The shard server's clock."""
-        try:
+        """The shard server's clock. Raises SessionLostError."""
+        with self._losing_session():
             now = int(self._rows(sql.NOW_MS)[0][0])
             self._session.commit()
-        except pymysql.err.Error as error:
-            raise SessionLostError(str(error)) from error
-        return now
+            return now
+
+    def check(self) -> list[str]:
+        """Why the server could lose acknowledged items now; empty when it cannot. Raises SessionLostError."""
+        if self._access.allow_undurable:
+            return []
+        with self._losing_session():
+            problems = check_durable(self._session)
+            self._session.commit()
+            return problems
 
     def run(self, transaction: Transaction) -> TransactionResult:
         """Run one transaction and commit it.
@@ -142,18 +170,18 @@ class ShardStore:
         except pymysql.err.Error as error:
             code = error.args[0] if error.args else 0
             if code in _LOST_SESSION_CODES or isinstance(error, pymysql.err.InterfaceError):
-                raise SessionLostError(result, str(error)) from error
+                raise SessionLostError(str(error), result) from error
             self._rollback(error, result)
             raise TransactionFailedError(str(error)) from error
         except OSError as error:
-            raise SessionLostError(result, str(error)) from error
+            raise SessionLostError(str(error), result) from error
         return result
 
     def _rollback(self, cause: Exception, result: TransactionResult) -> None:
         try:
             self._session.rollback()
         except (pymysql.err.Error, OSError):
-            raise SessionLostError(result, str(cause)) from cause
+            raise SessionLostError(str(cause), result) from cause
 
     def _read(self, cursor: Any, transaction: Transaction, result: TransactionResult) -> None:
         for refill in transaction.refills:
@@ -173,10 +201,9 @@ class ShardStore:
             for values in chunks_by_bytes(rows):
                 cursor.execute(sql.INSERT_ITEMS.format(values))
         for claim in transaction.claims:
-            assert claim.items is not None
-            deliveries: dict[int, ItemRow | Item] = dict(result.fetched)
-            entries = [_ENTRY.pack(item.key, deliveries.get(item.key, item).deliveries + 1) for item in claim.items]
-            cursor.execute(sql.INSERT_CLAIM, (claim.id, claim.due_at, b"".join(entries)))
+            cursor.execute(sql.INSERT_CLAIM, (claim.id, claim.due_at, _entries(claim, result)))
+        for claim in transaction.claims_rewritten:
+            cursor.execute(sql.REWRITE_CLAIM, (_entries(claim, result), claim.id))
         for change in sorted(transaction.rewrites, key=lambda rewrite: rewrite.key):
             cursor.execute(
                 sql.REWRITE_ITEM,
@@ -219,41 +246,54 @@ class ShardStore:
             cursor.execute(statement, arguments)
             return cursor.fetchall()
 
-    def _lock(self) -> None:
+    def _connect(self) -> None:
+        """A new session, on a server that is durable."""
         self.close()
-        try:
+        with self._losing_session():
             self._session = connect(self._access.url)
-            problems = [] if self._access.allow_undurable else check_durable(self._session)
+        with self._closing_on_error():
+            problems = self.check()
             if problems:
                 raise OwnershipLostError(
                     f"shard {self._access.shard_id}: its server can lose acknowledged items: {'; '.join(problems)}"
                 )
-            if not self._rows(sql.LOCK_SHARD, self._access.lock_name)[0][0]:
-                self._kill_dead_owner()
-            self._session.commit()
-        except (pymysql.err.Error, OSError) as error:
-            self.close()
-            raise OwnershipLostError(f"shard {self._access.shard_id} cannot be reached: {error}") from error
-        except OwnershipLostError:
-            self.close()
-            raise
 
-    def _kill_dead_owner(self) -> None:
-        """Free the lock from an owner that is known dead (its host's heartbeat stopped)."""
+    def _take_lock(self) -> bool:
+        """Whether this session holds the lock; one that a dead owner still holds is freed for the next try."""
+        if self._rows(sql.LOCK_SHARD, self._access.lock_name)[0][0]:
+            return True
         holder = self._rows(sql.LOCK_HOLDER, self._access.lock_name)[0][0]
         owner = self._rows(sql.READ_WRITER)[0][1].decode()
         if holder is not None and (owner == self._access.owner or self._owner_is_dead(owner)):
             self._rows(sql.KILL_SESSION.format(int(holder)))
-        raise OwnershipLostError(f"shard {self._access.shard_id} is owned by {owner!r}")
+        return False
+
+    @contextmanager
+    def _losing_session(self) -> Iterator[None]:
+        try:
+            yield
+        except (pymysql.err.Error, OSError) as error:
+            self.close()
+            raise SessionLostError(f"shard {self._access.shard_id}: {error}") from error
+
+    @contextmanager
+    def _closing_on_error(self) -> Iterator[None]:
+        try:
+            with self._losing_session():
+                yield
+        except BaseException:
+            self.close()
+            raise
 
     def _read_image(self) -> ShardImage:
+        self._open_snapshot()
         writer = self._rows(sql.READ_WRITER)[0]
         claims = []
         for claim_id, due_at, packed in self._rows(sql.READ_CLAIMS, writer[4]):
             claims.append((claim_id, due_at, [(key, number) for key, number in _ENTRY.iter_unpack(packed)]))
         claimed: dict[int, ItemRow] = {}
         for text, _ in id_chunks(list({key for _, _, entries in claims for key, _ in entries})):
-            claimed.update((row[0], ItemRow(*row)) for row in self._rows(sql.READ_ITEMS.format(text)))
+            claimed.update((row[0], ItemRow(*row)) for row in self._rows(sql.READ_HEADS.format(text)))
         image = ShardImage(
             epoch=self.epoch,
             transaction_number=writer[2],
@@ -261,13 +301,38 @@ class ShardStore:
             topic_number_last=writer[5],
             now_ms=int(self._rows(sql.NOW_MS)[0][0]),
             topics=list(self._rows(sql.READ_TOPICS)),
-            lanes=list(self._rows(sql.COUNT_LANES)),
-            delayed=list(self._rows(sql.COUNT_DELAYED)),
+            count=partial(_count, self._snapshot),
             claims=claims,
             claimed_rows=claimed,
         )
         self._session.commit()
         return image
+
+    def _open_snapshot(self) -> None:
+        """A session that sees the rows as they are now, between the last owner's transactions and ours."""
+        self._snapshot = connect(self._access.url, limits.COUNT_MS_MAX)
+        with self._snapshot.cursor() as cursor:
+            cursor.execute(sql.REPEATABLE)
+            cursor.execute(sql.SNAPSHOT)
+
+
+def _count(snapshot: Any) -> LaneCounts:
+    """Count what the snapshot sees, and close it."""
+    try:
+        with snapshot.cursor() as cursor:
+            cursor.execute(sql.COUNT_LANES)
+            lanes = list(cursor.fetchall())
+            cursor.execute(sql.COUNT_DELAYED)
+            return LaneCounts(lanes, list(cursor.fetchall()))
+    except (pymysql.err.Error, OSError) as error:
+        raise SessionLostError(str(error)) from error
+    finally:
+        snapshot._force_close()
+
+
+def _entries(claim: ClaimEntries, result: TransactionResult) -> bytes:
+    fetched: dict[int, ItemRow] = result.fetched
+    return b"".join([_ENTRY.pack(item.key, (fetched.get(item.key) or item).deliveries + 1) for item in claim.items])
 
 
 def _refill_statement(refill: Refill) -> tuple[str, tuple[int, ...]]:

@@ -25,10 +25,16 @@ MARK_TRANSACTION = (
     "topic_number_last = %s WHERE one = 1 AND epoch = %s"
 )
 
+REPEATABLE = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+SNAPSHOT = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 READ_TOPICS = "SELECT number, namespace, name FROM topic"
 COUNT_LANES = "SELECT lane, COUNT(*) FROM item FORCE INDEX (lane_order) GROUP BY lane"
 COUNT_DELAYED = "SELECT topic, COUNT(*) FROM item FORCE INDEX (lane_order) WHERE lane = 0 GROUP BY topic"
 READ_CLAIMS = "SELECT id, due_at, entries FROM claim WHERE id >= %s ORDER BY id"
+READ_HEADS = (
+    "SELECT id, lane, urgency, due_at, topic, priority, enqueued_at, expires_at, lease_ms, at_most_once, "
+    "deliveries, failed_attempts, NULL, '', '' FROM item FORCE INDEX (PRIMARY) WHERE id IN ({}) ORDER BY id"
+)
 READ_ITEMS = f"SELECT {COLUMNS} FROM item FORCE INDEX (PRIMARY) WHERE id IN ({{}}) ORDER BY id"
 
 REFILL = (
@@ -54,6 +60,7 @@ INSERT_ITEMS = (
     "INSERT INTO item (id, lane, urgency, due_at, topic, priority, enqueued_at, expires_at, lease_ms, "
     "at_most_once, metadata, payload) VALUES {}"
 )
+REWRITE_CLAIM = "UPDATE claim SET entries = %s WHERE id = %s"
 INSERT_CLAIM = "INSERT INTO claim (id, due_at, entries) VALUES (%s, %s, %s)"
 REWRITE_ITEM = (
     "UPDATE item SET lane = %s, urgency = %s, due_at = %s, deliveries = %s, failed_attempts = %s, "

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from foqs.core.item import Claim, Item
+from foqs.core.item import Item
 from foqs.core.topic import ShardTopic
 
 TIMER_LANE = 0
@@ -34,6 +35,15 @@ class Rewrite:
 
 
 @dataclass(slots=True)
+class ClaimEntries:
+    """A row of the claim journal: the present deliveries of `items` are claimed until `due_at`."""
+
+    id: int
+    due_at: int
+    items: list[Item]
+
+
+@dataclass(slots=True)
 class Transaction:
     """The parts run in the order of the fields; refills first, so that they see no row of this transaction."""
 
@@ -47,13 +57,23 @@ class Transaction:
     inserts: list[Item] = field(default_factory=list)
     fetches: list[Item] = field(default_factory=list)
     """Claimed items whose rows are not in memory."""
-    claims: list[Claim] = field(default_factory=list)
+    claims: list[ClaimEntries] = field(default_factory=list)
+    claims_rewritten: list[ClaimEntries] = field(default_factory=list)
+    """Rows of the journal that keep only these entries."""
     rewrites: list[Rewrite] = field(default_factory=list)
     wakes: list[int] = field(default_factory=list)
     deletes: list[int] = field(default_factory=list)
     claims_gone: list[int] = field(default_factory=list)
     look_ups: list[int] = field(default_factory=list)
     """Read last, so that the rows are as this transaction leaves them."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing that is worth a commit of its own."""
+        return not (
+            self.refills or self.topics_gone or self.inserts or self.claims or self.claims_rewritten
+            or self.rewrites or self.wakes or self.deletes or self.look_ups
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +105,14 @@ class TransactionResult:
     looked_up: dict[int, ItemRow] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class LaneCounts:
+    lanes: list[tuple[int, int]]
+    """(lane, rows)."""
+    delayed: list[tuple[int, int]]
+    """(topic, rows in the timer lane)."""
+
+
 @dataclass(slots=True)
 class ShardImage:
     """What a new owner reads before it serves."""
@@ -97,10 +125,8 @@ class ShardImage:
     """The shard server's clock."""
     topics: list[tuple[int, int, bytes]]
     """(number, namespace, name)."""
-    lanes: list[tuple[int, int]]
-    """(lane, rows)."""
-    delayed: list[tuple[int, int]]
-    """(topic, rows in the timer lane)."""
+    count: Callable[[], LaneCounts]
+    """Counts the rows as they were at the take-over; slow, and safe beside transactions on another thread."""
     claims: list[tuple[int, int, list[tuple[int, int]]]]
     """(id, due_at, [(key, delivery)])."""
     claimed_rows: dict[int, ItemRow]
@@ -111,7 +137,14 @@ class TransactionFailedError(Exception):
 
 
 class SessionLostError(Exception):
-    """The session is gone. Whether the transaction happened shows after reopening."""
+    """The session is gone. Whether the transaction happened shows after reopening.
+
+    `result` is what the transaction will have read, if it happened.
+    """
+
+    def __init__(self, message: str, result: TransactionResult | None = None) -> None:
+        super().__init__(message)
+        self.result = result or TransactionResult()
 
 
 class OwnershipLostError(Exception):

@@ -7,17 +7,16 @@ import random
 import pytest
 
 from foqs.core import limits, order
-from foqs.core.window import Window
+from foqs.core.window import Window, WindowBudget
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_taking_from_a_window_with_refills_gives_the_order_of_the_whole_lane(seed: int, monkeypatch) -> None:
     """Oracle: a sorted list holds every row; the window may only ever hold its most urgent part."""
     monkeypatch.setattr(limits, "WINDOW_ITEMS_MAX", 20)
-    monkeypatch.setattr(limits, "WINDOW_ITEMS_LOW", 5)
     chance = random.Random(seed)
     lane: list[int] = []
-    window = Window(complete=True)
+    window = Window(WindowBudget(), complete=True)
     key = 0
     for _ in range(400):
         if chance.random() < 0.6:
@@ -33,7 +32,7 @@ def test_taking_from_a_window_with_refills_gives_the_order_of_the_whole_lane(see
             if window.places:
                 assert window.take(1) == [min(lane)]
                 lane.remove(min(lane))
-        assert len(window) <= limits.WINDOW_ITEMS_MAX
+        assert len(window) <= 20
         assert list(window.places) == sorted(place for place in lane if place <= window.edge)
 
 

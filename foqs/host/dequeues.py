@@ -1,0 +1,108 @@
+"""Dequeue: what a call wants, the wait for it, and the items as they are told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from foqs.core import ids, limits
+from foqs.core.calls import Delivery, TopicDemand
+from foqs.core.errors import InvalidArgumentError, OverloadedError, PausedError
+from foqs.core.item import Item, Phase
+from foqs.core.namespace import Namespace
+from foqs.host import arguments
+from foqs.host.dispatch import Dispatcher
+from foqs.host.shards import Shards
+from foqs.host.topic_queue import DequeueCall
+
+
+class Dequeues:
+    """`clock` is monotonic, in seconds."""
+
+    def __init__(self, shards: Shards, dispatcher: Dispatcher, clock: Callable[[], float]) -> None:
+        self._shards = shards
+        self._dispatcher = dispatcher
+        self._clock = clock
+
+    async def dequeue(
+        self, namespace: Namespace, topics: Sequence[TopicDemand], lease_ms: int | None, wait_ms: int
+    ) -> list[Delivery]:
+        """Lease ready items of the topics; waits up to `wait_ms` while there are none."""
+        settings = namespace.settings
+        if settings.dequeue_paused:
+            raise PausedError(f"dequeues of namespace {namespace.name!r} are paused by an operator")
+        if lease_ms is not None:
+            arguments.check_range("lease_ms", lease_ms, limits.LEASE_MS_MIN, settings.lease_ms_max)
+        arguments.check_range("wait_ms", wait_ms, 0, limits.WAIT_MS_MAX)
+        wants = _wants(topics)
+        if self._dispatcher.waiting_count >= limits.DEQUEUES_WAITING_MAX:
+            raise OverloadedError(
+                f"{self._dispatcher.waiting_count} dequeue calls wait on this host, which is its limit: try again",
+                retry_after_ms=1_000,
+            )
+        items = await self._wait_for_items(namespace, wants, lease_ms, wait_ms)
+        return [_delivery(item) for item in items]
+
+    async def _wait_for_items(
+        self, namespace: Namespace, wants: dict[str, int], lease_ms: int | None, wait_ms: int
+    ) -> list[Item]:
+        answered: asyncio.Future[list[Item]] = asyncio.get_running_loop().create_future()
+        call = DequeueCall(lease_ms, namespace.settings.lease_ms_default, answered.set_result, self._clock())
+        self._dispatcher.start(namespace.number, wants, call)
+        try:
+            deadline_s = call.since_s + wait_ms / 1000
+            bound_s = deadline_s + limits.CLAIM_WAIT_MS_MAX / 1000
+            while not answered.done():
+                now_s = self._clock()
+                if now_s >= deadline_s and (now_s >= bound_s or not self._dispatcher.is_hopeful(call)):
+                    return []
+                # Ready items are worth their commit even when the caller does not wait for new ones.
+                until_s = deadline_s if now_s < deadline_s else now_s + limits.TICK_MS / 1000
+                await asyncio.wait([answered], timeout=until_s - now_s)
+            return answered.result()
+        except asyncio.CancelledError:
+            if answered.done() and not answered.cancelled():
+                self._give_back(answered.result())
+            raise
+        finally:
+            self._dispatcher.end(call)
+
+    def _give_back(self, items: list[Item]) -> None:
+        """Their caller is gone and has not seen them."""
+        for item in items:
+            shard = self._shards.state(item.topic.shard_id)
+            if shard is not None and item.phase is Phase.LEASED and shard.book.leases.get(item.key) is item:
+                shard.settlements.give_back(item)
+
+
+def _wants(topics: Sequence[TopicDemand]) -> dict[str, int]:
+    if not topics:
+        raise InvalidArgumentError("topics is empty: name at least one")
+    arguments.check_batch("topics", len(topics), limits.DEQUEUE_TOPICS_MAX)
+    wants: dict[str, int] = {}
+    for demand in topics:
+        name = arguments.check_topic(demand.topic)
+        if demand.group is not None:
+            raise InvalidArgumentError("group is not supported yet: leave it out")
+        count = arguments.check_range("count", demand.count, 1, limits.BATCH_ITEMS_MAX)
+        wants[name] = min(wants.get(name, 0) + count, limits.BATCH_ITEMS_MAX)
+    return wants
+
+
+def _delivery(item: Item) -> Delivery:
+    item_id = ids.item_id(item.topic.shard_id, item.key)
+    delivery = Delivery(
+        item_id,
+        f"{item_id}:{item.deliveries + 1:x}",
+        item.topic.name,
+        item.priority,
+        item.payload or b"",
+        item.metadata,
+        item.due_at,
+        item.enqueued_at,
+        item.lease_due_at,
+        item.failed_attempts + 1,
+    )
+    # A lease may be long: its holder has these now.
+    item.payload, item.metadata = None, b""
+    return delivery

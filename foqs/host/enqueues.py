@@ -1,0 +1,128 @@
+"""Enqueue: admission by quota, placement on a shard, and the wait for its commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from foqs.core import ids, limits, order
+from foqs.core.calls import EnqueueResult, NewItem, PositionErrors
+from foqs.core.errors import FoqsError, NotWrittenError, OverloadedError, PausedError, RateLimitedError
+from foqs.core.item import Item, Phase
+from foqs.core.namespace import Namespace
+from foqs.core.rate import MinuteWindow
+from foqs.host import arguments
+from foqs.host.dispatch import Dispatcher
+from foqs.host.shards import Shards
+from foqs.host.waiting import Answer
+from foqs.shard.state import ShardState
+
+
+class Enqueues:
+    """`clock` is monotonic, in seconds."""
+
+    def __init__(self, shards: Shards, dispatcher: Dispatcher, clock: Callable[[], float]) -> None:
+        self._shards = shards
+        self._dispatcher = dispatcher
+        self._clock = clock
+        self._rates: dict[int, MinuteWindow] = {}
+
+    async def enqueue(self, namespace: Namespace, news: Sequence[NewItem]) -> EnqueueResult:
+        """Write what is valid, in one shard; `errors` has the rest. Raises FoqsError when nothing was written."""
+        if namespace.settings.enqueue_paused:
+            raise PausedError(f"enqueues of namespace {namespace.name!r} are paused by an operator")
+        arguments.check_batch("items", len(news), namespace.settings.batch_items_max)
+        item_ids = [""] * len(news)
+        errors: PositionErrors = {}
+        avoided: set[int] = set()
+        shard = self._place(avoided)
+        made = self._make_items(shard, namespace, news, errors)
+        if not made:
+            return EnqueueResult(item_ids, errors)
+        self._admit(namespace, len(made))
+        items = list(made.values())
+        while True:
+            try:
+                await self._write(shard, items)
+                break
+            except NotWrittenError:
+                # Certainly not there, so it may go elsewhere without being there twice.
+                avoided.add(shard.shard_id)
+                shard = self._place(avoided)
+                for item in items:
+                    _move(item, shard)
+        for position, item in made.items():
+            item_ids[position] = ids.item_id(shard.shard_id, item.key)
+        return EnqueueResult(item_ids, errors)
+
+    def forget(self, namespaces: set[int]) -> None:
+        """Drop what is remembered of namespaces that are not in the set."""
+        for number in self._rates.keys() - namespaces:
+            del self._rates[number]
+
+    def _place(self, avoided: set[int]) -> ShardState:
+        """The healthy shard with the shortest buffer."""
+        best: ShardState | None = None
+        for _, shard in self._shards.owned():
+            if shard.shard_id in avoided or self._dispatcher.is_sick(shard.shard_id):
+                continue
+            if best is None or shard.inserts.buffered_count < best.inserts.buffered_count:
+                best = shard
+        if best is None:
+            raise OverloadedError(
+                "no shard of this host takes items now: nothing was enqueued",
+                retry_after_ms=limits.NO_SHARD_RETRY_MS,
+            )
+        return best
+
+    def _make_items(
+        self, shard: ShardState, namespace: Namespace, news: Sequence[NewItem], errors: PositionErrors
+    ) -> dict[int, Item]:
+        """The items by position; what is not valid goes to `errors`."""
+        book, shard_id, number, settings = shard.book, shard.shard_id, namespace.number, namespace.settings
+        now_ms = self._shards.now_ms(shard_id)
+        made: dict[int, Item] = {}
+        for position, new in enumerate(news):
+            try:
+                arguments.check_new_item(new, settings)
+                due_at = arguments.deliver_after(new, settings, now_ms)
+                topic = book.topics.get((number, new.topic)) or book.topic(number, arguments.check_topic(new.topic))
+            except FoqsError as error:
+                errors[position] = error
+                continue
+            key = book.next_key()
+            priority = new.priority
+            item = Item(key, topic, priority, due_at, order.place(priority, due_at, key, shard_id))
+            item.phase = Phase.INSERTING
+            item.enqueued_at = now_ms
+            item.expires_at = due_at + (new.ttl_ms or settings.ttl_ms_default)
+            item.lease_ms = new.lease_ms or 0
+            item.at_most_once = new.delivery == 1
+            item.metadata = new.metadata or b""
+            item.payload = new.payload
+            made[position] = item
+        return made
+
+    def _admit(self, namespace: Namespace, count: int) -> None:
+        limit = namespace.settings.enqueues_per_minute_max
+        rate = self._rates.setdefault(namespace.number, MinuteWindow())
+        wait_ms = rate.take(count, limit, int(self._clock() * 1000))
+        if wait_ms:
+            raise RateLimitedError(
+                f"namespace {namespace.name!r} is over its limit of {limit} enqueues per minute: "
+                f"{count} more fit in {wait_ms} ms",
+                retry_after_ms=wait_ms,
+            )
+
+    async def _write(self, shard: ShardState, items: list[Item]) -> None:
+        answer = Answer()
+        size_bytes = sum([len(item.payload or b"") + len(item.metadata) for item in items])
+        shard.inserts.add(items, size_bytes, answer.ticket)
+        self._shards.wake(shard.shard_id)
+        await answer.wait()
+
+
+def _move(item: Item, shard: ShardState) -> None:
+    item.key = shard.book.next_key()
+    item.topic = shard.book.topic(item.topic.namespace, item.topic.name)
+    item.place = order.place(item.priority, item.due_at, item.key, shard.shard_id)
+    item.phase = Phase.INSERTING

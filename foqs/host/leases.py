@@ -1,0 +1,140 @@
+"""Ack, nack and extendLease: the ends of leases, by receipt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from foqs.core import ids, limits
+from foqs.core.calls import Nack, PositionErrors
+from foqs.core.errors import FoqsError, InvalidArgumentError, NotFoundError, StaleLeaseError
+from foqs.core.item import Item
+from foqs.core.namespace import Namespace
+from foqs.host import arguments
+from foqs.host.inspection import Inspection
+from foqs.host.shards import Shards
+from foqs.host.waiting import Answer
+from foqs.shard.state import ShardState
+from foqs.storage.transaction import Rewrite
+
+MakeRewrite = Callable[[int, ShardState, Item], Rewrite | None]
+
+
+class _Ended:
+    """The leases of one call and shard."""
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+        self.rewrites: list[Rewrite | None] = []
+        self.positions: list[int] = []
+
+
+class Leases:
+    def __init__(self, shards: Shards, inspection: Inspection) -> None:
+        self._shards = shards
+        self._inspection = inspection
+
+    async def ack(self, namespace: Namespace, receipts: Sequence[str]) -> PositionErrors:
+        """Delete the items; returns once their rows are gone."""
+        arguments.check_batch("receipts", len(receipts), limits.BATCH_ITEMS_MAX)
+        errors: PositionErrors = {}
+        unleased: list[tuple[int, int, int]] = []
+        ended = self._end_leases(namespace, receipts, errors, None, unleased)
+        await self._settle(ended, errors, rewriting=False)
+        if unleased:
+            errors.update(await self._inspection.delete_rows(namespace, unleased))
+        return errors
+
+    async def nack(self, namespace: Namespace, nacks: Sequence[Nack]) -> PositionErrors:
+        """Give the items back, count a failed attempt unless released."""
+        settings = namespace.settings
+        arguments.check_batch("nacks", len(nacks), limits.BATCH_ITEMS_MAX)
+
+        def make_rewrite(position: int, shard: ShardState, item: Item) -> Rewrite | None:
+            nack = nacks[position]
+            arguments.check_range("delay_ms", nack.delay_ms, 0, settings.delay_ms_max)
+            if nack.release and nack.dead_letter:
+                raise InvalidArgumentError("release and dead_letter are both set: set one")
+            if nack.metadata is not None:
+                arguments.check_metadata(nack.metadata, settings)
+            return shard.settlements.failed_attempt(
+                item,
+                self._shards.now_ms(shard.shard_id),
+                delay_ms=nack.delay_ms,
+                reason="dead-lettered by its consumer" if nack.dead_letter else "nacked",
+                dead=bool(nack.dead_letter),
+                release=bool(nack.release),
+                metadata=nack.metadata,
+            )
+
+        errors: PositionErrors = {}
+        ended = self._end_leases(namespace, [nack.receipt for nack in nacks], errors, make_rewrite, None)
+        await self._settle(ended, errors, rewriting=True)
+        return errors
+
+    async def extend(self, namespace: Namespace, receipts: Sequence[str], lease_ms: int) -> PositionErrors:
+        """Let the leases end `lease_ms` after now."""
+        arguments.check_batch("receipts", len(receipts), limits.BATCH_ITEMS_MAX)
+        arguments.check_range("lease_ms", lease_ms, limits.LEASE_MS_MIN, namespace.settings.lease_ms_max)
+        errors: PositionErrors = {}
+        answer = Answer()
+        for position, receipt in enumerate(receipts):
+            try:
+                shard, item = self._leased(namespace, *ids.parse(receipt))
+                shard.claims.extend(item, lease_ms, answer.ticket, position)
+                self._shards.wake(shard.shard_id)
+            except FoqsError as error:
+                errors[position] = error
+        await answer.wait()
+        errors.update(answer.ticket.errors)
+        return errors
+
+    def _end_leases(
+        self,
+        namespace: Namespace,
+        receipts: Sequence[str],
+        errors: PositionErrors,
+        make_rewrite: MakeRewrite | None,
+        unleased: list[tuple[int, int, int]] | None,
+    ) -> dict[int, _Ended]:
+        """By shard. A bare id without a lease goes to `unleased` as (position, shard id, key) where that is given."""
+        ended: dict[int, _Ended] = {}
+        for position, receipt in enumerate(receipts):
+            try:
+                shard_id, key, delivery = ids.parse(receipt)
+                try:
+                    shard, item = self._leased(namespace, shard_id, key, delivery)
+                except StaleLeaseError:
+                    if delivery or unleased is None:
+                        raise
+                    unleased.append((position, shard_id, key))
+                    continue
+                rewrite = make_rewrite(position, shard, item) if make_rewrite is not None else None
+                shard.settlements.end_lease(item)
+                group = ended.get(shard_id)
+                if group is None:
+                    group = ended[shard_id] = _Ended()
+                group.items.append(item)
+                group.rewrites.append(rewrite)
+                group.positions.append(position)
+            except FoqsError as error:
+                errors[position] = error
+        return ended
+
+    def _leased(self, namespace: Namespace, shard_id: int, key: int, delivery: int) -> tuple[ShardState, Item]:
+        _, shard = self._shards.serving(shard_id)
+        item = shard.settlements.lease_of(key, delivery)
+        if item.topic.namespace != namespace.number:
+            raise NotFoundError(f"there is no such item in namespace {namespace.name!r}")
+        return shard, item
+
+    async def _settle(self, ended: dict[int, _Ended], errors: PositionErrors, *, rewriting: bool) -> None:
+        if not ended:
+            return
+        answer = Answer()
+        for shard_id, group in ended.items():
+            _, shard = self._shards.serving(shard_id)
+            rewrites = group.rewrites if rewriting else None
+            shard.settlements.settle(group.items, rewrites, answer.ticket, group.positions)
+            self._shards.wake(shard_id)
+        await answer.wait()
+        errors.update(answer.ticket.errors)

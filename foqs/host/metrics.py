@@ -1,0 +1,146 @@
+"""Everything that is counted, for Prometheus. Labels are shards, verbs, outcomes and reasons: never topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from foqs.host.dispatch import Dispatcher
+from foqs.host.shards import Shards
+from foqs.storage.transaction import Transaction
+
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+
+
+class Metrics:
+    """One host's; `registry` is what its metrics port serves."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.door = DoorMeters(self.registry)
+        self.transactions = TransactionMeters(self.registry)
+
+    def watch(self, shards: Shards, dispatcher: Dispatcher) -> None:
+        """Let every scrape read the state of the shards and of the prefetch buffers."""
+        self.registry.register(_Gauges(shards, dispatcher))
+
+
+class DoorMeters:
+    """Implements foqs.transport.door.DoorMetrics."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._opened = Counter("foqs_connections_opened", "Connections accepted", registry=registry)
+        self._closed = Counter("foqs_connections_closed", "Connections that ended", registry=registry)
+        self._refused = Counter("foqs_connections_refused", "Connections refused", ["reason"], registry=registry)
+        self._protocol_errors = Counter(
+            "foqs_protocol_errors", "Connections closed for bytes that are no frame", ["reason"], registry=registry
+        )
+        self._calls = Counter("foqs_calls", "Calls answered", ["method", "outcome"], registry=registry)
+        self._seconds = Histogram(
+            "foqs_call_seconds", "Time to answer", ["method"], buckets=_SECONDS, registry=registry
+        )
+        self._by_outcome: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
+
+    def connection_opened(self) -> None:
+        self._opened.inc()
+
+    def connection_closed(self) -> None:
+        self._closed.inc()
+
+    def connection_refused(self, reason: str) -> None:
+        self._refused.labels(reason).inc()
+
+    def protocol_error(self, reason: str) -> None:
+        self._protocol_errors.labels(reason).inc()
+
+    def call_finished(self, method: str, outcome: str, seconds: float) -> None:
+        meters = self._by_outcome.get((method, outcome))
+        if meters is None:
+            meters = self._calls.labels(method, outcome), self._seconds.labels(method)
+            self._by_outcome[method, outcome] = meters
+        meters[0].inc()
+        meters[1].observe(seconds)
+
+
+class TransactionMeters:
+    """Implements foqs.shard.runner.TransactionMeter."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._seconds = Histogram(
+            "foqs_transaction_seconds", "Time of a shard's transaction", ["shard"], buckets=_SECONDS, registry=registry
+        )
+        self._outcomes = Counter(
+            "foqs_transactions", "Transactions by outcome", ["shard", "outcome"], registry=registry
+        )
+        self._rows = Counter(
+            "foqs_rows",
+            "Rows that committed transactions inserted, fetched, claimed, rewrote, woke, deleted or read ahead",
+            ["shard", "work"],
+            registry=registry,
+        )
+
+    def ended(self, shard_id: int, transaction: Transaction, elapsed_s: float, outcome: str) -> None:
+        shard = str(shard_id)
+        self._seconds.labels(shard).observe(elapsed_s)
+        self._outcomes.labels(shard, outcome).inc()
+        if outcome != "committed":
+            return
+        for work, count in (
+            ("inserted", len(transaction.inserts)),
+            ("fetched", len(transaction.fetches)),
+            ("claimed", sum([len(claim.items) for claim in transaction.claims])),
+            ("rewritten", len(transaction.rewrites)),
+            ("woken", len(transaction.wakes)),
+            ("deleted", len(transaction.deletes)),
+            ("windows_refilled", len(transaction.refills)),
+        ):
+            if count:
+                self._rows.labels(shard, work).inc(count)
+
+
+class _Gauges(Collector):
+    """Reads what is there at each scrape; from another thread, so every walk is over a copy."""
+
+    def __init__(self, shards: Shards, dispatcher: Dispatcher) -> None:
+        self._shards = shards
+        self._dispatcher = dispatcher
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        owned = GaugeMetricFamily("foqs_shard_owned", "1 while this host owns the shard", labels=["shard"])
+        healthy = GaugeMetricFamily("foqs_shard_healthy", "0 while the shard's breaker is open", labels=["shard"])
+        trips = GaugeMetricFamily(
+            "foqs_breaker_opened", "Times the breaker opened since the take-over", labels=["shard"]
+        )
+        items = GaugeMetricFamily("foqs_items", "Items by state", labels=["shard", "state"])
+        topics = GaugeMetricFamily("foqs_topics", "Topics known", labels=["shard"])
+        leases = GaugeMetricFamily("foqs_open_leases", "Items claimed or under lease", labels=["shard"])
+        buffered = GaugeMetricFamily("foqs_enqueue_buffer_items", "Items waiting to be written", labels=["shard"])
+        buffered_bytes = GaugeMetricFamily("foqs_enqueue_buffer_bytes", "Their payload and metadata", labels=["shard"])
+        for runner in list(self._shards.runners.values()):
+            label = [str(runner.shard_id)]
+            shard = runner.shard
+            owned.add_metric(label, float(shard is not None))
+            healthy.add_metric(label, float(shard is not None and runner.health.healthy))
+            trips.add_metric(label, runner.health.opened_count)
+            if shard is None:
+                continue
+            known = list(shard.book.topics.values())
+            for state in ("ready", "leased", "delayed", "dead"):
+                items.add_metric([*label, state], sum([getattr(topic, state) for topic in known]))
+            topics.add_metric(label, len(known))
+            leases.add_metric(label, len(shard.book.leases))
+            buffered.add_metric(label, shard.inserts.buffered_count)
+            buffered_bytes.add_metric(label, shard.inserts.buffered_bytes)
+        yield from (owned, healthy, trips, items, topics, leases, buffered, buffered_bytes)
+        yield GaugeMetricFamily(
+            "foqs_dequeues_waiting", "Dequeue calls that wait for items", value=self._dispatcher.waiting_count
+        )
+        yield GaugeMetricFamily(
+            "foqs_prefetch_bytes", "Payload and metadata of the prefetch buffers", value=self._dispatcher.held_bytes
+        )

@@ -1,0 +1,45 @@
+"""The shards of this host, by id."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from foqs.core.errors import FoqsError, NotFoundError, UnavailableError
+from foqs.shard.runner import ShardRunner
+from foqs.shard.state import ShardState
+
+
+class Shards:
+    def __init__(self) -> None:
+        self.runners: dict[int, ShardRunner] = {}
+
+    def add(self, runner: ShardRunner) -> None:
+        self.runners[runner.shard_id] = runner
+
+    def state(self, shard_id: int) -> ShardState | None:
+        """None while the shard is not owned."""
+        return self.runners[shard_id].shard
+
+    def wake(self, shard_id: int) -> None:
+        self.runners[shard_id].wake()
+
+    def now_ms(self, shard_id: int) -> int:
+        """The shard server's clock."""
+        return self.runners[shard_id].now_ms()
+
+    def owned(self) -> Iterator[tuple[ShardRunner, ShardState]]:
+        for runner in self.runners.values():
+            if runner.shard is not None:
+                yield runner, runner.shard
+
+    def serving(self, shard_id: int) -> tuple[ShardRunner, ShardState]:
+        """Raises NotFoundError for a shard that is not here, UnavailableError while it is not owned."""
+        runner = self.runners.get(shard_id)
+        if runner is None:
+            raise NotFoundError(f"there is no shard {shard_id}")
+        if runner.shard is None:
+            raise self.away(runner)
+        return runner, runner.shard
+
+    def away(self, runner: ShardRunner) -> FoqsError:
+        return UnavailableError(f"shard {runner.shard_id} is not served now: {runner.detail}", retry_after_ms=1_000)

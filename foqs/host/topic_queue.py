@@ -1,0 +1,108 @@
+"""One topic over all shards of a host: what waits for its items, and what is claimed for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from foqs.core import limits, order
+from foqs.core.item import Item
+from foqs.core.topic import ShardTopic
+
+
+class DequeueCall:
+    """One dequeue that waits; `on_items` is called once."""
+
+    __slots__ = ("done", "lease_ms", "lease_ms_default", "on_items", "since_s", "wants")
+
+    def __init__(
+        self, lease_ms: int | None, lease_ms_default: int, on_items: Callable[[list[Item]], None], since_s: float
+    ) -> None:
+        self.wants: dict[TopicQueue, int] = {}
+        self.lease_ms = lease_ms
+        self.lease_ms_default = lease_ms_default
+        self.on_items = on_items
+        self.since_s = since_s
+        self.done = False
+
+
+class TopicQueue:
+    __slots__ = (
+        "_lease_ms_next",
+        "_leases_since_s",
+        "_rate",
+        "_rated_at_s",
+        "_served_count",
+        "buffer",
+        "calls",
+        "claims_count",
+        "lease_ms",
+        "name",
+        "namespace",
+        "parts",
+        "waiting_count",
+    )
+
+    def __init__(self, namespace: int, name: str) -> None:
+        self.namespace = namespace
+        self.name = name
+        self.parts: dict[int, ShardTopic] = {}
+        """By shard: those of healthy shards."""
+        self.buffer: list[Item] = []
+        """The prefetch buffer: claimed items, the most urgent last."""
+        self.calls: dict[DequeueCall, None] = {}
+        """In the order of their arrival."""
+        self.waiting_count = 0
+        """Items that the calls want."""
+        self.claims_count = 0
+        """Claims on the way to the database."""
+        self.lease_ms = 0
+        """The longest lease that consumers lately asked for."""
+        self._lease_ms_next = 0
+        self._leases_since_s = 0.0
+        self._rate = 0.0
+        """Items handed out a second, lately."""
+        self._rated_at_s = 0.0
+        self._served_count = 0
+
+    def shortage(self) -> int:
+        """How many more items should be claimed: for those who wait, and for those who will soon come."""
+        wanted = min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX)
+        ahead = min(int(self._rate * limits.PREFETCH_HORIZON_MS / 1000), limits.PREFETCH_ITEMS_PER_TOPIC_MAX)
+        return wanted + ahead - len(self.buffer) - self.claims_count
+
+    def first_unclaimed(self) -> int:
+        first = order.LAST
+        for part in self.parts.values():
+            if part.first_place < first:
+                first = part.first_place
+        return first
+
+    def servable_count(self, bound: int) -> int:
+        """How many buffered items precede every ready item that is not in the buffer, up to `bound`."""
+        buffer = self.buffer
+        bound = min(bound, len(buffer))
+        first = self.first_unclaimed()
+        if bound == 0 or buffer[-bound].place <= first:
+            return bound
+        count = 0
+        while buffer[-1 - count].place <= first:
+            count += 1
+        return count
+
+    def note_lease(self, lease_ms: int, now_s: float) -> None:
+        if now_s - self._leases_since_s > limits.LEASE_MEMORY_MS / 1000:
+            self._leases_since_s = now_s
+            self.lease_ms, self._lease_ms_next = self._lease_ms_next, 0
+        self._lease_ms_next = max(self._lease_ms_next, lease_ms)
+        if lease_ms > self.lease_ms:
+            self.lease_ms = lease_ms
+        for part in self.parts.values():
+            part.lease_ms = self.lease_ms
+
+    def note_served(self, count: int, now_s: float) -> None:
+        self._served_count += count
+        elapsed_s = now_s - self._rated_at_s
+        if elapsed_s >= limits.PREFETCH_HORIZON_MS / 1000:
+            self._rate = (self._rate + self._served_count / elapsed_s) / 2 if elapsed_s < 2 else 0.0
+            self._served_count = 0
+            self._rated_at_s = now_s

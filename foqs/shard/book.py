@@ -1,0 +1,113 @@
+"""What is known of one shard, shared by the parts of its state: topics, open leases, resident payloads."""
+
+from __future__ import annotations
+
+from foqs.core import ids, limits, order
+from foqs.core.errors import OverloadedError
+from foqs.core.item import Item, Phase
+from foqs.core.topic import ShardTopic
+from foqs.core.window import WindowBudget
+from foqs.shard.parts import ShardListener
+from foqs.storage.transaction import ItemRow, ShardImage
+
+
+class Book:
+    def __init__(self, shard_id: int, image: ShardImage, listener: ShardListener) -> None:
+        self.shard_id = shard_id
+        self.epoch = image.epoch
+        self.listener = listener
+        self.topics: dict[tuple[int, str], ShardTopic] = {}
+        self.by_number: dict[int, ShardTopic] = {}
+        self.topic_number_last = image.topic_number_last
+        self.budget = WindowBudget()
+        self.leases: dict[int, Item] = {}
+        """Every item that is not ready: claimed, held, handed out or being settled."""
+        self.resident: dict[int, Item] = {}
+        self.touched: dict[ShardTopic, None] = {}
+        """Topics with something ready or held that was not before; their consumers are to be told."""
+        self.counted = False
+        """The topics' counts are exact."""
+        self._resident_bytes = 0
+        self._sequence = image.epoch << ids.SEQUENCE_BITS
+        for number, namespace, name in image.topics:
+            self._add_topic(ShardTopic(shard_id, number, namespace, name.decode(), self.budget, stored=True))
+        self.budget.share(len(self.topics))
+
+    def next_key(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    @property
+    def last_key(self) -> int:
+        return self._sequence
+
+    def topic(self, namespace: int, name: str) -> ShardTopic:
+        """The topic, made on first use. Raises OverloadedError."""
+        topic = self.topics.get((namespace, name))
+        if topic is None:
+            if len(self.topics) >= limits.TOPICS_PER_SHARD_MAX:
+                raise OverloadedError(
+                    f"shard {self.shard_id} has {len(self.topics)} topics, which is its limit: use fewer topics",
+                    retry_after_ms=limits.TOPIC_IDLE_MS,
+                )
+            self.topic_number_last += 1
+            topic = ShardTopic(self.shard_id, self.topic_number_last, namespace, name, self.budget, stored=False)
+            self._add_topic(topic)
+            self.budget.share(len(self.topics))
+        return topic
+
+    def remove_topic(self, topic: ShardTopic) -> None:
+        del self.topics[topic.namespace, topic.name]
+        del self.by_number[topic.number]
+        self.budget.share(len(self.topics))
+
+    def place_of(self, row: ItemRow) -> int:
+        return order.place(row.urgency, row.due_at, row.key, self.shard_id)
+
+    def make_ready(self, item: Item) -> None:
+        """The item may be claimed, and is served from memory while it is resident."""
+        item.phase = Phase.READY
+        item.topic.window.add(item.place)
+        self.touched[item.topic] = None
+        self._keep_resident(item)
+
+    def take_ready(self, row: ItemRow) -> Item:
+        """A ready row out of its window, so that nobody claims it."""
+        place = self.place_of(row)
+        item = self.resident.get(row.key) or Item(row.key, self.by_number[row.topic], row.priority, row.due_at, place)
+        item.topic.window.remove(place)
+        self.drop_resident(item)
+        self.leases[row.key] = item
+        return item
+
+    def drop_resident(self, item: Item) -> None:
+        if self.resident.pop(item.key, None) is not None:
+            self._resident_bytes -= _size_bytes(item)
+
+    def _keep_resident(self, item: Item) -> None:
+        if item.payload is None:
+            return
+        self.resident[item.key] = item
+        self._resident_bytes += _size_bytes(item)
+        while self._resident_bytes > limits.RESIDENT_BYTES_MAX:
+            self.drop_resident(next(iter(self.resident.values())))
+
+    def _add_topic(self, topic: ShardTopic) -> None:
+        self.topics[topic.namespace, topic.name] = topic
+        self.by_number[topic.number] = topic
+
+
+def fill(item: Item, row: ItemRow) -> None:
+    """What the row says of an item that was known by its place alone."""
+    item.enqueued_at = row.enqueued_at
+    item.expires_at = row.expires_at
+    item.lease_ms = row.lease_ms
+    item.at_most_once = bool(row.at_most_once)
+    item.deliveries = row.deliveries
+    item.failed_attempts = row.failed_attempts
+    item.metadata = row.metadata
+    item.payload = row.payload
+
+
+def _size_bytes(item: Item) -> int:
+    return limits.RESIDENT_ITEM_BYTES + len(item.payload or b"") + len(item.metadata)

@@ -1,0 +1,190 @@
+"""Claims and extensions: the storage step that leases items, committed before anybody sees them."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from foqs.core import limits, order
+from foqs.core.errors import FoqsError, StaleLeaseError
+from foqs.core.item import Claim, Item, Phase
+from foqs.core.topic import ShardTopic
+from foqs.shard.book import Book, fill
+from foqs.shard.journal import Journal
+from foqs.shard.parts import Ticket
+from foqs.shard.settlements import Settlements
+from foqs.storage.transaction import Transaction, TransactionResult
+
+
+class Extension:
+    """One lease that shall end `lease_ms` after now: a new claim of the same delivery."""
+
+    __slots__ = ("claim", "item", "lease_ms", "position", "ticket")
+
+    def __init__(self, item: Item, lease_ms: int, ticket: Ticket, position: int) -> None:
+        self.item = item
+        self.lease_ms = lease_ms
+        self.ticket = ticket
+        self.position = position
+        self.claim: Claim | None = None
+
+
+class Claims:
+    def __init__(self, book: Book, journal: Journal, settlements: Settlements) -> None:
+        self._book = book
+        self._journal = journal
+        self._settlements = settlements
+        self._waiting: deque[Item] = deque()
+        self._extensions: deque[Extension] = deque()
+        self._flying: list[Item] = []
+        self._flying_fresh: set[int] = set()
+        self._flying_extensions: list[Extension] = []
+
+    @property
+    def room(self) -> int:
+        """How many more items may be claimed."""
+        return limits.OPEN_LEASES_MAX - len(self._book.leases)
+
+    def claim(self, topic: ShardTopic, places: list[int]) -> None:
+        """Lease items that were just taken from the head of the topic's window."""
+        book = self._book
+        for place in places:
+            key = order.key_of(place)
+            item = book.resident.get(key)
+            if item is None:
+                item = Item(key, topic, order.urgency_of(place), order.due_at_of(place), place)
+            else:
+                book.drop_resident(item)
+            item.phase = Phase.CLAIMING
+            book.leases[key] = item
+            self._waiting.append(item)
+        topic.claim_head = min(topic.claim_head, places[0])
+        book.listener.claims_started(topic, len(places))
+
+    def claim_fresh(self, topic: ShardTopic, items: list[Item]) -> None:
+        """Flow-through: of the items that this transaction inserts, claim those that consumers wait for."""
+        wanted = self._book.listener.unmet_demand(topic.namespace, topic.name)
+        count = min(wanted, self.room, limits.TRANSACTION_CLAIMS_MAX - len(self._waiting), len(items))
+        if count <= 0:
+            return
+        items.sort(key=_place)
+        for item in items[:count]:
+            item.phase = Phase.CLAIMING
+            self._book.leases[item.key] = item
+            self._waiting.append(item)
+            self._flying_fresh.add(item.key)
+        self._book.listener.claims_started(topic, count)
+
+    def extend(self, item: Item, lease_ms: int, ticket: Ticket, position: int) -> None:
+        ticket.open_count += 1
+        self._extensions.append(Extension(item, lease_ms, ticket, position))
+
+    # ---- part of a transaction ----
+
+    def take(self, transaction: Transaction, now_ms: int) -> None:
+        by_lease: dict[int, list[Item]] = {}
+        bytes_left = limits.TRANSACTION_FETCH_BYTES_MAX
+        while self._waiting and len(self._flying) < limits.TRANSACTION_CLAIMS_MAX and bytes_left > 0:
+            item = self._waiting.popleft()
+            self._flying.append(item)
+            topic = item.topic
+            if item.payload is None:
+                transaction.fetches.append(item)
+                bytes_left -= self._book.listener.item_bytes_max(topic.namespace)
+            lease_ms = max(topic.lease_ms, item.lease_ms)
+            if lease_ms in by_lease:
+                by_lease[lease_ms].append(item)
+            else:
+                by_lease[lease_ms] = [item]
+        for lease_ms, items in by_lease.items():
+            claim = self._journal.add(transaction, now_ms + lease_ms, items)
+            for item in items:
+                item.claim = claim
+        while self._extensions and len(self._flying_extensions) < limits.TRANSACTION_EXTENSIONS_MAX:
+            self._take_extension(self._extensions.popleft(), transaction, now_ms)
+
+    def _take_extension(self, extension: Extension, transaction: Transaction, now_ms: int) -> None:
+        item = extension.item
+        if item.phase is not Phase.LEASED:
+            stale = StaleLeaseError("the lease of this receipt ended before its extension")
+            extension.ticket.fail([extension.position], stale)
+            return
+        self._settlements.pause_lease(item)
+        extension.claim = self._journal.add(transaction, now_ms + extension.lease_ms, [item])
+        self._flying_extensions.append(extension)
+
+    def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
+        flying, extensions = self._flying, self._flying_extensions
+        self._flying, self._flying_fresh, self._flying_extensions = [], set(), []
+        for extension in extensions:
+            self._apply_extension(extension, now_ms)
+        held: dict[ShardTopic, list[Item]] = {}
+        expired: list[Item] = []
+        fetched = result.fetched
+        for item in flying:
+            if item.payload is None and item.key in fetched:
+                fill(item, fetched[item.key])
+            topic = item.topic
+            if topic not in held:
+                held[topic] = []
+            if item.phase is not Phase.CLAIMING:
+                continue  # Deleted while its claim was on the way.
+            if item.expires_at <= now_ms:
+                topic.leased += 1
+                item.phase = Phase.SETTLING
+                expired.append(item)
+            else:
+                item.phase = Phase.HELD
+                item.held_at = now_ms
+                held[topic].append(item)
+        if expired:
+            self._settlements.settle(expired)
+        self._tell(flying, held)
+
+    def _apply_extension(self, extension: Extension, now_ms: int) -> None:
+        item, claim = extension.item, extension.claim
+        assert claim is not None
+        if item.phase not in (Phase.LEASED, Phase.SETTLING):
+            self._journal.close(claim)  # Given back meanwhile.
+        else:
+            self._journal.leave(item)
+            item.claim = claim
+            self._settlements.resume_lease(item, min(now_ms + extension.lease_ms, claim.due_at))
+        extension.ticket.settle()
+
+    def failed(self, error: FoqsError) -> None:
+        flying, fresh, extensions = self._flying, self._flying_fresh, self._flying_extensions
+        self._flying, self._flying_fresh, self._flying_extensions = [], set(), []
+        for extension in extensions:
+            self._settlements.resume_lease(extension.item, extension.item.lease_due_at)
+            extension.ticket.fail([extension.position], error)
+        for item in flying:
+            item.claim = None
+            if item.phase is not Phase.CLAIMING:
+                continue
+            del self._book.leases[item.key]
+            if item.key in fresh:
+                item.phase = Phase.INSERTING
+            else:
+                self._book.make_ready(item)
+        self._tell(flying, {item.topic: [] for item in flying})
+
+    def abandon(self, error: FoqsError) -> None:
+        for extension in [*self._extensions, *self._flying_extensions]:
+            extension.ticket.fail([extension.position], error)
+
+    def _tell(self, flying: list[Item], held: dict[ShardTopic, list[Item]]) -> None:
+        """The claims of `flying` have ended, those of `held` well."""
+        counts: dict[ShardTopic, int] = {}
+        for item in flying:
+            counts[item.topic] = counts.get(item.topic, 0) + 1
+        for topic in counts:
+            topic.claim_head = order.LAST
+        for item in self._waiting:
+            item.topic.claim_head = min(item.topic.claim_head, item.place)
+        for topic, count in counts.items():
+            self._book.listener.claims_ended(topic, count, held[topic])
+            self._book.touched[topic] = None
+
+
+def _place(item: Item) -> int:
+    return item.place

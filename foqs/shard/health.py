@@ -1,0 +1,89 @@
+"""The circuit breaker of one shard, after FOQS: mean transaction time and error rate over a rolling window.
+
+pybreaker keeps the states; it has neither a window nor a notion of a call that hangs, so both are here. The
+owner of the shard runs one transaction at a time, which makes it its own gate for probes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable
+
+import pybreaker
+
+from foqs.core import limits
+
+
+class Health:
+    """Times are monotonic seconds; `on_change(healthy, reason)` is told when the breaker opens and closes."""
+
+    def __init__(self, name: str, on_change: Callable[[bool, str], None]) -> None:
+        # Neither its count of failures nor its timer decide anything: the window below and `began` do.
+        self._breaker = pybreaker.CircuitBreaker(fail_max=sys.maxsize, reset_timeout=sys.maxsize, name=name)
+        self._on_change = on_change
+        self._samples: deque[tuple[float, float, bool]] = deque()
+        """(ended at, seconds, failed)."""
+        self._began_s: float | None = None
+        self._opened_at_s = 0.0
+        self.opened_count = 0
+
+    @property
+    def healthy(self) -> bool:
+        return bool(self._breaker.current_state == pybreaker.STATE_CLOSED)
+
+    @property
+    def state(self) -> str:
+        """closed, open or half-open."""
+        return str(self._breaker.current_state)
+
+    def wants_probe(self, now_s: float) -> bool:
+        """The breaker is open, and long enough to try again."""
+        return not self.healthy and now_s - self._opened_at_s >= limits.BREAKER_PROBE_MS / 1000
+
+    def began(self, now_s: float) -> None:
+        self._began_s = now_s
+        if self.wants_probe(now_s):
+            self._breaker.half_open()
+
+    def ended(self, now_s: float, *, failed: bool) -> None:
+        began_s, self._began_s = self._began_s, None
+        assert began_s is not None
+        if not self.healthy:
+            self._judge_probe(began_s, now_s, failed)
+            return
+        samples = self._samples
+        samples.append((now_s, now_s - began_s, failed))
+        while samples[0][0] < now_s - limits.BREAKER_WINDOW_MS / 1000:
+            samples.popleft()
+        if len(samples) < limits.BREAKER_SAMPLES_MIN:
+            return
+        mean_ms = sum([seconds for _, seconds, _ in samples]) / len(samples) * 1000
+        errors = sum([failed for _, _, failed in samples]) / len(samples)
+        if mean_ms > limits.BREAKER_MEAN_MS_MAX:
+            self.trip(now_s, f"its transactions take {mean_ms:.0f} ms on average")
+        elif errors > limits.BREAKER_ERRORS_MAX:
+            self.trip(now_s, f"{errors:.0%} of its transactions fail")
+
+    def watch(self, now_s: float) -> None:
+        """Open for a transaction that hangs; to be called a few times in limits.BREAKER_STALL_MS."""
+        if self.healthy and self._began_s is not None and now_s - self._began_s > limits.BREAKER_STALL_MS / 1000:
+            self.trip(now_s, f"a transaction has not ended for {limits.BREAKER_STALL_MS} ms")
+
+    def trip(self, now_s: float, reason: str) -> None:
+        if self.healthy:
+            self.opened_count += 1
+            self._opened_at_s = now_s
+            self._samples.clear()
+            self._breaker.open()
+            self._on_change(False, reason)
+
+    def _judge_probe(self, began_s: float, now_s: float, failed: bool) -> None:
+        if began_s < self._opened_at_s:
+            return  # It began before the breaker opened, and says nothing of now.
+        if failed or now_s - began_s > limits.BREAKER_MEAN_MS_MAX / 1000:
+            self._opened_at_s = now_s
+            self._breaker.open()
+        else:
+            self._breaker.close()
+            self._on_change(True, "a probe was answered in time")

@@ -1,0 +1,132 @@
+"""Enqueued items on their way to the database."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from foqs.core import limits
+from foqs.core.errors import FoqsError, NotWrittenError, OverloadedError
+from foqs.core.item import Item, Phase
+from foqs.core.topic import ShardTopic
+from foqs.shard.book import Book
+from foqs.shard.claims import Claims
+from foqs.shard.parts import Ticket
+from foqs.shard.timers import Timers
+from foqs.storage.transaction import Transaction, TransactionResult
+
+
+class EnqueuedBatch:
+    """One call's items for this shard."""
+
+    __slots__ = ("items", "size_bytes", "ticket")
+
+    def __init__(self, items: list[Item], size_bytes: int, ticket: Ticket) -> None:
+        self.items = items
+        self.size_bytes = size_bytes
+        self.ticket = ticket
+
+
+class Inserts:
+    def __init__(self, book: Book, claims: Claims, timers: Timers) -> None:
+        self.buffered_count = 0
+        """Items that are not committed yet."""
+        self.buffered_bytes = 0
+        self._book = book
+        self._claims = claims
+        self._timers = timers
+        self._waiting: deque[EnqueuedBatch] = deque()
+        self._flying: list[EnqueuedBatch] = []
+        self._topics_new: list[ShardTopic] = []
+
+    def add(self, items: list[Item], size_bytes: int, ticket: Ticket) -> None:
+        """Buffer one call's items. Raises OverloadedError when the buffer is full."""
+        if (
+            self.buffered_count + len(items) > limits.ENQUEUE_BUFFER_ITEMS_MAX
+            or self.buffered_bytes + size_bytes > limits.ENQUEUE_BUFFER_BYTES_MAX
+        ):
+            raise OverloadedError(
+                f"shard {self._book.shard_id} has {self.buffered_count} items of {self.buffered_bytes} bytes waiting "
+                "to be written, which is its limit: try again",
+                retry_after_ms=limits.ENQUEUE_BUFFER_RETRY_MS,
+            )
+        self.buffered_count += len(items)
+        self.buffered_bytes += size_bytes
+        ticket.open_count += 1
+        self._waiting.append(EnqueuedBatch(items, size_bytes, ticket))
+
+    def evict(self, reason: str) -> None:
+        """Give back what no transaction has taken yet: certainly not written, so it may go to another shard."""
+        evicted, self._waiting = self._waiting, deque()
+        for batch in evicted:
+            self._fail(batch, NotWrittenError(f"shard {self._book.shard_id} takes no items now: {reason}"))
+
+    def batches(self) -> Iterator[EnqueuedBatch]:
+        yield from self._waiting
+        yield from self._flying
+
+    def take(self, transaction: Transaction, now_ms: int) -> None:
+        inserts = transaction.inserts
+        size_bytes = 0
+        while (
+            self._waiting
+            and len(inserts) < limits.TRANSACTION_INSERTS_MAX
+            and size_bytes < limits.TRANSACTION_INSERT_BYTES_MAX
+        ):
+            batch = self._waiting.popleft()
+            self._flying.append(batch)
+            inserts += batch.items
+            size_bytes += batch.size_bytes
+        ready: dict[ShardTopic, list[Item]] = {}
+        for item in inserts:
+            if item.due_at <= item.enqueued_at:
+                topic = item.topic
+                if topic in ready:
+                    ready[topic].append(item)
+                else:
+                    ready[topic] = [item]
+        for topic in dict.fromkeys([item.topic for item in inserts]):
+            if not topic.stored:
+                topic.stored = True
+                self._topics_new.append(topic)
+        transaction.topics_new += self._topics_new
+        for topic, items in ready.items():
+            self._claims.claim_fresh(topic, items)
+
+    def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
+        flying, self._flying, self._topics_new = self._flying, [], []
+        for batch in flying:
+            self._unbuffer(batch)
+            for item in batch.items:
+                topic = item.topic
+                if item.due_at > item.enqueued_at:
+                    topic.delayed += 1
+                    self._timers.add(item.key, topic, item.priority, item.due_at)
+                    continue
+                topic.rows += 1
+                if item.phase is Phase.INSERTING:
+                    self._book.make_ready(item)
+            batch.ticket.settle()
+
+    def failed(self, error: FoqsError) -> None:
+        flying, self._flying = self._flying, []
+        topics_new, self._topics_new = self._topics_new, []
+        for topic in topics_new:
+            topic.stored = False
+        for batch in flying:
+            self._fail(batch, NotWrittenError(error.message))
+
+    def abandon(self, error: FoqsError) -> None:
+        for batch in self._flying:
+            self._fail(batch, error)
+        self._flying = []
+        self.evict(error.message)
+
+    def _fail(self, batch: EnqueuedBatch, error: FoqsError) -> None:
+        self._unbuffer(batch)
+        batch.ticket.failure = error
+        batch.ticket.settle()
+
+    def _unbuffer(self, batch: EnqueuedBatch) -> None:
+        self.buffered_count -= len(batch.items)
+        self.buffered_bytes -= batch.size_bytes

@@ -1,0 +1,111 @@
+"""The claim journal: one row leases all that one transaction claims.
+
+A delivery does not touch the wide item row; the owner keeps all open claims in memory and a new owner reads
+them back (design.md measured 14.6 µs of MySQL per item instead of 23.0 with a row update per delivery).
+"""
+
+from __future__ import annotations
+
+from foqs.core import limits
+from foqs.core.errors import FoqsError
+from foqs.core.item import Claim, Item
+from foqs.shard.book import Book
+from foqs.storage.transaction import ClaimEntries, Transaction, TransactionResult
+
+
+class Journal:
+    def __init__(self, book: Book) -> None:
+        self.exact = False
+        """Claims that went are a reason for a transaction (on drain), not only company for other work."""
+        self._book = book
+        self._open: dict[int, Claim] = {}
+        self._gone: list[int] = []
+        self._sparse: dict[int, Claim] = {}
+        self._rewritten_at = 0
+        self._flying_new: list[Claim] = []
+        self._flying_gone: list[int] = []
+        self._flying_sparse: list[tuple[Claim, int]] = []
+
+    def add(self, transaction: Transaction, lease_due_at: int, items: list[Item]) -> Claim:
+        """Claim the present deliveries of the items with this transaction, a little longer than their lease."""
+        claim = Claim(self._book.next_key(), lease_due_at + limits.CLAIM_SLACK_MS, len(items))
+        self._open[claim.id] = claim
+        self._flying_new.append(claim)
+        transaction.claims.append(ClaimEntries(claim.id, claim.due_at, items))
+        return claim
+
+    def adopt(self, claim_id: int, due_at: int, entry_count: int, items: list[Item]) -> None:
+        """A claim as it was at the take-over, with those of its items that it still leases."""
+        if not items:
+            self._gone.append(claim_id)
+            return
+        claim = self._open[claim_id] = Claim(claim_id, due_at, entry_count)
+        claim.open_count = len(items)
+        for item in items:
+            item.claim = claim
+
+    def leave(self, item: Item) -> None:
+        """The item needs its claim no more."""
+        claim, item.claim = item.claim, None
+        if claim is None:
+            return
+        claim.open_count -= 1
+        if claim.open_count == 0:
+            self.close(claim)
+        elif (
+            claim.entry_count >= limits.CLAIM_REWRITE_ITEMS_MIN
+            and claim.open_count * limits.CLAIM_SPARSE_RATIO < claim.entry_count
+        ):
+            self._sparse[claim.id] = claim
+
+    def close(self, claim: Claim) -> None:
+        del self._open[claim.id]
+        self._sparse.pop(claim.id, None)
+        self._gone.append(claim.id)
+
+    def make_exact(self) -> None:
+        """Let no entry stay whose item was given back, so that a new owner can serve it at once."""
+        self.exact = True
+        self._sparse = {claim.id: claim for claim in self._open.values() if claim.open_count < claim.entry_count}
+
+    def checkpoint(self) -> int:
+        """No open claim has a smaller id."""
+        return next(iter(self._open), self._book.last_key)
+
+    def take(self, transaction: Transaction, now_ms: int) -> None:
+        """Last of all parts: what has gone goes with whatever else there is to write."""
+        due = now_ms - self._rewritten_at >= limits.CLAIM_REWRITE_EVERY_MS
+        if self._sparse and (self.exact or (due and not transaction.is_empty)):
+            self._rewritten_at = now_ms
+            self._take_sparse(transaction)
+        if self._gone and (self.exact or not transaction.is_empty):
+            self._flying_gone, self._gone = self._gone, []
+            transaction.claims_gone = self._flying_gone
+
+    def _take_sparse(self, transaction: Transaction) -> None:
+        sparse, self._sparse = self._sparse, {}
+        open_items: dict[int, list[Item]] = {claim_id: [] for claim_id in sparse}
+        for item in self._book.leases.values():
+            if item.claim is not None and item.claim.id in open_items:
+                open_items[item.claim.id].append(item)
+        for claim in sparse.values():
+            items = open_items[claim.id]
+            transaction.claims_rewritten.append(ClaimEntries(claim.id, claim.due_at, items))
+            self._flying_sparse.append((claim, claim.entry_count))
+            claim.entry_count = len(items)
+
+    def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
+        self._flying_new, self._flying_gone, self._flying_sparse = [], [], []
+
+    def failed(self, error: FoqsError) -> None:
+        self._gone += self._flying_gone
+        for claim in self._flying_new:
+            del self._open[claim.id]
+        for claim, entry_count in self._flying_sparse:
+            claim.entry_count = entry_count
+            if claim.id in self._open:
+                self._sparse[claim.id] = claim
+        self._flying_new, self._flying_gone, self._flying_sparse = [], [], []
+
+    def abandon(self, error: FoqsError) -> None:
+        return None

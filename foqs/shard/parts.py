@@ -1,0 +1,77 @@
+"""What a shard's state is made of: parts that each bring their work into the next transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from foqs.core.errors import FoqsError
+from foqs.core.item import Item
+from foqs.core.topic import ShardTopic
+from foqs.storage.transaction import Transaction, TransactionResult
+
+
+class ShardListener(Protocol):
+    """Who hands items out."""
+
+    def unmet_demand(self, namespace: int, topic: str) -> int:
+        """How many more items of the topic consumers want than are ready or on the way."""
+
+    def claims_started(self, topic: ShardTopic, count: int) -> None: ...
+
+    def claims_ended(self, topic: ShardTopic, count: int, items: list[Item]) -> None:
+        """`count` claims ended; `items` of them are claimed and may be handed out."""
+
+    def touched(self, topic: ShardTopic) -> None:
+        """The topic has something ready or held that it had not before."""
+
+    def shard_opened(self, shard_id: int, topics: Collection[ShardTopic]) -> None: ...
+
+    def shard_lost(self, shard_id: int, topics: Collection[ShardTopic]) -> None:
+        """What was claimed there is not ours to hand out any more."""
+
+    def shard_health(self, shard_id: int, topics: Collection[ShardTopic], *, healthy: bool) -> None: ...
+
+    def topic_gone(self, topic: ShardTopic) -> None: ...
+
+    def attempts_max(self, namespace: int) -> int: ...
+
+    def item_bytes_max(self, namespace: int) -> int:
+        """The most that one item of the namespace may have, payload and metadata together."""
+
+
+class Ticket:
+    """A caller's part of a transaction: told once, when all of it is durable or has failed."""
+
+    __slots__ = ("errors", "failure", "on_done", "open_count")
+
+    def __init__(self, on_done: Callable[[Ticket], None]) -> None:
+        self.on_done = on_done
+        self.errors: dict[int, FoqsError] = {}
+        self.failure: FoqsError | None = None
+        self.open_count = 0
+
+    def settle(self, count: int = 1) -> None:
+        self.open_count -= count
+        if self.open_count == 0:
+            self.on_done(self)
+
+    def fail(self, positions: list[int], error: FoqsError) -> None:
+        for position in positions:
+            self.errors[position] = error
+        self.settle(len(positions))
+
+
+class Part(Protocol):
+    """One kind of work on a shard. At most one transaction is under way, and each part remembers its own share."""
+
+    def take(self, transaction: Transaction, now_ms: int) -> None:
+        """Move what waits into the next transaction."""
+
+    def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None: ...
+
+    def failed(self, error: FoqsError) -> None:
+        """Certainly nothing of the transaction happened: all is as it was before `take`."""
+
+    def abandon(self, error: FoqsError) -> None:
+        """The shard is lost: tell everyone who waits that the outcome is unknown."""

@@ -1,0 +1,67 @@
+"""Reading on beyond the edge of a topic's window."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from foqs.core import limits, order
+from foqs.core.errors import FoqsError
+from foqs.core.topic import ShardTopic
+from foqs.shard.book import Book
+from foqs.storage.transaction import Refill, Transaction, TransactionResult
+
+
+class Refills:
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._wanted: dict[ShardTopic, None] = {}
+        self._flying: list[tuple[ShardTopic, Refill]] = []
+        self._cold: deque[ShardTopic] = deque(book.topics.values())
+        """Topics that nobody has asked for since the take-over."""
+
+    def want(self, topic: ShardTopic) -> None:
+        if topic.window.edge != order.LAST and not topic.window.refilling:
+            self._wanted[topic] = None
+
+    def warm_up(self) -> None:
+        """Learn the heads of topics that nobody asks for, a few at a time, for whoever discovers topics."""
+        for _ in range(min(len(self._cold), limits.WARM_UPS_PER_TICK)):
+            topic = self._cold.popleft()
+            if topic.window.edge == order.FIRST and self._book.by_number.get(topic.number) is topic:
+                self.want(topic)
+
+    def forget(self, topic: ShardTopic) -> None:
+        self._wanted.pop(topic, None)
+
+    def take(self, transaction: Transaction, now_ms: int) -> None:
+        while self._wanted and len(self._flying) < limits.TRANSACTION_REFILLS_MAX:
+            topic, _ = self._wanted.popitem()
+            window = topic.window
+            window.refilling = True
+            refill = Refill(topic.number, window.edge, window.budget.refill_items)
+            self._flying.append((topic, refill))
+            transaction.refills.append(refill)
+
+    def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
+        flying, self._flying = self._flying, []
+        leases, shard_id = self._book.leases, self._book.shard_id
+        rows_of = dict(zip(map(id, transaction.refills), result.refilled, strict=True))
+        for topic, refill in flying:
+            window = topic.window
+            window.refilling = False
+            if window.edge != refill.edge:
+                continue  # A trim has moved the edge back meanwhile: what was read lies beyond it, is read again.
+            rows = rows_of[id(refill)]
+            edge = order.LAST
+            if len(rows) == refill.limit:
+                edge = order.place(rows[-1][0], rows[-1][1], rows[-1][2], shard_id)
+            window.extend([order.place(row[0], row[1], row[2], shard_id) for row in rows if row[2] not in leases], edge)
+            self._book.touched[topic] = None
+
+    def failed(self, error: FoqsError) -> None:
+        flying, self._flying = self._flying, []
+        for topic, _ in flying:
+            topic.window.refilling = False
+
+    def abandon(self, error: FoqsError) -> None:
+        return None

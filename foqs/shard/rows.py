@@ -1,0 +1,151 @@
+"""Rows that nobody holds: look-ups in step with the state, and changes of delayed and dead rows."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from foqs.core import limits
+from foqs.core.calls import ItemState
+from foqs.core.errors import FoqsError, NotFoundError
+from foqs.core.item import Phase
+from foqs.core.topic import ShardTopic
+from foqs.shard.book import Book
+from foqs.shard.parts import Ticket
+from foqs.shard.settlements import Settlements
+from foqs.shard.timers import Timers
+from foqs.storage.transaction import TIMER_LANE, ItemRow, Rewrite, Transaction, TransactionResult
+
+
+class LookUp:
+    """Rows to read; `on_rows` is told what they are as soon as the state knows the same."""
+
+    __slots__ = ("keys", "on_failed", "on_rows")
+
+    def __init__(
+        self,
+        keys: list[int],
+        on_rows: Callable[[dict[int, ItemRow]], None],
+        on_failed: Callable[[FoqsError], None],
+    ) -> None:
+        self.keys = keys
+        self.on_rows = on_rows
+        self.on_failed = on_failed
+
+
+class RowChange:
+    """A change of a delayed or dead row; `rewrite` None deletes it."""
+
+    __slots__ = ("position", "rewrite", "row", "ticket")
+
+    def __init__(self, row: ItemRow, rewrite: Rewrite | None, ticket: Ticket, position: int) -> None:
+        self.row = row
+        self.rewrite = rewrite
+        self.ticket = ticket
+        self.position = position
+
+
+class Rows:
+    def __init__(self, book: Book, settlements: Settlements, timers: Timers) -> None:
+        self._book = book
+        self._settlements = settlements
+        self._timers = timers
+        self._look_ups: deque[LookUp] = deque()
+        self._changes: deque[RowChange] = deque()
+        self._flying_look_ups: list[LookUp] = []
+        self._flying_changes: list[RowChange] = []
+
+    def look_up(self, look_up: LookUp) -> None:
+        """Read rows in the next transaction, in step with this state."""
+        self._look_ups.append(look_up)
+
+    def topic_of(self, row: ItemRow) -> ShardTopic:
+        return self._book.by_number[row.topic]
+
+    def state_of(self, row: ItemRow) -> ItemState:
+        if row.lane < 0:
+            return ItemState.DEAD
+        if row.lane == TIMER_LANE:
+            return ItemState.DELAYED
+        item = self._book.leases.get(row.key)
+        held = item is not None and item.phase in (Phase.LEASED, Phase.SETTLING)
+        return ItemState.LEASED if held else ItemState.READY
+
+    def delete(self, row: ItemRow, ticket: Ticket, position: int) -> None:
+        """Delete a row that was just looked up, whatever its state. Raises NotFoundError if it is going already."""
+        item = self._book.leases.get(row.key)
+        if row.key in self._timers.changing or (item is not None and item.phase is Phase.SETTLING):
+            raise NotFoundError("the item is being settled by another call")
+        if row.lane <= 0:
+            self._change(RowChange(row, None, ticket, position))
+            return
+        if item is None:
+            item = self._book.take_ready(row)
+        if item.phase is not Phase.LEASED:
+            item.topic.leased += 1
+        self._settlements.end_lease(item)
+        self._settlements.settle([item], None, ticket, [position])
+
+    def redrive(self, row: ItemRow, now_ms: int, ticket: Ticket, position: int) -> None:
+        """Make a dead row that was just looked up ready again. Raises NotFoundError if it is not dead."""
+        if row.lane >= 0 or row.key in self._timers.changing:
+            raise NotFoundError("the item is not a dead letter")
+        rewrite = Rewrite(row.key, row.topic, row.priority, now_ms, row.deliveries, 0, None, b"")
+        self._change(RowChange(row, rewrite, ticket, position))
+
+    def _change(self, change: RowChange) -> None:
+        row = change.row
+        self._timers.changing.add(row.key)
+        if row.lane == TIMER_LANE:
+            self._timers.remove(row.key, row.due_at)
+        change.ticket.open_count += 1
+        self._changes.append(change)
+
+    # ---- part of a transaction ----
+
+    def take(self, transaction: Transaction, now_ms: int) -> None:
+        while self._changes and len(self._flying_changes) < limits.TRANSACTION_CHANGES_MAX:
+            change = self._changes.popleft()
+            self._flying_changes.append(change)
+            if change.rewrite is None:
+                transaction.deletes.append(change.row.key)
+            else:
+                transaction.rewrites.append(change.rewrite)
+        while self._look_ups and len(transaction.look_ups) < limits.TRANSACTION_LOOK_UPS_MAX:
+            look_up = self._look_ups.popleft()
+            self._flying_look_ups.append(look_up)
+            transaction.look_ups += look_up.keys
+
+    def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
+        changes, self._flying_changes = self._flying_changes, []
+        look_ups, self._flying_look_ups = self._flying_look_ups, []
+        for change in changes:
+            row, topic = change.row, self._book.by_number[change.row.topic]
+            self._timers.changing.discard(row.key)
+            if row.lane == TIMER_LANE:
+                topic.delayed -= 1
+            else:
+                topic.dead -= 1
+            if change.rewrite is not None:
+                self._settlements.apply_rewrite(topic, row.priority, change.rewrite)
+            change.ticket.settle()
+        for look_up in look_ups:
+            look_up.on_rows({key: result.looked_up[key] for key in look_up.keys if key in result.looked_up})
+
+    def failed(self, error: FoqsError) -> None:
+        changes, self._flying_changes = self._flying_changes, []
+        look_ups, self._flying_look_ups = self._flying_look_ups, []
+        for change in changes:
+            row = change.row
+            self._timers.changing.discard(row.key)
+            if row.lane == TIMER_LANE:
+                self._timers.add(row.key, self._book.by_number[row.topic], row.priority, row.due_at)
+            change.ticket.fail([change.position], error)
+        for look_up in look_ups:
+            look_up.on_failed(error)
+
+    def abandon(self, error: FoqsError) -> None:
+        for change in [*self._flying_changes, *self._changes]:
+            change.ticket.fail([change.position], error)
+        for look_up in [*self._flying_look_ups, *self._look_ups]:
+            look_up.on_failed(error)

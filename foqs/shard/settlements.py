@@ -1,0 +1,179 @@
+"""How a lease ends: ack, nack, release, expiry. Each deletes the item's row or rewrites it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from foqs.core import limits, order
+from foqs.core.errors import FoqsError, StaleLeaseError
+from foqs.core.item import Item, Phase
+from foqs.core.topic import ShardTopic
+from foqs.core.wheel import Wheel
+from foqs.shard.book import Book
+from foqs.shard.journal import Journal
+from foqs.shard.parts import Ticket
+from foqs.shard.timers import Timers
+from foqs.storage.transaction import TIMER_LANE, Rewrite, Transaction, TransactionResult
+
+
+class Settlement:
+    """Leases that end together: of one call and shard, or of one tick (then without a ticket)."""
+
+    __slots__ = ("items", "positions", "rewrites", "ticket")
+
+    def __init__(
+        self, items: list[Item], rewrites: Sequence[Rewrite | None] | None, ticket: Ticket | None, positions: list[int]
+    ) -> None:
+        self.items = items
+        self.rewrites = rewrites
+        """By item; None deletes the row, and no list at all deletes all."""
+        self.ticket = ticket
+        self.positions = positions
+
+
+class Settlements:
+    def __init__(self, book: Book, journal: Journal, timers: Timers) -> None:
+        self._book = book
+        self._journal = journal
+        self._timers = timers
+        self._wheel: Wheel[Item] = Wheel()
+        self._waiting: deque[Settlement] = deque()
+        self._flying: list[Settlement] = []
+
+    # ---- leases ----
+
+    def lease_of(self, key: int, delivery: int) -> Item:
+        """The item under this lease; `delivery` 0 asks for any. Raises StaleLeaseError when the lease has ended."""
+        item = self._book.leases.get(key)
+        if item is None or item.phase is not Phase.LEASED or delivery not in (0, item.deliveries + 1):
+            raise StaleLeaseError("the lease of this receipt has ended: the item was settled or given to another")
+        return item
+
+    def hand_out(self, item: Item, lease_due_at: int) -> None:
+        item.phase = Phase.LEASED
+        item.topic.leased += 1
+        item.lease_due_at = lease_due_at
+        self._wheel.add(item.key, lease_due_at, item)
+
+    def give_back(self, item: Item) -> None:
+        """Nobody has seen this delivery: ready again under the same delivery number, and nothing to write."""
+        if item.phase is Phase.LEASED:
+            item.topic.leased -= 1
+            self._wheel.remove(item.key, item.lease_due_at)
+        del self._book.leases[item.key]
+        self._journal.leave(item)
+        self._book.make_ready(item)
+
+    def pause_lease(self, item: Item) -> None:
+        """The lease does not end while its extension is on the way."""
+        self._wheel.remove(item.key, item.lease_due_at)
+
+    def resume_lease(self, item: Item, lease_due_at: int) -> None:
+        if item.phase is Phase.LEASED:
+            item.lease_due_at = lease_due_at
+            self._wheel.add(item.key, lease_due_at, item)
+
+    def tick(self, now_ms: int) -> int:
+        """End the leases that are over; returns how many."""
+        items = [item for item in self._wheel.pop_due(now_ms) if item.phase is Phase.LEASED]
+        for item in items:
+            item.phase = Phase.SETTLING
+        if items:
+            self.settle(items, [self.failed_attempt(item, now_ms, reason="lease ended") for item in items])
+        return len(items)
+
+    # ---- their ends ----
+
+    def end_lease(self, item: Item) -> None:
+        """Nobody else ends it now; `settle` is to follow at once."""
+        item.phase = Phase.SETTLING
+        self._wheel.remove(item.key, item.lease_due_at)
+
+    def settle(
+        self,
+        items: list[Item],
+        rewrites: Sequence[Rewrite | None] | None = None,
+        ticket: Ticket | None = None,
+        positions: list[int] | None = None,
+    ) -> None:
+        """Write how these leases ended with the next transaction; the ticket is told once that is durable."""
+        self._waiting.append(Settlement(items, rewrites, ticket, positions or []))
+        if ticket is not None:
+            ticket.open_count += len(items)
+
+    def failed_attempt(self, item: Item, now_ms: int, *, delay_ms: int = 0, reason: str = "", dead: bool = False,
+                       release: bool = False, metadata: bytes | None = None) -> Rewrite | None:  # fmt: skip
+        """What a nack, release or ended lease makes of the item's row; None deletes it (at-most-once)."""
+        if item.at_most_once and not dead:
+            return None
+        failed = item.failed_attempts + (not release)
+        deliveries = item.deliveries + 1
+        number = item.topic.number
+        if dead or (failed >= self._book.listener.attempts_max(item.topic.namespace) and not release):
+            return Rewrite(item.key, -number, 0, now_ms, deliveries, failed, metadata, reason.encode())
+        if delay_ms > 0:
+            return Rewrite(item.key, TIMER_LANE, 0, now_ms + delay_ms, deliveries, failed, metadata)
+        return Rewrite(item.key, number, item.priority, item.due_at, deliveries, failed, metadata)
+
+    # ---- part of a transaction ----
+
+    def take(self, transaction: Transaction, now_ms: int) -> None:
+        count = 0
+        while self._waiting and count < limits.TRANSACTION_CHANGES_MAX:
+            settlement = self._waiting.popleft()
+            self._flying.append(settlement)
+            count += len(settlement.items)
+            if settlement.rewrites is None:
+                transaction.deletes += [item.key for item in settlement.items]
+                continue
+            for item, rewrite in zip(settlement.items, settlement.rewrites, strict=True):
+                if rewrite is None:
+                    transaction.deletes.append(item.key)
+                else:
+                    transaction.rewrites.append(rewrite)
+
+    def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
+        flying, self._flying = self._flying, []
+        leases, leave = self._book.leases, self._journal.leave
+        for settlement in flying:
+            for item in settlement.items:
+                topic = item.topic
+                topic.leased -= 1
+                topic.rows -= 1
+                del leases[item.key]
+                leave(item)
+                item.phase = Phase.GONE
+            for rewrite, item in zip(settlement.rewrites or (), settlement.items, strict=False):
+                if rewrite is not None:
+                    self.apply_rewrite(item.topic, item.priority, rewrite)
+            if settlement.ticket is not None:
+                settlement.ticket.settle(len(settlement.items))
+
+    def apply_rewrite(self, topic: ShardTopic, priority: int, rewrite: Rewrite) -> None:
+        """What a rewritten row means."""
+        if rewrite.lane == TIMER_LANE:
+            topic.delayed += 1
+            self._timers.add(rewrite.key, topic, priority, rewrite.due_at)
+        elif rewrite.lane < 0:
+            topic.dead += 1
+        else:
+            topic.rows += 1
+            topic.window.add(order.place(rewrite.urgency, rewrite.due_at, rewrite.key, self._book.shard_id))
+            self._book.touched[topic] = None
+
+    def failed(self, error: FoqsError) -> None:
+        flying, self._flying = self._flying, []
+        for settlement in flying:
+            if settlement.ticket is None:
+                self._waiting.append(settlement)
+                continue
+            for item in settlement.items:
+                item.phase = Phase.LEASED
+                self._wheel.add(item.key, item.lease_due_at, item)
+            settlement.ticket.fail(settlement.positions, error)
+
+    def abandon(self, error: FoqsError) -> None:
+        for settlement in [*self._flying, *self._waiting]:
+            if settlement.ticket is not None:
+                settlement.ticket.fail(settlement.positions, error)

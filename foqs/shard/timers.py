@@ -1,0 +1,100 @@
+"""Delayed items: the sweep that makes them ready when they are due.
+
+The timer lane has a bounded window like any topic. Its head is the checkpoint: no delayed row is due before
+it, so a sweep never reads the delete-marked index entries of the past (after FOQS's checkpointed scans).
+"""
+
+from __future__ import annotations
+
+from foqs.core import limits, order
+from foqs.core.errors import FoqsError
+from foqs.core.topic import ShardTopic
+from foqs.core.window import Window, WindowBudget
+from foqs.shard.book import Book
+from foqs.storage.transaction import TIMER_LANE, Refill, Transaction, TransactionResult
+
+
+class Timers:
+    def __init__(self, book: Book, delay_checkpoint: int) -> None:
+        self.changing: set[int] = set()
+        """Delayed and dead rows with a change on the way."""
+        self._book = book
+        self._window = Window(WindowBudget(), complete=False)
+        self._window.edge = order.place(0, max(0, delay_checkpoint - 1), (1 << 64) - 1, (1 << 16) - 1)
+        self._topics: dict[int, tuple[ShardTopic, int]] = {}
+        """Topic and priority by key."""
+        self._refill: Refill | None = None
+        self._flying: list[tuple[int, ShardTopic, int, int]] = []
+        """(key, topic, priority, due_at)."""
+
+    def add(self, key: int, topic: ShardTopic, priority: int, due_at: int) -> None:
+        place = order.place(0, due_at, key, self._book.shard_id)
+        if place <= self._window.edge:
+            self._window.add(place)
+            self._topics[key] = (topic, priority)
+            if len(self._topics) > len(self._window) + limits.TIMER_ENTRIES_SPARE:
+                kept = {order.key_of(place) for place in self._window.places}
+                self._topics = {key: entry for key, entry in self._topics.items() if key in kept}
+
+    def remove(self, key: int, due_at: int) -> None:
+        if self._window.remove(order.place(0, due_at, key, self._book.shard_id)):
+            del self._topics[key]
+
+    def checkpoint(self, transaction: Transaction, now_ms: int) -> int:
+        """No row of the timer lane is due before this after the transaction, whatever becomes of the clock."""
+        head = self._window.head
+        lowest = now_ms if head == order.LAST else order.due_at_of(head)
+        starts = [item.due_at for item in transaction.inserts if item.due_at > item.enqueued_at]
+        starts += [rewrite.due_at for rewrite in transaction.rewrites if rewrite.lane == TIMER_LANE]
+        return min([lowest, now_ms, *starts])
+
+    def take(self, transaction: Transaction, now_ms: int) -> None:
+        window = self._window
+        if window.wants_refill:
+            window.refilling = True
+            self._refill = Refill(TIMER_LANE, window.edge, window.budget.refill_items)
+            transaction.refills.append(self._refill)
+        due = 0
+        for place in window.first(limits.SWEEP_CHUNK_ITEMS):
+            if order.due_at_of(place) > now_ms:
+                break
+            due += 1
+        for place in window.take(due):
+            key = order.key_of(place)
+            topic, priority = self._topics.pop(key)
+            self._flying.append((key, topic, priority, order.due_at_of(place)))
+            transaction.wakes.append(key)
+
+    def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
+        if self._refill is not None:
+            self._apply_refill(self._refill, result.refilled[transaction.refills.index(self._refill)])
+            self._refill = None
+        flying, self._flying = self._flying, []
+        for key, topic, priority, due_at in flying:
+            topic.delayed -= 1
+            topic.rows += 1
+            topic.window.add(order.place(priority, due_at, key, self._book.shard_id))
+            self._book.touched[topic] = None
+
+    def failed(self, error: FoqsError) -> None:
+        self._window.refilling = False
+        self._refill = None
+        flying, self._flying = self._flying, []
+        for entry in flying:
+            self.add(*entry)
+
+    def abandon(self, error: FoqsError) -> None:
+        return None
+
+    def _apply_refill(self, refill: Refill, rows: list[tuple[int, int, int, int, int]]) -> None:
+        self._window.refilling = False
+        if self._window.edge != refill.edge:
+            return  # A trim has moved the edge back meanwhile: what was read lies beyond it and is read again.
+        places = [order.place(row[0], row[1], row[2], self._book.shard_id) for row in rows]
+        edge = places[-1] if len(places) == refill.limit else order.LAST
+        kept = []
+        for place, (_, _, key, number, priority) in zip(places, rows, strict=True):
+            if key not in self.changing:
+                self._topics[key] = (self._book.by_number[number], priority)
+                kept.append(place)
+        self._window.extend(kept, edge)
