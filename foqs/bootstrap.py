@@ -28,6 +28,7 @@ from foqs.host.shards import Shards
 from foqs.host.topics import Topics
 from foqs.shard.runner import ShardRunner
 from foqs.storage.meta import MetaStore
+from foqs.storage.migrations import SchemaKind, check_current
 from foqs.storage.shard_reader import ShardReader
 from foqs.storage.shard_store import ShardAccess, ShardStore
 from foqs.transport.server import ThriftServer
@@ -60,10 +61,11 @@ class Host(Service):
         readers = {shard_id: ShardReader(shard_id, url) for shard_id, url in config.shards.items()}
         self._inspection = Inspection(self._shards, readers)
         self._enqueues = Enqueues(self._shards, self._dispatcher, self._loop.time)
+        self._dequeues = Dequeues(self._shards, self._dispatcher, self._loop.time)
         queue = Queue(
             self._namespaces,
             self._enqueues,
-            Dequeues(self._shards, self._dispatcher, self._loop.time),
+            self._dequeues,
             Leases(self._shards, self._inspection),
             Topics(self._shards, self._dispatcher),
         )
@@ -79,6 +81,7 @@ class Host(Service):
         return self._server.port
 
     async def _start(self) -> None:
+        check_current(self._config.meta_url, SchemaKind.META)
         await self._namespaces.start()
         await asyncio.gather(*[runner.start() for runner in self._shards.runners.values()])
         self._ticker = asyncio.create_task(self._tick(), name="ticker")
@@ -86,6 +89,7 @@ class Host(Service):
         await self._server.start()
 
     async def _drain(self) -> None:
+        self._dequeues.drain()
         await self._server.drain()
         self._dispatcher.give_all_back()
         await asyncio.gather(*[runner.drain() for runner in self._shards.runners.values()])
@@ -150,8 +154,8 @@ class Host(Service):
 async def run_host(config: HostConfig, stop_requested: asyncio.Event, on_ready: Callable[[int], None]) -> None:
     """Run one host until `stop_requested`, then drain it.
 
-    `on_ready` gets the bound port. Raises FoqsError when the meta database cannot be reached, OSError when
-    the port is taken.
+    `on_ready` gets the bound port. Raises FoqsError when the meta database cannot be reached, MigrationError
+    when its schema is not this version's, OSError when the port is taken.
     """
     configure_logs(config)
     host = Host(config)

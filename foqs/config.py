@@ -169,18 +169,6 @@ class HostConfig(BaseModel):
         le=600_000,
         description="on shutdown, time to finish what was accepted",
     )
-    enqueue_buffer_items_max: int = Field(
-        default=limits.ENQUEUE_BUFFER_ITEMS_MAX,
-        ge=1_000,
-        le=1_000_000,
-        description="items that wait for a shard's writer",
-    )
-    enqueue_buffer_bytes_max: int = Field(
-        default=limits.ENQUEUE_BUFFER_BYTES_MAX,
-        ge=limits.FRAME_BYTES_MAX,
-        le=4_096 * limits.MIB,
-        description="bytes of the items that wait for a shard's writer",
-    )
 
     @model_validator(mode="after")
     def _meta_is_no_shard(self) -> HostConfig:

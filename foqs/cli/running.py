@@ -10,17 +10,22 @@ import uvloop
 
 from foqs.cli.output import Exit, leave, note
 from foqs.config import HostConfig
+from foqs.core.errors import FoqsError
+from foqs.storage.migrations import MigrationError
 
 
 def run_until_signal(config: HostConfig, on_ready: Callable[[int], None]) -> None:
     """Run a host until SIGINT or SIGTERM, then drain it; the second signal ends the process at once.
 
-    `on_ready` gets the port that is bound. Leaves with FAILURE when the host cannot listen.
+    `on_ready` gets the port that is bound. Leaves with FAILURE when the host cannot start.
     """
     try:
         uvloop.run(_serve(config, on_ready))
     except OSError as error:
         note(f"error: cannot serve on {config.listen_address}:{config.port}: {error}")
+        leave(Exit.FAILURE)
+    except (FoqsError, MigrationError) as error:
+        note(f"error: {error}")
         leave(Exit.FAILURE)
 
 

@@ -23,6 +23,12 @@ class Dequeues:
         self._shards = shards
         self._dispatcher = dispatcher
         self._clock = clock
+        self._draining = False
+
+    def drain(self) -> None:
+        """Let no call wait any more."""
+        self._draining = True
+        self._dispatcher.end_all()
 
     async def dequeue(
         self, namespace: Namespace, topics: Sequence[TopicDemand], lease_ms: int | None, wait_ms: int
@@ -40,7 +46,7 @@ class Dequeues:
                 f"{self._dispatcher.waiting_count} dequeue calls wait on this host, which is its limit: try again",
                 retry_after_ms=1_000,
             )
-        items = await self._wait_for_items(namespace, wants, lease_ms, wait_ms)
+        items = await self._wait_for_items(namespace, wants, lease_ms, 0 if self._draining else wait_ms)
         return [_delivery(item) for item in items]
 
     async def _wait_for_items(

@@ -156,6 +156,13 @@ class Dispatcher:
             del queue.calls[call]
             queue.waiting_count -= count
 
+    def end_all(self) -> None:
+        """Answer every call that waits, with nothing."""
+        for queue in list(self._queues.values()):
+            for call in list(queue.calls):
+                self.end(call)
+                call.on_items([])
+
     def serve(self, queue: TopicQueue) -> None:
         """Hand out what may be handed out, then claim what is still wanted."""
         while queue.calls:

@@ -145,6 +145,14 @@ def apply(url: str, kind: SchemaKind, directory: Path | None = None) -> list[Mig
     return applied
 
 
+def check_current(url: str, kind: SchemaKind) -> None:
+    """Raise MigrationError unless the database has exactly this version's schema."""
+    found = status(url, kind)
+    if not found.is_current:
+        wrong = found.problems or [f"{len(found.pending)} migrations are pending, from {found.pending[0]} on"]
+        raise MigrationError(f"database {found.database}: {'; '.join(wrong)}: run `foqs schema apply`")
+
+
 def status(url: str, kind: SchemaKind, directory: Path | None = None) -> SchemaStatus:
     """What is applied and what is pending. A database that does not exist has everything pending.
 

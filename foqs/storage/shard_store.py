@@ -18,9 +18,11 @@ import pymysql
 from sqlalchemy.engine import make_url
 
 from foqs.core import limits, order
+from foqs.core.errors import UnavailableError
 from foqs.storage import statements as sql
 from foqs.storage.durability import check_durable
 from foqs.storage.literals import chunks_by_bytes, id_chunks, item_row
+from foqs.storage.migrations import MigrationError, SchemaKind, check_current
 from foqs.storage.transaction import (
     TIMER_LANE,
     ClaimEntries,
@@ -94,6 +96,10 @@ class ShardStore:
         Raises OwnershipLostError when a living owner has it, or the server is not durable, and SessionLostError
         when it cannot be reached.
         """
+        try:
+            check_current(self._access.url, SchemaKind.SHARD)
+        except (MigrationError, UnavailableError) as error:
+            raise OwnershipLostError(str(error)) from error
         self._connect()
         with self._closing_on_error():
             if not self._take_lock():

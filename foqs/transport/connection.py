@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import structlog
 
-from foqs.core.errors import InvalidArgumentError, UnavailableError
+from foqs.core.errors import FoqsError, InvalidArgumentError, OverloadedError
 from foqs.transport.door import Door
 from foqs.transport.frame_scan import FrameError, scan_call
 from foqs.transport.verbs import dequeue_response, is_long_poll
@@ -258,7 +258,8 @@ class Connection(asyncio.Protocol):
             self._fail(method, InvalidArgumentError(f"{method.name}: a string is not valid UTF-8"), seqid)
             return
         if self._door.draining:
-            self._fail(method, UnavailableError("the host is shutting down; nothing was done"), seqid)
+            draining = OverloadedError("the host is shutting down: nothing was done", retry_after_ms=1_000)
+            self._fail(method, draining, seqid)
             return
         self._call_count = number = self._call_count + 1
         if is_long_poll(method, request):
@@ -280,7 +281,7 @@ class Connection(asyncio.Protocol):
         else:
             self._answer(number, frame)
 
-    def _fail(self, method: Method, error: InvalidArgumentError | UnavailableError, seqid: int) -> None:
+    def _fail(self, method: Method, error: FoqsError, seqid: int) -> None:
         frame, outcome = self._door.verbs.failed(method, error, seqid)
         self._door.metrics.call_finished(method.name, outcome, 0.0)
         self._write(frame)

@@ -64,7 +64,7 @@ class ThriftServer(Service):
         self._sweep_later(door)
 
     async def _drain(self) -> None:
-        """Refuse new calls with UNAVAILABLE, finish those in flight, send their answers, close."""
+        """Refuse new calls with OVERLOADED, finish those in flight, send their answers, close."""
         door, listener = self._door, self._listener
         assert door is not None
         assert listener is not None

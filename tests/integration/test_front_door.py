@@ -12,7 +12,7 @@ from thriftpy2.protocol import TBinaryProtocolFactory
 from thriftpy2.rpc import make_client
 from thriftpy2.transport import TFramedTransportFactory
 
-from foqs.core.errors import ErrorCode, InvalidArgumentError, RateLimitedError, UnavailableError
+from foqs.core.errors import ErrorCode, InvalidArgumentError, OverloadedError, RateLimitedError
 from foqs.transport.door import DoorLimits
 from foqs.transport.server import ThriftServer
 from foqs.transport.wire import METHODS, Reply, structs
@@ -262,7 +262,8 @@ def test_a_drain_finishes_what_runs_refuses_what_comes_and_closes() -> None:
             await asyncio.sleep(0)
             client.send("enqueue", enqueue_request(b"too late"), seqid=2)
             refused = await client.receive()
-            assert isinstance(refused.error, UnavailableError)
+            assert isinstance(refused.error, OverloadedError)
+            assert refused.error.retry_after_ms is not None
             assert refused.seqid == 2
             with pytest.raises(ConnectionRefusedError):
                 async with w.connect():
