@@ -2,52 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import pytest
 
-from foqs.bootstrap import Host
-from foqs.client.aio import AsyncAdminClient, AsyncClient
 from foqs.client.items import NewItem
-from foqs.config import HostConfig
 from foqs.core.errors import InvalidArgumentError, StaleLeaseError, UnknownNamespaceError
-from foqs.storage.shard_store import connect
-
-
-@asynccontextmanager
-async def running_host(meta_url: str, shard_urls: dict[int, str]) -> AsyncIterator[AsyncClient]:
-    """A host with the namespace `jobs`, and a client of it; drained at the end."""
-    host = Host(HostConfig(meta_url=meta_url, shards=shard_urls, port=0))
-    await host.start()
-    try:
-        address = f"127.0.0.1:{host.port}"
-        async with AsyncAdminClient(address) as admin:
-            names = [namespace.name async for namespace in admin.list_namespaces()]
-            if "jobs" not in names:
-                await admin.create_namespace("jobs")
-        async with AsyncClient(address) as client:
-            yield client
-        await host.drain()
-    finally:
-        await host.stop()
-
-
-def rows_left(shard_urls: dict[int, str]) -> int:
-    total = 0
-    for url in shard_urls.values():
-        session = connect(url)
-        try:
-            with session.cursor() as cursor:
-                cursor.execute("SELECT COUNT(*) FROM item")
-                total += cursor.fetchone()[0]
-        finally:
-            session.close()
-    return total
+from tests.support.running_host import rows, running_host
 
 
 async def test_an_item_is_delivered_once_and_its_row_is_gone_after_the_ack(meta_url, shard_urls):
-    async with running_host(meta_url, shard_urls) as client:
+    async with running_host(meta_url, shard_urls) as host:
+        client = host.client
         item_id = await client.enqueue("jobs", "mail", b"\x00'payload\xff", priority=3, metadata=b"m")
         (item,) = await client.dequeue("jobs", "mail", wait_ms=5_000)
         assert (item.id, item.payload, item.metadata, item.priority, item.attempt) == (
@@ -61,11 +25,12 @@ async def test_an_item_is_delivered_once_and_its_row_is_gone_after_the_ack(meta_
         assert await client.ack("jobs", [item.receipt]) == {}
         errors = await client.ack("jobs", [item.receipt])
         assert isinstance(errors[0], StaleLeaseError)
-    assert rows_left(shard_urls) == 0
+    assert rows(shard_urls, "SELECT id FROM item") == []
 
 
 async def test_items_come_in_the_order_of_priority_then_deliver_after(meta_url, shard_urls):
-    async with running_host(meta_url, shard_urls) as client:
+    async with running_host(meta_url, shard_urls) as host:
+        client = host.client
         news = [NewItem("t", b"%d" % n, priority=(n * 7) % 10) for n in range(500)]
         assert not (await client.enqueue_many("jobs", news)).errors
         got = []
@@ -76,11 +41,12 @@ async def test_items_come_in_the_order_of_priority_then_deliver_after(meta_url, 
         assert places == sorted(places)
         for start in range(0, 500, 100):
             assert await client.ack("jobs", [item.receipt for item in got[start : start + 100]]) == {}
-    assert rows_left(shard_urls) == 0
+    assert rows(shard_urls, "SELECT id FROM item") == []
 
 
 async def test_a_waiting_consumer_gets_what_is_delayed_and_what_is_nacked(meta_url, shard_urls):
-    async with running_host(meta_url, shard_urls) as client:
+    async with running_host(meta_url, shard_urls) as host:
+        client = host.client
         await client.enqueue("jobs", "t", b"x", delay_ms=300)
         assert await client.dequeue("jobs", "t") == []
         (item,) = await client.dequeue("jobs", "t", wait_ms=5_000)
@@ -93,7 +59,8 @@ async def test_a_waiting_consumer_gets_what_is_delayed_and_what_is_nacked(meta_u
 
 
 async def test_an_ended_lease_is_delivered_again_within_a_second(meta_url, shard_urls):
-    async with running_host(meta_url, shard_urls) as client:
+    async with running_host(meta_url, shard_urls) as host:
+        client = host.client
         await client.enqueue("jobs", "t", b"x")
         (item,) = await client.dequeue("jobs", "t", lease_ms=1_000, wait_ms=5_000)
         (again,) = await client.dequeue("jobs", "t", wait_ms=5_000)
@@ -103,7 +70,8 @@ async def test_an_ended_lease_is_delivered_again_within_a_second(meta_url, shard
 
 
 async def test_an_extended_lease_holds(meta_url, shard_urls):
-    async with running_host(meta_url, shard_urls) as client:
+    async with running_host(meta_url, shard_urls) as host:
+        client = host.client
         await client.enqueue("jobs", "t", b"x")
         (item,) = await client.dequeue("jobs", "t", lease_ms=1_000, wait_ms=5_000)
         assert await client.extend("jobs", [item.receipt], 60_000) == {}
@@ -112,12 +80,14 @@ async def test_an_extended_lease_holds(meta_url, shard_urls):
 
 
 async def test_a_restarted_host_honours_leases_and_serves_the_rest(meta_url, shard_urls):
-    async with running_host(meta_url, shard_urls) as client:
+    async with running_host(meta_url, shard_urls) as host:
+        client = host.client
         for n in range(20):
             await client.enqueue("jobs", "t", b"%d" % n)
         leased = await client.dequeue("jobs", "t", 5, wait_ms=5_000)
         assert len(leased) == 5
-    async with running_host(meta_url, shard_urls) as client:
+    async with running_host(meta_url, shard_urls) as host:
+        client = host.client
         rest = await client.dequeue("jobs", "t", 100, wait_ms=5_000)
         rest += await client.dequeue("jobs", "t", 100)
         assert {item.id for item in rest}.isdisjoint({item.id for item in leased})
@@ -128,7 +98,8 @@ async def test_a_restarted_host_honours_leases_and_serves_the_rest(meta_url, sha
 
 
 async def test_a_dead_lettered_item_is_counted_and_not_delivered(meta_url, shard_urls):
-    async with running_host(meta_url, shard_urls) as client:
+    async with running_host(meta_url, shard_urls) as host:
+        client = host.client
         await client.enqueue("jobs", "t", b"x")
         (item,) = await client.dequeue("jobs", "t", wait_ms=5_000)
         assert await client.nack("jobs", [item.receipt], dead_letter=True) == {}
@@ -138,11 +109,12 @@ async def test_a_dead_lettered_item_is_counted_and_not_delivered(meta_url, shard
 
 
 async def test_bad_calls_are_refused_and_change_nothing(meta_url, shard_urls):
-    async with running_host(meta_url, shard_urls) as client:
+    async with running_host(meta_url, shard_urls) as host:
+        client = host.client
         with pytest.raises(UnknownNamespaceError):
             await client.enqueue("nobody", "t", b"x")
         with pytest.raises(InvalidArgumentError):
             await client.enqueue("jobs", "t\n", b"x")
         with pytest.raises(InvalidArgumentError):
             await client.dequeue("jobs", "t", wait_ms=31_000)
-    assert rows_left(shard_urls) == 0
+    assert rows(shard_urls, "SELECT id FROM item") == []

@@ -1,0 +1,95 @@
+"""A real host on real shards, and everything that talks to it over its port."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
+from typing import Any
+
+from foqs.bootstrap import Host
+from foqs.client.aio import AsyncAdminClient, AsyncClient
+from foqs.client.items import NewItem
+from foqs.client.retry import RetryPolicy
+from foqs.config import HostConfig
+from foqs.core.calls import TopicStats
+from foqs.storage.shard_store import connect
+from foqs.transport.wire import Reply
+from tests.support.raw_client import RawClient
+
+ONCE = RetryPolicy(deadline_ms=0)
+"""No repetition: tests see the host's own answer."""
+PATIENCE_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningHost:
+    """`client` and `admin` repeat nothing; `raw` sends what the clients would not."""
+
+    host: Host
+    client: AsyncClient
+    admin: AsyncAdminClient
+    raw: RawClient
+    shard_urls: Mapping[int, str]
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.host.port}"
+
+    async def call(self, method: str, request: Any) -> Reply:
+        """One call with any request struct of the wire; the answer as it came."""
+        return await self.raw.call(method, request)
+
+    async def enqueue_on_all_shards(self, namespace: str, batches: list[list[NewItem]]) -> list[str]:
+        """Enqueue the batches at the same time, so that they go to different shards; the ids in order."""
+        results = await asyncio.gather(*[self.client.enqueue_many(namespace, batch) for batch in batches])
+        assert not any(result.errors for result in results)
+        ids = [item_id for result in results for item_id in result.ids]
+        assert {shard_of(item_id) for item_id in ids} == set(self.shard_urls)
+        return ids
+
+    async def stats(self, namespace: str, prefix: str = "") -> dict[str, TopicStats]:
+        return {stats.topic: stats async for stats in self.client.topics(namespace, prefix)}
+
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        return rows(self.shard_urls, statement)
+
+    def items_stored(self) -> int:
+        return sum(count for (count,) in self.rows("SELECT COUNT(*) FROM item"))
+
+
+@asynccontextmanager
+async def running_host(
+    meta_url: str, shard_urls: Mapping[int, str], *, name: str = "test-host"
+) -> AsyncIterator[RunningHost]:
+    """A host with the namespace `jobs`; drained at the end."""
+    host = Host(HostConfig(meta_url=meta_url, shards=dict(shard_urls), port=0, host_name=name))
+    await host.start()
+    try:
+        address = f"127.0.0.1:{host.port}"
+        async with (
+            AsyncAdminClient(address, retry=ONCE) as admin,
+            AsyncClient(address, retry=ONCE) as client,
+            RawClient.connect("127.0.0.1", host.port) as raw,
+        ):
+            if "jobs" not in [namespace.name async for namespace in admin.list_namespaces()]:
+                await admin.create_namespace("jobs")
+            yield RunningHost(host, client, admin, raw, shard_urls)
+        await host.drain()
+    finally:
+        await host.stop()
+
+
+def rows(shard_urls: Mapping[int, str], statement: str) -> list[tuple[Any, ...]]:
+    """What the statement reads on every shard, past the host."""
+    found: list[tuple[Any, ...]] = []
+    for url in shard_urls.values():
+        with closing(connect(url)) as session, session.cursor() as cursor:
+            cursor.execute(statement)
+            found += cursor.fetchall()
+    return found
+
+
+def shard_of(item_id: str) -> int:
+    return int(item_id.split("-")[0], 16)
