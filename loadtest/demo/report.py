@@ -15,13 +15,13 @@ from loadtest.demo.run import CONSUMERS, PRODUCERS, STEADY_PER_S, Course
 _PERCENTILES = (50, 90, 99, 99.9, 100)
 _LATENCY_MS_MAX = 600_000
 _EXAMPLES_MAX = 3
-_HOW_ORDER_IS_CHECKED = f"""
-The order of a topic is (priority, deliver_after, id). * counts each delivery that comes in a call begun after
-another call was answered with a less urgent item of its topic, though the item was certainly ready before that
-other call began: its enqueue was answered; {READY_MARGIN_MS} ms had passed since its deliver_after, if it was
-delayed, or since the end of its last lease. Calls that overlap are not judged: nobody can tell who came first.
-Looked at are the deliveries for which there is such an earlier answer at all.
-"""
+_HOW_ORDER_IS_CHECKED = (
+    "* The order of a topic is (priority, deliver_after, id). Counted is each delivery in a call begun after another "
+    "call was answered with a less urgent item of its topic, though the item was certainly ready before that other "
+    f"call began: its enqueue was answered, and {READY_MARGIN_MS} ms had passed since its deliver_after, if it was "
+    "delayed, or since the end of its last lease. Calls that overlap are not judged: nobody can tell who came first. "
+    "Looked at are the deliveries for which there is such an earlier call at all."
+)
 
 
 @dataclass(frozen=True, slots=True)
