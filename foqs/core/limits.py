@@ -89,6 +89,8 @@ TRANSACTION_EXTENSIONS_MAX = 1_000
 TRANSACTION_REFILLS_MAX = 64
 TRANSACTION_LOOK_UPS_MAX = 1_000
 STATEMENT_BYTES_MAX = 1 * MIB
+PACKET_BYTES_MAX = 4 * MIB
+"""Statements that go in one round trip; servers take 16 MiB and more by default."""
 STATEMENT_IDS_MAX = 1_000
 STATEMENT_REWRITES_MAX = 200
 WINDOW_ITEMS_MAX = 4_000
@@ -133,8 +135,8 @@ PREFETCH_HOLD_MS_MAX = 2 * SECOND_MS
 """A claimed item not handed out for this long goes back."""
 CLAIM_SLACK_MS = 5 * SECOND_MS
 """A claim outlives the lease it backs by this, so that handing out needs no second write."""
-LINGER_MS = 20
-"""A dequeue that has some but not all of its items waits this long at most for claims in flight."""
+LINGER_MS_MAX = 100
+"""A dequeue that has some but not all of its items waits this long at most for the claims on the way."""
 DEQUEUES_WAITING_MAX = 50_000
 CALL_MS_MAX = 20 * SECOND_MS
 """How long a call waits for a shard's commit; past it the caller is told that the outcome is unknown."""

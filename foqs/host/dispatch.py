@@ -6,6 +6,7 @@ out past a more urgent item that is ready: the buffer never holds a less urgent 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection
 from itertools import chain
 
@@ -56,19 +57,29 @@ class Dispatcher:
     def item_bytes_max(self, namespace: int) -> int:
         return self._item_bytes_max(namespace)
 
-    def unmet_demand(self, namespace: int, topic: str) -> int:
+    def fresh_demand(self, namespace: int, topic: str, places: list[int]) -> int:
+        """What is short, and whatever would stand as ready in front of claimed items and hold these back."""
         queue = self._queues.get((namespace, topic))
-        return queue.shortage() if queue is not None and self._has_room(queue) else 0
+        if queue is None or not self._has_room(queue):
+            return 0
+        claimed_count = len(queue.buffer) + queue.claims_count
+        if not claimed_count:
+            return queue.shortage()
+        blocking = bisect_left(places, queue.claimed_last())
+        return max(queue.shortage(), min(blocking, limits.PREFETCH_ITEMS_PER_TOPIC_MAX - claimed_count))
 
-    def claims_started(self, topic: ShardTopic, count: int) -> None:
+    def claims_started(self, topic: ShardTopic, count: int, last: int) -> None:
+        queue = self._queue_of(topic)
+        if not queue.claims_count or last > queue.claiming_last:
+            queue.claiming_last = last
         topic.claiming_count += count
-        self._queue_of(topic).claims_count += count
+        queue.claims_started_count += count
         self._wake(topic.shard_id)
 
     def claims_ended(self, topic: ShardTopic, count: int, items: list[Item]) -> None:
         queue = self._queue_of(topic)
         topic.claiming_count -= count
-        queue.claims_count -= count
+        queue.claims_ended_count += count
         self._active[queue] = None
         if items:
             queue.buffer += items
@@ -97,7 +108,7 @@ class Dispatcher:
             if queue is None:
                 continue
             queue.parts.pop(shard_id, None)
-            queue.claims_count -= topic.claiming_count
+            queue.claims_ended_count += topic.claiming_count
             lost = [item for item in queue.buffer if item.topic is topic]
             if lost:
                 self.held_bytes -= sum([_size_bytes(item) for item in lost])
@@ -171,7 +182,7 @@ class Dispatcher:
             count = queue.servable_count(want)
             if count == 0:
                 break
-            if count < want and queue.claims_count and self._clock() - call.since_s < limits.LINGER_MS / 1000:
+            if count < want and not queue.has_waited(call, self._clock()):
                 self._lingering[queue] = None
                 break
             self._answer(call)

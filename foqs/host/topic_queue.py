@@ -12,12 +12,14 @@ from foqs.core.topic import ShardTopic
 class DequeueCall:
     """One dequeue that waits; `on_items` is called once."""
 
-    __slots__ = ("done", "lease_ms", "lease_ms_default", "on_items", "since_s", "wants")
+    __slots__ = ("awaited", "done", "lease_ms", "lease_ms_default", "on_items", "since_s", "wants")
 
     def __init__(
         self, lease_ms: int | None, lease_ms_default: int, on_items: Callable[[list[Item]], None], since_s: float
     ) -> None:
         self.wants: dict[TopicQueue, int] = {}
+        self.awaited: dict[TopicQueue, int] = {}
+        """The claims that were on the way when the call could first have been answered with a part."""
         self.lease_ms = lease_ms
         self.lease_ms_default = lease_ms_default
         self.on_items = on_items
@@ -34,7 +36,9 @@ class TopicQueue:
         "_served_count",
         "buffer",
         "calls",
-        "claims_count",
+        "claiming_last",
+        "claims_ended_count",
+        "claims_started_count",
         "lease_ms",
         "name",
         "namespace",
@@ -53,8 +57,10 @@ class TopicQueue:
         """In the order of their arrival."""
         self.waiting_count = 0
         """Items that the calls want."""
-        self.claims_count = 0
-        """Claims on the way to the database."""
+        self.claims_started_count = 0
+        self.claims_ended_count = 0
+        self.claiming_last = order.FIRST
+        """No claim on the way is of a later place."""
         self.lease_ms = 0
         """The longest lease that consumers lately asked for."""
         self._lease_ms_next = 0
@@ -63,6 +69,23 @@ class TopicQueue:
         """Items handed out a second, lately."""
         self._rated_at_s = 0.0
         self._served_count = 0
+
+    @property
+    def claims_count(self) -> int:
+        """Claims on the way to the database."""
+        return self.claims_started_count - self.claims_ended_count
+
+    def claimed_last(self) -> int:
+        """No item that is held or being claimed stands after this place."""
+        last = self.buffer[0].place if self.buffer else order.FIRST
+        return max(last, self.claiming_last) if self.claims_count else last
+
+    def has_waited(self, call: DequeueCall, now_s: float) -> bool:
+        """A call that can be answered in part waits for what is on the way at that moment, and no longer."""
+        if self.claims_started_count == self.claims_ended_count:
+            return True
+        awaited = call.awaited.setdefault(self, self.claims_started_count)
+        return self.claims_ended_count >= awaited or now_s - call.since_s > limits.LINGER_MS_MAX / 1000
 
     def shortage(self) -> int:
         """How many more items should be claimed: for those who wait, and for those who will soon come."""

@@ -58,21 +58,21 @@ class Claims:
             book.leases[key] = item
             self._waiting.append(item)
         topic.claim_head = min(topic.claim_head, places[0])
-        book.listener.claims_started(topic, len(places))
+        book.listener.claims_started(topic, len(places), places[-1])
 
     def claim_fresh(self, topic: ShardTopic, items: list[Item]) -> None:
         """Flow-through: of the items that this transaction inserts, claim those that consumers wait for."""
-        wanted = self._book.listener.unmet_demand(topic.namespace, topic.name)
+        items.sort(key=_place)
+        wanted = self._book.listener.fresh_demand(topic.namespace, topic.name, [item.place for item in items])
         count = min(wanted, self.room, limits.TRANSACTION_CLAIMS_MAX - len(self._waiting), len(items))
         if count <= 0:
             return
-        items.sort(key=_place)
         for item in items[:count]:
             item.phase = Phase.CLAIMING
             self._book.leases[item.key] = item
             self._waiting.append(item)
             self._flying_fresh.add(item.key)
-        self._book.listener.claims_started(topic, count)
+        self._book.listener.claims_started(topic, count, items[count - 1].place)
 
     def extend(self, item: Item, lease_ms: int, ticket: Ticket, position: int) -> None:
         ticket.open_count += 1

@@ -14,10 +14,11 @@ from foqs.storage.transaction import Transaction, TransactionResult
 class ShardListener(Protocol):
     """Who hands items out."""
 
-    def unmet_demand(self, namespace: int, topic: str) -> int:
-        """How many more items of the topic consumers want than are ready or on the way."""
+    def fresh_demand(self, namespace: int, topic: str, places: list[int]) -> int:
+        """How many of the items at these places, in order, are to be claimed as they are inserted."""
 
-    def claims_started(self, topic: ShardTopic, count: int) -> None: ...
+    def claims_started(self, topic: ShardTopic, count: int, last: int) -> None:
+        """`count` claims are on the way, of items up to the place `last`."""
 
     def claims_ended(self, topic: ShardTopic, count: int, items: list[Item]) -> None:
         """`count` claims ended; `items` of them are claimed and may be handed out."""

@@ -6,7 +6,6 @@ survives restarts. Not for production: the server belongs to the process that st
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import re
@@ -159,6 +158,9 @@ class LocalServer:
         try:
             self._initialise()
             self._socket_dir = self._choose_socket_dir()
+            # Whoever left these is dead, for the lock is ours. MySQL would go by the pid in its file alone, which
+            # may be another process by now, and refuse to start.
+            self._remove_socket()
             self._spawn()
             self._wait_until_it_answers()
         except BaseException:
@@ -348,6 +350,10 @@ class LocalServer:
             return f"(no error log at {self.error_log})"
         return "\n".join(lines[-_LOG_TAIL_LINES:])
 
+    def _remove_socket(self) -> None:
+        for path in (self.socket_path, Path(f"{self.socket_path}.lock")):
+            path.unlink(missing_ok=True)
+
     def _abandon(self) -> None:
         """Leave nothing behind but the data: no process, socket or lock."""
         if self._process is not None:
@@ -356,8 +362,7 @@ class LocalServer:
             self._process = None
         self._paused = False
         if self._socket_dir is not None:
-            with contextlib.suppress(FileNotFoundError):
-                (self._socket_dir / "mysql.sock").unlink()
+            self._remove_socket()
             if self._socket_dir != self.data_dir:
                 shutil.rmtree(self._socket_dir, ignore_errors=True)
             self._socket_dir = None

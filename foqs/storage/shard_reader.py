@@ -10,7 +10,8 @@ from foqs.core import limits
 from foqs.core.errors import UnavailableError
 from foqs.storage import statements as sql
 from foqs.storage.literals import id_chunks
-from foqs.storage.shard_store import connect, edge_arguments
+from foqs.storage.script import edge_arguments
+from foqs.storage.session import connect
 from foqs.storage.transaction import ItemRow
 
 

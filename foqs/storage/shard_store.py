@@ -7,7 +7,6 @@ into the `writer` row: after a lost answer that number tells whether the transac
 from __future__ import annotations
 
 import socket
-import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,31 +14,25 @@ from functools import partial
 from typing import Any
 
 import pymysql
-from sqlalchemy.engine import make_url
+from pymysql.constants import ER
 
-from foqs.core import limits, order
+from foqs.core import limits
 from foqs.core.errors import UnavailableError
 from foqs.storage import statements as sql
 from foqs.storage.durability import check_durable
-from foqs.storage.literals import chunks_by_bytes, id_chunks, item_row
+from foqs.storage.literals import id_chunks
 from foqs.storage.migrations import MigrationError, SchemaKind, check_current
+from foqs.storage.script import read_statements, take_look_ups, take_reads, unpack_entries, write_statements
+from foqs.storage.session import connect, is_lost, run_script
 from foqs.storage.transaction import (
-    TIMER_LANE,
-    ClaimEntries,
     ItemRow,
     LaneCounts,
     OwnershipLostError,
-    Refill,
     SessionLostError,
     ShardImage,
     Transaction,
     TransactionFailedError,
     TransactionResult,
-)
-
-_ENTRY = struct.Struct(">QI")
-_LOST_SESSION_CODES = frozenset(
-    {0, 1053, 1077, 1078, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1927, 2003, 2006, 2013, 2014, 2055}
 )
 
 
@@ -50,32 +43,6 @@ class ShardAccess:
     lock_name: str
     owner: str
     allow_undurable: bool = False
-
-
-def connect(url: str, statement_ms_max: int = limits.STATEMENT_MS_MAX) -> Any:
-    """A pymysql session with bounded waits, READ COMMITTED, no autocommit."""
-    parsed = make_url(url)
-    query = dict(parsed.query)
-    session = pymysql.connect(
-        host=parsed.host or "localhost",
-        port=parsed.port or 3306,
-        user=parsed.username or "root",
-        password=parsed.password or "",
-        database=parsed.database,
-        unix_socket=str(query["unix_socket"]) if "unix_socket" in query else None,
-        charset="utf8mb4",
-        connect_timeout=limits.CONNECT_MS_MAX // 1000,
-        read_timeout=statement_ms_max // 1000,
-        write_timeout=statement_ms_max // 1000,
-        client_flag=pymysql.constants.CLIENT.FOUND_ROWS,
-        max_allowed_packet=64 * limits.MIB,
-        autocommit=False,
-    )
-    with session.cursor() as cursor:
-        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        cursor.execute("SET SESSION innodb_lock_wait_timeout = 5, lock_wait_timeout = 5, wait_timeout = 86400")
-    session.commit()
-    return session
 
 
 class ShardStore:
@@ -170,17 +137,20 @@ class ShardStore:
         result = TransactionResult()
         try:
             with self._session.cursor() as cursor:
-                self._read(cursor, transaction, result)
-                self._write(cursor, transaction, result)
-            self._session.commit()
-        except pymysql.err.Error as error:
-            code = error.args[0] if error.args else 0
-            if code in _LOST_SESSION_CODES or isinstance(error, pymysql.err.InterfaceError):
+                reads = read_statements(transaction, cursor.mogrify)
+                if reads:
+                    take_reads(transaction, run_script(self._session, reads), result)
+                writes, look_up_count = write_statements(transaction, result, self.epoch, cursor.mogrify)
+            take_look_ups(look_up_count, run_script(self._session, writes), result)
+        except (pymysql.err.Error, OSError) as error:
+            if is_lost(error):
                 raise SessionLostError(str(error), result) from error
             self._rollback(error, result)
+            if error.args[0] == ER.BAD_NULL_ERROR:
+                raise OwnershipLostError(
+                    f"shard {self._access.shard_id} has another epoch than {self.epoch}"
+                ) from error
             raise TransactionFailedError(str(error)) from error
-        except OSError as error:
-            raise SessionLostError(str(error), result) from error
         return result
 
     def _rollback(self, cause: Exception, result: TransactionResult) -> None:
@@ -188,64 +158,6 @@ class ShardStore:
             self._session.rollback()
         except (pymysql.err.Error, OSError):
             raise SessionLostError(str(cause), result) from cause
-
-    def _read(self, cursor: Any, transaction: Transaction, result: TransactionResult) -> None:
-        for refill in transaction.refills:
-            cursor.execute(*_refill_statement(refill))
-            result.refilled.append(cursor.fetchall())
-        for text, _ in id_chunks([item.key for item in transaction.fetches]):
-            cursor.execute(sql.READ_ITEMS.format(text))
-            result.fetched.update((row[0], ItemRow(*row)) for row in cursor.fetchall())
-
-    def _write(self, cursor: Any, transaction: Transaction, result: TransactionResult) -> None:
-        for text, count in id_chunks(transaction.topics_gone):
-            cursor.execute(sql.DELETE_TOPICS.format(text, count))
-        for topic in transaction.topics_new:
-            cursor.execute(sql.INSERT_TOPICS, (topic.number, topic.namespace, topic.name.encode()))
-        if transaction.inserts:
-            rows = [item_row(item, delayed=item.due_at > item.enqueued_at) for item in transaction.inserts]
-            for values in chunks_by_bytes(rows):
-                cursor.execute(sql.INSERT_ITEMS.format(values))
-        for claim in transaction.claims:
-            cursor.execute(sql.INSERT_CLAIM, (claim.id, claim.due_at, _entries(claim, result)))
-        for claim in transaction.claims_rewritten:
-            cursor.execute(sql.REWRITE_CLAIM, (_entries(claim, result), claim.id))
-        for change in sorted(transaction.rewrites, key=lambda rewrite: rewrite.key):
-            cursor.execute(
-                sql.REWRITE_ITEM,
-                (
-                    change.lane,
-                    change.urgency,
-                    change.due_at,
-                    change.deliveries,
-                    change.failed_attempts,
-                    change.metadata,
-                    change.death_reason,
-                    change.key,
-                ),
-            )
-        for statement, keys in (
-            (sql.WAKE_ITEMS, transaction.wakes),
-            (sql.DELETE_ITEMS, transaction.deletes),
-            (sql.DELETE_CLAIMS, transaction.claims_gone),
-        ):
-            for text, count in id_chunks(keys):
-                cursor.execute(statement.format(text, count))
-        for text, _ in id_chunks(transaction.look_ups):
-            cursor.execute(sql.READ_ITEMS.format(text))
-            result.looked_up.update((row[0], ItemRow(*row)) for row in cursor.fetchall())
-        marked = cursor.execute(
-            sql.MARK_TRANSACTION,
-            (
-                transaction.number,
-                transaction.delay_checkpoint,
-                transaction.claim_checkpoint,
-                transaction.topic_number_last,
-                self.epoch,
-            ),
-        )
-        if not marked:
-            raise OwnershipLostError(f"shard {self._access.shard_id} has another epoch than {self.epoch}")
 
     def _rows(self, statement: str, *arguments: object) -> Any:
         with self._session.cursor() as cursor:
@@ -296,7 +208,7 @@ class ShardStore:
         writer = self._rows(sql.READ_WRITER)[0]
         claims = []
         for claim_id, due_at, packed in self._rows(sql.READ_CLAIMS, writer[4]):
-            claims.append((claim_id, due_at, [(key, number) for key, number in _ENTRY.iter_unpack(packed)]))
+            claims.append((claim_id, due_at, unpack_entries(packed)))
         claimed: dict[int, ItemRow] = {}
         for text, _ in id_chunks(list({key for _, _, entries in claims for key, _ in entries})):
             claimed.update((row[0], ItemRow(*row)) for row in self._rows(sql.READ_HEADS.format(text)))
@@ -334,23 +246,3 @@ def _count(snapshot: Any) -> LaneCounts:
         raise SessionLostError(str(error)) from error
     finally:
         snapshot._force_close()
-
-
-def _entries(claim: ClaimEntries, result: TransactionResult) -> bytes:
-    fetched: dict[int, ItemRow] = result.fetched
-    return b"".join([_ENTRY.pack(item.key, (fetched.get(item.key) or item).deliveries + 1) for item in claim.items])
-
-
-def _refill_statement(refill: Refill) -> tuple[str, tuple[int, ...]]:
-    urgency, _, due_at, _, key = edge_arguments(refill.edge)
-    if refill.lane == TIMER_LANE:
-        return sql.REFILL_TIMERS, (due_at, due_at, key, refill.limit)
-    return sql.REFILL, (refill.lane, urgency, urgency, due_at, due_at, key, refill.limit)
-
-
-def edge_arguments(edge: int) -> tuple[int, int, int, int, int]:
-    """The arguments (urgency, urgency, due_at, due_at, key) of a scan of what stands after `edge`."""
-    if edge == order.FIRST:
-        return -(1 << 31) - 1, -(1 << 31) - 1, -1, -1, 0
-    urgency, due_at = order.urgency_of(edge), order.due_at_of(edge)
-    return urgency, urgency, due_at, due_at, order.key_of(edge)

@@ -20,9 +20,10 @@ READ_WRITER = (
     "FROM writer WHERE one = 1"
 )
 TAKE_WRITER = "UPDATE writer SET epoch = %s, owner = %s WHERE one = 1 AND epoch < %s"
+# The epoch of another owner makes the row's epoch NULL, which it cannot be: the statement fails.
 MARK_TRANSACTION = (
-    "UPDATE writer SET transaction_number = %s, delay_checkpoint = %s, claim_checkpoint = %s, "
-    "topic_number_last = %s WHERE one = 1 AND epoch = %s"
+    "UPDATE writer SET epoch = IF(epoch = %s, epoch, NULL), transaction_number = %s, delay_checkpoint = %s, "
+    "claim_checkpoint = %s, topic_number_last = %s WHERE one = 1"
 )
 
 REPEATABLE = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"

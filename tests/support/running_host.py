@@ -14,7 +14,7 @@ from foqs.client.items import NewItem
 from foqs.client.retry import RetryPolicy
 from foqs.config import HostConfig
 from foqs.core.calls import TopicStats
-from foqs.storage.shard_store import connect
+from foqs.storage.session import connect
 from foqs.transport.wire import Reply
 from tests.support.raw_client import RawClient
 

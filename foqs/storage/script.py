@@ -1,0 +1,100 @@
+"""A transaction as statements: first what it reads, then what it writes, which may need what was read."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from foqs.core import order
+from foqs.storage import statements as sql
+from foqs.storage.literals import chunks_by_bytes, id_chunks, item_row
+from foqs.storage.session import Rows
+from foqs.storage.transaction import (
+    TIMER_LANE,
+    ClaimEntries,
+    ItemRow,
+    Refill,
+    Transaction,
+    TransactionResult,
+)
+
+Mogrify = Callable[[str, tuple[object, ...]], str]
+"""Puts escaped arguments into a statement."""
+
+_ENTRY = struct.Struct(">QI")
+"""Of the claim journal: primary key and delivery number."""
+
+
+def unpack_entries(packed: bytes) -> list[tuple[int, int]]:
+    return list(_ENTRY.iter_unpack(packed))
+
+
+def read_statements(transaction: Transaction, mogrify: Mogrify) -> list[str]:
+    script = [mogrify(*_refill_statement(refill)) for refill in transaction.refills]
+    script += [sql.READ_ITEMS.format(text) for text, _ in id_chunks([item.key for item in transaction.fetches])]
+    return script
+
+
+def take_reads(transaction: Transaction, rows: list[Rows], result: TransactionResult) -> None:
+    """What `read_statements` found."""
+    count = len(transaction.refills)
+    result.refilled = [list(found) for found in rows[:count]]
+    for found in rows[count:]:
+        result.fetched.update((row[0], ItemRow(*row)) for row in found)
+
+
+def write_statements(
+    transaction: Transaction, result: TransactionResult, epoch: int, mogrify: Mogrify
+) -> tuple[list[str], int]:
+    """The statements up to COMMIT, and how many of them, before the last two, are look-ups.
+
+    The writer row comes last: with another epoch than ours in it the statement fails, and nothing is committed.
+    """
+    script = [sql.DELETE_TOPICS.format(*chunk) for chunk in id_chunks(transaction.topics_gone)]
+    script += [
+        mogrify(sql.INSERT_TOPICS, (topic.number, topic.namespace, topic.name.encode()))
+        for topic in transaction.topics_new
+    ]
+    rows = [item_row(item, delayed=item.due_at > item.enqueued_at) for item in transaction.inserts]
+    script += [sql.INSERT_ITEMS.format(values) for values in chunks_by_bytes(rows)]
+    script += [mogrify(sql.INSERT_CLAIM, (c.id, c.due_at, _entries(c, result))) for c in transaction.claims]
+    script += [mogrify(sql.REWRITE_CLAIM, (_entries(c, result), c.id)) for c in transaction.claims_rewritten]
+    for change in sorted(transaction.rewrites, key=lambda rewrite: rewrite.key):
+        place = (change.lane, change.urgency, change.due_at, change.deliveries, change.failed_attempts)
+        script.append(mogrify(sql.REWRITE_ITEM, (*place, change.metadata, change.death_reason, change.key)))
+    for statement, keys in (
+        (sql.WAKE_ITEMS, transaction.wakes),
+        (sql.DELETE_ITEMS, transaction.deletes),
+        (sql.DELETE_CLAIMS, transaction.claims_gone),
+    ):
+        script += [statement.format(*chunk) for chunk in id_chunks(keys)]
+    look_ups = [sql.READ_ITEMS.format(text) for text, _ in id_chunks(transaction.look_ups)]
+    marks = (transaction.number, transaction.delay_checkpoint, transaction.claim_checkpoint)
+    mark = mogrify(sql.MARK_TRANSACTION, (epoch, *marks, transaction.topic_number_last))
+    return [*script, *look_ups, mark, "COMMIT"], len(look_ups)
+
+
+def take_look_ups(look_up_count: int, rows: list[Rows], result: TransactionResult) -> None:
+    """What the look-ups among `write_statements` found."""
+    for found in rows[len(rows) - 2 - look_up_count : len(rows) - 2]:
+        result.looked_up.update((row[0], ItemRow(*row)) for row in found)
+
+
+def _entries(claim: ClaimEntries, result: TransactionResult) -> bytes:
+    fetched = result.fetched
+    return b"".join([_ENTRY.pack(item.key, (fetched.get(item.key) or item).deliveries + 1) for item in claim.items])
+
+
+def _refill_statement(refill: Refill) -> tuple[str, tuple[int, ...]]:
+    urgency, _, due_at, _, key = edge_arguments(refill.edge)
+    if refill.lane == TIMER_LANE:
+        return sql.REFILL_TIMERS, (due_at, due_at, key, refill.limit)
+    return sql.REFILL, (refill.lane, urgency, urgency, due_at, due_at, key, refill.limit)
+
+
+def edge_arguments(edge: int) -> tuple[int, int, int, int, int]:
+    """The arguments (urgency, urgency, due_at, due_at, key) of a scan of what stands after `edge`."""
+    if edge == order.FIRST:
+        return -(1 << 31) - 1, -(1 << 31) - 1, -1, -1, 0
+    urgency, due_at = order.urgency_of(edge), order.due_at_of(edge)
+    return urgency, urgency, due_at, due_at, order.key_of(edge)
