@@ -122,6 +122,14 @@ def test_the_server_dies_with_a_parent_that_was_killed(tmp_path: Path) -> None:
         write_one(again)
 
 
+def test_a_socket_file_that_names_a_living_process_keeps_no_server_from_starting(tmp_path: Path) -> None:
+    """After a crash and a reboot the pid in MySQL's lock file may be anybody's."""
+    (tmp_path / "mysql.sock.lock").write_text("1\n")
+    with new_server(tmp_path) as server:
+        assert server.socket_path.parent == tmp_path, "otherwise the file is in nobody's way"
+        write_one(server)
+
+
 def test_a_database_name_that_could_be_sql_is_refused(mysql_server: LocalServer) -> None:
     with pytest.raises(ValueError, match="database name"):
         mysql_server.create_database("x; DROP DATABASE y")
