@@ -6,7 +6,6 @@ out past a more urgent item that is ready: the buffer never holds a less urgent 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Collection
 from itertools import chain
 
@@ -58,15 +57,8 @@ class Dispatcher:
         return self._item_bytes_max(namespace)
 
     def fresh_demand(self, namespace: int, topic: str, places: list[int]) -> int:
-        """What is short, and whatever would stand as ready in front of claimed items and hold these back."""
         queue = self._queues.get((namespace, topic))
-        if queue is None or not self._has_room(queue):
-            return 0
-        claimed_count = len(queue.buffer) + queue.claims_count
-        if not claimed_count:
-            return queue.shortage()
-        blocking = bisect_left(places, queue.claimed_last())
-        return max(queue.shortage(), min(blocking, limits.PREFETCH_ITEMS_PER_TOPIC_MAX - claimed_count))
+        return queue.claims_wanted(places) if queue is not None and self._has_room(queue) else 0
 
     def claims_started(self, topic: ShardTopic, count: int, last: int) -> None:
         queue = self._queue_of(topic)
@@ -82,8 +74,7 @@ class Dispatcher:
         queue.claims_ended_count += count
         self._active[queue] = None
         if items:
-            queue.buffer += items
-            queue.buffer.sort(key=_place, reverse=True)
+            queue.buffer.add(items)
             self.held_bytes += sum([_size_bytes(item) for item in items])
 
     def touched(self, topic: ShardTopic) -> None:
@@ -109,10 +100,8 @@ class Dispatcher:
                 continue
             queue.parts.pop(shard_id, None)
             queue.claims_ended_count += topic.claiming_count
-            lost = [item for item in queue.buffer if item.topic is topic]
-            if lost:
-                self.held_bytes -= sum([_size_bytes(item) for item in lost])
-                queue.buffer = [item for item in queue.buffer if item.topic is not topic]
+            for item in queue.buffer.remove(lambda item: item.topic is topic):  # noqa: B023
+                self.held_bytes -= _size_bytes(item)
             self.serve(queue)
 
     def shard_health(self, shard_id: int, topics: Collection[ShardTopic], *, healthy: bool) -> None:
@@ -134,7 +123,7 @@ class Dispatcher:
     def held(self, namespace: int, name: str) -> list[Item]:
         """What the prefetch buffer holds of a topic."""
         queue = self._queues.get((namespace, name))
-        return queue.buffer if queue is not None else []
+        return queue.buffer.items if queue is not None else []
 
     def start(self, namespace: int, wants: dict[str, int], call: DequeueCall) -> None:
         """Serve the call now or let it wait."""
@@ -200,14 +189,13 @@ class Dispatcher:
         for queue in list(self._active):
             queue.note_served(0, now_s)
             self.serve(queue)
-            if queue.buffer and not queue.calls:
-                self._give_back_old(queue)
+            for item in queue.buffer.remove(self._is_held_long):
+                self._give_back(item)
             self._rest(queue)
 
     def give_all_back(self) -> None:
         for queue in self._queues.values():
-            buffer, queue.buffer = queue.buffer, []
-            for item in buffer:
+            for item in queue.buffer.remove(lambda item: True):
                 self._give_back(item)
 
     # ---- how ----
@@ -248,11 +236,10 @@ class Dispatcher:
         """Lease up to `count` items of the buffer to the call; returns what is left of the answer's bytes."""
         given_before = len(given)
         clocks: dict[int, tuple[ShardState, int]] = {}
-        buffer = queue.buffer
         for _ in range(count):
             if bytes_left <= 0:
                 break
-            item = buffer.pop()
+            item = queue.buffer.pop()
             size_bytes = _size_bytes(item)
             self.held_bytes -= size_bytes
             if item.phase is not Phase.HELD:
@@ -285,10 +272,8 @@ class Dispatcher:
 
     def _claim(self, queue: TopicQueue) -> None:
         """K-way merge over the heads of the shards' windows."""
-        count = queue.shortage()
-        if count <= 0 and queue.calls and queue.buffer and queue.first_unclaimed() < queue.buffer[-1].place:
-            count = 1  # Something more urgent than all that is held.
-        if count <= 0 or not self._has_room(queue):
+        most = queue.demand()
+        if not most or not self._has_room(queue):
             return
         heads: list[list[int]] = []
         for shard_id, topic in queue.parts.items():
@@ -298,14 +283,14 @@ class Dispatcher:
             if topic.window.wants_refill:
                 shard.refills.want(topic)
                 self._wake(shard_id)
-            room = min(count, shard.claims.room)
+            room = min(most, shard.claims.room)
             if room > 0 and topic.window.places:
                 heads.append(topic.window.first(room))
         if not heads:
             return
-        chosen = heads[0] if len(heads) == 1 else sorted(chain.from_iterable(heads))[:count]
+        chosen = heads[0] if len(heads) == 1 else sorted(chain.from_iterable(heads))
         counts: dict[int, int] = {}
-        for place in chosen:
+        for place in chosen[: queue.claims_wanted(chosen)]:
             shard_id = place & 0xFFFF
             counts[shard_id] = counts.get(shard_id, 0) + 1
         for shard_id, part_count in counts.items():
@@ -314,23 +299,14 @@ class Dispatcher:
             topic = queue.parts[shard_id]
             shard.claims.claim(topic, topic.window.take(part_count))
 
-    def _give_back_old(self, queue: TopicQueue) -> None:
-        held, queue.buffer = queue.buffer, []
-        for item in held:
-            if self._now_ms(item.topic.shard_id) - item.held_at < limits.PREFETCH_HOLD_MS_MAX:
-                queue.buffer.append(item)
-            else:
-                self._give_back(item)
+    def _is_held_long(self, item: Item) -> bool:
+        return self._now_ms(item.topic.shard_id) - item.held_at > limits.PREFETCH_HOLD_MS_MAX
 
     def _give_back(self, item: Item) -> None:
         self.held_bytes -= _size_bytes(item)
         shard = self._shard_of(item.topic.shard_id)
         if shard is not None and item.phase is Phase.HELD:
             shard.settlements.give_back(item)
-
-
-def _place(item: Item) -> int:
-    return item.place
 
 
 def _size_bytes(item: Item) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 
 from foqs.core import limits, order
 from foqs.core.item import Item
 from foqs.core.topic import ShardTopic
+from foqs.host.prefetch import PrefetchBuffer
 
 
 class DequeueCall:
@@ -51,8 +53,7 @@ class TopicQueue:
         self.name = name
         self.parts: dict[int, ShardTopic] = {}
         """By shard: those of healthy shards."""
-        self.buffer: list[Item] = []
-        """The prefetch buffer: claimed items, the most urgent last."""
+        self.buffer = PrefetchBuffer()
         self.calls: dict[DequeueCall, None] = {}
         """In the order of their arrival."""
         self.waiting_count = 0
@@ -75,11 +76,6 @@ class TopicQueue:
         """Claims on the way to the database."""
         return self.claims_started_count - self.claims_ended_count
 
-    def claimed_last(self) -> int:
-        """No item that is held or being claimed stands after this place."""
-        last = self.buffer[0].place if self.buffer else order.FIRST
-        return max(last, self.claiming_last) if self.claims_count else last
-
     def has_waited(self, call: DequeueCall, now_s: float) -> bool:
         """A call that can be answered in part waits for what is on the way at that moment, and no longer."""
         if self.claims_started_count == self.claims_ended_count:
@@ -87,11 +83,29 @@ class TopicQueue:
         awaited = call.awaited.setdefault(self, self.claims_started_count)
         return self.claims_ended_count >= awaited or now_s - call.since_s > limits.LINGER_MS_MAX / 1000
 
-    def shortage(self) -> int:
-        """How many more items should be claimed: for those who wait, and for those who will soon come."""
-        wanted = min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX)
+    def demand(self) -> int:
+        """Items for those who wait, and for those who will soon come."""
         ahead = min(int(self._rate * limits.PREFETCH_HORIZON_MS / 1000), limits.PREFETCH_ITEMS_PER_TOPIC_MAX)
-        return wanted + ahead - len(self.buffer) - self.claims_count
+        return min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX) + ahead
+
+    def claims_wanted(self, places: list[int]) -> int:
+        """How many of these places, in order, should be claimed.
+
+        What is short, and whatever stands before an item that is held for the demand at hand: as a ready item it
+        would hold that one back.
+        """
+        demand = self.demand()
+        if not demand:
+            return 0
+        held_count = len(self.buffer)
+        shortage = demand - held_count - self.claims_count
+        if held_count >= demand:
+            last = self.buffer.place_at(demand)
+        elif self.claims_count:
+            last = max(self.buffer.last, self.claiming_last)
+        else:
+            last = self.buffer.last
+        return max(shortage, min(bisect_left(places, last), demand))
 
     def first_unclaimed(self) -> int:
         first = order.LAST
@@ -101,16 +115,8 @@ class TopicQueue:
         return first
 
     def servable_count(self, bound: int) -> int:
-        """How many buffered items precede every ready item that is not in the buffer, up to `bound`."""
-        buffer = self.buffer
-        bound = min(bound, len(buffer))
-        first = self.first_unclaimed()
-        if bound == 0 or buffer[-bound].place <= first:
-            return bound
-        count = 0
-        while buffer[-1 - count].place <= first:
-            count += 1
-        return count
+        """How many held items precede every ready item that is not held, up to `bound`."""
+        return self.buffer.count_up_to(self.first_unclaimed(), bound)
 
     def note_lease(self, lease_ms: int, now_s: float) -> None:
         if now_s - self._leases_since_s > limits.LEASE_MEMORY_MS / 1000:

@@ -1,0 +1,62 @@
+"""The prefetch buffer of one topic: items that are claimed and not handed out yet, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from foqs.core import order
+from foqs.core.item import Item
+
+
+class PrefetchBuffer:
+    __slots__ = ("_items", "_places")
+
+    def __init__(self) -> None:
+        self._places: list[int] = []
+        """The most urgent last: places alone, because sorting integers costs a fifth of sorting items by key."""
+        self._items: dict[int, Item] = {}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @property
+    def items(self) -> list[Item]:
+        return list(self._items.values())
+
+    @property
+    def last(self) -> int:
+        """The least urgent place; order.FIRST when empty."""
+        return self._places[0] if self._places else order.FIRST
+
+    def place_at(self, rank: int) -> int:
+        """The place of the item that is the `rank`-th most urgent, from 1."""
+        return self._places[-rank]
+
+    def add(self, items: list[Item]) -> None:
+        self._items.update([(item.place, item) for item in items])
+        self._places += [item.place for item in items]
+        self._places.sort(reverse=True)
+
+    def pop(self) -> Item:
+        """Take the most urgent one."""
+        return self._items.pop(self._places.pop())
+
+    def count_up_to(self, place: int, bound: int) -> int:
+        """How many stand at or before `place`, up to `bound`."""
+        places = self._places
+        bound = min(bound, len(places))
+        if bound == 0 or places[-bound] <= place:
+            return bound
+        count = 0
+        while places[-1 - count] <= place:
+            count += 1
+        return count
+
+    def remove(self, unwanted: Callable[[Item], bool]) -> list[Item]:
+        """Take out all that are unwanted, and return them."""
+        removed = [item for item in self._items.values() if unwanted(item)]
+        if removed:
+            for item in removed:
+                del self._items[item.place]
+            self._places = sorted(self._items, reverse=True)
+        return removed
