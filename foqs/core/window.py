@@ -75,8 +75,14 @@ class Window:
             return True
         return False
 
-    def first(self, count: int) -> list[int]:
-        return list(islice(self.places, count))
+    def first(self, count: int, before: int = order.FIRST, bound: int = limits.WINDOW_ITEMS_MAX) -> list[int]:
+        """The first `count` places, and those after them that stand before `before`; `bound` in all."""
+        found: list[int] = []
+        for place in islice(self.places, bound):
+            if place >= before and len(found) >= count:
+                break
+            found.append(place)
+        return found
 
     def take(self, count: int) -> list[int]:
         taken = list(islice(self.places, count))

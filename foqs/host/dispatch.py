@@ -6,6 +6,7 @@ out past a more urgent item that is ready: the buffer never holds a less urgent 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection
 from itertools import chain
 
@@ -58,7 +59,11 @@ class Dispatcher:
 
     def fresh_demand(self, namespace: int, topic: str, places: list[int]) -> int:
         queue = self._queues.get((namespace, topic))
-        return queue.claims_wanted(places) if queue is not None and self._has_room(queue) else 0
+        demand = queue.demand() if queue is not None and self._has_room(queue) else 0
+        if queue is None or not demand:
+            return 0
+        shortage, before = queue.wanted(demand)
+        return min(demand, max(shortage, bisect_left(places, before)))
 
     def claims_started(self, topic: ShardTopic, count: int, last: int) -> None:
         queue = self._queue_of(topic)
@@ -272,25 +277,24 @@ class Dispatcher:
 
     def _claim(self, queue: TopicQueue) -> None:
         """K-way merge over the heads of the shards' windows."""
-        most = queue.demand()
-        if not most or not self._has_room(queue):
+        demand = queue.demand()
+        if not demand or not self._has_room(queue):
             return
+        shortage, before = queue.wanted(demand)
         heads: list[list[int]] = []
         for shard_id, topic in queue.parts.items():
+            window = topic.window
             shard = self._shard_of(shard_id)
             if shard is None:
                 continue
-            if topic.window.wants_refill:
+            if window.wants_refill:
                 shard.refills.want(topic)
                 self._wake(shard_id)
-            room = min(most, shard.claims.room)
-            if room > 0 and topic.window.places:
-                heads.append(topic.window.first(room))
-        if not heads:
-            return
+            if window.places and (shortage or window.places[0] < before):
+                heads.append(window.first(shortage, before, min(demand, shard.claims.room)))
         chosen = heads[0] if len(heads) == 1 else sorted(chain.from_iterable(heads))
         counts: dict[int, int] = {}
-        for place in chosen[: queue.claims_wanted(chosen)]:
+        for place in chosen[: min(demand, max(shortage, bisect_left(chosen, before)))]:
             shard_id = place & 0xFFFF
             counts[shard_id] = counts.get(shard_id, 0) + 1
         for shard_id, part_count in counts.items():

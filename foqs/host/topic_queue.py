@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable
 
 from foqs.core import limits, order
@@ -88,24 +87,18 @@ class TopicQueue:
         ahead = min(int(self._rate * limits.PREFETCH_HORIZON_MS / 1000), limits.PREFETCH_ITEMS_PER_TOPIC_MAX)
         return min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX) + ahead
 
-    def claims_wanted(self, places: list[int]) -> int:
-        """How many of these places, in order, should be claimed.
+    def wanted(self, demand: int) -> tuple[int, int]:
+        """How many items to claim for this demand, and the place before which to claim all.
 
-        What is short, and whatever stands before an item that is held for the demand at hand: as a ready item it
-        would hold that one back.
+        What is short, and whatever stands before an item that is held for the demand: as a ready item it would
+        hold that one back.
         """
-        demand = self.demand()
-        if not demand:
-            return 0
-        held_count = len(self.buffer)
-        shortage = demand - held_count - self.claims_count
-        if held_count >= demand:
-            last = self.buffer.place_at(demand)
-        elif self.claims_count:
-            last = max(self.buffer.last, self.claiming_last)
-        else:
-            last = self.buffer.last
-        return max(shortage, min(bisect_left(places, last), demand))
+        shortage = max(0, demand - len(self.buffer) - self.claims_count)
+        if len(self.buffer) >= demand:
+            return shortage, self.buffer.place_at(demand)
+        if self.claims_count:
+            return shortage, max(self.buffer.last, self.claiming_last)
+        return shortage, self.buffer.last
 
     def first_unclaimed(self) -> int:
         first = order.LAST
