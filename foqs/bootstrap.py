@@ -26,6 +26,7 @@ from foqs.host.namespaces import Namespaces
 from foqs.host.queue import Queue
 from foqs.host.shards import Shards
 from foqs.host.topics import Topics
+from foqs.host.waiting import Waiting
 from foqs.shard.runner import ShardRunner
 from foqs.storage.meta import MetaStore
 from foqs.storage.migrations import SchemaKind, check_current
@@ -59,14 +60,15 @@ class Host(Service):
         for shard_id, url in config.shards.items():
             self._shards.add(self._make_runner(shard_id, url))
         readers = {shard_id: ShardReader(shard_id, url) for shard_id, url in config.shards.items()}
-        self._inspection = Inspection(self._shards, readers)
-        self._enqueues = Enqueues(self._shards, self._dispatcher, self._loop.time)
+        self._waiting = Waiting(self._loop)
+        self._inspection = Inspection(self._shards, readers, self._waiting)
+        self._enqueues = Enqueues(self._shards, self._dispatcher, self._waiting, self._loop.time)
         self._dequeues = Dequeues(self._shards, self._dispatcher, self._loop.time)
         queue = Queue(
             self._namespaces,
             self._enqueues,
             self._dequeues,
-            Leases(self._shards, self._inspection),
+            Leases(self._shards, self._inspection, self._waiting),
             Topics(self._shards, self._dispatcher),
         )
         admin = Admin(config.host_name, self._namespaces, self._shards, self._inspection, self._is_draining)
@@ -110,8 +112,9 @@ class Host(Service):
             await asyncio.sleep(limits.TICK_MS / 1000)
             now_s = self._loop.time()
             for runner in self._shards.runners.values():
-                runner.watch()
+                runner.tick()
             self._dispatcher.tick()
+            self._waiting.tick()
             if now_s - swept_s > limits.PREFETCH_SWEEP_MS / 1000:
                 swept_s = now_s
                 self._dispatcher.sweep()

@@ -57,23 +57,37 @@ class Item:
         "topic",
     )
 
-    def __init__(self, key: int, topic: ShardTopic, priority: int, due_at: int, place: int) -> None:
+    def __init__(
+        self,
+        key: int,
+        topic: ShardTopic,
+        priority: int,
+        due_at: int,
+        place: int,
+        phase: Phase = Phase.READY,
+        enqueued_at: int = 0,
+        expires_at: int = 0,
+        lease_ms: int = 0,
+        at_most_once: bool = False,
+        metadata: bytes = b"",
+        payload: bytes | None = None,
+    ) -> None:
         self.key = key
         self.topic = topic
         self.priority = priority
         self.due_at = due_at
         self.place = place
-        self.enqueued_at = 0
-        self.expires_at = 0
-        self.lease_ms = 0
-        self.at_most_once = False
+        self.phase = phase
+        self.enqueued_at = enqueued_at
+        self.expires_at = expires_at
+        self.lease_ms = lease_ms
+        self.at_most_once = at_most_once
+        self.metadata = metadata
+        self.payload = payload
         self.deliveries = 0
         """Ended ones; the present delivery has the number deliveries + 1."""
         self.failed_attempts = 0
-        self.metadata = b""
-        self.payload: bytes | None = None
         self.claim: Claim | None = None
         self.held_at = 0
         """When its claim was committed."""
         self.lease_due_at = 0
-        self.phase = Phase.READY

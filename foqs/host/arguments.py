@@ -9,6 +9,7 @@ from foqs.core.calls import DeliveryPolicy, NewItem
 from foqs.core.errors import InvalidArgumentError, TooLargeError
 from foqs.core.namespace import NamespaceSettings
 
+_DELIVERIES = frozenset(DeliveryPolicy)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -39,8 +40,7 @@ def check_metadata(metadata: bytes, settings: NamespaceSettings) -> None:
 
 
 def check_new_item(item: NewItem, settings: NamespaceSettings) -> None:
-    """Everything but the times, which need the clock."""
-    check_topic(item.topic)
+    """Everything but the topic and the times that need the clock."""
     payload, metadata = item.payload, item.metadata
     if not isinstance(payload, bytes):
         raise InvalidArgumentError("payload is missing")
@@ -49,7 +49,7 @@ def check_new_item(item: NewItem, settings: NamespaceSettings) -> None:
     if metadata is not None:
         check_metadata(metadata, settings)
     check_range("priority", item.priority, -(1 << 31), (1 << 31) - 1)
-    if item.delivery is not None and item.delivery not in tuple(DeliveryPolicy):
+    if item.delivery is not None and item.delivery not in _DELIVERIES:
         raise InvalidArgumentError(f"delivery {item.delivery!r} is not one of AT_LEAST_ONCE (0), AT_MOST_ONCE (1)")
     if item.dedup_id is not None:
         raise InvalidArgumentError("dedup_id is not supported yet: leave it out")

@@ -52,26 +52,34 @@ class Dequeues:
     async def _wait_for_items(
         self, namespace: Namespace, wants: dict[str, int], lease_ms: int | None, wait_ms: int
     ) -> list[Item]:
-        answered: asyncio.Future[list[Item]] = asyncio.get_running_loop().create_future()
-        call = DequeueCall(lease_ms, namespace.settings.lease_ms_default, answered.set_result, self._clock())
+        call = DequeueCall(lease_ms, namespace.settings.lease_ms_default, self._clock())
         self._dispatcher.start(namespace.number, wants, call)
+        if call.items is not None:
+            return call.items
+        loop = asyncio.get_running_loop()
+        call.answered = loop.create_future()
+        timer = loop.call_later(wait_ms / 1000, self._out_of_time, loop, call, call.since_s + wait_ms / 1000)
+        call.timer = timer
         try:
-            deadline_s = call.since_s + wait_ms / 1000
-            bound_s = deadline_s + limits.CLAIM_WAIT_MS_MAX / 1000
-            while not answered.done():
-                now_s = self._clock()
-                if now_s >= deadline_s and (now_s >= bound_s or not self._dispatcher.is_hopeful(call)):
-                    return []
-                # Ready items are worth their commit even when the caller does not wait for new ones.
-                until_s = deadline_s if now_s < deadline_s else now_s + limits.TICK_MS / 1000
-                await asyncio.wait([answered], timeout=until_s - now_s)
-            return answered.result()
+            await call.answered
         except asyncio.CancelledError:
-            if answered.done() and not answered.cancelled():
-                self._give_back(answered.result())
+            if call.items:
+                self._give_back(call.items)
             raise
         finally:
+            call.timer.cancel()
             self._dispatcher.end(call)
+        return call.items or []
+
+    def _out_of_time(self, loop: asyncio.AbstractEventLoop, call: DequeueCall, deadline_s: float) -> None:
+        """Answer with nothing; but what is ready is worth its commit even when the caller does not wait for more."""
+        if call.done:
+            return
+        overdue_s = self._clock() - deadline_s
+        if overdue_s < limits.CLAIM_WAIT_MS_MAX / 1000 and self._dispatcher.is_hopeful(call):
+            call.timer = loop.call_later(limits.TICK_MS / 1000, self._out_of_time, loop, call, deadline_s)
+        else:
+            self._dispatcher.answer(call, [])
 
     def _give_back(self, items: list[Item]) -> None:
         """Their caller is gone and has not seen them."""

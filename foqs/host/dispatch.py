@@ -141,6 +141,8 @@ class Dispatcher:
             queue.note_lease(call.lease_ms or call.lease_ms_default, call.since_s)
             self._active[queue] = None
         for queue in call.wants:
+            if call.done:
+                break
             self.serve(queue)
 
     def is_hopeful(self, call: DequeueCall) -> bool:
@@ -153,20 +155,23 @@ class Dispatcher:
 
     def end(self, call: DequeueCall) -> None:
         """The call wants nothing more."""
-        if call.done:
-            return
-        call.done = True
+        if not call.done:
+            self.answer(call, [])
+
+    def answer(self, call: DequeueCall, items: list[Item]) -> None:
+        call.items = items
         self.waiting_count -= 1
         for queue, count in call.wants.items():
             del queue.calls[call]
             queue.waiting_count -= count
+        if call.answered is not None and not call.answered.done():
+            call.answered.set_result(None)
 
     def end_all(self) -> None:
         """Answer every call that waits, with nothing."""
         for queue in list(self._queues.values()):
             for call in list(queue.calls):
-                self.end(call)
-                call.on_items([])
+                self.answer(call, [])
 
     def serve(self, queue: TopicQueue) -> None:
         """Hand out what may be handed out, then claim what is still wanted."""
@@ -234,8 +239,7 @@ class Dispatcher:
             if count and bytes_left > 0:
                 bytes_left = self._hand_out(queue, call, count, bytes_left, items)
         if items:
-            self.end(call)
-            call.on_items(items)
+            self.answer(call, items)
 
     def _hand_out(self, queue: TopicQueue, call: DequeueCall, count: int, bytes_left: int, given: list[Item]) -> int:
         """Lease up to `count` items of the buffer to the call; returns what is left of the answer's bytes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from foqs.core import ids, limits, order
-from foqs.core.calls import EnqueueResult, NewItem, PositionErrors
+from foqs.core.calls import DeliveryPolicy, EnqueueResult, NewItem, PositionErrors
 from foqs.core.errors import FoqsError, NotWrittenError, OverloadedError, PausedError, RateLimitedError
 from foqs.core.item import Item, Phase
 from foqs.core.namespace import Namespace
@@ -13,16 +13,17 @@ from foqs.core.rate import MinuteWindow
 from foqs.host import arguments
 from foqs.host.dispatch import Dispatcher
 from foqs.host.shards import Shards
-from foqs.host.waiting import Answer
+from foqs.host.waiting import Answer, Waiting
 from foqs.shard.state import ShardState
 
 
 class Enqueues:
     """`clock` is monotonic, in seconds."""
 
-    def __init__(self, shards: Shards, dispatcher: Dispatcher, clock: Callable[[], float]) -> None:
+    def __init__(self, shards: Shards, dispatcher: Dispatcher, waiting: Waiting, clock: Callable[[], float]) -> None:
         self._shards = shards
         self._dispatcher = dispatcher
+        self._waiting = waiting
         self._clock = clock
         self._rates: dict[int, MinuteWindow] = {}
 
@@ -79,27 +80,34 @@ class Enqueues:
     ) -> dict[int, Item]:
         """The items by position; what is not valid goes to `errors`."""
         book, shard_id, number, settings = shard.book, shard.shard_id, namespace.number, namespace.settings
+        topics = book.topics
         now_ms = self._shards.now_ms(shard_id)
         made: dict[int, Item] = {}
         for position, new in enumerate(news):
             try:
+                # A topic that is there has a valid name.
+                topic = topics.get((number, new.topic)) or book.topic(number, arguments.check_topic(new.topic))
                 arguments.check_new_item(new, settings)
                 due_at = arguments.deliver_after(new, settings, now_ms)
-                topic = book.topics.get((number, new.topic)) or book.topic(number, arguments.check_topic(new.topic))
             except FoqsError as error:
                 errors[position] = error
                 continue
             key = book.next_key()
             priority = new.priority
-            item = Item(key, topic, priority, due_at, order.place(priority, due_at, key, shard_id))
-            item.phase = Phase.INSERTING
-            item.enqueued_at = now_ms
-            item.expires_at = due_at + (new.ttl_ms or settings.ttl_ms_default)
-            item.lease_ms = new.lease_ms or 0
-            item.at_most_once = new.delivery == 1
-            item.metadata = new.metadata or b""
-            item.payload = new.payload
-            made[position] = item
+            made[position] = Item(
+                key,
+                topic,
+                priority,
+                due_at,
+                order.place(priority, due_at, key, shard_id),
+                Phase.INSERTING,
+                now_ms,
+                due_at + (new.ttl_ms or settings.ttl_ms_default),
+                new.lease_ms or 0,
+                new.delivery == DeliveryPolicy.AT_MOST_ONCE,
+                new.metadata or b"",
+                new.payload,
+            )
         return made
 
     def _admit(self, namespace: Namespace, count: int) -> None:
@@ -114,7 +122,7 @@ class Enqueues:
             )
 
     async def _write(self, shard: ShardState, items: list[Item]) -> None:
-        answer = Answer()
+        answer = Answer(self._waiting)
         size_bytes = sum([len(item.payload or b"") + len(item.metadata) for item in items])
         shard.inserts.add(items, size_bytes, answer.ticket)
         self._shards.wake(shard.shard_id)

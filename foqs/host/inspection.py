@@ -24,7 +24,7 @@ from foqs.core.namespace import Namespace
 from foqs.core.service import Service
 from foqs.host import arguments
 from foqs.host.shards import Shards
-from foqs.host.waiting import Answer
+from foqs.host.waiting import Answer, Waiting
 from foqs.shard.parts import Ticket
 from foqs.shard.rows import LookUp
 from foqs.shard.runner import ShardRunner
@@ -40,8 +40,9 @@ Act = Callable[[ShardState, ItemRow, Ticket, int], None]
 class Inspection(Service):
     """Reads with sessions of its own; changes go through the shard's writer, on rows looked up in step with it."""
 
-    def __init__(self, shards: Shards, readers: Mapping[int, ShardReader]) -> None:
+    def __init__(self, shards: Shards, readers: Mapping[int, ShardReader], waiting: Waiting) -> None:
         super().__init__("inspection")
+        self._waiting = waiting
         self._shards = shards
         self._readers = readers
         self._threads = {
@@ -157,7 +158,7 @@ class Inspection(Service):
         by_shard: dict[int, list[tuple[int, int]]] = {}
         for position, shard_id, key in places:
             by_shard.setdefault(shard_id, []).append((position, key))
-        answer = Answer()
+        answer = Answer(self._waiting)
         for shard_id, positions in by_shard.items():
             try:
                 _, shard = self._shards.serving(shard_id)

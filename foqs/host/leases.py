@@ -12,7 +12,7 @@ from foqs.core.namespace import Namespace
 from foqs.host import arguments
 from foqs.host.inspection import Inspection
 from foqs.host.shards import Shards
-from foqs.host.waiting import Answer
+from foqs.host.waiting import Answer, Waiting
 from foqs.shard.state import ShardState
 from foqs.storage.transaction import Rewrite
 
@@ -22,15 +22,17 @@ MakeRewrite = Callable[[int, ShardState, Item], Rewrite | None]
 class _Ended:
     """The leases of one call and shard."""
 
-    def __init__(self) -> None:
+    def __init__(self, shard: ShardState) -> None:
+        self.shard = shard
         self.items: list[Item] = []
         self.rewrites: list[Rewrite | None] = []
         self.positions: list[int] = []
 
 
 class Leases:
-    def __init__(self, shards: Shards, inspection: Inspection) -> None:
+    def __init__(self, shards: Shards, inspection: Inspection, waiting: Waiting) -> None:
         self._shards = shards
+        self._waiting = waiting
         self._inspection = inspection
 
     async def ack(self, namespace: Namespace, receipts: Sequence[str]) -> PositionErrors:
@@ -76,10 +78,12 @@ class Leases:
         arguments.check_batch("receipts", len(receipts), limits.BATCH_ITEMS_MAX)
         arguments.check_range("lease_ms", lease_ms, limits.LEASE_MS_MIN, namespace.settings.lease_ms_max)
         errors: PositionErrors = {}
-        answer = Answer()
+        answer = Answer(self._waiting)
         for position, receipt in enumerate(receipts):
             try:
-                shard, item = self._leased(namespace, *ids.parse(receipt))
+                shard_id, key, delivery = ids.parse(receipt)
+                _, shard = self._shards.serving(shard_id)
+                item = _lease_of(namespace, shard, key, delivery)
                 shard.claims.extend(item, lease_ms, answer.ticket, position)
                 self._shards.wake(shard.shard_id)
             except FoqsError as error:
@@ -101,40 +105,38 @@ class Leases:
         for position, receipt in enumerate(receipts):
             try:
                 shard_id, key, delivery = ids.parse(receipt)
+                group = ended.get(shard_id)
+                if group is None:
+                    group = ended[shard_id] = _Ended(self._shards.serving(shard_id)[1])
                 try:
-                    shard, item = self._leased(namespace, shard_id, key, delivery)
+                    item = _lease_of(namespace, group.shard, key, delivery)
                 except StaleLeaseError:
                     if delivery or unleased is None:
                         raise
                     unleased.append((position, shard_id, key))
                     continue
-                rewrite = make_rewrite(position, shard, item) if make_rewrite is not None else None
-                shard.settlements.end_lease(item)
-                group = ended.get(shard_id)
-                if group is None:
-                    group = ended[shard_id] = _Ended()
+                if make_rewrite is not None:
+                    group.rewrites.append(make_rewrite(position, group.shard, item))
+                group.shard.settlements.end_lease(item)
                 group.items.append(item)
-                group.rewrites.append(rewrite)
                 group.positions.append(position)
             except FoqsError as error:
                 errors[position] = error
         return ended
 
-    def _leased(self, namespace: Namespace, shard_id: int, key: int, delivery: int) -> tuple[ShardState, Item]:
-        _, shard = self._shards.serving(shard_id)
-        item = shard.settlements.lease_of(key, delivery)
-        if item.topic.namespace != namespace.number:
-            raise NotFoundError(f"there is no such item in namespace {namespace.name!r}")
-        return shard, item
-
     async def _settle(self, ended: dict[int, _Ended], errors: PositionErrors, *, rewriting: bool) -> None:
-        if not ended:
-            return
-        answer = Answer()
+        answer = Answer(self._waiting)
         for shard_id, group in ended.items():
-            _, shard = self._shards.serving(shard_id)
-            rewrites = group.rewrites if rewriting else None
-            shard.settlements.settle(group.items, rewrites, answer.ticket, group.positions)
-            self._shards.wake(shard_id)
+            if group.items:
+                rewrites = group.rewrites if rewriting else None
+                group.shard.settlements.settle(group.items, rewrites, answer.ticket, group.positions)
+                self._shards.wake(shard_id)
         await answer.wait()
         errors.update(answer.ticket.errors)
+
+
+def _lease_of(namespace: Namespace, shard: ShardState, key: int, delivery: int) -> Item:
+    item = shard.settlements.lease_of(key, delivery)
+    if item.topic.namespace != namespace.number:
+        raise NotFoundError(f"there is no such item in namespace {namespace.name!r}")
+    return item

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
 
 from foqs.core import limits, order
 from foqs.core.item import Item
@@ -11,21 +11,26 @@ from foqs.host.prefetch import PrefetchBuffer
 
 
 class DequeueCall:
-    """One dequeue that waits; `on_items` is called once."""
+    """One dequeue; it is over once `items` is set, and `answered` with it where somebody waits for that."""
 
-    __slots__ = ("awaited", "done", "lease_ms", "lease_ms_default", "on_items", "since_s", "wants")
+    __slots__ = (
+        "answered", "awaited", "items", "lease_ms", "lease_ms_default", "since_s", "timer", "wants"
+    )  # fmt: skip
 
-    def __init__(
-        self, lease_ms: int | None, lease_ms_default: int, on_items: Callable[[list[Item]], None], since_s: float
-    ) -> None:
+    def __init__(self, lease_ms: int | None, lease_ms_default: int, since_s: float) -> None:
         self.wants: dict[TopicQueue, int] = {}
         self.awaited: dict[TopicQueue, int] = {}
         """The claims that were on the way when the call could first have been answered with a part."""
         self.lease_ms = lease_ms
         self.lease_ms_default = lease_ms_default
-        self.on_items = on_items
         self.since_s = since_s
-        self.done = False
+        self.items: list[Item] | None = None
+        self.answered: asyncio.Future[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.items is not None
 
 
 class TopicQueue:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 
 from foqs.core import limits
 from foqs.core.errors import UnavailableError
@@ -12,21 +13,20 @@ from foqs.shard.parts import Ticket
 class Answer:
     """`ticket` goes to the shards; `wait` returns once it is settled. It is open until `wait` is called."""
 
-    def __init__(self) -> None:
-        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    __slots__ = ("_done", "_waiting", "ticket")
+
+    def __init__(self, waiting: Waiting) -> None:
+        self._waiting = waiting
+        self._done: asyncio.Future[None] = waiting.loop.create_future()
         self.ticket = Ticket(self._settled)
         self.ticket.open_count = 1
 
     async def wait(self) -> None:
         """Raises the failure of the ticket, or UnavailableError past limits.CALL_MS_MAX."""
         self.ticket.settle()
-        try:
-            async with asyncio.timeout(limits.CALL_MS_MAX / 1000):
-                await self._done
-        except TimeoutError:
-            raise UnavailableError(
-                f"the shard has not answered for {limits.CALL_MS_MAX} ms: whether the call was done is unknown"
-            ) from None
+        if not self._done.done():
+            self._waiting.remember(self._done)
+        await self._done
 
     def _settled(self, ticket: Ticket) -> None:
         if self._done.done():
@@ -35,3 +35,26 @@ class Answer:
             self._done.set_result(None)
         else:
             self._done.set_exception(ticket.failure)
+
+
+class Waiting:
+    """The calls of a host that wait for a transaction. One look at the oldest costs less than a timer a call."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._by_age: deque[tuple[float, asyncio.Future[None]]] = deque()
+
+    def remember(self, done: asyncio.Future[None]) -> None:
+        self._by_age.append((self.loop.time() + limits.CALL_MS_MAX / 1000, done))
+
+    def tick(self) -> None:
+        """End the waits that are over."""
+        waits, now_s = self._by_age, self.loop.time()
+        while waits and (waits[0][1].done() or waits[0][0] <= now_s):
+            done = waits.popleft()[1]
+            if not done.done():
+                done.set_exception(
+                    UnavailableError(
+                        f"the shard has not answered for {limits.CALL_MS_MAX} ms: whether the call was done is unknown"
+                    )
+                )

@@ -24,6 +24,8 @@ class Health:
         self._on_change = on_change
         self._samples: deque[tuple[float, float, bool]] = deque()
         """(ended at, seconds, failed)."""
+        self._seconds_sum = 0.0
+        self._failed_count = 0
         self._began_s: float | None = None
         self._opened_at_s = 0.0
         self.opened_count = 0
@@ -54,12 +56,16 @@ class Health:
             return
         samples = self._samples
         samples.append((now_s, now_s - began_s, failed))
+        self._seconds_sum += now_s - began_s
+        self._failed_count += failed
         while samples[0][0] < now_s - limits.BREAKER_WINDOW_MS / 1000:
-            samples.popleft()
+            _, seconds, was_failed = samples.popleft()
+            self._seconds_sum -= seconds
+            self._failed_count -= was_failed
         if len(samples) < limits.BREAKER_SAMPLES_MIN:
             return
-        mean_ms = sum([seconds for _, seconds, _ in samples]) / len(samples) * 1000
-        errors = sum([failed for _, _, failed in samples]) / len(samples)
+        mean_ms = self._seconds_sum / len(samples) * 1000
+        errors = self._failed_count / len(samples)
         if mean_ms > limits.BREAKER_MEAN_MS_MAX:
             self.trip(now_s, f"its transactions take {mean_ms:.0f} ms on average")
         elif errors > limits.BREAKER_ERRORS_MAX:
@@ -75,6 +81,7 @@ class Health:
             self.opened_count += 1
             self._opened_at_s = now_s
             self._samples.clear()
+            self._seconds_sum, self._failed_count = 0.0, 0
             self._breaker.open()
             self._on_change(False, reason)
 

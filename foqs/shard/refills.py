@@ -23,12 +23,13 @@ class Refills:
         if topic.window.edge != order.LAST and not topic.window.refilling:
             self._wanted[topic] = None
 
-    def warm_up(self) -> None:
+    def warm_up(self) -> bool:
         """Learn the heads of topics that nobody asks for, a few at a time, for whoever discovers topics."""
         for _ in range(min(len(self._cold), limits.WARM_UPS_PER_TICK)):
             topic = self._cold.popleft()
             if topic.window.edge == order.FIRST and self._book.by_number.get(topic.number) is topic:
                 self.want(topic)
+        return bool(self._wanted)
 
     def forget(self, topic: ShardTopic) -> None:
         self._wanted.pop(topic, None)

@@ -85,9 +85,12 @@ class ShardRunner(Service):
         """There is something for the next transaction."""
         self._work.set()
 
-    def watch(self) -> None:
-        """To be called every limits.TICK_MS: notices a transaction that hangs."""
-        self.health.watch(self._loop.time())
+    def tick(self) -> None:
+        """To be called every limits.TICK_MS: notices what is due, and a transaction that hangs."""
+        now_s = self._loop.time()
+        self.health.watch(now_s)
+        if self.shard is not None and (self.shard.tick(self.now_ms()) or self._is_check_due(now_s)):
+            self.wake()
 
     # ---- service ----
 
@@ -169,6 +172,7 @@ class ShardRunner(Service):
             if self.shard is shard:
                 self.detail = f"its rows could not be counted: {error}"
                 self._recount = True
+                self.wake()
             return
         if self.shard is shard:
             shard.add_counts(counts)
@@ -183,19 +187,13 @@ class ShardRunner(Service):
         while not self._recount:
             await self._keep_clock()
             await self._keep_durable()
-            now_ms = self.now_ms()
-            shard.tick(now_ms)
-            transaction = shard.take(now_ms, probe=self.health.wants_probe(self._loop.time()))
+            self._work.clear()
+            transaction = shard.take(self.now_ms(), probe=self.health.wants_probe(self._loop.time()))
             if transaction is not None:
                 await self._execute(shard, transaction)
                 continue
             self._idle.set()
-            self._work.clear()
-            try:
-                async with asyncio.timeout(limits.TICK_MS / 1000):
-                    await self._work.wait()
-            except TimeoutError:
-                continue
+            await self._work.wait()
         raise OwnershipLostError(self.detail)
 
     async def _execute(self, shard: ShardState, transaction: Transaction) -> None:
@@ -249,7 +247,7 @@ class ShardRunner(Service):
                 self.shard.inserts.evict(reason)
 
     async def _keep_clock(self) -> None:
-        if self._loop.time() - self._clock_probed_s > limits.CLOCK_PROBE_MS / 1000:
+        if self._is_clock_due(self._loop.time()):
             before_s = self._loop.time()
             try:
                 now_ms = await self._on_thread(self._store.now_ms)
@@ -260,7 +258,7 @@ class ShardRunner(Service):
 
     async def _keep_durable(self) -> None:
         """Give the shard up when somebody made its server one that can lose answered commits."""
-        if self._loop.time() - self._checked_s > limits.DURABILITY_CHECK_MS / 1000:
+        if self._is_durability_due(self._loop.time()):
             self._checked_s = self._loop.time()
             try:
                 problems = await self._on_thread(self._store.check)
@@ -270,6 +268,15 @@ class ShardRunner(Service):
             if problems:
                 await self._on_thread(self._store.close)
                 raise OwnershipLostError("; ".join(problems))
+
+    def _is_check_due(self, now_s: float) -> bool:
+        return self._is_clock_due(now_s) or self._is_durability_due(now_s) or self.health.wants_probe(now_s)
+
+    def _is_clock_due(self, now_s: float) -> bool:
+        return now_s - self._clock_probed_s > limits.CLOCK_PROBE_MS / 1000
+
+    def _is_durability_due(self, now_s: float) -> bool:
+        return now_s - self._checked_s > limits.DURABILITY_CHECK_MS / 1000
 
     def _set_clock(self, server_now_ms: int, at_s: float) -> None:
         self._clock_probed_s = at_s

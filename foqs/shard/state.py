@@ -55,10 +55,11 @@ class ShardState:
     def items_count(self) -> int:
         return sum([topic.rows + topic.delayed + topic.dead for topic in self.book.topics.values()])
 
-    def tick(self, now_ms: int) -> None:
-        """What time alone brings."""
-        self.settlements.tick(now_ms)
-        self.refills.warm_up()
+    def tick(self, now_ms: int) -> bool:
+        """What time alone brings; True when that is something for a transaction."""
+        ended = self.settlements.tick(now_ms)
+        warmed = self.refills.warm_up()
+        return bool(ended or warmed) or self.timers.is_due(now_ms)
 
     def take(self, now_ms: int, *, probe: bool = False) -> Transaction | None:
         """The next transaction with all that waits, or None when nothing does and no `probe` is wanted."""

@@ -40,6 +40,11 @@ class Timers:
         if self._window.remove(order.place(0, due_at, key, self._book.shard_id)):
             del self._topics[key]
 
+    def is_due(self, now_ms: int) -> bool:
+        """The sweep has something to do."""
+        window = self._window
+        return window.wants_refill or (len(window) > 0 and order.due_at_of(window.head) <= now_ms)
+
     def checkpoint(self, transaction: Transaction, now_ms: int) -> int:
         """No row of the timer lane is due before this after the transaction, whatever becomes of the clock."""
         head = self._window.head
