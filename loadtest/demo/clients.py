@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
+from typing import NoReturn
 
 from foqs import Client, FoqsError, Item, NewItem, RetryPolicy
 from foqs.core import ids, order
@@ -28,6 +29,8 @@ _ENQUEUE_ITEMS = 200
 _DEQUEUE_ITEMS_PER_TOPIC = 100
 _WAIT_MS = 100
 _STEADY_ITEMS = 10
+_HOLD_ITEMS_MIN = 500
+_HOLD_S_MAX = LEASE_MS / 1000 / 3
 _ONCE = RetryPolicy(deadline_ms=0)
 """A call that fails ends the demo: a silent repetition would blur what was handed out when."""
 
@@ -59,21 +62,17 @@ def run_producer(address: str, flood: list[Flight], steady: list[Flight], steady
 
 
 def run_consumer(address: str, topics: Sequence[str], pipe: Connection) -> None:
-    """Dequeue, write down, ack; records of cancelled flights go to the dead letters. HOLD keeps the next items."""
+    """Dequeue, write down, ack; records of cancelled flights go to the dead letters."""
 
     def work() -> None:
-        held_back = False
         turn = 0
         with Client(address, retry=_ONCE) as client:
             while True:
-                held_back |= _obey(pipe) is Command.HOLD
+                if _obey(pipe) is Command.HOLD:
+                    _hold(client, topics, pipe)
                 # An answer is filled topic by topic: each gets its turn to be the first.
                 turn = (turn + 1) % len(topics)
                 items = _dequeue(client, [*topics[turn:], *topics[:turn]], pipe)
-                if items and held_back:
-                    pipe.send(Holding())
-                    while True:
-                        signal.pause()
                 if items:
                     pipe.send(_settle(client, items))
 
@@ -107,6 +106,17 @@ def _dequeue(client: Client, topics: list[str], pipe: Connection) -> list[Item]:
         answered_ns, answered_at_ms = time.monotonic_ns(), time.time_ns() / 1_000_000
         pipe.send(Answer(asked_ns, answered_ns, answered_at_ms, [_handout(item) for item in items]))
     return items
+
+
+def _hold(client: Client, topics: Sequence[str], pipe: Connection) -> NoReturn:
+    """Take some items, tell that they are held, and wait to be killed."""
+    held_count = 0
+    until_s = time.monotonic() + _HOLD_S_MAX
+    while not held_count or (held_count < _HOLD_ITEMS_MIN and time.monotonic() < until_s):
+        held_count += len(_dequeue(client, list(topics), pipe))
+    pipe.send(Holding())
+    while True:
+        signal.pause()
 
 
 def _handout(item: Item) -> Handout:

@@ -47,7 +47,7 @@ class History:
         self.dead: list[str] = []
         self.refused: list[str] = []
         """Acks and nacks that came after the end of their lease."""
-        self._last_answers: dict[int, Answer] = {}
+        self._unsettled: dict[int, list[Handout]] = defaultdict(list)
 
     # ---- what happened ----
 
@@ -57,16 +57,17 @@ class History:
     def add_answer(self, consumer: int, answer: Answer) -> None:
         answer.consumer = consumer
         self.answers.append(answer)
-        self._last_answers[consumer] = answer
+        self._unsettled[consumer] += answer.handouts
 
     def add_settled(self, consumer: int, settled: Settled) -> None:
         self.dead += settled.dead
         self.refused += settled.refused
         others = {*settled.dead, *settled.refused}
-        self.acked += [h.id for h in self._last_answers[consumer].handouts if h.id not in others]
+        self.acked += [handout.id for handout in self._unsettled.pop(consumer) if handout.id not in others]
 
-    def last_answer_of(self, consumer: int) -> Answer:
-        return self._last_answers[consumer]
+    def held_by(self, consumer: int) -> list[Handout]:
+        """What the consumer was given and has not settled."""
+        return list(self._unsettled[consumer])
 
     @property
     def settled_count(self) -> int:
@@ -84,6 +85,15 @@ class History:
             for answer, handout in self.deliveries()
             if handout.attempt == 1 and self.enqueued[handout.id].phase is phase
         ]
+
+    def was_behind(self, answer: Answer, handout: Handout, since_ms: float) -> bool:
+        """Whether more urgent items of the topic were handed out between that time and this delivery."""
+        return any(
+            other.place < handout.place and other.topic == handout.topic
+            for earlier in self.answers
+            if since_ms < earlier.answered_at_ms <= answer.answered_at_ms
+            for other in earlier.handouts
+        )
 
     # ---- what must hold ----
 

@@ -62,14 +62,14 @@ class Answer:
 
 @dataclass(slots=True)
 class Settled:
-    """The consumer's last answer is acked, except these."""
+    """All that the consumer held is acked, except these."""
 
     dead: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
 
 class Holding:
-    """The consumer keeps its last answer and does nothing more."""
+    """The consumer keeps what it holds and does nothing more."""
 
 
 class Produced:

@@ -105,20 +105,24 @@ def _findings(console: Console, history: History) -> list[Finding]:
 
 def _kill_findings(history: History, course: Course) -> list[Finding]:
     """The items that the killed consumer held: each is delivered again, with attempt 2, after its lease ended."""
-    if course.held is None:
+    if not course.held:
         return [Finding("a consumer was killed while it held items", 1, "nothing: it was not")]
-    held = {handout.id: handout for handout in course.held.handouts}
-    came_back_after_ms = {
-        handout.id: answer.answered_at_ms - held[handout.id].lease_expires_at_ms
+    held = {handout.id: handout for handout in course.held}
+    came_back = {
+        handout.id: (answer, handout)
         for answer, handout in history.deliveries()
         if handout.id in held and handout.attempt == held[handout.id].attempt + 1
     }
-    when = sorted(came_back_after_ms.values()) or [0.0]
+    after_ms = {item_id: a.answered_at_ms - held[item_id].lease_expires_at_ms for item_id, (a, _) in came_back.items()}
+    late = [item_id for item_id, ms in after_ms.items() if ms > READY_MARGIN_MS]
+    behind_count = sum(history.was_behind(*came_back[item_id], held[item_id].lease_expires_at_ms) for item_id in late)
+    first_ms, last_ms = min(after_ms.values(), default=0.0), max(after_ms.values(), default=0.0)
     return [
         Finding(
-            f"what the killed consumer held comes back as attempt 2; here {when[0]:.0f} to {when[-1]:.0f} ms "
-            f"after its lease ended",
-            len(held) - len(came_back_after_ms),
+            f"what the killed consumer held comes back as attempt 2; here {first_ms:,.0f} to {last_ms:,.0f} ms after "
+            f"its lease ended, {len(late)} items after more than {READY_MARGIN_MS:,} ms, "
+            f"{behind_count} of them behind more urgent ones",
+            len(held) - len(came_back),
             f"{len(held)} items",
         )
     ]

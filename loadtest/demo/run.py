@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from loadtest.demo.clients import run_consumer, run_producer
 from loadtest.demo.history import History
-from loadtest.demo.messages import Answer, Command, Enqueued, Failed, Holding, Message, Produced, Settled
+from loadtest.demo.messages import Answer, Command, Enqueued, Failed, Handout, Holding, Message, Produced, Settled
 from loadtest.flights import Flight
 
 PRODUCERS = 2
@@ -42,7 +42,7 @@ class Course:
     flood_count: int
     flood_s: float = 0.0
     flood_enqueue_s: float = 0.0
-    held: Answer | None = None
+    held: list[Handout] = field(default_factory=list)
     """What the killed consumer had under lease."""
 
 
@@ -161,12 +161,12 @@ class Demo:
     def _kill(self, victim: _Peer) -> None:
         """The consumer has told what it holds and does nothing more: now it goes, with its leases running."""
         assert victim.process.pid is not None
-        self.course.held = self.history.last_answer_of(victim.number)
+        self.course.held = self.history.held_by(victim.number)
         os.kill(victim.process.pid, signal.SIGKILL)
         victim.process.join()
         del self._peers[victim.pipe]
         victim.pipe.close()
-        held_count = len(self.course.held.handouts)
+        held_count = len(self.course.held)
         self._progress.console.print(f"consumer {victim.number} killed with kill -9 while it held {held_count} items")
 
 

@@ -114,5 +114,16 @@ def test_lost_and_doubly_settled_items_are_found() -> None:
     history.add_settled(0, Settled(dead=["b"], refused=["c"]))
     assert (history.acked, history.dead, history.lost_count()) == (["a"], ["b"], 1)
     assert history.settled_twice_count() == 0
-    history.add_settled(0, Settled(refused=["b", "c"]))
+    history.add_answer(0, _answer(2, 3, _handout("a", 1, attempt=2)))
+    assert [handout.id for handout in history.held_by(0)] == ["a"]
+    history.add_settled(0, Settled())
     assert history.settled_twice_count() == 1
+
+
+def test_what_was_handed_out_before_an_item_that_came_late_is_seen() -> None:
+    urgent, late = _handout("urgent", 1), _handout("late", 2, attempt=2)
+    between, last = _answer(50, 60, urgent), _answer(70, 80, late)
+    history = _history([between, last])
+    assert history.was_behind(last, late, since_ms=55)
+    assert not history.was_behind(last, late, since_ms=60)
+    assert not history.was_behind(between, urgent, since_ms=0)
