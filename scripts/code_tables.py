@@ -1,0 +1,193 @@
+"""Tables for docs/ from the code: configuration, namespace settings, limits, errors, metrics, log events."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from foqs.config import ENVIRONMENT_PREFIX, HostConfig
+from foqs.core import limits
+from foqs.core.errors import ERROR_BY_CODE, ErrorCode
+from foqs.core.namespace import SETTING_BOUNDS, NamespaceSettings
+
+_UNITS_MS = ((limits.DAY_MS, "d"), (limits.HOUR_MS, "h"), (limits.MINUTE_MS, "min"), (limits.SECOND_MS, "s"))
+_UNITS_BYTES = ((limits.MIB, "MiB"), (limits.KIB, "KiB"))
+_SECTION = re.compile(r"# --- (?P<title>.+) ---")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [_line(head), _line(["---"] * len(head))]
+    return "\n".join([*lines, *[_line(row) for row in rows], ""])
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def amount(name: str, value: object) -> str:
+    """A value with its unit in words where the name says which one it is."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, int):
+        return str(value)
+    plain = str(value) if name == "port" else f"{value:,}"
+    if "_bytes_per_ms" in name.lower():
+        return plain
+    for mark, units in (("_ms", _UNITS_MS), ("_bytes", _UNITS_BYTES)):
+        if f"{mark}_" in f"{name.lower()}_":
+            for size, unit in units:
+                if value >= size and value % size == 0:
+                    return f"{plain} ({value // size} {unit})"
+    return plain
+
+
+# ---- configuration ----
+
+
+def host_config() -> str:
+    rows = []
+    bounds = HostConfig.model_json_schema()["properties"]
+    for key, field in HostConfig.model_fields.items():
+        flag = "--shard ID=URL" if key == "shards" else "--" + key.replace("_", "-")
+        default = "required" if field.is_required() else amount(key, field.default)
+        if field.default_factory is not None:
+            default = "system name and port"
+        allowed = _allowed(bounds[key])
+        rows.append(
+            [
+                f"`{key}`",
+                f"`{flag}`",
+                f"`{ENVIRONMENT_PREFIX}{key.upper()}`",
+                default,
+                f"`{allowed}`" if allowed else "",
+                field.description or "",
+            ]
+        )
+    return table(["key", "flag", "variable", "default", "allowed", "meaning"], rows)
+
+
+def _allowed(schema: dict[str, Any]) -> str:
+    """What a JSON schema says of a value."""
+    if "minimum" in schema:
+        return f"{schema['minimum']}..{schema['maximum']}"
+    if "enum" in schema:
+        return ", ".join(schema["enum"])
+    return "true, false" if schema.get("type") == "boolean" else str(schema.get("pattern", ""))
+
+
+def namespace_settings() -> str:
+    rows = []
+    for field in fields(NamespaceSettings):
+        bounds = SETTING_BOUNDS.get(field.name)
+        allowed = " .. ".join(amount(field.name, bound) for bound in bounds) if bounds else "true, false"
+        rows.append([f"`{field.name}`", amount(field.name, field.default), allowed])
+    return table(["setting", "default", "allowed"], rows)
+
+
+# ---- limits ----
+
+
+def limits_by_section(path: Path) -> str:
+    parts = []
+    for title, rows in _limit_sections(path.read_text()):
+        if rows:
+            parts.append(f"### {title[0].upper()}{title[1:]}\n\n{table(['limit', 'value', 'meaning'], rows)}")
+    return "\n".join(parts)
+
+
+def _limit_sections(source: str) -> Iterator[tuple[str, list[list[str]]]]:
+    titles = {
+        number: found["title"] for number, line in enumerate(source.splitlines(), 1) if (found := _SECTION.match(line))
+    }
+    body = ast.parse(source).body
+    starts = [*sorted(titles), len(source.splitlines()) + 1]
+    for start, end in pairwise(starts):
+        rows = []
+        for position, node in enumerate(body):
+            if isinstance(node, ast.Assign) and start < node.lineno < end:
+                assert isinstance(node.targets[0], ast.Name)
+                name = node.targets[0].id
+                rows.append([f"`{name}`", amount(name, getattr(limits, name)), _words_after(body, position)])
+        yield titles[start], rows
+
+
+def _words_after(body: Sequence[ast.stmt], position: int) -> str:
+    """The string that follows an assignment."""
+    after = body[position + 1] if position + 1 < len(body) else None
+    if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):
+        return inspect.cleandoc(after.value.value).replace("\n", " ")
+    return ""
+
+
+# ---- errors ----
+
+
+def errors() -> str:
+    rows = []
+    for code in ErrorCode:
+        error = ERROR_BY_CODE[code]
+        rows.append(
+            [
+                str(int(code)),
+                f"`{code.name}`",
+                f"`{error.__name__}`",
+                "yes" if error.retryable else "no",
+                inspect.cleandoc(error.__doc__ or "").replace("\n", " "),
+            ]
+        )
+    return table(["code", "name", "in Python", "worth a retry", "meaning"], rows)
+
+
+# ---- metrics and log events, from the source ----
+
+
+def metrics(path: Path) -> str:
+    rows = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+            continue
+        kind = {"Counter": "counter", "Histogram": "histogram", "GaugeMetricFamily": "gauge"}.get(node.func.id)
+        words = [str(arg.value) for arg in node.args if isinstance(arg, ast.Constant)]
+        if kind is None or len(words) < 2:
+            continue
+        name = f"{words[0]}_total" if kind == "counter" else words[0]
+        rows.append([f"`{name}`", kind, ", ".join(f"`{label}`" for label in _labels(node)), words[1]])
+    return table(["metric", "kind", "labels", "meaning"], sorted(rows))
+
+
+def _labels(call: ast.Call) -> list[str]:
+    lists = [arg for arg in (*call.args, *[key.value for key in call.keywords]) if isinstance(arg, ast.List)]
+    return [str(element.value) for found in lists for element in found.elts if isinstance(element, ast.Constant)]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LogEvent:
+    name: str
+    level: str
+
+
+def log_events(package: Path) -> list[LogEvent]:
+    """Every event that the package logs through structlog, by name and level."""
+    found = set()
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            if not (isinstance(node.func.value, ast.Name) and node.func.value.id == "_log" and node.args):
+                continue
+            found |= {LogEvent(name, node.func.attr) for name in _names(node.args[0])}
+    return sorted(found)
+
+
+def _names(argument: ast.expr) -> list[str]:
+    if isinstance(argument, ast.Constant):
+        return [str(argument.value)]
+    if isinstance(argument, ast.IfExp):
+        return [*_names(argument.body), *_names(argument.orelse)]
+    raise ValueError(f"line {argument.lineno}: the name of a log event must be a literal")

@@ -1,0 +1,135 @@
+"""The documents hold: links lead somewhere, generated parts are current, commands and examples exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+import thriftpy2
+
+from foqs.cli.main import cli
+from foqs.config import load_config
+from scripts import code_tables, idl_tables
+from scripts.generate_docs import ROOT, SECTIONS, documents, up_to_date
+
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+_FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_COMMAND = re.compile(r"(?:^ +(?:\.venv/bin/)?|`)foqs (?P<words>[a-z][^`#\n]*)", re.MULTILINE)
+_MAKE = re.compile(r"(?:^ +|`)make (?P<target>[a-z-]+)(?=`|$|\s+#)", re.MULTILINE)
+_EVENT = re.compile(r"^\| `(?P<name>[^`]+)` \| (?P<level>debug|info|warning|error) \|", re.MULTILINE)
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = _HEADING.findall(_FENCE.sub("", page.read_text()))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    broken = []
+    for target in _LINK.findall(_FENCE.sub("", page.read_text())):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        goal = (page.parent / path).resolve() if path else page
+        if not goal.exists() or (anchor and anchor not in _anchors(goal)):
+            broken.append(target)
+    assert not broken
+
+
+@pytest.mark.parametrize("page", documents(), ids=_name)
+def test_generated_parts_are_current(page: Path) -> None:
+    text = page.read_text()
+    assert up_to_date(text) == text, "run: .venv/bin/python -m scripts.generate_docs"
+
+
+def test_every_generated_part_is_shown_somewhere() -> None:
+    shown = set(re.findall(r"<!-- generated: ([a-z-]+) -->", "".join(page.read_text() for page in documents())))
+    assert shown == set(SECTIONS)
+
+
+def test_the_tables_of_the_contract_have_what_the_thrift_parser_finds() -> None:
+    path = ROOT / "idl/foqs.thrift"
+    parsed = thriftpy2.load(str(path), module_name="documented_thrift")
+    meta = parsed.__thrift_meta__
+    found = {block.name: block for block in idl_tables.blocks(path)}
+    for struct in [*meta["structs"], *meta["exceptions"]]:
+        expected = [(str(number), spec[1]) for number, spec in sorted(struct.thrift_spec.items())]
+        assert [(f.number, f.name) for f in found[struct.__name__].fields] == expected, struct.__name__
+    for enum in meta["enums"]:
+        expected = [(str(value), name) for value, name in sorted(enum._VALUES_TO_NAMES.items())]
+        assert [(f.number, f.name) for f in found[enum.__name__].fields] == expected, enum.__name__
+    assert len(found) == sum(len(meta[kind]) for kind in ("structs", "exceptions", "enums"))
+    services = {name: [call for call, _, _ in calls] for name, calls in idl_tables.services(path)}
+    assert services == {service.__name__: service.thrift_services for service in meta["services"]}
+
+
+def test_every_log_event_is_described_and_none_that_is_not_logged() -> None:
+    described = {
+        code_tables.LogEvent(found["name"], found["level"])
+        for found in _EVENT.finditer((ROOT / "docs/operations.md").read_text())
+    }
+    assert described == set(code_tables.log_events(ROOT / "foqs"))
+
+
+COMMANDS = [(_name(page), found["words"].strip()) for page in PAGES for found in _COMMAND.finditer(page.read_text())]
+
+
+@pytest.mark.parametrize(("page", "words"), COMMANDS)
+def test_every_command_in_the_documents_exists(page: str, words: str) -> None:
+    command: click.Command = cli
+    context = click.Context(cli)
+    for word in shlex.split(words):
+        if word.startswith("--"):
+            options = {name for parameter in command.params for name in [*parameter.opts, *parameter.secondary_opts]}
+            assert word in options, f"{page}: foqs {words}"
+        elif isinstance(command, click.Group):
+            found = command.get_command(context, word)
+            assert found is not None, f"{page}: foqs {words}"
+            command = found
+
+
+def test_the_documents_show_commands() -> None:
+    assert len(COMMANDS) > 15, "the pattern finds them"
+
+
+def test_every_make_target_in_the_documents_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {found["target"] for page in PAGES for found in _MAKE.finditer(page.read_text())}
+    assert named
+    assert named <= targets
+
+
+def test_the_example_of_a_configuration_file_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FOQS_CONFIG", raising=False)
+    example = re.search(r"```toml\n(.*?)```", (ROOT / "docs/configuration.md").read_text(), re.DOTALL)
+    assert example is not None
+    file = tmp_path / "foqs.toml"
+    file.write_text(example[1])
+    assert set(load_config(path=file).config.shards) == {0, 1}
+
+
+def test_decisions_are_numbered_one_by_one_and_have_their_parts() -> None:
+    decisions = sorted((ROOT / "docs/decisions").glob("*.md"))
+    assert [int(path.name[:4]) for path in decisions] == list(range(1, len(decisions) + 1))
+    for path in decisions:
+        text = path.read_text()
+        assert text.startswith(f"# {path.name[:4]}: "), path.name
+        assert [line for line in text.splitlines() if line.startswith("## ")] == [
+            "## Context",
+            "## Decision",
+            "## Consequences",
+        ], path.name
