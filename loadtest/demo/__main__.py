@@ -32,7 +32,7 @@ def main() -> int:
             demo = Demo(cluster.address, records, console)
             demo.run()
             with console.status("checking"):
-                purged_count = _purge(cluster.address, sorted({record.topic for record in records}))
+                purged_count = purge(cluster.address, sorted({record.topic for record in records}))
                 rows_left = cluster.rows_left()
             held = report(console, demo.history, demo.course, rows_left, purged_count)
     except DemoError as error:
@@ -44,7 +44,7 @@ def main() -> int:
     return 0 if held else 1
 
 
-def _purge(address: str, topics: list[str]) -> int:
+def purge(address: str, topics: list[str]) -> int:
     """Delete the dead letters of all topics; how many there were."""
     count = 0
     with AdminClient(address) as admin:

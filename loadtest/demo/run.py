@@ -55,8 +55,10 @@ class _Peer:
 
 
 class Demo:
-    def __init__(self, address: str, records: list[Flight], console: Console) -> None:
-        steady_from = len(records) - STEADY_ITEMS
+    """`steady_count`: how many of the records, the last ones, come at a steady pace."""
+
+    def __init__(self, address: str, records: list[Flight], console: Console, steady_count: int = STEADY_ITEMS) -> None:
+        steady_from = len(records) - steady_count
         self._flood, self._steady = records[:steady_from], records[steady_from:]
         self._address = address
         self._topics = sorted({record.topic for record in records})
