@@ -26,6 +26,9 @@ class Enqueues:
         self._waiting = waiting
         self._clock = clock
         self._rates: dict[int, MinuteWindow] = {}
+        self._current: ShardState | None = None
+        self._left_count = 0
+        """Items that the current shard still gets before the next one has its turn."""
 
     async def enqueue(self, namespace: Namespace, news: Sequence[NewItem]) -> EnqueueResult:
         """Write what is valid, in one shard; `errors` has the rest. Raises FoqsError when nothing was written."""
@@ -35,7 +38,7 @@ class Enqueues:
         item_ids = [""] * len(news)
         errors: PositionErrors = {}
         avoided: set[int] = set()
-        shard = self._place(avoided)
+        shard = self._place(avoided, len(news))
         made = self._make_items(shard, namespace, news, errors)
         if not made:
             return EnqueueResult(item_ids, errors)
@@ -48,7 +51,7 @@ class Enqueues:
             except NotWrittenError:
                 # Certainly not there, so it may go elsewhere without being there twice.
                 avoided.add(shard.shard_id)
-                shard = self._place(avoided)
+                shard = self._place(avoided, len(news))
                 for item in items:
                     _move(item, shard)
         for position, item in made.items():
@@ -60,9 +63,24 @@ class Enqueues:
         for number in self._rates.keys() - namespaces:
             del self._rates[number]
 
-    def _place(self, avoided: set[int]) -> ShardState:
-        """The healthy shard with the shortest buffer."""
-        best: ShardState | None = None
+    def _place(self, avoided: set[int], count: int) -> ShardState:
+        """The shard of the last call while it has room, else the healthy one with the shortest buffer.
+
+        Items that come together so go into one transaction, and leave together: three shards in turn cost a
+        third less than all three at once (docs/performance.md).
+        """
+        best = self._current
+        if (
+            best is not None
+            and self._left_count > 0
+            and best.inserts.buffered_count < limits.PLACEMENT_RUN_ITEMS
+            and self._shards.state(best.shard_id) is best
+            and not self._dispatcher.is_sick(best.shard_id)
+            and best.shard_id not in avoided
+        ):
+            self._left_count -= count
+            return best
+        best = None
         for _, shard in self._shards.owned():
             if shard.shard_id in avoided or self._dispatcher.is_sick(shard.shard_id):
                 continue
@@ -73,6 +91,7 @@ class Enqueues:
                 "no shard of this host takes items now: nothing was enqueued",
                 retry_after_ms=limits.NO_SHARD_RETRY_MS,
             )
+        self._current, self._left_count = best, limits.PLACEMENT_RUN_ITEMS - count
         return best
 
     def _make_items(
