@@ -14,7 +14,6 @@ from foqs.config import HostConfig
 from foqs.core.errors import FoqsError
 from foqs.storage.migrations import MigrationError
 
-
 _GC_ALLOCATIONS = 20_000
 """Twenty-odd times the default: collections were a tenth of a busy host's time."""
 
