@@ -64,15 +64,16 @@ class Inspection(Service):
                 lane = -topic.number if dead else topic.number
                 reads.append(self._read_page(shard_id, lane, edge, limit))
         pages = await asyncio.gather(*reads)
-        merged = heapq.merge(*pages, key=lambda pair: pair[0])
+        # Beyond the last row of a page that goes on, rows of other pages are not the next ones.
+        known_up_to = min([page[-1][0] for page, more in pages if more], default=order.LAST)
         chosen: list[tuple[int, ItemRow]] = []
         size_bytes = 0
-        for place, row in merged:
+        for place, row in heapq.merge(*[page for page, _ in pages], key=lambda pair: pair[0]):
             size_bytes += len(row.payload) + len(row.metadata)
-            if len(chosen) == limit or (chosen and size_bytes > limits.PAGE_BYTES_MAX):
+            if len(chosen) == limit or place > known_up_to or (chosen and size_bytes > limits.PAGE_BYTES_MAX):
                 break
             chosen.append((place, row))
-        more = sum(len(page) for page in pages) > len(chosen) or any(len(page) == limit for page in pages)
+        more = any(more for _, more in pages) or sum(len(page) for page, _ in pages) > len(chosen)
         items = [self._stored_item(place & 0xFFFF, row) for place, row in chosen]
         return StoredItemPage(items, f"{chosen[-1][0]:x}" if chosen and more else "")
 
@@ -194,11 +195,13 @@ class Inspection(Service):
 
         shard.rows.look_up(LookUp([key for _, key in positions], on_rows, on_failed))
 
-    async def _read_page(self, shard_id: int, lane: int, edge: int, limit: int) -> list[tuple[int, ItemRow]]:
+    async def _read_page(
+        self, shard_id: int, lane: int, edge: int, limit: int
+    ) -> tuple[list[tuple[int, ItemRow]], bool]:
         if edge != order.FIRST and shard_id > edge & 0xFFFF:
             edge -= 1 << 16  # The same key of a later shard stands after the edge.
-        rows = await self._on_thread(shard_id, lambda: self._readers[shard_id].page(lane, edge, limit))
-        return [(order.place(row.urgency, row.due_at, row.key, shard_id), row) for row in rows]
+        rows, more = await self._on_thread(shard_id, lambda: self._readers[shard_id].page(lane, edge, limit))
+        return [(order.place(row.urgency, row.due_at, row.key, shard_id), row) for row in rows], more
 
     def _stored_item(self, shard_id: int, row: ItemRow) -> StoredItem:
         _, shard = self._shards.serving(shard_id)

@@ -92,6 +92,7 @@ class TransactionMeters:
             ("inserted", len(transaction.inserts)),
             ("fetched", len(transaction.fetches)),
             ("claimed", sum([len(claim.items) for claim in transaction.claims])),
+            ("dead_lettered", sum([rewrite.lane < 0 for rewrite in transaction.rewrites])),
             ("rewritten", len(transaction.rewrites)),
             ("woken", len(transaction.wakes)),
             ("deleted", len(transaction.deletes)),

@@ -23,14 +23,15 @@ class ShardReader:
         self._url = url
         self._session: Any = None
 
-    def page(self, lane: int, edge: int, limit: int) -> list[ItemRow]:
-        """Up to `limit` rows of a lane after `edge`, in order, and of at most limits.PAGE_BYTES_MAX together.
+    def page(self, lane: int, edge: int, limit: int) -> tuple[list[ItemRow], bool]:
+        """Up to `limit` rows of a lane after `edge`, in order, and whether there may be more.
 
-        Raises UnavailableError.
+        The rows have at most limits.PAGE_BYTES_MAX together, a single larger one excepted. Raises UnavailableError.
         """
         keys: list[int] = []
         size_bytes = 0
-        for _, _, key, row_bytes in self._rows(sql.SCAN, (lane, *edge_arguments(edge), limit)):
+        found = self._rows(sql.SCAN, (lane, *edge_arguments(edge), limit))
+        for _, _, key, row_bytes in found:
             size_bytes += row_bytes
             if keys and size_bytes > limits.PAGE_BYTES_MAX:
                 break
@@ -38,7 +39,8 @@ class ShardReader:
         rows: list[ItemRow] = []
         for text, _ in id_chunks(keys):
             rows += [ItemRow(*row) for row in self._rows(sql.READ_ITEMS.format(text), ())]
-        return sorted(rows, key=lambda row: (row.urgency, row.due_at, row.key))
+        more = len(keys) < len(found) or len(found) == limit
+        return sorted(rows, key=lambda row: (row.urgency, row.due_at, row.key)), more
 
     def expiry_page(self, after_key: int) -> list[tuple[int, int, int]]:
         """(key, lane, expires_at) of the next rows by key. Raises UnavailableError."""

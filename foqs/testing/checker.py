@@ -106,7 +106,7 @@ class _Checker:
     # ---- P1 and P9: an item is what was enqueued, once ----
 
     def _check_origin(self, life: Life) -> bool:
-        """Whether the item came from an enqueue that can have stored it."""
+        """Whether the item came from one enqueue that can have stored it, and is one item."""
         self._report.counts["items"] += 1
         self._report.counts["deliveries"] += len(life.deliveries)
         if life.put is None or life.call is None:
@@ -118,6 +118,7 @@ class _Checker:
             return False
         if len(life.ids) > 1:
             self._add("P1", life.uid, f"was enqueued once and exists {len(life.ids)} times: {sorted(life.ids)}")
+            return False
         for delivery in life.deliveries:
             if delivery.returned_at_ms < life.call.invoked_at_ms:
                 self._add("P1", life.uid, f"was delivered to {delivery.call.client} before its enqueue")
@@ -217,7 +218,8 @@ class _Checker:
             if end.outcome is not Outcome.OK:
                 continue
             if end.number == 0:
-                self._check_bare_ack(life, end)
+                if end.call.verb is Verb.ACK:
+                    self._check_bare_ack(life, end)
                 continue
             if end.call.verb is Verb.ACK:
                 later = [d for d in life.deliveries if d.number > end.number]

@@ -132,11 +132,11 @@ class History:
         others: dict[int, Outcome] | None = None,
     ) -> None:
         """Complete a call with what it was answered, or with what is known of its failure."""
-        call.ids, call.taken, call.others = ids, taken, others or {}
+        call.ids, call.taken, call.others = list(ids), list(taken), others or {}
         call.outcome, call.returned_at_ms = outcome, -(-now_ns() // _NS_PER_MS)
         if self._file is not None:
             with self._lock:
-                answer = [outcome, list(ids), list(taken), list(call.others.items())]
+                answer = [outcome, call.ids, call.taken, list(call.others.items())]
                 self._write([call.client, call.number, None, call.returned_at_ms, answer])
 
     def close(self) -> None:
