@@ -1,0 +1,398 @@
+"""ack, nack, release and extendLease over a socket: what each does, by which names, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from foqs.client.items import Nack, NewItem
+from foqs.core import limits
+from foqs.core.calls import ItemState
+from foqs.core.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    StaleLeaseError,
+    TooLargeError,
+    UnknownNamespaceError,
+)
+from foqs.transport.wire import structs
+from tests.support.running_host import running_host, shard_of
+
+CLOCK_SLACK_MS = 100
+
+
+@pytest.fixture
+async def host(meta_url, shard_urls):
+    async with running_host(meta_url, shard_urls) as running:
+        yield running
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def kinds(errors) -> dict[int, type]:
+    return {position: type(error) for position, error in errors.items()}
+
+
+async def leased(host, count: int = 1, *, lease_ms: int = 60_000, topic: str = "t"):
+    """So many new items under lease."""
+    await host.client.enqueue_many("jobs", [NewItem(topic, b"%d" % n) for n in range(count)])
+    items = await host.client.dequeue("jobs", topic, count, lease_ms=lease_ms, wait_ms=2_000)
+    assert len(items) == count
+    return items
+
+
+# ---- ack ----
+
+
+async def test_an_acked_row_is_gone_and_the_item_never_comes_back(host):
+    items = await leased(host, 10, lease_ms=1_000)
+    assert await host.client.ack("jobs", items[:6]) == {}
+    assert host.items_stored() == 4
+    again = await host.client.dequeue("jobs", "t", 10, wait_ms=3_000)
+    again += await host.client.dequeue("jobs", "t", 10, wait_ms=500)
+    assert {item.id for item in again} == {item.id for item in items[6:]}
+
+
+async def test_a_bad_receipt_fails_alone_at_its_position(host):
+    first, second = await leased(host, 2)
+    receipts = [first.receipt, "garbage", second.receipt, first.receipt, "0-1", f"{second.id}:7f"]
+    errors = await host.client.ack("jobs", receipts)
+    assert kinds(errors) == {
+        1: InvalidArgumentError,
+        3: StaleLeaseError,
+        4: NotFoundError,
+        5: StaleLeaseError,
+    }
+    assert host.items_stored() == 0
+
+
+async def test_a_bare_id_acks_an_item_under_lease_ready_delayed_or_dead(host):
+    (held,) = await leased(host)
+    ready = await host.client.enqueue("jobs", "t", b"x")
+    delayed = await host.client.enqueue("jobs", "t", b"x", delay_ms=60_000)
+    (dying,) = await leased(host, topic="d")
+    assert await host.client.nack("jobs", [dying.receipt], dead_letter=True) == {}
+    assert await host.client.ack("jobs", [held.id, ready, delayed, dying.id]) == {}
+    assert host.items_stored() == 0
+    assert kinds(await host.client.ack("jobs", [held.id, ready])) == {0: NotFoundError, 1: NotFoundError}
+    assert isinstance((await host.client.ack("jobs", [held.receipt]))[0], StaleLeaseError)
+    assert await host.client.dequeue("jobs", "t", wait_ms=200) == []
+
+
+async def test_a_bare_id_named_twice_is_acked_once(host):
+    item_id = await host.client.enqueue("jobs", "t", b"x")
+    assert kinds(await host.client.ack("jobs", [item_id, item_id])) == {1: NotFoundError}
+    assert host.items_stored() == 0
+
+
+async def test_a_batch_of_a_thousand_receipts_over_all_shards_is_acked_and_one_more_refused(host):
+    await host.enqueue_on_all_shards("jobs", [[NewItem("t", b"x")] * 125 for _ in range(8)])
+    items = []
+    while got := await host.client.dequeue("jobs", "t", 1_000, wait_ms=500):
+        items += got
+    receipts = [item.receipt for item in items]
+    assert len(receipts) == 1_000
+    too_many = structs.AckRequest("jobs", [*receipts, receipts[0]])
+    assert isinstance((await host.call("ack", too_many)).error, TooLargeError)
+    assert host.items_stored() == 1_000
+    assert await host.client.ack("jobs", receipts) == {}
+    assert host.items_stored() == 0
+
+
+async def test_empty_batches_do_nothing(host):
+    for method, request in (
+        ("ack", structs.AckRequest("jobs", [])),
+        ("nack", structs.NackRequest("jobs", [])),
+        ("extendLease", structs.ExtendRequest("jobs", [], 5_000)),
+    ):
+        reply = await host.call(method, request)
+        assert (reply.error, reply.response.errors) == (None, {})
+
+
+# ---- stale and foreign receipts ----
+
+
+@pytest.mark.parametrize("end", ["nack", "release", "lease end", "dead letter", "ack"])
+async def test_after_its_lease_a_receipt_changes_nothing(host, end):
+    (item,) = await leased(host, lease_ms=1_000)
+    if end == "nack":
+        await host.client.nack("jobs", [item.receipt])
+    elif end == "release":
+        await host.client.release("jobs", [item.receipt])
+    elif end == "dead letter":
+        await host.client.nack("jobs", [item.receipt], dead_letter=True)
+    elif end == "ack":
+        await host.client.ack("jobs", [item.receipt])
+    elif end == "lease end":
+        async with asyncio.timeout(5):
+            while (await host.stats("jobs"))["t"].leased:
+                await host.client.dequeue("jobs", "other", wait_ms=50)
+    before = host.rows("SELECT * FROM item")
+    assert kinds(await host.client.ack("jobs", [item.receipt])) == {0: StaleLeaseError}
+    assert kinds(await host.client.nack("jobs", [item.receipt], metadata=b"stale")) == {0: StaleLeaseError}
+    assert kinds(await host.client.nack("jobs", [item.receipt], dead_letter=True)) == {0: StaleLeaseError}
+    assert kinds(await host.client.release("jobs", [item.receipt])) == {0: StaleLeaseError}
+    assert kinds(await host.client.extend("jobs", [item.receipt], 60_000)) == {0: StaleLeaseError}
+    assert host.rows("SELECT * FROM item") == before
+
+
+async def test_the_receipt_of_an_earlier_delivery_does_not_touch_the_present_one(host):
+    (first,) = await leased(host)
+    await host.client.nack("jobs", [first.receipt])
+    (second,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+    assert second.receipt != first.receipt
+    for errors in (
+        await host.client.ack("jobs", [first.receipt]),
+        await host.client.nack("jobs", [first.receipt]),
+        await host.client.extend("jobs", [first.receipt], 60_000),
+    ):
+        assert kinds(errors) == {0: StaleLeaseError}
+    assert await host.client.dequeue("jobs", "t", wait_ms=200) == []
+    assert await host.client.ack("jobs", [second.receipt]) == {}
+
+
+async def test_a_receipt_of_another_namespace_is_refused_and_changes_nothing(host):
+    await host.admin.create_namespace("other")
+    (item,) = await leased(host)
+    ready = await host.client.enqueue("jobs", "ready", b"x")
+    before = host.rows("SELECT * FROM item")
+    for name in (item.receipt, item.id, ready):
+        acked = await host.client.ack("other", [name])
+        nacked = await host.client.nack("other", [name])
+        extended = await host.client.extend("other", [name], 60_000)
+        for errors in (acked, nacked, extended):
+            assert kinds(errors)[0] in (NotFoundError, StaleLeaseError)
+    assert kinds(await host.client.ack("other", [item.id, ready])) == {0: NotFoundError, 1: NotFoundError}
+    assert host.rows("SELECT * FROM item") == before
+    assert await host.client.ack("jobs", [item.receipt]) == {}
+
+
+@pytest.mark.parametrize("verb", ["ack", "nack", "extend"])
+async def test_garbage_instead_of_a_receipt_is_refused_at_its_position(host, verb):
+    garbage = ["", "x", "0", "-", "0-", "-1", "0-0", "0-1:", ":", "0-1:0", "00-1", "0-01", "0x0-1", "0-1:-1", "+0-1"]
+    garbage += [" 0-1", "0-1\n", "0-" + "f" * 17, "10000-1", "0-1:" + "1" * 40, "٣-1", "'; DROP TABLE item; --", "\x00"]
+    (item,) = await leased(host)
+    if verb == "ack":
+        errors = await host.client.ack("jobs", garbage)
+    elif verb == "nack":
+        errors = await host.client.nack("jobs", garbage)
+    else:
+        errors = await host.client.extend("jobs", garbage, 5_000)
+    assert kinds(errors) == dict.fromkeys(range(len(garbage)), InvalidArgumentError)
+    assert await host.client.ack("jobs", [item]) == {}
+
+
+async def test_a_shard_that_is_not_here_is_not_found(host):
+    for errors in (
+        await host.client.ack("jobs", ["9-1", "9-1:1"]),
+        await host.client.nack("jobs", ["9-1", "9-1:1"]),
+        await host.client.extend("jobs", ["9-1", "9-1:1"], 5_000),
+    ):
+        assert kinds(errors) == {0: NotFoundError, 1: NotFoundError}
+
+
+async def test_an_unknown_namespace_is_refused_whole(host):
+    (item,) = await leased(host)
+    for method, request in (
+        ("ack", structs.AckRequest("nobody", [item.receipt])),
+        ("nack", structs.NackRequest("nobody", [structs.Nack(item.receipt)])),
+        ("extendLease", structs.ExtendRequest("nobody", [item.receipt], 5_000)),
+    ):
+        assert isinstance((await host.call(method, request)).error, UnknownNamespaceError)
+    assert await host.client.ack("jobs", [item.receipt]) == {}
+
+
+# ---- nack and release ----
+
+
+async def test_a_nack_counts_an_attempt_and_gives_the_item_back_at_once(host):
+    (item,) = await leased(host)
+    assert await host.client.nack("jobs", [item.receipt]) == {}
+    (again,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+    assert (again.id, again.attempt, again.payload) == (item.id, 2, item.payload)
+    assert again.deliver_after_ms == item.deliver_after_ms
+    assert (await host.admin.get_item("jobs", item.id)).failed_attempts == 1
+
+
+async def test_a_delayed_nack_comes_back_when_its_delay_is_over(host):
+    (item,) = await leased(host)
+    before = now_ms()
+    assert await host.client.nack("jobs", [item.receipt], delay_ms=600) == {}
+    stored = await host.admin.get_item("jobs", item.id)
+    assert stored.state is ItemState.DELAYED
+    assert before + 600 - CLOCK_SLACK_MS <= stored.deliver_after_ms <= now_ms() + 600 + CLOCK_SLACK_MS
+    assert await host.client.dequeue("jobs", "t") == []
+    (again,) = await host.client.dequeue("jobs", "t", wait_ms=5_000)
+    assert now_ms() >= before + 600 - CLOCK_SLACK_MS
+    assert (again.id, again.attempt, again.deliver_after_ms) == (item.id, 2, stored.deliver_after_ms)
+
+
+async def test_a_nack_may_rewrite_the_metadata_up_to_its_limit(host):
+    (item,) = await leased(host)
+    for attempt, metadata in enumerate([b"\x00'\xff%s\\", b"", b"m" * 512], start=2):
+        assert await host.client.nack("jobs", [Nack(item.receipt, metadata=metadata)]) == {}
+        (item,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+        assert (item.metadata, item.attempt) == (metadata, attempt)
+    assert await host.client.nack("jobs", [Nack(item.receipt)]) == {}
+    (item,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+    assert item.metadata == b"m" * 512
+
+
+async def test_a_release_counts_no_attempt_and_invalidates_the_receipt(host):
+    (item,) = await leased(host)
+    for _ in range(limits.ATTEMPTS_DEFAULT + 2):
+        assert await host.client.nack("jobs", [Nack(item.receipt, metadata=b"kept", release=True)]) == {}
+        (again,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+        assert (again.id, again.attempt, again.metadata) == (item.id, 1, b"kept")
+        assert again.receipt != item.receipt
+        item = again
+
+
+async def test_a_delayed_release_waits_and_counts_no_attempt(host):
+    (item,) = await leased(host)
+    assert await host.client.release("jobs", [item.receipt], delay_ms=300) == {}
+    assert await host.client.dequeue("jobs", "t") == []
+    (again,) = await host.client.dequeue("jobs", "t", wait_ms=5_000)
+    assert (again.id, again.attempt) == (item.id, 1)
+
+
+async def test_in_one_batch_every_nack_has_its_own_way_and_its_own_error(host):
+    items = await leased(host, 8)
+    nacks = [
+        Nack(items[0].receipt),
+        Nack(items[1].receipt, delay_ms=60_000),
+        Nack(items[2].receipt, delay_ms=-1),
+        Nack(items[3].receipt, delay_ms=limits.DELAY_MS_MAX + 1),
+        Nack(items[4].receipt, metadata=b"m" * 513),
+        Nack(items[5].receipt, release=True, dead_letter=True),
+        Nack(items[6].receipt, dead_letter=True),
+        Nack(items[0].receipt),
+        Nack("garbage"),
+        Nack(items[7].receipt, delay_ms=limits.DELAY_MS_MAX),
+    ]
+    assert kinds(await host.client.nack("jobs", nacks)) == {
+        2: InvalidArgumentError,
+        3: InvalidArgumentError,
+        4: TooLargeError,
+        5: InvalidArgumentError,
+        7: StaleLeaseError,
+        8: InvalidArgumentError,
+    }
+    stats = (await host.stats("jobs"))["t"]
+    assert (stats.ready, stats.delayed, stats.leased, stats.dead) == (1, 2, 4, 1)
+    assert await host.client.ack("jobs", [items[n] for n in (2, 3, 4, 5)]) == {}
+
+
+async def test_a_bare_id_nacks_an_item_under_lease_and_no_other(host):
+    (item,) = await leased(host)
+    ready = await host.client.enqueue("jobs", "ready", b"x")
+    assert kinds(await host.client.nack("jobs", [item.id, ready])) == {1: StaleLeaseError}
+    (again,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+    assert (again.id, again.attempt) == (item.id, 2)
+
+
+async def test_nacks_over_all_shards_all_come_back(host):
+    ids = await host.enqueue_on_all_shards("jobs", [[NewItem("t", b"x")] * 50 for _ in range(8)])
+    items = []
+    while got := await host.client.dequeue("jobs", "t", 100, wait_ms=500):
+        items += got
+    assert {shard_of(item.id) for item in items} == set(host.shard_urls)
+    assert await host.client.nack("jobs", [item.receipt for item in items]) == {}
+    again = []
+    while got := await host.client.dequeue("jobs", "t", 100, wait_ms=500):
+        again += got
+    assert sorted(item.id for item in again) == sorted(ids)
+    assert {item.attempt for item in again} == {2}
+
+
+async def test_a_batch_over_the_limit_is_refused_whole(host):
+    (item,) = await leased(host)
+    too_many = [item.receipt] * (limits.BATCH_ITEMS_MAX + 1)
+    nacks = [structs.Nack(receipt) for receipt in too_many]
+    for method, request in (
+        ("nack", structs.NackRequest("jobs", nacks)),
+        ("extendLease", structs.ExtendRequest("jobs", too_many, 5_000)),
+    ):
+        assert isinstance((await host.call(method, request)).error, TooLargeError)
+    assert await host.client.ack("jobs", [item.receipt]) == {}
+
+
+# ---- the attempts limit ----
+
+
+async def test_the_last_attempt_makes_a_dead_letter_with_reason_and_time(host):
+    await host.admin.update_namespace("jobs", attempts_max=3)
+    item_id = await host.client.enqueue("jobs", "t", b"x", metadata=b"m")
+    for attempt in (1, 2, 3):
+        (item,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+        assert item.attempt == attempt
+        before = now_ms()
+        assert await host.client.nack("jobs", [Nack(item.receipt, metadata=b"try %d" % attempt)]) == {}
+    assert await host.client.dequeue("jobs", "t", wait_ms=200) == []
+    dead = await host.admin.get_item("jobs", item_id)
+    assert (dead.state, dead.failed_attempts, dead.death_reason) == (ItemState.DEAD, 3, "nacked")
+    assert (dead.payload, dead.metadata) == (b"x", b"try 3")
+    assert before - CLOCK_SLACK_MS <= dead.died_at_ms <= now_ms() + CLOCK_SLACK_MS
+
+
+async def test_an_ended_lease_is_an_attempt_too(host):
+    await host.admin.update_namespace("jobs", attempts_max=1)
+    (item,) = await leased(host, lease_ms=1_000)
+    async with asyncio.timeout(5):
+        while (await host.stats("jobs"))["t"].leased:
+            await host.client.dequeue("jobs", "other", wait_ms=50)
+    dead = await host.admin.get_item("jobs", item.id)
+    assert (dead.state, dead.failed_attempts, dead.death_reason) == (ItemState.DEAD, 1, "lease ended")
+    assert item.lease_expires_at_ms <= dead.died_at_ms <= item.lease_expires_at_ms + 1_000
+
+
+async def test_a_consumer_may_dead_letter_at_once(host):
+    (item,) = await leased(host)
+    assert await host.client.nack("jobs", [item.receipt], dead_letter=True, metadata=b"why") == {}
+    dead = await host.admin.get_item("jobs", item.id)
+    assert (dead.state, dead.death_reason, dead.metadata) == (ItemState.DEAD, "dead-lettered by its consumer", b"why")
+    assert await host.client.dequeue("jobs", "t", wait_ms=200) == []
+
+
+# ---- extendLease ----
+
+
+async def test_an_extension_counts_from_now_and_may_shorten(host):
+    (item,) = await leased(host, lease_ms=60_000)
+    for lease_ms in (limits.LEASE_MS_MAX, 1_000):
+        before = now_ms()
+        assert await host.client.extend("jobs", [item.receipt], lease_ms) == {}
+        stored = await host.admin.get_item("jobs", item.id)
+        assert before - CLOCK_SLACK_MS <= stored.lease_expires_at_ms - lease_ms <= now_ms() + CLOCK_SLACK_MS
+    (again,) = await host.client.dequeue("jobs", "t", wait_ms=4_000)
+    assert (again.id, again.attempt) == (item.id, 2)
+    assert now_ms() <= stored.lease_expires_at_ms + 1_000 + CLOCK_SLACK_MS
+
+
+async def test_extensions_of_a_batch_hold_by_receipt_and_by_bare_id(host):
+    items = await leased(host, 50, lease_ms=1_000)
+    names = [item.receipt if n % 2 else item.id for n, item in enumerate(items)]
+    assert kinds(await host.client.extend("jobs", [*names, "garbage"], 60_000)) == {50: InvalidArgumentError}
+    assert await host.client.dequeue("jobs", "t", wait_ms=1_500) == []
+    assert await host.client.ack("jobs", items) == {}
+
+
+async def test_an_extension_survives_a_restart(meta_url, shard_urls):
+    async with running_host(meta_url, shard_urls) as host:
+        (item,) = await leased(host, lease_ms=1_000)
+        assert await host.client.extend("jobs", [item.receipt], 60_000) == {}
+    async with running_host(meta_url, shard_urls) as host:
+        assert await host.client.dequeue("jobs", "t", wait_ms=1_500) == []
+        assert await host.client.ack("jobs", [item.receipt]) == {}
+
+
+@pytest.mark.parametrize("lease_ms", [-1, 0, limits.LEASE_MS_MIN - 1, limits.LEASE_MS_MAX + 1, (1 << 63) - 1])
+async def test_an_extension_out_of_range_is_refused_whole(host, lease_ms):
+    (item,) = await leased(host)
+    with pytest.raises(InvalidArgumentError):
+        await host.client.extend("jobs", [item.receipt], lease_ms)
+    assert (await host.admin.get_item("jobs", item.id)).lease_expires_at_ms == item.lease_expires_at_ms
