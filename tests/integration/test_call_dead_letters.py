@@ -1,0 +1,186 @@
+"""Dead letters over a socket: list, redrive and purge, by ids and by count."""
+
+from __future__ import annotations
+
+import pytest
+
+from foqs.client.items import Nack, NewItem
+from foqs.core.calls import DeliveryPolicy, ItemState
+from foqs.core.errors import InvalidArgumentError, NotFoundError, StaleLeaseError, TooLargeError
+from foqs.transport.wire import structs
+from tests.support.running_host import running_host, shard_of
+
+
+@pytest.fixture
+async def host(meta_url, shard_urls):
+    async with running_host(meta_url, shard_urls) as running:
+        yield running
+
+
+def kinds(errors) -> dict[int, type]:
+    return {position: type(error) for position, error in errors.items()}
+
+
+async def dead_letters(host, count: int, *, topic: str = "t", priority: int = 0) -> list[str]:
+    """So many new dead letters, in the order of their deaths."""
+    news = [NewItem(topic, b"%d" % n, priority=priority, metadata=b"m") for n in range(count)]
+    await host.client.enqueue_many("jobs", news)
+    items = []
+    while len(items) < count:
+        items += await host.client.dequeue("jobs", topic, count - len(items), wait_ms=2_000)
+    for item in items:
+        assert await host.client.nack("jobs", [item.receipt], dead_letter=True) == {}
+    return [item.id for item in items]
+
+
+async def dead_on_all_shards(host, count_per_batch: int) -> list[str]:
+    ids = await host.enqueue_on_all_shards("jobs", [[NewItem("t", b"x")] * count_per_batch for _ in range(8)])
+    items = []
+    while len(items) < len(ids):
+        items += await host.client.dequeue("jobs", "t", 100, wait_ms=2_000)
+    for start in range(0, len(items), 10):
+        nacks = [Nack(item.receipt, dead_letter=True) for item in items[start : start + 10]]
+        assert await host.client.nack("jobs", nacks) == {}
+    return ids
+
+
+async def test_dead_letters_are_listed_in_the_order_of_their_deaths_in_pages_over_all_shards(host):
+    ids = await dead_on_all_shards(host, 10)
+    page = await host.admin.list_dead_letters("jobs", "t", 1_000)
+    assert page.next_page_token == ""
+    whole = [item.id for item in page.items]
+    assert sorted(whole) == sorted(ids)
+    assert {shard_of(item_id) for item_id in whole} == set(host.shard_urls)
+    deaths = [item.died_at_ms for item in page.items]
+    assert deaths == sorted(deaths)
+    assert {item.state for item in page.items} == {ItemState.DEAD}
+    for limit in (1, 7, 80):
+        seen, token = [], ""
+        while True:
+            page = await host.admin.list_dead_letters("jobs", "t", limit, token)
+            seen += [item.id for item in page.items]
+            token = page.next_page_token
+            if not token:
+                break
+        assert seen == whole
+
+
+async def test_live_items_and_other_topics_are_no_dead_letters(host):
+    (dead,) = await dead_letters(host, 1)
+    await dead_letters(host, 2, topic="other")
+    await host.client.enqueue_many("jobs", [NewItem("t", b"x"), NewItem("t", b"x", delay_ms=60_000)])
+    assert [item.id for item in (await host.admin.list_dead_letters("jobs", "t")).items] == [dead]
+    assert [item.id for item in (await host.admin.peek_items("jobs", "t")).items] != [dead]
+
+
+async def test_a_redriven_item_is_ready_again_with_no_failed_attempts(host):
+    (item_id,) = await dead_letters(host, 1, priority=-4)
+    assert (await host.admin.get_item("jobs", item_id)).failed_attempts == 1
+    result = await host.admin.redrive_dead_letters("jobs", "t", [item_id])
+    assert (result.count, result.errors) == (1, {})
+    stored = await host.admin.get_item("jobs", item_id)
+    assert (stored.state, stored.failed_attempts, stored.died_at_ms) == (ItemState.READY, 0, None)
+    (item,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+    assert (item.id, item.attempt, item.priority, item.payload) == (item_id, 1, -4, b"0")
+    assert item.metadata == b"m"
+    assert await host.client.ack("jobs", [item]) == {}
+    assert host.items_stored() == 0
+
+
+async def test_the_receipt_of_before_the_death_does_not_settle_the_redriven_item(host):
+    await host.client.enqueue("jobs", "t", b"x")
+    (first,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+    await host.client.nack("jobs", [first.receipt], dead_letter=True)
+    await host.admin.redrive_dead_letters("jobs", "t", [first.id])
+    (second,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+    assert kinds(await host.client.ack("jobs", [first.receipt])) == {0: StaleLeaseError}
+    assert await host.client.ack("jobs", [second.receipt]) == {}
+
+
+async def test_a_redrive_without_ids_takes_the_oldest_up_to_its_limit(host):
+    ids = await dead_letters(host, 10)
+    result = await host.admin.redrive_dead_letters("jobs", "t", limit=4)
+    assert (result.count, result.errors) == (4, {})
+    assert [item.id for item in (await host.admin.list_dead_letters("jobs", "t")).items] == ids[4:]
+    got = await host.client.dequeue("jobs", "t", 10, wait_ms=2_000)
+    assert {item.id for item in got} == set(ids[:4])
+    assert (await host.admin.redrive_dead_letters("jobs", "t")).count == 6
+    assert (await host.admin.redrive_dead_letters("jobs", "t")).count == 0
+
+
+async def test_a_purge_without_ids_takes_the_oldest_up_to_its_limit(host):
+    ids = await dead_letters(host, 10)
+    result = await host.admin.purge_dead_letters("jobs", "t", limit=7)
+    assert (result.count, result.errors) == (7, {})
+    assert [item.id for item in (await host.admin.list_dead_letters("jobs", "t")).items] == ids[7:]
+    assert host.items_stored() == 3
+    assert (await host.admin.purge_dead_letters("jobs", "t")).count == 3
+    assert (await host.admin.purge_dead_letters("jobs", "t")).count == 0
+    assert await host.stats("jobs") == {}
+
+
+async def test_redrive_and_purge_reach_all_shards(host):
+    ids = await dead_on_all_shards(host, 5)
+    assert (await host.admin.redrive_dead_letters("jobs", "t", ids[::2])).count == 20
+    assert (await host.admin.purge_dead_letters("jobs", "t")).count == 20
+    got = await host.client.dequeue("jobs", "t", 100, wait_ms=2_000)
+    while more := await host.client.dequeue("jobs", "t", 100):
+        got += more
+    assert sorted(item.id for item in got) == sorted(ids[::2])
+    assert host.items_stored() == 20
+
+
+@pytest.mark.parametrize("verb", ["redriveDeadLetters", "purgeDeadLetters"])
+async def test_what_is_not_a_dead_letter_of_the_topic_has_its_own_error_and_stays(host, verb):
+    await host.admin.create_namespace("other")
+    (dead,) = await dead_letters(host, 1)
+    (of_other_topic,) = await dead_letters(host, 1, topic="o")
+    ready = await host.client.enqueue("jobs", "t", b"x")
+    delayed = await host.client.enqueue("jobs", "t", b"x", delay_ms=60_000)
+    of_other_namespace = await host.client.enqueue("other", "t", b"x")
+    ids = ["garbage", ready, dead, delayed, of_other_topic, of_other_namespace, dead, "0-1", "9-1"]
+    request = structs.RedriveDeadLettersRequest("jobs", "t", ids)
+    if verb == "purgeDeadLetters":
+        request = structs.PurgeDeadLettersRequest("jobs", "t", ids)
+    reply = await host.call(verb, request)
+    assert reply.error is None
+    assert reply.response.count == 1
+    codes = {position: error.code for position, error in reply.response.errors.items()}
+    not_found = int(NotFoundError.code)
+    assert codes == {0: int(InvalidArgumentError.code), **dict.fromkeys([1, 3, 4, 5, 6, 7, 8], not_found)}
+    states = {item_id: (await host.admin.get_item("jobs", item_id)).state for item_id in (ready, delayed)}
+    assert states == {ready: ItemState.READY, delayed: ItemState.DELAYED}
+    assert (await host.admin.get_item("jobs", of_other_topic)).state is ItemState.DEAD
+    assert (await host.admin.get_item("other", of_other_namespace)).state is ItemState.READY
+
+
+@pytest.mark.parametrize("verb", ["redriveDeadLetters", "purgeDeadLetters"])
+async def test_arguments_out_of_range_are_refused_and_an_empty_list_does_nothing(host, verb):
+    (dead,) = await dead_letters(host, 1)
+    kind = structs.RedriveDeadLettersRequest if verb == "redriveDeadLetters" else structs.PurgeDeadLettersRequest
+    for request in (kind("jobs", "t", limit=0), kind("jobs", "t", limit=1_001), kind("jobs", "\x00"), kind("jobs", "")):
+        assert isinstance((await host.call(verb, request)).error, InvalidArgumentError)
+    assert isinstance((await host.call(verb, kind("jobs", "t", [dead] * 1_001))).error, TooLargeError)
+    reply = await host.call(verb, kind("jobs", "t", []))
+    assert (reply.error, reply.response.count, reply.response.errors) == (None, 0, {})
+    assert (await host.admin.get_item("jobs", dead)).state is ItemState.DEAD
+
+
+async def test_dead_letters_outlive_their_ttl_and_a_restart(meta_url, shard_urls):
+    async with running_host(meta_url, shard_urls) as host:
+        await host.client.enqueue("jobs", "t", b"x", ttl_ms=1_000)
+        (item,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+        await host.client.nack("jobs", [item.receipt], dead_letter=True)
+        assert await host.client.dequeue("jobs", "t", wait_ms=2_000) == []
+    async with running_host(meta_url, shard_urls) as host:
+        (dead,) = (await host.admin.list_dead_letters("jobs", "t")).items
+        assert (dead.id, dead.state) == (item.id, ItemState.DEAD)
+        assert (await host.stats("jobs"))["t"].dead == 1
+
+
+async def test_an_at_most_once_item_may_become_a_dead_letter(host):
+    await host.client.enqueue("jobs", "t", b"x", delivery=DeliveryPolicy.AT_MOST_ONCE)
+    (item,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+    assert await host.client.nack("jobs", [item.receipt], dead_letter=True) == {}
+    stored = await host.admin.get_item("jobs", item.id)
+    assert (stored.state, stored.delivery) == (ItemState.DEAD, DeliveryPolicy.AT_MOST_ONCE)
