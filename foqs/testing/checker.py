@@ -161,7 +161,7 @@ class _Checker:
             return
         if put.at_most_once:
             # Its delivery may have been on the way, or in the prefetch buffer, when a host or a client died.
-            self._report.counts["at-most-once never seen"] += not life.deliveries
+            self._report.counts["at-most-once lost"] += life.outcome is Outcome.OK and not life.deliveries
         elif life.deliveries:
             self._add("P2", life.uid, f"vanished after delivery {life.deliveries[-1].number}: nobody acked it")
         elif life.outcome is Outcome.OK:

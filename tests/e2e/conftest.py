@@ -1,0 +1,50 @@
+"""A private MySQL server for tests that may kill it, and processes that end with their test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from foqs.client.sync import AdminClient
+from foqs.storage.local_server import LocalServer
+from tests.e2e.load import NAMESPACE
+from tests.e2e.processes import HostProgram
+from tests.support.databases import Databases, new_server
+
+StartHost = Callable[[str, int], HostProgram]
+
+
+@pytest.fixture(scope="module")
+def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    with new_server(tmp_path_factory.mktemp("mysql")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def _own_databases(own_server: LocalServer) -> Databases:
+    return Databases(own_server)
+
+
+@pytest.fixture
+def own_databases(_own_databases: Databases) -> Databases:
+    """Migrated and empty, on a server that a test may kill if it starts it again."""
+    _own_databases.wipe()
+    return _own_databases
+
+
+@pytest.fixture
+def start_host(own_databases: Databases) -> Iterator[StartHost]:
+    """Start a host of this name on this port; the first one makes the namespace."""
+    with ExitStack() as programs:
+
+        def start(name: str, port: int) -> HostProgram:
+            host = HostProgram(name, port, own_databases.meta_url, own_databases.shard_urls)
+            programs.callback(host.close)
+            with AdminClient(host.address) as admin:
+                if not any(namespace.name == NAMESPACE for namespace in admin.list_namespaces()):
+                    admin.create_namespace(NAMESPACE)
+            return host
+
+        yield start

@@ -1,0 +1,184 @@
+"""Load on a running queue from many clients, every call and answer of it recorded."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from types import TracebackType
+from typing import Self
+
+from foqs.client.items import Nack
+from foqs.client.retry import RetryPolicy
+from foqs.client.sync import Client
+from foqs.core.calls import ItemState
+from foqs.core.ids import item_id
+from foqs.storage.session import connect
+from foqs.testing.history import Call, History, Outcome, Put, Taken, now_ns, uid_of
+from foqs.testing.lives import Stored
+from foqs.testing.recorder import RecordedClient
+
+NAMESPACE = "jobs"
+TOPICS = [f"topic-{number}" for number in range(4)]
+LEASE_MS = 1_000
+PATIENCE_S = 30.0
+PAUSE_AFTER_FAILURE_S = 0.02
+ANSWER_ITEMS_MAX = len(TOPICS) * (_TOPIC_ITEMS := 10)
+_PRODUCERS = 2
+_CONSUMERS = 3
+_BACKLOG_ITEMS_MAX = 2_000
+"""Producers wait for the consumers beyond it, so that the drain does not take longer than the load."""
+
+
+class Load:
+    """Producers and consumers, a thread and a client each. As a context manager it ends them all.
+
+    `name` is unique among the loads that write into one history.
+    """
+
+    def __init__(self, address: str, name: str = "load", history: History | None = None) -> None:
+        self.history = history or History()
+        self._address = address
+        self._producing = threading.Event()
+        self._producing.set()
+        self._draining = threading.Event()
+        self._stopped = threading.Event()
+        self._lock = threading.Condition()
+        self._ok: Counter[str] = Counter()
+        self._failures: list[BaseException] = []
+        self._threads = [
+            self._thread(f"{name}-{kind}-{number}", work)
+            for kind, count, work in (("producer", _PRODUCERS, self._produce), ("consumer", _CONSUMERS, self._consume))
+            for number in range(count)
+        ]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive(), f"{thread.name} does not end"
+        if self._failures and error is None:
+            raise self._failures[0]
+
+    def wait_for(self, *, enqueued: int = 0, settled: int = 0) -> None:
+        """Return once so many more items were enqueued and settled than when this was called."""
+        with self._lock:
+            goal = {"enqueued": self._ok["enqueued"] + enqueued, "settled": self._ok["settled"] + settled}
+            reached = self._lock.wait_for(
+                lambda: bool(self._failures) or all(self._ok[key] >= count for key, count in goal.items()), PATIENCE_S
+            )
+        assert not self._failures, self._failures
+        assert reached, f"{dict(self._ok)} after {PATIENCE_S} s, not {goal}"
+
+    def stop_producing(self) -> None:
+        self._producing.clear()
+
+    def drain(self, shard_urls: Mapping[int, str]) -> list[Stored]:
+        """Enqueue no more, take and ack until only dead letters are left; the rows that are."""
+        self.stop_producing()
+        self._draining.set()
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            rows = stored_rows(shard_urls)
+            if all(row.state is ItemState.DEAD for row in rows) or time.monotonic() > deadline:
+                return rows
+            with self._lock:
+                self._lock.wait(0.1)
+
+    # ---- what the threads do ----
+
+    def _thread(self, name: str, work: Callable[[RecordedClient, random.Random], None]) -> threading.Thread:
+        def run() -> None:
+            retry = RetryPolicy(deadline_ms=0)
+            try:
+                with Client(self._address, timeout_ms=5_000, retry=retry, connections_max=1) as client:
+                    recorded = RecordedClient(client, self.history, name, NAMESPACE)
+                    rng = random.Random(name)
+                    while not self._stopped.is_set():
+                        work(recorded, rng)
+            except BaseException as error:
+                with self._lock:
+                    self._failures.append(error)
+                    self._lock.notify_all()
+
+        return threading.Thread(target=run, name=name)
+
+    def _done(self, what: str, call: Call) -> None:
+        """Count what was done; after a failure, do not hurry into the next."""
+        with self._lock:
+            count = sum(call.outcome_at(position) is Outcome.OK for position in range(len(call.asked)))
+            self._ok[what] += count
+            self._lock.notify_all()
+        if call.outcome is not Outcome.OK:
+            self._stopped.wait(PAUSE_AFTER_FAILURE_S)
+
+    def _produce(self, client: RecordedClient, rng: random.Random) -> None:
+        backlog = self._ok["enqueued"] - self._ok["settled"]
+        if not self._producing.is_set() or backlog > _BACKLOG_ITEMS_MAX:
+            self._stopped.wait(PAUSE_AFTER_FAILURE_S)
+            return
+        count = 1 if rng.random() < 0.5 else rng.randrange(2, 40)
+        self._done("enqueued", client.enqueue([_new(client.name, rng) for _ in range(count)]))
+
+    def _consume(self, client: RecordedClient, rng: random.Random) -> None:
+        call = client.dequeue(
+            TOPICS, _TOPIC_ITEMS, lease_ms=LEASE_MS + rng.randrange(200), wait_ms=rng.choice([0, 200])
+        )
+        self._done("answered", call)
+        kinds: dict[str, list[Taken]] = {"ack": [], "nack": [], "extend": [], "keep": []}
+        for taken in call.taken:
+            kind = "ack" if self._draining.is_set() else rng.choices(list(kinds), [84, 8, 4, 4])[0]
+            kinds[kind].append(taken)
+        if kinds["extend"]:
+            self._done("extended", client.extend([taken.receipt for taken in kinds["extend"]], LEASE_MS * 3 // 2))
+        if kinds["nack"]:
+            self._done("nacked", client.nack([_nack(taken, rng) for taken in kinds["nack"]]))
+        if acked := kinds["ack"] + kinds["extend"]:
+            self._done("settled", client.ack([taken.receipt for taken in acked]))
+
+
+def _new(producer: str, rng: random.Random) -> Put:
+    delay_ms = rng.randrange(50, 1_500) if rng.random() < 0.1 else None
+    return Put(
+        f"{producer}/{rng.getrandbits(60):x}",
+        rng.choice(TOPICS),
+        rng.randrange(5),
+        delay_ms=delay_ms,
+        deliver_after_ms=now_ns() // 1_000_000 + rng.randrange(1_000)
+        if delay_ms is None and rng.random() < 0.05
+        else None,
+        ttl_ms=rng.randrange(2_000, 6_000) if rng.random() < 0.1 else None,
+        metadata=rng.randbytes(rng.randrange(8)).hex(),
+        at_most_once=rng.random() < 0.1,
+    )
+
+
+def _nack(taken: Taken, rng: random.Random) -> Nack:
+    kind = rng.choices(["delay", "release", "now", "dead"], [4, 3, 2, 1])[0]
+    return Nack(
+        taken.receipt,
+        delay_ms=rng.randrange(1, 1_000) if kind == "delay" else 0,
+        metadata=rng.randbytes(4) if rng.random() < 0.5 else None,
+        release=kind == "release",
+        dead_letter=kind == "dead",
+    )
+
+
+def stored_rows(shard_urls: Mapping[int, str]) -> list[Stored]:
+    """What is stored, read past any host."""
+    found = []
+    for shard_id, url in shard_urls.items():
+        with closing(connect(url)) as session, session.cursor() as cursor:
+            cursor.execute("SELECT id, lane, payload FROM item")
+            for key, lane, payload in cursor.fetchall():
+                state = ItemState.DEAD if lane < 0 else ItemState.READY if lane else ItemState.DELAYED
+                found.append(Stored(item_id(shard_id, key), uid_of(payload), state))
+    return found

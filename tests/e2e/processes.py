@@ -1,0 +1,119 @@
+"""Programs under test as processes of their own, started the way a user starts them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from foqs.config import HostConfig
+
+FOQS = Path(sys.executable).with_name("foqs")
+PATIENCE_S = 30.0
+
+
+class Program:
+    """A process whose output is read as it comes, and that never outlives its test."""
+
+    def __init__(self, *arguments: str, name: str) -> None:
+        self.lines: list[str] = []
+        self._said = threading.Condition()
+        self._process = subprocess.Popen(
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=_environment(),
+            # Its own group: a Ctrl-C at the tests is not meant for it.
+            start_new_session=True,
+        )
+        self._ended = False
+        self._reader = threading.Thread(target=self._read, name=f"{name}-output")
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def output(self) -> str:
+        return "".join(self.lines)
+
+    def wait_for_line(self, text: str) -> str:
+        """The first line that holds the text; fails when the program ends without it."""
+        with self._said:
+            self._said.wait_for(lambda: self._ended or self._find(text) is not None, PATIENCE_S)
+        line = self._find(text)
+        assert line is not None, f"{self._process.args} did not say {text!r}:\n{self.output}"
+        return line
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._process.kill()
+        self.wait()
+
+    def wait(self) -> int:
+        """The exit code, once the program and its output have ended."""
+        code = self._process.wait(PATIENCE_S)
+        self._reader.join(PATIENCE_S)
+        assert not self._reader.is_alive(), "something that the program started still holds its output"
+        return code
+
+    def close(self) -> None:
+        """Leave nothing behind, whatever the test did."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.send_signal(signal.SIGCONT)
+        self.wait()
+
+    def _find(self, text: str) -> str | None:
+        return next((line for line in self.lines if text in line), None)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as output:
+            for line in output:
+                with self._said:
+                    self.lines.append(line)
+                    self._said.notify_all()
+        with self._said:
+            self._ended = True
+            self._said.notify_all()
+
+
+class HostProgram(Program):
+    """`foqs host` on a port of 127.0.0.1; ready when constructed."""
+
+    def __init__(self, name: str, port: int, meta_url: str, shard_urls: Mapping[int, str]) -> None:
+        shards = [flag for shard_id, url in shard_urls.items() for flag in ("--shard", f"{shard_id}={url}")]
+        options = ["--host-name", name, "--port", str(port), "--meta-url", meta_url, *shards]
+        super().__init__(str(FOQS), "host", *options, name=name)
+        self.address = f"127.0.0.1:{port}"
+        try:
+            self.wait_for_line("serves 127.0.0.1")
+        except BaseException:
+            self.close()
+            raise
+
+
+def free_port() -> int:
+    """A port that nobody listens on now, for a host that must come back under the same address."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _environment() -> dict[str, str]:
+    """That of the tests, without configuration that the programs would take for theirs."""
+    configured = {f"FOQS_{key.upper()}" for key in HostConfig.model_fields} | {"FOQS_CONFIG"}
+    variables = {key: value for key, value in os.environ.items() if key not in configured}
+    return variables | {"PYTHONUNBUFFERED": "1"}

@@ -1,0 +1,100 @@
+"""kill -9 of the host and of the MySQL server under load: the promises hold, by the record of every call."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from foqs.testing.checker import Report, check
+from foqs.testing.history import History, Outcome, now_ns
+from foqs.testing.lives import Stored, returned_at_ms
+from tests.e2e.conftest import StartHost
+from tests.e2e.load import ANSWER_ITEMS_MAX, Load
+from tests.e2e.processes import free_port
+from tests.support.databases import Databases
+
+Window = tuple[int, int]
+pytestmark = [pytest.mark.database, pytest.mark.slow]
+
+CLOCK_TOLERANCE_MS = 60
+"""The host guesses the server's clock from a round trip, which takes this long on a busy machine."""
+CLAIM_MS_MAX = 8_000
+"""What the prefetch buffer of a killed host may hold is not to be had for this long."""
+RECOVERY_MS_MAX = 3_000
+"""From the start of a server to a closed circuit breaker."""
+KILLS = 2
+ITEMS_BETWEEN_KILLS = 2_000
+
+
+def verdict(history: History, stored: list[Stored], faults: list[Window]) -> Report:
+    """The report of a history that can prove something: enough was done, and each fault hit calls under way."""
+    report = check(history.calls, stored, tolerance_ms=CLOCK_TOLERANCE_MS, disturbed=faults)
+    for start_ms, _ in faults:
+        hit = [call for call in history.calls if call.invoked_at_ms <= start_ms <= returned_at_ms(call)]
+        assert len(hit) > 1, f"a kill hit nothing: {report}"
+    unknown = sum(call.outcome is Outcome.INFO for call in history.calls)
+    assert unknown < len(history.calls) / 5, f"too much is unknown: {report}"
+    assert report.counts["items"] > 2 * ITEMS_BETWEEN_KILLS, str(report)
+    assert report.counts["redeliveries"] > 50, str(report)
+    return report
+
+
+def wall_ms() -> int:
+    return now_ns() // 1_000_000
+
+
+def test_without_faults_nothing_is_unknown_lost_or_late(own_databases: Databases, start_host: StartHost) -> None:
+    host = start_host("host-1", free_port())
+    with Load(host.address) as load:
+        load.wait_for(enqueued=2 * ITEMS_BETWEEN_KILLS, settled=2 * ITEMS_BETWEEN_KILLS)
+        stored = load.drain(own_databases.shard_urls)
+    report = verdict(load.history, stored, [])
+    assert not report.violations, f"{report}\n{host.output}"
+    assert Outcome.INFO not in {call.outcome for call in load.history.calls}, str(report)
+    assert report.counts["at-most-once lost"] == 0, str(report)
+    assert report.counts["expired leases watched"] > 20, str(report)
+
+
+def test_nothing_acknowledged_is_lost_when_the_host_is_killed_under_load(
+    own_databases: Databases, start_host: StartHost
+) -> None:
+    port = free_port()
+    host = start_host("host-1", port)
+    faults: list[Window] = []
+    with Load(host.address) as load:
+        for _ in range(KILLS):
+            load.wait_for(enqueued=ITEMS_BETWEEN_KILLS, settled=ITEMS_BETWEEN_KILLS)
+            killed_at_ms = wall_ms()
+            host.kill()
+            # Once more, before it has settled down: what the first left behind is taken over twice.
+            start_host("host-1", port).kill()
+            host = start_host("host-1", port)
+            faults.append((killed_at_ms, wall_ms() + CLAIM_MS_MAX))
+        load.wait_for(enqueued=300, settled=300)
+        stored = load.drain(own_databases.shard_urls)
+    host.signal(signal.SIGTERM)
+    assert host.wait() == 0, host.output
+    report = verdict(load.history, stored, faults)
+    assert not report.violations, f"{report}\n{host.output}"
+
+
+def test_nothing_acknowledged_is_lost_when_the_mysql_server_is_killed_under_load(
+    own_databases: Databases, start_host: StartHost
+) -> None:
+    host = start_host("host-1", free_port())
+    faults: list[Window] = []
+    with Load(host.address) as load:
+        for _ in range(KILLS):
+            load.wait_for(enqueued=ITEMS_BETWEEN_KILLS, settled=ITEMS_BETWEEN_KILLS)
+            killed_at_ms = wall_ms()
+            own_databases.server.kill()
+            own_databases.server.start()
+            faults.append((killed_at_ms, wall_ms() + RECOVERY_MS_MAX))
+        load.wait_for(enqueued=ITEMS_BETWEEN_KILLS, settled=ITEMS_BETWEEN_KILLS)
+        stored = load.drain(own_databases.shard_urls)
+    host.signal(signal.SIGTERM)
+    assert host.wait() == 0, host.output
+    report = verdict(load.history, stored, faults)
+    assert not report.violations, f"{report}\n{host.output}"
+    assert report.counts["at-most-once lost"] <= ANSWER_ITEMS_MAX * report.counts["dequeue info"], str(report)

@@ -1,0 +1,89 @@
+"""A second host takes the shards of one that hangs; when that one wakes up, it can change nothing (P8)."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import closing
+
+import pytest
+
+from foqs.storage.session import connect
+from foqs.testing.checker import check
+from foqs.testing.history import Call, Outcome, Verb, now_ns
+from tests.e2e.conftest import StartHost
+from tests.e2e.load import Load
+from tests.e2e.processes import HostProgram, free_port
+from tests.e2e.test_kill import CLAIM_MS_MAX, CLOCK_TOLERANCE_MS
+from tests.support.databases import SHARD_COUNT, Databases
+
+pytestmark = [pytest.mark.database, pytest.mark.slow]
+
+
+def owners(databases: Databases) -> list[tuple[int, str]]:
+    """Epoch and owner of each shard."""
+    found = []
+    for url in databases.shard_urls.values():
+        with closing(connect(url)) as session, session.cursor() as cursor:
+            cursor.execute("SELECT epoch, owner FROM writer")
+            ((epoch, owner),) = cursor.fetchall()
+            found.append((epoch, owner.decode()))
+    return found
+
+
+def wait_until_all_are_lost(host: HostProgram) -> None:
+    for shard_id in range(SHARD_COUNT):
+        host.wait_for_line(f'"shard": {shard_id}, "error": "shard {shard_id} ')
+
+
+def effects(calls: list[Call]) -> list[Call]:
+    """Those that say that they changed or delivered something."""
+    return [
+        call
+        for call in calls
+        if (call.taken if call.verb is Verb.DEQUEUE else Outcome.OK in map(call.outcome_at, range(len(call.asked))))
+    ]
+
+
+def test_a_host_that_lost_its_shards_while_it_hung_can_change_nothing(
+    own_databases: Databases, start_host: StartHost
+) -> None:
+    first, second = start_host("host-1", free_port()), start_host("host-2", free_port())
+    first_load = Load(first.address, "first")
+    second_load = Load(second.address, "second", first_load.history)
+    with first_load, second_load:
+        first_load.wait_for(enqueued=1_500, settled=1_500)
+        of_first = owners(own_databases)
+        stopped_at_ms = now_ns() // 1_000_000
+        first.signal(signal.SIGSTOP)
+        second_load.wait_for(enqueued=1_500, settled=1_500)
+        of_second = owners(own_databases)
+
+        continued_at_ms = now_ns() // 1_000_000
+        first.signal(signal.SIGCONT)
+        wait_until_all_are_lost(first)
+        second_load.wait_for(enqueued=500, settled=500)
+        after = owners(own_databases)
+
+        second_load.stop_producing()
+        second.signal(signal.SIGTERM)
+        assert second.wait() == 0, second.output
+        handed_over_at_ms = now_ns() // 1_000_000
+        first_load.wait_for(enqueued=200, settled=200)
+        stored = first_load.drain(own_databases.shard_urls)
+
+    assert [owner for _, owner in of_first] == ["host-1"] * SHARD_COUNT
+    assert [owner for _, owner in of_second] == ["host-2"] * SHARD_COUNT
+    assert all(new > old for (new, _), (old, _) in zip(of_second, of_first, strict=True))
+    assert after == of_second
+    tried = [
+        call
+        for call in first_load.history.calls
+        if call.client.startswith("first-") and continued_at_ms < call.invoked_at_ms
+        and call.returned_at_ms is not None and call.returned_at_ms < handed_over_at_ms
+    ]  # fmt: skip
+    assert {Verb.ENQUEUE, Verb.DEQUEUE} <= {call.verb for call in tried}
+    assert effects(tried) == []
+    disturbed = [(stopped_at_ms, handed_over_at_ms + CLAIM_MS_MAX)]
+    report = check(first_load.history.calls, stored, tolerance_ms=CLOCK_TOLERANCE_MS, disturbed=disturbed)
+    assert not report.violations, f"{report}\n{first.output}\n{second.output}"
+    assert report.counts["items"] > 3_700
