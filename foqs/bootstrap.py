@@ -93,7 +93,7 @@ class Host(Service):
     async def _drain(self) -> None:
         self._dequeues.drain()
         await self._server.drain()
-        self._dispatcher.give_all_back()
+        self._dispatcher.drain()
         await asyncio.gather(*[runner.drain() for runner in self._shards.runners.values()])
 
     async def _stop(self) -> None:

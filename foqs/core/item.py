@@ -91,3 +91,4 @@ class Item:
         self.held_at = 0
         """When its claim was committed."""
         self.lease_due_at = 0
+        """0 unless it was handed out."""

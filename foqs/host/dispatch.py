@@ -44,6 +44,7 @@ class Dispatcher:
         """With calls, held items or claims on the way."""
         self._lingering: dict[TopicQueue, None] = {}
         self._sick: set[int] = set()
+        self._draining = False
         self.waiting_count = 0
         """Dequeue calls that wait."""
         self.held_bytes = 0
@@ -59,7 +60,7 @@ class Dispatcher:
 
     def fresh_demand(self, namespace: int, topic: str, places: list[int]) -> int:
         queue = self._queues.get((namespace, topic))
-        demand = queue.demand() if queue is not None and self._has_room(queue) else 0
+        demand = queue.demand() if queue is not None and self._may_claim(queue) else 0
         if queue is None or not demand:
             return 0
         shortage, before = queue.wanted(demand)
@@ -81,6 +82,9 @@ class Dispatcher:
         if items:
             queue.buffer.add(items)
             self.held_bytes += sum([_size_bytes(item) for item in items])
+            if self._draining:
+                for item in queue.buffer.remove(lambda item: True):
+                    self._give_back(item)
 
     def touched(self, topic: ShardTopic) -> None:
         self.serve(self._queue_of(topic))
@@ -89,6 +93,7 @@ class Dispatcher:
         queue = self._queues.get((topic.namespace, topic.name))
         if queue is not None and queue.parts.get(topic.shard_id) is topic:
             del queue.parts[topic.shard_id]
+            self.serve(queue)
             self._rest(queue)
 
     def shard_opened(self, shard_id: int, topics: Collection[ShardTopic]) -> None:
@@ -203,7 +208,9 @@ class Dispatcher:
                 self._give_back(item)
             self._rest(queue)
 
-    def give_all_back(self) -> None:
+    def drain(self) -> None:
+        """Claim nothing more; what is held, and what claims on the way will bring, goes back."""
+        self._draining = True
         for queue in self._queues.values():
             for item in queue.buffer.remove(lambda item: True):
                 self._give_back(item)
@@ -276,13 +283,13 @@ class Dispatcher:
         queue.note_served(len(given) - given_before, self._clock())
         return bytes_left
 
-    def _has_room(self, queue: TopicQueue) -> bool:
-        return self.held_bytes < limits.PREFETCH_BYTES_MAX or not queue.buffer
+    def _may_claim(self, queue: TopicQueue) -> bool:
+        return not self._draining and (self.held_bytes < limits.PREFETCH_BYTES_MAX or not queue.buffer)
 
     def _claim(self, queue: TopicQueue) -> None:
         """K-way merge over the heads of the shards' windows."""
         demand = queue.demand()
-        if not demand or not self._has_room(queue):
+        if not demand or not self._may_claim(queue):
             return
         shortage, before = queue.wanted(demand)
         heads: list[list[int]] = []

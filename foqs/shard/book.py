@@ -24,7 +24,7 @@ class Book:
         """Every item that is not ready: claimed, held, handed out or being settled."""
         self.resident: dict[int, Item] = {}
         self.touched: dict[ShardTopic, None] = {}
-        """Topics with something ready or held that was not before; their consumers are to be told."""
+        """Topics whose ready or held items are others than before; their consumers are to be told."""
         self.counted = False
         """The topics' counts are exact."""
         self._resident_bytes = 0
@@ -67,6 +67,7 @@ class Book:
     def make_ready(self, item: Item) -> None:
         """The item may be claimed, and is served from memory while it is resident."""
         item.phase = Phase.READY
+        item.lease_due_at = 0
         item.topic.window.add(item.place)
         self.touched[item.topic] = None
         self._keep_resident(item)
@@ -76,6 +77,7 @@ class Book:
         place = self.place_of(row)
         item = self.resident.get(row.key) or Item(row.key, self.by_number[row.topic], row.priority, row.due_at, place)
         item.topic.window.remove(place)
+        self.touched[item.topic] = None
         self.drop_resident(item)
         self.leases[row.key] = item
         return item

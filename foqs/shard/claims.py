@@ -61,16 +61,19 @@ class Claims:
         book.listener.claims_started(topic, len(places), places[-1])
 
     def claim_fresh(self, topic: ShardTopic, items: list[Item]) -> None:
-        """Flow-through: of the items that this transaction inserts, claim those that consumers wait for."""
+        """Flow-through: of the items that the next transaction inserts, claim those that consumers wait for with it.
+
+        Called while that transaction is put together, before `take`.
+        """
         items.sort(key=_place)
         wanted = self._book.listener.fresh_demand(topic.namespace, topic.name, [item.place for item in items])
-        count = min(wanted, self.room, limits.TRANSACTION_CLAIMS_MAX - len(self._waiting), len(items))
+        count = min(wanted, self.room, limits.TRANSACTION_CLAIMS_MAX - len(self._flying), len(items))
         if count <= 0:
             return
         for item in items[:count]:
             item.phase = Phase.CLAIMING
             self._book.leases[item.key] = item
-            self._waiting.append(item)
+            self._flying.append(item)
             self._flying_fresh.add(item.key)
         self._book.listener.claims_started(topic, count, items[count - 1].place)
 
@@ -82,15 +85,21 @@ class Claims:
 
     def take(self, transaction: Transaction, now_ms: int) -> None:
         by_lease: dict[int, list[Item]] = {}
+        dropped: list[Item] = []
         bytes_left = limits.TRANSACTION_FETCH_BYTES_MAX
         while self._waiting and len(self._flying) < limits.TRANSACTION_CLAIMS_MAX and bytes_left > 0:
             item = self._waiting.popleft()
+            if item.phase is not Phase.CLAIMING:  # Deleted before its turn.
+                dropped.append(item)
+                continue
             self._flying.append(item)
-            topic = item.topic
             if item.payload is None:
                 transaction.fetches.append(item)
-                bytes_left -= self._book.listener.item_bytes_max(topic.namespace)
-            lease_ms = max(topic.lease_ms, item.lease_ms)
+                bytes_left -= self._book.listener.item_bytes_max(item.topic.namespace)
+        if dropped:
+            self._tell(dropped, {})
+        for item in self._flying:
+            lease_ms = max(item.topic.lease_ms, item.lease_ms)
             if lease_ms in by_lease:
                 by_lease[lease_ms].append(item)
             else:
@@ -179,10 +188,11 @@ class Claims:
             counts[item.topic] = counts.get(item.topic, 0) + 1
         for topic in counts:
             topic.claim_head = order.LAST
-        for item in self._waiting:
-            item.topic.claim_head = min(item.topic.claim_head, item.place)
+        for item in [*self._flying, *self._waiting]:
+            if item.phase is Phase.CLAIMING and item.key not in self._flying_fresh:
+                item.topic.claim_head = min(item.topic.claim_head, item.place)
         for topic, count in counts.items():
-            self._book.listener.claims_ended(topic, count, held[topic])
+            self._book.listener.claims_ended(topic, count, held.get(topic, []))
             self._book.touched[topic] = None
 
 

@@ -52,7 +52,7 @@ class Journal:
         claim.open_count -= 1
         if claim.open_count == 0:
             self.close(claim)
-        elif (
+        elif self.exact or (
             claim.entry_count >= limits.CLAIM_REWRITE_ITEMS_MIN
             and claim.open_count * limits.CLAIM_SPARSE_RATIO < claim.entry_count
         ):

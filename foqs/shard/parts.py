@@ -24,7 +24,7 @@ class ShardListener(Protocol):
         """`count` claims ended; `items` of them are claimed and may be handed out."""
 
     def touched(self, topic: ShardTopic) -> None:
-        """The topic has something ready or held that it had not before."""
+        """The topic's ready or held items are others than before."""
 
     def shard_opened(self, shard_id: int, topics: Collection[ShardTopic]) -> None: ...
 

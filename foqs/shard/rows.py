@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from foqs.core import limits
 from foqs.core.calls import ItemState
-from foqs.core.errors import FoqsError, NotFoundError
+from foqs.core.errors import FoqsError, InvalidArgumentError, NotFoundError
 from foqs.core.item import Phase
 from foqs.core.topic import ShardTopic
 from foqs.shard.book import Book
@@ -87,9 +87,14 @@ class Rows:
         self._settlements.settle([item], None, ticket, [position])
 
     def redrive(self, row: ItemRow, now_ms: int, ticket: Ticket, position: int) -> None:
-        """Make a dead row that was just looked up ready again. Raises NotFoundError if it is not dead."""
+        """Make a dead row that was just looked up ready again.
+
+        Raises NotFoundError if it is not dead, InvalidArgumentError if it may not be delivered again.
+        """
         if row.lane >= 0 or row.key in self._timers.changing:
             raise NotFoundError("the item is not a dead letter")
+        if row.at_most_once:
+            raise InvalidArgumentError("an at-most-once item cannot be redriven: it would be delivered twice")
         rewrite = Rewrite(row.key, row.topic, row.priority, now_ms, row.deliveries, 0, None, b"")
         self._change(RowChange(row, rewrite, ticket, position))
 

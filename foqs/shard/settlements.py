@@ -169,9 +169,19 @@ class Settlements:
                 self._waiting.append(settlement)
                 continue
             for item in settlement.items:
-                item.phase = Phase.LEASED
-                self._wheel.add(item.key, item.lease_due_at, item)
+                self._undo(item)
             settlement.ticket.fail(settlement.positions, error)
+
+    def _undo(self, item: Item) -> None:
+        """The end of the lease was not written, so it goes on; one that never was handed out is ready again."""
+        if item.lease_due_at:
+            item.phase = Phase.LEASED
+            self._wheel.add(item.key, item.lease_due_at, item)
+        else:
+            item.topic.leased -= 1
+            del self._book.leases[item.key]
+            self._journal.leave(item)
+            self._book.make_ready(item)
 
     def abandon(self, error: FoqsError) -> None:
         for settlement in [*self._flying, *self._waiting]:

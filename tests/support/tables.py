@@ -1,0 +1,130 @@
+"""A shard's tables as dictionaries: what a transaction does to them, and what a new owner reads from them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from foqs.core import order
+from foqs.storage.transaction import (
+    TIMER_LANE,
+    ItemRow,
+    LaneCounts,
+    Refill,
+    Rewrite,
+    ShardImage,
+    Transaction,
+    TransactionResult,
+)
+
+
+class Tables:
+    def __init__(self, shard_id: int) -> None:
+        self.shard_id = shard_id
+        self.epoch = 0
+        self.items: dict[int, ItemRow] = {}
+        self.claims: dict[int, tuple[int, list[tuple[int, int]]]] = {}
+        self.topics: dict[int, tuple[int, bytes]] = {}
+        self.transaction_number = 0
+        self.delay_checkpoint = 0
+        self.claim_checkpoint = 0
+        self.topic_number_last = 0
+
+    def open(self, now_ms: int) -> ShardImage:
+        self.epoch += 1
+        claims = [
+            (claim_id, due_at, list(entries))
+            for claim_id, (due_at, entries) in sorted(self.claims.items())
+            if claim_id >= self.claim_checkpoint
+        ]
+        keys = {key for _, _, entries in claims for key, _ in entries}
+        counts = self.counts()
+        return ShardImage(
+            epoch=self.epoch,
+            transaction_number=self.transaction_number,
+            delay_checkpoint=self.delay_checkpoint,
+            topic_number_last=self.topic_number_last,
+            now_ms=now_ms,
+            topics=[(number, namespace, name) for number, (namespace, name) in self.topics.items()],
+            count=lambda: counts,
+            claims=claims,
+            claimed_rows={key: self.items[key] for key in keys if key in self.items},
+        )
+
+    def counts(self) -> LaneCounts:
+        lanes: dict[int, int] = {}
+        delayed: dict[int, int] = {}
+        for row in self.items.values():
+            lanes[row.lane] = lanes.get(row.lane, 0) + 1
+            if row.lane == TIMER_LANE:
+                delayed[row.topic] = delayed.get(row.topic, 0) + 1
+        return LaneCounts(list(lanes.items()), list(delayed.items()))
+
+    def place(self, row: ItemRow) -> int:
+        return order.place(row.urgency, row.due_at, row.key, self.shard_id)
+
+    def apply(self, transaction: Transaction) -> TransactionResult:
+        """Commit it, in the order of its parts."""
+        result = TransactionResult()
+        result.refilled = [self._refill(refill) for refill in transaction.refills]
+        result.fetched = {item.key: self.items[item.key] for item in transaction.fetches if item.key in self.items}
+        for number in transaction.topics_gone:
+            del self.topics[number]
+        for topic in transaction.topics_new:
+            assert (topic.namespace, topic.name.encode()) not in self.topics.values(), "a topic is stored twice"
+            self.topics[topic.number] = (topic.namespace, topic.name.encode())
+        for item in transaction.inserts:
+            delayed = item.due_at > item.enqueued_at
+            number = item.topic.number
+            assert number in self.topics, "an item of a topic that is not stored"
+            assert item.key not in self.items, "a key is used twice"
+            assert item.payload is not None
+            self.items[item.key] = ItemRow(
+                item.key, TIMER_LANE if delayed else number, 0 if delayed else item.priority, item.due_at, number,
+                item.priority, item.enqueued_at, item.expires_at, item.lease_ms, int(item.at_most_once), 0, 0, None,
+                item.metadata, item.payload,
+            )  # fmt: skip
+        for claim in transaction.claims:
+            rows = [self.items[item.key] for item in claim.items]
+            self.claims[claim.id] = (claim.due_at, [(row.key, row.deliveries + 1) for row in rows])
+        for claim in transaction.claims_rewritten:
+            assert claim.id in self.claims
+            entries = [(item.key, item.deliveries + 1) for item in claim.items]
+            self.claims[claim.id] = (claim.due_at, entries)
+        for rewrite in transaction.rewrites:
+            self.items[rewrite.key] = _rewritten(self.items[rewrite.key], rewrite)
+        for key in transaction.wakes:
+            row = self.items[key]
+            assert row.lane == TIMER_LANE, "only delayed rows are woken"
+            self.items[key] = replace(row, lane=row.topic, urgency=row.priority)
+        for key in transaction.deletes:
+            del self.items[key]
+        for claim_id in transaction.claims_gone:
+            del self.claims[claim_id]
+        result.looked_up = {key: self.items[key] for key in transaction.look_ups if key in self.items}
+        self.transaction_number = transaction.number
+        self.delay_checkpoint = transaction.delay_checkpoint
+        self.claim_checkpoint = transaction.claim_checkpoint
+        self.topic_number_last = transaction.topic_number_last
+        return result
+
+    def _refill(self, refill: Refill) -> list[tuple[int, int, int, int, int]]:
+        rows = [row for row in self.items.values() if row.lane == refill.lane and self.place(row) > refill.edge]
+        rows.sort(key=self.place)
+        timers = refill.lane == TIMER_LANE
+        return [
+            (row.urgency, row.due_at, row.key, row.topic if timers else 0, row.priority if timers else 0)
+            for row in rows[: refill.limit]
+        ]
+
+
+def _rewritten(row: ItemRow, rewrite: Rewrite) -> ItemRow:
+    return replace(
+        row,
+        lane=rewrite.lane,
+        urgency=rewrite.urgency,
+        due_at=rewrite.due_at,
+        deliveries=rewrite.deliveries,
+        failed_attempts=rewrite.failed_attempts,
+        metadata=row.metadata if rewrite.metadata is None else rewrite.metadata,
+        death_reason=row.death_reason if rewrite.death_reason is None else rewrite.death_reason,
+    )

@@ -1,0 +1,435 @@
+"""Shards and their dispatcher against a model: random calls, commits, failures and take-overs, every step checked.
+
+No clock, thread or database: the transactions are applied to dictionaries, and may fail, or be lost with the host.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from foqs.core import limits, order
+from foqs.core.errors import InvalidArgumentError, NotFoundError
+from foqs.core.item import Item, Phase
+from foqs.host.dispatch import Dispatcher
+from foqs.host.topic_queue import DequeueCall
+from foqs.shard.parts import Ticket
+from foqs.shard.rows import LookUp
+from foqs.shard.state import ShardState
+from foqs.storage.transaction import TIMER_LANE, ItemRow
+from tests.support.tables import Tables
+
+NAMESPACE = 7
+ATTEMPTS_MAX = 3
+TOPICS = ("a", "b", "c")
+
+
+@dataclass
+class Known:
+    """What a client knows of an item."""
+
+    topic: str
+    due_at: int
+    expires_at: int
+    at_most_once: bool
+    lease_due_at: int = 0
+    deliveries: int = 0
+    over: bool = False
+    ending: bool = False
+    """Its delete was asked for, and may have happened."""
+    receipts: set[int] = field(default_factory=set)
+
+
+class WatchedDispatcher(Dispatcher):
+    """Shows every answer at the moment it is given."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(
+            world.shards.get, lambda _: None, lambda _: world.now_ms, lambda: world.now_ms / 1000,
+            lambda _: ATTEMPTS_MAX, lambda _: 1_000,
+        )  # fmt: skip
+        self._world = world
+
+    def answer(self, call: DequeueCall, items: list[Item]) -> None:
+        super().answer(call, items)
+        for item in items:
+            self._world.delivered(item)
+        for item in items:
+            self._world.check_order(item)
+
+
+class World:
+    def __init__(self, seed: int, shard_count: int) -> None:
+        self.chance = random.Random(seed)
+        self.now_ms = 1_000_000
+        self.tables = {shard_id: Tables(shard_id) for shard_id in range(shard_count)}
+        self.known: dict[tuple[int, int], Known] = {}
+        self.leased: dict[tuple[int, int], Item] = {}
+        self.calls: list[DequeueCall] = []
+        self.start_host()
+
+    def start_host(self) -> None:
+        """A new host takes every shard over from whatever the last one left."""
+        self.shards: dict[int, ShardState] = {}
+        self.dispatcher = WatchedDispatcher(self)
+        self.calls = []
+        self.leased = {}
+        for shard_id, tables in self.tables.items():
+            image = tables.open(self.now_ms)
+            shard = self.shards[shard_id] = ShardState(shard_id, image, self.dispatcher)
+            self.dispatcher.shard_opened(shard_id, shard.book.topics.values())
+            shard.add_counts(image.count())
+
+    # ---- what clients do ----
+
+    def enqueue(self) -> None:
+        shard = self.chance.choice(list(self.shards.values()))
+        items = []
+        for _ in range(self.chance.randrange(1, 8)):
+            topic = shard.book.topic(NAMESPACE, self.chance.choice(TOPICS))
+            delay_ms = self.chance.choice([0, 0, 0, 50, 500, 3_000])
+            key, priority, due_at = shard.book.next_key(), self.chance.randrange(-2, 3), self.now_ms + delay_ms
+            ttl_ms = self.chance.choice([600, 10_000, 1_000_000, 1_000_000])
+            item = Item(
+                key, topic, priority, due_at, order.place(priority, due_at, key, shard.shard_id), Phase.INSERTING,
+                self.now_ms, due_at + ttl_ms, self.chance.choice([0, 0, 2_000]), self.chance.random() < 0.2,
+                b"m", b"p%d" % key,
+            )  # fmt: skip
+            items.append(item)
+
+        def on_done(ticket: Ticket) -> None:
+            if ticket.failure is None:
+                for item in items:
+                    self.known[shard.shard_id, item.key] = Known(
+                        item.topic.name, item.due_at, item.expires_at, item.at_most_once
+                    )
+
+        shard.inserts.add(items, 10, Ticket(on_done))
+
+    def dequeue(self) -> None:
+        call = DequeueCall(self.chance.choice([None, 1_000, 5_000]), 1_500, self.now_ms / 1000)
+        names = self.chance.sample(TOPICS, self.chance.randrange(1, 3))
+        self.dispatcher.start(NAMESPACE, {name: self.chance.randrange(1, 6) for name in names}, call)
+        self.calls.append(call)
+
+    def end_call(self) -> None:
+        self.calls = [call for call in self.calls if not call.done]
+        if self.calls:
+            self.dispatcher.end(self.chance.choice(self.calls))
+
+    def settle(self) -> None:
+        """Ack, nack, release or dead-letter something, perhaps with a receipt that is stale by now."""
+        if not self.leased:
+            return
+        shard_id, key = place = self.chance.choice(list(self.leased))
+        item, shard, known = self.leased.pop(place), self.shards[shard_id], self.known[place]
+        held = shard.book.leases.get(key) is item and item.phase is Phase.LEASED
+        assert held or known.lease_due_at <= self.now_ms, "a lease ended before its time"
+        if not held:
+            return
+        kind = self.chance.choice(["ack", "ack", "nack", "delay", "release", "dead"])
+        rewrite = None
+        if kind != "ack":
+            rewrite = shard.settlements.failed_attempt(
+                item, self.now_ms, delay_ms=400 if kind == "delay" else 0, reason="r", dead=kind == "dead",
+                release=kind == "release", metadata=b"n",
+            )  # fmt: skip
+
+        def on_done(ticket: Ticket) -> None:
+            if not ticket.errors:
+                known.lease_due_at = 0
+                known.over = rewrite is None or rewrite.lane < 0
+                known.due_at = known.due_at if rewrite is None else max(known.due_at, rewrite.due_at)
+
+        known.lease_due_at = 0  # From here on its holder expects nothing of it.
+        shard.settlements.end_lease(item)
+        shard.settlements.settle([item], [rewrite], Ticket(on_done), [0])
+
+    def extend(self) -> None:
+        if not self.leased:
+            return
+        place = self.chance.choice(list(self.leased))
+        item, shard, known = self.leased[place], self.shards[place[0]], self.known[place]
+        if shard.book.leases.get(item.key) is not item or item.phase is not Phase.LEASED:
+            return
+
+        def on_done(ticket: Ticket) -> None:
+            if not ticket.errors:
+                known.lease_due_at = item.lease_due_at
+
+        shard.claims.extend(item, 4_000, Ticket(on_done), 0)
+
+    def change_row(self) -> None:
+        """Delete an item, or redrive it when it is dead."""
+        shard_id = self.chance.choice(list(self.shards))
+        if not self.tables[shard_id].items:
+            return
+        key = self.chance.choice(list(self.tables[shard_id].items))
+        shard, known = self.shards[shard_id], self.known.get((shard_id, key))
+        redrive = self.chance.random() < 0.6
+
+        def on_rows(rows: dict[int, ItemRow]) -> None:
+            if key not in rows:
+                return
+            ticket = Ticket(on_done)
+            try:
+                if rows[key].lane < 0 and redrive:
+                    shard.rows.redrive(rows[key], self.now_ms, ticket, 0)
+                    if known is not None:
+                        known.over = False
+                else:
+                    shard.rows.delete(rows[key], ticket, 0)
+                    if known is not None:
+                        known.ending = True
+                    self.leased.pop((shard_id, key), None)
+                    if known is not None:
+                        known.lease_due_at = 0
+            except (NotFoundError, InvalidArgumentError):
+                return
+
+        def on_done(ticket: Ticket) -> None:
+            if known is not None and not ticket.errors:
+                known.over = known.ending
+
+        shard.rows.look_up(LookUp([key], on_rows, lambda _: None))
+
+    def check_order(self, item: Item) -> None:
+        """Nothing more urgent was there to be handed out."""
+        for shard_id, tables in self.tables.items():
+            leases = self.shards[shard_id].book.leases
+            number = next((n for n, (_, name) in tables.topics.items() if name.decode() == item.topic.name), None)
+            for row in tables.items.values():
+                other = leases.get(row.key)
+                free = other is None or other.phase in (Phase.READY, Phase.CLAIMING, Phase.HELD)
+                if free and row.lane == number and row.expires_at > self.now_ms:
+                    assert tables.place(row) > item.place, "overtaken by a less urgent item"
+
+    def delivered(self, item: Item) -> None:
+        place = (item.topic.shard_id, item.key)
+        known = self.known[place]
+        assert not known.over, "delivered after its end"
+        assert known.lease_due_at <= self.now_ms, "delivered under another's lease"
+        assert known.due_at <= self.now_ms < known.expires_at, "delivered outside its time"
+        assert not (known.at_most_once and known.deliveries), "at most once, delivered twice"
+        assert item.payload == b"p%d" % item.key
+        assert item.deliveries + 1 not in known.receipts, "a receipt is given twice"
+        known.receipts.add(item.deliveries + 1)
+        known.deliveries += 1
+        known.lease_due_at = item.lease_due_at
+        self.leased[place] = item
+
+    # ---- what the host and its servers do ----
+
+    def begin(self, shard_id: int) -> None:
+        """Start a transaction; much may happen before it ends."""
+        shard = self.shards[shard_id]
+        shard.tick(self.now_ms)
+        if shard.flying is None:
+            shard.take(self.now_ms)
+
+    def end(self, shard_id: int, *, well: bool) -> None:
+        shard, tables = self.shards[shard_id], self.tables[shard_id]
+        if shard.flying is None:
+            return
+        if well:
+            shard.committed(tables.apply(shard.flying), self.now_ms)
+        else:
+            shard.failed("a lock wait")
+
+    def crash(self) -> None:
+        """The host is gone. Its clients do not know what became of their calls."""
+        for shard_id, shard in self.shards.items():
+            if shard.flying is not None and self.chance.random() < 0.5:
+                self.tables[shard_id].apply(shard.flying)
+        for tables in self.tables.values():
+            for key, row in tables.items.items():
+                self.known.setdefault(
+                    (tables.shard_id, key),
+                    Known(self.topic_name(tables, row.topic), row.due_at, row.expires_at, bool(row.at_most_once)),
+                )
+        self.start_host()
+
+    def topic_name(self, tables: Tables, number: int) -> str:
+        return tables.topics[number][1].decode()
+
+    def step(self) -> None:
+        action = self.chance.random()
+        shard_id = self.chance.choice(list(self.shards))
+        if action < 0.15:
+            self.enqueue()
+        elif action < 0.30:
+            self.dequeue()
+        elif action < 0.33:
+            self.end_call()
+        elif action < 0.48:
+            self.settle()
+        elif action < 0.50:
+            self.extend()
+        elif action < 0.51:
+            self.change_row()
+        elif action < 0.68:
+            self.begin(shard_id)
+        elif action < 0.86:
+            self.end(shard_id, well=True)
+        elif action < 0.88:
+            self.end(shard_id, well=False)
+        elif action < 0.883:
+            self.crash()
+        elif action < 0.886:
+            self.drain()
+        else:
+            self.now_ms += self.chance.choice([1, 20, 200, 1_500])
+            self.dispatcher.tick()
+            if self.chance.random() < 0.3:
+                self.dispatcher.sweep()
+            for shard in self.shards.values():
+                shard.forget_idle_topics(self.now_ms)
+
+    def drain(self) -> None:
+        """A graceful end: what was held is there for the next owner at once."""
+        self.dispatcher.end_all()
+        self.dispatcher.drain()
+        for shard_id, shard in self.shards.items():
+            self.end(shard_id, well=True)
+            shard.journal.make_exact()
+            for _ in range(200):
+                transaction = shard.take(self.now_ms)
+                if transaction is None:
+                    break
+                shard.committed(self.tables[shard_id].apply(transaction), self.now_ms)
+            leased = {key for key, item in shard.book.leases.items() if item.phase is Phase.LEASED}
+            entries = {key for _, entries in self.tables[shard_id].claims.values() for key, _ in entries}
+            assert entries == leased | (entries & self.stale_entries(shard_id)), "an item that is free is still claimed"
+        self.start_host()
+
+    def stale_entries(self, shard_id: int) -> set[int]:
+        """Keys of journal entries of a delivery that is over."""
+        tables = self.tables[shard_id]
+        return {
+            key
+            for _, entries in tables.claims.values()
+            for key, delivery in entries
+            if key not in tables.items or tables.items[key].deliveries + 1 != delivery
+        }
+
+    def work_off(self) -> None:
+        """Consume until nothing but dead letters is left."""
+        for _ in range(600):
+            if not any(row.lane >= 0 for tables in self.tables.values() for row in tables.items.values()):
+                break
+            self.dequeue()
+            for place in list(self.leased):
+                item, shard = self.leased.pop(place), self.shards[place[0]]
+                if shard.book.leases.get(item.key) is item and item.phase is Phase.LEASED:
+                    self.known[place].lease_due_at = 0
+                    shard.settlements.end_lease(item)
+                    shard.settlements.settle([item], None, Ticket(lambda _, k=self.known[place]: _over(k)), [0])
+            for shard_id in self.shards:
+                self.end(shard_id, well=True)
+                self.begin(shard_id)
+            self.now_ms += 100
+            self.dispatcher.tick()
+            self.dispatcher.sweep()
+            self.check()
+        self.drain()
+        for tables in self.tables.values():
+            assert all(row.lane < 0 for row in tables.items.values()), "not everything was delivered"
+            assert not tables.claims
+            assert tables.delay_checkpoint <= self.now_ms
+
+    # ---- what must hold after every step ----
+
+    def check(self) -> None:
+        for shard_id, shard in self.shards.items():
+            if shard.flying is None:
+                check_state(shard, self.tables[shard_id])
+        untold = {topic.name for shard in self.shards.values() for topic in shard.book.touched}
+        check_dispatcher(self.dispatcher, untold)
+        for (shard_id, key), known in self.known.items():
+            if key not in self.tables[shard_id].items:
+                gone = known.over or known.at_most_once or known.expires_at <= self.now_ms
+                assert gone or known.ending or known.deliveries, "an item is lost"
+
+
+def _over(known: Known) -> None:
+    known.over = True
+
+
+def check_state(shard: ShardState, tables: Tables) -> None:
+    """The state says what the tables say; only called while no transaction is under way."""
+    book = shard.book
+    by_lane: dict[int, list[int]] = {}
+    for row in tables.items.values():
+        by_lane.setdefault(row.lane, []).append(tables.place(row))
+    arriving = {item.key for batch in shard.inserts.batches() for item in batch.items}
+    for topic in book.topics.values():
+        places = by_lane.get(topic.number, [])
+        assert topic.rows == len(places)
+        assert topic.dead == len(by_lane.get(-topic.number, []))
+        taken = [place for place in places if order.key_of(place) in book.leases]
+        assert topic.leased == sum(
+            item.topic is topic and item.phase in (Phase.LEASED, Phase.SETTLING) for item in book.leases.values()
+        )
+        free = sorted(place for place in places if place <= topic.window.edge and place not in taken)
+        assert list(topic.window.places) == free, "the window is not what is ready before its edge"
+        claiming = [item.place for item in shard.claims._waiting if item.topic is topic]
+        assert topic.claim_head == order.LAST or topic.claim_head in claiming
+    timers = sorted(place for place in by_lane.get(TIMER_LANE, []) if place <= shard.timers._window.edge)
+    assert list(shard.timers._window.places) == [
+        place for place in timers if order.key_of(place) not in shard.timers.changing
+    ]
+    assert all(order.due_at_of(place) >= tables.delay_checkpoint for place in by_lane.get(TIMER_LANE, []))
+    assert not arriving & set(book.leases)
+    for key, item in book.leases.items():
+        assert key in tables.items
+        if item.phase in (Phase.HELD, Phase.LEASED):
+            assert item.claim is not None
+            due_at, entries = tables.claims[item.claim.id]
+            assert (key, tables.items[key].deliveries + 1) in entries
+            assert item.phase is Phase.HELD or due_at >= item.lease_due_at
+    assert set(shard.journal._open) == {item.claim.id for item in book.leases.values() if item.claim is not None}
+    assert set(tables.claims) >= set(shard.journal._open)
+    assert all(claim_id >= tables.claim_checkpoint for claim_id in shard.journal._open)
+
+
+def check_dispatcher(dispatcher: Dispatcher, untold: set[str]) -> None:
+    calls = {call for queue in dispatcher._queues.values() for call in queue.calls}
+    assert dispatcher.waiting_count == len(calls)
+    held_bytes = 0
+    for queue in dispatcher._queues.values():
+        assert queue.waiting_count == sum(call.wants[queue] for call in queue.calls)
+        held_bytes += sum(len(item.payload or b"") + len(item.metadata) for item in queue.buffer.items)
+        assert queue.claims_count == sum(part.claiming_count for part in queue.parts.values())
+        first = queue.first_unclaimed()
+        for call in queue.calls:
+            assert not call.done
+        held = [item for item in queue.buffer.items if item.phase is Phase.HELD]
+        if queue.calls and held and not queue.claims_count and queue.name not in untold:
+            assert min(item.place for item in held) > first, "an item that may be handed out is not"
+    assert dispatcher.held_bytes == held_bytes
+
+
+@pytest.fixture
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds so low that every edge is met often."""
+    for name, value in (
+        ("WINDOW_ITEMS_MAX", 8), ("WINDOW_ITEMS_MIN", 8), ("TRANSACTION_INSERTS_MAX", 10),
+        ("TRANSACTION_CLAIMS_MAX", 6), ("TRANSACTION_CHANGES_MAX", 5), ("SWEEP_CHUNK_ITEMS", 3),
+        ("TRANSACTION_FETCH_BYTES_MAX", 3_000), ("OPEN_LEASES_MAX", 30), ("PREFETCH_BYTES_MAX", 60),
+        ("RESIDENT_BYTES_MAX", 3_000), ("CLAIM_REWRITE_ITEMS_MIN", 2), ("CLAIM_SPARSE_RATIO", 2),
+        ("CLAIM_REWRITE_EVERY_MS", 500), ("TOPIC_IDLE_MS", 700), ("DEQUEUE_ITEMS_MAX", 5),
+        ("TRANSACTION_REFILLS_MAX", 2), ("WARM_UPS_PER_TICK", 1), ("TIMER_ENTRIES_SPARE", 4),
+    ):  # fmt: skip
+        monkeypatch.setattr(limits, name, value)
+
+
+@pytest.mark.usefixtures("small_limits")
+@pytest.mark.parametrize("seed", range(60))
+def test_every_promise_holds_after_every_step(seed: int) -> None:
+    world = World(seed, shard_count=1 + seed % 3)
+    for _ in range(400):
+        world.step()
+        world.check()
+    world.work_off()
