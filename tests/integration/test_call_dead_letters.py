@@ -178,9 +178,13 @@ async def test_dead_letters_outlive_their_ttl_and_a_restart(meta_url, shard_urls
         assert (await host.stats("jobs"))["t"].dead == 1
 
 
-async def test_an_at_most_once_item_may_become_a_dead_letter(host):
+async def test_an_at_most_once_item_may_become_a_dead_letter_but_is_never_redriven(host):
     await host.client.enqueue("jobs", "t", b"x", delivery=DeliveryPolicy.AT_MOST_ONCE)
     (item,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
     assert await host.client.nack("jobs", [item.receipt], dead_letter=True) == {}
     stored = await host.admin.get_item("jobs", item.id)
     assert (stored.state, stored.delivery) == (ItemState.DEAD, DeliveryPolicy.AT_MOST_ONCE)
+    result = await host.admin.redrive_dead_letters("jobs", "t", [item.id])
+    assert (result.count, kinds(result.errors)) == (0, {0: InvalidArgumentError})
+    assert await host.client.dequeue("jobs", "t", wait_ms=300) == []
+    assert (await host.admin.purge_dead_letters("jobs", "t")).count == 1
