@@ -216,6 +216,8 @@ class _Checker:
         settled: dict[int, End] = {}
         for end in life.ends:
             if end.outcome is not Outcome.OK:
+                lost = end.outcome is Outcome.FAIL and any(d.number > end.number > 0 for d in life.deliveries)
+                self._report.counts["stale receipts refused"] += lost
                 continue
             if end.number == 0:
                 if end.call.verb is Verb.ACK:

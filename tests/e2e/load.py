@@ -17,7 +17,7 @@ from foqs.client.sync import Client
 from foqs.core.calls import ItemState
 from foqs.core.ids import item_id
 from foqs.storage.session import connect
-from foqs.testing.history import Call, History, Outcome, Put, Taken, now_ns, uid_of
+from foqs.testing.history import Call, History, Outcome, Put, Verb, now_ns, uid_of
 from foqs.testing.lives import Stored
 from foqs.testing.recorder import RecordedClient
 
@@ -49,6 +49,8 @@ class Load:
         self._lock = threading.Condition()
         self._ok: Counter[str] = Counter()
         self._failures: list[BaseException] = []
+        self._held: dict[str, list[tuple[float, Verb, list[str]]]] = {}
+        """By consumer: what it will do at which time with items that it took before."""
         self._threads = [
             self._thread(f"{name}-{kind}-{number}", work)
             for kind, count, work in (("producer", _PRODUCERS, self._produce), ("consumer", _CONSUMERS, self._consume))
@@ -129,20 +131,37 @@ class Load:
         self._done("enqueued", client.enqueue([_new(client.name, rng) for _ in range(count)]))
 
     def _consume(self, client: RecordedClient, rng: random.Random) -> None:
+        """Mostly ack; else nack, hold on to the item with an extended lease, or come back when the lease is over."""
+        held = self._held.setdefault(client.name, [])
+        while held and held[0][0] < time.monotonic():
+            _, verb, receipts = held.pop(0)
+            self._end(client, verb, receipts, rng)
         call = client.dequeue(
             TOPICS, _TOPIC_ITEMS, lease_ms=LEASE_MS + rng.randrange(200), wait_ms=rng.choice([0, 200])
         )
         self._done("answered", call)
-        kinds: dict[str, list[Taken]] = {"ack": [], "nack": [], "extend": [], "keep": []}
+        kinds: dict[str, list[str]] = {"ack": [], "nack": [], "extend": [], "late": [], "never": []}
         for taken in call.taken:
-            kind = "ack" if self._draining.is_set() else rng.choices(list(kinds), [84, 8, 4, 4])[0]
-            kinds[kind].append(taken)
+            kind = "ack" if self._draining.is_set() else rng.choices(list(kinds), [82, 8, 4, 4, 2])[0]
+            kinds[kind].append(taken.receipt)
         if kinds["extend"]:
-            self._done("extended", client.extend([taken.receipt for taken in kinds["extend"]], LEASE_MS * 3 // 2))
-        if kinds["nack"]:
-            self._done("nacked", client.nack([_nack(taken, rng) for taken in kinds["nack"]]))
-        if acked := kinds["ack"] + kinds["extend"]:
-            self._done("settled", client.ack([taken.receipt for taken in acked]))
+            self._done("extended", client.extend(kinds["extend"], 3 * LEASE_MS))
+            held.append((time.monotonic() + 1.5 * LEASE_MS / 1000, Verb.ACK, kinds["extend"]))
+        if kinds["late"]:
+            verb = rng.choice([Verb.ACK, Verb.NACK, Verb.EXTEND])
+            held.append((time.monotonic() + 1.5 * LEASE_MS / 1000, verb, kinds["late"]))
+        self._end(client, Verb.NACK, kinds["nack"], rng)
+        self._end(client, Verb.ACK, kinds["ack"], rng)
+
+    def _end(self, client: RecordedClient, verb: Verb, receipts: list[str], rng: random.Random) -> None:
+        if not receipts:
+            return
+        if verb is Verb.ACK:
+            self._done("settled", client.ack(receipts))
+        elif verb is Verb.NACK:
+            self._done("nacked", client.nack([_nack(receipt, rng) for receipt in receipts]))
+        else:
+            self._done("extended", client.extend(receipts, LEASE_MS))
 
 
 def _new(producer: str, rng: random.Random) -> Put:
@@ -161,10 +180,10 @@ def _new(producer: str, rng: random.Random) -> Put:
     )
 
 
-def _nack(taken: Taken, rng: random.Random) -> Nack:
+def _nack(receipt: str, rng: random.Random) -> Nack:
     kind = rng.choices(["delay", "release", "now", "dead"], [4, 3, 2, 1])[0]
     return Nack(
-        taken.receipt,
+        receipt,
         delay_ms=rng.randrange(1, 1_000) if kind == "delay" else 0,
         metadata=rng.randbytes(4) if rng.random() < 0.5 else None,
         release=kind == "release",

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from foqs.config import HostConfig
+from foqs.storage.local_server import BINARY_VARIABLE
+from tests.support.databases import server_binary
 
 FOQS = Path(sys.executable).with_name("foqs")
 PATIENCE_S = 30.0
@@ -105,6 +107,15 @@ class HostProgram(Program):
             raise
 
 
+def foqs(*arguments: str) -> str:
+    """What a foqs command prints; it must succeed."""
+    done = subprocess.run(
+        [FOQS, *arguments], env=_environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 0, f"foqs {' '.join(arguments)}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
 def free_port() -> int:
     """A port that nobody listens on now, for a host that must come back under the same address."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -113,7 +124,7 @@ def free_port() -> int:
 
 
 def _environment() -> dict[str, str]:
-    """That of the tests, without configuration that the programs would take for theirs."""
+    """That of the tests, without configuration that the programs would take for theirs, but with the tests' server."""
     configured = {f"FOQS_{key.upper()}" for key in HostConfig.model_fields} | {"FOQS_CONFIG"}
     variables = {key: value for key, value in os.environ.items() if key not in configured}
-    return variables | {"PYTHONUNBUFFERED": "1"}
+    return variables | {"PYTHONUNBUFFERED": "1", BINARY_VARIABLE: str(server_binary().path)}

@@ -37,6 +37,7 @@ def verdict(history: History, stored: list[Stored], faults: list[Window]) -> Rep
     assert unknown < len(history.calls) / 5, f"too much is unknown: {report}"
     assert report.counts["items"] > 2 * ITEMS_BETWEEN_KILLS, str(report)
     assert report.counts["redeliveries"] > 50, str(report)
+    assert report.counts["stale receipts refused"] > 20, str(report)
     return report
 
 

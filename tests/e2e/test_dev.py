@@ -1,0 +1,126 @@
+"""`foqs dev` as a newcomer meets it: start it, use it by hand, stop it, start it again."""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import signal
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from foqs.client.items import Item
+from foqs.client.sync import Client
+from tests.e2e.processes import FOQS, PATIENCE_S, Program, foqs, free_port
+
+pytestmark = [pytest.mark.database, pytest.mark.slow]
+
+
+class StartDev(Protocol):
+    def __call__(self, metrics_port: int = 0) -> tuple[Program, str]: ...
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("dev") / "data"
+
+
+@pytest.fixture
+def start_dev(data_dir: Path) -> Iterator[StartDev]:
+    """Start `foqs dev` and return it with its address; one after the other, on the same data."""
+    with ExitStack() as programs:
+
+        def start(metrics_port: int = 0) -> tuple[Program, str]:
+            ports = ["--port", "0", "--metrics-port", str(metrics_port)]
+            program = Program(str(FOQS), "dev", "--data-dir", str(data_dir), *ports, name="dev")
+            programs.callback(program.close)
+            said = re.search(r"ready on (127\.0\.0\.1:\d+)", program.wait_for_line("foqs is ready"))
+            assert said is not None, program.output
+            return program, said[1]
+
+        yield start
+
+
+def assert_nothing_runs(data_dir: Path) -> None:
+    """The MySQL server inherits the lock on its directory: it is free only when the server is gone."""
+    with (data_dir / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def wait_until_a_dequeue_waits(metrics_port: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=PATIENCE_S) as metrics:
+            if b"foqs_dequeues_waiting 1.0" in metrics.read():
+                return
+        assert time.monotonic() < deadline, "no dequeue waits"
+
+
+def test_dev_serves_until_sigterm_and_its_items_survive(start_dev: StartDev, data_dir: Path) -> None:
+    program, address = start_dev()
+    line = program.wait_for_line("foqs is ready")
+    assert "namespace default, 4 shards" in line
+    assert str(data_dir) in line
+    for number in range(3):
+        foqs("enqueue", "default", "letters", f"letter {number}", "--priority", str(number), "--address", address)
+    with Client(address) as client:
+        (first,) = client.dequeue("default", "letters", wait_ms=5_000)
+        client.ack("default", first)
+        (second,) = client.dequeue("default", "letters", lease_ms=3_600_000)
+    assert (first.payload, second.payload) == (b"letter 0", b"letter 1")
+    program.signal(signal.SIGTERM)
+    assert program.wait() == 0, program.output
+    assert_nothing_runs(data_dir)
+
+    program, address = start_dev()
+    with Client(address) as client:
+        (third,) = client.dequeue("default", "letters", 10, wait_ms=5_000)
+        assert third.payload == b"letter 2", "the second one is under lease still"
+        assert client.ack("default", [second, third]) == {}
+        assert list(client.topics("default", "letters")) == []
+
+
+def test_ctrl_c_answers_who_waits_and_stops_everything(start_dev: StartDev, data_dir: Path) -> None:
+    metrics_port = free_port()
+    program, address = start_dev(metrics_port)
+    answers: list[list[Item]] = []
+    with Client(address) as client:
+        client.enqueue("default", "mail", b"one")
+        (item,) = client.dequeue("default", "mail", wait_ms=5_000)
+        waiting = threading.Thread(
+            target=lambda: answers.append(client.dequeue("default", "mail", wait_ms=25_000)), name="waiting"
+        )
+        waiting.start()
+        wait_until_a_dequeue_waits(metrics_port)
+        program.signal(signal.SIGINT)
+        waiting.join(PATIENCE_S)
+    assert answers == [[]], "who waits is told that there is nothing"
+    assert program.wait() == 0, program.output
+    assert "draining" in program.output
+    assert_nothing_runs(data_dir)
+    program, address = start_dev()
+    with Client(address) as client:
+        client.ack("default", item)
+
+
+def test_after_kill_9_of_dev_its_server_ends_too_and_the_next_start_has_the_items(
+    start_dev: StartDev, data_dir: Path
+) -> None:
+    program, address = start_dev()
+    item_id = foqs("enqueue", "default", "after", "the crash", "--address", address).strip()
+    program.kill()
+    with (data_dir / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # Returns when the server is gone.
+    program, address = start_dev()
+    with Client(address) as client:
+        (item,) = client.dequeue("default", "after", wait_ms=5_000)
+        assert (item.id, item.payload, item.attempt) == (item_id, b"the crash", 1)
+        client.ack("default", item)
+    program.signal(signal.SIGTERM)
+    assert program.wait() == 0, program.output
