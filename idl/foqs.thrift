@@ -243,7 +243,7 @@ struct StoredItem {
 struct PeekItemsRequest { 1: required string namespace_name, 2: required string topic, 3: i32 limit = 100, 4: string page_token = "" }
 struct GetItemRequest   { 1: required string namespace_name, 2: required string id }
 struct StoredItemsResponse { 1: list<StoredItem> items, 2: string next_page_token }
-/** Cancels items in whatever state they are; a holder's later ack gets NOT_FOUND. */
+/** Cancels items in whatever state they are; a holder's later ack gets STALE_LEASE. */
 struct DeleteItemsRequest { 1: required string namespace_name, 2: required list<string> ids }
 
 struct ListDeadLettersRequest  { 1: required string namespace_name, 2: required string topic, 3: i32 limit = 100, 4: string page_token = "" }

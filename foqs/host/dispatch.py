@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from itertools import chain
 
 from foqs.core import limits
-from foqs.core.item import Item, Phase
+from foqs.core.item import Item
 from foqs.core.topic import ShardTopic
 from foqs.host.topic_queue import DequeueCall, TopicQueue
 from foqs.shard.state import ShardState
@@ -85,6 +85,10 @@ class Dispatcher:
             if self._draining:
                 for item in queue.buffer.remove(lambda item: True):
                     self._give_back(item)
+
+    def withdrawn(self, item: Item) -> None:
+        self._queue_of(item.topic).buffer.discard(item)
+        self.held_bytes -= _size_bytes(item)
 
     def touched(self, topic: ShardTopic) -> None:
         self.serve(self._queue_of(topic))
@@ -258,8 +262,6 @@ class Dispatcher:
             item = queue.buffer.pop()
             size_bytes = _size_bytes(item)
             self.held_bytes -= size_bytes
-            if item.phase is not Phase.HELD:
-                continue  # Deleted while it was held.
             shard_id = item.topic.shard_id
             if shard_id not in clocks:
                 shard = self._shard_of(shard_id)
@@ -320,7 +322,7 @@ class Dispatcher:
     def _give_back(self, item: Item) -> None:
         self.held_bytes -= _size_bytes(item)
         shard = self._shard_of(item.topic.shard_id)
-        if shard is not None and item.phase is Phase.HELD:
+        if shard is not None:
             shard.settlements.give_back(item)
 
 

@@ -80,12 +80,14 @@ class Enqueues:
         ):
             self._left_count -= count
             return best
-        best = None
-        for _, shard in self._shards.owned():
-            if shard.shard_id in avoided or self._dispatcher.is_sick(shard.shard_id):
-                continue
-            if best is None or shard.inserts.buffered_count < best.inserts.buffered_count:
-                best = shard
+        healthy = [
+            shard
+            for _, shard in self._shards.owned()
+            if shard.shard_id not in avoided and not self._dispatcher.is_sick(shard.shard_id)
+        ]
+        last_id = best.shard_id if best is not None else -1
+        # Among equals the next one after the last, so that each has its turn.
+        best = min(healthy, key=lambda s: (s.inserts.buffered_count, s.shard_id <= last_id, s.shard_id), default=None)
         if best is None:
             raise OverloadedError(
                 "no shard of this host takes items now: nothing was enqueued",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from foqs.core import ids, limits
 from foqs.core.calls import Nack, PositionErrors
-from foqs.core.errors import FoqsError, InvalidArgumentError, NotFoundError, StaleLeaseError
+from foqs.core.errors import FoqsError, InvalidArgumentError, StaleLeaseError
 from foqs.core.item import Item
 from foqs.core.namespace import Namespace
 from foqs.host import arguments
@@ -138,5 +138,6 @@ class Leases:
 def _lease_of(namespace: Namespace, shard: ShardState, key: int, delivery: int) -> Item:
     item = shard.settlements.lease_of(key, delivery)
     if item.topic.namespace != namespace.number:
-        raise NotFoundError(f"there is no such item in namespace {namespace.name!r}")
+        # The same answer as for a lease that never was: nobody learns what others hold.
+        raise shard.settlements.stale_lease()
     return item

@@ -41,6 +41,10 @@ class PrefetchBuffer:
         """Take the most urgent one."""
         return self._items.pop(self._places.pop())
 
+    def discard(self, item: Item) -> None:
+        del self._items[item.place]
+        self._places.remove(item.place)
+
     def count_up_to(self, place: int, bound: int) -> int:
         """How many stand at or before `place`, up to `bound`."""
         places = self._places

@@ -42,7 +42,7 @@ class Claims:
     @property
     def room(self) -> int:
         """How many more items may be claimed."""
-        return limits.OPEN_LEASES_MAX - len(self._book.leases)
+        return max(0, limits.OPEN_LEASES_MAX - len(self._book.leases))
 
     def claim(self, topic: ShardTopic, places: list[int]) -> None:
         """Lease items that were just taken from the head of the topic's window."""
@@ -77,6 +77,12 @@ class Claims:
             self._flying_fresh.add(item.key)
         self._book.listener.claims_started(topic, count, items[count - 1].place)
 
+    def withdraw(self, item: Item) -> None:
+        """Do not claim the item after all, unless its claim is under way already."""
+        if item in self._waiting:
+            self._waiting.remove(item)
+            self._tell([item], {})
+
     def extend(self, item: Item, lease_ms: int, ticket: Ticket, position: int) -> None:
         ticket.open_count += 1
         self._extensions.append(Extension(item, lease_ms, ticket, position))
@@ -85,19 +91,13 @@ class Claims:
 
     def take(self, transaction: Transaction, now_ms: int) -> None:
         by_lease: dict[int, list[Item]] = {}
-        dropped: list[Item] = []
         bytes_left = limits.TRANSACTION_FETCH_BYTES_MAX
         while self._waiting and len(self._flying) < limits.TRANSACTION_CLAIMS_MAX and bytes_left > 0:
             item = self._waiting.popleft()
-            if item.phase is not Phase.CLAIMING:  # Deleted before its turn.
-                dropped.append(item)
-                continue
             self._flying.append(item)
             if item.payload is None:
                 transaction.fetches.append(item)
                 bytes_left -= self._book.listener.item_bytes_max(item.topic.namespace)
-        if dropped:
-            self._tell(dropped, {})
         for item in self._flying:
             lease_ms = max(item.topic.lease_ms, item.lease_ms)
             if lease_ms in by_lease:

@@ -23,6 +23,9 @@ class ShardListener(Protocol):
     def claims_ended(self, topic: ShardTopic, count: int, items: list[Item]) -> None:
         """`count` claims ended; `items` of them are claimed and may be handed out."""
 
+    def withdrawn(self, item: Item) -> None:
+        """The item is held, and not to be handed out any more."""
+
     def touched(self, topic: ShardTopic) -> None:
         """The topic's ready or held items are others than before."""
 

@@ -11,6 +11,7 @@ from foqs.core.errors import FoqsError, InvalidArgumentError, NotFoundError
 from foqs.core.item import Phase
 from foqs.core.topic import ShardTopic
 from foqs.shard.book import Book
+from foqs.shard.claims import Claims
 from foqs.shard.parts import Ticket
 from foqs.shard.settlements import Settlements
 from foqs.shard.timers import Timers
@@ -46,8 +47,9 @@ class RowChange:
 
 
 class Rows:
-    def __init__(self, book: Book, settlements: Settlements, timers: Timers) -> None:
+    def __init__(self, book: Book, settlements: Settlements, claims: Claims, timers: Timers) -> None:
         self._book = book
+        self._claims = claims
         self._settlements = settlements
         self._timers = timers
         self._look_ups: deque[LookUp] = deque()
@@ -81,6 +83,10 @@ class Rows:
             return
         if item is None:
             item = self._book.take_ready(row)
+        if item.phase is Phase.HELD:
+            self._book.listener.withdrawn(item)
+        elif item.phase is Phase.CLAIMING:
+            self._claims.withdraw(item)
         if item.phase is not Phase.LEASED:
             item.topic.leased += 1
         self._settlements.end_lease(item)

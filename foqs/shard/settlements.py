@@ -47,8 +47,11 @@ class Settlements:
         """The item under this lease; `delivery` 0 asks for any. Raises StaleLeaseError when the lease has ended."""
         item = self._book.leases.get(key)
         if item is None or item.phase is not Phase.LEASED or delivery not in (0, item.deliveries + 1):
-            raise StaleLeaseError("the lease of this receipt has ended: the item was settled or given to another")
+            raise self.stale_lease()
         return item
+
+    def stale_lease(self) -> StaleLeaseError:
+        return StaleLeaseError("the lease of this receipt has ended: the item was settled or given to another")
 
     def hand_out(self, item: Item, lease_due_at: int) -> None:
         item.phase = Phase.LEASED

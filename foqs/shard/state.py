@@ -36,7 +36,7 @@ class ShardState:
         self.settlements = Settlements(self.book, self.journal, self.timers)
         self.claims = Claims(self.book, self.journal, self.settlements)
         self.inserts = Inserts(self.book, self.claims, self.timers)
-        self.rows = Rows(self.book, self.settlements, self.timers)
+        self.rows = Rows(self.book, self.settlements, self.claims, self.timers)
         self._parts: list[Part] = [
             self.refills,
             self.timers,

@@ -156,7 +156,7 @@ class World:
             return
 
         def on_done(ticket: Ticket) -> None:
-            if not ticket.errors:
+            if not ticket.errors and place in self.leased:
                 known.lease_due_at = item.lease_due_at
 
         shard.claims.extend(item, 4_000, Ticket(on_done), 0)
