@@ -1,0 +1,69 @@
+"""The shards that the contract of a shard store is tested on: one factory each.
+
+Another implementation joins by a fixture that returns its own `ContractShard` and a line in FACTORIES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from foqs.shard.runner import Store
+from foqs.storage.local_server import LocalServer
+from foqs.storage.session import connect
+from foqs.storage.shard_store import ShardAccess, ShardStore
+from tests.contract.owner import ContractShard
+
+FACTORIES = [pytest.param("mysql_shard", marks=pytest.mark.database, id="mysql")]
+
+
+class MysqlShard:
+    SHARD_ID = 3
+    LOCK_NAME = "contract.shard.3"
+
+    def __init__(self, server: LocalServer, url: str) -> None:
+        self.dead_owners: set[str] = set()
+        self.epochs: list[int] = []
+        self._server = server
+        self._url = url
+        self._stores: list[ShardStore] = []
+
+    def store(self, owner: str) -> ShardStore:
+        access = ShardAccess(shard_id=self.SHARD_ID, url=self._url, lock_name=self.LOCK_NAME, owner=owner)
+        store = ShardStore(access, self._take_epoch, self.dead_owners.__contains__)
+        self._stores.append(store)
+        return store
+
+    def cut(self, store: Store) -> None:
+        with closing(self._server.connect()) as session, session.cursor() as cursor:
+            cursor.execute("SELECT IS_USED_LOCK(%s)", (self.LOCK_NAME,))
+            (holder,) = cursor.fetchone()
+            cursor.execute(f"KILL {int(holder)}")
+
+    def set_epoch(self, epoch: int) -> None:
+        with closing(connect(self._url)) as session, session.cursor() as cursor:
+            cursor.execute("UPDATE writer SET epoch = %s", (epoch,))
+            session.commit()
+
+    def close(self) -> None:
+        for store in self._stores:
+            store.close()
+
+    def _take_epoch(self, at_least: int) -> int:
+        self.epochs.append(max([at_least, *self.epochs]) + 1)
+        return self.epochs[-1]
+
+
+@pytest.fixture
+def mysql_shard(mysql_server: LocalServer, shard_urls: dict[int, str]) -> Iterator[MysqlShard]:
+    shard = MysqlShard(mysql_server, shard_urls[MysqlShard.SHARD_ID])
+    yield shard
+    shard.close()
+
+
+@pytest.fixture(params=FACTORIES)
+def shard(request: pytest.FixtureRequest) -> ContractShard:
+    contract_shard: ContractShard = request.getfixturevalue(request.param)
+    return contract_shard

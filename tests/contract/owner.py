@@ -1,0 +1,78 @@
+"""What contract tests need beside a store: a shard with its surroundings, and an owner that counts transactions."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from foqs.core import order
+from foqs.core.item import Item
+from foqs.core.topic import ShardTopic
+from foqs.core.window import WindowBudget
+from foqs.shard.runner import Store
+from foqs.storage.transaction import ItemRow, ShardImage, Transaction, TransactionResult
+
+SHARD_ID = 3
+LIFE_MS = 1_000_000
+
+
+class ContractShard(Protocol):
+    """One shard, the hosts that want it, and what can happen to them."""
+
+    dead_owners: set[str]
+    """Hosts that the meta database calls dead."""
+    epochs: list[int]
+    """Every epoch that was given out."""
+
+    def store(self, owner: str) -> Store:
+        """A store of another host process; closed at the end of the test."""
+
+    def cut(self, store: Store) -> None:
+        """End the session that holds the shard, as a broken network or a KILL does."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Write another owner's epoch into the shard, past the present owner."""
+
+
+class Owner:
+    """Opened at once. `run` takes the parts of a transaction by name."""
+
+    def __init__(self, shard: ContractShard, name: str = "host") -> None:
+        self.store: Store = shard.store(name)
+        self.image: ShardImage = self.store.open()
+        self.number = self.image.transaction_number
+
+    def run(self, **parts: Any) -> TransactionResult:
+        result = self.store.run(Transaction(self.number + 1, **parts))
+        self.number += 1
+        return result
+
+    def look_up(self, *keys: int) -> dict[int, ItemRow]:
+        return self.run(look_ups=list(keys)).looked_up
+
+
+def new_topic(number: int, name: str = "t", namespace: int = 1) -> ShardTopic:
+    return ShardTopic(SHARD_ID, number, namespace, name, WindowBudget(), stored=False)
+
+
+def new_item(
+    key: int,
+    *,
+    topic: ShardTopic | None = None,
+    priority: int = 0,
+    due_at: int = 1_000,
+    enqueued_at: int | None = None,
+    payload: bytes = b"p",
+    metadata: bytes = b"",
+) -> Item:
+    """An item that is ready at once, unless `enqueued_at` is before `due_at`."""
+    item = Item(key, topic or new_topic(1), priority, due_at, order.place(priority, due_at, key, SHARD_ID))
+    item.enqueued_at = due_at if enqueued_at is None else enqueued_at
+    item.expires_at = due_at + LIFE_MS
+    item.payload = payload
+    item.metadata = metadata
+    return item
+
+
+def place_of(row: tuple[int, int, int, int, int]) -> int:
+    """The edge after a row of a refill."""
+    return order.place(row[0], row[1], row[2], SHARD_ID)

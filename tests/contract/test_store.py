@@ -1,0 +1,396 @@
+"""What every store of a shard must hold: rows, lanes, claims and counts, as transactions leave them."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from foqs.core import limits, order
+from foqs.storage.transaction import (
+    TIMER_LANE,
+    ClaimEntries,
+    ItemRow,
+    Refill,
+    Rewrite,
+    TransactionFailedError,
+)
+from tests.contract.owner import LIFE_MS, Owner, new_item, new_topic, place_of
+
+HOSTILE = [
+    b"",
+    b"'",
+    b'"',
+    b"\\",
+    b"\\'",
+    b"\x00",
+    b"\xff\xfe",
+    b"%s %d %(x)s %%",
+    b"'); DROP TABLE item; --",
+    b"\r\n\t\x1a;#",
+    "é 😀 e\u0301".encode(),
+    bytes(range(256)) * 4,
+]
+HOSTILE_TOPICS = ["'", '"', "\\", "a%sb", "_", "; --", "é 😀", "e\u0301", " a ", "a ", "A", "a", "x" * 255, "é" * 127]
+
+
+def keys_of(rows: list[tuple[int, int, int, int, int]]) -> list[int]:
+    return [row[2] for row in rows]
+
+
+# ---- what goes in comes out ----
+
+
+def test_a_new_shard_is_empty(shard):
+    image = Owner(shard).image
+    assert (image.transaction_number, image.topics, image.claims, image.claimed_rows) == (0, [], [], {})
+    counts = image.count()
+    assert (counts.lanes, counts.delayed) == ([], [])
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_payload_and_metadata_come_back_byte_for_byte(shard, reopened):
+    owner = Owner(shard)
+    items = [new_item(n + 1, payload=data, metadata=data[:512]) for n, data in enumerate(HOSTILE)]
+    owner.run(inserts=items)
+    if reopened:
+        owner.store.close()
+        owner = Owner(shard)
+    rows = owner.look_up(*range(1, len(HOSTILE) + 1))
+    assert [(rows[n + 1].payload, rows[n + 1].metadata) for n in range(len(HOSTILE))] == [
+        (data, data[:512]) for data in HOSTILE
+    ]
+
+
+def test_the_largest_items_come_back_byte_for_byte(shard):
+    owner = Owner(shard)
+    payload = bytes(range(256)) * (limits.PAYLOAD_BYTES_MAX // 256)
+    metadata = bytes(reversed(range(256))) * (limits.METADATA_BYTES_MAX // 256 - 1)
+    owner.run(inserts=[new_item(n, payload=payload, metadata=metadata) for n in range(1, 9)])
+    for key, row in owner.look_up(*range(1, 9)).items():
+        assert (row.key, row.payload, row.metadata) == (key, payload, metadata)
+
+
+def test_topics_come_back_letter_by_letter_after_a_take_over(shard):
+    owner = Owner(shard)
+    topics = [new_topic(n + 1, name, namespace=n % 3) for n, name in enumerate(HOSTILE_TOPICS)]
+    owner.run(topics_new=topics, inserts=[new_item(topic.number, topic=topic) for topic in topics])
+    owner.store.close()
+    image = Owner(shard).image
+    assert sorted(image.topics) == [(n + 1, n % 3, name.encode()) for n, name in enumerate(HOSTILE_TOPICS)]
+
+
+def test_every_field_of_a_row_comes_back_at_its_bounds(shard):
+    owner = Owner(shard)
+    low = new_item(1, topic=new_topic(1), priority=-(1 << 31), due_at=0)
+    high = new_item((1 << 64) - 1, topic=new_topic((1 << 31) - 1), priority=(1 << 31) - 1, due_at=(1 << 48) - 1)
+    high.lease_ms = limits.LEASE_MS_MAX
+    high.at_most_once = True
+    owner.run(inserts=[low, high])
+    rows = owner.look_up(low.key, high.key)
+    assert rows[low.key] == ItemRow(1, 1, -(1 << 31), 0, 1, -(1 << 31), 0, LIFE_MS, 0, 0, 0, 0, None, b"", b"p")
+    top = (1 << 31) - 1
+    due = (1 << 48) - 1
+    assert rows[high.key] == ItemRow(
+        (1 << 64) - 1, top, top, due, top, top, due, due + LIFE_MS, limits.LEASE_MS_MAX, 1, 0, 0, None, b"", b"p"
+    )
+
+
+def test_a_delayed_item_stands_in_the_timer_lane(shard):
+    owner = Owner(shard)
+    owner.run(inserts=[new_item(1, topic=new_topic(7), priority=-4, due_at=2_000, enqueued_at=1_999)])
+    row = owner.look_up(1)[1]
+    assert (row.lane, row.urgency, row.due_at, row.topic, row.priority) == (TIMER_LANE, 0, 2_000, 7, -4)
+
+
+def test_a_transaction_of_many_packets_is_whole(shard):
+    owner = Owner(shard)
+    count = limits.TRANSACTION_INSERTS_MAX
+    owner.run(inserts=[new_item(n, payload=b"x" * 5_000) for n in range(1, count + 1)])
+    owner.run(deletes=list(range(1, count + 1, 2)), wakes=[count])
+    found = owner.run(refills=[Refill(1, order.FIRST, count)]).refilled[0]
+    assert keys_of(found) == list(range(2, count + 1, 2))
+
+
+# ---- lanes ----
+
+
+def filled_lane(shard) -> tuple[Owner, list[int]]:
+    """Rows of lane 1 in an order that is not the order of their keys; and their keys in the lane's order."""
+    owner = Owner(shard)
+    places = [(n * 7 % 5 - 2, 1_000 + n * 3 % 4) for n in range(60)]
+    items = [new_item(n + 1, priority=urgency, due_at=due_at) for n, (urgency, due_at) in enumerate(places)]
+    others = [new_item(1_000 + n, topic=new_topic(2), due_at=1_001) for n in range(5)]
+    timers = [new_item(2_000 + n, due_at=1_001, enqueued_at=0) for n in range(5)]
+    owner.run(inserts=[*items, *others, *timers])
+    return owner, [item.key for item in sorted(items, key=lambda item: item.place)]
+
+
+def test_a_refill_from_the_start_gives_a_lane_in_order(shard):
+    owner, expected = filled_lane(shard)
+    (found,) = owner.run(refills=[Refill(1, order.FIRST, 1_000)]).refilled
+    assert keys_of(found) == expected
+    assert [row[:2] for row in found] == sorted(row[:2] for row in found)
+    assert {row[3:] for row in found} == {(0, 0)}
+
+
+@pytest.mark.parametrize("limit", [1, 7, 59, 60, 61])
+def test_refills_from_edge_to_edge_leave_nothing_out_and_repeat_nothing(shard, limit):
+    owner, expected = filled_lane(shard)
+    seen, edge = [], order.FIRST
+    while True:
+        (found,) = owner.run(refills=[Refill(1, edge, limit)]).refilled
+        assert len(found) <= limit
+        seen += keys_of(found)
+        if len(found) < limit:
+            break
+        edge = place_of(found[-1])
+    assert seen == expected
+
+
+def test_an_edge_need_not_be_a_row(shard):
+    owner, _ = filled_lane(shard)
+    whole = owner.run(refills=[Refill(1, order.FIRST, 1_000)]).refilled[0]
+    for edge in (
+        order.place(-2, 0, 0, 0),
+        order.place(-1, 1_001, 30, 0),
+        order.place(0, (1 << 48) - 1, (1 << 64) - 1, 0),
+        order.place(1, 1_002, 0, (1 << 16) - 1),
+        order.place(1 << 20, 0, 0, 0),
+    ):
+        (found,) = owner.run(refills=[Refill(1, edge, 1_000)]).refilled
+        before = (order.urgency_of(edge), order.due_at_of(edge), order.key_of(edge))
+        assert found == [row for row in whole if row[:3] > before]
+
+
+def test_the_timer_lane_gives_topic_and_priority_by_due_time(shard):
+    owner = Owner(shard)
+    topics = {number: new_topic(number) for number in (1, 2)}
+    items = [
+        new_item(n, topic=topics[n % 2 + 1], priority=-n, due_at=5_000 - n % 10, enqueued_at=0) for n in range(1, 41)
+    ]
+    owner.run(inserts=items)
+    expected = [(0, item.due_at, item.key, item.topic.number, item.priority) for item in items]
+    expected.sort()
+    seen, edge = [], order.FIRST
+    while True:
+        (found,) = owner.run(refills=[Refill(TIMER_LANE, edge, 7)]).refilled
+        seen += [tuple(row) for row in found]
+        if len(found) < 7:
+            break
+        edge = place_of(found[-1])
+    assert seen == expected
+
+
+def test_several_refills_answer_in_their_order(shard):
+    owner, expected = filled_lane(shard)
+    found = owner.run(
+        refills=[Refill(2, order.FIRST, 9), Refill(99, order.FIRST, 9), Refill(1, order.FIRST, 3)]
+    ).refilled
+    assert [keys_of(rows) for rows in found] == [[1_000, 1_001, 1_002, 1_003, 1_004], [], expected[:3]]
+
+
+def test_a_refill_sees_no_row_of_its_own_transaction(shard):
+    owner = Owner(shard)
+    owner.run(inserts=[new_item(1), new_item(2)])
+    result = owner.run(refills=[Refill(1, order.FIRST, 9)], inserts=[new_item(3)], deletes=[1])
+    assert keys_of(result.refilled[0]) == [1, 2]
+    assert keys_of(owner.run(refills=[Refill(1, order.FIRST, 9)]).refilled[0]) == [2, 3]
+
+
+# ---- changes of rows ----
+
+
+@pytest.mark.parametrize("data", HOSTILE)
+def test_a_rewrite_gives_a_row_its_place_and_texts(shard, data):
+    owner = Owner(shard)
+    owner.run(inserts=[new_item(1, metadata=b"old"), new_item(2, metadata=b"old")])
+    owner.run(
+        rewrites=[
+            Rewrite(2, TIMER_LANE, 0, 9_000, 4, 3, metadata=data),
+            Rewrite(1, -1, 0, 8_000, 5, 2, metadata=None, death_reason=data[:255]),
+        ]
+    )
+    rows = owner.look_up(1, 2)
+    assert (rows[1].lane, rows[1].urgency, rows[1].due_at) == (-1, 0, 8_000)
+    assert (rows[1].deliveries, rows[1].failed_attempts) == (5, 2)
+    assert (rows[1].metadata, rows[1].death_reason) == (b"old", data[:255])
+    assert (rows[2].lane, rows[2].due_at, rows[2].metadata, rows[2].death_reason) == (0, 9_000, data, None)
+    owner.run(rewrites=[Rewrite(1, 1, 0, 8_500, 5, 0)])
+    row = owner.look_up(1)[1]
+    assert (row.lane, row.failed_attempts, row.metadata, row.death_reason) == (1, 0, b"old", data[:255])
+
+
+def test_a_wake_puts_a_delayed_row_where_its_topic_and_priority_say(shard):
+    owner = Owner(shard)
+    items = [new_item(n, topic=new_topic(7), priority=n % 5 - 2, due_at=2_000, enqueued_at=0) for n in range(1, 2_501)]
+    owner.run(inserts=items[:2_000])
+    owner.run(inserts=items[2_000:])
+    owner.run(wakes=[item.key for item in reversed(items)])
+    (woken,) = owner.run(refills=[Refill(7, order.FIRST, 3_000)]).refilled
+    assert [row[:3] for row in woken] == sorted((item.priority, 2_000, item.key) for item in items)
+    assert owner.run(refills=[Refill(TIMER_LANE, order.FIRST, 10)]).refilled == [[]]
+
+
+def test_a_delete_takes_what_it_names_and_minds_no_gaps(shard):
+    owner = Owner(shard)
+    owner.run(inserts=[new_item(n) for n in range(1, 11)])
+    owner.run(deletes=[9, 3, 77, 1])
+    assert sorted(owner.look_up(*range(1, 100))) == [2, 4, 5, 6, 7, 8, 10]
+
+
+def test_topics_come_and_go(shard):
+    owner = Owner(shard)
+    owner.run(topics_new=[new_topic(1, "a"), new_topic(2, "b")], topic_number_last=2)
+    owner.run(topics_gone=[1], topics_new=[new_topic(3, "a")], topic_number_last=3)
+    owner.store.close()
+    image = Owner(shard).image
+    assert sorted(image.topics) == [(2, 1, b"b"), (3, 1, b"a")]
+    assert image.topic_number_last == 3
+
+
+def test_look_ups_see_their_own_transaction(shard):
+    owner = Owner(shard)
+    owner.run(inserts=[new_item(n) for n in (1, 2, 3)])
+    result = owner.run(
+        inserts=[new_item(4)],
+        rewrites=[Rewrite(2, -1, 0, 9, 1, 1, death_reason=b"why")],
+        deletes=[3],
+        look_ups=[4, 3, 2, 1, 99],
+    )
+    assert sorted(result.looked_up) == [1, 2, 4]
+    assert (result.looked_up[2].lane, result.looked_up[2].death_reason) == (-1, b"why")
+    assert result.looked_up[4].payload == b"p"
+
+
+def test_look_ups_of_more_than_one_statement_all_answer(shard):
+    owner = Owner(shard)
+    count = limits.TRANSACTION_INSERTS_MAX
+    owner.run(inserts=[new_item(n) for n in range(1, count + 1)])
+    assert sorted(owner.look_up(*range(count, 0, -1))) == list(range(1, count + 1))
+
+
+# ---- the claim journal ----
+
+
+def test_claims_come_back_after_a_take_over_with_their_rows(shard):
+    owner = Owner(shard)
+    items = [new_item(n, payload=b"x" * 1_000, metadata=b"m") for n in range(1, 2_001)]
+    items[0].deliveries = 4
+    owner.run(inserts=items)
+    owner.run(claims=[ClaimEntries(10_001, 5_000, items[:1_500]), ClaimEntries(10_002, 6_000, items[1_500:1_501])])
+    owner.store.close()
+    image = Owner(shard).image
+    assert [(claim_id, due_at, len(entries)) for claim_id, due_at, entries in image.claims] == [
+        (10_001, 5_000, 1_500),
+        (10_002, 6_000, 1),
+    ]
+    assert image.claims[0][2][:2] == [(1, 5), (2, 1)]
+    assert sorted(image.claimed_rows) == list(range(1, 1_502))
+    row = image.claimed_rows[1_501]
+    assert (row.key, row.lane, row.due_at, row.topic, row.deliveries) == (1_501, 1, 1_000, 1, 0)
+
+
+def test_a_claim_of_fetched_items_names_the_delivery_that_the_row_knows(shard):
+    owner = Owner(shard)
+    owner.run(inserts=[new_item(1, payload=b"big", metadata=b"m"), new_item(2)])
+    owner.run(rewrites=[Rewrite(1, 1, 0, 1_000, 6, 2)])
+    stub = new_item(1)
+    stub.payload = None
+    result = owner.run(fetches=[stub], claims=[ClaimEntries(10_001, 5_000, [stub, new_item(2)])])
+    assert (result.fetched[1].payload, result.fetched[1].metadata) == (b"big", b"m")
+    assert (result.fetched[1].deliveries, result.fetched[1].failed_attempts) == (6, 2)
+    owner.store.close()
+    assert Owner(shard).image.claims == [(10_001, 5_000, [(1, 7), (2, 1)])]
+
+
+def test_an_item_may_be_inserted_and_claimed_at_once(shard):
+    owner = Owner(shard)
+    item = new_item(1)
+    owner.run(inserts=[item], claims=[ClaimEntries(10_001, 5_000, [item])])
+    owner.store.close()
+    image = Owner(shard).image
+    assert (image.claims, list(image.claimed_rows)) == ([(10_001, 5_000, [(1, 1)])], [1])
+
+
+def test_a_claim_may_be_rewritten_and_goes(shard):
+    owner = Owner(shard)
+    items = [new_item(n) for n in range(1, 101)]
+    claims = [ClaimEntries(10_000 + n, 5_000, items) for n in (1, 2, 3)]
+    owner.run(inserts=items, claims=claims)
+    owner.run(claims_rewritten=[ClaimEntries(10_002, 5_000, items[40:42])], claims_gone=[10_001], deletes=[1])
+    owner.store.close()
+    image = Owner(shard).image
+    assert [claim_id for claim_id, _, _ in image.claims] == [10_002, 10_003]
+    assert image.claims[0] == (10_002, 5_000, [(41, 1), (42, 1)])
+    assert 1 not in image.claimed_rows
+
+
+def test_claims_below_the_checkpoint_are_not_read(shard):
+    owner = Owner(shard)
+    item = new_item(1)
+    owner.run(inserts=[item], claims=[ClaimEntries(10_000 + n, n, [item]) for n in range(5)])
+    owner.run(wakes=[99], claim_checkpoint=10_003, delay_checkpoint=777)
+    owner.store.close()
+    image = Owner(shard).image
+    assert [claim_id for claim_id, _, _ in image.claims] == [10_003, 10_004]
+    assert image.delay_checkpoint == 777
+
+
+# ---- counts, clock, failures ----
+
+
+def test_the_counts_are_those_of_the_take_over_whenever_they_are_asked(shard):
+    owner = Owner(shard)
+    topics = [new_topic(1), new_topic(2)]
+    ready = [new_item(n, topic=topics[n % 2]) for n in range(1, 31)]
+    delayed = [new_item(n, topic=topics[0], enqueued_at=0) for n in range(31, 38)]
+    owner.run(inserts=[*ready, *delayed])
+    owner.run(rewrites=[Rewrite(1, -2, 0, 9, 1, 1)])
+    owner.store.close()
+    owner = Owner(shard)
+    owner.run(inserts=[new_item(100)], deletes=[2, 4, 31])
+    counts = owner.image.count()
+    assert sorted(counts.lanes) == [(-2, 1), (0, 7), (1, 15), (2, 14)]
+    assert sorted(counts.delayed) == [(1, 7)]
+
+
+def test_the_clock_is_the_time_of_day_and_does_not_stand_still(shard):
+    owner = Owner(shard)
+    first = owner.store.now_ms()
+    assert abs(first - time.time_ns() // 1_000_000) < 60_000
+    assert abs(owner.image.now_ms - first) < 60_000
+    deadline = time.monotonic() + 10
+    while owner.store.now_ms() == first:
+        assert time.monotonic() < deadline
+
+
+def test_a_sound_server_has_no_problems(shard):
+    assert Owner(shard).store.check() == []
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_transaction_that_fails_leaves_nothing_and_the_next_one_works(shard, large):
+    owner = Owner(shard)
+    owner.run(topics_new=[new_topic(1)], inserts=[new_item(n) for n in range(1, 6)], topic_number_last=1)
+    before = owner.look_up(*range(1, 6))
+    payload = b"x" * (limits.PACKET_BYTES_MAX // 4) if large else b"x"
+    inserts = [new_item(n, payload=payload) for n in range(10, 20)]
+    with pytest.raises(TransactionFailedError):
+        owner.run(
+            topics_new=[new_topic(2)],
+            topic_number_last=2,
+            inserts=[*inserts, new_item(5)],
+            rewrites=[Rewrite(1, -1, 0, 9, 1, 1)],
+            deletes=[2],
+            claims=[ClaimEntries(10_001, 5, [new_item(3)])],
+        )
+    with pytest.raises(TransactionFailedError):
+        owner.run(deletes=[3, 4], claims=[ClaimEntries(9, 1, []), ClaimEntries(9, 1, [])])
+    with pytest.raises(TransactionFailedError):
+        owner.run(topics_gone=[1], topics_new=[new_topic(8, "same"), new_topic(9, "same")])
+    assert owner.look_up(*range(1, 20)) == before
+    owner.store.close()
+    image = Owner(shard).image
+    assert (image.transaction_number, image.topic_number_last) == (owner.number, 0)
+    assert (image.topics, image.claims) == ([(1, 1, b"t")], [])
