@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from typing import Protocol
 
 import pytest
 
@@ -13,7 +14,9 @@ from tests.e2e.load import NAMESPACE
 from tests.e2e.processes import HostProgram
 from tests.support.databases import Databases, new_server
 
-StartHost = Callable[[str, int], HostProgram]
+
+class StartHost(Protocol):
+    def __call__(self, name: str, port: int, shard_urls: Mapping[int, str] | None = None) -> HostProgram: ...
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +39,11 @@ def own_databases(_own_databases: Databases) -> Databases:
 
 @pytest.fixture
 def start_host(own_databases: Databases) -> Iterator[StartHost]:
-    """Start a host of this name on this port; the first one makes the namespace."""
+    """Start a host of this name on this port, of all shards by their own URLs; the first one makes the namespace."""
     with ExitStack() as programs:
 
-        def start(name: str, port: int) -> HostProgram:
-            host = HostProgram(name, port, own_databases.meta_url, own_databases.shard_urls)
+        def start(name: str, port: int, shard_urls: Mapping[int, str] | None = None) -> HostProgram:
+            host = HostProgram(name, port, own_databases.meta_url, shard_urls or own_databases.shard_urls)
             programs.callback(host.close)
             with AdminClient(host.address) as admin:
                 if not any(namespace.name == NAMESPACE for namespace in admin.list_namespaces()):

@@ -99,6 +99,7 @@ class HostProgram(Program):
         shards = [flag for shard_id, url in shard_urls.items() for flag in ("--shard", f"{shard_id}={url}")]
         options = ["--host-name", name, "--port", str(port), "--meta-url", meta_url, *shards]
         super().__init__(str(FOQS), "host", *options, name=name)
+        self.port = port
         self.address = f"127.0.0.1:{port}"
         try:
             self.wait_for_line("serves 127.0.0.1")

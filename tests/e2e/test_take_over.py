@@ -55,7 +55,7 @@ def test_a_host_that_lost_its_shards_while_it_hung_can_change_nothing(
         of_first = owners(own_databases)
         stopped_at_ms = now_ns() // 1_000_000
         first.signal(signal.SIGSTOP)
-        second_load.wait_for(enqueued=1_500, settled=1_500)
+        second_load.wait_for(enqueued=800, settled=800)
         of_second = owners(own_databases)
 
         continued_at_ms = now_ns() // 1_000_000
@@ -86,4 +86,4 @@ def test_a_host_that_lost_its_shards_while_it_hung_can_change_nothing(
     disturbed = [(stopped_at_ms, handed_over_at_ms + CLAIM_MS_MAX)]
     report = check(first_load.history.calls, stored, tolerance_ms=CLOCK_TOLERANCE_MS, disturbed=disturbed)
     assert not report.violations, f"{report}\n{first.output}\n{second.output}"
-    assert report.counts["items"] > 3_700
+    assert report.counts["items"] > 3_000
