@@ -160,7 +160,7 @@ struct TopicStats {
   5: i64 dead,
   /** Of the ready items; 0 when there are none. */
   6: i32 most_urgent_priority,
-  /** Smallest deliver_after of the ready items; 0 when there are none. */
+  /** Smallest deliver_after of the ready items of the 16 most urgent priorities; 0 when there are none. */
   7: i64 oldest_ready_at_ms,
   8: optional string group
 }

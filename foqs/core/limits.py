@@ -93,7 +93,8 @@ TRANSACTION_LOOK_UPS_MAX = 1_000
 STATEMENT_BYTES_MAX = 1 * MIB
 PACKET_BYTES_MAX = 4 * MIB
 """Statements that go in one round trip; servers take 16 MiB and more by default."""
-STATEMENT_IDS_MAX = 1_000
+STATEMENT_IDS_MAX = 900
+"""Below MariaDB's in_predicate_conversion_threshold of 1,000, from which a list becomes a derived table to join."""
 STATEMENT_REWRITES_MAX = 200
 WINDOW_ITEMS_MAX = 4_000
 """A window that holds under a quarter of its bound, and is not complete, is refilled by a quarter."""

@@ -34,7 +34,7 @@ COUNT_DELAYED = "SELECT topic, COUNT(*) FROM item FORCE INDEX (lane_order) WHERE
 READ_CLAIMS = "SELECT id, due_at, entries FROM claim WHERE id >= %s ORDER BY id"
 READ_HEADS = (
     "SELECT id, lane, urgency, due_at, topic, priority, enqueued_at, expires_at, lease_ms, at_most_once, "
-    "deliveries, failed_attempts, NULL, '', '' FROM item FORCE INDEX (PRIMARY) WHERE id IN ({}) ORDER BY id"
+    "deliveries, failed_attempts, NULL, x'', x'' FROM item FORCE INDEX (PRIMARY) WHERE id IN ({}) ORDER BY id"
 )
 READ_ITEMS = f"SELECT {COLUMNS} FROM item FORCE INDEX (PRIMARY) WHERE id IN ({{}}) ORDER BY id"
 
