@@ -55,6 +55,7 @@ class ShardStore:
         self._owner_is_dead = owner_is_dead
         self._session: Any = None
         self._snapshot: Any = None
+        self._lost_session_id = 0
         self.epoch = 0
 
     def open(self) -> ShardImage:
@@ -69,7 +70,7 @@ class ShardStore:
             raise OwnershipLostError(str(error)) from error
         self._connect()
         with self._closing_on_error():
-            if not self._take_lock():
+            if not self._take_lock(lambda _, owner: owner == self._access.owner or self._owner_is_dead(owner)):
                 owner = self._rows(sql.READ_WRITER)[0][1].decode()
                 raise OwnershipLostError(f"shard {self._access.shard_id} is owned by {owner!r}")
             written = self._rows(sql.READ_WRITER)[0]
@@ -88,21 +89,26 @@ class ShardStore:
         """
         self._connect()
         with self._closing_on_error():
-            locked = self._take_lock()
-            written = self._rows(sql.READ_WRITER)[0]
-            self._session.commit()
-            if written[0] != self.epoch:
-                raise OwnershipLostError(
-                    f"shard {self._access.shard_id} has epoch {written[0]} of {written[1].decode()!r}, "
-                    f"not {self.epoch} any more"
-                )
-            if not locked:
+            self._last_number()
+            if not self._take_lock(lambda session_id, _: session_id == self._lost_session_id):
                 raise SessionLostError(f"shard {self._access.shard_id}: the lost session still holds the lock")
-            return int(written[2])
+            # Only now is the lost session's last transaction over for certain.
+            return self._last_number()
+
+    def _last_number(self) -> int:
+        """The number of the shard's last transaction. Raises OwnershipLostError when it has another owner."""
+        epoch, owner, number, *_ = self._rows(sql.READ_WRITER)[0]
+        self._session.commit()
+        if epoch != self.epoch:
+            raise OwnershipLostError(
+                f"shard {self._access.shard_id} has epoch {epoch} of {owner.decode()!r}, not {self.epoch} any more"
+            )
+        return int(number)
 
     def close(self) -> None:
         session, self._session = self._session, None
         if session is not None:
+            self._lost_session_id = session.thread_id()
             session._force_close()
 
     def interrupt(self) -> None:
@@ -114,6 +120,7 @@ class ShardStore:
 
     def now_ms(self) -> int:
         """The shard server's clock. Raises SessionLostError."""
+        self._require_session()
         with self._losing_session():
             now = int(self._rows(sql.NOW_MS)[0][0])
             self._session.commit()
@@ -123,6 +130,7 @@ class ShardStore:
         """Why the server could lose acknowledged items now; empty when it cannot. Raises SessionLostError."""
         if self._access.allow_undurable:
             return []
+        self._require_session()
         with self._losing_session():
             problems = check_durable(self._session)
             self._session.commit()
@@ -134,6 +142,7 @@ class ShardStore:
         Raises TransactionFailedError (nothing happened) or SessionLostError with the result so far as
         `result` (whether it happened is unknown).
         """
+        self._require_session()
         result = TransactionResult()
         try:
             with self._session.cursor() as cursor:
@@ -176,15 +185,22 @@ class ShardStore:
                     f"shard {self._access.shard_id}: its server can lose acknowledged items: {'; '.join(problems)}"
                 )
 
-    def _take_lock(self) -> bool:
-        """Whether this session holds the lock; one that a dead owner still holds is freed for the next try."""
+    def _take_lock(self, may_kill: Callable[[int, str], bool]) -> bool:
+        """Whether this session holds the lock now.
+
+        A holder that `may_kill` (its session id, its host) gives free is killed, so that the next try gets it.
+        """
         if self._rows(sql.LOCK_SHARD, self._access.lock_name)[0][0]:
             return True
         holder = self._rows(sql.LOCK_HOLDER, self._access.lock_name)[0][0]
         owner = self._rows(sql.READ_WRITER)[0][1].decode()
-        if holder is not None and (owner == self._access.owner or self._owner_is_dead(owner)):
+        if holder is not None and may_kill(int(holder), owner):
             self._rows(sql.KILL_SESSION.format(int(holder)))
         return False
+
+    def _require_session(self) -> None:
+        if self._session is None:
+            raise SessionLostError(f"shard {self._access.shard_id} has no session")
 
     @contextmanager
     def _losing_session(self) -> Iterator[None]:
