@@ -1,0 +1,274 @@
+"""Every statement on a shard takes the index it should, and reads no more than it must.
+
+EXPLAIN tells the index; the session's handler counters tell what was really read, which no optimizer's estimate
+can gloss over. Both are asked twice: with the statistics of an empty table, as production has them (the tables
+never recalculate), and after ANALYZE TABLE.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pymysql
+import pytest
+
+from foqs.core import limits, order
+from foqs.core.item import Item
+from foqs.storage import statements
+from foqs.storage.literals import chunks_by_bytes, id_chunks, item_row
+from foqs.storage.migrations import SchemaKind, apply
+from foqs.storage.script import edge_arguments
+from foqs.storage.session import connect
+
+LANES = {1: 24_000, 2: 12_000, 3: 6_000, -1: 5_000, 0: 6_000}
+"""Rows by lane: three topics, the dead letters of the first, and the timers."""
+ITEM_COUNT = sum(LANES.values())
+TOPIC_COUNT = 2_000
+CLAIM_COUNT = 2_000
+PAGE = 1_000
+SLACK = 16
+"""Reads beside the rows themselves: the ends of ranges."""
+
+NO_STATEMENT = {"COLUMNS"}
+TABLES = ("item", "claim", "topic", "writer")
+ITEM_IDS = list(range(5, 5 + 20 * limits.STATEMENT_IDS_MAX, 20))
+
+
+def spread(text: str, ids: list[int]) -> str:
+    """The statement with its lists of ids filled in, as the store does it."""
+    ((joined, count),) = id_chunks(ids)
+    return text.format(joined, count)
+
+
+def after(lane: int, urgency: int, due_at: int) -> tuple[int, ...]:
+    return (lane, *edge_arguments(order.place(urgency, due_at, 7, 0)), PAGE)
+
+
+NEW_ITEM = Item(10**9, SimpleNamespace(number=1), 0, 5, 0)  # type: ignore[arg-type]
+NEW_ITEM.payload = b"x"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`key` is the index it must use ("": any), `reads_max` how many index entries and rows it may touch."""
+
+    key: str
+    reads_max: int
+    arguments: tuple[object, ...] = ()
+    fill: Callable[[str], str] = str
+    sorts: bool = False
+    """The index cannot give this order."""
+    notes: bool = False
+    """It may keep a temporary table of what it has found."""
+    whole: bool = False
+    """It reads its whole table or index, and is meant to."""
+
+
+CASES: dict[str, list[Case]] = {
+    "READ_WRITER": [Case("PRIMARY", 2)],
+    "TAKE_WRITER": [Case("PRIMARY", 3, (9, b"me", 9))],
+    "MARK_TRANSACTION": [Case("PRIMARY", 3, (1, 2, 3, 4, 5))],
+    "READ_TOPICS": [Case("", TOPIC_COUNT + SLACK, whole=True)],
+    "COUNT_LANES": [Case("lane_order", ITEM_COUNT + SLACK, whole=True)],
+    # One entry of the index and one row each, and the table of the groups.
+    "COUNT_DELAYED": [Case("lane_order", 4 * LANES[0], sorts=True)],
+    "READ_CLAIMS": [
+        Case("PRIMARY", 100 + SLACK, (CLAIM_COUNT - 99,)),
+        Case("PRIMARY", CLAIM_COUNT + SLACK, (0,), whole=True),
+    ],
+    **{
+        name: [
+            Case("PRIMARY", 2 * len(ITEM_IDS) + SLACK, fill=lambda text: spread(text, ITEM_IDS)),
+            Case("PRIMARY", SLACK, fill=lambda text: spread(text, ITEM_IDS[:1])),
+            Case("PRIMARY", SLACK, fill=lambda text: spread(text, [10**12, 10**12 + 1])),
+        ]
+        for name in ("READ_HEADS", "READ_ITEMS", "DELETE_ITEMS")
+    },
+    # MySQL notes the ids aside first, because the statement changes an index.
+    "WAKE_ITEMS": [
+        Case("PRIMARY", 3 * len(ITEM_IDS) + SLACK, fill=lambda text: spread(text, ITEM_IDS), notes=True),
+        Case("PRIMARY", SLACK, fill=lambda text: spread(text, ITEM_IDS[:1]), notes=True),
+        Case("PRIMARY", SLACK, fill=lambda text: spread(text, [10**12, 10**12 + 1]), notes=True),
+    ],
+    **{
+        name: [
+            Case("lane_order", PAGE + SLACK, (1, *edge_arguments(order.FIRST), PAGE)),
+            Case("lane_order", PAGE + SLACK, after(1, 0, 5_000)),
+            Case("lane_order", PAGE + SLACK, after(1, 4, 10_000)),
+            Case("lane_order", SLACK, after(1, 10**6, 0)),
+            Case("lane_order", PAGE + SLACK, after(-1, 0, 1_000)),
+            Case("lane_order", SLACK, after(99, 0, 0)),
+        ]
+        for name in ("REFILL", "SCAN")
+    },
+    "REFILL_TIMERS": [Case("lane_order", 2 * PAGE + SLACK, (due, due, 7, PAGE)) for due in (-1, 3_000)]
+    + [Case("lane_order", SLACK, (10**12, 10**12, 0, PAGE))],
+    "SCAN_EXPIRY": [Case("PRIMARY", PAGE + SLACK, (after_key, PAGE)) for after_key in (0, ITEM_COUNT // 2)],
+    "REWRITE_CLAIM": [Case("PRIMARY", 3, (b"", 5))],
+    "REWRITE_ITEM": [Case("PRIMARY", 3, (0, 0, 9, 1, 1, b"m", None, 5))],
+    "DELETE_CLAIMS": [
+        Case("PRIMARY", 2 * 200 + SLACK, fill=lambda text: spread(text, list(range(1, CLAIM_COUNT, 10)))),
+        Case("PRIMARY", SLACK, fill=lambda text: spread(text, [5])),
+    ],
+    "DELETE_TOPICS": [
+        Case("PRIMARY", 2 * 200 + SLACK, fill=lambda text: spread(text, list(range(1, TOPIC_COUNT, 10)))),
+        Case("PRIMARY", SLACK, fill=lambda text: spread(text, [5])),
+    ],
+}
+INSERTS: dict[str, Case] = {
+    "INSERT_TOPICS": Case("", 0, (TOPIC_COUNT + 1, 1, b"new")),
+    "INSERT_ITEMS": Case("", 0, fill=lambda text: text.format(item_row(NEW_ITEM, delayed=False))),
+    "INSERT_CLAIM": Case("", 0, (10**9, 5, b"")),
+}
+"""They read nothing."""
+WITHOUT_TABLE = {"LOCK_SHARD", "LOCK_HOLDER", "KILL_SESSION", "NOW_MS", "REPEATABLE", "SNAPSHOT"}
+SMALL_TABLE = {"WAKE_ITEMS", "DELETE_ITEMS", "DELETE_CLAIMS", "DELETE_TOPICS", "READ_ITEMS", "REFILL", "REFILL_TIMERS"}
+"""What runs all the time, also when the tables hold next to nothing."""
+
+EACH_CASE = [
+    pytest.param(name, case, id=f"{name}-{number}")
+    for name, cases in sorted(CASES.items())
+    for number, case in enumerate(cases)
+]
+
+
+@pytest.fixture(scope="module")
+def filled(mysql_server):
+    """Two filled shard databases, with the statistics of empty tables and with fresh ones, and a nearly empty one."""
+    urls = {name: mysql_server.url(f"plans_{name}") for name in ("unanalysed", "analysed", "small")}
+    for name, url in urls.items():
+        apply(url, SchemaKind.SHARD)
+        _fill(url, 400 if name == "small" else 1)
+    with closing(connect(urls["analysed"])) as session, session.cursor() as cursor:
+        cursor.execute(f"ANALYZE TABLE {', '.join(TABLES)}")
+    yield urls
+    with closing(mysql_server.connect()) as session, session.cursor() as cursor:
+        for name in urls:
+            cursor.execute(f"DROP DATABASE plans_{name}")
+
+
+@pytest.fixture
+def session(filled, request):
+    with closing(connect(filled[request.param])) as session:
+        yield session
+        session.rollback()
+
+
+def _fill(url: str, share: int) -> None:
+    """Every `share`-th row of the whole."""
+    with closing(connect(url)) as session, session.cursor() as cursor:
+        rows, key = [], 0
+        for lane, count in LANES.items():
+            for n in range(0, count, share):
+                key += 1
+                urgency = n % 8 if lane > 0 else 0
+                item = Item(key, SimpleNamespace(number=abs(lane) or 1), n % 8, n, 0)  # type: ignore[arg-type]
+                item.payload = b"p" * 100
+                # The lane is the first of the values that is not the key.
+                rows.append(re.sub(r"^\((\d+),-?\d+,-?\d+", rf"(\1,{lane},{urgency}", item_row(item, delayed=False)))
+        for values in chunks_by_bytes(rows):
+            cursor.execute(statements.INSERT_ITEMS.format(values))
+        topics = [(n, n % 7, b"topic-%d" % n) for n in range(1, TOPIC_COUNT // share + 1)]
+        cursor.executemany(statements.INSERT_TOPICS, topics)
+        claims = [(n, n, b"\x00" * 12 * 50) for n in range(1, CLAIM_COUNT // share + 1)]
+        cursor.executemany(statements.INSERT_CLAIM, claims)
+        cursor.execute("UPDATE writer SET epoch = 1")
+        session.commit()
+
+
+def explain(session: Any, text: str, arguments: tuple[object, ...]) -> list[dict[str, Any]]:
+    with session.cursor(pymysql.cursors.DictCursor) as cursor:
+        cursor.execute(f"EXPLAIN FORMAT=TRADITIONAL {text}", arguments)
+        return list(cursor.fetchall())
+
+
+def reads_of(session: Any, text: str, arguments: tuple[object, ...]) -> int:
+    """Index entries and rows that the statement touches."""
+    with session.cursor() as cursor:
+        before = _handler_reads(cursor)
+        cursor.execute(text, arguments)
+        cursor.fetchall()
+        return _handler_reads(cursor) - before - _own_reads(cursor)
+
+
+def _handler_reads(cursor: Any) -> int:
+    cursor.execute("SHOW SESSION STATUS LIKE 'Handler_read_%'")
+    return sum(int(value) for _, value in cursor.fetchall())
+
+
+def _own_reads(cursor: Any) -> int:
+    """What asking for the counters itself adds to them."""
+    before = _handler_reads(cursor)
+    return _handler_reads(cursor) - before
+
+
+def statement_names() -> set[str]:
+    return {name for name, value in vars(statements).items() if name.isupper() and isinstance(value, str)}
+
+
+def test_every_statement_has_a_case():
+    assert statement_names() == NO_STATEMENT | WITHOUT_TABLE | CASES.keys() | INSERTS.keys()
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT_TABLE))
+def test_what_is_said_to_name_no_table_names_none(name):
+    words = set(re.findall(r"\w+", getattr(statements, name)))
+    assert not words.intersection(TABLES)
+
+
+@pytest.mark.parametrize("session", ["unanalysed", "analysed"], indirect=True)
+@pytest.mark.parametrize(("name", "case"), EACH_CASE)
+def test_a_statement_takes_its_index(session, name, case):
+    (plan,) = explain(session, case.fill(getattr(statements, name)), case.arguments)
+    extra = plan["Extra"] or ""
+    if case.whole:
+        assert plan["type"] in ("index", "range", "ALL")
+        assert case.key in ("", plan["key"])
+    else:
+        # A plan without a table has found that no row qualifies, or a single one, by the index itself.
+        assert plan["type"] in ("const", "ref", "range") or (plan["table"] is None and "const" in extra)
+        assert plan["key"] in (case.key, None if plan["table"] is None else case.key)
+    assert "filesort" not in extra or case.sorts
+    assert "temporary" not in extra or case.sorts or case.notes
+
+
+@pytest.mark.parametrize("session", ["unanalysed", "analysed"], indirect=True)
+@pytest.mark.parametrize(("name", "case"), EACH_CASE)
+def test_a_statement_reads_no_more_than_it_must(session, name, case):
+    assert reads_of(session, case.fill(getattr(statements, name)), case.arguments) <= case.reads_max
+
+
+@pytest.mark.parametrize("session", ["small"], indirect=True)
+@pytest.mark.parametrize("name", sorted(SMALL_TABLE))
+def test_a_nearly_empty_table_is_not_scanned_either(session, name):
+    case = CASES[name][1 if "{" in getattr(statements, name) else 0]
+    (plan,) = explain(session, case.fill(getattr(statements, name)), case.arguments)
+    assert (plan["type"], plan["key"]) in (("range", case.key), ("const", case.key), ("ref", case.key))
+
+
+@pytest.mark.parametrize("session", ["unanalysed", "analysed"], indirect=True)
+@pytest.mark.parametrize("name", sorted(INSERTS))
+def test_an_insert_reads_nothing(session, name):
+    case = INSERTS[name]
+    text = case.fill(getattr(statements, name))
+    assert explain(session, text, case.arguments)
+    assert reads_of(session, text, case.arguments) <= case.reads_max
+
+
+@pytest.mark.parametrize("session", ["unanalysed", "analysed"], indirect=True)
+@pytest.mark.parametrize("arguments", [case.arguments for case in CASES["REFILL"]])
+def test_a_refill_reads_the_index_alone(session, arguments):
+    (plan,) = explain(session, statements.REFILL, arguments)
+    assert "Using index" in (plan["Extra"] or "")
+
+
+@pytest.mark.parametrize("session", ["analysed"], indirect=True)
+def test_the_reads_of_a_scan_are_seen(session):
+    """The measure of this file: a statement that scans the table must stand out."""
+    scan = "SELECT id FROM item IGNORE INDEX (PRIMARY, lane_order) WHERE expires_at = 12345"
+    assert reads_of(session, scan, ()) >= ITEM_COUNT
