@@ -155,18 +155,20 @@ async def test_the_receipt_of_an_earlier_delivery_does_not_touch_the_present_one
     assert await host.client.ack("jobs", [second.receipt]) == {}
 
 
-async def test_a_receipt_of_another_namespace_is_refused_and_changes_nothing(host):
+async def test_a_name_of_another_namespace_answers_like_one_that_never_was(host):
     await host.admin.create_namespace("other")
     (item,) = await leased(host)
     ready = await host.client.enqueue("jobs", "ready", b"x")
     before = host.rows("SELECT * FROM item")
-    for name in (item.receipt, item.id, ready):
-        acked = await host.client.ack("other", [name])
-        nacked = await host.client.nack("other", [name])
-        extended = await host.client.extend("other", [name], 60_000)
-        for errors in (acked, nacked, extended):
-            assert kinds(errors)[0] in (NotFoundError, StaleLeaseError)
-    assert kinds(await host.client.ack("other", [item.id, ready])) == {0: NotFoundError, 1: NotFoundError}
+    never = f"{shard_of(item.id):x}-{int(item.id.split('-')[1], 16) + 1_000:x}"
+    foreign_names = [item.receipt, item.id, ready]
+    never_names = [f"{never}:{item.receipt.split(':')[1]}", never, never]
+    for names in (foreign_names, never_names):
+        acked = await host.client.ack("other", names)
+        assert kinds(acked) == {0: StaleLeaseError, 1: NotFoundError, 2: NotFoundError}
+        nacked = await host.client.nack("other", names)
+        extended = await host.client.extend("other", names, 60_000)
+        assert kinds(nacked) == kinds(extended) == dict.fromkeys(range(3), StaleLeaseError)
     assert host.rows("SELECT * FROM item") == before
     assert await host.client.ack("jobs", [item.receipt]) == {}
 
