@@ -80,12 +80,9 @@ class Load:
         assert not self._failures, self._failures
         assert reached, f"{dict(self._ok)} after {PATIENCE_S} s, not {goal}"
 
-    def stop_producing(self) -> None:
-        self._producing.clear()
-
     def drain(self, shard_urls: Mapping[int, str]) -> list[Stored]:
         """Enqueue no more, take and ack until only dead letters are left; the rows that are."""
-        self.stop_producing()
+        self._producing.clear()
         self._draining.set()
         deadline = time.monotonic() + PATIENCE_S
         while True:

@@ -30,6 +30,11 @@ def owners(databases: Databases) -> list[tuple[int, str]]:
     return found
 
 
+def wait_until_all_are_owned(host: HostProgram) -> None:
+    for shard_id in range(SHARD_COUNT):
+        host.wait_for_line(f'"shard": {shard_id}, "epoch"')
+
+
 def wait_until_all_are_lost(host: HostProgram) -> None:
     for shard_id in range(SHARD_COUNT):
         host.wait_for_line(f'"shard": {shard_id}, "error": "shard {shard_id} ')
@@ -55,6 +60,7 @@ def test_a_host_that_lost_its_shards_while_it_hung_can_change_nothing(
         of_first = owners(own_databases)
         stopped_at_ms = now_ns() // 1_000_000
         first.signal(signal.SIGSTOP)
+        wait_until_all_are_owned(second)
         second_load.wait_for(enqueued=800, settled=800)
         of_second = owners(own_databases)
 
@@ -64,10 +70,10 @@ def test_a_host_that_lost_its_shards_while_it_hung_can_change_nothing(
         second_load.wait_for(enqueued=500, settled=500)
         after = owners(own_databases)
 
-        second_load.stop_producing()
+        second_load.drain(own_databases.shard_urls)
+        handed_over_at_ms = now_ns() // 1_000_000
         second.signal(signal.SIGTERM)
         assert second.wait() == 0, second.output
-        handed_over_at_ms = now_ns() // 1_000_000
         first_load.wait_for(enqueued=200, settled=200)
         stored = first_load.drain(own_databases.shard_urls)
 
