@@ -1,0 +1,67 @@
+"""The raw ceiling R: what plain SQL on the same item table does, without a queue around it.
+
+4 connections in 2 processes; each transaction inserts 1,000 items, selects, updates and deletes them by id.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from multiprocessing.queues import Queue as Results
+from typing import Any
+
+from foqs.storage.migrations import SchemaKind, apply
+from foqs.storage.session import connect
+from loadtest.bench.cluster import running_server
+
+BATCH = 1_000
+PAYLOAD_HEX = (b"x" * 200).hex()
+_INSERT = (
+    "INSERT INTO item (id, lane, urgency, due_at, topic, priority, enqueued_at, expires_at, lease_ms, at_most_once, "
+    "metadata, payload) VALUES "
+)
+
+
+def raw_rate(seconds: float) -> float:
+    """Items a second through their whole life."""
+    with running_server() as server:
+        url = server.url("raw")
+        apply(url, SchemaKind.SHARD)
+        context = multiprocessing.get_context("spawn")
+        results: Results[Any] = context.Queue()
+        processes = [context.Process(target=_process, args=(url, number, seconds, results)) for number in range(2)]
+        for process in processes:
+            process.start()
+        rates = [results.get(timeout=seconds + 60) for _ in range(4)]
+        for process in processes:
+            process.join()
+    return sum(rates)
+
+
+def _process(url: str, number: int, seconds: float, results: Results[Any]) -> None:
+    threads = [threading.Thread(target=_work, args=(url, 2 * number + n, seconds, results)) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _work(url: str, number: int, seconds: float, results: Results[Any]) -> None:
+    session = connect(url)
+    count, first = 0, (number + 1) << 40
+    began_s = time.monotonic()
+    with session.cursor() as cursor:
+        while time.monotonic() - began_s < seconds:
+            keys = range(first + count, first + count + BATCH)
+            values = ",".join([f"({key},1,{key % 10},5,1,1,5,5,0,0,'',x'{PAYLOAD_HEX}')" for key in keys])
+            ids = ",".join(map(str, keys))
+            cursor.execute(_INSERT + values)
+            cursor.execute(f"SELECT id, deliveries, metadata, payload FROM item WHERE id IN ({ids})")
+            cursor.fetchall()
+            cursor.execute(f"UPDATE item SET deliveries = 1, due_at = 6 WHERE id IN ({ids})")
+            cursor.execute(f"DELETE FROM item WHERE id IN ({ids}) ORDER BY id LIMIT {BATCH}")
+            session.commit()
+            count += BATCH
+    results.put(count / (time.monotonic() - began_s))
+    session.close()

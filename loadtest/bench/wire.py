@@ -1,0 +1,79 @@
+"""A thin client: the library's codec on a socket, many calls in flight, so that the host is what is measured."""
+
+from __future__ import annotations
+
+import asyncio
+from struct import Struct
+from typing import Any, cast
+
+from foqs.transport.wire import Codec, structs
+from loadtest.bench.cluster import NAMESPACE
+
+_length = Struct("!I").unpack_from
+
+
+class Wire(asyncio.Protocol):
+    """One connection; answers are told apart by seqid."""
+
+    def __init__(self) -> None:
+        self.codec = Codec()
+        self._buffer = bytearray()
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._seqid = 0
+        self._transport: asyncio.Transport
+
+    @classmethod
+    async def connect(cls, port: int) -> Wire:
+        _, wire = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port)
+        return wire
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while len(self._buffer) >= 4:
+            end = 4 + _length(self._buffer)[0]
+            if len(self._buffer) < end:
+                return
+            reply = self.codec.decode_reply(bytes(self._buffer[4:end]))
+            del self._buffer[:end]
+            call = self._calls.pop(reply.seqid)
+            if call.cancelled():
+                continue
+            if reply.error is None:
+                call.set_result(reply.response)
+            else:
+                call.set_exception(reply.error)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        for call in [call for call in self._calls.values() if not call.done()]:
+            call.set_exception(ConnectionError("the host closed the connection"))
+
+    def call(self, method: str, request: Any) -> asyncio.Future[Any]:
+        self._seqid += 1
+        self._calls[self._seqid] = done = asyncio.get_running_loop().create_future()
+        self._transport.write(self.codec.encode_call(method, request, self._seqid))
+        return done
+
+    def close(self) -> None:
+        self._transport.close()
+
+    async def enqueue(self, items: list[tuple[str, bytes, int]]) -> list[str]:
+        """(topic, payload, priority) of each; every one must be taken."""
+        news = [structs.NewItem(topic, payload, priority) for topic, payload, priority in items]
+        response = await self.call("enqueue", structs.EnqueueRequest(NAMESPACE, news))
+        assert not response.errors
+        ids: list[str] = response.ids
+        return ids
+
+    async def dequeue(self, topic: str, count: int, wait_ms: int) -> list[Any]:
+        demand = [structs.TopicDemand(topic, count)]
+        response = await self.call("dequeue", structs.DequeueRequest(NAMESPACE, demand, None, wait_ms))
+        items: list[Any] = response.items
+        return items
+
+    async def ack(self, items: list[Any]) -> None:
+        request = structs.AckRequest(NAMESPACE, [item.receipt for item in items])
+        response = await self.call("ack", request)
+        assert not response.errors
