@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 import pytest
 
@@ -24,6 +25,25 @@ from tests.support.running_host import running_host, shard_of
 
 NOW_SLACK_MS = 500
 """Between this machine's clock and the shard's, as the host measured it."""
+
+
+AT_THE_LIMIT_AND_BEYOND = [
+    ({"payload": b"x" * 10_240}, {"payload": b"x" * 10_241}, TooLargeError),
+    ({"metadata": b"m" * 512}, {"metadata": b"m" * 513}, TooLargeError),
+    ({"topic": "t" * 255}, {"topic": "t" * 256}, InvalidArgumentError),
+    ({"topic": "é" * 127}, {"topic": "é" * 128}, InvalidArgumentError),
+    ({"topic": " "}, {"topic": "a\x7f"}, InvalidArgumentError),
+    ({"lease_ms": 1_000}, {"lease_ms": 999}, InvalidArgumentError),
+    ({"lease_ms": limits.LEASE_MS_MAX}, {"lease_ms": limits.LEASE_MS_MAX + 1}, InvalidArgumentError),
+    ({"delay_ms": 0}, {"delay_ms": -1}, InvalidArgumentError),
+    ({"delay_ms": limits.DELAY_MS_MAX}, {"delay_ms": limits.DELAY_MS_MAX + 1}, InvalidArgumentError),
+    ({"ttl_ms": 60_000}, {"ttl_ms": 0}, InvalidArgumentError),
+    ({"ttl_ms": limits.TTL_MS_MAX}, {"ttl_ms": limits.TTL_MS_MAX + 1}, InvalidArgumentError),
+    ({"deliver_after_ms": 0}, {"deliver_after_ms": -1}, InvalidArgumentError),
+    ({"deliver_after_ms": 1}, {"deliver_after_ms": 1 << 62}, InvalidArgumentError),
+    ({"priority": (1 << 31) - 1}, {"dedup_id": "d"}, InvalidArgumentError),
+    ({"priority": -(1 << 31)}, {"ordering_key": "k"}, InvalidArgumentError),
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -84,33 +104,14 @@ async def test_one_bad_item_fails_alone_at_its_position(host):
     assert host.items_stored() == 4
 
 
-@pytest.mark.parametrize(
-    ("accepted", "refused", "kind"),
-    [
-        ({"payload": b"x" * 10_240}, {"payload": b"x" * 10_241}, TooLargeError),
-        ({"metadata": b"m" * 512}, {"metadata": b"m" * 513}, TooLargeError),
-        ({"topic": "t" * 255}, {"topic": "t" * 256}, InvalidArgumentError),
-        ({"topic": "é" * 127}, {"topic": "é" * 128}, InvalidArgumentError),
-        ({"topic": " "}, {"topic": "a\x7f"}, InvalidArgumentError),
-        ({"lease_ms": 1_000}, {"lease_ms": 999}, InvalidArgumentError),
-        ({"lease_ms": limits.LEASE_MS_MAX}, {"lease_ms": limits.LEASE_MS_MAX + 1}, InvalidArgumentError),
-        ({"delay_ms": 0}, {"delay_ms": -1}, InvalidArgumentError),
-        ({"delay_ms": limits.DELAY_MS_MAX}, {"delay_ms": limits.DELAY_MS_MAX + 1}, InvalidArgumentError),
-        ({"ttl_ms": 60_000}, {"ttl_ms": 0}, InvalidArgumentError),
-        ({"ttl_ms": limits.TTL_MS_MAX}, {"ttl_ms": limits.TTL_MS_MAX + 1}, InvalidArgumentError),
-        ({"deliver_after_ms": 0}, {"deliver_after_ms": -1}, InvalidArgumentError),
-        ({"deliver_after_ms": 1}, {"deliver_after_ms": 1 << 62}, InvalidArgumentError),
-        ({"priority": (1 << 31) - 1}, {"dedup_id": "d"}, InvalidArgumentError),
-        ({"priority": -(1 << 31)}, {"ordering_key": "k"}, InvalidArgumentError),
-    ],
-)  # fmt: skip
-async def test_a_value_at_its_limit_is_taken_and_one_beyond_is_refused(host, accepted, refused, kind):
+async def test_a_value_at_its_limit_is_taken_and_one_beyond_is_refused(host):
     fields = {"topic": "t", "payload": b"x"}
-    result = await host.client.enqueue_many("jobs", [NewItem(**fields | accepted), NewItem(**fields | refused)])
-    assert {position: type(error) for position, error in result.errors.items()} == {1: kind}
-    stored = await host.admin.get_item("jobs", result.ids[0])
-    assert (stored.topic, stored.payload) == ((fields | accepted)["topic"], (fields | accepted)["payload"])
-    assert host.items_stored() == 1
+    for count, (accepted, refused, kind) in enumerate(AT_THE_LIMIT_AND_BEYOND, start=1):
+        result = await host.client.enqueue_many("jobs", [NewItem(**fields | accepted), NewItem(**fields | refused)])
+        assert {position: type(error) for position, error in result.errors.items()} == {1: kind}, refused
+        stored = await host.admin.get_item("jobs", result.ids[0])
+        assert (stored.topic, stored.payload) == ((fields | accepted)["topic"], (fields | accepted)["payload"])
+        assert host.items_stored() == count
 
 
 async def test_a_namespace_takes_payloads_of_a_mebibyte_once_it_is_told_to(host):
@@ -162,6 +163,15 @@ async def test_ids_are_unique_over_shards_and_grow_on_each(host):
     keys = [int(item_id.split("-")[1], 16) for item_id in ids[:50]]
     assert keys == sorted(keys)
     assert {shard_of(item_id) for item_id in ids[:50]} == {shard_of(ids[0])}
+
+
+async def test_a_backlog_spreads_over_all_shards(host):
+    ids = []
+    for _ in range(2 * len(host.shard_urls)):
+        news = [NewItem("t", b"x")] * (limits.PLACEMENT_RUN_ITEMS // 2)
+        ids += (await host.client.enqueue_many("jobs", news)).ids
+    counts = Counter(shard_of(item_id) for item_id in ids)
+    assert counts == dict.fromkeys(host.shard_urls, limits.PLACEMENT_RUN_ITEMS)
 
 
 async def test_nothing_is_delivered_before_its_time(host):

@@ -56,13 +56,6 @@ async def test_an_update_changes_what_it_names_and_nothing_else(host):
     assert (await host.admin.update_namespace("n")).settings == unpaused.settings
 
 
-@pytest.mark.parametrize("name", ["", "x" * 65, "a b", "a/b", "é", "a\n", "a\x00", "'; DROP TABLE namespace", "../etc"])
-async def test_a_name_out_of_the_alphabet_is_refused(host, name):
-    with pytest.raises(InvalidArgumentError):
-        await host.admin.create_namespace(name)
-    assert await names(host) == ["jobs"]
-
-
 async def test_names_differ_by_case_and_a_second_one_exists_already(host):
     for name in ("x" * 64, "Jobs", "JOBS"):
         await host.admin.create_namespace(name)
@@ -72,27 +65,22 @@ async def test_names_differ_by_case_and_a_second_one_exists_already(host):
     assert await names(host) == sorted(["jobs", "Jobs", "JOBS", "x" * 64])
 
 
-@pytest.mark.parametrize("setting", sorted(SETTING_BOUNDS))
-async def test_each_setting_takes_its_bounds_and_refuses_one_beyond(host, setting):
-    low, high = SETTING_BOUNDS[setting]
-    # A default stays below its maximum, and a maximum above its default.
-    partner = {
-        "lease_ms_max": {"lease_ms_default": low},
-        "ttl_ms_max": {"ttl_ms_default": low},
-    }.get(setting, {})
-    for value in (low, high):
-        settings = {setting: value} | partner
-        updated = await host.admin.update_namespace("jobs", **settings)
-        assert getattr(updated.settings, setting) == value
-    before = await host.admin.get_namespace("jobs")
-    wide = {"lease_ms_max", "ttl_ms_max", "lease_ms_default", "ttl_ms_default", "delay_ms_max"}
-    beyond = [low - 1, high + 1] + ([1 << 62] if setting in wide else [])
-    for value in beyond:
-        with pytest.raises(InvalidArgumentError, match=setting):
-            await host.admin.update_namespace("jobs", **{setting: value})
-        with pytest.raises(InvalidArgumentError, match=setting):
-            await host.admin.create_namespace("bad", **{setting: value})
-    assert await host.admin.get_namespace("jobs") == before
+async def test_each_setting_takes_its_bounds_and_refuses_one_beyond(host):
+    # A maximum stays above its default.
+    partners = {"lease_ms_max": "lease_ms_default", "ttl_ms_max": "ttl_ms_default"}
+    for setting, (low, high) in SETTING_BOUNDS.items():
+        for value in (high, low):
+            settings = {setting: value}
+            if setting in partners:
+                settings[partners[setting]] = low
+            updated = await host.admin.update_namespace("jobs", **settings)
+            assert getattr(updated.settings, setting) == value
+        for value in (low - 1, high + 1):
+            with pytest.raises(InvalidArgumentError, match=setting):
+                await host.admin.update_namespace("jobs", **{setting: value})
+            with pytest.raises(InvalidArgumentError, match=setting):
+                await host.admin.create_namespace("bad", **{setting: value})
+        assert await host.admin.get_namespace("jobs") == updated
     assert await names(host) == ["jobs"]
 
 

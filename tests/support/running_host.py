@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from foqs.config import HostConfig
 from foqs.core import limits
 from foqs.core.calls import TopicStats
 from foqs.storage.session import connect
-from foqs.transport.wire import Codec, Reply, structs
+from foqs.transport.wire import Reply
 from tests.support.raw_client import RawClient
 
 ONCE = RetryPolicy(deadline_ms=0)
@@ -43,19 +44,14 @@ class RunningHost:
         return await self.raw.call(method, request)
 
     async def enqueue_on_all_shards(self, namespace: str, batches: list[list[NewItem]]) -> list[str]:
-        """Enqueue the batches at the same moment, so that they go to different shards; the ids in order.
+        """Enqueue the batches, each on the next shard; the ids in order.
 
-        In one write, because calls that come apart may each find the first shard idle again, and without the
-        host's preference for the shard of the call before.
+        By itself the host stays on one shard for many items.
         """
-        codec = Codec()
-        requests = [structs.EnqueueRequest(namespace_name=namespace, items=batch) for batch in batches]
-        frames = [codec.encode_call("enqueue", request, seqid) for seqid, request in enumerate(requests)]
         with patch.object(limits, "PLACEMENT_RUN_ITEMS", 1):
-            await self.raw.send_bytes(b"".join(frames))
-            replies = sorted([await self.raw.receive() for _ in frames], key=lambda reply: reply.seqid)
-        assert not any(reply.error or reply.response.errors for reply in replies)
-        ids = [item_id for reply in replies for item_id in reply.response.ids]
+            results = await asyncio.gather(*[self.client.enqueue_many(namespace, batch) for batch in batches])
+        assert not any(result.errors for result in results)
+        ids = [item_id for result in results for item_id in result.ids]
         assert {shard_of(item_id) for item_id in ids} == set(self.shard_urls)
         return ids
 
