@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools demo test lint types imports unit test-mysql bench clean
+.PHONY: help setup test-tools demo test lint types imports unit test-mysql sim bench clean
 BIN := .venv/bin
 
 help: ## this list
@@ -31,6 +31,9 @@ unit: setup ## only the tests that need no database
 test-mysql: setup ## the database tests against the server that FOQS_TEST_MYSQLD names
 	@test -n "$$FOQS_TEST_MYSQLD" || { echo "error: FOQS_TEST_MYSQLD must name a mysqld or mariadbd" >&2; exit 2; }
 	$(BIN)/pytest -m database
+
+sim: setup ## the whole host in virtual time with faults: make sim SEEDS=N
+	@$(BIN)/python -m foqs.testing.sim --seeds $${SEEDS:-2000} --keep-going
 
 bench: setup ## throughput and latency of this machine
 	@$(BIN)/python -m loadtest.bench

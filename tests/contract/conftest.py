@@ -14,9 +14,13 @@ from foqs.shard.runner import Store
 from foqs.storage.local_server import LocalServer
 from foqs.storage.session import connect
 from foqs.storage.shard_store import ShardAccess, ShardStore
+from tests.contract.fake_shard import FakeShard
 from tests.contract.owner import ContractShard
 
-FACTORIES = [pytest.param("mysql_shard", marks=pytest.mark.database, id="mysql")]
+FACTORIES = [
+    pytest.param("mysql_shard", marks=pytest.mark.database, id="mysql"),
+    pytest.param("fake_shard", id="fake"),
+]
 
 
 class MysqlShard:
@@ -61,6 +65,11 @@ def mysql_shard(mysql_server: LocalServer, shard_urls: dict[int, str]) -> Iterat
     shard = MysqlShard(mysql_server, shard_urls[MysqlShard.SHARD_ID])
     yield shard
     shard.close()
+
+
+@pytest.fixture
+def fake_shard() -> FakeShard:
+    return FakeShard()
 
 
 @pytest.fixture(params=FACTORIES)

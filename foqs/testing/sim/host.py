@@ -1,0 +1,181 @@
+"""A simulated host: foqs.bootstrap.Host as it is, on fake servers, with its verbs in place of a port."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import patch
+
+from foqs import bootstrap
+from foqs.config import HostConfig
+from foqs.core import limits
+from foqs.core.errors import FoqsError, OverloadedError, UnavailableError
+from foqs.core.namespace import Namespace
+from foqs.core.service import Service
+from foqs.shard import runner
+from foqs.shard.state import ShardState
+from foqs.storage.shard_store import ShardAccess
+from foqs.storage.transaction import Transaction
+from foqs.testing.fake_store import FakeReader, FakeStore
+from foqs.testing.sim.loop import Process
+
+if TYPE_CHECKING:
+    from foqs.testing.sim.world import World
+
+
+class FakeMeta:
+    """The meta database, for one host. `away` makes it unreachable for all."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def list_namespaces(self) -> list[Namespace]:
+        self._touch()
+        return list(self._world.meta.namespaces)
+
+    def heartbeat(self, name: str, address: str, started_at_ms: int) -> None:
+        self._touch()
+        self._world.meta.heartbeats[name] = self._world.loop.time()
+
+    def remove_host(self, name: str) -> None:
+        self._touch()
+        self._world.meta.heartbeats.pop(name, None)
+
+    def host_is_alive(self, name: str, dead_after_ms: int) -> bool:
+        self._touch()
+        beat_s = self._world.meta.heartbeats.get(name)
+        return beat_s is not None and self._world.loop.time() - beat_s < dead_after_ms / 1000
+
+    def take_shard_epoch(self, shard_id: int, owner: str, now_ms: int, at_least: int) -> int:
+        self._touch()
+        epochs = self._world.meta.epochs
+        epochs[shard_id] = max(epochs.get(shard_id, 0), at_least) + 1
+        return epochs[shard_id]
+
+    def close(self) -> None:
+        return None
+
+    def _touch(self) -> None:
+        if self._world.meta.away:
+            raise UnavailableError("the meta database does not answer")
+
+
+class MetaTables:
+    def __init__(self, namespaces: list[Namespace]) -> None:
+        self.namespaces = namespaces
+        self.heartbeats: dict[str, float] = {}
+        self.epochs: dict[int, int] = {}
+        self.away = False
+
+
+class FakeDoor(Service):
+    """In place of the Thrift server: runs calls as tasks of the host, and drains as that does."""
+
+    def __init__(self, queue: Any, admin: Any, **_: Any) -> None:
+        super().__init__("door")
+        self.queue = queue
+        self.admin = admin
+        self.port = 0
+        self.draining = False
+        self.calls: set[asyncio.Task[Any]] = set()
+
+    async def serve(self, work: Callable[[FakeDoor], Awaitable[Any]]) -> Any:
+        if self.draining:
+            raise OverloadedError("this host is draining", retry_after_ms=1_000)
+        return await work(self)
+
+    async def _drain(self) -> None:
+        self.draining = True
+        if self.calls:
+            await asyncio.wait(list(self.calls), timeout=limits.DRAIN_MS_MAX / 1000)
+
+    async def _stop(self) -> None:
+        self.draining = True
+        calls = list(self.calls)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+
+class NoMetrics:
+    def __init__(self) -> None:
+        self.door = None
+        self.transactions = self
+
+    def watch(self, *_: Any) -> None:
+        return None
+
+    def ended(self, shard_id: int, transaction: Transaction, elapsed_s: float, outcome: str) -> None:
+        return None
+
+
+class SimHost:
+    """One process of the world with a host in it."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.name = name
+        self.process = Process(world.loop, name)
+        self.ready = False
+        self.ended = False
+        """It was told to end, or was killed."""
+        self.connections: dict[asyncio.Future[Any], asyncio.Task[Any]] = {}
+        self._world = world
+        self.host: bootstrap.Host = self.process.context.run(self._make)
+        self.main = world.loop.create_task(self._run(), context=self.process.context)
+
+    @property
+    def door(self) -> FakeDoor:
+        return cast(FakeDoor, self.host._server)
+
+    def _make(self) -> bootstrap.Host:
+        config = SimpleNamespace(
+            meta_url="", host_name=self.name, listen_address="sim", port=0, cluster="sim",
+            shards={shard_id: str(shard_id) for shard_id in self._world.servers}, allow_undurable_servers=False,
+        )  # fmt: skip
+        return bootstrap.Host(cast(HostConfig, config))
+
+    async def _run(self) -> None:
+        try:
+            await self.host.start()
+        except FoqsError as error:
+            self.ended = True
+            self._world.host_failed(self, error)
+            return
+        self.ready = True
+
+    def shut_down(self, *, drain: bool) -> asyncio.Task[None]:
+        async def end() -> None:
+            await asyncio.wait([self.main])
+            if drain:
+                await self.host.drain()
+            await self.host.stop()
+            for future in list(self.connections):
+                self._world.hang_up(self, future)
+
+        self.ended = True
+        return self._world.loop.create_task(end(), context=self.process.context)
+
+
+@contextmanager
+def simulated(world_of: Callable[[], World], shard_state: type[ShardState], dispatcher: type) -> Iterator[None]:
+    """Every Host that is made meanwhile gets the world's servers, and the checked state and dispatcher."""
+
+    def make_store(access: ShardAccess, take_epoch: Callable[[int], int], is_dead: Callable[[str], bool]) -> FakeStore:
+        world = world_of()
+        return FakeStore(world.servers[access.shard_id], access.lock_name, access.owner, take_epoch, is_dead)
+
+    replaced: dict[str, Any] = {
+        "MetaStore": lambda url: FakeMeta(world_of()),
+        "ShardStore": make_store,
+        "ShardReader": lambda shard_id, url: FakeReader(world_of().servers[shard_id]),
+        "ThriftServer": FakeDoor,
+        "Metrics": NoMetrics,
+        "Dispatcher": dispatcher,
+        "check_current": lambda url, kind: None,
+        "_wall_ms": lambda: world_of().now_ms(),
+    }
+    with patch.multiple(bootstrap, **replaced), patch.object(runner, "ShardState", shard_state):
+        yield

@@ -1,0 +1,258 @@
+"""What must hold of a host's state and its servers' rows whenever a transaction has ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from foqs.core import limits, order
+from foqs.core.item import Item, Phase
+from foqs.core.wheel import SLOT_MS
+from foqs.host.dispatch import Dispatcher
+from foqs.host.topic_queue import DequeueCall, TopicQueue
+from foqs.shard.state import ShardState
+from foqs.storage.transaction import TIMER_LANE, TransactionResult
+from foqs.testing.fake_store import Tables
+
+if TYPE_CHECKING:
+    from foqs.testing.sim.world import World
+
+_UNDER_LEASE = (Phase.LEASED, Phase.SETTLING)
+
+
+def checked_classes(world_of: Callable[[], World], every: int) -> tuple[type[ShardState], type[Dispatcher]]:
+    """The shard's state checked after every `every`-th transaction, the dispatcher at every answer."""
+
+    class CheckedState(ShardState):
+        ended_count = 0
+
+        def committed(self, result: TransactionResult, now_ms: int) -> None:
+            super().committed(result, now_ms)
+            self._check()
+
+        def failed(self, reason: str) -> None:
+            super().failed(reason)
+            self._check()
+
+        def _check(self) -> None:
+            self.ended_count += 1
+            if self.ended_count % every == 0:
+                world = world_of()
+                for problem in state_problems(self, world.servers[self.shard_id].tables):
+                    world.complain(f"shard {self.shard_id}: {problem}")
+
+    class CheckedDispatcher(Dispatcher):
+        def answer(self, call: DequeueCall, items: list[Item]) -> None:
+            world = world_of()
+            for problem in order_problems(self, call, items, world):
+                world.complain(problem)
+            super().answer(call, items)
+
+    return CheckedState, CheckedDispatcher
+
+
+# ---- P6: nothing is handed out past something more urgent ----
+
+
+def order_problems(dispatcher: Dispatcher, call: DequeueCall, items: list[Item], world: World) -> Iterator[str]:
+    last: dict[TopicQueue, int] = {}
+    for item in items:
+        queue = dispatcher._queues[item.topic.namespace, item.topic.name]
+        last[queue] = max(last.get(queue, order.FIRST), item.place)
+    for queue, place in last.items():
+        for shard_id, topic in queue.parts.items():
+            shard = dispatcher._shard_of(shard_id)
+            lane = world.servers[shard_id].tables.lanes.get(topic.number)
+            if shard is None or not lane:
+                continue
+            before = (order.urgency_of(place), order.due_at_of(place), order.key_of(place))
+            for found in lane.irange(maximum=before, inclusive=(True, False)):
+                problem = _overtaken(shard, found[2], world.servers[shard_id].tables, dispatcher._now_ms(shard_id))
+                if problem:
+                    yield f"P6: {found[2]:x} of {topic.name} is {problem} and overtaken by {before}"
+
+
+def _overtaken(shard: ShardState, key: int, tables: Tables, now_ms: int) -> str:
+    """How the row is ready and not handed out; "" when it is not."""
+    if tables.items[key].expires_at <= now_ms:
+        return ""
+    item = shard.book.leases.get(key)
+    if item is not None:
+        fresh = item.claim is not None and item.claim in shard.journal._flying_new
+        return "" if item.phase in _UNDER_LEASE or fresh else f"in phase {item.phase.name}"
+    flying = shard.flying
+    if flying is not None and (
+        key in flying.wakes
+        or any(insert.key == key for insert in flying.inserts)
+        or any(rewrite.key == key for rewrite in flying.rewrites)
+    ):
+        return ""  # Committed, and its host does not know yet.
+    return "ready"
+
+
+# ---- the state is what the rows are ----
+
+
+def state_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
+    """Of a shard without a transaction under way."""
+    yield from _window_problems(shard, tables)
+    yield from _count_problems(shard, tables)
+    yield from _lease_problems(shard, tables)
+    yield from _journal_problems(shard, tables)
+    yield from _timer_problems(shard, tables)
+    yield from _buffer_problems(shard)
+    yield from _topic_problems(shard, tables)
+
+
+def _window_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
+    for topic in shard.book.topics.values():
+        window = topic.window
+        places = list(window.places)
+        if len(set(places)) != len(places):
+            yield f"a place stands twice in the window of {topic}"
+        if places and places[-1] > window.edge:
+            yield f"the window of {topic} reaches beyond its edge"
+        if len(places) > limits.WINDOW_ITEMS_MAX:
+            yield f"the window of {topic} holds {len(places)} places"
+        expected = set()
+        for urgency, due_at, key in tables.lanes.get(topic.number, ()):
+            place = order.place(urgency, due_at, key, shard.shard_id)
+            if place <= window.edge and key not in shard.book.leases:
+                expected.add(place)
+        for place in expected - set(places):
+            yield f"row {order.key_of(place):x} of {topic} is ready, before the edge, and not in the window"
+        for place in set(places) - expected:
+            yield f"{order.key_of(place):x} is in the window of {topic}, and there is no such ready row"
+
+
+def _count_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
+    leased = Counter(item.topic for item in shard.book.leases.values() if item.phase in _UNDER_LEASE)
+    delayed = Counter(tables.items[key].topic for _, _, key in tables.lanes.get(TIMER_LANE, ()))
+    for topic in shard.book.topics.values():
+        if topic.leased != leased[topic]:
+            yield f"{topic} counts {topic.leased} leased, there are {leased[topic]}"
+        if not shard.book.counted:
+            continue
+        counted = (topic.rows, topic.delayed, topic.dead)
+        number = topic.number
+        there = (len(tables.lanes.get(number, ())), delayed[number], len(tables.lanes.get(-number, ())))
+        if counted != there:
+            yield f"{topic} counts (rows, delayed, dead) {counted}, there are {there}"
+
+
+def _lease_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
+    extending = {id(extension.item) for extension in shard.claims._extensions}
+    slots = shard.settlements._wheel._slots
+    for key, item in shard.book.leases.items():
+        row = tables.items.get(key)
+        if item.phase in (Phase.READY, Phase.INSERTING, Phase.GONE):
+            yield f"{key:x} is among the leases in phase {item.phase.name}"
+        if row is None or row.lane <= 0:
+            yield f"{key:x} is {item.phase.name}, and its row is {'gone' if row is None else f'in lane {row.lane}'}"
+            continue
+        if item.phase not in (Phase.HELD, Phase.LEASED):
+            continue
+        if row.deliveries != item.deliveries:
+            yield f"{key:x} has {item.deliveries} deliveries, its row {row.deliveries}"
+        claim = item.claim
+        if claim is None or claim.id not in tables.claims:
+            yield f"{key:x} is {item.phase.name} without a claim"
+            continue
+        due_at, entries = tables.claims[claim.id]
+        if (key, item.deliveries + 1) not in entries or due_at != claim.due_at:
+            yield f"{key:x} is {item.phase.name}, and its claim {claim.id:x} does not say so"
+        if item.phase is Phase.LEASED:
+            if due_at < item.lease_due_at:
+                yield f"the lease of {key:x} runs until {item.lease_due_at}, its claim until {due_at}"
+            if key not in slots.get(item.lease_due_at // SLOT_MS + 1, {}) and id(item) not in extending:
+                yield f"the lease of {key:x} never ends"
+
+
+def _journal_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
+    journal = shard.journal
+    known = {**dict.fromkeys(journal._open), **dict.fromkeys(journal._gone)}
+    if known.keys() != tables.claims.keys():
+        only_rows = [f"{claim_id:x}" for claim_id in tables.claims.keys() - known.keys()]
+        only_known = [f"{claim_id:x}" for claim_id in known.keys() - tables.claims.keys()]
+        yield f"claims that only the table has: {only_rows}, that only the host knows: {only_known}"
+    users = Counter(item.claim.id for item in shard.book.leases.values() if item.claim is not None)
+    for claim in journal._open.values():
+        if claim.open_count != users[claim.id]:
+            yield f"claim {claim.id:x} counts {claim.open_count} items, {users[claim.id]} use it"
+        if claim.id < tables.writer.claim_checkpoint:
+            yield f"claim {claim.id:x} is open and before the checkpoint {tables.writer.claim_checkpoint:x}"
+
+
+def _timer_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
+    window, changing = shard.timers._window, shard.timers.changing
+    expected = set()
+    for urgency, due_at, key in tables.lanes.get(TIMER_LANE, ()):
+        place = order.place(urgency, due_at, key, shard.shard_id)
+        if place <= window.edge and key not in changing:
+            expected.add(place)
+    there = set(window.places)
+    if there != expected:
+        missing = [f"{order.key_of(place):x}" for place in expected - there]
+        wrong = [f"{order.key_of(place):x}" for place in there - expected]
+        yield f"the timers lack {missing} and have {wrong} for nothing"
+    if any(order.key_of(place) not in shard.timers._topics for place in there):
+        yield "a delayed row has no topic"
+
+
+def _buffer_problems(shard: ShardState) -> Iterator[str]:
+    inserts, book = shard.inserts, shard.book
+    batches = list(inserts.batches())
+    counted = (inserts.buffered_count, inserts.buffered_bytes)
+    there = (sum(len(batch.items) for batch in batches), sum(batch.size_bytes for batch in batches))
+    if counted != there:
+        yield f"the enqueue buffer counts (items, bytes) {counted}, there are {there}"
+    if there[0] > limits.ENQUEUE_BUFFER_ITEMS_MAX:
+        yield f"the enqueue buffer holds {there[0]} items"
+    size_bytes = sum(
+        limits.RESIDENT_ITEM_BYTES + len(item.payload or b"") + len(item.metadata) for item in book.resident.values()
+    )
+    if book._resident_bytes != size_bytes:
+        yield f"resident items count {book._resident_bytes} bytes and have {size_bytes}"
+    if size_bytes > limits.RESIDENT_BYTES_MAX:
+        yield f"resident items have {size_bytes} bytes"
+
+
+def _topic_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
+    stored = {topic.number for topic in shard.book.topics.values() if topic.stored}
+    if stored | set(shard._topics_gone) != tables.topics.keys():
+        yield f"topics {stored} and {shard._topics_gone} going are known, {set(tables.topics)} are there"
+    for row in tables.items.values():
+        if row.topic not in tables.topics:
+            yield f"row {row.key:x} is of topic {row.topic}, which is not there"
+
+
+# ---- the dispatcher ----
+
+
+def dispatcher_problems(dispatcher: Dispatcher, shards: list[ShardState]) -> Iterator[str]:
+    """Between two steps of the loop, whatever is under way."""
+    held = sum(
+        len(item.payload or b"") + len(item.metadata)
+        for queue in dispatcher._queues.values()
+        for item in queue.buffer.items
+    )  # fmt: skip
+    if dispatcher.held_bytes != held:
+        yield f"the prefetch buffers count {dispatcher.held_bytes} bytes and hold {held}"
+    waiting = {call for queue in dispatcher._queues.values() for call in queue.calls}
+    if dispatcher.waiting_count != len(waiting):
+        yield f"{dispatcher.waiting_count} calls are counted as waiting, there are {len(waiting)}"
+    on_the_way: Counter[tuple[int, str]] = Counter()
+    buffered = Counter(id(item) for queue in dispatcher._queues.values() for item in queue.buffer.items)
+    for shard in shards:
+        for item in [*shard.claims._waiting, *shard.claims._flying]:
+            on_the_way[item.topic.namespace, item.topic.name] += 1
+        for item in shard.book.leases.values():
+            if (item.phase is Phase.HELD) != (buffered[id(item)] == 1):
+                yield f"{item.key:x} is {item.phase.name} and stands {buffered[id(item)]} times in a prefetch buffer"
+    for name, queue in dispatcher._queues.items():
+        wanted = sum(call.wants[queue] for call in queue.calls)
+        if queue.waiting_count != wanted:
+            yield f"{name} counts {queue.waiting_count} wanted items, its calls want {wanted}"
+        if queue.claims_count != on_the_way[name]:
+            yield f"{name} counts {queue.claims_count} claims on the way, there are {on_the_way[name]}"

@@ -1,0 +1,225 @@
+"""An asyncio event loop in virtual time, with processes that can be stopped and killed, and threads that are none.
+
+Time jumps to the next timer when nothing is ready. Every delay comes from the seed, so a run is repeated by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextvars import Context, ContextVar, copy_context
+from enum import Enum
+from typing import Any
+
+_TASKS_KEPT_MIN = 256
+_END_S_MAX = 60.0
+
+
+class ProcessState(Enum):
+    RUNNING = "running"
+    STOPPED = "stopped"
+    """As by SIGSTOP: nothing of it runs, its timers go by."""
+    KILLED = "killed"
+
+
+class Process:
+    """Everything that was started in `context`, or by what was started there, belongs to this process."""
+
+    def __init__(self, loop: VirtualLoop, name: str) -> None:
+        self.name = name
+        self.state = ProcessState.RUNNING
+        self.context: Context = copy_context()
+        self.context.run(_PROCESS.set, self)
+        self.threads: list[VirtualThread] = []
+        self._loop = loop
+        self._parked: list[asyncio.Handle] = []
+
+    def stop(self) -> None:
+        self.state = ProcessState.STOPPED
+
+    def resume(self) -> None:
+        self.state = ProcessState.RUNNING
+        parked, self._parked = self._parked, []
+        self._loop.make_ready(parked)
+
+    def kill(self) -> None:
+        self.state = ProcessState.KILLED
+        self._parked = []
+
+    def park(self, handle: asyncio.Handle) -> None:
+        if self.state is ProcessState.STOPPED:
+            self._parked.append(handle)
+
+
+_PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
+
+
+def current_process() -> Process | None:
+    return _PROCESS.get()
+
+
+class VirtualThread:
+    """One worker of an executor: its jobs run one after the other, each after a delay, answered after another one."""
+
+    def __init__(self, loop: VirtualLoop, name: str) -> None:
+        self.name = name
+        self._loop = loop
+        self._jobs: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
+        self._sent: Callable[[], None] | None = None
+        self._dead = False
+
+    def submit(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self._loop.create_future()
+        if self._dead:
+            future.cancel()
+            return future
+        self._jobs.append((work, future))
+        if len(self._jobs) == 1:
+            self._start()
+        return future
+
+    def hurry(self) -> None:
+        """Do the job under way at once; its answer takes its time."""
+        sent, self._sent = self._sent, None
+        if sent is not None:
+            sent()
+
+    def die(self, *, hurry: bool) -> None:
+        """Its process is gone; with `hurry` the job under way was sent before."""
+        self._dead = True
+        while len(self._jobs) > 1:
+            self._jobs.pop()
+        if hurry:
+            self.hurry()
+        self._sent = None
+
+    def _start(self) -> None:
+        work, future = self._jobs[0]
+        there_s, back_s = self._loop.latency(self.name)
+
+        def send() -> None:
+            self._sent = None
+            answer: Callable[[], None]
+            try:
+                result = work()
+            except Exception as error:
+                answer = _failing(future, error)
+            else:
+                answer = _answering(future, result)
+            self._loop.call_later(back_s, self._finish, answer)
+
+        self._sent = send
+        self._loop.call_later(there_s, lambda: self.hurry() if self._sent is send else None)
+
+    def _finish(self, answer: Callable[[], None]) -> None:
+        self._jobs.popleft()
+        answer()
+        if self._jobs:
+            self._start()
+
+
+def _answering(future: asyncio.Future[Any], result: Any) -> Callable[[], None]:
+    return lambda: None if future.done() else future.set_result(result)
+
+
+def _failing(future: asyncio.Future[Any], error: Exception) -> Callable[[], None]:
+    return lambda: None if future.done() else future.set_exception(error)
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """`latency(thread name)` gives the seconds from a job's submission to its effect, and from there to its answer.
+
+    `lateness()` is by how many seconds a timer comes late.
+    """
+
+    def __init__(self, latency: Callable[[str], tuple[float, float]], lateness: Callable[[], float]) -> None:
+        super().__init__()
+        self.latency = latency
+        self.steps_count = 0
+        self.failures: list[dict[str, Any]] = []
+        """What nobody handled."""
+        self._lateness = lateness
+        self._now_s = 0.0
+        self._timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        self._queue: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined]
+        self._threads: dict[Executor | None, VirtualThread] = {}
+        self._tasks: list[tuple[asyncio.Task[Any], Process | None]] = []
+        self._tasks_kept_max = _TASKS_KEPT_MIN
+        self.set_task_factory(self._make_task)  # type: ignore[arg-type]
+        self.set_exception_handler(lambda _, context: self.failures.append(context))
+
+    def time(self) -> float:
+        return self._now_s
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return super().call_at(when + self._lateness(), callback, *args, context=context)
+
+    def run_in_executor(self, executor: Executor | None, func: Any, *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+        thread = self._threads.get(executor)
+        if thread is None:
+            name = str(getattr(executor, "_thread_name_prefix", ""))
+            thread = self._threads[executor] = VirtualThread(self, name)
+            process = current_process()
+            if process is not None:
+                process.threads.append(thread)
+        return thread.submit(lambda: func(*args))
+
+    def make_ready(self, handles: list[asyncio.Handle]) -> None:
+        self._queue.extend(handles)
+
+    def end_tasks(self) -> None:
+        """Cancel all that is left, of killed processes too, and let it end."""
+        self.run_until_complete(self._end_tasks())
+
+    async def _end_tasks(self) -> None:
+        left, self._tasks = [entry for entry in self._tasks if not entry[0].done()], []
+        for task, process in left:
+            if process is not None:
+                process.state = ProcessState.RUNNING
+            if task is not asyncio.current_task():
+                task.cancel()
+        others = [task for task, _ in left if task is not asyncio.current_task()]
+        if others:
+            await asyncio.wait(others, timeout=_END_S_MAX)
+
+    def _make_task(self, loop: VirtualLoop, coroutine: Any, context: Context | None = None) -> asyncio.Task[Any]:
+        task = asyncio.Task(coroutine, loop=loop, context=context)
+        self._tasks.append((task, current_process() if context is None else context.get(_PROCESS)))
+        if len(self._tasks) > self._tasks_kept_max:
+            self._tasks = [entry for entry in self._tasks if not entry[0].done()]
+            self._tasks_kept_max = max(_TASKS_KEPT_MIN, 2 * len(self._tasks))
+        return task
+
+    def _run_once(self) -> None:
+        timers, queue = self._timers, self._queue
+        while timers and timers[0].cancelled():
+            heapq.heappop(timers)
+        if not queue and not self._stopping:  # type: ignore[attr-defined]
+            if not timers:
+                raise RuntimeError("nothing will ever happen again")
+            self._now_s = max(self._now_s, timers[0].when())
+        while timers and timers[0].when() <= self._now_s:
+            queue.append(heapq.heappop(timers))
+        for _ in range(len(queue)):
+            handle = queue.popleft()
+            if handle.cancelled():
+                continue
+            process = handle._context.get(_PROCESS)  # type: ignore[attr-defined]
+            if process is not None and process.state is not ProcessState.RUNNING:
+                process.park(handle)
+                continue
+            self.steps_count += 1
+            handle._run()
+
+    # What BaseEventLoop asks of a loop with sockets.
+
+    def _write_to_self(self) -> None:
+        return None
+
+    def _process_events(self, event_list: object) -> None:
+        return None

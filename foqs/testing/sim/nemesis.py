@@ -1,0 +1,126 @@
+"""What goes wrong with servers, hosts, clocks and the meta database, and how it is put right again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+from foqs.core import limits
+
+if TYPE_CHECKING:
+    from foqs.testing.sim.world import World
+
+
+class Nemesis:
+    def __init__(self, world: World, chance: random.Random) -> None:
+        self._world = world
+        self._chance = chance
+
+    async def run(self, until_s: float) -> None:
+        world, profile = self._world, self._world.profile
+        pauses = [self._server_fault, self._host_fault, self._meta_fault, self._clock_jump]
+        rates = [
+            profile.server_fault_rate, profile.host_fault_rate, profile.meta_fault_rate,
+            0.5 if profile.jump_ms_max else 0.0,
+        ]  # fmt: skip
+        await asyncio.gather(
+            *[self._strike(fault, rate, until_s) for fault, rate in zip(pauses, rates, strict=True) if rate]
+        )
+        await self._heal()
+        world.trace("nemesis", "rests")
+
+    async def _strike(self, fault, rate: float, until_s: float) -> None:  # type: ignore[no-untyped-def]
+        while True:
+            await asyncio.sleep(self._chance.expovariate(rate))
+            if self._world.loop.time() > until_s:
+                return
+            await fault()
+
+    async def _server_fault(self) -> None:
+        world, chance = self._world, self._chance
+        shard_id, server = chance.choice(list(world.servers.items()))
+        kind = chance.choice(["crash", "freeze", "kill sessions", "undurable"])
+        world.trace(f"shard-{shard_id}", kind)
+        if kind == "crash":
+            server.crash()
+            await asyncio.sleep(chance.choice([0.05, 0.3, 1.5]))
+            server.restart()
+        elif kind == "freeze":
+            server.freeze()
+            await asyncio.sleep(chance.choice([0.05, 0.3, 1.5]))
+            server.thaw()
+        elif kind == "kill sessions":
+            server.kill_sessions()
+        else:
+            server.problems = ["somebody made it so"]
+            await asyncio.sleep(limits.DURABILITY_CHECK_MS / 1000 + 0.5)
+            server.problems = []
+        world.trace(f"shard-{shard_id}", "is well")
+
+    async def _host_fault(self) -> None:
+        world, chance = self._world, self._chance
+        host = world.primary
+        if host is None or not host.ready:
+            return
+        kind = chance.choice(["kill", "kill and another", "drain", "pause", "take over"])
+        world.trace(host.name, kind)
+        if kind == "kill":
+            world.kill_host(host, sockets_closed=chance.random() < 0.7)
+            await asyncio.sleep(chance.choice([0.01, 0.3]))
+            world.start_host(host.name)
+        elif kind == "kill and another":
+            world.kill_host(host, sockets_closed=chance.random() < 0.7)
+            world.start_host()
+        elif kind == "drain":
+            await world.drain_host(host)
+            world.start_host(chance.choice(["", host.name]))
+        else:
+            for thread in host.process.threads:
+                if chance.random() < 0.5:
+                    thread.hurry()
+            host.process.stop()
+            if kind == "pause":
+                await asyncio.sleep(chance.choice([0.05, 0.4]))
+                host.process.resume()
+            else:
+                await self._take_over()
+
+    async def _take_over(self) -> None:
+        """Another host takes over from one that is stopped, and later runs on as if nothing had been."""
+        world, chance = self._world, self._chance
+        host = world.primary
+        assert host is not None
+        world.start_host()
+        await asyncio.sleep(chance.choice([0.3, 1.5, 3.0]))
+        world.trace(host.name, "resumes")
+        host.process.resume()
+        await asyncio.sleep(chance.choice([0.05, 0.5, 2.0]))
+        if chance.random() < 0.5:
+            world.kill_host(host)
+        else:
+            await world.drain_host(host)
+
+    async def _meta_fault(self) -> None:
+        world = self._world
+        world.meta.away = True
+        world.trace("meta", "is away")
+        await asyncio.sleep(self._chance.choice([0.1, 1.0]))
+        world.meta.away = False
+
+    async def _clock_jump(self) -> None:
+        world = self._world
+        shard_id = self._chance.choice(list(world.servers))
+        bound_ms = world.profile.jump_ms_max
+        wanted = self._chance.randint(-bound_ms, bound_ms)
+        world.trace(f"shard-{shard_id}", f"clock is {wanted} ms off")
+        world.offsets_ms[shard_id] = wanted
+
+    async def _heal(self) -> None:
+        world = self._world
+        world.delays.calm = True
+        for server in world.servers.values():
+            server.restart()
+            server.thaw()
+            server.problems = []
+        world.meta.away = False

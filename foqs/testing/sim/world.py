@@ -1,0 +1,311 @@
+"""Everything that one seed makes: servers, hosts, clients, and what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from typing import Any, cast
+
+from foqs.client.errors import NotSentError
+from foqs.core import ids
+from foqs.core.calls import Delivery, ItemState
+from foqs.core.errors import FoqsError, NotFoundError, UnavailableError
+from foqs.core.namespace import Namespace, NamespaceSettings
+from foqs.testing.fake_store import FakeServer, FakeServerError, FakeStore, Fate, Faults, Script
+from foqs.testing.history import Call, uid_of
+from foqs.testing.lives import Stored
+from foqs.testing.sim.chance import Delays, Profile
+from foqs.testing.sim.clients import NAMESPACE, Held, SimClient
+from foqs.testing.sim.host import FakeDoor, MetaTables, SimHost
+from foqs.testing.sim.loop import VirtualLoop
+
+_RESTART_S = 0.1
+_BASE_MS = 1_700_000_000_000
+_FATES = (Fate.FAILED, Fate.LOST_BEFORE, Fate.LOST_AFTER, Fate.LATE)
+
+
+class BrokenPromiseError(Exception):
+    """The run has found something; there is no use in going on."""
+
+
+class SimFaults(Faults):
+    def __init__(self, world: World, chance: random.Random) -> None:
+        self._world = world
+        self._chance = chance
+
+    def fate(self) -> Fate:
+        if self._world.delays.calm:
+            return Fate.DONE
+        drawn = self._chance.random()
+        for fate, share in zip(_FATES, self._world.profile.fates, strict=True):
+            if drawn < share:
+                return fate
+            drawn -= share
+        return Fate.DONE
+
+    def later(self, work: Callable[[], None]) -> None:
+        world = self._world
+        world.loop.call_later(self._chance.random() * 1.5, work, context=world.context)
+
+
+class World:
+    def __init__(self, seed: int, profile: Profile, loop: VirtualLoop, delays: Delays, *, verbose: bool) -> None:
+        self.seed = seed
+        self.profile = profile
+        self.loop = loop
+        self.delays = delays
+        self.verbose = verbose
+        self.chance = random.Random(seed ^ 0x5EED)
+        self.context = copy_context()
+        """Of nobody's process: the network, the servers."""
+        self.calls: list[Call] = []
+        self.complaints: list[str] = []
+        self.broken = asyncio.Event()
+        self.hosts: list[SimHost] = []
+        self.primary: SimHost | None = None
+        self.ids_ended: set[str] = set()
+        """Ids that somebody tried to end without a receipt."""
+        self.ids_known: list[str] = []
+        self.uids_redriven: set[str] = set()
+        """Of items that somebody tried to redrive, which gives them a new deliver_after."""
+        self.servers: dict[int, FakeServer] = {}
+        self.offsets_ms: dict[int, int] = {}
+        for shard_id in range(profile.shard_count):
+            skew_ms = profile.skew_ms_max
+            self.offsets_ms[shard_id] = self.chance.randint(-skew_ms, skew_ms)
+            server = FakeServer(
+                shard_id, self._clock_of(shard_id), SimFaults(self, random.Random(self.chance.random())), strict=True
+            )
+            server.on_commit = self._watching(server)
+            server.on_nonsense = self._server_refused
+            self.servers[shard_id] = server
+        settings = NamespaceSettings(lease_ms_default=500, attempts_max=self.chance.choice([2, 5, 16]))
+        self.meta = MetaTables([Namespace(1, NAMESPACE, settings, 0)])
+        self.clients = [
+            SimClient(self, f"c{number}", random.Random(self.chance.random())) for number in range(profile.client_count)
+        ]
+        self._host_count = 0
+
+    # ---- time and words ----
+
+    def exact_now_ms(self) -> float:
+        return _BASE_MS + self.loop.time() * 1000
+
+    def now_ms(self) -> int:
+        return int(self.exact_now_ms())
+
+    def trace(self, who: str, what: str) -> None:
+        if self.verbose:
+            print(f"{self.loop.time():9.4f} {who:8} {what}")
+
+    def complain(self, what: str) -> None:
+        self.complaints.append(f"at {self.loop.time():.4f} s: {what}")
+        self.trace("!!!", what)
+        self.broken.set()
+
+    # ---- hosts ----
+
+    def start_host(self, name: str = "") -> SimHost:
+        """A new one, which is the primary from now on; with a name that a host had, it is that host restarted."""
+        if not name:
+            self._host_count += 1
+            name = f"host-{self._host_count}"
+        host = SimHost(self, name)
+        self.hosts.append(host)
+        self.primary = host
+        self.trace(name, "starts")
+        return host
+
+    def kill_host(self, host: SimHost, *, sockets_closed: bool = True) -> None:
+        """As by kill -9; with `sockets_closed` False as if its machine had lost its network."""
+        self.trace(host.name, "is killed")
+        host.ended = True
+        host.ready = False
+        host.process.kill()
+        for thread in host.process.threads:
+            thread.die(hurry=self.chance.random() < 0.5)
+        if sockets_closed:
+            for store in self.stores_of(host):
+                store.close()
+        for answered in list(host.connections):
+            self.hang_up(host, answered)
+        self.hosts.remove(host)
+
+    async def drain_host(self, host: SimHost) -> None:
+        """As by SIGTERM."""
+        self.trace(host.name, "drains")
+        await host.shut_down(drain=True)
+        self.trace(host.name, "has ended")
+        if host in self.hosts:
+            self.hosts.remove(host)
+
+    def host_failed(self, host: SimHost, error: FoqsError) -> None:
+        """It could not start: whoever watches over it starts it once more."""
+        self.trace(host.name, f"does not start: {error!r}")
+        self.hosts.remove(host)
+        if host is self.primary:
+            self.loop.call_later(_RESTART_S, self.start_host, host.name, context=self.context)
+
+    def stores_of(self, host: SimHost) -> list[FakeStore]:
+        return [cast(FakeStore, runner._store) for runner in host.host._shards.runners.values()]
+
+    def pick_host(self, chance: random.Random) -> SimHost | None:
+        if len(self.hosts) > 1 and chance.random() < 0.2:
+            return chance.choice(self.hosts)
+        return self.primary
+
+    # ---- the network ----
+
+    async def call(self, host: SimHost, work: Callable[[FakeDoor], Awaitable[Any]], patience_s: float) -> Any:
+        """One call over a connection of its own. Raises FoqsError."""
+        await asyncio.sleep(self.delays.network())
+        if not host.ready or host.ended:
+            raise NotSentError(f"{host.name} does not listen")
+        answered: asyncio.Future[Any] = self.loop.create_future()
+        task: asyncio.Task[None] = self.loop.create_task(
+            self._serve(host, work, answered), context=host.process.context
+        )  # fmt: skip
+        host.connections[answered] = task
+        host.door.calls.add(task)
+        try:
+            async with asyncio.timeout(patience_s):
+                return await answered
+        except TimeoutError:
+            raise UnavailableError("the caller has waited long enough") from None
+        finally:
+            host.connections.pop(answered, None)
+            if not task.done():
+                self.loop.call_soon(task.cancel, context=host.process.context)
+
+    def hang_up(self, host: SimHost, answered: asyncio.Future[Any]) -> None:
+        host.connections.pop(answered, None)
+        if not answered.done():
+            answered.set_exception(UnavailableError(f"the connection to {host.name} is gone"))
+
+    async def _serve(
+        self, host: SimHost, work: Callable[[FakeDoor], Awaitable[Any]], answered: asyncio.Future[Any]
+    ) -> None:
+        """In the host's process."""
+        failure: FoqsError | None = None
+        result = None
+        try:
+            result = await host.door.serve(work)
+        except FoqsError as error:
+            failure = error
+        except Exception as error:
+            self.complain(f"a call ended with {error!r}")
+            raise
+        finally:
+            task = asyncio.current_task()
+            assert task is not None
+            host.door.calls.discard(task)
+        lost = not self.delays.calm and self.chance.random() < self.profile.answer_loss_share
+
+        def deliver() -> None:
+            if answered.done():
+                return
+            if lost:
+                self.hang_up(host, answered)
+            elif failure is not None:
+                answered.set_exception(failure)
+            else:
+                answered.set_result(result)
+
+        self.loop.call_later(self.delays.network(), deliver, context=self.context)
+
+    # ---- what all-knowing eyes see ----
+
+    def has_row(self, item_id: str) -> bool:
+        shard_id, key, _ = ids.parse(item_id)
+        return key in self.servers[shard_id].tables.items
+
+    def some_id(self, chance: random.Random) -> str | None:
+        """Of an item that an enqueue was answered with, preferably one that is there."""
+        if not self.ids_known:
+            return None
+        drawn = [chance.choice(self.ids_known) for _ in range(5)]
+        return next((item_id for item_id in drawn if self.has_row(item_id)), drawn[0])
+
+    def delivered(self, client: SimClient, item: Delivery) -> None:
+        if not item.payload:
+            self.complain(f"{item.receipt} was delivered to {client.name} without its payload")
+
+    def refused(self, client: SimClient, host: SimHost | None, held: Held, invoked_at_ms: int) -> None:
+        """STALE_LEASE for a lease that runs and that nobody can have ended is a lie."""
+        sure_ms = held.until_ms - self.profile.tolerance_ms - 5_000 * (host is not self.primary)
+        alone = len(self.hosts) == 1
+        if alone and not held.doubtful and self.now_ms() < sure_ms and held.receipt.split(":")[0] not in self.ids_ended:
+            self.complain(
+                f"STALE_LEASE for {held.receipt} ({held.uid}) of {client.name}, whose lease runs until {held.until_ms}"
+            )
+
+    def not_found(self, host: SimHost | None, item_id: str, error: NotFoundError, was_there: bool) -> None:
+        honest = "being settled" in error.message or "no shard" in error.message or "not a dead" in error.message
+        if was_there and self.has_row(item_id) and not honest and len(self.hosts) == 1:
+            self.complain(f"{item_id} is there, and its caller is told {error.message!r}")
+
+    def stored(self) -> list[Stored]:
+        found = []
+        for shard_id, server in self.servers.items():
+            for row in server.tables.items.values():
+                state = ItemState.DEAD if row.lane < 0 else ItemState.DELAYED if row.lane == 0 else ItemState.READY
+                found.append(Stored(ids.item_id(shard_id, row.key), uid_of(row.payload), state))
+        return found
+
+    def is_served(self) -> bool:
+        """One host is there, has all shards and knows what is on them."""
+        host = self.primary
+        if host is None or not host.ready:
+            return False
+        runners = host.host._shards.runners.values()
+        return all(runner.shard is not None and runner.counted.is_set() for runner in runners)
+
+    def live_count(self) -> int:
+        return sum(
+            len(places)
+            for server in self.servers.values()
+            for lane, places in server.tables.lanes.items()
+            if lane >= 0
+        )  # fmt: skip
+
+    def _clock_of(self, shard_id: int) -> Callable[[], int]:
+        return lambda: int(self.exact_now_ms()) + self.offsets_ms[shard_id]
+
+    def _watching(self, server: FakeServer) -> Callable[[Script], None]:
+        """P8 and the checkpoints, at every commit."""
+
+        def on_commit(script: Script) -> None:
+            tables = server.tables
+            if self.verbose:
+                self.trace(f"shard-{server.shard_id}", f"commits {_shown(script)}")
+            if script.epoch < self.meta.epochs.get(server.shard_id, 0):
+                taken = tables.writer.epoch
+                if script.epoch < taken:
+                    self.complain(f"P8: epoch {script.epoch} wrote to shard {server.shard_id} of epoch {taken}")
+            timers = tables.lanes.get(0)
+            if timers and timers[0][1] < tables.writer.delay_checkpoint:
+                what = f"row {timers[0][2]:x} is due {tables.writer.delay_checkpoint - timers[0][1]} ms before"
+                self.complain(f"{what} the delay checkpoint of shard {server.shard_id}")
+
+        return on_commit
+
+    def _server_refused(self, error: FakeServerError) -> None:
+        self.complain(str(error))
+
+
+def _shown(script: Script) -> str:
+    parts = [f"{script.mark.transaction_number} of epoch {script.epoch}"]
+    parts += [f"insert {row.key:x} lane {row.lane} due {row.due_at}" for row in script.inserts]
+    parts += [f"claim {claim:x} {[f'{key:x}:{number}' for key, number in entries]} until {due_at}"
+              for claim, due_at, entries in script.claims]  # fmt: skip
+    parts += [f"reclaim {claim:x} {[f'{key:x}:{number}' for key, number in entries]}"
+              for claim, entries in script.claims_rewritten]  # fmt: skip
+    parts += [f"rewrite {row.key:x} lane {row.lane} due {row.due_at} deliveries {row.deliveries}"
+              for row in script.rewrites]  # fmt: skip
+    for name in ("wakes", "deletes", "claims_gone", "look_ups"):
+        keys = getattr(script, name)
+        if keys:
+            parts.append(f"{name} {' '.join(f'{key:x}' for key in keys)}")
+    return "; ".join(parts)
