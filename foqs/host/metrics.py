@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from foqs.host.dispatch import Dispatcher
@@ -38,11 +40,8 @@ class DoorMeters:
         self._protocol_errors = Counter(
             "foqs_protocol_errors", "Connections closed for bytes that are no frame", ["reason"], registry=registry
         )
-        self._calls = Counter("foqs_calls", "Calls answered", ["method", "outcome"], registry=registry)
-        self._seconds = Histogram(
-            "foqs_call_seconds", "Time to answer", ["method"], buckets=_SECONDS, registry=registry
-        )
-        self._by_outcome: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
+        self._calls: dict[tuple[str, str], _Calls] = {}
+        registry.register(_CallsCollector(self._calls))
 
     def connection_opened(self) -> None:
         self._opened.inc()
@@ -57,12 +56,37 @@ class DoorMeters:
         self._protocol_errors.labels(reason).inc()
 
     def call_finished(self, method: str, outcome: str, seconds: float) -> None:
-        meters = self._by_outcome.get((method, outcome))
-        if meters is None:
-            meters = self._calls.labels(method, outcome), self._seconds.labels(method)
-            self._by_outcome[method, outcome] = meters
-        meters[0].inc()
-        meters[1].observe(seconds)
+        calls = self._calls.get((method, outcome))
+        if calls is None:
+            calls = self._calls[method, outcome] = _Calls()
+        calls.seconds_sum += seconds
+        calls.counts[bisect_left(_SECONDS, seconds)] += 1
+
+
+class _Calls:
+    """Calls of one method and outcome. Plain sums: a meter of the library costs five times as much per call."""
+
+    __slots__ = ("counts", "seconds_sum")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(_SECONDS) + 1)
+        self.seconds_sum = 0.0
+
+
+class _CallsCollector(Collector):
+    def __init__(self, calls: dict[tuple[str, str], _Calls]) -> None:
+        self._calls = calls
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        seconds = HistogramMetricFamily("foqs_call_seconds", "Time to answer", labels=["method", "outcome"])
+        for labels, calls in list(self._calls.items()):
+            totals = list(accumulate(calls.counts))
+            bounds = [*map(str, _SECONDS), "+Inf"]
+            seconds.add_metric(list(labels), list(zip(bounds, totals, strict=True)), calls.seconds_sum)
+        yield seconds
 
 
 class TransactionMeters:

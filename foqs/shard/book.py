@@ -8,7 +8,7 @@ from foqs.core.item import Item, Phase
 from foqs.core.topic import ShardTopic
 from foqs.core.window import WindowBudget
 from foqs.shard.parts import ShardListener
-from foqs.storage.transaction import ItemRow, ShardImage
+from foqs.storage.transaction import FetchedRow, ItemRow, ShardImage
 
 
 class Book:
@@ -99,7 +99,7 @@ class Book:
         self.by_number[topic.number] = topic
 
 
-def fill(item: Item, row: ItemRow) -> None:
+def fill(item: Item, row: ItemRow | FetchedRow) -> None:
     """What the row says of an item that was known by its place alone."""
     item.enqueued_at = row.enqueued_at
     item.expires_at = row.expires_at

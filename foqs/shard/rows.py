@@ -140,8 +140,12 @@ class Rows:
             if change.rewrite is not None:
                 self._settlements.apply_rewrite(topic, row.priority, change.rewrite)
             change.ticket.settle()
+        rows = result.looked_up
+        if rows is None:
+            self._look_ups.extendleft(reversed(look_ups))
+            return
         for look_up in look_ups:
-            look_up.on_rows({key: result.looked_up[key] for key in look_up.keys if key in result.looked_up})
+            look_up.on_rows({key: rows[key] for key in look_up.keys if key in rows})
 
     def failed(self, error: FoqsError) -> None:
         changes, self._flying_changes = self._flying_changes, []

@@ -12,6 +12,7 @@ from foqs.storage.session import Rows
 from foqs.storage.transaction import (
     TIMER_LANE,
     ClaimEntries,
+    FetchedRow,
     ItemRow,
     Refill,
     Transaction,
@@ -31,7 +32,7 @@ def unpack_entries(packed: bytes) -> list[tuple[int, int]]:
 
 def read_statements(transaction: Transaction, mogrify: Mogrify) -> list[str]:
     script = [mogrify(*_refill_statement(refill)) for refill in transaction.refills]
-    script += [sql.READ_ITEMS.format(text) for text, _ in id_chunks([item.key for item in transaction.fetches])]
+    script += [sql.FETCH_ITEMS.format(text) for text, _ in id_chunks([item.key for item in transaction.fetches])]
     return script
 
 
@@ -39,8 +40,7 @@ def take_reads(transaction: Transaction, rows: list[Rows], result: TransactionRe
     """What `read_statements` found."""
     count = len(transaction.refills)
     result.refilled = [list(found) for found in rows[:count]]
-    for found in rows[count:]:
-        result.fetched.update((row[0], ItemRow(*row)) for row in found)
+    result.fetched = {row[0]: FetchedRow._make(row) for found in rows[count:] for row in found}
 
 
 def write_statements(
@@ -76,8 +76,8 @@ def write_statements(
 
 def take_look_ups(look_up_count: int, rows: list[Rows], result: TransactionResult) -> None:
     """What the look-ups among `write_statements` found."""
-    for found in rows[len(rows) - 2 - look_up_count : len(rows) - 2]:
-        result.looked_up.update((row[0], ItemRow(*row)) for row in found)
+    found = rows[len(rows) - 2 - look_up_count : len(rows) - 2]
+    result.looked_up = {row[0]: ItemRow(*row) for part in found for row in part}
 
 
 def _entries(claim: ClaimEntries, result: TransactionResult) -> bytes:

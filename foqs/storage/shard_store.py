@@ -55,7 +55,8 @@ class ShardStore:
         self._owner_is_dead = owner_is_dead
         self._session: Any = None
         self._snapshot: Any = None
-        self._lost_session_id = 0
+        self._owning_session_id = 0
+        """The session that holds the lock, or held it last."""
         self.epoch = 0
 
     def open(self) -> ShardImage:
@@ -90,7 +91,7 @@ class ShardStore:
         self._connect()
         with self._closing_on_error():
             self._last_number()
-            if not self._take_lock(lambda session_id, _: session_id == self._lost_session_id):
+            if not self._take_lock(lambda session_id, _: session_id == self._owning_session_id):
                 raise SessionLostError(f"shard {self._access.shard_id}: the lost session still holds the lock")
             # Only now is the lost session's last transaction over for certain.
             return self._last_number()
@@ -108,7 +109,6 @@ class ShardStore:
     def close(self) -> None:
         session, self._session = self._session, None
         if session is not None:
-            self._lost_session_id = session.thread_id()
             session._force_close()
 
     def interrupt(self) -> None:
@@ -191,6 +191,7 @@ class ShardStore:
         A holder that `may_kill` (its session id, its host) gives free is killed, so that the next try gets it.
         """
         if self._rows(sql.LOCK_SHARD, self._access.lock_name)[0][0]:
+            self._owning_session_id = self._session.thread_id()
             return True
         holder = self._rows(sql.LOCK_HOLDER, self._access.lock_name)[0][0]
         owner = self._rows(sql.READ_WRITER)[0][1].decode()

@@ -36,6 +36,10 @@ READ_HEADS = (
     "SELECT id, lane, urgency, due_at, topic, priority, enqueued_at, expires_at, lease_ms, at_most_once, "
     "deliveries, failed_attempts, NULL, x'', x'' FROM item FORCE INDEX (PRIMARY) WHERE id IN ({}) ORDER BY id"
 )
+FETCH_ITEMS = (
+    "SELECT id, enqueued_at, expires_at, lease_ms, at_most_once, deliveries, failed_attempts, metadata, payload "
+    "FROM item FORCE INDEX (PRIMARY) WHERE id IN ({}) ORDER BY id"
+)
 READ_ITEMS = f"SELECT {COLUMNS} FROM item FORCE INDEX (PRIMARY) WHERE id IN ({{}}) ORDER BY id"
 
 REFILL = (

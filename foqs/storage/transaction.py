@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from foqs.core.item import Item
 from foqs.core.topic import ShardTopic
@@ -97,12 +98,27 @@ class ItemRow:
     payload: bytes
 
 
+class FetchedRow(NamedTuple):
+    """What a claim needs of an item that is known by its place alone."""
+
+    key: int
+    enqueued_at: int
+    expires_at: int
+    lease_ms: int
+    at_most_once: int
+    deliveries: int
+    failed_attempts: int
+    metadata: bytes
+    payload: bytes
+
+
 @dataclass(slots=True)
 class TransactionResult:
     refilled: list[list[tuple[int, int, int, int, int]]] = field(default_factory=list)
     """By refill: (urgency, due_at, key, topic, priority); topic and priority are 0 outside the timer lane."""
-    fetched: dict[int, ItemRow] = field(default_factory=dict)
-    looked_up: dict[int, ItemRow] = field(default_factory=dict)
+    fetched: Mapping[int, ItemRow | FetchedRow] = field(default_factory=dict)
+    looked_up: dict[int, ItemRow] | None = None
+    """None until they are read: a transaction whose answer was lost has happened without."""
 
 
 @dataclass(frozen=True, slots=True)
