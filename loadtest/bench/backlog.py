@@ -21,7 +21,7 @@ def backlog(cluster: Cluster, items_count: int) -> dict[str, float]:
     few = 2 * DRAINED
     _enqueue(cluster, "few", few)
     rate_few = _drain(cluster, "few", DRAINED)
-    _drain(cluster, "few", few - DRAINED)
+    _drain(cluster, "few", few)
     cluster.stop_host()
     cluster.start_host()
     empty_mib = usage(cluster.host_pid).rss_mib
@@ -61,8 +61,9 @@ def _drain(cluster: Cluster, topic: str, count: int) -> float:
             while left > 0:
                 items = await wire.dequeue(topic, BATCH, 1_000)
                 left -= len(items)
-                if items:
-                    await wire.ack(items)
+                if not items:
+                    return
+                await wire.ack(items)
 
         await asyncio.gather(*[one() for _ in range(IN_FLIGHT)])
         wire.close()

@@ -62,13 +62,11 @@ class Cluster:
         assert self._host is not None
         return self._host.pid
 
-    def start_host(self, *, profile: Path | None = None) -> None:
+    def start_host(self) -> None:
         """Return when it serves every shard."""
         shards = [part for shard_id, url in self.shard_urls.items() for part in ("--shard", f"{shard_id}={url}")]
         options = ["host", "--meta-url", self.meta_url, *shards, "--port", str(self.port), "--log-level", "error"]
-        environment = dict(os.environ) | ({"FOQS_BENCH_PROFILE": str(profile)} if profile else {})
-        command = [sys.executable, "-m", "loadtest.bench.profiled"] if profile else [_foqs()]
-        self._host = subprocess.Popen([*command, *options], env=environment)
+        self._host = subprocess.Popen([str(Path(sys.executable).with_name("foqs")), *options], stderr=subprocess.PIPE)
         deadline_s = time.monotonic() + START_S_MAX
         while time.monotonic() < deadline_s and self._host.poll() is None:
             try:
@@ -92,10 +90,6 @@ class Cluster:
         return usage(self.server.pid).cpu_s, usage(self.host_pid).cpu_s
 
 
-def _foqs() -> str:
-    return str(Path(sys.executable).with_name("foqs"))
-
-
 @contextmanager
 def running_server() -> Iterator[LocalServer]:
     with tempfile.TemporaryDirectory(prefix="foqs-bench-") as directory, LocalServer(Path(directory)) as server:
@@ -103,11 +97,11 @@ def running_server() -> Iterator[LocalServer]:
 
 
 @contextmanager
-def running_cluster(*, profile: Path | None = None) -> Iterator[Cluster]:
+def running_cluster() -> Iterator[Cluster]:
     with running_server() as server:
         cluster = Cluster(server)
         try:
-            cluster.start_host(profile=profile)
+            cluster.start_host()
             yield cluster
         finally:
             cluster.stop_host()

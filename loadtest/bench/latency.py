@@ -26,6 +26,7 @@ def single_enqueues(cluster: Cluster, seconds: float, connection_count: int = 64
         context.Process(target=_enqueue_singly, args=(cluster.port, connection_count // 2, seconds, results))
         for _ in range(2)
     ]
+    mysql_before_s, host_before_s = cluster.cpu_s()
     for process in processes:
         process.start()
     merged = HdrHistogram(1, _US_MAX, 3)
@@ -34,10 +35,13 @@ def single_enqueues(cluster: Cluster, seconds: float, connection_count: int = 64
         done, encoded = results.get(timeout=seconds + 60)
         count += done
         merged.decode_and_add(encoded)
+    mysql_s, host_s = cluster.cpu_s()
     for process in processes:
         process.join()
     return {
         "calls_per_s": count / seconds,
+        "mysql_us": (mysql_s - mysql_before_s) / count * 1e6,
+        "host_us": (host_s - host_before_s) / count * 1e6,
         "p50_ms": merged.get_value_at_percentile(50) / 1000,
         "p99_ms": merged.get_value_at_percentile(99) / 1000,
     }

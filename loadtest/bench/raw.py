@@ -13,7 +13,7 @@ from typing import Any
 
 from foqs.storage.migrations import SchemaKind, apply
 from foqs.storage.session import connect
-from loadtest.bench.cluster import running_server
+from loadtest.bench.cluster import running_server, usage
 
 BATCH = 1_000
 PAYLOAD_HEX = (b"x" * 200).hex()
@@ -23,8 +23,8 @@ _INSERT = (
 )
 
 
-def raw_rate(seconds: float) -> float:
-    """Items a second through their whole life."""
+def raw(seconds: float) -> dict[str, float]:
+    """Items a second through their whole life, and the CPU that each costs the server and the clients."""
     with running_server() as server:
         url = server.url("raw")
         apply(url, SchemaKind.SHARD)
@@ -33,10 +33,17 @@ def raw_rate(seconds: float) -> float:
         processes = [context.Process(target=_process, args=(url, number, seconds, results)) for number in range(2)]
         for process in processes:
             process.start()
-        rates = [results.get(timeout=seconds + 60) for _ in range(4)]
+        ends = [results.get(timeout=seconds + 60) for _ in range(4)]
         for process in processes:
             process.join()
-    return sum(rates)
+        # The server has done nothing else: its start is less than a hundredth.
+        mysql_s = usage(server.pid).cpu_s
+    items_count = sum(count for count, _, _ in ends)
+    return {
+        "raw_per_s": sum(count / elapsed_s for count, elapsed_s, _ in ends),
+        "raw_mysql_us": mysql_s / items_count * 1e6,
+        "raw_clients_us": sum(cpu_s for _, _, cpu_s in ends) / items_count * 1e6,
+    }
 
 
 def _process(url: str, number: int, seconds: float, results: Results[Any]) -> None:
@@ -50,7 +57,7 @@ def _process(url: str, number: int, seconds: float, results: Results[Any]) -> No
 def _work(url: str, number: int, seconds: float, results: Results[Any]) -> None:
     session = connect(url)
     count, first = 0, (number + 1) << 40
-    began_s = time.monotonic()
+    began_s, cpu_began_s = time.monotonic(), time.thread_time()
     with session.cursor() as cursor:
         while time.monotonic() - began_s < seconds:
             keys = range(first + count, first + count + BATCH)
@@ -63,5 +70,5 @@ def _work(url: str, number: int, seconds: float, results: Results[Any]) -> None:
             cursor.execute(f"DELETE FROM item WHERE id IN ({ids}) ORDER BY id LIMIT {BATCH}")
             session.commit()
             count += BATCH
-    results.put(count / (time.monotonic() - began_s))
+    results.put((count, time.monotonic() - began_s, time.thread_time() - cpu_began_s))
     session.close()
