@@ -13,6 +13,7 @@ from foqs import bootstrap
 from foqs.config import HostConfig
 from foqs.core import limits
 from foqs.core.errors import FoqsError, OverloadedError, UnavailableError
+from foqs.core.item import Phase
 from foqs.core.namespace import Namespace
 from foqs.core.service import Service
 from foqs.shard import runner
@@ -146,11 +147,22 @@ class SimHost:
             return
         self.ready = True
 
+    def _check_drained(self) -> None:
+        """What was only prefetched went back, unless something was in the way."""
+        profile = self._world.profile
+        if sum(profile.fates) or profile.slow_share or profile.server_fault_rate or profile.jump_ms_max:
+            return
+        for _, shard in self.host._shards.owned():
+            for key, item in shard.book.leases.items():
+                if item.phase in (Phase.CLAIMING, Phase.HELD):
+                    self._world.complain(f"{key:x} of shard {shard.shard_id} is {item.phase.name} after the drain")
+
     def shut_down(self, *, drain: bool) -> asyncio.Task[None]:
         async def end() -> None:
             await asyncio.wait([self.main])
             if drain:
                 await self.host.drain()
+                self._check_drained()
             await self.host.stop()
             for future in list(self.connections):
                 self._world.hang_up(self, future)

@@ -37,9 +37,10 @@ def checked_classes(world_of: Callable[[], World], every: int) -> tuple[type[Sha
 
         def _check(self) -> None:
             self.ended_count += 1
-            if self.ended_count % every == 0:
-                world = world_of()
-                for problem in state_problems(self, world.servers[self.shard_id].tables):
+            world = world_of()
+            tables = world.servers[self.shard_id].tables
+            if self.ended_count % every == 0 and tables.writer.epoch == self.epoch:
+                for problem in state_problems(self, tables):
                     world.complain(f"shard {self.shard_id}: {problem}")
 
     class CheckedDispatcher(Dispatcher):
@@ -64,7 +65,7 @@ def order_problems(dispatcher: Dispatcher, call: DequeueCall, items: list[Item],
         for shard_id, topic in queue.parts.items():
             shard = dispatcher._shard_of(shard_id)
             lane = world.servers[shard_id].tables.lanes.get(topic.number)
-            if shard is None or not lane:
+            if shard is None or not lane or world.servers[shard_id].tables.writer.epoch != shard.epoch:
                 continue
             before = (order.urgency_of(place), order.due_at_of(place), order.key_of(place))
             for found in lane.irange(maximum=before, inclusive=(True, False)):

@@ -87,6 +87,7 @@ class World:
             SimClient(self, f"c{number}", random.Random(self.chance.random())) for number in range(profile.client_count)
         ]
         self._host_count = 0
+        self._epochs_seen: dict[int, int] = {}
 
     # ---- time and words ----
 
@@ -280,10 +281,10 @@ class World:
             tables = server.tables
             if self.verbose:
                 self.trace(f"shard-{server.shard_id}", f"commits {_shown(script)}")
-            if script.epoch < self.meta.epochs.get(server.shard_id, 0):
-                taken = tables.writer.epoch
-                if script.epoch < taken:
-                    self.complain(f"P8: epoch {script.epoch} wrote to shard {server.shard_id} of epoch {taken}")
+            seen = self._epochs_seen.get(server.shard_id, 0)
+            if script.epoch < seen:
+                self.complain(f"P8: epoch {script.epoch} wrote to shard {server.shard_id} of epoch {seen}")
+            self._epochs_seen[server.shard_id] = max(seen, script.epoch)
             timers = tables.lanes.get(0)
             if timers and timers[0][1] < tables.writer.delay_checkpoint:
                 what = f"row {timers[0][2]:x} is due {tables.writer.delay_checkpoint - timers[0][1]} ms before"

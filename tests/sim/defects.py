@@ -1,0 +1,214 @@
+"""Defects to put into the engine, each the opposite of a promise. A simulation that misses one proves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+from foqs.core import order
+from foqs.core.errors import NotFoundError, StaleLeaseError
+from foqs.core.item import Item, Phase
+from foqs.core.window import Window
+from foqs.host.dispatch import Dispatcher
+from foqs.host.enqueues import Enqueues
+from foqs.host.inspection import Inspection
+from foqs.host.leases import Leases
+from foqs.host.topic_queue import TopicQueue
+from foqs.shard import book, claims
+from foqs.shard.claims import Claims
+from foqs.shard.journal import Journal
+from foqs.shard.parts import Ticket
+from foqs.shard.rows import LookUp
+from foqs.shard.runner import ShardRunner
+from foqs.shard.settlements import Settlements
+from foqs.shard.state import ShardState
+from foqs.shard.timers import Timers
+from foqs.storage.transaction import Transaction, TransactionResult
+from foqs.testing.fake_store import FakeStore, make_script
+
+DEFECTS: dict[str, Callable[[], Any]] = {}
+
+
+def _in_place_of(target: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def add(replacement: Callable[..., Any]) -> Callable[..., Any]:
+        DEFECTS[replacement.__name__] = lambda: patch.object(target, name, replacement)
+        return replacement
+
+    return add
+
+
+@_in_place_of(Enqueues, "_write")
+async def acknowledges_before_the_commit(self: Enqueues, shard: ShardState, items: list[Item]) -> None:
+    shard.inserts.add(
+        items, sum(len(item.payload or b"") + len(item.metadata) for item in items), Ticket(lambda _: None)
+    )
+    self._shards.wake(shard.shard_id)
+
+
+@_in_place_of(Leases, "_settle")
+async def answers_an_ack_before_the_commit(
+    self: Leases, ended: dict[int, Any], errors: dict[int, Any], *, rewriting: bool
+) -> None:
+    for shard_id, group in ended.items():
+        if group.items:
+            rewrites = group.rewrites if rewriting else None
+            group.shard.settlements.settle(group.items, rewrites, Ticket(lambda _: None), group.positions)
+            self._shards.wake(shard_id)
+
+
+@_in_place_of(Inspection, "_expire")
+def expires_items_under_lease(self: Inspection, runner: ShardRunner, shard: ShardState, keys: list[int]) -> None:
+    ticket = Ticket(lambda _: None)
+    ticket.open_count = 1
+
+    def on_rows(rows: dict[int, Any]) -> None:
+        for row in rows.values():
+            item = shard.book.leases.get(row.key)
+            if row.lane > 0 and (item is None or item.phase is Phase.LEASED):
+                try:
+                    shard.rows.delete(row, ticket, 0)
+                except NotFoundError:
+                    continue
+        runner.wake()
+
+    # Its guard is against what happens between the scan and the look-up: here the scan is of long ago.
+    shard.rows.look_up(LookUp([*keys, *list(shard.book.leases)[:1]], on_rows, lambda _: None))
+
+
+@_in_place_of(Timers, "checkpoint")
+def sets_the_delay_checkpoint_to_now(self: Timers, transaction: Transaction, now_ms: int) -> int:
+    return now_ms
+
+
+@_in_place_of(Journal, "checkpoint")
+def sets_the_claim_checkpoint_to_the_last_key(self: Journal) -> int:
+    return self._book.last_key
+
+
+@_in_place_of(Settlements, "lease_of")
+def does_not_compare_the_receipt(self: Settlements, key: int, delivery: int) -> Item:
+    item = self._book.leases.get(key)
+    if item is None or item.phase is not Phase.LEASED:
+        raise StaleLeaseError("the lease of this receipt has ended")
+    return item
+
+
+@_in_place_of(ShardState, "_adopt_claims")
+def honours_no_lease_after_a_take_over(self: ShardState, image: Any) -> None:
+    for claim_id, due_at, entries in image.claims:
+        self.journal.adopt(claim_id, due_at, len(entries), [])
+
+
+_leave = Journal.leave
+
+
+@_in_place_of(Journal, "leave")
+def forgets_a_claim_with_open_items(self: Journal, item: Item) -> None:
+    if item.claim is not None and item.claim.id in self._open and item.claim.open_count > 1:
+        claim = item.claim
+        for other in self._book.leases.values():
+            if other is not item and other.claim is claim:
+                other.claim = None
+        claim.open_count = 1
+    _leave(self, item)
+
+
+_failed_attempt = Settlements.failed_attempt
+
+
+@_in_place_of(Settlements, "failed_attempt")
+def redelivers_at_most_once(self: Settlements, item: Item, now_ms: int, **how: Any) -> Any:
+    item.at_most_once = False
+    return _failed_attempt(self, item, now_ms, **how)
+
+
+@_in_place_of(Settlements, "failed_attempt")
+def loses_the_metadata_of_a_nack(self: Settlements, item: Item, now_ms: int, **how: Any) -> Any:
+    return _failed_attempt(self, item, now_ms, **{**how, "metadata": None})
+
+
+@_in_place_of(Settlements, "failed_attempt")
+def ignores_the_delay_of_a_nack(self: Settlements, item: Item, now_ms: int, **how: Any) -> Any:
+    return _failed_attempt(self, item, now_ms, **{**how, "delay_ms": 0})
+
+
+@_in_place_of(FakeStore, "run")
+def writes_after_losing_the_lock(self: FakeStore, transaction: Transaction) -> TransactionResult:
+    server = self._server
+    result = server.read(transaction)
+    script = make_script(transaction, result, self.epoch)
+    server._write(script)
+    result.looked_up = {key: server.tables.items[key] for key in script.look_ups if key in server.tables.items}
+    server.on_commit(script)
+    return result
+
+
+@_in_place_of(Dispatcher, "drain")
+def forgets_the_prefetched_on_drain(self: Dispatcher) -> None:
+    self._draining = True
+
+
+_extend = Window.extend
+
+
+@_in_place_of(Window, "extend")
+def skips_an_item_of_a_refill(self: Window, places: Any, edge: int) -> None:
+    _extend(self, list(places)[1:], edge)
+
+
+@_in_place_of(Window, "extend")
+def repeats_an_item_of_a_refill(self: Window, places: Any, edge: int) -> None:
+    found = list(places)
+    _extend(self, [*found, *found[-1:]], edge)
+
+
+_fill = book.fill
+
+
+@_in_place_of(claims, "fill")
+def ignores_the_ttl_on_redelivery(item: Item, row: Any) -> None:
+    _fill(item, row)
+    item.expires_at = 1 << 62
+
+
+_reopen = ShardRunner._reopen
+
+
+@_in_place_of(ShardRunner, "_reopen")
+async def takes_an_unknown_commit_for_failed(self: ShardRunner, reason: str) -> int:
+    await _reopen(self, reason)
+    return -1
+
+
+@_in_place_of(ShardRunner, "_reopen")
+async def takes_an_unknown_commit_for_done(self: ShardRunner, reason: str) -> int:
+    await _reopen(self, reason)
+    return 1 << 62
+
+
+@_in_place_of(TopicQueue, "servable_count")
+def hands_out_past_more_urgent_items(self: TopicQueue, bound: int) -> int:
+    return min(bound, len(self.buffer))
+
+
+@_in_place_of(Settlements, "tick")
+def never_ends_a_lease(self: Settlements, now_ms: int) -> int:
+    return 0
+
+
+@_in_place_of(Timers, "failed")
+def forgets_the_wakes_of_a_failed_transaction(self: Timers, error: Any) -> None:
+    self._window.refilling = False
+    self._refill = None
+    self._flying = []
+
+
+_tell = Claims._tell
+
+
+@_in_place_of(Claims, "_tell")
+def does_not_remember_what_is_still_claimed(self: Claims, flying: list[Item], held: Any) -> None:
+    _tell(self, flying, held)
+    for item in self._waiting:
+        item.topic.claim_head = order.LAST

@@ -1,0 +1,18 @@
+"""The simulation finds every defect that is put into the engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from foqs.testing.sim.run import run_seed
+from tests.sim.defects import DEFECTS
+
+SEEDS_MAX = 80
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_seed_turns_red_when_the_engine(name: str) -> None:
+    with DEFECTS[name]():
+        red = next((seed for seed in range(SEEDS_MAX) if run_seed(seed).complaints), None)
+    assert red is not None, f"{SEEDS_MAX} seeds do not see it"
+    assert not run_seed(red).complaints, f"seed {red} is red without the defect, too"

@@ -1,0 +1,34 @@
+"""Thousands of short simulated lives of the queue, each with its own faults (foqs.testing.sim)."""
+
+from __future__ import annotations
+
+import pytest
+
+from foqs.testing.sim.run import run_seed
+
+SEEDS = 2_000
+CHUNK = 100
+LOAD_S_MAX = 0.4
+"""Long enough for every kind of fault; `make sim` runs longer ones."""
+
+ONCE_BROKEN = [2, 26, 30, 37, 53, 58, 81, 90, 92, 129, 133, 172, 198, 200, 214, 234, 258, 269, 283]
+"""Seeds that found something once, in the engine or in the simulation."""
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_every_promise_holds_whatever_goes_wrong(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        outcome = run_seed(seed, load_s_max=LOAD_S_MAX)
+        assert not outcome.complaints, str(outcome)
+
+
+@pytest.mark.parametrize("seed", ONCE_BROKEN)
+def test_what_was_broken_once_holds(seed: int) -> None:
+    outcome = run_seed(seed)
+    assert not outcome.complaints, str(outcome)
+
+
+def test_a_seed_always_gives_the_same_run() -> None:
+    first, second = run_seed(7), run_seed(7)
+    assert (first.steps_count, first.virtual_s, first.counts) == (second.steps_count, second.virtual_s, second.counts)
+    assert first.counts["deliveries"] > 0
