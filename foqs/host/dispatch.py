@@ -286,7 +286,12 @@ class Dispatcher:
         return bytes_left
 
     def _may_claim(self, queue: TopicQueue) -> bool:
-        return not self._draining and (self.held_bytes < limits.PREFETCH_BYTES_MAX or not queue.buffer)
+        if self._draining:
+            return False
+        if self.held_bytes < limits.PREFETCH_BYTES_MAX or not queue.buffer:
+            return True
+        # Nothing of what is held can be handed out before something more urgent is claimed.
+        return bool(queue.calls) and not queue.servable_count(1)
 
     def _claim(self, queue: TopicQueue) -> None:
         """K-way merge over the heads of the shards' windows."""

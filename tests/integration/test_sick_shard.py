@@ -1,0 +1,80 @@
+"""One of two servers hangs: the other serves on, what was buffered moves, and the breaker closes after recovery."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from foqs.client.items import NewItem
+from foqs.core import limits
+from foqs.storage.local_server import LocalServer
+from foqs.storage.migrations import SchemaKind, apply
+from tests.support.databases import new_server
+from tests.support.running_host import RunningHost, running_host, shard_of
+
+pytestmark = pytest.mark.database
+
+
+@pytest.fixture
+def second_server(tmp_path: Path) -> Iterator[LocalServer]:
+    with new_server(tmp_path / "second") as server:
+        apply(server.url("shard"), SchemaKind.SHARD)
+        yield server
+
+
+async def until(condition: Callable[[], bool], seconds: float) -> float:
+    """How long it took."""
+    began_s = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began_s < seconds, "it did not happen in time"
+        await asyncio.sleep(0.01)
+    return time.monotonic() - began_s
+
+
+async def enqueue_one(running: RunningHost, payload: bytes) -> str:
+    """In a call of its own: the client would gather single ones."""
+    result = await running.client.enqueue_many("jobs", [NewItem("t", payload)])
+    assert not result.errors
+    return result.ids[0]
+
+
+def is_healthy(running: RunningHost, shard_id: int) -> bool:
+    return running.host._shards.runners[shard_id].health.healthy
+
+
+async def test_a_frozen_server_is_skipped_and_comes_back(
+    meta_url: str, shard_urls: dict[int, str], second_server: LocalServer
+) -> None:
+    shards = {0: shard_urls[0], 1: second_server.url("shard")}
+    async with running_host(meta_url, shards) as running:
+        ids = await running.enqueue_on_all_shards("jobs", [[NewItem("t", b"before")] for _ in range(4)])
+        second_server.pause()
+        try:
+            # Some of these land on the frozen shard; they move once its breaker is open.
+            with patch.object(limits, "PLACEMENT_RUN_ITEMS", 1):
+                calls = [asyncio.create_task(enqueue_one(running, b"during")) for _ in range(40)]
+                await until(lambda: not is_healthy(running, 1), 3)
+            (healthy, _) = await asyncio.wait(calls, timeout=5)
+            moved = [call.result() for call in healthy if call.exception() is None]
+            assert len(moved) >= 20
+            assert {shard_of(item_id) for item_id in moved} == {0}
+            began_s = time.monotonic()
+            late = [await enqueue_one(running, b"late") for _ in range(10)]
+            assert {shard_of(item_id) for item_id in late} == {0}
+            items = await running.client.dequeue("jobs", "t", 50, wait_ms=2_000)
+            assert items
+            assert await running.client.ack("jobs", [item.receipt for item in items if shard_of(item.id) == 0]) == {}
+            assert time.monotonic() - began_s < 5, "the healthy shard was held up"
+        finally:
+            second_server.resume()
+        assert await until(lambda: is_healthy(running, 1), 10) < 3
+        await asyncio.gather(*calls, return_exceptions=True)
+        got = {item.id for item in items}
+        while more := await running.client.dequeue("jobs", "t", 100, wait_ms=300):
+            got |= {item.id for item in more}
+        assert got >= {*ids, *moved, *late}, "an item that was answered is lost"

@@ -1,0 +1,92 @@
+"""The breaker of a shard: opens for slow, failing and hanging transactions, closes after a good probe."""
+
+from __future__ import annotations
+
+import pytest
+
+from foqs.core import limits
+from foqs.shard.health import Health
+
+
+@pytest.fixture
+def changes() -> list[bool]:
+    return []
+
+
+@pytest.fixture
+def health(changes: list[bool]) -> Health:
+    return Health("shard-1", lambda healthy, reason: changes.append(healthy))
+
+
+def run(health: Health, began_s: float, seconds: float, *, failed: bool = False) -> float:
+    health.began(began_s)
+    health.ended(began_s + seconds, failed=failed)
+    return began_s + seconds
+
+
+def test_it_stays_closed_for_fast_transactions(health: Health, changes: list[bool]) -> None:
+    now_s = 0.0
+    for _ in range(1_000):
+        now_s = run(health, now_s, 0.02)
+    assert health.healthy
+    assert changes == []
+
+
+def test_it_opens_when_the_mean_time_is_over_its_limit(health: Health, changes: list[bool]) -> None:
+    now_s = 0.0
+    for _ in range(limits.BREAKER_SAMPLES_MIN):
+        assert health.healthy
+        now_s = run(health, now_s, limits.BREAKER_MEAN_MS_MAX / 1000 + 0.01)
+    assert health.state == "open"
+    assert changes == [False]
+
+
+def test_it_opens_when_too_many_transactions_fail(health: Health) -> None:
+    now_s = 0.0
+    for number in range(limits.BREAKER_SAMPLES_MIN):
+        now_s = run(health, now_s, 0.001, failed=number > 0)
+    assert not health.healthy
+
+
+def test_failures_older_than_the_window_do_not_count(health: Health) -> None:
+    now_s = 0.0
+    for _ in range(limits.BREAKER_SAMPLES_MIN - 1):
+        now_s = run(health, now_s, 0.001, failed=True)
+    now_s += limits.BREAKER_WINDOW_MS / 1000
+    for number in range(limits.BREAKER_SAMPLES_MIN):
+        now_s = run(health, now_s, 0.001, failed=number == 0)
+    assert health.healthy
+
+
+def test_it_opens_for_a_transaction_that_hangs_before_that_ends(health: Health, changes: list[bool]) -> None:
+    health.began(10.0)
+    health.watch(9.999 + limits.BREAKER_STALL_MS / 1000)
+    assert health.healthy
+    health.watch(10.001 + limits.BREAKER_STALL_MS / 1000)
+    assert changes == [False]
+    # What ends late began before the breaker opened: it says nothing of now.
+    health.ended(40.0, failed=False)
+    assert not health.healthy
+
+
+def test_a_probe_is_wanted_after_a_pause_and_closes_it_when_answered_in_time(
+    health: Health, changes: list[bool]
+) -> None:
+    health.trip(5.0, "its session is lost")
+    assert not health.wants_probe(5.0 + limits.BREAKER_PROBE_MS / 1000 - 0.001)
+    at_s = 5.0 + limits.BREAKER_PROBE_MS / 1000
+    assert health.wants_probe(at_s)
+    health.began(at_s)
+    assert health.state == "half-open"
+    health.ended(at_s + 0.01, failed=False)
+    assert health.healthy
+    assert changes == [False, True]
+
+
+@pytest.mark.parametrize(("seconds", "failed"), [(0.001, True), (limits.BREAKER_MEAN_MS_MAX / 1000 + 0.1, False)])
+def test_a_probe_that_fails_or_is_slow_leaves_it_open(health: Health, seconds: float, failed: bool) -> None:
+    health.trip(5.0, "its session is lost")
+    ended_s = run(health, 6.0, seconds, failed=failed)
+    assert health.state == "open"
+    assert not health.wants_probe(ended_s)
+    assert health.opened_count == 1
