@@ -55,6 +55,7 @@ class Cluster:
         apply(self.meta_url, SchemaKind.META)
         for url in self.shard_urls.values():
             apply(url, SchemaKind.SHARD)
+        self._log_path = server.data_dir / "host.log"
         self._host: subprocess.Popen[bytes] | None = None
 
     @property
@@ -66,7 +67,8 @@ class Cluster:
         """Return when it serves every shard."""
         shards = [part for shard_id, url in self.shard_urls.items() for part in ("--shard", f"{shard_id}={url}")]
         options = ["host", "--meta-url", self.meta_url, *shards, "--port", str(self.port), "--log-level", "error"]
-        self._host = subprocess.Popen([str(Path(sys.executable).with_name("foqs")), *options], stderr=subprocess.PIPE)
+        with self._log_path.open("ab") as log:
+            self._host = subprocess.Popen([str(Path(sys.executable).with_name("foqs")), *options], stderr=log)
         deadline_s = time.monotonic() + START_S_MAX
         while time.monotonic() < deadline_s and self._host.poll() is None:
             try:
@@ -77,7 +79,7 @@ class Cluster:
                         return
             except FoqsError:
                 time.sleep(0.02)
-        raise SystemExit("the host did not start")
+        raise SystemExit(f"the host did not start:\n{self._log_path.read_text()[-2_000:]}")
 
     def stop_host(self) -> None:
         if self._host is not None:

@@ -25,7 +25,9 @@ _START_S_MAX = 20
 _STOP_S_MAX = 60
 _FILES_MAX, _FUNCTIONS_MAX = 20, 40
 _FRAME = re.compile(r"(?P<function>.+) \((?P<file>[^()]+?)(?::\d+)?\)")
-_ROOT = f"{Path(__file__).resolve().parents[2]}/"
+_PLACE = re.compile(
+    rf"^({re.escape(str(Path(__file__).resolve().parents[2]))}/|.*/site-packages/|.*/lib/python[0-9.]+/)"
+)
 
 
 class Profiler:
@@ -117,4 +119,4 @@ def _table(heading: str, counts: Counter[str], host_us: float, rows_max: int) ->
 
 
 def _short(file: str) -> str:
-    return file.removeprefix(_ROOT).rpartition("site-packages/")[2]
+    return _PLACE.sub("", file)

@@ -7,7 +7,7 @@ import pytest
 from loadtest.bench.backlog import backlog
 from loadtest.bench.cluster import Cluster, running_cluster
 from loadtest.bench.latency import single_enqueues, to_waiting_consumer
-from loadtest.bench.raw import raw_rate
+from loadtest.bench.raw import raw
 from loadtest.bench.whole_life import whole_life
 
 pytestmark = pytest.mark.database
@@ -20,7 +20,7 @@ def cluster():
 
 
 def test_plain_sql_has_a_rate() -> None:
-    assert raw_rate(0.3) > 0
+    assert raw(0.3)["raw_per_s"] > 0
 
 
 def test_every_item_of_the_whole_life_is_acked(cluster: Cluster) -> None:
@@ -40,6 +40,6 @@ def test_every_item_reaches_the_waiting_consumer(cluster: Cluster) -> None:
 
 def test_a_backlog_is_served_after_a_restart(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadtest.bench.backlog.DRAINED", 2_000)
-    figures = backlog(cluster, 40_000)
+    (figures,) = backlog(cluster, 40_000, 1)
     assert figures["restart_to_first_item_s"] > 0
     assert figures["dequeues_per_s_deep"] > 0
