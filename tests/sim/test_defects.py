@@ -7,7 +7,7 @@ import pytest
 from foqs.testing.sim.run import run_seed
 from tests.sim.defects import DEFECTS
 
-SEEDS_MAX = 80
+SEEDS_MAX = 200
 
 
 @pytest.mark.parametrize("name", DEFECTS)

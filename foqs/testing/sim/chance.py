@@ -22,6 +22,7 @@ class Profile:
     """Of FAILED, LOST_BEFORE, LOST_AFTER and LATE."""
     server_fault_rate: float = 0.0
     host_fault_rate: float = 0.0
+    drain_rate: float = 0.0
     meta_fault_rate: float = 0.0
     skew_ms_max: int = 0
     jump_ms_max: int = 0
@@ -33,7 +34,7 @@ class Profile:
     def disturbed(self) -> bool:
         return bool(
             self.slow_share or sum(self.fates) or self.server_fault_rate or self.host_fault_rate
-            or self.meta_fault_rate or self.jump_ms_max
+            or self.drain_rate or self.meta_fault_rate or self.jump_ms_max
         )  # fmt: skip
 
     @property
@@ -49,6 +50,7 @@ def make_profile(chance: random.Random) -> Profile:
     def sometimes(value: float, share: float = 0.5) -> float:
         return 0.0 if quiet or chance.random() >= share else value
 
+    host_fault_rate = sometimes(0.4)
     return Profile(
         shard_count=chance.choice([1, 1, 2, 3]),
         client_count=chance.choice([2, 3, 4]),
@@ -57,7 +59,8 @@ def make_profile(chance: random.Random) -> Profile:
         slow_s_max=chance.choice([0.1, 0.5, 1.5]),
         fates=(sometimes(0.03), sometimes(0.01), sometimes(0.02), sometimes(0.01)),
         server_fault_rate=sometimes(0.5, 0.4),
-        host_fault_rate=sometimes(0.4),
+        host_fault_rate=host_fault_rate,
+        drain_rate=0.0 if host_fault_rate or chance.random() < 0.6 else 1.0,
         meta_fault_rate=sometimes(0.2, 0.3),
         skew_ms_max=int(sometimes(400, 0.3)),
         jump_ms_max=int(sometimes(chance.choice([50, 1_500]), 0.2)),

@@ -19,9 +19,9 @@ class Nemesis:
 
     async def run(self, until_s: float) -> None:
         world, profile = self._world, self._world.profile
-        pauses = [self._server_fault, self._host_fault, self._meta_fault, self._clock_jump]
+        pauses = [self._server_fault, self._host_fault, self._drain, self._meta_fault, self._clock_jump]
         rates = [
-            profile.server_fault_rate, profile.host_fault_rate, profile.meta_fault_rate,
+            profile.server_fault_rate, profile.host_fault_rate, profile.drain_rate, profile.meta_fault_rate,
             0.5 if profile.jump_ms_max else 0.0,
         ]  # fmt: skip
         await asyncio.gather(
@@ -63,7 +63,7 @@ class Nemesis:
         host = world.primary
         if host is None or not host.ready:
             return
-        kind = chance.choice(["kill", "kill and another", "drain", "pause", "take over"])
+        kind = chance.choice(["kill", "kill and another", "drain", "pause", "take over", "take over"])
         world.trace(host.name, kind)
         if kind == "kill":
             world.kill_host(host, sockets_closed=chance.random() < 0.7)
@@ -86,13 +86,20 @@ class Nemesis:
             else:
                 await self._take_over()
 
+    async def _drain(self) -> None:
+        """A host ends as it should, and another one starts."""
+        host = self._world.primary
+        if host is not None and host.ready:
+            await self._world.drain_host(host)
+            self._world.start_host()
+
     async def _take_over(self) -> None:
         """Another host takes over from one that is stopped, and later runs on as if nothing had been."""
         world, chance = self._world, self._chance
         host = world.primary
         assert host is not None
         world.start_host()
-        await asyncio.sleep(chance.choice([0.3, 1.5, 3.0]))
+        await asyncio.sleep(chance.choice([0.3, 2.0, 3.0]))
         world.trace(host.name, "resumes")
         host.process.resume()
         await asyncio.sleep(chance.choice([0.05, 0.5, 2.0]))

@@ -33,6 +33,7 @@ _COMPLAINTS_SHOWN_MAX = 10
 @dataclass(slots=True)
 class Outcome:
     seed: int
+    load_s_max: float
     complaints: list[str]
     steps_count: int
     virtual_s: float
@@ -40,7 +41,8 @@ class Outcome:
 
     def __str__(self) -> str:
         shown = "\n".join([f"  {complaint}" for complaint in self.complaints[:_COMPLAINTS_SHOWN_MAX]])
-        replay = f"python -m foqs.testing.sim --seed {self.seed} -v"
+        short = "" if math.isinf(self.load_s_max) else f" --load-s {self.load_s_max}"
+        replay = f"python -m foqs.testing.sim --seed {self.seed}{short} -v"
         return f"seed {self.seed}: {len(self.complaints)} complaints (replay: {replay})\n{shown}"
 
 
@@ -78,7 +80,7 @@ def run_seed(seed: int, *, load_s_max: float = math.inf, verbose: bool = False) 
     for failure in loop.failures:
         if "exception" in failure and not world.complaints:
             world.complaints.append(f"nobody handled {failure['exception']!r}")
-    return Outcome(seed, world.complaints, loop.steps_count, loop.time(), counts)
+    return Outcome(seed, load_s_max, world.complaints, loop.steps_count, loop.time(), counts)
 
 
 async def _watch(world: World, chance: random.Random) -> None:

@@ -170,6 +170,7 @@ class World:
         )  # fmt: skip
         host.connections[answered] = task
         host.door.calls.add(task)
+        task.add_done_callback(host.door.calls.discard, context=host.process.context)
         try:
             async with asyncio.timeout(patience_s):
                 return await answered
@@ -198,10 +199,6 @@ class World:
         except Exception as error:
             self.complain(f"a call ended with {error!r}")
             raise
-        finally:
-            task = asyncio.current_task()
-            assert task is not None
-            host.door.calls.discard(task)
         lost = not self.delays.calm and self.chance.random() < self.profile.answer_loss_share
 
         def deliver() -> None:
