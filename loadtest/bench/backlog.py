@@ -41,7 +41,7 @@ def _deep_run(cluster: Cluster, empty_mib: float, rate_few: float) -> dict[str, 
     cluster.start_host()
     first_item_s = _first_item(cluster, "deep", began_s)
     rate_deep = _drain(cluster, "deep", DRAINED)
-    rss_mib = usage(cluster.host_pid).rss_mib
+    rss_mib = usage(cluster.host_pid).rss_mib_max
     cluster.stop_host()
     return {
         "restart_to_first_item_s": first_item_s,

@@ -24,17 +24,19 @@ START_S_MAX = 120
 
 @dataclass(frozen=True)
 class Usage:
-    """CPU seconds since the process began, and its resident memory now."""
+    """CPU seconds since the process began, those of its ended children too, and its resident memory: now, and most."""
 
     cpu_s: float
     rss_mib: float
+    rss_mib_max: float
 
 
 def usage(pid: int) -> Usage:
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    ticks = int(fields[11]) + int(fields[12]) + int(fields[13]) + int(fields[14])
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return Usage(ticks / os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
+    ticks = sum(map(int, fields[11:15]))
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    rss_mib, rss_mib_max = (int(status[name].split()[0]) / 1024 for name in ("VmRSS", "VmHWM"))
+    return Usage(ticks / os.sysconf("SC_CLK_TCK"), rss_mib, rss_mib_max)
 
 
 def free_port() -> int:
