@@ -8,7 +8,7 @@ import time
 import uvloop
 
 from foqs.storage.session import connect
-from loadtest.bench.cluster import NAMESPACE, Cluster, usage
+from loadtest.bench.cluster import NAMESPACE, Cluster, running_cluster, usage
 from loadtest.bench.wire import Wire
 
 BATCH, IN_FLIGHT = 100, 16
@@ -19,36 +19,48 @@ _ROWS = 10_000
 def backlog(cluster: Cluster, items_count: int, runs: int) -> list[dict[str, float]]:
     """The cluster must be empty; `items_count` items are written into its tables, once, as a host would have.
 
-    Every run restarts the host, takes the first item, and drains some from the deep topic; as many drains of a
-    topic that holds no more than they take came before.
+    Every run restarts the host, takes the first item, and drains some from the deep topic, after the same on a
+    cluster that has no more than is drained.
     """
-    few = [_enqueue_and_drain(cluster) for _ in range(runs)]
-    cluster.stop_host()
-    cluster.start_host()
-    empty_mib = usage(cluster.host_pid).rss_mib
     cluster.stop_host()
     _fill(cluster, "deep", items_count)
-    return [_deep_run(cluster, empty_mib, rate_few) | {"backlog": items_count} for rate_few in few]
+    found = []
+    with running_cluster() as empty:
+        for run in range(runs):
+            plain = _plain_run(empty)
+            before_count = items_count - run * (DRAINED + 1)
+            found.append(plain | _deep_run(cluster, before_count, plain["empty_rss_mib"]))
+    for figures in found:
+        figures["deep_to_few"] = figures["dequeues_per_s_deep"] / figures["dequeues_per_s_few"]
+    return found
 
 
-def _enqueue_and_drain(cluster: Cluster) -> float:
+def _plain_run(cluster: Cluster) -> dict[str, float]:
+    cluster.stop_host()
+    cluster.start_host()
+    rss_mib = usage(cluster.host_pid).rss_mib
     _enqueue(cluster, "few", DRAINED)
-    return _drain(cluster, "few", DRAINED)
+    return {"empty_rss_mib": rss_mib, "dequeues_per_s_few": _drain(cluster, "few", DRAINED)}
 
 
-def _deep_run(cluster: Cluster, empty_mib: float, rate_few: float) -> dict[str, float]:
+def _deep_run(cluster: Cluster, count: int, empty_rss_mib: float) -> dict[str, float]:
+    """`count` is what must be there."""
     began_s = time.monotonic()
     cluster.start_host()
     first_item_s = _first_item(cluster, "deep", began_s)
-    rate_deep = _drain(cluster, "deep", DRAINED)
-    rss_mib = usage(cluster.host_pid).rss_mib_max
+    counted = _ready_count(cluster, "deep")
+    if counted != count - 1:
+        raise SystemExit(f"the host counts {counted} items where {count - 1} must be")
+    counted_s = time.monotonic() - began_s
+    rate = _drain(cluster, "deep", DRAINED)
+    rss_mib_max = usage(cluster.host_pid).rss_mib_max
     cluster.stop_host()
     return {
+        "backlog": count,
         "restart_to_first_item_s": first_item_s,
-        "rss_above_empty_mib": rss_mib - empty_mib,
-        "dequeues_per_s_few": rate_few,
-        "dequeues_per_s_deep": rate_deep,
-        "deep_to_few": rate_deep / rate_few,
+        "restart_to_exact_counts_s": counted_s,
+        "rss_above_empty_mib": rss_mib_max - empty_rss_mib,
+        "dequeues_per_s_deep": rate,
     }
 
 
@@ -98,6 +110,16 @@ def _first_item(cluster: Cluster, topic: str, began_s: float) -> float:
     return uvloop.run(work())
 
 
+def _ready_count(cluster: Cluster, topic: str) -> int:
+    async def work() -> int:
+        wire = await Wire.connect(cluster.port)
+        count = await wire.ready_count(topic)
+        wire.close()
+        return count
+
+    return uvloop.run(work())
+
+
 def _fill(cluster: Cluster, topic: str, count: int) -> None:
     """Rows as inserts would have left them; the host is away."""
     meta = connect(cluster.meta_url)
@@ -105,8 +127,9 @@ def _fill(cluster: Cluster, topic: str, count: int) -> None:
         cursor.execute("SELECT number FROM namespace WHERE name = %s", (NAMESPACE,))
         namespace = cursor.fetchone()[0]
     meta.close()
-    now_ms, share = time.time_ns() // 1_000_000, count // len(cluster.shard_urls)
-    for url in cluster.shard_urls.values():
+    now_ms = time.time_ns() // 1_000_000
+    for shard_id, url in cluster.shard_urls.items():
+        share = len(range(shard_id, count, len(cluster.shard_urls)))
         session = connect(url, 600_000)
         with session.cursor() as cursor:
             cursor.execute("SELECT topic_number_last FROM writer")

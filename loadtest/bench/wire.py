@@ -6,6 +6,7 @@ import asyncio
 from struct import Struct
 from typing import Any, cast
 
+from foqs.core.errors import UnavailableError
 from foqs.transport.wire import Codec, structs
 from loadtest.bench.cluster import NAMESPACE
 
@@ -77,3 +78,12 @@ class Wire(asyncio.Protocol):
         request = structs.AckRequest(NAMESPACE, [item.receipt for item in items])
         response = await self.call("ack", request)
         assert not response.errors
+
+    async def ready_count(self, topic: str) -> int:
+        """Exact: waits until the host has counted what it found when it started."""
+        while True:
+            try:
+                response = await self.call("getActiveTopics", structs.ActiveTopicsRequest(NAMESPACE, topic))
+            except UnavailableError:
+                continue  # The host has waited for its counts already, as long as a call may.
+            return sum(stats.ready for stats in response.topics if stats.topic == topic)

@@ -40,6 +40,8 @@ def test_every_item_reaches_the_waiting_consumer(cluster: Cluster) -> None:
 
 def test_a_backlog_is_served_after_a_restart(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadtest.bench.backlog.DRAINED", 2_000)
-    (figures,) = backlog(cluster, 40_000, 1)
+    items_count = 40_001
+    (figures,) = backlog(cluster, items_count, 1)
+    assert figures["backlog"] == items_count, "and as many are counted, or it would have failed"
     assert figures["restart_to_first_item_s"] > 0
     assert figures["dequeues_per_s_deep"] > 0
