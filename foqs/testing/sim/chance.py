@@ -8,6 +8,9 @@ from typing import Any
 
 from foqs.core.limits import MIB
 
+_PAUSE_MS_MAX = 450
+"""A host that is stopped while it reads a clock reads it wrong by as much (foqs.testing.sim.nemesis)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -40,7 +43,9 @@ class Profile:
     @property
     def tolerance_ms(self) -> int:
         """By how much clocks may differ: a server's is read as exactly as its answer is fast."""
-        return 25 + self.skew_ms_max + 2 * self.jump_ms_max + round(self.slow_s_max * 2_000 * (self.slow_share > 0))
+        slow_ms = round(self.slow_s_max * 2_000) if self.slow_share else 0
+        stopped_ms = _PAUSE_MS_MAX if self.host_fault_rate else 0
+        return 25 + self.skew_ms_max + 2 * self.jump_ms_max + slow_ms + stopped_ms
 
 
 def make_profile(chance: random.Random) -> Profile:
@@ -50,7 +55,7 @@ def make_profile(chance: random.Random) -> Profile:
     def sometimes(value: float, share: float = 0.5) -> float:
         return 0.0 if quiet or chance.random() >= share else value
 
-    host_fault_rate = sometimes(0.4)
+    host_fault_rate = sometimes(chance.choice([0.5, 2.0]))
     return Profile(
         shard_count=chance.choice([1, 1, 2, 3]),
         client_count=chance.choice([2, 3, 4]),
