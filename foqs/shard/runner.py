@@ -254,7 +254,11 @@ class ShardRunner(Service):
             except SessionLostError as error:
                 await self._reopen(str(error))
                 return
-            self._set_clock(now_ms, (before_s + self._loop.time()) / 2)
+            after_s = self._loop.time()
+            self._clock_probed_s = after_s
+            # The server's time lies between these; a probe that took long moves the clock no further than it proves.
+            low_ms, high_ms = now_ms - after_s * 1000, now_ms - before_s * 1000
+            self._clock_offset_ms = min(max(self._clock_offset_ms, low_ms), high_ms)
 
     async def _keep_durable(self) -> None:
         """Give the shard up when somebody made its server one that can lose answered commits."""

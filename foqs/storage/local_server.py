@@ -243,6 +243,7 @@ class LocalServer:
         if self.binary.is_mariadb:
             command = [
                 self._install_program(), "--no-defaults", f"--datadir={partial}", "--skip-test-db",
+                f"--tmpdir={self._tmp_dir()}",
                 "--auth-root-authentication-method=normal", self._log_size_option(), *self._user_option(),
             ]  # fmt: skip
         else:
@@ -255,6 +256,11 @@ class LocalServer:
             tail = (done.stdout + done.stderr).strip()[-2_000:]
             raise LocalServerError(f"{command[0]} failed ({done.returncode}) in {self.data_dir}:\n{tail}")
         partial.rename(database_dir)
+
+    def _tmp_dir(self) -> Path:
+        directory = self.data_dir / "tmp"
+        directory.mkdir(exist_ok=True)
+        return directory
 
     def _install_program(self) -> str:
         home = self.binary.path.resolve().parent
@@ -295,6 +301,8 @@ class LocalServer:
             f"--socket={self.socket_path}",
             f"--pid-file={self.data_dir / 'mysql.pid'}",
             f"--log-error={self.error_log}",
+            # A shared directory would not do: a server that starts removes others' temporary tables there.
+            f"--tmpdir={self._tmp_dir()}",
             "--skip-networking",
             "--skip-log-bin",
             "--sync-binlog=1",

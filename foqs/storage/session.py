@@ -33,6 +33,8 @@ def connect(url: str, statement_ms_max: int = limits.STATEMENT_MS_MAX) -> Any:
         password=parsed.password or "",
         database=parsed.database,
         unix_socket=str(query["unix_socket"]) if "unix_socket" in query else None,
+        # On a socket of this machine nothing is encrypted, and a context costs 25 ms to make.
+        ssl_disabled="unix_socket" in query,
         charset="utf8mb4",
         connect_timeout=limits.CONNECT_MS_MAX // 1000,
         read_timeout=statement_ms_max // 1000,
