@@ -52,7 +52,7 @@ class Program:
         with self._said:
             self._said.wait_for(lambda: self._ended or self._find(text) is not None, PATIENCE_S)
         line = self._find(text)
-        assert line is not None, f"{self._process.args} did not say {text!r}:\n{self.output}"
+        assert line is not None, f"{self._process.args!r} did not say {text!r}:\n{self.output}"
         return line
 
     def signal(self, number: signal.Signals) -> None:
