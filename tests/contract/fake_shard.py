@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from foqs.shard.runner import Store
-from foqs.testing.fake_store import FakeServer, FakeStore
+from foqs.testing.fake_server import FakeServer
+from foqs.testing.fake_store import FakeStore
 from tests.contract.owner import SHARD_ID
 
 

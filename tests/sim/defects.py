@@ -25,7 +25,8 @@ from foqs.shard.settlements import Settlements
 from foqs.shard.state import ShardState
 from foqs.shard.timers import Timers
 from foqs.storage.transaction import Transaction, TransactionResult
-from foqs.testing.fake_store import FakeStore, make_script
+from foqs.testing.fake_server import make_script
+from foqs.testing.fake_store import FakeStore
 
 DEFECTS: dict[str, Callable[[], Any]] = {}
 

@@ -13,7 +13,7 @@ from foqs.host.dispatch import Dispatcher
 from foqs.host.topic_queue import DequeueCall, TopicQueue
 from foqs.shard.state import ShardState
 from foqs.storage.transaction import TIMER_LANE, TransactionResult
-from foqs.testing.fake_store import Tables
+from foqs.testing.fake_server import Tables
 
 if TYPE_CHECKING:
     from foqs.testing.sim.world import World

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from contextvars import Context, ContextVar, copy_context
 from enum import Enum
+from inspect import CORO_CREATED, getcoroutinestate
+from types import CoroutineType
 from typing import Any
 
 _TASKS_KEPT_MIN = 256
@@ -183,6 +185,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 process.state = ProcessState.RUNNING
             if task is not asyncio.current_task():
                 task.cancel()
+        for task, _ in left:
+            coroutine = task.get_coro()
+            if isinstance(coroutine, CoroutineType) and getcoroutinestate(coroutine) == CORO_CREATED:
+                coroutine.close()  # Its process was killed before the first step.
         others = [task for task, _ in left if task is not asyncio.current_task()]
         if others:
             await asyncio.wait(others, timeout=_END_S_MAX)

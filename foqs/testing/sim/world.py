@@ -13,7 +13,8 @@ from foqs.core import ids
 from foqs.core.calls import Delivery, ItemState
 from foqs.core.errors import FoqsError, NotFoundError, UnavailableError
 from foqs.core.namespace import Namespace, NamespaceSettings
-from foqs.testing.fake_store import FakeServer, FakeServerError, FakeStore, Fate, Faults, Script
+from foqs.testing.fake_server import FakeServer, FakeServerError, Fate, Faults, Script
+from foqs.testing.fake_store import FakeStore
 from foqs.testing.history import Call, uid_of
 from foqs.testing.lives import Stored
 from foqs.testing.sim.chance import Delays, Profile

@@ -1,0 +1,351 @@
+"""A shard's server as dictionaries, with the transactions, locks and losses of a real one.
+
+What foqs.storage.shard_store does in SQL is done here to tables in memory: the same parts in the same order, the
+same errors, the same knowledge after a lost answer. `Faults` decides what goes wrong; by default nothing does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from sortedcontainers import SortedList
+
+from foqs.core import order
+from foqs.storage.transaction import (
+    TIMER_LANE,
+    ItemRow,
+    LaneCounts,
+    OwnershipLostError,
+    Refill,
+    Rewrite,
+    SessionLostError,
+    Transaction,
+    TransactionFailedError,
+    TransactionResult,
+)
+
+Entries = list[tuple[int, int]]
+Place = tuple[int, int, int]
+
+
+class Fate(Enum):
+    """What becomes of one transaction, or of any other statement as far as that can be."""
+
+    DONE = "done"
+    FAILED = "failed"
+    """A statement fails, all is rolled back, the session works on."""
+    LOST_BEFORE = "lost before"
+    """The session dies before COMMIT arrives."""
+    LOST_AFTER = "lost after"
+    """It dies after COMMIT, the answer with it."""
+    LATE = "late"
+    """The client gives up; the server works on and commits some time after."""
+
+
+class Faults:
+    """Nothing goes wrong."""
+
+    def fate(self) -> Fate:
+        return Fate.DONE
+
+    def later(self, work: Callable[[], None]) -> None:
+        """Call `work` some time after."""
+        raise NotImplementedError
+
+
+class FakeServerError(Exception):
+    """The host asked for something that cannot be right: a key used twice, a row deleted that is not there."""
+
+
+@dataclass(slots=True)
+class Session:
+    number: int
+    alive: bool = True
+
+
+@dataclass(slots=True)
+class Writer:
+    epoch: int = 0
+    owner: str = ""
+    transaction_number: int = 0
+    delay_checkpoint: int = 0
+    claim_checkpoint: int = 0
+    topic_number_last: int = 0
+
+
+@dataclass(slots=True)
+class Script:
+    """A transaction as it was sent: nothing that the host does afterwards changes it."""
+
+    epoch: int
+    topics_gone: list[int]
+    topics_new: list[tuple[int, int, bytes]]
+    inserts: list[ItemRow]
+    claims: list[tuple[int, int, Entries]]
+    claims_rewritten: list[tuple[int, Entries]]
+    rewrites: list[Rewrite]
+    wakes: list[int]
+    deletes: list[int]
+    claims_gone: list[int]
+    look_ups: list[int]
+    mark: Writer
+
+
+@dataclass(slots=True)
+class Tables:
+    """What is committed."""
+
+    items: dict[int, ItemRow] = field(default_factory=dict)
+    lanes: dict[int, SortedList] = field(default_factory=dict)
+    """(urgency, due_at, key) by lane, as the index has them."""
+    claims: dict[int, tuple[int, Entries]] = field(default_factory=dict)
+    topics: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    writer: Writer = field(default_factory=Writer)
+
+    def put(self, row: ItemRow) -> None:
+        old = self.items.get(row.key)
+        if old is not None:
+            self._unindex(old)
+        self.items[row.key] = row
+        if row.lane not in self.lanes:
+            self.lanes[row.lane] = SortedList()
+        self.lanes[row.lane].add((row.urgency, row.due_at, row.key))
+
+    def delete(self, key: int) -> None:
+        self._unindex(self.items.pop(key))
+
+    def after(self, lane: int, edge: int, limit: int) -> list[Place]:
+        places = self.lanes.get(lane)
+        if places is None:
+            return []
+        at = 0
+        if edge != order.FIRST:
+            at = places.bisect_right((order.urgency_of(edge), order.due_at_of(edge), order.key_of(edge)))
+        return list(places[at : at + limit])
+
+    def counts(self) -> LaneCounts:
+        delayed: dict[int, int] = {}
+        for _, _, key in self.lanes.get(TIMER_LANE, ()):
+            number = self.items[key].topic
+            delayed[number] = delayed.get(number, 0) + 1
+        return LaneCounts([(lane, len(places)) for lane, places in self.lanes.items() if places], list(delayed.items()))
+
+    def copy(self) -> Tables:
+        lanes = {lane: places.copy() for lane, places in self.lanes.items()}
+        return Tables(dict(self.items), lanes, dict(self.claims), dict(self.topics), replace(self.writer))
+
+    def _unindex(self, row: ItemRow) -> None:
+        self.lanes[row.lane].remove((row.urgency, row.due_at, row.key))
+
+
+class FakeServer:
+    """One shard's server. `clock` is its clock in milliseconds.
+
+    A `strict` one takes a change of what is not there for a defect of its host; SQL only finds nothing to change.
+    """
+
+    def __init__(
+        self, shard_id: int, clock: Callable[[], int], faults: Faults | None = None, *, strict: bool = False
+    ) -> None:
+        self.shard_id = shard_id
+        self.strict = strict
+        self.clock = clock
+        self.faults = faults or Faults()
+        self.tables = Tables()
+        self.up = True
+        self.frozen = False
+        self.problems: list[str] = []
+        """Why it could lose what it acknowledged."""
+        self.on_commit: Callable[[Script], None] = lambda script: None
+        self.on_nonsense: Callable[[FakeServerError], None] = lambda error: None
+        self._sessions: dict[int, Session] = {}
+        self._last_session = 0
+        self._locks: dict[str, int] = {}
+        self._waiting: list[Callable[[], None]] = []
+
+    # ---- what may happen to it ----
+
+    def crash(self) -> None:
+        """Sessions, their locks and open transactions are gone; what is committed stays."""
+        self.up = False
+        self.frozen = False
+        for session in list(self._sessions.values()):
+            self.end_session(session)
+        self._waiting = []
+
+    def restart(self) -> None:
+        self.up = True
+
+    def freeze(self) -> None:
+        self.frozen = True
+
+    def thaw(self) -> None:
+        """What was sent meanwhile happens."""
+        self.frozen = False
+        waiting, self._waiting = self._waiting, []
+        for work in waiting:
+            work()
+
+    def kill_sessions(self) -> None:
+        for session in list(self._sessions.values()):
+            self.end_session(session)
+
+    # ---- sessions ----
+
+    def connect(self) -> Session:
+        if not self.up or self.frozen:
+            raise SessionLostError(f"shard {self.shard_id}: its server does not answer")
+        self._last_session += 1
+        session = self._sessions[self._last_session] = Session(self._last_session)
+        return session
+
+    def end_session(self, session: Session) -> None:
+        session.alive = False
+        self._sessions.pop(session.number, None)
+        self._locks = {name: number for name, number in self._locks.items() if number != session.number}
+
+    def touch(self, session: Session | None) -> Session:
+        """Any statement. Raises SessionLostError."""
+        if session is None or not session.alive or not self.up or self.frozen:
+            raise SessionLostError(f"shard {self.shard_id}: the session is lost")
+        return session
+
+    def lock(self, session: Session, name: str) -> int:
+        """Take the named lock if it is free; returns the number of the session that holds it."""
+        return self._locks.setdefault(name, session.number)
+
+    def kill(self, session_number: int) -> None:
+        session = self._sessions.get(session_number)
+        if session is not None:
+            self.end_session(session)
+
+    def on_thaw(self, work: Callable[[], None]) -> None:
+        self._waiting.append(work)
+
+    # ---- transactions ----
+
+    def read(self, transaction: Transaction) -> TransactionResult:
+        """The refills and fetches, before anything is written."""
+        result = TransactionResult()
+        result.refilled = [self._refill(refill) for refill in transaction.refills]
+        items = self.tables.items
+        result.fetched = {item.key: items[item.key] for item in transaction.fetches if item.key in items}
+        return result
+
+    def commit(self, script: Script) -> dict[int, ItemRow]:
+        """All of it or nothing; returns what was looked up. Raises OwnershipLostError, FakeServerError."""
+        if self.tables.writer.epoch != script.epoch:
+            raise OwnershipLostError(f"shard {self.shard_id} has another epoch than {script.epoch}")
+        before = None if self.strict else self.tables.copy()
+        try:
+            self._write(script)
+        except FakeServerError as error:
+            if before is not None:
+                self.tables = before
+                raise TransactionFailedError(str(error)) from error
+            self.on_nonsense(error)
+            raise
+        items = self.tables.items
+        looked_up = {key: items[key] for key in script.look_ups if key in items}
+        self.on_commit(script)
+        return looked_up
+
+    def _write(self, script: Script) -> None:
+        tables = self.tables
+        for number in script.topics_gone:
+            if self._is_there(number in tables.topics, f"topic {number} goes"):
+                del tables.topics[number]
+        for number, namespace, name in script.topics_new:
+            _require((namespace, name) not in tables.topics.values(), f"topic {name!r} is stored twice")
+            _require(number not in tables.topics, f"topic number {number} is used twice")
+            tables.topics[number] = (namespace, name)
+        for row in script.inserts:
+            _require(row.key not in tables.items, f"key {row.key:x} is inserted twice")
+            tables.put(row)
+        for claim_id, due_at, entries in script.claims:
+            _require(claim_id not in tables.claims, f"claim {claim_id:x} is inserted twice")
+            tables.claims[claim_id] = (due_at, entries)
+        for claim_id, entries in script.claims_rewritten:
+            if self._is_there(claim_id in tables.claims, f"claim {claim_id:x} is rewritten"):
+                tables.claims[claim_id] = (tables.claims[claim_id][0], entries)
+        for rewrite in script.rewrites:
+            if self._is_there(rewrite.key in tables.items, f"row {rewrite.key:x} is rewritten"):
+                tables.put(_rewritten(tables.items[rewrite.key], rewrite))
+        for key in script.wakes:
+            if self._is_there(key in tables.items, f"row {key:x} is woken"):
+                row = tables.items[key]
+                _require(row.lane == TIMER_LANE or not self.strict, f"row {key:x} is woken and is not delayed")
+                tables.put(replace(row, lane=row.topic, urgency=row.priority))
+        for key in script.deletes:
+            if self._is_there(key in tables.items, f"row {key:x} is deleted"):
+                tables.delete(key)
+        for claim_id in script.claims_gone:
+            if self._is_there(claim_id in tables.claims, f"claim {claim_id:x} goes"):
+                del tables.claims[claim_id]
+        script.mark.owner = tables.writer.owner
+        tables.writer = script.mark
+
+    def _is_there(self, there: bool, change: str) -> bool:
+        _require(there or not self.strict, f"{change} and is not there")
+        return there
+
+    def _refill(self, refill: Refill) -> list[tuple[int, int, int, int, int]]:
+        found = []
+        for urgency, due_at, key in self.tables.after(refill.lane, refill.edge, refill.limit):
+            row = self.tables.items[key]
+            topic, priority = (row.topic, row.priority) if refill.lane == TIMER_LANE else (0, 0)
+            found.append((urgency, due_at, key, topic, priority))
+        return found
+
+
+def make_script(transaction: Transaction, result: TransactionResult, epoch: int) -> Script:
+    def entries(items: list[object]) -> Entries:
+        return [(item.key, (result.fetched.get(item.key) or item).deliveries + 1) for item in items]  # type: ignore[attr-defined]
+
+    inserts = []
+    for item in transaction.inserts:
+        delayed, number = item.due_at > item.enqueued_at, item.topic.number
+        assert item.payload is not None
+        row = ItemRow(
+            item.key, TIMER_LANE if delayed else number, 0 if delayed else item.priority, item.due_at, number,
+            item.priority, item.enqueued_at, item.expires_at, item.lease_ms, int(item.at_most_once), 0, 0, None,
+            item.metadata, item.payload,
+        )  # fmt: skip
+        inserts.append(row)
+    return Script(
+        epoch=epoch,
+        topics_gone=list(transaction.topics_gone),
+        topics_new=[(topic.number, topic.namespace, topic.name.encode()) for topic in transaction.topics_new],
+        inserts=inserts,
+        claims=[(claim.id, claim.due_at, entries(list(claim.items))) for claim in transaction.claims],
+        claims_rewritten=[(claim.id, entries(list(claim.items))) for claim in transaction.claims_rewritten],
+        rewrites=sorted(transaction.rewrites, key=lambda rewrite: rewrite.key),
+        wakes=list(transaction.wakes),
+        deletes=list(transaction.deletes),
+        claims_gone=list(transaction.claims_gone),
+        look_ups=list(transaction.look_ups),
+        mark=Writer(
+            epoch, "", transaction.number, transaction.delay_checkpoint, transaction.claim_checkpoint,
+            transaction.topic_number_last,
+        ),
+    )  # fmt: skip
+
+
+def _rewritten(row: ItemRow, rewrite: Rewrite) -> ItemRow:
+    return replace(
+        row,
+        lane=rewrite.lane,
+        urgency=rewrite.urgency,
+        due_at=rewrite.due_at,
+        deliveries=rewrite.deliveries,
+        failed_attempts=rewrite.failed_attempts,
+        metadata=row.metadata if rewrite.metadata is None else rewrite.metadata,
+        death_reason=row.death_reason if rewrite.death_reason is None else rewrite.death_reason,
+    )
+
+
+def _require(holds: bool, complaint: str) -> None:
+    if not holds:
+        raise FakeServerError(complaint)
