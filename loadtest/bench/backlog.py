@@ -75,6 +75,8 @@ def _enqueue(cluster: Cluster, topic: str, count: int) -> None:
 
 
 def _drain(cluster: Cluster, topic: str, count: int) -> float:
+    """Items a second until the last ack; never takes more than `count`, for what is left is held against it."""
+
     async def work() -> float:
         wire = await Wire.connect(cluster.port)
         left = count
@@ -83,8 +85,10 @@ def _drain(cluster: Cluster, topic: str, count: int) -> float:
         async def one() -> None:
             nonlocal left, last_ack_s
             while left > 0:
-                items = await wire.dequeue(topic, BATCH, 1_000)
-                left -= len(items)
+                asked = min(BATCH, left)
+                left -= asked
+                items = await wire.dequeue(topic, asked, 1_000)
+                left += asked - len(items)
                 if not items:
                     return
                 await wire.ack(items)

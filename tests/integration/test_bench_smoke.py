@@ -41,7 +41,8 @@ def test_every_item_reaches_the_waiting_consumer(cluster: Cluster) -> None:
 def test_a_backlog_is_served_after_a_restart(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadtest.bench.backlog.DRAINED", 2_000)
     items_count = 40_001
-    (figures,) = backlog(cluster, items_count, 1)
+    figures, later = backlog(cluster, items_count, 2)
     assert figures["backlog"] == items_count, "and as many are counted, or it would have failed"
+    assert later["backlog"] == items_count - 2_001, "what was drained before, and the first item"
     assert figures["restart_to_first_item_s"] > 0
     assert figures["dequeues_per_s_deep"] > 0
