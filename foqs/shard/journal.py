@@ -69,8 +69,8 @@ class Journal:
         self._sparse = {claim.id: claim for claim in self._open.values() if claim.open_count < claim.entry_count}
 
     def checkpoint(self) -> int:
-        """No open claim has a smaller id."""
-        return next(iter(self._open), self._book.last_key)
+        """No claim that is open, or still to be deleted, has a smaller id."""
+        return min([next(iter(self._open), self._book.last_key), *self._gone])
 
     def take(self, transaction: Transaction, now_ms: int) -> None:
         """Last of all parts: what has gone goes with whatever else there is to write."""
