@@ -1,0 +1,1 @@
+"""What users would pick instead of foqs, each behind the same small interface."""

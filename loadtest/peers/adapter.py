@@ -1,0 +1,73 @@
+"""What the workloads ask of every queue: foqs, plain SQL, and the peers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """An item to enqueue. A lower `priority` is more urgent; a queue without priorities or delays says so in `lacks`."""
+
+    topic: str
+    payload: bytes
+    priority: int = 0
+    delay_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An item that this client has claimed; `receipt` is what the queue needs to settle it."""
+
+    payload: bytes
+    receipt: Any
+
+
+class Client(Protocol):
+    """One producer's or consumer's access, used by many tasks at once in one event loop.
+
+    Each call returns when the queue has answered it: an enqueued or acked item survives a power cut from then on.
+    """
+
+    async def enqueue(self, offers: Sequence[Offer]) -> None: ...
+
+    async def claim(self, topic: str, count: int, wait_ms: int) -> list[Held]:
+        """At most `count` ready items of the topic, none when there was none for `wait_ms`."""
+        ...
+
+    async def ack(self, held: Sequence[Held]) -> None: ...
+
+    async def nack(self, held: Sequence[Held], delay_ms: int) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Adapter(Protocol):
+    """One queue: its servers on this machine, and clients of it. Pickled into the client processes when it runs."""
+
+    name: str
+    durability: str
+    """Why an acknowledged write survives a power cut, with the settings that make it so."""
+    batch_max: int
+    """The batch size that serves it best, found by measurement; workloads in batches use the least of it and theirs."""
+    lacks: frozenset[str]
+    """Of {"priority", "delay", "lease", "batch", "nack_delay"}: workloads that need one of them are not run."""
+
+    def start(self, directory: Path, topics: Sequence[str]) -> None:
+        """Start its servers with all data in `directory`; return when clients can connect."""
+        ...
+
+    def stop(self) -> None: ...
+
+    def pids(self) -> dict[str, int]:
+        """Its server processes by name; their CPU, memory and written bytes are counted, children included."""
+        ...
+
+    def version(self) -> str: ...
+
+    async def connect(self, in_flight: int) -> Client:
+        """In a client process: for at most `in_flight` calls at once."""
+        ...
