@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """An item to enqueue. A lower `priority` is more urgent; a queue without priorities or delays says so in `lacks`."""
+    """An item to enqueue. A lower `priority` is more urgent."""
 
     topic: str
     payload: bytes
