@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools demo test lint types imports unit test-mysql sim bench clean
+.PHONY: help setup test-tools demo test lint types imports unit test-mysql sim power bench clean
 BIN := .venv/bin
 
 help: ## this list
@@ -34,6 +34,9 @@ test-mysql: setup ## the database tests against the server that FOQS_TEST_MYSQLD
 
 sim: setup ## the whole host in virtual time with faults: make sim SEEDS=N
 	@$(BIN)/python -m foqs.testing.sim --seeds $${SEEDS:-2000} --keep-going
+
+power: setup ## the power of a MySQL server cut under load: make power CUTS=N (as root, for the mounts)
+	@$(BIN)/python -m loadtest.power --cuts $${CUTS:-100}
 
 bench: setup ## throughput and latency of this machine
 	@$(BIN)/python -m loadtest.bench

@@ -9,14 +9,22 @@ from typing import Protocol
 import pytest
 
 from foqs.client.sync import AdminClient
-from foqs.storage.local_server import LocalServer
-from tests.e2e.load import NAMESPACE
-from tests.e2e.processes import HostProgram
-from tests.support.databases import Databases, new_server
+from foqs.storage.local_server import BINARY_VARIABLE, LocalServer
+from loadtest.faults.load import NAMESPACE
+from loadtest.faults.programs import HostProgram
+from tests.support.databases import Databases, new_server, server_binary
 
 
 class StartHost(Protocol):
     def __call__(self, name: str, port: int, shard_urls: Mapping[int, str] | None = None) -> HostProgram: ...
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _server_of_the_tests() -> Iterator[None]:
+    """Programs that the tests start run their servers with it too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(BINARY_VARIABLE, str(server_binary().path))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ import pytest
 from foqs.testing.checker import Report, check
 from foqs.testing.history import History, Outcome, now_ns
 from foqs.testing.lives import Stored, returned_at_ms
+from loadtest.faults.load import ANSWER_ITEMS_MAX, Load
+from loadtest.faults.programs import free_port
 from tests.e2e.conftest import StartHost
-from tests.e2e.load import ANSWER_ITEMS_MAX, Load
-from tests.e2e.processes import free_port
 from tests.support.databases import Databases
 
 Window = tuple[int, int]

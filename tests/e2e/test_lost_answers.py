@@ -12,10 +12,10 @@ from sqlalchemy.engine import make_url
 
 from foqs.testing.checker import check
 from foqs.testing.history import Outcome
+from loadtest.faults.load import Load
+from loadtest.faults.programs import free_port
+from loadtest.faults.proxy import Cut, CuttingProxy
 from tests.e2e.conftest import StartHost
-from tests.e2e.load import Load
-from tests.e2e.processes import free_port
-from tests.e2e.proxy import Cut, CuttingProxy
 from tests.e2e.test_kill import CLOCK_TOLERANCE_MS
 from tests.support.databases import Databases
 

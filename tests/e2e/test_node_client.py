@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.faults.load import NAMESPACE
+from loadtest.faults.programs import free_port
 from tests.e2e.conftest import StartHost
-from tests.e2e.load import NAMESPACE
-from tests.e2e.processes import free_port
 
 pytestmark = [pytest.mark.database, pytest.mark.slow]
 

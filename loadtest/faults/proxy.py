@@ -9,6 +9,8 @@ from enum import Enum
 from types import TracebackType
 from typing import Self
 
+from loadtest.faults import FaultError
+
 PATIENCE_S = 30.0
 _CHUNK_BYTES = 64 * 1024
 
@@ -41,7 +43,8 @@ class CuttingProxy:
         """Cut one connection, the first that has an answer; returns once that has happened."""
         with self._changed:
             self._armed = how
-            assert self._changed.wait_for(lambda: self._armed is None, PATIENCE_S), "no answer came that could be cut"
+            if not self._changed.wait_for(lambda: self._armed is None, PATIENCE_S):
+                raise FaultError("no answer came that could be cut")
 
     def __enter__(self) -> Self:
         self._run(self._accept)
@@ -55,7 +58,8 @@ class CuttingProxy:
         _end(self._listener, socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(PATIENCE_S)
-            assert not thread.is_alive(), f"{thread.name} does not end"
+            if thread.is_alive():
+                raise FaultError(f"{thread.name} does not end")
         self._listener.close()
 
     def _run(self, work: Callable[..., None], *arguments: socket.socket) -> None:

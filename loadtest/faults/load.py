@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -20,6 +21,7 @@ from foqs.storage.session import connect
 from foqs.testing.history import Call, History, Outcome, Put, Verb, now_ns, uid_of
 from foqs.testing.lives import Stored
 from foqs.testing.recorder import RecordedClient
+from loadtest.faults import FaultError
 
 NAMESPACE = "jobs"
 TOPICS = [f"topic-{number}" for number in range(4)]
@@ -27,20 +29,38 @@ LEASE_MS = 1_000
 PATIENCE_S = 30.0
 PAUSE_AFTER_FAILURE_S = 0.02
 ANSWER_ITEMS_MAX = len(TOPICS) * (_TOPIC_ITEMS := 10)
-_PRODUCERS = 2
-_CONSUMERS = 3
-_BACKLOG_ITEMS_MAX = 2_000
-"""Producers wait for the consumers beyond it, so that the drain does not take longer than the load."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pressure:
+    """How much load: as much as the clients can, or about `items_per_s`.
+
+    backlog_items_max: producers wait for the consumers beyond it, so that a drain does not take longer than the load.
+    timeout_ms: after which a client gives a call up.
+    """
+
+    producers: int = 2
+    consumers: int = 3
+    backlog_items_max: int = 2_000
+    items_per_s: int | None = None
+    timeout_ms: int = 5_000
 
 
 class Load:
     """Producers and consumers, a thread and a client each. As a context manager it ends them all.
 
-    `name` is unique among the loads that write into one history.
+    `name` is unique among the loads that write into one history. Failures of the harness are FaultErrors.
     """
 
-    def __init__(self, address: str, name: str = "load", history: History | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        name: str = "load",
+        history: History | None = None,
+        pressure: Pressure = Pressure(),
+    ) -> None:
         self.history = history or History()
+        self._pressure = pressure
         self._address = address
         self._producing = threading.Event()
         self._producing.set()
@@ -53,7 +73,10 @@ class Load:
         """By consumer: what it will do at which time with items that it took before."""
         self._threads = [
             self._thread(f"{name}-{kind}-{number}", work)
-            for kind, count, work in (("producer", _PRODUCERS, self._produce), ("consumer", _CONSUMERS, self._consume))
+            for kind, count, work in (
+                ("producer", pressure.producers, self._produce),
+                ("consumer", pressure.consumers, self._consume),
+            )
             for number in range(count)
         ]
 
@@ -66,31 +89,38 @@ class Load:
         self._stopped.set()
         for thread in self._threads:
             thread.join(PATIENCE_S)
-            assert not thread.is_alive(), f"{thread.name} does not end"
+            if thread.is_alive():
+                raise FaultError(f"{thread.name} does not end")
         if self._failures and error is None:
             raise self._failures[0]
 
-    def wait_for(self, *, enqueued: int = 0, settled: int = 0) -> None:
+    def wait_for(self, *, enqueued: int = 0, settled: int = 0, patience_s: float = PATIENCE_S) -> None:
         """Return once so many more items were enqueued and settled than when this was called."""
         with self._lock:
             goal = {"enqueued": self._ok["enqueued"] + enqueued, "settled": self._ok["settled"] + settled}
             reached = self._lock.wait_for(
-                lambda: bool(self._failures) or all(self._ok[key] >= count for key, count in goal.items()), PATIENCE_S
+                lambda: bool(self._failures) or all(self._ok[key] >= count for key, count in goal.items()), patience_s
             )
-        assert not self._failures, self._failures
-        assert reached, f"{dict(self._ok)} after {PATIENCE_S} s, not {goal}"
+        self._raise_failure()
+        if not reached:
+            raise FaultError(f"{dict(self._ok)} after {patience_s} s, not {goal}")
 
-    def drain(self, shard_urls: Mapping[int, str]) -> list[Stored]:
+    def drain(self, shard_urls: Mapping[int, str], patience_s: float = PATIENCE_S) -> list[Stored]:
         """Enqueue no more, take and ack until only dead letters are left; the rows that are."""
         self._producing.clear()
         self._draining.set()
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + patience_s
         while True:
             rows = stored_rows(shard_urls)
             if all(row.state is ItemState.DEAD for row in rows) or time.monotonic() > deadline:
                 return rows
             with self._lock:
                 self._lock.wait(0.1)
+            self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if self._failures:
+            raise FaultError(f"the load failed: {self._failures[0]!r}") from self._failures[0]
 
     # ---- what the threads do ----
 
@@ -98,7 +128,9 @@ class Load:
         def run() -> None:
             retry = RetryPolicy(deadline_ms=0)
             try:
-                with Client(self._address, timeout_ms=5_000, retry=retry, connections_max=1) as client:
+                with Client(
+                    self._address, timeout_ms=self._pressure.timeout_ms, retry=retry, connections_max=1
+                ) as client:
                     recorded = RecordedClient(client, self.history, name, NAMESPACE)
                     rng = random.Random(name)
                     while not self._stopped.is_set():
@@ -121,10 +153,13 @@ class Load:
 
     def _produce(self, client: RecordedClient, rng: random.Random) -> None:
         backlog = self._ok["enqueued"] - self._ok["settled"]
-        if not self._producing.is_set() or backlog > _BACKLOG_ITEMS_MAX:
+        if not self._producing.is_set() or backlog > self._pressure.backlog_items_max:
             self._stopped.wait(PAUSE_AFTER_FAILURE_S)
             return
         count = 1 if rng.random() < 0.5 else rng.randrange(2, 40)
+        if self._pressure.items_per_s is not None:
+            # Each waits on the average as long as the rate of all producers together allows.
+            self._stopped.wait(rng.expovariate(self._pressure.items_per_s / (count * self._pressure.producers)))
         self._done("enqueued", client.enqueue([_new(client.name, rng) for _ in range(count)]))
 
     def _consume(self, client: RecordedClient, rng: random.Random) -> None:

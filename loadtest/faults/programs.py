@@ -8,22 +8,26 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 
 from foqs.config import HostConfig
-from foqs.storage.local_server import BINARY_VARIABLE
-from tests.support.databases import server_binary
+from loadtest.faults import FaultError
 
 FOQS = Path(sys.executable).with_name("foqs")
 PATIENCE_S = 30.0
+_LINES_MAX = 20_000
 
 
 class Program:
-    """A process whose output is read as it comes, and that never outlives its test."""
+    """A process whose output is read as it comes, and that never outlives its test.
 
-    def __init__(self, *arguments: str, name: str) -> None:
-        self.lines: list[str] = []
+    `variables` are added to its environment. `lines` are the last that it said.
+    """
+
+    def __init__(self, *arguments: str, name: str, variables: Mapping[str, str] | None = None) -> None:
+        self.lines: deque[str] = deque(maxlen=_LINES_MAX)
         self._said = threading.Condition()
         self._process = subprocess.Popen(
             arguments,
@@ -31,7 +35,7 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=_environment(),
+            env=_environment() | dict(variables or {}),
             # Its own group: a Ctrl-C at the tests is not meant for it.
             start_new_session=True,
         )
@@ -48,11 +52,12 @@ class Program:
         return "".join(self.lines)
 
     def wait_for_line(self, text: str) -> str:
-        """The first line that holds the text; fails when the program ends without it."""
+        """The first line that holds the text. Raises FaultError when the program ends without it."""
         with self._said:
             self._said.wait_for(lambda: self._ended or self._find(text) is not None, PATIENCE_S)
         line = self._find(text)
-        assert line is not None, f"{self._process.args!r} did not say {text!r}:\n{self.output}"
+        if line is None:
+            raise FaultError(f"{self._process.args!r} did not say {text!r}:\n{self.output}")
         return line
 
     def signal(self, number: signal.Signals) -> None:
@@ -67,7 +72,8 @@ class Program:
         """The exit code, once the program and its output have ended."""
         code = self._process.wait(PATIENCE_S)
         self._reader.join(PATIENCE_S)
-        assert not self._reader.is_alive(), "something that the program started still holds its output"
+        if self._reader.is_alive():
+            raise FaultError("something that the program started still holds its output")
         return code
 
     def close(self) -> None:
@@ -95,10 +101,17 @@ class Program:
 class HostProgram(Program):
     """`foqs host` on a port of 127.0.0.1; ready when constructed."""
 
-    def __init__(self, name: str, port: int, meta_url: str, shard_urls: Mapping[int, str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        port: int,
+        meta_url: str,
+        shard_urls: Mapping[int, str],
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         shards = [flag for shard_id, url in shard_urls.items() for flag in ("--shard", f"{shard_id}={url}")]
         options = ["--host-name", name, "--port", str(port), "--meta-url", meta_url, *shards]
-        super().__init__(str(FOQS), "host", *options, name=name)
+        super().__init__(str(FOQS), "host", *options, name=name, variables=variables)
         self.port = port
         self.address = f"127.0.0.1:{port}"
         try:
@@ -113,7 +126,8 @@ def foqs(*arguments: str) -> str:
     done = subprocess.run(
         [FOQS, *arguments], env=_environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
-    assert done.returncode == 0, f"foqs {' '.join(arguments)}: {done.stdout}{done.stderr}"
+    if done.returncode != 0:
+        raise FaultError(f"foqs {' '.join(arguments)}: {done.stdout}{done.stderr}")
     return done.stdout
 
 
@@ -125,7 +139,7 @@ def free_port() -> int:
 
 
 def _environment() -> dict[str, str]:
-    """That of the tests, without configuration that the programs would take for theirs, but with the tests' server."""
+    """That of this process, without configuration that the programs would take for theirs."""
     configured = {f"FOQS_{key.upper()}" for key in HostConfig.model_fields} | {"FOQS_CONFIG"}
     variables = {key: value for key, value in os.environ.items() if key not in configured}
-    return variables | {"PYTHONUNBUFFERED": "1", BINARY_VARIABLE: str(server_binary().path)}
+    return variables | {"PYTHONUNBUFFERED": "1"}

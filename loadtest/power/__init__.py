@@ -1,0 +1,1 @@
+"""Cut the power of a MySQL server under load, again and again."""
