@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools demo test lint types imports unit test-mysql sim power bench clean
+.PHONY: help setup test-tools demo test lint types imports unit test-mysql sim power chaos bench clean
 BIN := .venv/bin
 
 help: ## this list
@@ -37,6 +37,9 @@ sim: setup ## the whole host in virtual time with faults: make sim SEEDS=N
 
 power: setup ## the power of a MySQL server cut under load: make power CUTS=N (as root, for the mounts)
 	@$(BIN)/python -m loadtest.power --cuts $${CUTS:-100}
+
+chaos: setup ## one host with faults of all kinds: make chaos MINUTES=M SEED=S (as root, for the mounts)
+	@$(BIN)/python -m loadtest.chaos --minutes $${MINUTES:-2} --seed $${SEED:-1}
 
 bench: setup ## throughput and latency of this machine
 	@$(BIN)/python -m loadtest.bench

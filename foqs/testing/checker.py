@@ -183,6 +183,7 @@ class _Checker:
             if earlier.number == later.number:
                 self._add("P3", life.uid, f"{earlier.taken.receipt} was given to {_who(earlier)} and {_who(later)}")
                 continue
+            self._report.counts[_why_again(life, earlier)] += 1
             until_ms = self._leased_until_ms(life, earlier, later.returned_at_ms)
             if later.returned_at_ms < until_ms - self._tolerance_ms:
                 left_ms = until_ms - later.returned_at_ms
@@ -309,6 +310,16 @@ class _Checker:
                 if order_key(first) > order_key(second):
                     what = f"{first.receipt} stands before the more urgent {second.receipt} in an answer"
                     self._add("P6", topic, f"{what} to {call.client}")
+
+
+def _why_again(life: Life, delivery: Delivery) -> str:
+    """What explains that another delivery follows, unless it is found to break promise P3 or P5."""
+    ends = [end for end in life.ends if end.number in (0, delivery.number) and end.call.verb is not Verb.EXTEND]
+    if any(end.outcome is Outcome.OK for end in ends):
+        return "redelivered after a nack"
+    if any(end.outcome is Outcome.INFO for end in ends):
+        return "redelivered after an ack or nack of unknown outcome, or after its lease"
+    return "redelivered after its lease"
 
 
 def _who(delivery: Delivery) -> str:

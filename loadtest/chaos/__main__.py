@@ -1,0 +1,87 @@
+"""`python -m loadtest.chaos`: every promise holds through everything that can go wrong on one host, by a seed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from loadtest.chaos.room import Room, find_faketime
+from loadtest.chaos.run import Course, run_round
+from loadtest.faults.verdict import counts_table, promises_table, spread
+from loadtest.faults.volume import missing_for_mounts
+
+_ROUND_S = 100
+_CALM_S = 18
+"""Longer than SETTLE_MS: some of it must be undisturbed."""
+
+
+@click.command()
+@click.option("--minutes", default=2.0, show_default=True, help="About how long.")
+@click.option("--seed", default=1, show_default=True, help="The same seed plans the same faults at the same times.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write all figures there.")
+def main(minutes: float, seed: int, json_path: Path | None) -> None:
+    """Exit code 1 when a promise broke."""
+    console = Console()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    missing = missing_for_mounts()
+    if missing:
+        console.print(f"without full disks, which need {'; '.join(missing)}")
+    if find_faketime() is None:
+        console.print("without moved clocks, which need libfaketime (Debian: apt-get install libfaketime)")
+    course = Course()
+    began_s = time.monotonic()
+    with Room(with_small_disk=not missing) as room:
+        number = 0
+        while (left_s := minutes * 60 - (time.monotonic() - began_s)) > 0:
+            number += 1
+            chaos_s, calm_s = lengths(left_s)
+            run_round(room, f"chaos-{seed}-{number}", int(chaos_s * 1000), int(calm_s * 1000), course)
+            minutes_done = (time.monotonic() - began_s) / 60
+            faults, broken = course.faults.total(), course.tally.violation_count
+            console.print(f"{minutes_done:.1f} min, round {number}: {faults} faults, {broken} violations")
+    columns = {f"seed {seed}": course.tally}
+    console.print(counts_table(columns), faults_table(course), promises_table(columns))
+    console.print(f"most memory of a host: {course.rss_mib_max:.0f} MiB")
+    if json_path is not None:
+        json_path.write_text(json.dumps(as_json(course, seed, time.monotonic() - began_s), indent=1) + "\n")
+    if course.tally.violation_count:
+        raise click.ClickException("\n".join(course.tally.examples))
+
+
+def lengths(left_s: float) -> tuple[float, float]:
+    """Of chaos and calm in the next round, when so many seconds are left."""
+    whole_s = min(_ROUND_S + _CALM_S, max(left_s, 1.0))
+    calm_s = min(_CALM_S, whole_s / 4)
+    return whole_s - calm_s, calm_s
+
+
+def faults_table(course: Course) -> Table:
+    table = Table(
+        "fault", "times", "measured", "median ms", "max ms", title="faults, and the time to recover from them"
+    )
+    for kind, count in sorted(course.faults.items()):
+        found = spread(course.tally.recovery_ms[kind])
+        table.add_row(kind, f"{count:,}", *[f"{found.get(name, 0):,}" for name in ("count", "median", "max")])
+    table.add_row("all", f"{course.faults.total():,}", "", "", "")
+    return table
+
+
+def as_json(course: Course, seed: int, elapsed_s: float) -> dict[str, object]:
+    return {
+        "seed": seed,
+        "seconds": round(elapsed_s),
+        "faults": dict(sorted(course.faults.items())),
+        "rss_mib_max": round(course.rss_mib_max),
+        **course.tally.as_json(),
+    }
+
+
+if __name__ == "__main__":
+    main()

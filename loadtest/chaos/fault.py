@@ -1,0 +1,76 @@
+"""What a fault is. The kinds are in host_faults, server_faults, session_faults and network_faults."""
+
+from __future__ import annotations
+
+import random
+import threading
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from loadtest.chaos.room import SHARDS, Room
+from loadtest.faults import FaultError
+
+HOST, META, CLIENTS, CLOCK = "host", "meta", "clients", "clock"
+_PATIENCE_S = 30.0
+
+
+class Fault(ABC):
+    """One fault with all that it draws by chance, drawn when it is planned: so a plan hangs on its seed alone.
+
+    `targets`: what no other fault may touch meanwhile. `shards`: those that may be away.
+    """
+
+    kind: ClassVar[str]
+    length_ms: ClassVar[tuple[int, int]] = (200, 8_000)
+    """From .. to, log-uniform."""
+    targets: frozenset[str]
+    shards: frozenset[int] = frozenset(SHARDS)
+
+    @abstractmethod
+    def __init__(self, rng: random.Random) -> None: ...
+
+    @abstractmethod
+    def begin(self, room: Room) -> None: ...
+
+    def tick(self, room: Room) -> None:
+        """Called some times a second while it lasts."""
+        return
+
+    @abstractmethod
+    def end(self, room: Room) -> None:
+        """What it did is undone, and what it broke is started again."""
+
+
+def shards_of(server: int) -> frozenset[int]:
+    return frozenset(shard for shard, at in SHARDS.items() if at == server)
+
+
+class Work:
+    """Something that a fault does again and again in a thread of its own until it ends."""
+
+    def __init__(self, name: str) -> None:
+        self._stopped = threading.Event()
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name=f"fault-{name}")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Raises what the work raised."""
+        self._stopped.set()
+        self._thread.join(_PATIENCE_S)
+        if self._thread.is_alive():
+            raise FaultError(f"{self._thread.name} does not end")
+        if self._failure is not None:
+            raise self._failure
+
+    def once(self) -> None:
+        raise NotImplementedError
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.is_set():
+                self.once()
+        except Exception as error:
+            self._failure = error

@@ -1,0 +1,165 @@
+"""Rounds of chaos: load and faults, then heal, be calm, drain, check; every round by its own seed."""
+
+from __future__ import annotations
+
+import heapq
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from foqs import Client
+from foqs.core.calls import ItemState
+from foqs.testing.checker import check
+from foqs.testing.history import Call, Outcome, Verb, now_ns
+from foqs.testing.lives import Stored, overlaps, returned_at_ms
+from loadtest.chaos.fault import CLIENTS, Fault
+from loadtest.chaos.host_faults import HostClockMoved
+from loadtest.chaos.monitor import Monitor
+from loadtest.chaos.plan import KINDS, Planned, plan
+from loadtest.chaos.room import Room
+from loadtest.chaos.server_faults import DiskFull
+from loadtest.faults.cluster import audit, purge_dead_letters, wait_until_owned
+from loadtest.faults.load import NAMESPACE, TOPICS, Load, Pressure
+from loadtest.faults.verdict import Tally, first_done_after
+
+CLOCK_TOLERANCE_MS = 60
+"""The host guesses a server's clock from a round trip, which takes this long on a busy machine."""
+SETTLE_MS = 12_000
+"""After a fault, redelivery may be this late: what a killed host had prefetched stays claimed for so long."""
+_TICK_S = 0.1
+_DRAIN_S_MAX = 120.0
+_COUNTED_S_MAX = 30.0
+_PRESSURE = Pressure(producers=2, consumers=4, items_per_s=500)
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """A fault as it was, in milliseconds since the epoch. `healing_ms`: when its end began, a restart of what died."""
+
+    fault: Fault
+    began_ms: int
+    healing_ms: int
+    healed_ms: int
+
+
+@dataclass(slots=True)
+class Course:
+    """What all rounds together were and found."""
+
+    tally: Tally = field(default_factory=Tally)
+    faults: Counter[str] = field(default_factory=Counter)
+    rss_mib_max: float = 0.0
+
+
+def kinds_for(room: Room) -> dict[type[Fault], int]:
+    """The kinds of faults that this machine can have, with their weights."""
+    lacking = {DiskFull: room.small_disk is None, HostClockMoved: room.faketime is None}
+    return {kind: weight for kind, weight in KINDS.items() if not lacking.get(kind, False)}
+
+
+def run_round(room: Room, name: str, chaos_ms: int, calm_ms: int, course: Course) -> None:
+    """One round, added to the course. `name` is its seed. Raises FaultError when the harness fails."""
+    planned = plan(random.Random(name), chaos_ms, kinds_for(room))
+    with Monitor(room) as monitor, Load(room.client_address, name, pressure=_PRESSURE) as load:
+        happened = carry_out(room, planned)
+        wait_until_owned(room.host_address)
+        time.sleep(calm_ms / 1000)
+        load.wait_for(enqueued=100, settled=100)
+        stored = load.drain(room.direct_urls, patience_s=_DRAIN_S_MAX)
+    calls = load.history.calls
+    disturbed = [(each.began_ms, each.healed_ms + SETTLE_MS) for each in happened]
+    report = check(calls, stored, tolerance_ms=CLOCK_TOLERANCE_MS, disturbed=disturbed)
+    problems = [*audit(room.direct_urls), *miscounted(room, stored), *unknown_in_calm(calls, disturbed)]
+    course.tally.add(report, [f"round {name}: {problem}" for problem in problems])
+    course.faults.update(each.fault.kind for each in happened)
+    course.rss_mib_max = max(course.rss_mib_max, monitor.rss_mib_max)
+    for each in happened:
+        recovery_ms = time_to_recover(each, happened, monitor, calls)
+        if recovery_ms is not None:
+            course.tally.recovery_ms[each.fault.kind].append(recovery_ms)
+    purge_dead_letters(room.host_address, TOPICS)
+
+
+def carry_out(room: Room, planned: Sequence[Planned]) -> list[Happened]:
+    """Begin and heal every fault at its time, or as soon after as the one before is done."""
+    start_s = time.monotonic()
+    due = [(each.start_ms, number, each) for number, each in enumerate(planned)]
+    began_ms: dict[Fault, int] = {}
+    happened = []
+    try:
+        while due:
+            at_ms, number, each = due[0]
+            wait_s = start_s + at_ms / 1000 - time.monotonic()
+            if wait_s > 0:
+                time.sleep(min(wait_s, _TICK_S))
+                for fault in began_ms:
+                    fault.tick(room)
+                continue
+            heapq.heappop(due)
+            if each.fault not in began_ms:
+                began_ms[each.fault] = _wall_ms()
+                heapq.heappush(due, (each.end_ms, number, each))
+                each.fault.begin(room)
+            else:
+                healing_ms = _wall_ms()
+                each.fault.end(room)
+                happened.append(Happened(each.fault, began_ms.pop(each.fault), healing_ms, _wall_ms()))
+    except BaseException:
+        for fault in began_ms:
+            fault.end(room)
+        raise
+    return happened
+
+
+def time_to_recover(
+    each: Happened, happened: Sequence[Happened], monitor: Monitor, calls: Sequence[Call]
+) -> int | None:
+    """From the begin of its end until the host serves what it concerned, and an enqueue is answered.
+
+    None when it cannot be told, because another fault was there before that.
+    """
+    served_at_ms = monitor.served_at_ms(each.fault.shards, each.healed_ms)
+    done_at_ms = first_done_after(calls, Verb.ENQUEUE, each.healed_ms)
+    if served_at_ms is None or done_at_ms is None:
+        return None
+    recovered_at_ms = max(served_at_ms, done_at_ms)
+    others = [(other.began_ms, other.healed_ms) for other in happened if other is not each and _concern(each, other)]
+    return None if overlaps(others, each.began_ms, recovered_at_ms) else recovered_at_ms - each.healing_ms
+
+
+def _concern(one: Happened, other: Happened) -> bool:
+    """Whether the second can keep what the first concerns from coming back."""
+    return bool(one.fault.shards & other.fault.shards) or CLIENTS in other.fault.targets or not one.fault.shards
+
+
+def unknown_in_calm(calls: Sequence[Call], disturbed: Sequence[tuple[int, int]]) -> Iterator[str]:
+    """Calls without a clear answer although nothing was wrong: each a sentence."""
+    for call in calls:
+        if call.outcome is Outcome.INFO and not overlaps(disturbed, call.invoked_at_ms, returned_at_ms(call)):
+            yield f"the outcome of the {call.verb} by {call.client} at {call.invoked_at_ms} is unknown without a fault"
+
+
+def miscounted(room: Room, stored: Sequence[Stored]) -> Iterator[str]:
+    """What the host counts in memory and what its tables hold when all is at rest; a sentence when they differ."""
+    rows = {"dead": sum(row.state is ItemState.DEAD for row in stored), "live": 0}
+    rows["live"] = len(stored) - rows["dead"]
+    deadline_s = time.monotonic() + _COUNTED_S_MAX
+    with Client(room.host_address) as client:
+        while True:
+            topics = list(client.topics(NAMESPACE))
+            counted = {
+                "dead": sum(topic.dead for topic in topics),
+                "live": sum(topic.ready + topic.delayed + topic.leased for topic in topics),
+            }
+            if counted == rows:
+                return
+            if time.monotonic() > deadline_s:
+                yield f"the host counts {counted}, its tables hold {rows}"
+                return
+            time.sleep(_TICK_S)
+
+
+def _wall_ms() -> int:
+    return now_ns() // 1_000_000
