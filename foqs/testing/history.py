@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -80,7 +81,7 @@ class Settled(NamedTuple):
 class Call:
     """One call. `asked`: Put, Settled or the topics of a dequeue; `ids` and `taken` are its answer.
 
-    `outcome` is that of the positions which `others` does not name.
+    `outcome` is that of the positions which `others` does not name, `error` the name of the code it failed with.
     """
 
     client: str
@@ -93,9 +94,27 @@ class Call:
     ids: Sequence[str] = ()
     taken: Sequence[Taken] = ()
     others: dict[int, Outcome] = field(default_factory=dict)
+    error: str = ""
 
     def outcome_at(self, position: int) -> Outcome:
         return self.others.get(position, self.outcome)
+
+    def lines(self) -> list[str]:
+        """As it stands in a file: that it began and, if it did, how it ended."""
+        if self.returned_at_ms is None:
+            return [self._line_of_begin()]
+        return [self._line_of_begin(), self._line_of_end()]
+
+    def _line_of_begin(self) -> str:
+        return _line([self.client, self.number, self.verb, self.invoked_at_ms, self.asked])
+
+    def _line_of_end(self) -> str:
+        answer = [self.outcome, self.ids, self.taken, list(self.others.items()), self.error]
+        return _line([self.client, self.number, None, self.returned_at_ms, answer])
+
+
+def _line(values: list[Any]) -> str:
+    return json.dumps(values, separators=(",", ":")) + "\n"
 
 
 class History:
@@ -119,7 +138,7 @@ class History:
             if self._file is None:
                 self.calls.append(call)
             else:
-                self._write([client, call.number, verb, call.invoked_at_ms, asked])
+                self._write(call._line_of_begin())
         return call
 
     def end(
@@ -130,23 +149,23 @@ class History:
         ids: Sequence[str] = (),
         taken: Sequence[Taken] = (),
         others: dict[int, Outcome] | None = None,
+        error: str = "",
     ) -> None:
         """Complete a call with what it was answered, or with what is known of its failure."""
-        call.ids, call.taken, call.others = list(ids), list(taken), others or {}
+        call.ids, call.taken, call.others, call.error = list(ids), list(taken), others or {}, error
         call.outcome, call.returned_at_ms = outcome, -(-now_ns() // _NS_PER_MS)
         if self._file is not None:
             with self._lock:
-                answer = [outcome, call.ids, call.taken, list(call.others.items())]
-                self._write([call.client, call.number, None, call.returned_at_ms, answer])
+                self._write(call._line_of_end())
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
 
-    def _write(self, line: list[Any]) -> None:
+    def _write(self, line: str) -> None:
         assert self._file is not None
-        self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
+        self._file.write(line)
         self._file.flush()
 
 
@@ -155,18 +174,26 @@ def read_histories(paths: Iterable[Path]) -> list[Call]:
 
     Raises ValueError for any other line that is none of a history.
     """
-    calls: dict[tuple[str, int], Call] = {}
-    for path in paths:
-        for client, number, verb, at_ms, rest in _lines(path):
-            if verb is not None:
-                calls[client, number] = Call(client, number, Verb(verb), _asked(Verb(verb), rest), at_ms)
-                continue
-            call = calls[client, number]
-            outcome, call.ids, taken, others = rest
-            call.outcome, call.returned_at_ms = Outcome(outcome), at_ms
-            call.taken = [Taken(*entry) for entry in taken]
-            call.others = {position: Outcome(other) for position, other in others}
-    return sorted(calls.values(), key=lambda call: call.invoked_at_ms)
+    return sorted((call for path in paths for call in read_calls(path)), key=attrgetter("invoked_at_ms"))
+
+
+def read_calls(path: Path) -> Iterator[Call]:
+    """The calls of one file, each once it is complete; in the end those that never were. Raises as read_histories."""
+    open_calls: dict[tuple[str, int], Call] = {}
+    for client, number, verb, at_ms, rest in _lines(path):
+        if verb is not None:
+            open_calls[client, number] = Call(client, number, Verb(verb), _asked(Verb(verb), rest), at_ms)
+            continue
+        try:
+            call = open_calls.pop((client, number))
+        except KeyError as error:
+            raise ValueError(f"{path}: call {number} of {client} ended and never began") from error
+        outcome, call.ids, taken, others, call.error = rest
+        call.outcome, call.returned_at_ms = Outcome(outcome), at_ms
+        call.taken = [Taken(*entry) for entry in taken]
+        call.others = {position: Outcome(other) for position, other in others}
+        yield call
+    yield from open_calls.values()
 
 
 def _asked(verb: Verb, asked: list[Any]) -> list[Any]:

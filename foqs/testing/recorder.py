@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from foqs.client.errors import ClientClosedError, NotSentError
+from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError
 from foqs.client.items import Item, Nack, NewItem
 from foqs.client.sync import Client
 from foqs.core.calls import DeliveryPolicy, PositionErrors
@@ -41,7 +41,7 @@ class RecordedClient:
         try:
             items = self._client.dequeue(self._namespace, topics, count, lease_ms=lease_ms, wait_ms=wait_ms)
         except (FoqsError, ClientClosedError) as error:
-            self._history.end(call, outcome_of(error))
+            self._history.end(call, outcome_of(error), error=name_of(error))
         else:
             self._history.end(call, Outcome.OK, taken=[_taken(item) for item in items])
         return call
@@ -70,7 +70,7 @@ class RecordedClient:
         try:
             ids, errors = work()
         except (FoqsError, ClientClosedError) as error:
-            self._history.end(call, outcome_of(error))
+            self._history.end(call, outcome_of(error), error=name_of(error))
         else:
             others = {position: outcome_of(error) for position, error in errors.items()}
             self._history.end(call, Outcome.OK, ids=ids, others=others)
@@ -112,6 +112,13 @@ def outcome_of(error: Exception) -> Outcome:
     if isinstance(error, UnavailableError | InternalError | ClientClosedError):
         return Outcome.INFO
     return Outcome.FAIL
+
+
+def name_of(error: Exception) -> str:
+    """The name of its code, or that the call was never sent or never answered."""
+    if isinstance(error, FoqsError) and not isinstance(error, NotSentError | OutcomeUnknownError):
+        return error.code.name
+    return type(error).__name__.removesuffix("Error")
 
 
 def _taken(item: Item) -> Taken:

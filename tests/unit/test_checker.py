@@ -44,9 +44,17 @@ class Story:
         self.now_ms = 1_000_000 + ms
         return self
 
-    def put(self, uid: str = "a", item_id: str = "0-1", outcome: Outcome = OK, topic: str = "t", **more: Any) -> Story:
+    def put(
+        self,
+        uid: str = "a",
+        item_id: str = "0-1",
+        outcome: Outcome = OK,
+        topic: str = "t",
+        error: str = "",
+        **more: Any,
+    ) -> Story:
         ids = [item_id] if outcome is OK else []
-        return self._call(Verb.ENQUEUE, [Put(uid, topic, **more)], outcome, ids=ids)
+        return self._call(Verb.ENQUEUE, [Put(uid, topic, **more)], outcome, ids=ids, error=error)
 
     def take(self, uid: str = "a", receipt: str = "0-1:1", after_ms: int = 0, **more: Any) -> Story:
         """`after_ms`: the item's deliver_after, since the beginning."""
@@ -55,7 +63,16 @@ class Story:
     def take_all(self, *items: tuple[str, str, int, dict[str, Any]], outcome: Outcome = OK) -> Story:
         expires_at_ms = self.now_ms + LEASE_MS
         taken = [
-            Taken(receipt, uid, "t", more.pop("priority", 0), 1_000_000 + after_ms, expires_at_ms, 1, **more)
+            Taken(
+                receipt,
+                uid,
+                "t",
+                more.pop("priority", 0),
+                1_000_000 + after_ms,
+                expires_at_ms,
+                more.pop("attempt", int(receipt.partition(":")[2], 16)),
+                **more,
+            )
             for uid, receipt, after_ms, more in items
         ]
         return self._call(Verb.DEQUEUE, ["t"], outcome, taken=taken)
@@ -71,6 +88,11 @@ class Story:
 
     def left(self, state: ItemState, uid: str = "a", item_id: str = "0-1") -> Story:
         self.stored.append(Stored(item_id, uid, state))
+        return self
+
+    def asked_before(self, ms: int) -> Story:
+        """The last call had begun so much earlier."""
+        self.calls[-1].invoked_at_ms -= ms
         return self
 
     def never_answered(self) -> Story:
@@ -114,6 +136,14 @@ GOOD: dict[str, Callable[[Story], Story]] = {
     "metadata of a nack that may be": lambda s: s.put(metadata="aa").take(metadata="aa")
     .nack(metadata="bb", outcome=INFO).take(receipt="0-1:2", metadata="aa").ack("0-1:2"),
     "ack by bare id": lambda s: s.put().take().ack("0-1"),
+    "less urgent while the more urgent one was on its way to another": lambda s: s.put("a").put("b", "0-2", priority=5)
+    .take("b", "0-2:1", 10, priority=5).asked_before(1).take().asked_before(15).ack().ack("0-2:1"),
+    "less urgent before the more urgent one was there": lambda s: s.put("b", "0-2", priority=5)
+    .take("b", "0-2:1", 0, priority=5).put("a").take(after_ms=20).ack().ack("0-2:1"),
+    "released, so not counted as an attempt": lambda s: s.put().take().nack(release=True)
+    .take(receipt="0-1:2", attempt=1).ack("0-1:2"),
+    "two owners in turn": lambda s: s.put("a", "0-10000000001").put("b", "0-20000000001")
+    .take("a", "0-10000000001:1").take("b", "0-20000000001:1", 10).ack("0-10000000001:1").ack("0-20000000001:1"),
     "delayed by its nack": lambda s: s.put().take().nack(delay_ms=500).at(530)
     .take(receipt="0-1:2", after_ms=525).ack("0-1:2"),
 }  # fmt: skip
@@ -164,6 +194,19 @@ BAD: dict[str, tuple[str, Callable[[Story], Story]]] = {
         ("a", "0-1:1", 0, {}), ("b", "0-2:1", 10, {"priority": -1})).ack("0-1:1").ack("0-2:1")),
     "younger first": ("P6", lambda s: s.put("a").put("b", "0-2").take_all(
         ("b", "0-2:1", 10, {}), ("a", "0-1:1", 0, {})).ack("0-1:1").ack("0-2:1")),
+    "overtaken by a less urgent one": ("P6", lambda s: s.put("a").put("b", "0-2", priority=5)
+                                       .take("b", "0-2:1", 10, priority=5).take().ack().ack("0-2:1")),
+    "overtaken by a younger one": ("P6", lambda s: s.put("a").put("b", "0-2").take("b", "0-2:1", 10).take()
+                                   .ack().ack("0-2:1")),
+    "an old owner after a new one": (
+        "P8",
+        lambda s: s.put("a", "0-20000000001").put("b", "0-10000000001").take("a", "0-20000000001:1")
+        .take("b", "0-10000000001:1", 10).ack("0-10000000001:1").ack("0-20000000001:1"),
+    ),
+    "a defect": ("P12", lambda s: s.put(outcome=INFO, error="INTERNAL")),
+    "an attempt that is not counted": ("P1", lambda s: s.put().take().at(1_100).take(receipt="0-1:2", attempt=1)
+                                       .ack("0-1:2")),
+    "more attempts than deliveries": ("P1", lambda s: s.put().take(attempt=2).ack()),
     "too early": ("P7", lambda s: s.put(delay_ms=500).at(300).take(after_ms=505).ack()),
     "too early by its date": ("P7", lambda s: s.put(deliver_after_ms=1_000_500).at(300).take(after_ms=500).ack()),
     "too early after its nack": ("P7", lambda s: s.put().take().nack(delay_ms=500).at(300)
@@ -192,6 +235,13 @@ def test_a_late_redelivery_is_excused_while_the_owner_was_away() -> None:
     story = BAD["late redelivery"][1](Story())
     assert not story.check(disturbed=[(1_000_000, 1_002_000)]).violations
     assert story.check(disturbed=[(2_000_000, 3_000_000)]).violations
+
+
+def test_a_call_without_a_clear_answer_is_excused_while_something_was_wrong() -> None:
+    story = Story().put(outcome=INFO, error="OutcomeUnknown")
+    assert not story.check().violations
+    assert story.check(answers_due=True).promises_broken == {"P12"}
+    assert not story.check(answers_due=True, disturbed=[(1_000_005, 1_000_006)]).violations
 
 
 def test_clocks_may_differ_by_the_tolerance_and_no_more() -> None:

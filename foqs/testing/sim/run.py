@@ -6,6 +6,7 @@ import asyncio
 import gc
 import math
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from foqs.testing.sim.world import World
 
 _WORK_OFF_S_MAX = 60.0
 _LOOK_EVERY_S = 0.05
+_AFTER_REDRIVE = re.compile("due|deliver_after|attempt")
 _COMPLAINTS_SHOWN_MAX = 10
 
 
@@ -169,8 +171,8 @@ def _check_history(world: World) -> Counter[str]:
         disturbed=[(0, never_ends)] if world.profile.disturbed or bounded else [],
     )
     for violation in report.violations:
-        # A redriven item has a new deliver_after, of which the history says nothing.
-        if violation.item not in world.uids_redriven or "due" not in violation.what.replace("deliver_after", "due"):
+        # A redriven item has a new deliver_after and counts its attempts anew, of which the history says nothing.
+        if violation.item not in world.uids_redriven or not _AFTER_REDRIVE.search(violation.what):
             world.complaints.append(str(violation))
     return report.counts
 
