@@ -252,13 +252,13 @@ class Inspection(Service):
             await asyncio.sleep(limits.EXPIRY_SCAN_PAUSE_MS / 1000)
             reader, runner = self._readers[shard_id], self._shards.runners[shard_id]
             try:
-                rows = await self._on_thread(shard_id, lambda: reader.expiry_page(after_key))  # noqa: B023
+                expired, after_key = await self._on_thread(
+                    shard_id,
+                    lambda: reader.expired_page(after_key, runner.now_ms()),  # noqa: B023
+                )
             except UnavailableError as error:
                 _log.warning("ttl_scan_paused", shard=shard_id, error=str(error))
                 continue
-            after_key = rows[-1][0] if rows else 0
-            now_ms = runner.now_ms()
-            expired = [key for key, lane, expires_at in rows if lane >= 0 and expires_at <= now_ms]
             if expired and runner.shard is not None:
                 self._expire(runner, runner.shard, expired)
 

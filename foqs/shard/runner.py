@@ -43,7 +43,7 @@ class Store(Protocol):
     def interrupt(self) -> None: ...
     def now_ms(self) -> int: ...
     def check(self) -> list[str]: ...
-    def run(self, transaction: Transaction) -> TransactionResult: ...
+    async def run(self, transaction: Transaction) -> TransactionResult: ...
 
 
 class TransactionMeter(Protocol):
@@ -52,7 +52,7 @@ class TransactionMeter(Protocol):
 
 
 class ShardRunner(Service):
-    """`shard` is None while it is not owned. All but the store's work happens on the event loop."""
+    """`shard` is None while it is not owned. Transactions run on the event loop, what is rare on a thread."""
 
     def __init__(self, shard_id: int, store: Store, listener: ShardListener, meter: TransactionMeter) -> None:
         super().__init__(f"shard-{shard_id}")
@@ -200,7 +200,7 @@ class ShardRunner(Service):
         began_s = self._loop.time()
         self.health.began(began_s)
         try:
-            result = await self._on_thread(lambda: self._store.run(transaction))
+            result = await self._store.run(transaction)
         except TransactionFailedError as error:
             self._ended(transaction, began_s, "failed")
             _log.warning("transaction_failed", shard=self.shard_id, error=str(error))

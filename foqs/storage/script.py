@@ -8,7 +8,7 @@ from collections.abc import Callable
 from foqs.core import order
 from foqs.storage import statements as sql
 from foqs.storage.literals import chunks_by_bytes, id_chunks, item_row
-from foqs.storage.session import Rows
+from foqs.storage.replies import Rows
 from foqs.storage.transaction import (
     TIMER_LANE,
     ClaimEntries,

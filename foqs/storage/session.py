@@ -1,21 +1,29 @@
-"""A session with a shard's server: connecting, and running many statements in one round trip.
+"""A session with a shard's server: connecting by pymysql, and running many statements in one round trip.
 
-A round trip costs the thread the interpreter lock twice, which on a busy host is far more than the statement
-itself: so a transaction is sent as a whole, its COMMIT included (loadtest/README.md tells how it was measured).
+A transaction is sent as a whole, its COMMIT included, and its answer is read on the event loop.
 """
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import ssl
 from collections.abc import Iterator, Sequence
-from typing import Any
+from struct import Struct
+from typing import Any, Final
 
 import pymysql
-from pymysql.constants import CLIENT
+from pymysql.constants import CLIENT, COMMAND, CR
+from pymysql.err import OperationalError
 from sqlalchemy.engine import make_url
 
 from foqs.core import limits
+from foqs.storage.replies import ReplyReader, Rows
 
-Rows = tuple[tuple[Any, ...], ...]
+_HEAD: Final = Struct("<IB").pack
+"""Of a query: its length, its command included, and sequence number 0; then the command."""
+_RECEIVE_BYTES: Final = 256 * limits.KIB
+_WOULD_BLOCK: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 _LOST_CODES = frozenset(
     {0, 1053, 1077, 1078, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1927, 2003, 2006, 2013, 2014, 2055}
@@ -58,28 +66,95 @@ def is_lost(error: Exception) -> bool:
     return code in _LOST_CODES or isinstance(error, pymysql.err.InterfaceError | OSError)
 
 
-def run_script(session: Any, statements: Sequence[str]) -> list[Rows]:
+async def run_script(session: Any, statements: Sequence[str]) -> list[Rows]:
     """Run the statements in order, in as few round trips as limits.PACKET_BYTES_MAX allows; the rows of each.
 
     The server stops at the first statement that fails, so a COMMIT at the end means that all went before it.
-    Raises what pymysql raises.
+    Raises what pymysql raises. The session must be used by nobody else meanwhile, and is of no more use when the
+    call is cancelled.
     """
     results: list[Rows] = []
-    with session.cursor() as cursor:
-        for packet in _packets(statements):
-            cursor.execute(packet)
-            results.append(cursor.fetchall())
-            while cursor.nextset():
-                results.append(cursor.fetchall())
+    for query in _queries(statements):
+        results += await _Exchange(session._sock, query).run()
     return results
 
 
-def _packets(statements: Sequence[str]) -> Iterator[str]:
+class _Exchange:
+    """One query and its answer on the event loop, over the socket of a session that pymysql has opened.
+
+    The socket may be one of TLS, which can have bytes that no poll tells of: so it is read until it would block.
+    """
+
+    def __init__(self, sock: socket.socket, query: bytes) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._unsent = memoryview(_HEAD(len(query) + 1, COMMAND.COM_QUERY) + query)
+        self._reader = ReplyReader()
+        self._answered: asyncio.Future[list[Rows]] = self._loop.create_future()
+
+    async def run(self) -> list[Rows]:
+        timeout_s = self._sock.gettimeout()
+        self._sock.setblocking(False)
+        self._loop.add_reader(self._sock, self._read)
+        try:
+            self._write()
+            async with asyncio.timeout(limits.STATEMENT_MS_MAX / 1000):
+                return await self._answered
+        except TimeoutError:
+            raise OperationalError(CR.CR_SERVER_LOST, f"no answer in {limits.STATEMENT_MS_MAX} ms") from None
+        finally:
+            if self._sock.fileno() >= 0:
+                self._loop.remove_reader(self._sock)
+                self._loop.remove_writer(self._sock)
+                self._sock.settimeout(timeout_s)
+
+    def _write(self) -> None:
+        try:
+            self._unsent = self._unsent[self._sock.send(self._unsent) :]
+        except _WOULD_BLOCK:
+            pass
+        except OSError as error:
+            self._lose(str(error))
+            return
+        if self._unsent:
+            self._loop.add_writer(self._sock, self._write)
+        else:
+            self._loop.remove_writer(self._sock)
+
+    def _read(self) -> None:
+        try:
+            while not self._reader.done:
+                chunk = self._sock.recv(_RECEIVE_BYTES)
+                if not chunk:
+                    self._lose("the server closed the session")
+                    return
+                self._reader.feed(chunk)
+        except _WOULD_BLOCK:
+            return
+        except OSError as error:
+            self._lose(str(error))
+            return
+        except pymysql.err.Error as error:
+            self._fail(error)
+            return
+        if not self._answered.done():
+            self._answered.set_result(self._reader.results)
+
+    def _lose(self, reason: str) -> None:
+        self._fail(OperationalError(CR.CR_SERVER_LOST, reason))
+
+    def _fail(self, error: Exception) -> None:
+        self._loop.remove_reader(self._sock)
+        if not self._answered.done():
+            self._answered.set_exception(error)
+
+
+def _queries(statements: Sequence[str]) -> Iterator[bytes]:
     start = size_bytes = 0
     for position, statement in enumerate(statements):
         if size_bytes and size_bytes + len(statement) > limits.PACKET_BYTES_MAX:
-            yield ";".join(statements[start:position])
+            yield ";".join(statements[start:position]).encode()
             start, size_bytes = position, 0
         size_bytes += len(statement) + 1
     if size_bytes:
-        yield ";".join(statements[start:])
+        yield ";".join(statements[start:]).encode()

@@ -42,9 +42,15 @@ class ShardReader:
         more = len(keys) < len(found) or len(found) == limit
         return sorted(rows, key=lambda row: (row.urgency, row.due_at, row.key)), more
 
-    def expiry_page(self, after_key: int) -> list[tuple[int, int, int]]:
-        """(key, lane, expires_at) of the next rows by key. Raises UnavailableError."""
-        return list(self._rows(sql.SCAN_EXPIRY, (after_key, limits.EXPIRY_SCAN_ITEMS)))
+    def expired_page(self, after_key: int, now_ms: int) -> tuple[list[int], int]:
+        """The keys of what has expired among the next limits.EXPIRY_SCAN_ITEMS rows, dead letters excepted.
+
+        And the key to go on after, 0 when there are no more rows. Raises UnavailableError.
+        """
+        last_key, count = self._rows(sql.SCAN_EXPIRY, (now_ms, after_key, limits.EXPIRY_SCAN_ITEMS))[0]
+        if not count:
+            return [], last_key or 0
+        return [row[0] for row in self._rows(sql.READ_EXPIRED, (after_key, last_key, now_ms))], last_key
 
     def close(self) -> None:
         session, self._session = self._session, None

@@ -46,7 +46,7 @@ class ShardAccess:
 
 
 class ShardStore:
-    """Not thread-safe: the shard's writer thread is its only user."""
+    """Not thread-safe: the shard's runner is its only user, with one call at a time. All but `run` block."""
 
     def __init__(self, access: ShardAccess, take_epoch: Callable[[int], int], owner_is_dead: Callable[[str], bool]):
         """`take_epoch(at_least)` gives a new epoch from the meta database; `owner_is_dead(owner)` allows the KILL."""
@@ -136,8 +136,8 @@ class ShardStore:
             self._session.commit()
             return problems
 
-    def run(self, transaction: Transaction) -> TransactionResult:
-        """Run one transaction and commit it.
+    async def run(self, transaction: Transaction) -> TransactionResult:
+        """Run one transaction and commit it, on the event loop.
 
         Raises TransactionFailedError (nothing happened) or SessionLostError with the result so far as
         `result` (whether it happened is unknown).
@@ -145,16 +145,15 @@ class ShardStore:
         self._require_session()
         result = TransactionResult()
         try:
-            with self._session.cursor() as cursor:
-                reads = read_statements(transaction, cursor.mogrify)
-                if reads:
-                    take_reads(transaction, run_script(self._session, reads), result)
-                writes, look_up_count = write_statements(transaction, result, self.epoch, cursor.mogrify)
-            take_look_ups(look_up_count, run_script(self._session, writes), result)
+            reads = read_statements(transaction, self._mogrify)
+            if reads:
+                take_reads(transaction, await run_script(self._session, reads), result)
+            writes, look_up_count = write_statements(transaction, result, self.epoch, self._mogrify)
+            take_look_ups(look_up_count, await run_script(self._session, writes), result)
         except (pymysql.err.Error, OSError) as error:
             if is_lost(error):
                 raise SessionLostError(str(error), result) from error
-            self._rollback(error, result)
+            await self._rollback(error, result)
             if error.args[0] == ER.BAD_NULL_ERROR:
                 raise OwnershipLostError(
                     f"shard {self._access.shard_id} has another epoch than {self.epoch}"
@@ -162,11 +161,16 @@ class ShardStore:
             raise TransactionFailedError(str(error)) from error
         return result
 
-    def _rollback(self, cause: Exception, result: TransactionResult) -> None:
+    async def _rollback(self, cause: Exception, result: TransactionResult) -> None:
         try:
-            self._session.rollback()
+            await run_script(self._session, [sql.ROLLBACK])
         except (pymysql.err.Error, OSError):
             raise SessionLostError(str(cause), result) from cause
+
+    def _mogrify(self, statement: str, arguments: tuple[object, ...]) -> str:
+        with self._session.cursor() as cursor:
+            text: str = cursor.mogrify(statement, arguments)
+            return text
 
     def _rows(self, statement: str, *arguments: object) -> Any:
         with self._session.cursor() as cursor:

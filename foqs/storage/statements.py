@@ -13,6 +13,7 @@ COLUMNS = (
 LOCK_SHARD = "SELECT GET_LOCK(%s, 0)"
 LOCK_HOLDER = "SELECT IS_USED_LOCK(%s), CONNECTION_ID()"
 KILL_SESSION = "KILL {}"
+ROLLBACK = "ROLLBACK"
 NOW_MS = "SELECT CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)"
 
 READ_WRITER = (
@@ -58,7 +59,11 @@ SCAN = (
     "WHERE lane = %s AND (urgency > %s OR (urgency = %s AND (due_at > %s OR (due_at = %s AND id > %s)))) "
     "ORDER BY urgency, due_at, id LIMIT %s"
 )
-SCAN_EXPIRY = "SELECT id, lane, expires_at FROM item FORCE INDEX (PRIMARY) WHERE id > %s ORDER BY id LIMIT %s"
+SCAN_EXPIRY = (
+    "SELECT MAX(id), COUNT(IF(lane >= 0 AND expires_at <= %s, 1, NULL)) FROM "
+    "(SELECT id, lane, expires_at FROM item FORCE INDEX (PRIMARY) WHERE id > %s ORDER BY id LIMIT %s) AS page"
+)
+READ_EXPIRED = "SELECT id FROM item FORCE INDEX (PRIMARY) WHERE id > %s AND id <= %s AND lane >= 0 AND expires_at <= %s"
 
 INSERT_TOPICS = "INSERT INTO topic (number, namespace, name) VALUES (%s, %s, %s)"
 INSERT_ITEMS = (

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import replace
 
 from foqs.core import limits
@@ -30,7 +32,10 @@ class FakeStore:
         owner: str,
         take_epoch: Callable[[int], int],
         owner_is_dead: Callable[[str], bool],
+        network: Executor | None = None,
     ) -> None:
+        """`network` runs what would be under way to the server and back; None is the loop's own executor."""
+        self._network = network
         self._server = server
         self._lock_name = lock_name
         self._owner = owner
@@ -96,7 +101,10 @@ class FakeStore:
         self._touch()
         return list(self._server.problems)
 
-    def run(self, transaction: Transaction) -> TransactionResult:
+    async def run(self, transaction: Transaction) -> TransactionResult:
+        return await asyncio.get_running_loop().run_in_executor(self._network, self._run, transaction)
+
+    def _run(self, transaction: Transaction) -> TransactionResult:
         server = self._server
         if server.frozen and self._session is not None and self._session.alive:
             return self._run_late(self._session, transaction, TransactionResult(), server.on_thaw)
@@ -224,11 +232,12 @@ class FakeReader:
             rows.append(row)
         return rows, len(rows) < len(found) or len(found) == limit
 
-    def expiry_page(self, after_key: int) -> list[tuple[int, int, int]]:
+    def expired_page(self, after_key: int, now_ms: int) -> tuple[list[int], int]:
         self._touch()
         items = self._server.tables.items
         keys = sorted([key for key in items if key > after_key])[: limits.EXPIRY_SCAN_ITEMS]
-        return [(key, items[key].lane, items[key].expires_at) for key in keys]
+        expired = [key for key in keys if items[key].lane >= 0 and items[key].expires_at <= now_ms]
+        return expired, keys[-1] if keys else 0
 
     def close(self) -> None:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Protocol
 
 from foqs.core import order
@@ -42,7 +43,7 @@ class Owner:
         self.number = self.image.transaction_number
 
     def run(self, **parts: Any) -> TransactionResult:
-        result = self.store.run(Transaction(self.number + 1, **parts))
+        result = asyncio.run(self.store.run(Transaction(self.number + 1, **parts)))
         self.number += 1
         return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
@@ -175,7 +176,7 @@ def test_an_interrupted_session_is_lost_and_comes_back(shard):
 
 def test_the_number_in_the_shard_is_that_of_the_transaction(shard):
     one = Owner(shard, "one")
-    one.store.run(Transaction(41, inserts=[new_item(1)]))
+    asyncio.run(one.store.run(Transaction(41, inserts=[new_item(1)])))
     one.store.close()
     two = Owner(shard, "two")
     assert two.image.transaction_number == 41

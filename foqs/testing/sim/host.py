@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -176,8 +177,9 @@ def simulated(world_of: Callable[[], World], shard_state: type[ShardState], disp
     """Every Host that is made meanwhile gets the world's servers, and the checked state and dispatcher."""
 
     def make_store(access: ShardAccess, take_epoch: Callable[[int], int], is_dead: Callable[[str], bool]) -> FakeStore:
-        world = world_of()
-        return FakeStore(world.servers[access.shard_id], access.lock_name, access.owner, take_epoch, is_dead)
+        server = world_of().servers[access.shard_id]
+        network = ThreadPoolExecutor(1, f"shard-{access.shard_id}-network")
+        return FakeStore(server, access.lock_name, access.owner, take_epoch, is_dead, network)
 
     replaced: dict[str, Any] = {
         "MetaStore": lambda url: FakeMeta(world_of()),

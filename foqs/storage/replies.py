@@ -1,0 +1,135 @@
+"""What a MySQL server answers to the statements of one query, out of its bytes as they come.
+
+pymysql reads an answer on a thread that blocks, and that thread wants the interpreter's lock back for every piece:
+up to 5 ms each on a busy host, several times a transaction. So the answers of the hot path are read on the event
+loop (docs/decisions/0008-transactions-on-the-loop.md). The form is that of MySQL's text protocol,
+https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_query_response.html, with its EOF packets.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from struct import Struct
+from typing import Any, Final
+
+from pymysql.constants import FIELD_TYPE, SERVER_STATUS
+from pymysql.err import InternalError, raise_mysql_exception
+
+Row = tuple[Any, ...]
+Rows = list[Row]
+
+HEADER_BYTES: Final = 4
+PACKET_BYTES_MAX: Final = 0xFF_FFFF
+"""A packet of this length is continued by the next one, which neither side needs here."""
+_OK: Final = 0x00
+_EOF: Final = 0xFE
+_EOF_BYTES_MAX: Final = 8
+_ERROR: Final = 0xFF
+_NULL: Final = 0xFB
+_LENGTH_BYTES: Final = {0xFC: 2, 0xFD: 3, 0xFE: 8}
+"""Of a length that does not fit into one byte, by that byte."""
+_INTEGER_TYPES: Final = frozenset(
+    {FIELD_TYPE.TINY, FIELD_TYPE.SHORT, FIELD_TYPE.INT24, FIELD_TYPE.LONG, FIELD_TYPE.LONGLONG}
+)
+
+_u16 = Struct("<H").unpack_from
+
+
+class _Next(Enum):
+    RESULT = auto()
+    COLUMNS = auto()
+    END_OF_COLUMNS = auto()
+    ROWS = auto()
+
+
+class ReplyReader:
+    """`results` has the rows of every statement that is answered: integers as int, NULL as None, all else as bytes."""
+
+    __slots__ = ("_column_count", "_integers", "_next", "_rest", "_rows", "done", "results")
+
+    def __init__(self) -> None:
+        self.results: list[Rows] = []
+        self.done = False
+        """The last statement is answered."""
+        self._rest = b""
+        self._next = _Next.RESULT
+        self._column_count = 0
+        self._integers: list[bool] = []
+        """By column, whether it is one of integers."""
+        self._rows: Rows = []
+
+    def feed(self, chunk: bytes) -> None:
+        """Read on. Raises the pymysql.err.Error that the server answers."""
+        data = self._rest + chunk if self._rest else chunk
+        at, size = 0, len(data)
+        while size - at >= HEADER_BYTES:
+            length = data[at] | data[at + 1] << 8 | data[at + 2] << 16
+            end = at + HEADER_BYTES + length
+            if end > size:
+                break
+            if length == PACKET_BYTES_MAX:
+                raise InternalError(f"a packet of {length} bytes or more, which no row here has")
+            self._packet(data, at + HEADER_BYTES, end)
+            at = end
+        self._rest = data[at:]
+
+    def _packet(self, data: bytes, at: int, end: int) -> None:
+        kind = data[at]
+        if kind == _ERROR:
+            raise_mysql_exception(data[at:end])
+        if self._next is _Next.ROWS:
+            if kind == _EOF and end - at <= _EOF_BYTES_MAX:
+                self._end_result(_u16(data, at + 3)[0])
+            else:
+                self._rows.append(_row(data, at, self._integers))
+        elif self._next is _Next.COLUMNS:
+            self._integers.append(_column_type(data, at) in _INTEGER_TYPES)
+            if len(self._integers) == self._column_count:
+                self._next = _Next.END_OF_COLUMNS
+        elif self._next is _Next.END_OF_COLUMNS:
+            self._next = _Next.ROWS
+        elif kind == _OK:
+            affected_end = _length(data, at + 1)[1]
+            self._end_result(_u16(data, _length(data, affected_end)[1])[0])
+        else:
+            self._column_count, self._integers = kind, []
+            self._next = _Next.COLUMNS
+
+    def _end_result(self, status: int) -> None:
+        self.results.append(self._rows)
+        self._rows = []
+        self._next = _Next.RESULT
+        self.done = not status & SERVER_STATUS.SERVER_MORE_RESULTS_EXISTS
+
+
+def _row(data: bytes, at: int, integers: list[bool]) -> Row:
+    row: list[Any] = []
+    for is_integer in integers:
+        length = data[at]
+        at += 1
+        if length >= _NULL:
+            if length == _NULL:
+                row.append(None)
+                continue
+            length, at = _length(data, at - 1)
+        end = at + length
+        row.append(int(data[at:end]) if is_integer else data[at:end])
+        at = end
+    return tuple(row)
+
+
+def _column_type(data: bytes, at: int) -> int:
+    """Of a column's definition: six strings, a length, u16 character set, u32 width, u8 type."""
+    for _ in range(6):
+        length, start = _length(data, at)
+        at = start + length
+    return data[at + 7]
+
+
+def _length(data: bytes, at: int) -> tuple[int, int]:
+    """A length or count at `at`, and where it ends."""
+    first = data[at]
+    if first < _NULL:
+        return first, at + 1
+    end = at + 1 + _LENGTH_BYTES[first]
+    return int.from_bytes(data[at + 1 : end], "little"), end

@@ -1,0 +1,104 @@
+"""Scripts of statements over a real session: what comes back is what pymysql itself would have read."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+
+import pymysql
+import pytest
+
+from foqs.core import limits
+from foqs.storage.replies import ReplyReader
+from foqs.storage.session import connect, is_lost, run_script
+
+HOSTILE = [b"", b"\x00", b"\xff" * 300, b"\xfb\xfc\xfd\xfe", b"';--\\", "ü€😀".encode(), b"x" * 251, b"y" * 70_000]
+"""Lengths of one, three and four bytes, and all that a reader could take for a mark."""
+
+pytestmark = pytest.mark.database
+
+
+@pytest.fixture
+def session(shard_urls):
+    with closing(connect(shard_urls[0])) as found:
+        with found.cursor() as cursor:
+            cursor.execute("CREATE TEMPORARY TABLE t (id BIGINT PRIMARY KEY, small SMALLINT, b MEDIUMBLOB)")
+        yield found
+
+
+def fill(session):
+    with session.cursor() as cursor:
+        rows = [(-(2**63) + n, None if n == 2 else -n, None if n == 3 else value) for n, value in enumerate(HOSTILE)]
+        cursor.executemany("INSERT INTO t VALUES (%s, %s, %s)", rows)
+    session.commit()
+
+
+async def test_rows_of_every_form_are_those_that_pymysql_reads(session):
+    fill(session)
+    select = "SELECT id, small, b, NULL, 7 AS n, OCTET_LENGTH(b) FROM t ORDER BY id"
+    with session.cursor() as cursor:
+        cursor.execute(select)
+        expected = list(cursor.fetchall())
+    none, rows, again = await run_script(session, ["SELECT 1 FROM t WHERE id = 5", select, select])
+    assert none == []
+    assert rows == again == expected
+    assert [row[2] for row in rows if row[2] is not None] == [value for n, value in enumerate(HOSTILE) if n != 3]
+
+
+async def test_an_answer_may_come_in_any_pieces(session):
+    fill(session)
+    with session.cursor() as cursor:
+        cursor.execute("SET @one = 1")
+    session._sock.sendall(b"\x2d\x00\x00\x00\x03SELECT id, b FROM t;SET @one = 2;SELECT @one")
+    whole, answer = ReplyReader(), b""
+    while not whole.done:
+        chunk = session._sock.recv(1 << 20)
+        answer += chunk
+        whole.feed(chunk)
+    for size in (1, 2, 3, 7, 1_000):
+        pieces = ReplyReader()
+        for at in range(0, len(answer), size):
+            assert not pieces.done
+            pieces.feed(answer[at : at + size])
+        assert pieces.done
+        assert pieces.results == whole.results
+    assert whole.results[1:] == [[], [(2,)]]
+
+
+async def test_a_failed_statement_ends_the_script_and_leaves_the_session_usable(session):
+    with pytest.raises(pymysql.err.IntegrityError, match="Duplicate") as caught:
+        await run_script(session, ["INSERT INTO t VALUES (1, 1, '')", "INSERT INTO t VALUES (1, 2, '')", "COMMIT"])
+    assert not is_lost(caught.value)
+    assert await run_script(session, ["ROLLBACK", "SELECT COUNT(*) FROM t"]) == [[], [(0,)]]
+    with session.cursor() as cursor:
+        cursor.execute("SELECT 5")
+        assert cursor.fetchall() == ((5,),)
+
+
+async def test_more_than_a_packet_goes_in_several_and_more_than_a_socket_buffer_in_pieces(session, monkeypatch):
+    monkeypatch.setattr(limits, "PACKET_BYTES_MAX", limits.MIB)
+    payload = "7a" * limits.MIB
+    statements = [f"INSERT INTO t VALUES ({n}, 0, x'{payload}')" for n in range(5)]
+    results = await run_script(session, [*statements, "SELECT b FROM t", "COMMIT"])
+    assert results == [[]] * 5 + [[(bytes.fromhex(payload),)] * 5, []]
+
+
+async def test_a_session_that_the_server_ends_is_lost(session, shard_urls):
+    with closing(connect(shard_urls[0])) as other, other.cursor() as cursor:
+        cursor.execute("SELECT one FROM writer FOR UPDATE")
+        waiting = asyncio.create_task(run_script(session, ["SELECT one FROM writer FOR UPDATE"]))
+        await asyncio.sleep(0)  # It is sent, and waits for the row's lock.
+        cursor.execute(f"KILL {session.thread_id()}")
+    with pytest.raises(pymysql.err.Error) as caught:
+        await waiting
+    assert is_lost(caught.value)
+    with pytest.raises((pymysql.err.Error, OSError)) as caught:
+        await run_script(session, ["SELECT 1"])
+    assert is_lost(caught.value)
+
+
+async def test_a_server_that_does_not_answer_in_time_is_a_lost_session(session, monkeypatch):
+    monkeypatch.setattr(limits, "STATEMENT_MS_MAX", 50)
+    with pytest.raises(pymysql.err.OperationalError, match="no answer in 50 ms") as caught:
+        await run_script(session, ["SELECT SLEEP(60)"])
+    assert is_lost(caught.value)
