@@ -25,6 +25,10 @@ def receipt(shard_id: int, key: int, delivery: int) -> str:
     return f"{shard_id:x}-{key:x}:{delivery:x}"
 
 
+def item_id_of(receipt: str) -> str:
+    return receipt[: receipt.rindex(":")]
+
+
 def parse(text: object) -> tuple[int, int, int]:
     """(shard id, primary key, delivery number) of a receipt; the delivery number of a bare id is 0.
 

@@ -54,6 +54,7 @@ class Item:
         "phase",
         "place",
         "priority",
+        "receipt",
         "topic",
     )
 
@@ -92,3 +93,5 @@ class Item:
         """When its claim was committed."""
         self.lease_due_at = 0
         """0 unless it was handed out."""
+        self.receipt = ""
+        """Of the delivery that was handed out last."""

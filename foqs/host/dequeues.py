@@ -104,10 +104,10 @@ def _wants(topics: Sequence[TopicDemand]) -> dict[str, int]:
 
 
 def _delivery(item: Item) -> Delivery:
-    item_id = ids.item_id(item.topic.shard_id, item.key)
+    receipt = item.receipt
     delivery = Delivery(
-        item_id,
-        f"{item_id}:{item.deliveries + 1:x}",
+        ids.item_id_of(receipt),
+        receipt,
         item.topic.name,
         item.priority,
         item.payload or b"",

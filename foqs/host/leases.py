@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from foqs.core import ids, limits
 from foqs.core.calls import Nack, PositionErrors
@@ -24,6 +24,7 @@ class _Ended:
 
     def __init__(self, shard: ShardState) -> None:
         self.shard = shard
+        self.under_lease = shard.settlements.under_lease
         self.items: list[Item] = []
         self.rewrites: list[Rewrite | None] = []
         self.positions: list[int] = []
@@ -99,38 +100,47 @@ class Leases:
         errors: PositionErrors,
         make_rewrite: MakeRewrite | None,
         unleased: list[tuple[int, int, int]] | None,
-    ) -> dict[int, _Ended]:
-        """By shard. A bare id without a lease goes to `unleased` as (position, shard id, key) where that is given."""
-        ended: dict[int, _Ended] = {}
+    ) -> Iterable[_Ended]:
+        """A bare id without a lease goes to `unleased` as (position, shard id, key) where that is given."""
+        number = namespace.number
+        by_shard: dict[str, _Ended] = {}
         for position, receipt in enumerate(receipts):
             try:
-                shard_id, key, delivery = ids.parse(receipt)
-                group = ended.get(shard_id)
-                if group is None:
-                    group = ended[shard_id] = _Ended(self._shards.serving(shard_id)[1])
-                try:
-                    item = _lease_of(namespace, group.shard, key, delivery)
-                except StaleLeaseError:
-                    if delivery or unleased is None:
-                        raise
-                    unleased.append((position, shard_id, key))
-                    continue
+                group, item = by_shard.get(receipt.partition("-")[0]), None
+                if group is not None:
+                    item = group.under_lease.get(receipt)
+                if group is None or item is None or item.topic.namespace != number:
+                    group, item = self._find_lease(namespace, receipt, by_shard)
                 if make_rewrite is not None:
                     group.rewrites.append(make_rewrite(position, group.shard, item))
                 group.shard.settlements.end_lease(item)
                 group.items.append(item)
                 group.positions.append(position)
+            except StaleLeaseError as error:
+                shard_id, key, delivery = ids.parse(receipt)
+                if delivery or unleased is None:
+                    errors[position] = error
+                else:
+                    unleased.append((position, shard_id, key))
             except FoqsError as error:
                 errors[position] = error
-        return ended
+        return by_shard.values()
 
-    async def _settle(self, ended: dict[int, _Ended], errors: PositionErrors, *, rewriting: bool) -> None:
+    def _find_lease(self, namespace: Namespace, receipt: str, by_shard: dict[str, _Ended]) -> tuple[_Ended, Item]:
+        shard_id, key, delivery = ids.parse(receipt)
+        shard_text = f"{shard_id:x}"
+        if shard_text not in by_shard:
+            by_shard[shard_text] = _Ended(self._shards.serving(shard_id)[1])
+        group = by_shard[shard_text]
+        return group, _lease_of(namespace, group.shard, key, delivery)
+
+    async def _settle(self, ended: Iterable[_Ended], errors: PositionErrors, *, rewriting: bool) -> None:
         answer = Answer(self._waiting)
-        for shard_id, group in ended.items():
+        for group in ended:
             if group.items:
                 rewrites = group.rewrites if rewriting else None
                 group.shard.settlements.settle(group.items, rewrites, answer.ticket, group.positions)
-                self._shards.wake(shard_id)
+                self._shards.wake(group.shard.shard_id)
         await answer.wait()
         errors.update(answer.ticket.errors)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from foqs.core import limits, order
+from foqs.core import ids, limits, order
 from foqs.core.errors import FoqsError, StaleLeaseError
 from foqs.core.item import Item, Phase
 from foqs.core.topic import ShardTopic
@@ -37,6 +37,8 @@ class Settlements:
         self._book = book
         self._journal = journal
         self._timers = timers
+        self.under_lease: dict[str, Item] = {}
+        """By receipt."""
         self._wheel: Wheel[Item] = Wheel()
         self._waiting: deque[Settlement] = deque()
         self._flying: list[Settlement] = []
@@ -57,13 +59,15 @@ class Settlements:
         item.phase = Phase.LEASED
         item.topic.leased += 1
         item.lease_due_at = lease_due_at
+        item.receipt = receipt = ids.receipt(self._book.shard_id, item.key, item.deliveries + 1)
+        self.under_lease[receipt] = item
         self._wheel.add(item.key, lease_due_at, item)
 
     def give_back(self, item: Item) -> None:
         """Nobody has seen this delivery: ready again under the same delivery number, and nothing to write."""
         if item.phase is Phase.LEASED:
             item.topic.leased -= 1
-            self._wheel.remove(item.key, item.lease_due_at)
+            self.end_lease(item)
         del self._book.leases[item.key]
         self._journal.leave(item)
         self._book.make_ready(item)
@@ -82,6 +86,7 @@ class Settlements:
         items = [item for item in self._wheel.pop_due(now_ms) if item.phase is Phase.LEASED]
         for item in items:
             item.phase = Phase.SETTLING
+            del self.under_lease[item.receipt]
         if items:
             self.settle(items, [self.failed_attempt(item, now_ms, reason="lease ended") for item in items])
         return len(items)
@@ -91,6 +96,7 @@ class Settlements:
     def end_lease(self, item: Item) -> None:
         """Nobody else ends it now; `settle` is to follow at once."""
         item.phase = Phase.SETTLING
+        self.under_lease.pop(item.receipt, None)
         self._wheel.remove(item.key, item.lease_due_at)
 
     def settle(
@@ -179,6 +185,7 @@ class Settlements:
         """The end of the lease was not written, so it goes on; one that never was handed out is ready again."""
         if item.lease_due_at:
             item.phase = Phase.LEASED
+            self.under_lease[item.receipt] = item
             self._wheel.add(item.key, item.lease_due_at, item)
         else:
             item.topic.leased -= 1

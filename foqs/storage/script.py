@@ -40,7 +40,12 @@ def take_reads(transaction: Transaction, rows: list[Rows], result: TransactionRe
     """What `read_statements` found."""
     count = len(transaction.refills)
     result.refilled = [list(found) for found in rows[:count]]
-    result.fetched = {row[0]: FetchedRow._make(row) for found in rows[count:] for row in found}
+    fetched = [_fetched_row(*row) for found in rows[count:] for row in found]
+    result.fetched = {row.key: row for row in fetched}
+
+
+def _fetched_row(integers: bytes, metadata: bytes, payload: bytes) -> FetchedRow:
+    return FetchedRow._make([*map(int, integers.split()), metadata, payload])
 
 
 def write_statements(

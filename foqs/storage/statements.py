@@ -37,9 +37,10 @@ READ_HEADS = (
     "SELECT id, lane, urgency, due_at, topic, priority, enqueued_at, expires_at, lease_ms, at_most_once, "
     "deliveries, failed_attempts, NULL, x'', x'' FROM item FORCE INDEX (PRIMARY) WHERE id IN ({}) ORDER BY id"
 )
+# One text of all integers: the host splits it in half the time that it takes to read a column each.
 FETCH_ITEMS = (
-    "SELECT id, enqueued_at, expires_at, lease_ms, at_most_once, deliveries, failed_attempts, metadata, payload "
-    "FROM item FORCE INDEX (PRIMARY) WHERE id IN ({}) ORDER BY id"
+    "SELECT CONCAT_WS(' ', id, enqueued_at, expires_at, lease_ms, at_most_once, deliveries, failed_attempts), "
+    "metadata, payload FROM item FORCE INDEX (PRIMARY) WHERE id IN ({}) ORDER BY id"
 )
 READ_ITEMS = f"SELECT {COLUMNS} FROM item FORCE INDEX (PRIMARY) WHERE id IN ({{}}) ORDER BY id"
 
