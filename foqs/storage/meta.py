@@ -36,6 +36,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from foqs.core import limits
 from foqs.core.errors import AlreadyExistsError, UnavailableError, UnknownNamespaceError
 from foqs.core.namespace import Namespace, NamespaceSettings, check_namespace_name, with_changes
+from foqs.storage.session import session_arguments
 
 T = TypeVar("T")
 
@@ -89,8 +90,8 @@ class MetaStore:
             max_overflow=0,
             pool_timeout=statement_s,
             pool_pre_ping=True,
-            connect_args={
-                "connect_timeout": math.ceil(limits.CONNECT_MS_MAX / 1000),
+            connect_args=session_arguments(url)
+            | {
                 "read_timeout": statement_s,
                 "write_timeout": statement_s,
                 "init_command": f"SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = {statement_s}",

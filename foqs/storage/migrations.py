@@ -19,11 +19,10 @@ from typing import Any
 
 import pymysql
 from pymysql.constants import CR, ER
-from sqlalchemy import create_engine, make_url
-from sqlalchemy.pool import NullPool
+from sqlalchemy import make_url
 
-from foqs.core import limits
 from foqs.core.errors import UnavailableError
+from foqs.storage.session import session_arguments
 
 _FILE_NAME = re.compile(r"(?P<number>\d{4})_(?P<name>[a-z0-9_]+)\.sql")
 _STATEMENT_END = re.compile(r";[ \t]*$", re.MULTILINE)
@@ -189,10 +188,8 @@ def _database_of(url: str) -> str:
 
 def _connect(url: str) -> pymysql.Connection[Any]:
     parsed = make_url(url)
-    engine = create_engine(parsed, poolclass=NullPool)
-    _, arguments = engine.dialect.create_connect_args(parsed)
     try:
-        return pymysql.connect(**{"connect_timeout": limits.CONNECT_MS_MAX // 1000, **arguments})
+        return pymysql.connect(**session_arguments(parsed))
     except pymysql.err.OperationalError as error:
         if _code(error) == ER.BAD_DB_ERROR:
             raise

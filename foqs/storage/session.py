@@ -15,7 +15,8 @@ from typing import Any, Final
 import pymysql
 from pymysql.constants import CLIENT, COMMAND, CR
 from pymysql.err import OperationalError
-from sqlalchemy.engine import make_url
+from sqlalchemy.dialects.mysql.pymysql import MySQLDialect_pymysql
+from sqlalchemy.engine import URL, make_url
 
 from foqs.core import limits
 from foqs.storage.replies import ReplyReader, Rows
@@ -30,26 +31,27 @@ _LOST_CODES = frozenset(
 )
 
 
+def session_arguments(url: str | URL) -> dict[str, Any]:
+    """What pymysql is to be given for a URL: its server, its user and its TLS, and a bound for connecting."""
+    _, arguments = MySQLDialect_pymysql().create_connect_args(make_url(url))
+    if "unix_socket" in arguments:
+        # On a socket of this machine nothing is encrypted, and a context costs 25 ms to make.
+        arguments["ssl_disabled"] = True
+    return {"connect_timeout": limits.CONNECT_MS_MAX // 1000, **arguments}
+
+
 def connect(url: str, statement_ms_max: int = limits.STATEMENT_MS_MAX) -> Any:
     """A pymysql session with bounded waits, READ COMMITTED, no autocommit, several statements in one query."""
-    parsed = make_url(url)
-    query = dict(parsed.query)
     session = pymysql.connect(
-        host=parsed.host or "localhost",
-        port=parsed.port or 3306,
-        user=parsed.username or "root",
-        password=parsed.password or "",
-        database=parsed.database,
-        unix_socket=str(query["unix_socket"]) if "unix_socket" in query else None,
-        # On a socket of this machine nothing is encrypted, and a context costs 25 ms to make.
-        ssl_disabled="unix_socket" in query,
-        charset="utf8mb4",
-        connect_timeout=limits.CONNECT_MS_MAX // 1000,
-        read_timeout=statement_ms_max // 1000,
-        write_timeout=statement_ms_max // 1000,
-        client_flag=CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
-        max_allowed_packet=64 * limits.MIB,
-        autocommit=False,
+        **session_arguments(url)
+        | {
+            "charset": "utf8mb4",
+            "read_timeout": statement_ms_max // 1000,
+            "write_timeout": statement_ms_max // 1000,
+            "client_flag": CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
+            "max_allowed_packet": 64 * limits.MIB,
+            "autocommit": False,
+        }
     )
     with session.cursor() as cursor:
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")

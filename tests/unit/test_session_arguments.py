@@ -1,0 +1,25 @@
+"""What a MySQL URL means for a session."""
+
+from __future__ import annotations
+
+from foqs.storage.session import session_arguments
+
+
+def test_server_user_and_tls_come_from_the_url():
+    found = session_arguments(
+        "mysql+pymysql://app:s%40crét@db.example:3307/foqs_0?ssl_ca=/ca.pem&ssl_cert=/c.pem&ssl_key=/k.pem"
+    )
+    assert (found["host"], found["port"], found["user"], found["database"]) == ("db.example", 3307, "app", "foqs_0")
+    assert found["password"] == "s@crét"
+    assert found["ssl"] == {"ca": "/ca.pem", "cert": "/c.pem", "key": "/k.pem"}
+    assert "ssl_disabled" not in found
+
+
+def test_a_socket_of_this_machine_needs_no_tls():
+    found = session_arguments("mysql+pymysql://root@/foqs_0?unix_socket=/run/mysqld.sock")
+    assert (found["unix_socket"], found["ssl_disabled"]) == ("/run/mysqld.sock", True)
+
+
+def test_connecting_has_a_bound_which_the_url_may_shorten():
+    assert session_arguments("mysql+pymysql://root@h/d")["connect_timeout"] == 5
+    assert session_arguments("mysql+pymysql://root@h/d?connect_timeout=2")["connect_timeout"] == 2
