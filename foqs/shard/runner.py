@@ -141,7 +141,9 @@ class ShardRunner(Service):
 
     async def _open(self) -> None:
         image = await self._on_thread(self._store.open)
-        self._set_clock(image.now_ms, self._loop.time())
+        self._clock_offset_ms = image.now_ms - self._loop.time() * 1000
+        # All that was read after that time makes it an old one by now.
+        await self._probe_clock()
         self._checked_s = self._loop.time()
         self.health = Health(self.name, self._health_changed)
         self.shard = ShardState(self.shard_id, image, self._listener)
@@ -248,17 +250,19 @@ class ShardRunner(Service):
 
     async def _keep_clock(self) -> None:
         if self._is_clock_due(self._loop.time()):
-            before_s = self._loop.time()
             try:
-                now_ms = await self._on_thread(self._store.now_ms)
+                await self._probe_clock()
             except SessionLostError as error:
                 await self._reopen(str(error))
-                return
-            after_s = self._loop.time()
-            self._clock_probed_s = after_s
-            # The server's time lies between these; a probe that took long moves the clock no further than it proves.
-            low_ms, high_ms = now_ms - after_s * 1000, now_ms - before_s * 1000
-            self._clock_offset_ms = min(max(self._clock_offset_ms, low_ms), high_ms)
+
+    async def _probe_clock(self) -> None:
+        before_s = self._loop.time()
+        now_ms = await self._on_thread(self._store.now_ms)
+        after_s = self._loop.time()
+        self._clock_probed_s = after_s
+        # The server's time lies between these; a probe that took long moves the clock no further than it proves.
+        low_ms, high_ms = now_ms - after_s * 1000, now_ms - before_s * 1000
+        self._clock_offset_ms = min(max(self._clock_offset_ms, low_ms), high_ms)
 
     async def _keep_durable(self) -> None:
         """Give the shard up when somebody made its server one that can lose answered commits."""
@@ -281,10 +285,6 @@ class ShardRunner(Service):
 
     def _is_durability_due(self, now_s: float) -> bool:
         return now_s - self._checked_s > limits.DURABILITY_CHECK_MS / 1000
-
-    def _set_clock(self, server_now_ms: int, at_s: float) -> None:
-        self._clock_probed_s = at_s
-        self._clock_offset_ms = server_now_ms - at_s * 1000
 
     def _on_thread(self, work: Callable[[], T]) -> Awaitable[T]:
         writer: Executor = self._writer
