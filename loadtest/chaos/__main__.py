@@ -52,7 +52,8 @@ def main(minutes: float, seed: int, json_path: Path | None) -> None:
     if json_path is not None:
         json_path.write_text(json.dumps(as_json(course, seed, time.monotonic() - began_s), indent=1) + "\n")
     if course.tally.violation_count:
-        raise click.ClickException("\n".join(course.tally.examples))
+        kept = [f"history and rows in {path}" for path in course.kept]
+        raise click.ClickException("\n".join([*course.tally.examples, *kept]))
 
 
 def lengths(left_s: float) -> tuple[float, float]:

@@ -10,7 +10,9 @@ from loadtest.chaos.room import SERVER_COUNT, Room
 from loadtest.faults.network import BadNetwork
 
 _BYTES_TO_CUT_MAX = 20_000
-_DELAYS_MS = (5, 20, 100, 300)
+_CLIENT_DELAYS_MS = (5, 20, 100, 300)
+_SERVER_DELAYS_MS = (5, 20, 40)
+"""A host that takes a shard over knows its server's clock no better than the way back of the answer is long."""
 _LINKS_CUT_MAX = 3
 
 
@@ -31,7 +33,8 @@ class NetworkFault(Fault):
 
 class _Slow(NetworkFault):
     def begin(self, room: Room) -> None:
-        self._network(room).slow_down(self._rng.choice(_DELAYS_MS))
+        delays_ms = _CLIENT_DELAYS_MS if self.of_clients else _SERVER_DELAYS_MS
+        self._network(room).slow_down(self._rng.choice(delays_ms))
 
     def end(self, room: Room) -> None:
         self._network(room).slow_down(0)

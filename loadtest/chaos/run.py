@@ -8,12 +8,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from foqs import Client
 from foqs.core.calls import ItemState
 from foqs.testing.checker import check
-from foqs.testing.history import Call, Outcome, Verb, now_ns
-from foqs.testing.lives import Stored, overlaps, returned_at_ms
+from foqs.testing.history import Call, Verb, now_ns
+from foqs.testing.lives import Stored, overlaps
 from loadtest.chaos.fault import CLIENTS, Fault
 from loadtest.chaos.host_faults import HostClockMoved
 from loadtest.chaos.monitor import Monitor
@@ -22,10 +23,10 @@ from loadtest.chaos.room import Room
 from loadtest.chaos.server_faults import DiskFull
 from loadtest.faults.cluster import audit, purge_dead_letters, wait_until_owned
 from loadtest.faults.load import NAMESPACE, TOPICS, Load, Pressure
-from loadtest.faults.verdict import Tally, first_done_after
+from loadtest.faults.verdict import Tally, first_done_after, keep
 
-CLOCK_TOLERANCE_MS = 60
-"""The host guesses a server's clock from a round trip, which takes this long on a busy machine."""
+CLOCK_TOLERANCE_MS = 100
+"""The host guesses a server's clock from a round trip, which takes this long on a busy machine and a slow network."""
 SETTLE_MS = 12_000
 """After a fault, redelivery may be this late: what a killed host had prefetched stays claimed for so long."""
 _TICK_S = 0.1
@@ -51,6 +52,8 @@ class Course:
     tally: Tally = field(default_factory=Tally)
     faults: Counter[str] = field(default_factory=Counter)
     rss_mib_max: float = 0.0
+    kept: list[Path] = field(default_factory=list)
+    """Where the histories of rounds are in which something was found."""
 
 
 def kinds_for(room: Room) -> dict[type[Fault], int]:
@@ -70,9 +73,11 @@ def run_round(room: Room, name: str, chaos_ms: int, calm_ms: int, course: Course
         stored = load.drain(room.direct_urls, patience_s=_DRAIN_S_MAX)
     calls = load.history.calls
     disturbed = [(each.began_ms, each.healed_ms + SETTLE_MS) for each in happened]
-    report = check(calls, stored, tolerance_ms=CLOCK_TOLERANCE_MS, disturbed=disturbed)
-    problems = [*audit(room.direct_urls), *miscounted(room, stored), *unknown_in_calm(calls, disturbed)]
-    course.tally.add(report, [f"round {name}: {problem}" for problem in problems])
+    report = check(calls, stored, tolerance_ms=CLOCK_TOLERANCE_MS, disturbed=disturbed, answers_due=True)
+    problems = [f"round {name}: {problem}" for problem in [*audit(room.direct_urls), *miscounted(room, stored)]]
+    course.tally.add(report, problems)
+    if report.violations or problems:
+        course.kept.append(keep(calls, stored))
     course.faults.update(each.fault.kind for each in happened)
     course.rss_mib_max = max(course.rss_mib_max, monitor.rss_mib_max)
     for each in happened:
@@ -132,13 +137,6 @@ def time_to_recover(
 def _concern(one: Happened, other: Happened) -> bool:
     """Whether the second can keep what the first concerns from coming back."""
     return bool(one.fault.shards & other.fault.shards) or CLIENTS in other.fault.targets or not one.fault.shards
-
-
-def unknown_in_calm(calls: Sequence[Call], disturbed: Sequence[tuple[int, int]]) -> Iterator[str]:
-    """Calls without a clear answer although nothing was wrong: each a sentence."""
-    for call in calls:
-        if call.outcome is Outcome.INFO and not overlaps(disturbed, call.invoked_at_ms, returned_at_ms(call)):
-            yield f"the outcome of the {call.verb} by {call.client} at {call.invoked_at_ms} is unknown without a fault"
 
 
 def miscounted(room: Room, stored: Sequence[Stored]) -> Iterator[str]:

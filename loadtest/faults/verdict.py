@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import statistics
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from foqs.testing.checker import Report
 from foqs.testing.history import Call, Outcome, Verb
+from foqs.testing.lives import Stored
+from foqs.testing.splitting import write_stored
 
 PROMISES = {
     "P1": "lost, or not as it was enqueued",
@@ -58,6 +62,16 @@ class Tally:
             "examples": self.examples,
             "recovery_ms": {kind: spread(values) for kind, values in sorted(self.recovery_ms.items())},
         }
+
+
+def keep(calls: Iterable[Call], stored: Iterable[Stored]) -> Path:
+    """Write a history down for `python -m foqs.testing.checker HISTORY --stored ROWS`; the directory of both."""
+    directory = Path(tempfile.mkdtemp(prefix="foqs-red-"))
+    with (directory / "history").open("w", encoding="utf-8") as file:
+        for call in calls:
+            file.writelines(call.lines())
+    write_stored(directory / "rows", stored)
+    return directory
 
 
 def spread(values: Sequence[int]) -> dict[str, int]:

@@ -122,7 +122,7 @@ class _Machine:
             stored = load.drain(self._databases.shard_urls, patience_s=_PATIENCE_S)
         calls = load.history.calls
         disturbed = [(cut_at_ms, back_at_ms + SETTLE_MS) for cut_at_ms, back_at_ms in cuts]
-        report = check(calls, stored, tolerance_ms=CLOCK_TOLERANCE_MS, disturbed=disturbed)
+        report = check(calls, stored, tolerance_ms=CLOCK_TOLERANCE_MS, disturbed=disturbed, answers_due=True)
         for cut_at_ms, back_at_ms in cuts:
             tally.counts["calls under way at a cut"] += sum(
                 overlaps([(call.invoked_at_ms, call.returned_at_ms or back_at_ms)], cut_at_ms, cut_at_ms + 1)
