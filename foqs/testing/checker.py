@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from foqs.testing.call_checks import CallChecks
-from foqs.testing.history import Call, read_calls
+from foqs.testing.history import Call, Verb, read_calls
 from foqs.testing.life_checks import LifeChecks
 from foqs.testing.lives import Lives, Stored
 from foqs.testing.overtaking import check_overtaking
@@ -24,7 +24,8 @@ from foqs.testing.splitting import read_stored, split
 __all__ = ["Report", "Violation", "check", "check_files"]
 
 Windows = Sequence[tuple[int, int]]
-_CALLS_PER_PART = 100_000
+_EVENTS_PER_PART = 400_000
+"""About 0.7 KB each in memory."""
 
 
 def check(
@@ -66,18 +67,24 @@ def check_files(
 ) -> Report:
     """The same of a history in files, of any length: it is split by items, and a part at a time is in memory.
 
-    parts: by default as many as keep each of them below about 100,000 calls. Of promise P6 only what concerns
-    items of the same part is compared, an answer of some items against about all that stood ready.
+    parts: by default as many as keep each below about 400,000 items enqueued, delivered or settled. Of promise P6
+    only what concerns items of the same part is compared, an answer of some items against about all that stood ready.
     Raises ValueError as `check` and `read_histories` do.
     """
     report = Report()
     of_calls = CallChecks(report, disturbed if answers_due else None)
-    count = parts or 1 + sum(1 for path in paths for _ in read_calls(path)) // _CALLS_PER_PART
+    count = parts or 1 + _event_count(paths) // _EVENTS_PER_PART
     with tempfile.TemporaryDirectory(prefix="foqs-history-") as directory:
         for part in split(paths, stored, count, Path(directory), of_calls.see):
             _check_lives(part.calls(), part.stored, drained, tolerance_ms, disturbed, report)
     of_calls.finish()
     return report
+
+
+def _event_count(paths: Sequence[Path]) -> int:
+    return sum(
+        len(call.taken) if call.verb is Verb.DEQUEUE else len(call.asked) for path in paths for call in read_calls(path)
+    )
 
 
 def _check_lives(
