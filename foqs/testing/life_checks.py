@@ -125,6 +125,9 @@ class LifeChecks:
     # ---- P3: one holder ----
 
     def _check_leases(self, life: Life) -> None:
+        seen = len({delivery.number for delivery in life.deliveries})
+        # Lost answers, what a host had prefetched when it died, and what went back unasked for.
+        self._report.counts["claims that no consumer saw"] += max((d.number for d in life.deliveries), default=0) - seen
         for earlier, later in pairwise(life.deliveries):
             self._report.counts["redeliveries"] += 1
             if earlier.number == later.number:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import sys
@@ -14,6 +15,7 @@ from rich.table import Table
 
 from loadtest.chaos.room import Room, find_faketime
 from loadtest.chaos.run import Course, run_round
+from loadtest.faults import FaultError
 from loadtest.faults.verdict import counts_table, promises_table, spread
 from loadtest.faults.volume import missing_for_mounts
 
@@ -37,23 +39,28 @@ def main(minutes: float, seed: int, json_path: Path | None) -> None:
         console.print("without moved clocks, which need libfaketime (Debian: apt-get install libfaketime)")
     course = Course()
     began_s = time.monotonic()
-    with Room(with_small_disk=not missing) as room:
-        number = 0
-        while (left_s := minutes * 60 - (time.monotonic() - began_s)) > 0:
-            number += 1
-            chaos_s, calm_s = lengths(left_s)
-            run_round(room, f"chaos-{seed}-{number}", int(chaos_s * 1000), int(calm_s * 1000), course)
-            minutes_done = (time.monotonic() - began_s) / 60
-            faults, broken = course.faults.total(), course.tally.violation_count
-            console.print(f"{minutes_done:.1f} min, round {number}: {faults} faults, {broken} violations")
+    failure = ""
+    try:
+        with Room(with_small_disk=not missing) as room:
+            for number in itertools.count(1):
+                left_s = minutes * 60 - (time.monotonic() - began_s)
+                if left_s <= 0:
+                    break
+                chaos_s, calm_s = lengths(left_s)
+                run_round(room, f"chaos-{seed}-{number}", int(chaos_s * 1000), int(calm_s * 1000), course)
+                elapsed_s = time.monotonic() - began_s
+                faults, broken = course.faults.total(), course.tally.violation_count
+                console.print(f"{elapsed_s / 60:.1f} min, round {number}: {faults} faults, {broken} violations")
+                if json_path is not None:
+                    json_path.write_text(json.dumps(as_json(course, seed, elapsed_s), indent=1) + "\n")
+    except FaultError as error:
+        failure = f"the run could not go on: {error}"
     columns = {f"seed {seed}": course.tally}
     console.print(counts_table(columns), faults_table(course), promises_table(columns))
     console.print(f"most memory of a host: {course.rss_mib_max:.0f} MiB")
-    if json_path is not None:
-        json_path.write_text(json.dumps(as_json(course, seed, time.monotonic() - began_s), indent=1) + "\n")
-    if course.tally.violation_count:
+    if failure or course.tally.violation_count:
         kept = [f"history and rows in {path}" for path in course.kept]
-        raise click.ClickException("\n".join([*course.tally.examples, *kept]))
+        raise click.ClickException("\n".join([failure, *course.tally.examples, *kept]))
 
 
 def lengths(left_s: float) -> tuple[float, float]:

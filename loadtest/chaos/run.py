@@ -15,7 +15,7 @@ from foqs.core.calls import ItemState
 from foqs.testing.checker import check
 from foqs.testing.history import Call, Verb, now_ns
 from foqs.testing.lives import Stored, overlaps
-from loadtest.chaos.fault import CLIENTS, Fault
+from loadtest.chaos.fault import CLIENTS, HOST, Fault
 from loadtest.chaos.host_faults import HostClockMoved
 from loadtest.chaos.monitor import Monitor
 from loadtest.chaos.plan import KINDS, Planned, plan
@@ -29,6 +29,7 @@ CLOCK_TOLERANCE_MS = 100
 """The host guesses a server's clock from a round trip, which takes this long on a busy machine and a slow network."""
 SETTLE_MS = 12_000
 """After a fault, redelivery may be this late: what a killed host had prefetched stays claimed for so long."""
+_AFTERMATH_MS = 2_000
 _TICK_S = 0.1
 _DRAIN_S_MAX = 120.0
 _COUNTED_S_MAX = 30.0
@@ -130,13 +131,14 @@ def time_to_recover(
     if served_at_ms is None or done_at_ms is None:
         return None
     recovered_at_ms = max(served_at_ms, done_at_ms)
-    others = [(other.began_ms, other.healed_ms) for other in happened if other is not each and _concern(each, other)]
-    return None if overlaps(others, each.began_ms, recovered_at_ms) else recovered_at_ms - each.healing_ms
+    others = [(other.began_ms, other.healed_ms) for other in happened if other is not each and _hinders(other, each)]
+    alone = not overlaps(others, each.healing_ms - _AFTERMATH_MS, recovered_at_ms)
+    return recovered_at_ms - each.healing_ms if alone else None
 
 
-def _concern(one: Happened, other: Happened) -> bool:
-    """Whether the second can keep what the first concerns from coming back."""
-    return bool(one.fault.shards & other.fault.shards) or CLIENTS in other.fault.targets or not one.fault.shards
+def _hinders(other: Happened, one: Happened) -> bool:
+    """Whether it can keep what the other one concerned from coming back."""
+    return bool(one.fault.shards & other.fault.shards) or bool({HOST, CLIENTS} & other.fault.targets)
 
 
 def miscounted(room: Room, stored: Sequence[Stored]) -> Iterator[str]:
