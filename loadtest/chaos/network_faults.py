@@ -11,8 +11,8 @@ from loadtest.faults.network import BadNetwork
 
 _BYTES_TO_CUT_MAX = 20_000
 _CLIENT_DELAYS_MS = (5, 20, 100, 300)
-_SERVER_DELAYS_MS = (5, 20, 40)
-"""A host that takes a shard over knows its server's clock no better than the way back of the answer is long."""
+_SERVER_DELAYS_MS = (2, 5, 20)
+"""A host that takes a shard over knows its server's clock no better than the way there and back, twice, is long."""
 _LINKS_CUT_MAX = 3
 
 

@@ -37,6 +37,7 @@ class Pressure:
 
     backlog_items_max: producers wait for the consumers beyond it, so that a drain does not take longer than the load.
     timeout_ms: after which a client gives a call up.
+    pause_after_failure_s: before its next one.
     """
 
     producers: int = 2
@@ -44,6 +45,7 @@ class Pressure:
     backlog_items_max: int = 2_000
     items_per_s: int | None = None
     timeout_ms: int = 5_000
+    pause_after_failure_s: float = PAUSE_AFTER_FAILURE_S
 
 
 class Load:
@@ -149,7 +151,7 @@ class Load:
             self._ok[what] += count
             self._lock.notify_all()
         if call.outcome is not Outcome.OK:
-            self._stopped.wait(PAUSE_AFTER_FAILURE_S)
+            self._stopped.wait(self._pressure.pause_after_failure_s)
 
     def _produce(self, client: RecordedClient, rng: random.Random) -> None:
         backlog = self._ok["enqueued"] - self._ok["settled"]
