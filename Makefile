@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools demo test lint types imports unit test-mysql sim power chaos bench clean
+.PHONY: help setup test-tools demo test lint types imports unit test-mysql sim power chaos fuzz front-door bench clean
 BIN := .venv/bin
 
 help: ## this list
@@ -40,6 +40,15 @@ power: setup ## the power of a MySQL server cut under load: make power CUTS=N (a
 
 chaos: setup ## one host with faults of all kinds: make chaos MINUTES=M SEED=S (as root, for the mounts)
 	@$(BIN)/python -m loadtest.chaos --minutes $${MINUTES:-2} --seed $${SEED:-1}
+
+fuzz: setup ## hostile bytes, mutated and led by coverage, on the frame path and a live port: make fuzz FRAMES=N SEED=S
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	@$(BIN)/python -m loadtest.fuzz.frames --frames $${FRAMES:-1000000} --seed $${SEED:-1}
+	@$(BIN)/python -m loadtest.fuzz.frames --frames $${FRAMES:-1000000} --seed $${SEED:-1} --guided
+	@$(BIN)/python -m loadtest.fuzz.port --seed $${SEED:-1}
+
+front-door: setup ## worst inputs and floods against a host: its event loop, its memory, and a good client's p99
+	@$(BIN)/python -m loadtest.fuzz.floods
 
 bench: setup ## throughput and latency of this machine
 	@$(BIN)/python -m loadtest.bench

@@ -1,0 +1,118 @@
+"""Where the fuzzers start: a real message of every call, plain and with every field set, and answers to some."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from foqs.core import limits
+from foqs.core.errors import OverloadedError
+from foqs.transport.wire import LENGTH_BYTES, METHODS, Codec, structs
+
+NAMESPACE = "ns"
+_RECEIPTS = ["1-10000000001:1", "2-1ffffffffff:7f", "1-10000000002"]
+_I64 = -(1 << 62)
+
+
+def seed_messages() -> list[bytes]:
+    """Messages without the header of their frames; every method of the contract is among them."""
+    codec = Codec()
+    calls = [*_plain(), *_full()]
+    assert {name for name, _ in calls} == set(METHODS)
+    return [codec.encode_call(name, request, seqid)[LENGTH_BYTES:] for seqid, (name, request) in enumerate(calls)]
+
+
+def seed_answers() -> list[bytes]:
+    """Answers of a host, for the other side: what a client reads."""
+    codec, s = Codec(), structs
+    item = s.Item("1-2", "1-2:1", "topic", -1, b"payload", b"meta", 1, 2, 3, 1)
+    error = s.ItemError(8, "the lease has ended")
+    stats = s.TopicStats("topic", 1, 2, 3, 4, -5, 6)
+    answers = [
+        codec.encode_reply(METHODS["enqueue"], s.EnqueueResponse(["1-2", ""], {1: error}, []), 1),
+        codec.encode_reply(METHODS["dequeue"], s.DequeueResponse([item] * 5), 2),
+        codec.encode_reply(METHODS["ack"], s.BatchResponse({0: error, 7: error}), 3),
+        codec.encode_reply(METHODS["getActiveTopics"], s.ActiveTopicsResponse([stats] * 3, "next"), 4),
+        codec.encode_error(METHODS["nack"], OverloadedError("full", retry_after_ms=500), 5),
+        codec.encode_application_error(b"nobody", 1, "the contract has no method nobody", 6),
+    ]
+    return [answer[LENGTH_BYTES:] for answer in answers]
+
+
+def dictionary() -> list[bytes]:
+    """Pieces that a message is made of: names, headers of fields, counts and numbers at the edges."""
+    names = [method.name_bytes for method in METHODS.values()]
+    fields = [bytes([kind, 0, number]) for kind in (2, 8, 10, 11, 12, 13, 14, 15) for number in (1, 2, 3)]
+    numbers = [value.to_bytes(4, "big", signed=True) for value in EDGES]
+    return [*names, *fields, *numbers, b"\x0c\0\0\0\1", b"\x0b\0\0\0\1", b"\0\0", b"\x80\x01\0\1"]
+
+
+EDGES = (
+    -(1 << 31),
+    -5_000,
+    -1,
+    0,
+    1,
+    2,
+    7,
+    64,
+    255,
+    256,
+    limits.BATCH_ITEMS_MAX,
+    limits.FRAME_FIELDS_PER_STRUCT_MAX + 1,
+    limits.FRAME_ELEMENTS_MAX,
+    limits.FRAME_ELEMENTS_MAX + 1,
+    1 << 16,
+    1 << 24,
+    (1 << 31) - 1,
+)
+"""Numbers of four bytes at which lengths, counts and arguments change their meaning."""
+
+
+def _plain() -> list[tuple[str, Any]]:
+    s = structs
+    return [
+        ("enqueue", s.EnqueueRequest(NAMESPACE, [s.NewItem("topic", b"payload")])),
+        ("dequeue", s.DequeueRequest(NAMESPACE, [s.TopicDemand("topic", 10)])),
+        ("ack", s.AckRequest(NAMESPACE, _RECEIPTS[:1])),
+        ("nack", s.NackRequest(NAMESPACE, [s.Nack(_RECEIPTS[0])])),
+        ("extendLease", s.ExtendRequest(NAMESPACE, _RECEIPTS[:1], 5_000)),
+        ("getActiveTopics", s.ActiveTopicsRequest(NAMESPACE)),
+        ("createNamespace", s.CreateNamespaceRequest("other")),
+        ("updateNamespace", s.UpdateNamespaceRequest(NAMESPACE, s.NamespaceSettings())),
+        ("getNamespace", s.GetNamespaceRequest(NAMESPACE)),
+        ("listNamespaces", s.ListNamespacesRequest()),
+        ("deleteNamespace", s.DeleteNamespaceRequest("other")),
+        ("peekItems", s.PeekItemsRequest(NAMESPACE, "topic")),
+        ("getItem", s.GetItemRequest(NAMESPACE, _RECEIPTS[2])),
+        ("deleteItems", s.DeleteItemsRequest(NAMESPACE, _RECEIPTS[2:])),
+        ("listDeadLetters", s.ListDeadLettersRequest(NAMESPACE, "topic")),
+        ("redriveDeadLetters", s.RedriveDeadLettersRequest(NAMESPACE, "topic")),
+        ("purgeDeadLetters", s.PurgeDeadLettersRequest(NAMESPACE, "topic")),
+        ("getHostStatus", s.HostStatusRequest()),
+    ]
+
+
+def _full() -> list[tuple[str, Any]]:
+    s = structs
+    item = s.NewItem("tópic 😀", bytes(range(256)), -5, _I64, 7, 60_000, 30_000, b"\0meta", 1, "dedup", "key")
+    items = [s.NewItem(f"topic-{n}", json.dumps({"n": n}).encode(), n) for n in range(40)]
+    settings = s.NamespaceSettings(attempts_max=3, lease_ms_max=60_000, enqueue_paused=True, ttl_ms_max=_I64)
+    demands = [s.TopicDemand(f"topic-{n}", n, None if n % 2 else "group") for n in range(30)]
+    nacks = [s.Nack(receipt, 5, b"meta", True, False) for receipt in _RECEIPTS]
+    return [
+        ("enqueue", s.EnqueueRequest(NAMESPACE, [item, item], True)),
+        ("enqueue", s.EnqueueRequest(NAMESPACE, items)),
+        ("dequeue", s.DequeueRequest(NAMESPACE, demands, 5_000, 1)),
+        ("ack", s.AckRequest(NAMESPACE, _RECEIPTS * 20)),
+        ("nack", s.NackRequest(NAMESPACE, nacks)),
+        ("extendLease", s.ExtendRequest(NAMESPACE, _RECEIPTS, 5_000)),
+        ("getActiveTopics", s.ActiveTopicsRequest(NAMESPACE, "to", 10, "token")),
+        ("createNamespace", s.CreateNamespaceRequest("other", settings)),
+        ("updateNamespace", s.UpdateNamespaceRequest(NAMESPACE, settings)),
+        ("listNamespaces", s.ListNamespacesRequest("n", 10, "n")),
+        ("peekItems", s.PeekItemsRequest(NAMESPACE, "topic", 10, "1")),
+        ("listDeadLetters", s.ListDeadLettersRequest(NAMESPACE, "topic", 10, "1")),
+        ("redriveDeadLetters", s.RedriveDeadLettersRequest(NAMESPACE, "topic", _RECEIPTS, 10)),
+        ("purgeDeadLetters", s.PurgeDeadLettersRequest(NAMESPACE, "topic", _RECEIPTS, 10)),
+    ]
