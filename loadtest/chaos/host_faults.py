@@ -32,18 +32,26 @@ class HostKilled(Fault):
 
 
 class HostRestarted(Fault):
+    """SIGTERM, and a second one when it has not drained until the end."""
+
     kind = "host: SIGTERM and start"
-    length_ms = (1, 1_000)
+    length_ms = (300, 6_000)
 
     def __init__(self, rng: random.Random) -> None:
         self.targets = frozenset({HOST, META})
 
     def begin(self, room: Room) -> None:
-        code = room.drain_host()
-        if code != 0:
-            raise FaultError(f"the host ended with {code} on SIGTERM")
+        assert room.host is not None
+        room.host.signal(signal.SIGTERM)
 
     def end(self, room: Room) -> None:
+        assert room.host is not None
+        if room.host.is_running:
+            room.host.signal(signal.SIGTERM)
+        code = room.host.wait()
+        if code not in (0, -signal.SIGTERM):
+            raise FaultError(f"the host ended with {code} on SIGTERM:\n{room.host.output}")
+        room.kill_host()
         room.start_host()
 
 

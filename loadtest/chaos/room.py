@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import signal
 import tempfile
 from contextlib import ExitStack
 from functools import partial
@@ -119,16 +118,6 @@ class Room:
     def kill_host(self) -> None:
         host, self.host = self.host, None
         if host is not None:
-            host.close()
-
-    def drain_host(self) -> int:
-        """SIGTERM; the exit code."""
-        host, self.host = self.host, None
-        assert host is not None
-        try:
-            host.signal(signal.SIGTERM)
-            return host.wait()
-        finally:
             host.close()
 
     def set_host_clock(self, offset_s: int) -> None:

@@ -48,6 +48,10 @@ class Program:
         return self._process.pid
 
     @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
     def output(self) -> str:
         return "".join(self.lines)
 
@@ -70,7 +74,10 @@ class Program:
 
     def wait(self) -> int:
         """The exit code, once the program and its output have ended."""
-        code = self._process.wait(PATIENCE_S)
+        try:
+            code = self._process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired as error:
+            raise FaultError(f"{error}:\n{self.output}") from error
         self._reader.join(PATIENCE_S)
         if self._reader.is_alive():
             raise FaultError("something that the program started still holds its output")
