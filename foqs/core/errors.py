@@ -142,6 +142,11 @@ ERROR_BY_CODE: dict[int, type[FoqsError]] = {
 }
 
 
+def shown(value: object) -> str:
+    """The start of what a caller sent, for a message. Text is cut before it is made printable: it may be megabytes."""
+    return repr(value[:80] if isinstance(value, str) else value)[:80]
+
+
 def error_for_code(code: int, message: str, retry_after_ms: int | None = None) -> FoqsError:
     """The typed error of a code that came over the wire; a code of a newer host becomes InternalError."""
     return ERROR_BY_CODE.get(code, InternalError)(message, retry_after_ms=retry_after_ms)

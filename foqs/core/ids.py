@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from foqs.core.errors import InvalidArgumentError
+from foqs.core.errors import InvalidArgumentError, shown
 
 SEQUENCE_BITS = 40
 """A primary key is epoch << SEQUENCE_BITS | sequence: it grows, and no two owners ever assign the same one."""
@@ -37,6 +37,6 @@ def parse(text: object) -> tuple[int, int, int]:
     # Only what this module writes matches, so nothing else can be spelled two ways; int() alone takes more.
     match = _TEXT.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        raise InvalidArgumentError(f"{text!r:.80} is neither an item id nor a receipt of this service")
+        raise InvalidArgumentError(f"{shown(text)} is neither an item id nor a receipt of this service")
     shard_id, key, delivery = match.groups("0")
     return int(shard_id, 16), int(key, 16), int(delivery, 16)

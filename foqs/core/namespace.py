@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, fields, replace
 
 from foqs.core import limits
-from foqs.core.errors import InvalidArgumentError
+from foqs.core.errors import InvalidArgumentError, shown
 
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{limits.NAMESPACE_NAME_CHARS_MAX}}}", re.ASCII)
 
@@ -55,7 +55,7 @@ def check_namespace_name(name: object) -> str:
     """Return the name, or raise InvalidArgumentError."""
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise InvalidArgumentError(
-            f"namespace name {name!r:.80} is not valid: use 1 to {limits.NAMESPACE_NAME_CHARS_MAX} of A-Z a-z 0-9 . _ -"
+            f"namespace name {shown(name)} is not valid: use 1 to {limits.NAMESPACE_NAME_CHARS_MAX} of A-Z a-z 0-9 . _ -"
         )
     return name
 

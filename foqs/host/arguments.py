@@ -6,7 +6,7 @@ import re
 
 from foqs.core import limits
 from foqs.core.calls import DeliveryPolicy, NewItem
-from foqs.core.errors import InvalidArgumentError, TooLargeError
+from foqs.core.errors import InvalidArgumentError, TooLargeError, shown
 from foqs.core.namespace import NamespaceSettings
 
 _DELIVERIES = frozenset(DeliveryPolicy)
@@ -15,7 +15,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 def check_topic(topic: object) -> str:
     if not isinstance(topic, str) or not topic or _CONTROL.search(topic):
-        raise InvalidArgumentError(f"topic {topic!r:.80} must be text without control characters")
+        raise InvalidArgumentError(f"topic {shown(topic)} must be text without control characters")
     if len(topic) > limits.TOPIC_BYTES_MAX // 4 and len(topic.encode()) > limits.TOPIC_BYTES_MAX:
         raise InvalidArgumentError(
             f"topic of {len(topic.encode())} bytes is over the limit of {limits.TOPIC_BYTES_MAX} bytes"

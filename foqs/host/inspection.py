@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -19,7 +20,7 @@ from foqs.core.calls import (
     StoredItem,
     StoredItemPage,
 )
-from foqs.core.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError
+from foqs.core.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError, shown
 from foqs.core.namespace import Namespace
 from foqs.core.service import Service
 from foqs.host import arguments
@@ -33,6 +34,8 @@ from foqs.storage.shard_reader import ShardReader
 from foqs.storage.transaction import ItemRow
 
 _log = structlog.get_logger(__name__)
+_PAGE_TOKEN = re.compile(r"[0-9a-f]{1,40}")
+"""An order.place in hex."""
 T = TypeVar("T")
 Act = Callable[[ShardState, ItemRow, Ticket, int], None]
 
@@ -292,7 +295,10 @@ def _delete(shard: ShardState, row: ItemRow, ticket: Ticket, position: int) -> N
 
 
 def _edge_of(page_token: str) -> int:
-    try:
-        return int(page_token, 16) if page_token else order.FIRST
-    except ValueError:
-        raise InvalidArgumentError(f"page_token {page_token!r:.80} did not come from this service") from None
+    if not page_token:
+        return order.FIRST
+    if _PAGE_TOKEN.fullmatch(page_token):
+        edge = int(page_token, 16)
+        if edge < order.LAST:
+            return edge
+    raise InvalidArgumentError(f"page_token {shown(page_token)} did not come from this service")

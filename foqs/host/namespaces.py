@@ -10,7 +10,7 @@ from typing import TypeVar
 import structlog
 
 from foqs.core import limits
-from foqs.core.errors import FoqsError, UnknownNamespaceError
+from foqs.core.errors import FoqsError, UnknownNamespaceError, shown
 from foqs.core.namespace import Namespace
 from foqs.core.service import Service
 from foqs.storage.meta import MetaStore
@@ -35,7 +35,7 @@ class Namespaces(Service):
         """Raises UnknownNamespaceError."""
         namespace = self._by_name.get(name)
         if namespace is None:
-            raise UnknownNamespaceError(f"namespace {name!r:.80} does not exist: create it first")
+            raise UnknownNamespaceError(f"namespace {shown(name)} does not exist: create it first")
         return namespace
 
     def attempts_max(self, number: int) -> int:

@@ -307,7 +307,7 @@ async def test_pages_out_of_range_are_refused(stage):
             ("purgeDeadLetters", s.PurgeDeadLettersRequest("jobs", "t", limit=limit), INVALID),
             ("listNamespaces", s.ListNamespacesRequest(limit=limit), INVALID),
         ]
-    for token in ("x", "-", "\x00", "0x", "1.5", "é", "'; --", "x" * 1_000_000):
+    for token in ("x", "-", "\x00", "0x", "1.5", "é", "'; --", "-1", "1_0", "f" * 41, "8" + "0" * 40, "f" * 1_000_000):
         cases += [
             ("peekItems", s.PeekItemsRequest("jobs", "t", 1, token), INVALID),
             ("listDeadLetters", s.ListDeadLettersRequest("jobs", "t", 1, token), INVALID),
