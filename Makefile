@@ -50,8 +50,14 @@ fuzz: setup ## hostile bytes, mutated and led by coverage, on the frame path and
 front-door: setup ## worst inputs and floods against a host: its event loop, its memory, and a good client's p99
 	@$(BIN)/python -m loadtest.fuzz.floods
 
-bench: setup ## throughput and latency of this machine
-	@$(BIN)/python -m loadtest.bench
+bench: setup ## throughput and latency of foqs on this machine
+	@$(BIN)/python -m loadtest.bench run w1 w2 w3 w4 w5 w6 --quick --out build/bench
+
+bench-peers: setup ## the same next to every other queue that is installed (make peers installs them)
+	@$(BIN)/python -m loadtest.bench run w1 w3 w4 w5 w6 --quick --peer all --out build/bench-peers $${OPTIONS:-}
+
+scale: setup ## what more hosts and more shards cost
+	@$(BIN)/python -m loadtest.bench scale --out build/scale
 
 test-tools: # the Thrift compiler and Node, for the tests of other languages
 	@scripts/test-tools.sh

@@ -1,102 +1,203 @@
-"""`python -m loadtest.bench [SCENARIO...]`: every figure the median of some runs, and as a ratio of that minute's R."""
+"""`python -m loadtest.bench`: measure foqs, plain SQL and other queues with the workloads of loadtest/workloads."""
 
 from __future__ import annotations
 
-import json
 import statistics
+import sys
 from collections import Counter
-from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import cast
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.bench.backlog import backlog
-from loadtest.bench.cluster import Cluster, running_cluster
-from loadtest.bench.latency import single_enqueues, to_waiting_consumer
-from loadtest.bench.profile import Profiler, report
-from loadtest.bench.raw import raw
-from loadtest.bench.whole_life import whole_life
+from loadtest.bench import profile, results
+from loadtest.bench.queues import NotInstalledError, new_adapter, queue_names
+from loadtest.bench.raw import Ceiling
+from loadtest.bench.report import shown, write_docs, write_report
+from loadtest.bench.results import Entry, Run, Session, Workload
+from loadtest.bench.runner import RunError, run, unfit
+from loadtest.bench.scale import scale
+from loadtest.bench.scenario import Scenario, ScenarioError, Variant, load, names
+from loadtest.peers.adapter import Adapter
 
-Figures = dict[str, float]
-SCENARIOS = ("whole-life", "single-enqueue", "waiting-consumer", "backlog")
+ROOT = Path(__file__).resolve().parents[2]
+RAW_SECONDS = 3.0
+console = Console()
 
 
-@click.command()
-@click.argument("scenarios", nargs=-1, type=click.Choice(SCENARIOS))
-@click.option("--runs", default=3, show_default=True, help="Runs of each; their median is the figure.")
-@click.option("--seconds", default=5.0, show_default=True, help="Length of a run that has no count.")
-@click.option("--items", default=100_000, show_default=True, help="Of whole-life.")
-@click.option("--backlog", "backlog_items", default=5_000_000, show_default=True, help="Items of the backlog.")
+@click.group()
+def main() -> None:
+    """Measure queues on this machine, each run next to one of plain SQL on foqs's own table."""
+
+
+@main.command("list")
+def list_all() -> None:
+    """Workloads and queues that there are."""
+    table = Table("workload", "")
+    for name in names():
+        table.add_row(name, load(name).title)
+    console.print(table)
+    table = Table("queue", "", "lacks")
+    for name in queue_names():
+        try:
+            adapter = new_adapter(name)
+            table.add_row(name, adapter.durability, ", ".join(sorted(adapter.lacks)))
+        except NotInstalledError as error:
+            table.add_row(name, f"not installed: {error}", "")
+    console.print(table)
+
+
+@main.command("run")
+@click.argument("workloads", nargs=-1, required=True)
+@click.option("--peer", default="foqs", show_default=True, help="Queues, with commas between them; `all` for all.")
+@click.option("--runs", "runs_count", default=3, show_default=True, help="Of each; their median is the figure.")
+@click.option("--quick", "variant", flag_value="quick", help="Shorter runs, smaller backlogs.")
+@click.option("--smoke", "variant", flag_value="smoke", help="So small that the figures say nothing.")
+@click.option("--full", "variant", flag_value="full", default="full", help="As the workload says (the default).")
+@click.option("--out", type=click.Path(path_type=Path), help="Directory of the report; what it has of others is kept.")
+@click.option("--raw-seconds", default=RAW_SECONDS, show_default=True, help="Length of a run of plain SQL.")
 @click.option("--profile", "is_profiled", is_flag=True, help="Also show where the host's time goes; needs py-spy.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write all runs there.")
-def main(
-    scenarios: tuple[str, ...],
-    runs: int,
-    seconds: float,
-    items: int,
-    backlog_items: int,
+@click.option("--write-docs", "is_for_docs", is_flag=True, help="Put the tables into the project's documents.")
+def run_all(
+    workloads: tuple[str, ...],
+    peer: str,
+    runs_count: int,
+    variant: str,
+    out: Path | None,
+    raw_seconds: float,
     is_profiled: bool,
-    json_path: Path | None,
+    is_for_docs: bool,
 ) -> None:
-    """Measure this machine: each run of a scenario next to a run of plain SQL."""
-    console = Console()
-    runners: dict[str, Callable[[Cluster], Figures]] = {
-        "whole-life": lambda cluster: whole_life(cluster, items),
-        "single-enqueue": lambda cluster: single_enqueues(cluster, seconds),
-        "waiting-consumer": lambda cluster: to_waiting_consumer(cluster, seconds),
-    }
-    results: dict[str, list[Figures]] = {}
-    for scenario in scenarios or SCENARIOS:
-        samples: Counter[str] = Counter()
-        if scenario == "backlog":
-            with running_cluster() as cluster:
-                results[scenario] = backlog(cluster, backlog_items, runs)
-        else:
-            results[scenario] = [
-                _run(runners[scenario], seconds, samples if is_profiled else None) for _ in range(runs)
-            ]
-        console.print(table(scenario, results[scenario]))
-        if samples:
-            for part in report(samples, statistics.median(run["host_us"] for run in results[scenario])):
-                console.print(part)
-    if json_path is not None:
-        json_path.write_text(json.dumps(results, indent=1))
+    """Run WORKLOADS (see `list`), print their figures, and write a report."""
+    queues = queue_names() if peer == "all" else peer.split(",")
+    if unknown := sorted(set(queues) - {*queue_names()}):
+        raise click.UsageError(f"no queue {', '.join(unknown)}: there are {', '.join(queue_names())}")
+    try:
+        scenarios = [load(name, cast(Variant, variant)) for name in workloads]
+    except ScenarioError as error:
+        raise click.UsageError(str(error)) from error
+    kept = out is not None and (out / results.FILE_NAME).exists()
+    session = results.load_session(out) if kept and out is not None else Session(results.this_machine())
+    with Ceiling() as ceiling:
+        for scenario in scenarios:
+            samples: Counter[str] | None = Counter() if is_profiled else None
+            _measure(session, scenario, queues, runs_count, ceiling, raw_seconds, samples, out)
+    if out is not None:
+        console.print(f"report: {write_report(session, out)}")
+    if is_for_docs:
+        for told in write_docs(session, ROOT):
+            console.print(told)
+    if any(session.workloads[scenario.name].queues[name].not_run for scenario in scenarios for name in queues):
+        sys.exit(1 if peer != "all" else 0)
 
 
-def _run(scenario: Callable[[Cluster], Figures], seconds: float, samples: Counter[str] | None) -> Figures:
-    """One run right after one of plain SQL, on a server of its own; the host's samples go to `samples`."""
-    plain = raw(seconds)
-    with running_cluster() as cluster, Profiler(cluster.host_pid) if samples is not None else nullcontext() as profiler:
-        figures = scenario(cluster)
-    if samples is not None and profiler is not None:
-        samples += profiler.samples
-    return with_ratios(plain | figures)
+@main.command("report")
+@click.argument("directory", type=click.Path(path_type=Path, exists=True))
+@click.option("--write-docs", "is_for_docs", is_flag=True, help="Put the tables into the project's documents.")
+def report_again(directory: Path, is_for_docs: bool) -> None:
+    """Write the report of the results in DIRECTORY again."""
+    session = results.load_session(directory)
+    console.print(f"report: {write_report(session, directory)}")
+    for told in write_docs(session, ROOT) if is_for_docs else []:
+        console.print(told)
 
 
-def with_ratios(figures: Figures) -> Figures:
-    """What is to be compared with plain SQL: the rate, and the CPU of server, host and clients together.
+def _measure(
+    session: Session,
+    scenario: Scenario,
+    queues: list[str],
+    runs_count: int,
+    ceiling: Ceiling,
+    raw_seconds: float,
+    samples: Counter[str] | None,
+    out: Path | None,
+) -> None:
+    """Queues take turns, so that what else the machine does meets them alike."""
+    workload = session.workload(scenario)
+    workload.queues |= {name: Entry() for name in queues}
+    for _ in range(runs_count):
+        for name in queues:
+            entry = workload.queues[name]
+            if entry.not_run:
+                continue
+            _one_run(entry, scenario, name, ceiling, raw_seconds, samples)
+            if out is not None:
+                session.save(out)
+    for name in queues:
+        _print(scenario, workload, name, samples)
 
-    The second bears other work on the machine far better than the first.
-    """
-    ratios = {}
-    if "items_per_s" in figures:
-        ratios["of_raw"] = figures["items_per_s"] / figures["raw_per_s"]
-    if "clients_us" in figures:
-        cpu_us = figures["mysql_us"] + figures["host_us"] + figures["clients_us"]
-        ratios["of_raw_by_cpu"] = (figures["raw_mysql_us"] + figures["raw_clients_us"]) / cpu_us
-    return figures | ratios
+
+def _one_run(
+    entry: Entry,
+    scenario: Scenario,
+    name: str,
+    ceiling: Ceiling,
+    raw_seconds: float,
+    samples: Counter[str] | None,
+) -> None:
+    """A failure ends the runs of this queue at this workload; the others go on."""
+    try:
+        adapter = new_adapter(name)
+        if reason := unfit(scenario, adapter):
+            entry.not_run = reason
+            return
+        entry.durability, entry.calls = adapter.durability, calls_told(scenario, adapter)
+        raw = ceiling.measure(raw_seconds)
+        versions = []
+
+        def observe(pids: dict[str, int]) -> AbstractContextManager[object]:
+            versions.append(adapter.version())
+            if samples is None or "host" not in pids:
+                return nullcontext()
+            return profile.Profiler(pids["host"], samples)
+
+        entry.runs.append(Run(raw, run(scenario, adapter, observe)))
+        entry.version = versions[0]
+    except (NotInstalledError, FileNotFoundError) as error:
+        entry.not_run = f"not installed: {error}"
+    except (RunError, RuntimeError, OSError) as error:
+        entry.not_run = f"failed: {error}"
+    console.print(
+        f"{scenario.name} {name}: run {len(entry.runs)} {entry.not_run or 'done'}", highlight=False, markup=False
+    )
 
 
-def table(scenario: str, runs: list[Figures]) -> Table:
-    found = Table(scenario, "median", "min", "max", title=f"{len(runs)} runs")
-    for name in runs[0]:
-        values = [run[name] for run in runs]
-        found.add_row(name, *[f"{value:,.2f}" for value in (statistics.median(values), min(values), max(values))])
-    return found
+def calls_told(scenario: Scenario, adapter: Adapter) -> str:
+    """Calls in flight and items a call, of the last phase."""
+    phase = list(scenario.phases.values())[-1]
+    told = []
+    for kind, clients in (("producers", phase.producers), ("consumers", phase.consumers)):
+        if clients is not None:
+            calls = clients.processes * clients.connections * clients.in_flight
+            told.append(f"{kind} {calls} of {min(clients.batch, adapter.batch_max)}")
+    return ", ".join(told)
 
+
+def _print(scenario: Scenario, workload: Workload, name: str, samples: Counter[str] | None) -> None:
+    entry = workload.queues[name]
+    for phase in scenario.phases:
+        figures = results.figures_of(entry, phase)
+        if figures:
+            table = Table(f"{scenario.name} {phase}", name, title=f"{len(entry.runs)} runs: median (least to greatest)")
+            for figure_name, figure in figures.items():
+                table.add_row(figure_name, shown(figure))
+            console.print(table)
+    for figure_name, figure in results.derived(workload, entry).items():
+        console.print(f"{figure_name}: {shown(figure)}", highlight=False)
+    if samples and name == "foqs":
+        of_all_phases = [
+            sum(phase.figures["host_us"] * phase.figures["items"] for phase in run.phases.values())
+            / sum(phase.figures["items"] for phase in run.phases.values())
+            for run in entry.runs
+        ]
+        for part in profile.report(samples, statistics.median(of_all_phases)):
+            console.print(part)
+
+
+main.add_command(scale)
 
 if __name__ == "__main__":
     main()

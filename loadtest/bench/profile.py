@@ -31,13 +31,13 @@ _PLACE = re.compile(
 
 
 class Profiler:
-    """A context manager around the work; afterwards `samples` has one count for each call stack.
+    """A context manager around the work; afterwards one count for each call stack has been added to `samples`.
 
     Raises SystemExit with what to do when py-spy is missing or may not read the process.
     """
 
-    def __init__(self, pid: int) -> None:
-        self.samples: Counter[str] = Counter()
+    def __init__(self, pid: int, samples: Counter[str]) -> None:
+        self.samples = samples
         self._pid = pid
         self._directory = tempfile.TemporaryDirectory(prefix="foqs-profile-")
         self._path = Path(self._directory.name, "stacks")
@@ -71,7 +71,7 @@ class Profiler:
         self._process.send_signal(signal.SIGINT)
         self._process.wait(_STOP_S_MAX)
         if self._path.exists():
-            self.samples += parse(self._path.read_text())
+            self.samples.update(parse(self._path.read_text()))
         self._directory.cleanup()
 
 

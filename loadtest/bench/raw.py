@@ -6,44 +6,69 @@
 from __future__ import annotations
 
 import multiprocessing
+import tempfile
 import threading
 import time
 from multiprocessing.queues import Queue as Results
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
+from foqs.storage.local_server import LocalServer
 from foqs.storage.migrations import SchemaKind, apply
 from foqs.storage.session import connect
-from loadtest.bench.cluster import running_server, usage
+from loadtest.bench.usage import usage
 
 BATCH = 1_000
 PAYLOAD_HEX = (b"x" * 200).hex()
-_INSERT = (
+INSERT_INTO = (
     "INSERT INTO item (id, lane, urgency, due_at, topic, priority, enqueued_at, expires_at, lease_ms, at_most_once, "
     "metadata, payload) VALUES "
 )
 
 
-def raw(seconds: float) -> dict[str, float]:
-    """Items a second through their whole life, and the CPU that each costs the server and the clients."""
-    with running_server() as server:
-        url = server.url("raw")
-        apply(url, SchemaKind.SHARD)
+class Ceiling:
+    """A context manager that keeps a server for any number of measurements."""
+
+    def __enter__(self) -> Self:
+        self._directory = tempfile.TemporaryDirectory(prefix="foqs-bench-raw-")
+        self._server = LocalServer(self._directory.name)
+        try:
+            self._server.start()
+            self._url = self._server.url("raw")
+            apply(self._url, SchemaKind.SHARD)
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        self._server.stop()
+        self._directory.cleanup()
+
+    def measure(self, seconds: float) -> dict[str, float]:
+        """Items a second through their whole life, and the CPU that each costs the server and the clients."""
         context = multiprocessing.get_context("spawn")
         results: Results[Any] = context.Queue()
-        processes = [context.Process(target=_process, args=(url, number, seconds, results)) for number in range(2)]
-        mysql_before_s = usage(server.pid).cpu_s
+        arguments = [(self._url, number, seconds, results) for number in range(2)]
+        processes = [context.Process(target=_process, args=those) for those in arguments]
+        before = usage(self._server.pid)
         for process in processes:
             process.start()
         ends = [results.get(timeout=seconds + 60) for _ in range(4)]
         for process in processes:
             process.join()
-        mysql_s = usage(server.pid).cpu_s - mysql_before_s
-    items_count = sum(count for count, _, _ in ends)
-    return {
-        "raw_per_s": sum(count / elapsed_s for count, elapsed_s, _ in ends),
-        "raw_mysql_us": mysql_s / items_count * 1e6,
-        "raw_clients_us": sum(cpu_s for _, _, cpu_s in ends) / items_count * 1e6,
-    }
+        used = usage(self._server.pid).since(before)
+        items_count = sum(count for count, _, _ in ends)
+        return {
+            "raw_per_s": sum(count / elapsed_s for count, elapsed_s, _ in ends),
+            "raw_servers_us": used.cpu_s / items_count * 1e6,
+            "raw_clients_us": sum(cpu_s for _, _, cpu_s in ends) / items_count * 1e6,
+        }
 
 
 def _process(url: str, number: int, seconds: float, results: Results[Any]) -> None:
@@ -63,7 +88,7 @@ def _work(url: str, number: int, seconds: float, results: Results[Any]) -> None:
             keys = range(first + count, first + count + BATCH)
             values = ",".join([f"({key},1,{key % 10},5,1,1,5,5,0,0,'',x'{PAYLOAD_HEX}')" for key in keys])
             ids = ",".join(map(str, keys))
-            cursor.execute(_INSERT + values)
+            cursor.execute(INSERT_INTO + values)
             cursor.execute(f"SELECT id, deliveries, metadata, payload FROM item WHERE id IN ({ids})")
             cursor.fetchall()
             cursor.execute(f"UPDATE item SET deliveries = 1, due_at = 6 WHERE id IN ({ids})")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from struct import Struct
 from typing import Any, cast
 
 from foqs.core.errors import UnavailableError
 from foqs.transport.wire import Codec, structs
-from loadtest.bench.cluster import NAMESPACE
+from loadtest.peers.adapter import Offer
 
+NAMESPACE = "bench"
 _length = Struct("!I").unpack_from
 
 
@@ -60,24 +62,31 @@ class Wire(asyncio.Protocol):
     def close(self) -> None:
         self._transport.close()
 
-    async def enqueue(self, items: list[tuple[str, bytes, int]]) -> list[str]:
-        """(topic, payload, priority) of each; every one must be taken."""
-        news = [structs.NewItem(topic, payload, priority) for topic, payload, priority in items]
+    async def enqueue(self, offers: Sequence[Offer]) -> None:
+        """Every one must be taken."""
+        news = [
+            structs.NewItem(offer.topic, offer.payload, offer.priority, None, offer.delay_ms or None)
+            for offer in offers
+        ]
         response = await self.call("enqueue", structs.EnqueueRequest(NAMESPACE, news))
-        assert not response.errors
-        ids: list[str] = response.ids
-        return ids
+        assert not response.errors, response.errors
 
-    async def dequeue(self, topic: str, count: int, wait_ms: int) -> list[Any]:
-        demand = [structs.TopicDemand(topic, count)]
-        response = await self.call("dequeue", structs.DequeueRequest(NAMESPACE, demand, None, wait_ms))
+    async def dequeue(self, topics: Sequence[str], count: int, wait_ms: int, lease_ms: int) -> list[Any]:
+        """`count` is shared out among the topics, with at least one of each."""
+        each = -(-count // len(topics))
+        demand = [structs.TopicDemand(topic, each) for topic in topics]
+        response = await self.call("dequeue", structs.DequeueRequest(NAMESPACE, demand, lease_ms, wait_ms))
         items: list[Any] = response.items
         return items
 
-    async def ack(self, items: list[Any]) -> None:
-        request = structs.AckRequest(NAMESPACE, [item.receipt for item in items])
-        response = await self.call("ack", request)
-        assert not response.errors
+    async def ack(self, receipts: list[str]) -> None:
+        response = await self.call("ack", structs.AckRequest(NAMESPACE, receipts))
+        assert not response.errors, response.errors
+
+    async def nack(self, receipts: list[str], delay_ms: int) -> None:
+        nacks = [structs.Nack(receipt, delay_ms) for receipt in receipts]
+        response = await self.call("nack", structs.NackRequest(NAMESPACE, nacks))
+        assert not response.errors, response.errors
 
     async def ready_count(self, topic: str) -> int:
         """Exact: waits until the host has counted what it found when it started."""

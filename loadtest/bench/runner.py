@@ -1,0 +1,354 @@
+"""One queue goes through the phases of one workload: what it did, and what that cost."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import queue
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from loadtest.bench.clients import NEVER, READY, Gate, Job, Outcome, consume, produce
+from loadtest.bench.scenario import Backlog, Fault, Phase, Producers, Scenario
+from loadtest.bench.stamp import OF_BACKLOG, TopicDelay, histogram
+from loadtest.bench.usage import Usage, memory_mib, usages
+from loadtest.peers.adapter import Adapter
+
+Observe = Callable[[dict[str, int]], AbstractContextManager[object]]
+"""Around each measured phase, with the server processes by name."""
+
+_BEGIN_AFTER_NS = 50_000_000
+_CONNECT_S_MAX = 60
+_POLL_S = 0.01
+_MEMORY_EVERY_S = 1.0
+_SATURATED = 0.95
+"""An open loop whose items are done at less than this part of its rate is beyond what the queue can do."""
+_DUE_LEAD_S = 1.0
+
+
+class RunError(Exception):
+    """A run that gave no figures: the queue or a client failed, or lost an item."""
+
+
+@runtime_checkable
+class Fillable(Protocol):
+    """An adapter that can write a backlog as its queue would have left it. Items have the numbers from 1 on."""
+
+    def fill(self, topic: str, items_count: int, payload_bytes: int) -> None: ...
+
+
+@runtime_checkable
+class Restartable(Protocol):
+    """An adapter that can stop and start the queue on the data it has."""
+
+    def restart(self) -> int:
+        """When the start began, in nanoseconds of the monotonic clock; returns when clients can connect."""
+        ...
+
+
+@runtime_checkable
+class Countable(Protocol):
+    def ready_count(self, topic: str) -> int:
+        """Exact; waits until the queue knows."""
+        ...
+
+
+@dataclass
+class Measured:
+    """Of one phase. Histograms are encoded as HdrHistograms are, in base64."""
+
+    figures: dict[str, float]
+    histograms: dict[str, str] = field(default_factory=dict)
+
+
+def unfit(scenario: Scenario, adapter: Adapter) -> str | None:
+    """Why this workload makes no sense on that queue, if so."""
+    if lacking := sorted(scenario.needs & adapter.lacks):
+        return f"has no {', no '.join(lacking)}"
+    phases = scenario.phases.values()
+    if any(phase.backlog and phase.backlog.is_written_to_tables for phase in phases) and not isinstance(
+        adapter, Fillable
+    ):
+        return "a backlog of this size is not written to it in a reasonable time"
+    if any(phase.restart for phase in phases) and not isinstance(adapter, Restartable):
+        return "is not restarted by its adapter"
+    if any(phase.consumers and phase.consumers.topics_per_claim > 1 for phase in phases) and not getattr(
+        adapter, "claims_any", False
+    ):
+        return "a claim is of one topic"
+    return None
+
+
+def run(scenario: Scenario, adapter: Adapter, observe: Observe | None = None) -> dict[str, Measured]:
+    """Start the queue, go through all phases, stop it. By name of the phase. Raises RunError, and as the adapter."""
+    with tempfile.TemporaryDirectory(prefix="foqs-bench-") as directory:
+        Path(directory).chmod(0o755)  # Servers that run as users of their own must get in.
+        if hasattr(adapter, "lease_ms"):
+            adapter.lease_ms = scenario.lease_ms
+        try:
+            adapter.start(Path(directory), scenario.topic_names)
+            return go_through(scenario, adapter, observe)
+        finally:
+            adapter.stop()
+
+
+def go_through(scenario: Scenario, adapter: Adapter, observe: Observe | None = None) -> dict[str, Measured]:
+    """As run, of a queue that is started and empty."""
+    return _Run(scenario, adapter, observe or (lambda pids: nullcontext())).all_phases()
+
+
+class _Run:
+    def __init__(self, scenario: Scenario, adapter: Adapter, observe: Observe) -> None:
+        self._scenario, self._adapter, self._observe = scenario, adapter, observe
+        self._context = multiprocessing.get_context("spawn")
+        self._held = 0
+        """Items in the queue."""
+        self._check = 0
+        """The sum of their numbers."""
+        self._producers_begun = 0
+
+    def all_phases(self) -> dict[str, Measured]:
+        found: dict[str, Measured] = {}
+        for name, phase in self._scenario.phases.items():
+            due_ns = self._pre_load(phase.backlog) if phase.backlog is not None else None
+            before = self._restart() if phase.restart else {}
+            if due_ns is not None:
+                _sleep_until(due_ns - int(_DUE_LEAD_S * 1e9))
+            with self._observe(self._adapter.pids()):
+                found[name] = self._measure(phase)
+            found[name].figures |= before
+            if self._scenario.until_saturated and found[name].figures.get("of_offered", 1.0) < _SATURATED:
+                break
+        return found
+
+    def _pre_load(self, backlog: Backlog) -> int | None:
+        """When its items are due, if not at once."""
+        if backlog.is_written_to_tables:
+            assert isinstance(self._adapter, Fillable)
+            self._adapter.fill(self._scenario.topic_names[0], backlog.items, self._scenario.payload_bytes)
+            self._held += backlog.items
+            self._check += backlog.items * (backlog.items + 1) // 2 + backlog.items * OF_BACKLOG
+            return None
+        due_ns = None if backlog.due_in_s is None else time.monotonic_ns() + int(backlog.due_in_s * 1e9)
+        loading = Phase(producers=Producers(processes=2, in_flight=8, batch=1_000), items=backlog.items)
+        self._measure(loading, OF_BACKLOG, due_ns)
+        if due_ns is not None and time.monotonic_ns() > due_ns - _DUE_LEAD_S * 1e9:
+            raise RunError(f"the backlog took longer than its due_in_s of {backlog.due_in_s}")
+        return due_ns
+
+    def _restart(self) -> dict[str, float]:
+        """Takes one item."""
+        assert isinstance(self._adapter, Restartable)
+        topic = self._scenario.topic_names[0]
+        began_ns = self._adapter.restart()
+        number = asyncio.run(_take_one(self._adapter, topic))
+        figures = {"restart_to_first_item_s": (time.monotonic_ns() - began_ns) / 1e9}
+        self._held -= 1
+        self._check -= number
+        if isinstance(self._adapter, Countable):
+            counted = self._adapter.ready_count(topic)
+            if counted != self._held:
+                raise RunError(f"the queue counts {counted} items where {self._held} must be")
+            figures["restart_to_exact_counts_s"] = (time.monotonic_ns() - began_ns) / 1e9
+        return figures
+
+    def _measure(self, phase: Phase, number_flag: int = 0, due_ns: int | None = None) -> Measured:
+        gate = Gate(self._context, phase.consumers.processes if phase.consumers else 0)
+        results = self._context.Queue()
+        processes: list[SpawnProcess] = []
+        if phase.producers is not None:
+            for number in range(phase.producers.processes):
+                self._producers_begun += 1
+                first_item = (self._producers_begun << 40) | number_flag
+                job = Job(self._adapter, self._scenario, phase, number, first_item, due_ns)
+                name = f"producer-{number}"
+                processes.append(self._context.Process(target=produce, args=(job, gate, results), name=name))
+        if phase.consumers is not None:
+            for number in range(phase.consumers.processes):
+                job = Job(self._adapter, self._scenario, phase, number, 0)
+                name = f"consumer-{number}"
+                processes.append(self._context.Process(target=consume, args=(job, gate, results), name=name))
+        for process in processes:
+            process.start()
+        try:
+            for _ in processes:
+                _receive(results, _CONNECT_S_MAX)
+            return self._watch(phase, gate, results, processes)
+        finally:
+            for process in processes:
+                process.join(10)
+                if process.is_alive():
+                    process.kill()
+                    process.join()
+            results.close()
+
+    def _watch(self, phase: Phase, gate: Gate, results: Any, processes: list[SpawnProcess]) -> Measured:
+        """From the beginning to the end of a phase, and what it comes to."""
+        producers_count = phase.producers.processes if phase.producers else 0
+        if phase.consumers is not None and phase.items is not None:
+            gate.target.value = phase.items
+        elif phase.producers is None:
+            gate.target.value = self._held
+        pids = self._adapter.pids()
+        memory = _Memory(pids)
+        begin_ns = time.monotonic_ns() + _BEGIN_AFTER_NS
+        deadline_ns = begin_ns + int((self._scenario.deadline_s + (phase.seconds or 0)) * 1e9)
+        before = usages(pids)
+        gate.begin_ns.value = begin_ns
+        gate.begin.set()
+        outcomes: list[Outcome] = []
+        with _standing_still(phase.fault, pids, begin_ns) as look_at_fault:
+            while not self._is_over(gate, outcomes, producers_count, phase):
+                look_at_fault()
+                memory.look()
+                if time.monotonic_ns() > deadline_ns:
+                    raise RunError(f"not done after {self._scenario.deadline_s:.0f} s: {gate.left()} items are left")
+                if any(process.exitcode for process in processes):
+                    raise RunError("a client died")
+                if not results.empty():
+                    outcomes.append(_receive(results, _CONNECT_S_MAX))
+                time.sleep(_POLL_S)
+        servers = {name: now.since(before[name]) for name, now in usages(pids).items()}
+        while len(outcomes) < len(processes):
+            outcomes.append(_receive(results, self._scenario.deadline_s))
+        self._account(outcomes)
+        found = _figures(phase, outcomes, begin_ns, servers)
+        found.figures |= memory.figures()
+        return found
+
+    def _is_over(self, gate: Gate, outcomes: list[Outcome], producers_count: int, phase: Phase) -> bool:
+        produced = [outcome for outcome in outcomes if outcome.kind == "producer"]
+        if len(produced) < producers_count:
+            return False
+        if phase.consumers is None:
+            return True
+        if gate.target.value == NEVER:
+            gate.target.value = self._held + sum(outcome.items for outcome in produced)
+        return gate.left() <= 0
+
+    def _account(self, outcomes: list[Outcome]) -> None:
+        """Every item that was enqueued and is not in the queue any more was acked once."""
+        for outcome in outcomes:
+            sign = 1 if outcome.kind == "producer" else -1
+            self._held += sign * outcome.items
+            self._check += sign * outcome.check
+        if self._held < 0 or (self._held == 0 and self._check != 0):
+            raise RunError("items were lost or acked twice: the numbers of those acked are not those enqueued")
+
+
+class _Memory:
+    def __init__(self, pids: Mapping[str, int]) -> None:
+        self._pids = pids
+        self._most = {name: memory_mib(pid) for name, pid in pids.items()}
+        self._next_s = time.monotonic() + _MEMORY_EVERY_S
+
+    def look(self) -> None:
+        if time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + _MEMORY_EVERY_S
+            self._most = {name: max(most, memory_mib(self._pids[name])) for name, most in self._most.items()}
+
+    def figures(self) -> dict[str, float]:
+        self._next_s = 0
+        self.look()
+        return {f"{name}_mib_max": most for name, most in self._most.items()}
+
+
+@contextmanager
+def _standing_still(fault: Fault | None, pids: Mapping[str, int], begin_ns: int) -> Iterator[Callable[[], None]]:
+    """The function that it gives is to be called again and again."""
+    if fault is None or fault.server not in pids:
+        yield lambda: None
+        return
+    pid, stop_ns = pids[fault.server], begin_ns + int(fault.at_s * 1e9)
+    signals = [(stop_ns, signal.SIGSTOP), (stop_ns + int(fault.for_s * 1e9), signal.SIGCONT)]
+
+    def look() -> None:
+        while signals and time.monotonic_ns() >= signals[0][0]:
+            os.kill(pid, signals.pop(0)[1])
+
+    try:
+        yield look
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def _figures(phase: Phase, outcomes: list[Outcome], begin_ns: int, servers: Mapping[str, Usage]) -> Measured:
+    """Rates until the last ack, or the last answer to an enqueue where nobody consumes; costs by item."""
+    producers = [outcome for outcome in outcomes if outcome.kind == "producer"]
+    consumers = [outcome for outcome in outcomes if outcome.kind == "consumer"]
+    ends = consumers or producers
+    items = sum(outcome.items for outcome in ends)
+    if items == 0:
+        raise RunError("no item was done in this phase: it is too short")
+    seconds = (max(outcome.last_ns for outcome in ends) - begin_ns) / 1e9
+    figures = {"items": items, "items_per_s": items / seconds}
+    if producers and consumers:
+        last_ns = max(outcome.last_ns for outcome in producers)
+        figures["enqueues_per_s"] = sum(outcome.items for outcome in producers) / (last_ns - begin_ns) * 1e9
+    if phase.producers is not None and phase.producers.items_per_s is not None:
+        figures["of_offered"] = figures["items_per_s"] / phase.producers.items_per_s
+    figures |= {f"{name}_us": used.cpu_s / items * 1e6 for name, used in servers.items()}
+    figures["servers_us"] = sum(used.cpu_s for used in servers.values()) / items * 1e6
+    figures["clients_us"] = sum(outcome.cpu_s for outcome in outcomes) / items * 1e6
+    figures["written_bytes"] = sum(used.written_bytes for used in servers.values()) / items
+    found = Measured(figures)
+    for kind in ("enqueue", "claim", "ack", "ready", "backlog"):
+        merged = histogram()
+        for outcome in outcomes:
+            if kind in outcome.histograms:
+                merged.decode_and_add(outcome.histograms[kind])
+        if merged.get_total_count():
+            found.histograms[kind] = merged.encode().decode()
+            for name, percentile in (("p50", 50), ("p99", 99), ("max", 100)):
+                figures[f"{kind}_{name}_ms"] = merged.get_value_at_percentile(percentile) / 1_000
+    figures |= _of_topics(consumers)
+    return found
+
+
+def _of_topics(consumers: list[Outcome]) -> dict[str, float]:
+    topics: dict[int, TopicDelay] = {}
+    for outcome in consumers:
+        for topic, delay in outcome.topics.items():
+            topics.setdefault(topic, TopicDelay()).add(delay)
+    if len(topics) < 2:
+        return {}
+    return {
+        "topics_served": len(topics),
+        "worst_topic_mean_ms": max(delay.total_ns / delay.count for delay in topics.values()) / 1e6,
+    }
+
+
+async def _take_one(adapter: Adapter, topic: str) -> int:
+    """The number of the item."""
+    client = await adapter.connect(1)
+    try:
+        held = await client.claim(topic, 1, 30_000)
+        if not held:
+            raise RunError("no item within 30 s after the restart")
+        await client.ack(held)
+        return int.from_bytes(held[0].payload[8:16], "big")
+    finally:
+        await client.close()
+
+
+def _receive(results: Any, seconds: float) -> Any:
+    """A client's next message; RunError with what happened to it if it failed."""
+    try:
+        message = results.get(timeout=seconds)
+    except queue.Empty:
+        raise RunError(f"a client did not answer for {seconds:.0f} s") from None
+    if isinstance(message, str) and message != READY:
+        raise RunError(f"a client failed:\n{message}")
+    return message
+
+
+def _sleep_until(time_ns: int) -> None:
+    time.sleep(max(0.0, (time_ns - time.monotonic_ns()) / 1e9))

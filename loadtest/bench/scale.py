@@ -1,0 +1,115 @@
+"""What more hosts and more shards cost: `python -m loadtest.bench scale`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from loadtest.bench.raw import Ceiling
+from loadtest.bench.report import shown
+from loadtest.bench.results import Figure, with_ratios
+from loadtest.bench.runner import run
+from loadtest.bench.scenario import Variant, load
+from loadtest.peers.foqs import Foqs
+
+_SHARDS = (1, 2, 4, 8, 16)
+_WORKLOAD = "w3"
+_RAW_SECONDS = 3.0
+console = Console()
+
+
+@click.command()
+@click.option("--runs", "runs_count", default=3, show_default=True)
+@click.option("--quick", "variant", flag_value="quick", default="quick")
+@click.option("--full", "variant", flag_value="full")
+@click.option("--smoke", "variant", flag_value="smoke")
+@click.option("--out", type=click.Path(path_type=Path), help="Directory to write scale.md into.")
+def scale(runs_count: int, variant: Variant, out: Path | None) -> None:
+    """Two hosts against one on the same cores; then the cost of an item from 1 to 16 shards.
+
+    The first by turns, each run next to one of plain SQL, the clients dealt out to the hosts. The second with the
+    host and its server on the first half of the cores, the clients on the other.
+    """
+    lines = ["# Scale-out", ""]
+    with Ceiling() as ceiling:
+        hosts = _by_turns(ceiling, {f"{count} hosts": (count, 4) for count in (1, 2)}, runs_count, variant)
+        lines += _told(f"{_WORKLOAD.upper()} by hosts of 4 shards, all on the same cores", hosts)
+        cores = sorted(os.sched_getaffinity(0))
+        half = max(1, len(cores) // 2)
+        parts = cores[:half], cores[half:] or cores
+        layouts = {f"{count} shards": (1, count) for count in _SHARDS}
+        shards = _by_turns(ceiling, layouts, runs_count, variant, parts)
+        lines += _told(
+            f"{_WORKLOAD.upper()} by shards of one host, servers on cores {parts[0]}, clients on {parts[1]}", shards
+        )
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "scale.md").write_text("\n".join(lines) + "\n")
+
+
+def _by_turns(
+    ceiling: Ceiling,
+    layouts: dict[str, tuple[int, int]],
+    runs_count: int,
+    variant: Variant,
+    cores: tuple[Collection[int], Collection[int]] | None = None,
+) -> dict[str, dict[str, Figure]]:
+    """Figures by layout, which is (hosts, shards of each)."""
+    scenario = load(_WORKLOAD, variant)
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in layouts}
+    for _ in range(runs_count):
+        for name, (hosts_count, shards_count) in layouts.items():
+            raw = ceiling.measure(_RAW_SECONDS)
+            adapter = Foqs(hosts_count, shards_count) if cores is None else _PinnedFoqs(shards_count, *cores)
+            with _cores_kept():
+                (measured,) = run(scenario, adapter).values()
+            found[name].append(with_ratios(raw, measured.figures))
+    return {
+        name: {key: Figure.of([figures[key] for figures in runs]) for key in runs[0]} for name, runs in found.items()
+    }
+
+
+class _PinnedFoqs(Foqs):
+    """Servers inherit the cores of the process that starts them, and so do the clients after them."""
+
+    def __init__(self, shards_count: int, of_servers: Collection[int], of_clients: Collection[int]) -> None:
+        super().__init__(1, shards_count)
+        self._of_servers, self._of_clients = of_servers, of_clients
+
+    def start(self, directory: Path, topics: Collection[str]) -> None:
+        os.sched_setaffinity(0, self._of_servers)
+        super().start(directory, tuple(topics))
+        os.sched_setaffinity(0, self._of_clients)
+
+
+@contextmanager
+def _cores_kept() -> Iterator[None]:
+    before = os.sched_getaffinity(0)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _told(title: str, found: dict[str, dict[str, Figure]]) -> list[str]:
+    columns = ("of_raw", "of_raw_by_cpu", "items_per_s", "mysql_us", "hosts_us", "clients_us", "ready_p99_ms")
+    table = Table("", *columns, title=title)
+    lines = [f"## {title}", "", f"| | {' | '.join(columns)} |", f"| {' | '.join(['---'] * (len(columns) + 1))} |"]
+    for name, figures in found.items():
+        of_hosts = [figure for key, figure in figures.items() if key.startswith("host") and key.endswith("_us")]
+        hosts_us = Figure(*(sum(values) for values in zip(*[_three(figure) for figure in of_hosts], strict=True)))
+        cells = [shown(hosts_us if key == "hosts_us" else figures[key]) for key in columns]
+        table.add_row(name, *cells)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    console.print(table)
+    return [*lines, ""]
+
+
+def _three(figure: Figure) -> tuple[float, float, float]:
+    return figure.median, figure.least, figure.greatest

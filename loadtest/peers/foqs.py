@@ -1,0 +1,217 @@
+"""foqs itself: one or more hosts with shards on one private MySQL or MariaDB server, used by thin clients."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from foqs import AdminClient
+from foqs.core.errors import FoqsError
+from foqs.storage.local_server import LocalServer
+from foqs.storage.migrations import SchemaKind, apply
+from foqs.storage.session import connect
+from loadtest.bench.clients import process_number
+from loadtest.bench.stamp import OF_BACKLOG, STAMP
+from loadtest.bench.wire import NAMESPACE, Wire
+from loadtest.peers.adapter import Held, Offer
+
+_START_S_MAX = 120
+_STOP_S_MAX = 60
+_FILL_ROWS = 10_000
+_S_MS = 1_000
+
+
+class Foqs:
+    """Each host has its own shards; client processes are dealt out to the hosts by their number."""
+
+    name = "foqs"
+    durability = (
+        "one MySQL transaction a batch, committed before the answer; "
+        "innodb_flush_log_at_trx_commit=1, doublewrite on, no binlog; claims too"
+    )
+    batch_max = 250
+    lacks: frozenset[str] = frozenset()
+    claims_any = True
+
+    def __init__(self, hosts_count: int = 1, shards_per_host: int = 4) -> None:
+        self.lease_ms = 30_000
+        self._hosts_count, self._shards_per_host = hosts_count, shards_per_host
+        self._ports = [_free_port() for _ in range(hosts_count)]
+        self._server: LocalServer | None = None
+        self._hosts: list[subprocess.Popen[bytes]] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A client needs to know where the hosts are."""
+        return self.__dict__ | {"_server": None, "_hosts": []}
+
+    def start(self, directory: Path, topics: Sequence[str]) -> None:
+        server = LocalServer(directory / "mysql")
+        server.start()
+        self._server = server
+        for database, kind in ((server.url("bench_meta"), SchemaKind.META), *self._shard_schemas()):
+            apply(database, kind)
+        self._start_hosts()
+        with AdminClient(self._address(0)) as admin:
+            admin.create_namespace(NAMESPACE, enqueues_per_minute_max=1_000_000_000)
+
+    def stop(self) -> None:
+        self._stop_hosts()
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+
+    def restart(self) -> int:
+        """Of the hosts; the server has its own recovery, which is not foqs's."""
+        self._stop_hosts()
+        began_ns = time.monotonic_ns()
+        self._start_hosts()
+        return began_ns
+
+    def pids(self) -> dict[str, int]:
+        assert self._server is not None
+        names = ["host"] if self._hosts_count == 1 else [f"host_{number}" for number in range(self._hosts_count)]
+        return {"mysql": self._server.pid} | {name: host.pid for name, host in zip(names, self._hosts, strict=True)}
+
+    def version(self) -> str:
+        assert self._server is not None
+        return f"this checkout on {self._server.binary.version}"
+
+    async def connect(self, in_flight: int) -> FoqsClient:
+        port = self._ports[process_number() % self._hosts_count]
+        return FoqsClient(await Wire.connect(port), self.lease_ms)
+
+    def ready_count(self, topic: str) -> int:
+        async def ask() -> int:
+            count = 0
+            for port in self._ports:
+                wire = await Wire.connect(port)
+                count += await wire.ready_count(topic)
+                wire.close()
+            return count
+
+        return asyncio.run(ask())
+
+    def fill(self, topic: str, items_count: int, payload_bytes: int) -> None:
+        """Rows as inserts would have left them, while the hosts are away."""
+        self._stop_hosts()
+        assert self._server is not None
+        with connect(self._server.url("bench_meta")) as meta, meta.cursor() as cursor:
+            cursor.execute("SELECT number FROM namespace WHERE name = %s", (NAMESPACE,))
+            namespace = cursor.fetchone()[0]
+        urls = [url for url, _ in self._shard_schemas()]
+        shares = [len(range(number, items_count, len(urls))) for number in range(len(urls))]
+        for number, (url, share) in enumerate(zip(urls, shares, strict=True)):
+            _fill_shard(url, namespace, topic, share, sum(shares[:number]), payload_bytes)
+        self._start_hosts()
+
+    def _shard_schemas(self) -> list[tuple[str, SchemaKind]]:
+        assert self._server is not None
+        count = self._hosts_count * self._shards_per_host
+        return [(self._server.url(f"bench_shard_{number}"), SchemaKind.SHARD) for number in range(count)]
+
+    def _address(self, host: int) -> str:
+        return f"127.0.0.1:{self._ports[host]}"
+
+    def _start_hosts(self) -> None:
+        """Return when all shards are served."""
+        assert self._server is not None
+        urls = [url for url, _ in self._shard_schemas()]
+        log_path = self._server.data_dir / "hosts.log"
+        for number, port in enumerate(self._ports):
+            options = ["--meta-url", self._server.url("bench_meta"), "--port", str(port), "--log-level", "error"]
+            for shard in range(number * self._shards_per_host, (number + 1) * self._shards_per_host):
+                options += ["--shard", f"{shard}={urls[shard]}"]
+            with log_path.open("ab") as log:
+                command = [str(Path(sys.executable).with_name("foqs")), "host", *options]
+                self._hosts.append(subprocess.Popen(command, stderr=log))
+        deadline_s = time.monotonic() + _START_S_MAX
+        for number, host in enumerate(self._hosts):
+            while not self._serves_all(number):
+                if time.monotonic() > deadline_s or host.poll() is not None:
+                    raise RuntimeError(f"the host did not start:\n{log_path.read_text()[-2_000:]}")
+                time.sleep(0.02)
+
+    def _serves_all(self, number: int) -> bool:
+        try:
+            with AdminClient(self._address(number)) as admin:
+                return all(shard.state == "owned" for shard in admin.host_status().shards)
+        except FoqsError:
+            return False
+
+    def _stop_hosts(self) -> None:
+        for host in self._hosts:
+            host.terminate()
+        for host in self._hosts:
+            host.wait(_STOP_S_MAX)
+        self._hosts.clear()
+
+
+class FoqsClient:
+    """The library's codec on a bare socket: the host is what is measured, not the comfort of foqs.AsyncClient."""
+
+    def __init__(self, wire: Wire, lease_ms: int) -> None:
+        self._wire, self._lease_ms = wire, lease_ms
+
+    async def enqueue(self, offers: Sequence[Offer]) -> None:
+        await self._wire.enqueue(offers)
+
+    async def claim(self, topic: str, count: int, wait_ms: int) -> list[Held]:
+        return await self.claim_any([topic], count, wait_ms)
+
+    async def claim_any(self, topics: Sequence[str], count: int, wait_ms: int) -> list[Held]:
+        items = await self._wire.dequeue(topics, count, wait_ms, self._lease_ms)
+        return [Held(item.payload, item.receipt) for item in items]
+
+    async def ack(self, held: Sequence[Held]) -> None:
+        await self._wire.ack([one.receipt for one in held])
+
+    async def nack(self, held: Sequence[Held], delay_ms: int) -> None:
+        await self._wire.nack([one.receipt for one in held], delay_ms)
+
+    async def close(self) -> None:
+        self._wire.close()
+
+
+def _fill_shard(url: str, namespace: int, topic: str, items_count: int, items_before: int, payload_bytes: int) -> None:
+    """Once in the life of a shard. Items of all shards together have the numbers from 1 on."""
+    now_ms = time.time_ns() // 1_000_000
+    now_ns, expires_at = time.monotonic_ns(), now_ms + 10**9
+    with connect(url, 600 * _S_MS) as session, session.cursor() as cursor:
+        number = _topic_number(cursor, namespace, topic)
+        for first in range(0, items_count, _FILL_ROWS):
+            rows = []
+            for key in range(first + 1, min(first + _FILL_ROWS, items_count) + 1):
+                stamp = STAMP.pack(now_ns, OF_BACKLOG | (items_before + key), 0).hex()
+                payload = f"CONCAT(x'{stamp}',REPEAT('x',{payload_bytes - STAMP.size}))"
+                rows.append(
+                    f"({key},{number},{key % 10},{now_ms},{number},{key % 10},{now_ms},{expires_at},0,0,'',{payload})"
+                )
+            cursor.execute(
+                "INSERT INTO item (id, lane, urgency, due_at, topic, priority, enqueued_at, expires_at, lease_ms, "
+                f"at_most_once, metadata, payload) VALUES {','.join(rows)}"
+            )
+            session.commit()
+
+
+def _topic_number(cursor: Any, namespace: int, topic: str) -> int:
+    """Of a shard's topic, which is made if it is not there."""
+    named = (namespace, topic.encode())
+    cursor.execute("SELECT number FROM topic WHERE namespace = %s AND name = %s", named)
+    if row := cursor.fetchone():
+        return int(row[0])
+    cursor.execute("UPDATE writer SET topic_number_last = topic_number_last + 1")
+    cursor.execute("INSERT INTO topic SELECT topic_number_last, %s, %s FROM writer", named)
+    cursor.execute("SELECT topic_number_last FROM writer")
+    return int(cursor.fetchone()[0])
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

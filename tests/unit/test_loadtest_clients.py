@@ -1,0 +1,71 @@
+"""How the bench's clients take time, and how its processes are charged."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from loadtest.bench.stamp import OF_BACKLOG, STAMP, Lateness, histogram
+from loadtest.bench.ticker import Ticker
+from loadtest.bench.usage import memory_mib, usage
+
+_MS_NS = 1_000_000
+
+
+async def _ticks(first_ns: int, interval_ns: float, end_ns: int) -> list[int]:
+    found: list[int] = []
+    done = asyncio.Event()
+    with Ticker(first_ns, interval_ns, end_ns, found.append, done.set):
+        await asyncio.wait_for(done.wait(), 10)
+    return found
+
+
+async def test_every_event_of_an_open_loop_has_its_own_time() -> None:
+    first_ns = time.monotonic_ns() + 2 * _MS_NS
+    found = await _ticks(first_ns, 0.5 * _MS_NS, first_ns + 10 * _MS_NS)
+    assert found == [first_ns + n * _MS_NS // 2 for n in range(20)]
+
+
+async def test_what_was_due_during_a_stall_comes_after_it_with_the_time_at_which_it_was_due() -> None:
+    first_ns = time.monotonic_ns() - 50 * _MS_NS
+    found = await _ticks(first_ns, _MS_NS, first_ns + 40 * _MS_NS)
+    assert found == [first_ns + n * _MS_NS for n in range(40)]
+
+
+def test_stamps_tell_how_late_items_are_and_whether_one_is_missing() -> None:
+    found = Lateness()
+    claimed_ns = 100 * _MS_NS
+    stamps = [(90 * _MS_NS, 7, 0), (40 * _MS_NS, 8, 1), (0, OF_BACKLOG | 9, 1)]
+    found.read(claimed_ns, b"".join(STAMP.pack(*stamp) for stamp in stamps))
+    assert found.ready.get_total_count() == 2
+    assert found.ready.get_max_value() == pytest.approx(60_000, rel=0.01)
+    assert found.backlog.get_max_value() == pytest.approx(100_000, rel=0.01)
+    assert (found.topics[1].count, found.topics[1].max_ns) == (2, 100 * _MS_NS)
+    assert found.check == 7 + 8 + 9 + OF_BACKLOG
+
+
+def test_a_latency_outside_of_the_histogram_is_its_bound() -> None:
+    assert histogram([-5, 10**18]).get_total_count() == 2
+
+
+def test_a_process_is_charged_for_its_ended_children_too() -> None:
+    before = usage(os.getpid())
+    code = "import time; end = time.process_time() + 0.2\nwhile time.process_time() < end: pass"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert usage(os.getpid()).since(before).cpu_s >= 0.15
+
+
+def test_a_process_is_charged_for_its_running_children_and_their_memory() -> None:
+    before_mib = memory_mib(os.getpid())
+    code = "x = bytearray(64 << 20); x[::4096] = b'x' * len(x[::4096]); print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        grown_mib = memory_mib(os.getpid()) - before_mib
+        child.communicate(b"\n", 10)
+    assert grown_mib >= 60
