@@ -55,7 +55,8 @@ def check_namespace_name(name: object) -> str:
     """Return the name, or raise InvalidArgumentError."""
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise InvalidArgumentError(
-            f"namespace name {shown(name)} is not valid: use 1 to {limits.NAMESPACE_NAME_CHARS_MAX} of A-Z a-z 0-9 . _ -"
+            f"namespace name {shown(name)} is not valid: "
+            f"use 1 to {limits.NAMESPACE_NAME_CHARS_MAX} of A-Z a-z 0-9 . _ -"
         )
     return name
 
