@@ -244,6 +244,8 @@ class Inspection(Service):
         for scan in self._scans:
             scan.cancel()
         await asyncio.gather(*self._scans, return_exceptions=True)
+        for reader in self._readers.values():
+            reader.interrupt()
         for shard_id, thread in self._threads.items():
             await self._on_thread(shard_id, self._readers[shard_id].close)
             thread.shutdown(wait=True)

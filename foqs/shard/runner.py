@@ -70,6 +70,8 @@ class ShardRunner(Service):
         self._counter = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{self.name}-count")
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
+        self._tried = asyncio.Event()
+        """The shard has been opened, or could not be."""
         self._task: asyncio.Task[None] | None = None
         self._count_task: asyncio.Task[None] | None = None
         self._clock_offset_ms = 0.0
@@ -95,11 +97,14 @@ class ShardRunner(Service):
     # ---- service ----
 
     async def _start(self) -> None:
-        try:
-            await self._open()
-        except (OwnershipLostError, SessionLostError, FoqsError, OSError) as error:
-            self._lost(error)
+        """Return when the shard was opened, or could not be; a server that hangs does not hold the others up."""
         self._task = asyncio.create_task(self._run(), name=self.name)
+        try:
+            async with asyncio.timeout(limits.SHARD_OPEN_WAIT_MS_MAX / 1000):
+                await self._tried.wait()
+        except TimeoutError:
+            self.detail = "its server does not answer"
+            _log.warning("shard_lost", shard=self.shard_id, error=self.detail)
 
     async def _drain(self) -> None:
         """Write all that was accepted, and leave a journal that says no more than what is leased."""
@@ -133,11 +138,11 @@ class ShardRunner(Service):
         while True:
             try:
                 if self.shard is None:
-                    await asyncio.sleep(limits.REOPEN_PAUSE_MS / 1000)
                     await self._open()
                 await self._serve()
             except (OwnershipLostError, SessionLostError, FoqsError, OSError) as error:
                 self._lost(error)
+                await asyncio.sleep(limits.REOPEN_PAUSE_MS / 1000)
 
     async def _open(self) -> None:
         image = await self._on_thread(self._store.open)
@@ -153,10 +158,12 @@ class ShardRunner(Service):
         counting = self._loop.run_in_executor(self._counter, image.count)
         self._count_task = asyncio.create_task(self._count(self.shard, counting), name=f"{self.name}-count")
         self._listener.shard_opened(self.shard_id, self.shard.book.topics.values())
+        self._tried.set()
         self.wake()
         _log.info("shard_opened", shard=self.shard_id, epoch=image.epoch, open_leases=len(self.shard.book.leases))
 
     def _lost(self, error: BaseException) -> None:
+        self._tried.set()
         self.detail = str(error)
         _log.warning("shard_lost", shard=self.shard_id, error=str(error))
         shard, self.shard = self.shard, None

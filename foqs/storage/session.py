@@ -42,12 +42,14 @@ def session_arguments(url: str | URL) -> dict[str, Any]:
 
 def connect(url: str, statement_ms_max: int = limits.STATEMENT_MS_MAX) -> Any:
     """A pymysql session with bounded waits, READ COMMITTED, no autocommit, several statements in one query."""
-    session = pymysql.connect(
+    connect_s = limits.CONNECT_MS_MAX // 1000
+    session: Any = pymysql.connect(
         **session_arguments(url)
         | {
             "charset": "utf8mb4",
-            "read_timeout": statement_ms_max // 1000,
-            "write_timeout": statement_ms_max // 1000,
+            # pymysql's connect_timeout does not cover the handshake: a server that hangs accepts and says nothing.
+            "read_timeout": connect_s,
+            "write_timeout": connect_s,
             "client_flag": CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
             "max_allowed_packet": 64 * limits.MIB,
             "autocommit": False,
@@ -59,6 +61,7 @@ def connect(url: str, statement_ms_max: int = limits.STATEMENT_MS_MAX) -> Any:
         cursor.execute("SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'")
         cursor.execute("SET SESSION innodb_lock_wait_timeout = 5, lock_wait_timeout = 5, wait_timeout = 86400")
     session.commit()
+    session._read_timeout = session._write_timeout = statement_ms_max // 1000
     return session
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import suppress
 from typing import Any
 
 import pymysql
@@ -51,6 +53,13 @@ class ShardReader:
         if not count:
             return [], last_key or 0
         return [row[0] for row in self._rows(sql.READ_EXPIRED, (after_key, last_key, now_ms))], last_key
+
+    def interrupt(self) -> None:
+        """Make a read that is under way fail; the one method that another thread may call."""
+        session = self._session
+        if session is not None and session._sock is not None:
+            with suppress(OSError):  # It has failed by itself meanwhile.
+                session._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         session, self._session = self._session, None

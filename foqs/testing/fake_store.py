@@ -239,6 +239,9 @@ class FakeReader:
         expired = [key for key in keys if items[key].lane >= 0 and items[key].expires_at <= now_ms]
         return expired, keys[-1] if keys else 0
 
+    def interrupt(self) -> None:
+        return None
+
     def close(self) -> None:
         return None
 
