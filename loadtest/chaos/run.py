@@ -109,12 +109,15 @@ def carry_out(room: Room, planned: Sequence[Planned]) -> list[Happened]:
                 heapq.heappush(due, (each.end_ms, number, each))
                 each.fault.begin(room)
             else:
-                healing_ms = _wall_ms()
+                since_ms, healing_ms = began_ms.pop(each.fault), _wall_ms()
                 each.fault.end(room)
-                happened.append(Happened(each.fault, began_ms.pop(each.fault), healing_ms, _wall_ms()))
-    except BaseException:
+                happened.append(Happened(each.fault, since_ms, healing_ms, _wall_ms()))
+    except BaseException as error:
         for fault in began_ms:
-            fault.end(room)
+            try:
+                fault.end(room)
+            except Exception as another:
+                error.add_note(f"and {fault.kind} did not end: {another!r}")
         raise
     return happened
 
