@@ -70,7 +70,7 @@ class Leases:
             )
 
         errors: PositionErrors = {}
-        ended = self._end_leases(namespace, [nack.receipt for nack in nacks], errors, make_rewrite, None)
+        ended = self._end_leases(namespace, [nack.receipt or "" for nack in nacks], errors, make_rewrite, None)
         await self._settle(ended, errors, rewriting=True)
         return errors
 
