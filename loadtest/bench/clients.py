@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from multiprocessing.context import SpawnContext
+from multiprocessing.context import BaseContext
 from multiprocessing.queues import Queue as Results
 from random import Random
 from typing import Any, Protocol
@@ -35,7 +36,7 @@ class ManyTopics(Protocol):
 class Gate:
     """Memory that the main process and the clients share: when to begin, what is to be done, what is."""
 
-    def __init__(self, context: SpawnContext, consumer_count: int) -> None:
+    def __init__(self, context: BaseContext, consumer_count: int) -> None:
         self.begin = context.Event()
         self.begin_ns: Any = context.Value("q", 0, lock=False)
         self.target: Any = context.Value("q", NEVER, lock=False)
@@ -58,8 +59,10 @@ class Job:
     """Among those of its kind."""
     first_item: int
     """Items have numbers from here on; those of different producers and phases do not meet. See stamp.OF_BACKLOG."""
-    due_ns: int | None = None
-    """When all items are to be ready, if not at once."""
+    due_in_ns: int | None = None
+    """All items are to be ready so long after the beginning, if not at once."""
+    cores: frozenset[int] = field(default_factory=lambda: frozenset(os.sched_getaffinity(0)))
+    """Those of the main process: the process that forks the clients may have begun on others."""
 
     def batch(self, asked: int) -> int:
         return min(asked, self.adapter.batch_max)
@@ -95,6 +98,7 @@ def process_number() -> int:
 
 
 def _run(worker: _Producer | _Consumer, results: Results[Any]) -> None:
+    os.sched_setaffinity(0, worker.job.cores)
     try:
         uvloop.run(worker.run(results))
     except Exception:
@@ -112,7 +116,7 @@ async def _begin(gate: Gate, results: Results[Any]) -> float:
 class _Producer:
     def __init__(self, job: Job, gate: Gate) -> None:
         assert job.phase.producers is not None
-        self._job, self._gate, self._role = job, gate, job.phase.producers
+        self.job, self._gate, self._role = job, gate, job.phase.producers
         self._batch = job.batch(self._role.batch)
         self._made = 0
         self._last_ns = 0
@@ -130,17 +134,17 @@ class _Producer:
         if items is None:
             return NEVER
         count, rest = divmod(items, self._role.processes)
-        return count + (self._job.number < rest)
+        return count + (self.job.number < rest)
 
     async def run(self, results: Results[Any]) -> None:
-        clients = [await self._job.adapter.connect(self._role.in_flight) for _ in range(self._role.connections)]
+        clients = [await self.job.adapter.connect(self._role.in_flight) for _ in range(self._role.connections)]
         cpu_before_s = await _begin(self._gate, results)
-        if self._job.phase.seconds is not None:
-            self._until_ns = self._gate.begin_ns.value + int(self._job.phase.seconds * 1e9)
+        if self.job.phase.seconds is not None:
+            self._until_ns = self._gate.begin_ns.value + int(self.job.phase.seconds * 1e9)
         work = self._closed if self._role.items_per_s is None else self._open
         await work([client for client in clients for _ in range(self._role.in_flight)])
         cpu_s = time.process_time() - cpu_before_s
-        first, made = self._job.first_item, self._made
+        first, made = self.job.first_item, self._made
         results.put(
             Outcome(
                 "producer", made, self._last_ns, cpu_s, made * first + made * (made - 1) // 2,
@@ -163,7 +167,7 @@ class _Producer:
         """Producers take turns, so that items are due one by one at the whole rate."""
         assert self._role.items_per_s is not None
         turn_ns = self._batch / self._role.items_per_s * 1e9
-        first_ns = self._gate.begin_ns.value + int(turn_ns * self._job.number)
+        first_ns = self._gate.begin_ns.value + int(turn_ns * self.job.number)
         end_ns = min(self._until_ns, first_ns + int(self._items_left / self._batch * turn_ns * self._role.processes))
 
         async def one(client: Client) -> None:
@@ -185,13 +189,13 @@ class _Producer:
     def _offers(self, count: int, due_ns: int) -> list[Offer]:
         """Topics take turns within a call; priorities are dealt from a shuffled deck, alike for every topic."""
         job, scenario, topics, priorities, filler = (
-            self._job, self._job.scenario, self._topics, self._priorities, self._filler,
+            self.job, self.job.scenario, self._topics, self._priorities, self._filler,
         )  # fmt: skip
         begin, self._made = self._made, self._made + count
         ready_ns, common_delay_ms = due_ns, 0
-        if job.due_ns is not None:
-            ready_ns = job.due_ns
-            common_delay_ms = max(0, -((time.monotonic_ns() - job.due_ns) // 1_000_000))
+        if job.due_in_ns is not None:
+            ready_ns = self._gate.begin_ns.value + job.due_in_ns
+            common_delay_ms = max(0, -((time.monotonic_ns() - ready_ns) // 1_000_000))
         offers = []
         for made in range(begin, begin + count):
             topic = made % len(topics)
@@ -207,7 +211,7 @@ class _Producer:
 class _Consumer:
     def __init__(self, job: Job, gate: Gate) -> None:
         assert job.phase.consumers is not None
-        self._job, self._gate, self._role = job, gate, job.phase.consumers
+        self.job, self._gate, self._role = job, gate, job.phase.consumers
         self._batch = job.batch(self._role.batch)
         self._claims_ns: list[int] = []
         self._acks_ns: list[int] = []
@@ -219,10 +223,10 @@ class _Consumer:
         self._topics = [names[first : first + size] for first in range(0, len(names), size)]
 
     async def run(self, results: Results[Any]) -> None:
-        clients = [await self._job.adapter.connect(self._role.in_flight) for _ in range(self._role.connections)]
+        clients = [await self.job.adapter.connect(self._role.in_flight) for _ in range(self._role.connections)]
         tasks = [client for client in clients for _ in range(self._role.in_flight)]
         cpu_before_s = await _begin(self._gate, results)
-        first = self._job.number * len(tasks)
+        first = self.job.number * len(tasks)
         await asyncio.gather(*[self._consume(client, first + n) for n, client in enumerate(tasks)])
         cpu_s = time.process_time() - cpu_before_s
         found = Lateness()
@@ -264,7 +268,7 @@ class _Consumer:
         self._acks_ns.append(self._last_ns - began_ns)
         self._taken.append((claimed_ns, b"".join([one.payload[:STAMP_BYTES] for one in held])))
         self._acked += len(held)
-        self._gate.acked[self._job.number] = self._acked
+        self._gate.acked[self.job.number] = self._acked
 
     async def _give_back_some(self, client: Client, held: list[Held]) -> list[Held]:
         """Those that are left."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 from importlib import import_module
+from pathlib import Path
 
 from loadtest import peers
 from loadtest.peers.adapter import Adapter
@@ -38,4 +39,4 @@ def _is_named_in(name: str) -> bool:
     spec = next(module for module in pkgutil.iter_modules(peers.__path__) if module.name == name)
     assert spec.module_finder is not None
     found = spec.module_finder.find_spec(name, None)
-    return found is not None and found.origin is not None and f'name = "{name}"' in open(found.origin).read()
+    return found is not None and found.origin is not None and f'name = "{name}"' in Path(found.origin).read_text()

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -31,7 +31,7 @@ _POLL_S = 0.01
 _MEMORY_EVERY_S = 1.0
 _SATURATED = 0.95
 """An open loop whose items are done at less than this part of its rate is beyond what the queue can do."""
-_DUE_LEAD_S = 1.0
+_DUE_LEAD_NS = 1_000_000_000
 
 
 class RunError(Exception):
@@ -108,22 +108,23 @@ def go_through(scenario: Scenario, adapter: Adapter, observe: Observe | None = N
 class _Run:
     def __init__(self, scenario: Scenario, adapter: Adapter, observe: Observe) -> None:
         self._scenario, self._adapter, self._observe = scenario, adapter, observe
-        self._context = multiprocessing.get_context("spawn")
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload([produce.__module__, type(adapter).__module__])
         self._held = 0
         """Items in the queue."""
         self._check = 0
         """The sum of their numbers."""
         self._producers_begun = 0
+        self._begun_ns = 0
+        """Of the latest phase, its clients' first moment."""
 
     def all_phases(self) -> dict[str, Measured]:
         found: dict[str, Measured] = {}
         for name, phase in self._scenario.phases.items():
             due_ns = self._pre_load(phase.backlog) if phase.backlog is not None else None
             before = self._restart() if phase.restart else {}
-            if due_ns is not None:
-                _sleep_until(due_ns - int(_DUE_LEAD_S * 1e9))
             with self._observe(self._adapter.pids()):
-                found[name] = self._measure(phase)
+                found[name] = self._measure(phase, due_ns)
             found[name].figures |= before
             if self._scenario.until_saturated and found[name].figures.get("of_offered", 1.0) < _SATURATED:
                 break
@@ -137,12 +138,10 @@ class _Run:
             self._held += backlog.items
             self._check += backlog.items * (backlog.items + 1) // 2 + backlog.items * OF_BACKLOG
             return None
-        due_ns = None if backlog.due_in_s is None else time.monotonic_ns() + int(backlog.due_in_s * 1e9)
         loading = Phase(producers=Producers(processes=2, in_flight=8, batch=1_000), items=backlog.items)
-        self._measure(loading, OF_BACKLOG, due_ns)
-        if due_ns is not None and time.monotonic_ns() > due_ns - _DUE_LEAD_S * 1e9:
-            raise RunError(f"the backlog took longer than its due_in_s of {backlog.due_in_s}")
-        return due_ns
+        due_in_ns = None if backlog.due_in_s is None else int(backlog.due_in_s * 1e9)
+        self._measure(loading, number_flag=OF_BACKLOG, due_in_ns=due_in_ns)
+        return None if due_in_ns is None else self._begun_ns + due_in_ns
 
     def _restart(self) -> dict[str, float]:
         """Takes one item."""
@@ -160,15 +159,18 @@ class _Run:
             figures["restart_to_exact_counts_s"] = (time.monotonic_ns() - began_ns) / 1e9
         return figures
 
-    def _measure(self, phase: Phase, number_flag: int = 0, due_ns: int | None = None) -> Measured:
+    def _measure(
+        self, phase: Phase, due_ns: int | None = None, *, number_flag: int = 0, due_in_ns: int | None = None
+    ) -> Measured:
+        """`due_ns`: begin a little before. `due_in_ns`: what is enqueued is due so long after the beginning."""
         gate = Gate(self._context, phase.consumers.processes if phase.consumers else 0)
         results = self._context.Queue()
-        processes: list[SpawnProcess] = []
+        processes: list[ForkServerProcess] = []
         if phase.producers is not None:
             for number in range(phase.producers.processes):
                 self._producers_begun += 1
                 first_item = (self._producers_begun << 40) | number_flag
-                job = Job(self._adapter, self._scenario, phase, number, first_item, due_ns)
+                job = Job(self._adapter, self._scenario, phase, number, first_item, due_in_ns)
                 name = f"producer-{number}"
                 processes.append(self._context.Process(target=produce, args=(job, gate, results), name=name))
         if phase.consumers is not None:
@@ -181,16 +183,19 @@ class _Run:
         try:
             for _ in processes:
                 _receive(results, _CONNECT_S_MAX)
-            return self._watch(phase, gate, results, processes)
+            self._begun_ns = _beginning_ns(due_ns)
+            found = self._watch(phase, gate, results, processes)
+            for process in processes:
+                process.join(_CONNECT_S_MAX)
+            return found
         finally:
             for process in processes:
-                process.join(10)
                 if process.is_alive():
                     process.kill()
                     process.join()
             results.close()
 
-    def _watch(self, phase: Phase, gate: Gate, results: Any, processes: list[SpawnProcess]) -> Measured:
+    def _watch(self, phase: Phase, gate: Gate, results: Any, processes: list[ForkServerProcess]) -> Measured:
         """From the beginning to the end of a phase, and what it comes to."""
         producers_count = phase.producers.processes if phase.producers else 0
         if phase.consumers is not None and phase.items is not None:
@@ -199,7 +204,7 @@ class _Run:
             gate.target.value = self._held
         pids = self._adapter.pids()
         memory = _Memory(pids)
-        begin_ns = time.monotonic_ns() + _BEGIN_AFTER_NS
+        begin_ns = self._begun_ns
         deadline_ns = begin_ns + int((self._scenario.deadline_s + (phase.seconds or 0)) * 1e9)
         before = usages(pids)
         gate.begin_ns.value = begin_ns
@@ -350,5 +355,11 @@ def _receive(results: Any, seconds: float) -> Any:
     return message
 
 
-def _sleep_until(time_ns: int) -> None:
-    time.sleep(max(0.0, (time_ns - time.monotonic_ns()) / 1e9))
+def _beginning_ns(due_ns: int | None) -> int:
+    """Of a phase whose clients are ready."""
+    soon_ns = time.monotonic_ns() + _BEGIN_AFTER_NS
+    if due_ns is None:
+        return soon_ns
+    if soon_ns > due_ns:
+        raise RunError("the backlog was due before the clients were ready: raise its due_in_s")
+    return max(soon_ns, due_ns - _DUE_LEAD_NS)

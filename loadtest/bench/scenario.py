@@ -64,7 +64,8 @@ class Backlog:
 
     items: _Count
     due_in_s: _Seconds | None = None
-    """All of them become due at one moment, so long after the first is enqueued; the phase begins a second before."""
+    """All of them become due at one moment, so long after the first is enqueued; the phase begins a second before, or
+    when its clients are ready."""
     is_written_to_tables: bool = False
     """Past the queue, as it would have left them, where its adapter can: for backlogs that take too long otherwise."""
 
