@@ -306,7 +306,7 @@ class Dispatcher:
             if shard is None:
                 continue
             if window.wants_refill:
-                shard.refills.want(topic)
+                shard.refills.want(topic, whole=True)
                 self._wake(shard_id)
             if window.places and (shortage or window.places[0] < before):
                 heads.append(window.first(shortage, before, min(demand, shard.claims.room)))

@@ -70,7 +70,7 @@ class Book:
         item.lease_due_at = 0
         item.topic.window.add(item.place)
         self.touched[item.topic] = None
-        self._keep_resident(item)
+        self.keep_resident(item)
 
     def take_ready(self, row: ItemRow) -> Item:
         """A ready row out of its window, so that nobody claims it."""
@@ -86,7 +86,8 @@ class Book:
         if self.resident.pop(item.key, None) is not None:
             self._resident_bytes -= _size_bytes(item)
 
-    def _keep_resident(self, item: Item) -> None:
+    def keep_resident(self, item: Item) -> None:
+        """Keep the contents of a ready item in memory, as long as there is room."""
         if item.payload is None:
             return
         self.resident[item.key] = item

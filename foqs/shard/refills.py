@@ -6,40 +6,48 @@ from collections import deque
 
 from foqs.core import limits, order
 from foqs.core.errors import FoqsError
+from foqs.core.item import Item
 from foqs.core.topic import ShardTopic
-from foqs.shard.book import Book
-from foqs.storage.transaction import Refill, Transaction, TransactionResult
+from foqs.shard.book import Book, fill
+from foqs.storage.transaction import FetchedRow, Refill, Transaction, TransactionResult
 
 
 class Refills:
     def __init__(self, book: Book) -> None:
         self._book = book
-        self._wanted: dict[ShardTopic, None] = {}
+        self._wanted: dict[ShardTopic, bool] = {}
+        """Whether with the rows' contents."""
         self._flying: list[tuple[ShardTopic, Refill]] = []
         self._cold: deque[ShardTopic] = deque(book.topics.values())
         """Topics that nobody has asked for since the take-over."""
 
-    def want(self, topic: ShardTopic) -> None:
+    def want(self, topic: ShardTopic, *, whole: bool) -> None:
+        """Read on in the next transaction; `whole` with the rows' contents, for consumers who will have them next."""
         if topic.window.edge != order.LAST and not topic.window.refilling:
-            self._wanted[topic] = None
+            self._wanted[topic] = whole
 
     def warm_up(self) -> bool:
         """Learn the heads of topics that nobody asks for, a few at a time, for whoever discovers topics."""
         for _ in range(min(len(self._cold), limits.WARM_UPS_PER_TICK)):
             topic = self._cold.popleft()
             if topic.window.edge == order.FIRST and self._book.by_number.get(topic.number) is topic:
-                self.want(topic)
+                self.want(topic, whole=False)
         return bool(self._wanted)
 
     def forget(self, topic: ShardTopic) -> None:
         self._wanted.pop(topic, None)
 
     def take(self, transaction: Transaction, now_ms: int) -> None:
+        bytes_left = limits.TRANSACTION_FETCH_BYTES_MAX
         while self._wanted and len(self._flying) < limits.TRANSACTION_REFILLS_MAX:
-            topic, _ = self._wanted.popitem()
+            topic, whole = self._wanted.popitem()
             window = topic.window
             window.refilling = True
             refill = Refill(topic.number, window.edge, window.budget.refill_items)
+            if whole:
+                bytes_max = refill.limit * self._book.listener.item_bytes_max(topic.namespace)
+                refill.whole = bytes_max <= bytes_left
+                bytes_left -= bytes_max if refill.whole else 0
             self._flying.append((topic, refill))
             transaction.refills.append(refill)
 
@@ -56,8 +64,21 @@ class Refills:
             edge = order.LAST
             if len(rows) == refill.limit:
                 edge = order.place(rows[-1][0], rows[-1][1], rows[-1][2], shard_id)
-            window.extend([order.place(row[0], row[1], row[2], shard_id) for row in rows if row[2] not in leases], edge)
+            rows = [row for row in rows if row[2] not in leases]
+            window.extend([order.place(row[0], row[1], row[2], shard_id) for row in rows], edge)
             self._book.touched[topic] = None
+            if refill.whole:
+                self._keep(topic, rows, result.read_ahead)
+
+    def _keep(
+        self, topic: ShardTopic, rows: list[tuple[int, int, int, int, int]], contents: dict[int, FetchedRow]
+    ) -> None:
+        book = self._book
+        for urgency, due_at, key, _, _ in rows:
+            if key not in book.resident:
+                item = Item(key, topic, urgency, due_at, order.place(urgency, due_at, key, book.shard_id))
+                fill(item, contents[key])
+                book.keep_resident(item)
 
     def failed(self, error: FoqsError) -> None:
         flying, self._flying = self._flying, []

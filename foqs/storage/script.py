@@ -38,14 +38,25 @@ def read_statements(transaction: Transaction, mogrify: Mogrify) -> list[str]:
 
 def take_reads(transaction: Transaction, rows: list[Rows], result: TransactionResult) -> None:
     """What `read_statements` found."""
-    count = len(transaction.refills)
-    result.refilled = [list(found) for found in rows[:count]]
-    fetched = [_fetched_row(*row) for found in rows[count:] for row in found]
-    result.fetched = {row.key: row for row in fetched}
+    for refill, found in zip(transaction.refills, rows, strict=False):
+        result.refilled.append(_read_ahead(found, result.read_ahead) if refill.whole else found)
+    fetched: dict[int, FetchedRow] = {}
+    for found in rows[len(transaction.refills) :]:
+        for integers, metadata, payload in found:
+            row = FetchedRow._make([*map(int, integers.split()), metadata, payload])
+            fetched[row.key] = row
+    result.fetched = fetched
 
 
-def _fetched_row(integers: bytes, metadata: bytes, payload: bytes) -> FetchedRow:
-    return FetchedRow._make([*map(int, integers.split()), metadata, payload])
+def _read_ahead(found: Rows, read_ahead: dict[int, FetchedRow]) -> Rows:
+    """The places of a whole refill; its contents go to `read_ahead`."""
+    places: Rows = []
+    for integers, metadata, payload in found:
+        urgency, due_at, *others = map(int, integers.split())
+        row = FetchedRow._make([*others, metadata, payload])
+        places.append((urgency, due_at, row.key, 0, 0))
+        read_ahead[row.key] = row
+    return places
 
 
 def write_statements(
@@ -94,7 +105,8 @@ def _refill_statement(refill: Refill) -> tuple[str, tuple[int, ...]]:
     urgency, _, due_at, _, key = edge_arguments(refill.edge)
     if refill.lane == TIMER_LANE:
         return sql.REFILL_TIMERS, (due_at, due_at, key, refill.limit)
-    return sql.REFILL, (refill.lane, urgency, urgency, due_at, due_at, key, refill.limit)
+    statement = sql.REFILL_WHOLE if refill.whole else sql.REFILL
+    return statement, (refill.lane, urgency, urgency, due_at, due_at, key, refill.limit)
 
 
 def edge_arguments(edge: int) -> tuple[int, int, int, int, int]:

@@ -37,7 +37,7 @@ READ_HEADS = (
     "SELECT id, lane, urgency, due_at, topic, priority, enqueued_at, expires_at, lease_ms, at_most_once, "
     "deliveries, failed_attempts, NULL, x'', x'' FROM item FORCE INDEX (PRIMARY) WHERE id IN ({}) ORDER BY id"
 )
-# One text of all integers: the host splits it in half the time that it takes to read a column each.
+# One text of all integers, here and below: the host splits it in half the time that it takes to read a column each.
 FETCH_ITEMS = (
     "SELECT CONCAT_WS(' ', id, enqueued_at, expires_at, lease_ms, at_most_once, deliveries, failed_attempts), "
     "metadata, payload FROM item FORCE INDEX (PRIMARY) WHERE id IN ({}) ORDER BY id"
@@ -46,6 +46,12 @@ READ_ITEMS = f"SELECT {COLUMNS} FROM item FORCE INDEX (PRIMARY) WHERE id IN ({{}
 
 REFILL = (
     "SELECT urgency, due_at, id, 0, 0 FROM item FORCE INDEX (lane_order) "
+    "WHERE lane = %s AND (urgency > %s OR (urgency = %s AND (due_at > %s OR (due_at = %s AND id > %s)))) "
+    "ORDER BY urgency, due_at, id LIMIT %s"
+)
+REFILL_WHOLE = (
+    "SELECT CONCAT_WS(' ', urgency, due_at, id, enqueued_at, expires_at, lease_ms, at_most_once, deliveries, "
+    "failed_attempts), metadata, payload FROM item FORCE INDEX (lane_order) "
     "WHERE lane = %s AND (urgency > %s OR (urgency = %s AND (due_at > %s OR (due_at = %s AND id > %s)))) "
     "ORDER BY urgency, due_at, id LIMIT %s"
 )

@@ -19,6 +19,8 @@ class Refill:
     lane: int
     edge: int
     limit: int
+    whole: bool = False
+    """With what a claim needs of the rows, so that it needs no fetch."""
 
 
 @dataclass(slots=True)
@@ -116,6 +118,8 @@ class FetchedRow(NamedTuple):
 class TransactionResult:
     refilled: list[list[tuple[int, int, int, int, int]]] = field(default_factory=list)
     """By refill: (urgency, due_at, key, topic, priority); topic and priority are 0 outside the timer lane."""
+    read_ahead: dict[int, FetchedRow] = field(default_factory=dict)
+    """By key, of the refills that are whole."""
     fetched: Mapping[int, ItemRow | FetchedRow] = field(default_factory=dict)
     looked_up: dict[int, ItemRow] | None = None
     """None until they are read: a transaction whose answer was lost has happened without."""

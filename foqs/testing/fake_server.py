@@ -15,6 +15,7 @@ from sortedcontainers import SortedList
 from foqs.core import order
 from foqs.storage.transaction import (
     TIMER_LANE,
+    FetchedRow,
     ItemRow,
     LaneCounts,
     OwnershipLostError,
@@ -232,6 +233,9 @@ class FakeServer:
         result.refilled = [self._refill(refill) for refill in transaction.refills]
         items = self.tables.items
         result.fetched = {item.key: items[item.key] for item in transaction.fetches if item.key in items}
+        for refill, found in zip(transaction.refills, result.refilled, strict=True):
+            if refill.whole:
+                result.read_ahead |= {place[2]: fetched_row(items[place[2]]) for place in found}
         return result
 
     def commit(self, script: Script) -> dict[int, ItemRow]:
@@ -298,6 +302,10 @@ class FakeServer:
             topic, priority = (row.topic, row.priority) if refill.lane == TIMER_LANE else (0, 0)
             found.append((urgency, due_at, key, topic, priority))
         return found
+
+
+def fetched_row(row: ItemRow) -> FetchedRow:
+    return FetchedRow._make([getattr(row, name) for name in FetchedRow._fields])
 
 
 def make_script(transaction: Transaction, result: TransactionResult, epoch: int) -> Script:

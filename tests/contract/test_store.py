@@ -10,6 +10,7 @@ from foqs.core import limits, order
 from foqs.storage.transaction import (
     TIMER_LANE,
     ClaimEntries,
+    FetchedRow,
     ItemRow,
     Refill,
     Rewrite,
@@ -132,6 +133,21 @@ def test_a_refill_from_the_start_gives_a_lane_in_order(shard):
     assert keys_of(found) == expected
     assert [row[:2] for row in found] == sorted(row[:2] for row in found)
     assert {row[3:] for row in found} == {(0, 0)}
+
+
+@pytest.mark.parametrize("lane", [1, -1])
+def test_a_whole_refill_gives_the_same_places_and_what_a_fetch_gives(shard, lane):
+    owner, _ = filled_lane(shard)
+    owner.run(inserts=[new_item(3_000 + n, payload=data, metadata=data[:512]) for n, data in enumerate(HOSTILE)])
+    owner.run(rewrites=[Rewrite(7, lane, -9, 5, 3, 2, b"m", b"r")])
+    thin, whole = Refill(lane, order.FIRST, 1_000), Refill(lane, order.FIRST, 1_000, whole=True)
+    result = owner.run(refills=[thin, whole, thin])
+    places = result.refilled[0]
+    assert [list(map(tuple, found)) for found in result.refilled] == [list(map(tuple, places))] * 3
+    assert set(result.read_ahead) == set(keys_of(places))
+    fetched = owner.run(fetches=[new_item(key) for key in keys_of(places)]).fetched
+    for key, row in result.read_ahead.items():
+        assert {name: getattr(fetched[key], name) for name in FetchedRow._fields} == row._asdict()
 
 
 @pytest.mark.parametrize("limit", [1, 7, 59, 60, 61])

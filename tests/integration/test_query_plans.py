@@ -104,7 +104,7 @@ CASES: dict[str, list[Case]] = {
             Case("lane_order", PAGE + SLACK, after(-1, 0, 1_000)),
             Case("lane_order", SLACK, after(99, 0, 0)),
         ]
-        for name in ("REFILL", "SCAN")
+        for name in ("REFILL", "REFILL_WHOLE", "SCAN")
     },
     "REFILL_TIMERS": [Case("lane_order", 2 * PAGE + SLACK, (due, due, 7, PAGE)) for due in (-1, 3_000)]
     + [Case("lane_order", SLACK, (10**12, 10**12, 0, PAGE))],

@@ -15,6 +15,7 @@ from foqs.storage.transaction import (
     Transaction,
     TransactionResult,
 )
+from foqs.testing.fake_server import fetched_row
 
 
 class Tables:
@@ -66,6 +67,9 @@ class Tables:
         """Commit it, in the order of its parts."""
         result = TransactionResult()
         result.refilled = [self._refill(refill) for refill in transaction.refills]
+        for refill, found in zip(transaction.refills, result.refilled, strict=True):
+            if refill.whole:
+                result.read_ahead |= {place[2]: fetched_row(self.items[place[2]]) for place in found}
         result.fetched = {item.key: self.items[item.key] for item in transaction.fetches if item.key in self.items}
         for number in transaction.topics_gone:
             del self.topics[number]
