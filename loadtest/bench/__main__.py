@@ -14,11 +14,12 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest.bench import profile, results
+from loadtest.bench.figures import RunError
 from loadtest.bench.queues import NotInstalledError, new_adapter, queue_names
 from loadtest.bench.raw import Ceiling
 from loadtest.bench.report import shown, write_docs, write_report
 from loadtest.bench.results import Entry, Run, Session, Workload
-from loadtest.bench.runner import RunError, run, unfit
+from loadtest.bench.runner import run, unfit
 from loadtest.bench.scale import scale
 from loadtest.bench.scenario import Scenario, ScenarioError, Variant, load, names
 from loadtest.peers.adapter import Adapter

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadtest.bench.runner import Measured
+from loadtest.bench.figures import Measured
 from loadtest.bench.scenario import Scenario
 
 FILE_NAME = "results.json"

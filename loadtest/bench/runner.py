@@ -11,15 +11,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from loadtest.bench.clients import NEVER, READY, Gate, Job, Outcome, consume, produce
+from loadtest.bench.figures import Ledger, Measured, RunError, measured
 from loadtest.bench.scenario import Backlog, Fault, Phase, Producers, Scenario
-from loadtest.bench.stamp import OF_BACKLOG, TopicDelay, histogram
-from loadtest.bench.usage import Usage, memory_mib, usages
+from loadtest.bench.stamp import OF_BACKLOG
+from loadtest.bench.usage import memory_mib, usages
 from loadtest.peers.adapter import Adapter
 
 Observe = Callable[[dict[str, int]], AbstractContextManager[object]]
@@ -32,10 +32,6 @@ _MEMORY_EVERY_S = 1.0
 _SATURATED = 0.95
 """An open loop whose items are done at less than this part of its rate is beyond what the queue can do."""
 _DUE_LEAD_NS = 1_000_000_000
-
-
-class RunError(Exception):
-    """A run that gave no figures: the queue or a client failed, or lost an item."""
 
 
 @runtime_checkable
@@ -59,14 +55,6 @@ class Countable(Protocol):
     def ready_count(self, topic: str) -> int:
         """Exact; waits until the queue knows."""
         ...
-
-
-@dataclass
-class Measured:
-    """Of one phase. Histograms are encoded as HdrHistograms are, in base64."""
-
-    figures: dict[str, float]
-    histograms: dict[str, str] = field(default_factory=dict)
 
 
 def unfit(scenario: Scenario, adapter: Adapter) -> str | None:
@@ -110,11 +98,9 @@ class _Run:
         self._scenario, self._adapter, self._observe = scenario, adapter, observe
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([produce.__module__, type(adapter).__module__])
-        self._held = 0
-        """Items in the queue."""
-        self._check = 0
-        """The sum of their numbers."""
-        self._producers_begun = 0
+        self._ledger = Ledger()
+        self._begun_count = 0
+        """Of client processes."""
         self._begun_ns = 0
         """Of the latest phase, its clients' first moment."""
 
@@ -135,8 +121,7 @@ class _Run:
         if backlog.is_written_to_tables:
             assert isinstance(self._adapter, Fillable)
             self._adapter.fill(self._scenario.topic_names[0], backlog.items, self._scenario.payload_bytes)
-            self._held += backlog.items
-            self._check += backlog.items * (backlog.items + 1) // 2 + backlog.items * OF_BACKLOG
+            self._ledger.add(backlog.items, backlog.items * (backlog.items + 1) // 2 + backlog.items * OF_BACKLOG)
             return None
         loading = Phase(producers=Producers(processes=2, in_flight=8, batch=1_000), items=backlog.items)
         due_in_ns = None if backlog.due_in_s is None else int(backlog.due_in_s * 1e9)
@@ -150,12 +135,11 @@ class _Run:
         began_ns = self._adapter.restart()
         number = asyncio.run(_take_one(self._adapter, topic))
         figures = {"restart_to_first_item_s": (time.monotonic_ns() - began_ns) / 1e9}
-        self._held -= 1
-        self._check -= number
+        self._ledger.add(-1, -number)
         if isinstance(self._adapter, Countable):
             counted = self._adapter.ready_count(topic)
-            if counted != self._held:
-                raise RunError(f"the queue counts {counted} items where {self._held} must be")
+            if counted != self._ledger.held:
+                raise RunError(f"the queue counts {counted} items where {self._ledger.held} must be")
             figures["restart_to_exact_counts_s"] = (time.monotonic_ns() - began_ns) / 1e9
         return figures
 
@@ -165,19 +149,7 @@ class _Run:
         """`due_ns`: begin a little before. `due_in_ns`: what is enqueued is due so long after the beginning."""
         gate = Gate(self._context, phase.consumers.processes if phase.consumers else 0)
         results = self._context.Queue()
-        processes: list[ForkServerProcess] = []
-        if phase.producers is not None:
-            for number in range(phase.producers.processes):
-                self._producers_begun += 1
-                first_item = (self._producers_begun << 40) | number_flag
-                job = Job(self._adapter, self._scenario, phase, number, first_item, due_in_ns)
-                name = f"producer-{number}"
-                processes.append(self._context.Process(target=produce, args=(job, gate, results), name=name))
-        if phase.consumers is not None:
-            for number in range(phase.consumers.processes):
-                job = Job(self._adapter, self._scenario, phase, number, 0)
-                name = f"consumer-{number}"
-                processes.append(self._context.Process(target=consume, args=(job, gate, results), name=name))
+        processes = self._processes(phase, gate, results, number_flag, due_in_ns)
         for process in processes:
             process.start()
         try:
@@ -195,13 +167,25 @@ class _Run:
                     process.join()
             results.close()
 
+    def _processes(
+        self, phase: Phase, gate: Gate, results: Any, number_flag: int, due_in_ns: int | None
+    ) -> list[ForkServerProcess]:
+        found = []
+        for kind, main, clients in (("producer", produce, phase.producers), ("consumer", consume, phase.consumers)):
+            for number in range(clients.processes if clients is not None else 0):
+                self._begun_count += 1
+                first_item = (self._begun_count << 40) | number_flag
+                job = Job(self._adapter, self._scenario, phase, number, first_item, due_in_ns)
+                found.append(self._context.Process(target=main, args=(job, gate, results), name=f"{kind}-{number}"))
+        return found
+
     def _watch(self, phase: Phase, gate: Gate, results: Any, processes: list[ForkServerProcess]) -> Measured:
         """From the beginning to the end of a phase, and what it comes to."""
         producers_count = phase.producers.processes if phase.producers else 0
         if phase.consumers is not None and phase.items is not None:
             gate.target.value = phase.items
         elif phase.producers is None:
-            gate.target.value = self._held
+            gate.target.value = self._ledger.held
         pids = self._adapter.pids()
         memory = _Memory(pids)
         begin_ns = self._begun_ns
@@ -224,8 +208,8 @@ class _Run:
         servers = {name: now.since(before[name]) for name, now in usages(pids).items()}
         while len(outcomes) < len(processes):
             outcomes.append(_receive(results, self._scenario.deadline_s))
-        self._account(outcomes)
-        found = _figures(phase, outcomes, begin_ns, servers)
+        self._ledger.settle(outcomes)
+        found = measured(phase, outcomes, begin_ns, servers)
         found.figures |= memory.figures()
         return found
 
@@ -236,17 +220,8 @@ class _Run:
         if phase.consumers is None:
             return True
         if gate.target.value == NEVER:
-            gate.target.value = self._held + sum(outcome.items for outcome in produced)
+            gate.target.value = self._ledger.held + sum(outcome.items for outcome in produced)
         return gate.left() <= 0
-
-    def _account(self, outcomes: list[Outcome]) -> None:
-        """Every item that was enqueued and is not in the queue any more was acked once."""
-        for outcome in outcomes:
-            sign = 1 if outcome.kind == "producer" else -1
-            self._held += sign * outcome.items
-            self._check += sign * outcome.check
-        if self._held < 0 or (self._held == 0 and self._check != 0):
-            raise RunError("items were lost or acked twice: the numbers of those acked are not those enqueued")
 
 
 class _Memory:
@@ -283,52 +258,6 @@ def _standing_still(fault: Fault | None, pids: Mapping[str, int], begin_ns: int)
         yield look
     finally:
         os.kill(pid, signal.SIGCONT)
-
-
-def _figures(phase: Phase, outcomes: list[Outcome], begin_ns: int, servers: Mapping[str, Usage]) -> Measured:
-    """Rates until the last ack, or the last answer to an enqueue where nobody consumes; costs by item."""
-    producers = [outcome for outcome in outcomes if outcome.kind == "producer"]
-    consumers = [outcome for outcome in outcomes if outcome.kind == "consumer"]
-    ends = consumers or producers
-    items = sum(outcome.items for outcome in ends)
-    if items == 0:
-        raise RunError("no item was done in this phase: it is too short")
-    seconds = (max(outcome.last_ns for outcome in ends) - begin_ns) / 1e9
-    figures = {"items": items, "items_per_s": items / seconds}
-    if producers and consumers:
-        last_ns = max(outcome.last_ns for outcome in producers)
-        figures["enqueues_per_s"] = sum(outcome.items for outcome in producers) / (last_ns - begin_ns) * 1e9
-    if phase.producers is not None and phase.producers.items_per_s is not None:
-        figures["of_offered"] = figures["items_per_s"] / phase.producers.items_per_s
-    figures |= {f"{name}_us": used.cpu_s / items * 1e6 for name, used in servers.items()}
-    figures["servers_us"] = sum(used.cpu_s for used in servers.values()) / items * 1e6
-    figures["clients_us"] = sum(outcome.cpu_s for outcome in outcomes) / items * 1e6
-    figures["written_bytes"] = sum(used.written_bytes for used in servers.values()) / items
-    found = Measured(figures)
-    for kind in ("enqueue", "claim", "ack", "ready", "backlog"):
-        merged = histogram()
-        for outcome in outcomes:
-            if kind in outcome.histograms:
-                merged.decode_and_add(outcome.histograms[kind])
-        if merged.get_total_count():
-            found.histograms[kind] = merged.encode().decode()
-            for name, percentile in (("p50", 50), ("p99", 99), ("max", 100)):
-                figures[f"{kind}_{name}_ms"] = merged.get_value_at_percentile(percentile) / 1_000
-    figures |= _of_topics(consumers)
-    return found
-
-
-def _of_topics(consumers: list[Outcome]) -> dict[str, float]:
-    topics: dict[int, TopicDelay] = {}
-    for outcome in consumers:
-        for topic, delay in outcome.topics.items():
-            topics.setdefault(topic, TopicDelay()).add(delay)
-    if len(topics) < 2:
-        return {}
-    return {
-        "topics_served": len(topics),
-        "worst_topic_mean_ms": max(delay.total_ns / delay.count for delay in topics.values()) / 1e6,
-    }
 
 
 async def _take_one(adapter: Adapter, topic: str) -> int:

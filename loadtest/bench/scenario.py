@@ -124,6 +124,7 @@ class Scenario:
     delay_share: _Share = 0.0
     delay_ms: Annotated[int, Field(ge=0)] = 0
     lease_ms: _Count = 30_000
+    """Of queues whose adapter lets it be set; the others have their own, of half a minute or more."""
     needs: frozenset[Feature] = frozenset()
     """What a queue must have for this workload to make sense on it."""
     until_saturated: bool = False

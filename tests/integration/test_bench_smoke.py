@@ -9,8 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from loadtest.bench.__main__ import main
+from loadtest.bench.figures import Measured, RunError
 from loadtest.bench.results import figures_of, load_session
-from loadtest.bench.runner import Measured, RunError, go_through
+from loadtest.bench.runner import go_through
 from loadtest.bench.scenario import Scenario, load, parse
 from loadtest.bench.stamp import histogram
 from loadtest.peers.foqs import Foqs

@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from loadtest.bench.clients import Outcome
+from loadtest.bench.figures import Ledger, RunError
 from loadtest.bench.stamp import OF_BACKLOG, STAMP, Lateness, histogram
 from loadtest.bench.ticker import Ticker
 from loadtest.bench.usage import memory_mib, usage
@@ -69,3 +71,17 @@ def test_a_process_is_charged_for_its_running_children_and_their_memory() -> Non
         grown_mib = memory_mib(os.getpid()) - before_mib
         child.communicate(b"\n", 10)
     assert grown_mib >= 60
+
+
+@pytest.mark.parametrize("taken", [[2, 3], [2, 3, 3], [2, 3, 5]])
+def test_an_item_that_was_lost_or_acked_twice_fails_the_run(taken: list[int]) -> None:
+    ledger = Ledger()
+    producer = Outcome("producer", 3, 0, 0.0, 2 + 3 + 4)
+    consumer = Outcome("consumer", len(taken), 0, 0.0, sum(taken))
+    ledger.settle([producer])
+    if len(taken) < 3:
+        ledger.settle([consumer])
+        assert ledger.held == 1, "it may still be there"
+        consumer = Outcome("consumer", 1, 0, 0.0, 3)
+    with pytest.raises(RunError, match="lost or acked twice"):
+        ledger.settle([consumer])

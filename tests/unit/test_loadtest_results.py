@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.bench.figures import Measured
 from loadtest.bench.report import shown, summary, write_docs, write_report
 from loadtest.bench.results import Entry, Figure, Run, Session, Workload, derived, figures_of, load_session, with_ratios
-from loadtest.bench.runner import Measured
 
 _RAW = {"raw_per_s": 20_000.0, "raw_servers_us": 40.0, "raw_clients_us": 10.0}
 _BEGIN, _END = "<!-- against-peers: begin -->", "<!-- against-peers: end -->"
