@@ -34,6 +34,7 @@ def check(
     *,
     drained: bool = True,
     tolerance_ms: int = 0,
+    late_ms: int = 0,
     disturbed: Windows = (),
     answers_due: bool = False,
 ) -> Report:
@@ -41,6 +42,8 @@ def check(
 
     drained: consumers took all there was, so that nothing may be left but dead letters and what is not due yet.
     tolerance_ms: by how much the servers' clocks may differ from the clients'.
+    late_ms: by how much a host's idea of its server's clock may be late besides: times that it reckons from its own
+    "now" are earlier by as much. A slow answer at a take-over makes it so.
     disturbed: (start, end) of the times when a promise that holds while the owner lives is suspended.
     answers_due: outside of them every call must have got a clear answer.
     Raises ValueError when two enqueues of the history have the same uid.
@@ -51,7 +54,7 @@ def check(
     for call in calls:
         of_calls.see(call)
     of_calls.finish()
-    _check_lives(calls, stored, drained, tolerance_ms, disturbed, report)
+    _check_lives(calls, stored, drained, tolerance_ms, late_ms, disturbed, report)
     return report
 
 
@@ -62,6 +65,7 @@ def check_files(
     parts: int | None = None,
     drained: bool = True,
     tolerance_ms: int = 0,
+    late_ms: int = 0,
     disturbed: Windows = (),
     answers_due: bool = False,
 ) -> Report:
@@ -76,7 +80,7 @@ def check_files(
     count = parts or 1 + _event_count(paths) // _EVENTS_PER_PART
     with tempfile.TemporaryDirectory(prefix="foqs-history-") as directory:
         for part in split(paths, stored, count, Path(directory), of_calls.see):
-            _check_lives(part.calls(), part.stored, drained, tolerance_ms, disturbed, report)
+            _check_lives(part.calls(), part.stored, drained, tolerance_ms, late_ms, disturbed, report)
     of_calls.finish()
     return report
 
@@ -92,11 +96,12 @@ def _check_lives(
     stored: Iterable[Stored],
     drained: bool,
     tolerance_ms: int,
+    late_ms: int,
     disturbed: Windows,
     report: Report,
 ) -> None:
     lives = Lives(calls, stored)
-    LifeChecks(lives, drained, tolerance_ms, disturbed, report).run()
+    LifeChecks(lives, drained, tolerance_ms, late_ms, disturbed, report).run()
     check_overtaking(lives.by_uid.values(), tolerance_ms, disturbed, report)
 
 

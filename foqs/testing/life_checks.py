@@ -20,8 +20,15 @@ class LifeChecks:
     """See `foqs.testing.checker.check` for what each argument means; what is found goes into the report."""
 
     def __init__(
-        self, lives: Lives, drained: bool, tolerance_ms: int, disturbed: Sequence[tuple[int, int]], report: Report
+        self,
+        lives: Lives,
+        drained: bool,
+        tolerance_ms: int,
+        late_ms: int,
+        disturbed: Sequence[tuple[int, int]],
+        report: Report,
     ) -> None:
+        self._late_ms = late_ms
         self._lives = lives
         self._drained = drained
         self._tolerance_ms = tolerance_ms
@@ -91,7 +98,7 @@ class LifeChecks:
             if taken.metadata not in metadata:
                 self._add("P1", life.uid, f"has metadata {taken.metadata!r}, which is none of {sorted(metadata)}")
             slack = self._tolerance_ms
-            if not delayed and not earliest - slack <= taken.deliver_after_ms <= latest + slack:
+            if not delayed and not earliest - slack - self._late_ms <= taken.deliver_after_ms <= latest + slack:
                 self._add("P1", life.uid, f"deliver_after {taken.deliver_after_ms} is not in {earliest}..{latest}")
 
     # ---- P1 and P2: nothing is lost ----
@@ -231,10 +238,11 @@ class LifeChecks:
     # ---- P7: time ----
 
     def _check_times(self, life: Life) -> None:
-        ready_ms = life.ready_from_ms()[0] - self._tolerance_ms
-        expired_ms = life.expires_ms()[1] + self._tolerance_ms
+        slack_ms = self._tolerance_ms + self._late_ms
+        ready_ms = life.ready_from_ms()[0] - slack_ms
+        expired_ms = life.expires_ms()[1] + slack_ms
         delays = {
-            end.number: end.call.invoked_at_ms + end.settled.delay_ms - self._tolerance_ms
+            end.number: end.call.invoked_at_ms + end.settled.delay_ms - slack_ms
             for end in life.ends
             if end.call.verb is Verb.NACK and end.outcome is Outcome.OK
         }

@@ -1,7 +1,8 @@
 """Promise P6 across answers: what is ready is not overtaken by what is less urgent.
 
 Certain only is what the record leaves no doubt about: the more urgent item was ready before the call began, and who
-got it asked for it after the call had ended. So it stood there, free, all the while.
+got it asked for it after the call had ended. So it stood there, free, all the while. Delayed items become claimable
+when the sweep has found them, which no client sees: they are left out, as are those that were delivered before.
 """
 
 from __future__ import annotations
@@ -64,9 +65,11 @@ def _begin(answer: _Answer) -> int:
 
 def _free(life: Life, tolerance_ms: int) -> _Free | None:
     """Until its first delivery; None when something else may have happened to it before, or its TTL may have ended."""
-    first = life.deliveries[0] if life.deliveries else None
-    assert life.put is not None
-    if first is None or first.number != 1 or life.outcome is not Outcome.OK or life.put.ttl_ms is not None:
+    first, put = life.deliveries[0] if life.deliveries else None, life.put
+    assert put is not None
+    if first is None or first.number != 1 or life.outcome is not Outcome.OK:
+        return None
+    if put.ttl_ms is not None or put.delay_ms is not None or put.deliver_after_ms is not None:
         return None
     ready_ms = life.ready_from_ms()[1] + tolerance_ms
     taken_ms = first.call.invoked_at_ms

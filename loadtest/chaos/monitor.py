@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,6 +18,7 @@ from loadtest.faults import FaultError
 
 _LOOK_EVERY_S = 0.05
 _ANSWER_MS_MAX = 1_000
+_SILENT_MS_MAX = 500
 _PATIENCE_S = 30.0
 
 
@@ -45,6 +47,18 @@ class Monitor:
         """The first time after this when the host served all of them; None when it never did."""
         first = bisect_left(self._seen, after_ms, key=lambda seen: seen[0])
         return next((at_ms for at_ms, served in self._seen[first:] if shards <= served), None)
+
+    def away(self, shards: frozenset[int]) -> list[tuple[int, int]]:
+        """(start, end) of the times when the host did not say that it serves all of them in health, or did not answer.
+
+        A busy machine has such times too, without a fault.
+        """
+        times = [(at_ms, shards <= served) for at_ms, served in self._seen]
+        return [
+            (start_ms, end_ms)
+            for (start_ms, start_served), (end_ms, end_served) in pairwise(times)
+            if not (start_served and end_served) or end_ms - start_ms > _SILENT_MS_MAX
+        ]
 
     def _run(self) -> None:
         while not self._stopped.wait(_LOOK_EVERY_S):

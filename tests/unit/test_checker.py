@@ -253,6 +253,14 @@ def test_clocks_may_differ_by_the_tolerance_and_no_more() -> None:
     assert early.check(tolerance_ms=20).promises_broken == {"P7"}
 
 
+def test_a_late_clock_excuses_times_reckoned_from_it_and_no_broken_lease() -> None:
+    early = Story().put(delay_ms=500).at(400).take(after_ms=405).ack()
+    assert {"P1", "P7"} <= early.check(tolerance_ms=20).promises_broken
+    assert not early.check(tolerance_ms=20, late_ms=100).violations
+    two_holders = BAD["two holders"][1](Story())
+    assert two_holders.check(tolerance_ms=20, late_ms=100).promises_broken == {"P3"}
+
+
 def test_items_are_left_behind_when_nothing_was_drained() -> None:
     story = Story().put().left(ItemState.READY).take_all()
     assert not story.check(drained=False).violations
