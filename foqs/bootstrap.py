@@ -45,9 +45,9 @@ class Host(Service):
         self._config = config
         self._loop = asyncio.get_running_loop()
         self._meta = MetaStore(config.meta_url)
-        self.metrics = Metrics()
         address = f"{config.listen_address}:{config.port}"
         self._namespaces = Namespaces(self._meta, config.host_name, address, _wall_ms())
+        self.metrics = Metrics(self._namespaces.name_of)
         self._shards = Shards()
         self._dispatcher = Dispatcher(
             self._shards.state,
@@ -56,12 +56,13 @@ class Host(Service):
             self._loop.time,
             self._namespaces.attempts_max,
             self._namespaces.item_bytes_max,
+            self.metrics.items.happened,
         )
         for shard_id, url in config.shards.items():
             self._shards.add(self._make_runner(shard_id, url))
         readers = {shard_id: ShardReader(shard_id, url) for shard_id, url in config.shards.items()}
         self._waiting = Waiting(self._loop)
-        self._inspection = Inspection(self._shards, readers, self._waiting)
+        self._inspection = Inspection(self._shards, readers, self._waiting, self.metrics.items.happened)
         self._enqueues = Enqueues(self._shards, self._dispatcher, self._waiting, self._loop.time)
         self._dequeues = Dequeues(self._shards, self._dispatcher, self._loop.time)
         queue = Queue(
@@ -70,6 +71,7 @@ class Host(Service):
             self._dequeues,
             Leases(self._shards, self._inspection, self._waiting),
             Topics(self._shards, self._dispatcher),
+            self.metrics.items.happened,
         )
         admin = Admin(config.host_name, self._namespaces, self._shards, self._inspection, self._is_draining)
         self._server = ThriftServer(

@@ -147,12 +147,21 @@ def errors() -> str:
 # ---- metrics and log events, from the source ----
 
 
+_METRIC_KINDS = {
+    "Counter": "counter",
+    "CounterMetricFamily": "counter",
+    "Histogram": "histogram",
+    "HistogramMetricFamily": "histogram",
+    "GaugeMetricFamily": "gauge",
+}
+
+
 def metrics(path: Path) -> str:
     rows = []
     for node in ast.walk(ast.parse(path.read_text())):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
             continue
-        kind = {"Counter": "counter", "Histogram": "histogram", "GaugeMetricFamily": "gauge"}.get(node.func.id)
+        kind = _METRIC_KINDS.get(node.func.id)
         words = [str(arg.value) for arg in node.args if isinstance(arg, ast.Constant)]
         if kind is None or len(words) < 2:
             continue

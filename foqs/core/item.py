@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,6 +21,22 @@ class Phase(IntEnum):
     SETTLING = 5
     """Its ack, nack or expiry is on the way to the database."""
     GONE = 6
+
+
+class ItemEvent(StrEnum):
+    """What becomes of items, as operators count it."""
+
+    ENQUEUED = "enqueued"
+    RATE_LIMITED = "rate_limited"
+    DELIVERED = "delivered"
+    ACKED = "acked"
+    NACKED = "nacked"
+    EXTENDED = "extended"
+    LEASE_ENDED = "lease_ended"
+    """Without an ack or nack."""
+    EXPIRED = "expired"
+    """Past its TTL."""
+    DEAD_LETTERED = "dead_lettered"
 
 
 class Claim:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from itertools import chain
 
 from foqs.core import limits
-from foqs.core.item import Item
+from foqs.core.item import Item, ItemEvent
 from foqs.core.topic import ShardTopic
 from foqs.host.topic_queue import DequeueCall, TopicQueue
 from foqs.shard.state import ShardState
@@ -32,6 +32,7 @@ class Dispatcher:
         clock: Callable[[], float],
         attempts_max: Callable[[int], int],
         item_bytes_max: Callable[[int], int],
+        happened: Callable[[int, ItemEvent, int], None],
     ) -> None:
         self._shard_of = shard_of
         self._wake = wake
@@ -39,6 +40,7 @@ class Dispatcher:
         self._clock = clock
         self._attempts_max = attempts_max
         self._item_bytes_max = item_bytes_max
+        self.happened = happened
         self._queues: dict[tuple[int, str], TopicQueue] = {}
         self._active: dict[TopicQueue, None] = {}
         """With calls, held items or claims on the way."""
@@ -278,6 +280,7 @@ class Dispatcher:
             if item.expires_at <= now_ms:
                 shard.settlements.end_lease(item)
                 shard.settlements.settle([item])
+                self.happened(item.topic.namespace, ItemEvent.EXPIRED, 1)
                 self._wake(shard_id)
                 continue
             given.append(item)

@@ -21,6 +21,7 @@ from foqs.core.calls import (
     StoredItemPage,
 )
 from foqs.core.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError, shown
+from foqs.core.item import ItemEvent
 from foqs.core.namespace import Namespace
 from foqs.core.service import Service
 from foqs.host import arguments
@@ -43,8 +44,16 @@ Act = Callable[[ShardState, ItemRow, Ticket, int], None]
 class Inspection(Service):
     """Reads with sessions of its own; changes go through the shard's writer, on rows looked up in step with it."""
 
-    def __init__(self, shards: Shards, readers: Mapping[int, ShardReader], waiting: Waiting) -> None:
+    def __init__(
+        self,
+        shards: Shards,
+        readers: Mapping[int, ShardReader],
+        waiting: Waiting,
+        happened: Callable[[int, ItemEvent, int], None],
+    ) -> None:
+        """`happened` counts, by namespace, what became of items."""
         super().__init__("inspection")
+        self._happened = happened
         self._waiting = waiting
         self._shards = shards
         self._readers = readers
@@ -277,6 +286,7 @@ class Inspection(Service):
                 if not held and row.lane >= 0 and row.expires_at <= runner.now_ms():
                     try:
                         shard.rows.delete(row, ticket, position)
+                        self._happened(shard.rows.topic_of(row).namespace, ItemEvent.EXPIRED, 1)
                     except NotFoundError:
                         _log.debug("expired_item_settled_meanwhile", shard=runner.shard_id)
             runner.wake()

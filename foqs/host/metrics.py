@@ -1,15 +1,16 @@
-"""Everything that is counted, for Prometheus. Labels are shards, verbs, outcomes and reasons: never topics."""
+"""Everything that is counted, for Prometheus. Labels are shards, namespaces, verbs, outcomes, reasons: never topics."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from foqs.core.item import ItemEvent
 from foqs.host.dispatch import Dispatcher
 from foqs.host.shards import Shards
 from foqs.storage.transaction import Transaction
@@ -20,14 +21,38 @@ _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 class Metrics:
     """One host's; `registry` is what its metrics port serves."""
 
-    def __init__(self) -> None:
+    def __init__(self, namespace_name: Callable[[int], str | None]) -> None:
         self.registry = CollectorRegistry()
+        self.items = ItemMeters(namespace_name)
+        self.registry.register(self.items)
         self.door = DoorMeters(self.registry)
         self.transactions = TransactionMeters(self.registry)
 
     def watch(self, shards: Shards, dispatcher: Dispatcher) -> None:
         """Let every scrape read the state of the shards and of the prefetch buffers."""
         self.registry.register(_Gauges(shards, dispatcher))
+
+
+class ItemMeters(Collector):
+    """What became of items, by namespace: an operator makes namespaces, so the label is bounded."""
+
+    def __init__(self, name_of: Callable[[int], str | None]) -> None:
+        self._name_of = name_of
+        self._counts: dict[tuple[int, ItemEvent], int] = {}
+
+    def happened(self, namespace: int, event: ItemEvent, count: int) -> None:
+        self._counts[namespace, event] = self._counts.get((namespace, event), 0) + count
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        items = CounterMetricFamily("foqs_namespace_items", "What became of items", labels=["namespace", "event"])
+        for (number, event), count in list(self._counts.items()):
+            name = self._name_of(number)
+            if name is not None:
+                items.add_metric([name, event], count)
+        yield items
 
 
 class DoorMeters:
@@ -147,6 +172,9 @@ class _Gauges(Collector):
         leases = GaugeMetricFamily("foqs_open_leases", "Items claimed or under lease", labels=["shard"])
         buffered = GaugeMetricFamily("foqs_enqueue_buffer_items", "Items waiting to be written", labels=["shard"])
         buffered_bytes = GaugeMetricFamily("foqs_enqueue_buffer_bytes", "Their payload and metadata", labels=["shard"])
+        lags = GaugeMetricFamily(
+            "foqs_delay_sweep_lag_ms", "How long the first delayed item has been due", labels=["shard"]
+        )
         for runner in list(self._shards.runners.values()):
             label = [str(runner.shard_id)]
             shard = runner.shard
@@ -162,7 +190,8 @@ class _Gauges(Collector):
             leases.add_metric(label, len(shard.book.leases))
             buffered.add_metric(label, shard.inserts.buffered_count)
             buffered_bytes.add_metric(label, shard.inserts.buffered_bytes)
-        yield from (owned, healthy, trips, items, topics, leases, buffered, buffered_bytes)
+            lags.add_metric(label, shard.timers.lag_ms(runner.now_ms()))
+        yield from (owned, healthy, trips, items, topics, leases, buffered, buffered_bytes, lags)
         yield GaugeMetricFamily(
             "foqs_dequeues_waiting", "Dequeue calls that wait for items", value=self._dispatcher.waiting_count
         )

@@ -48,6 +48,10 @@ class Namespaces(Service):
             return limits.PAYLOAD_BYTES_MAX + limits.METADATA_BYTES_MAX
         return namespace.settings.payload_bytes_max + namespace.settings.metadata_bytes_max
 
+    def name_of(self, number: int) -> str | None:
+        namespace = self._by_number.get(number)
+        return namespace.name if namespace else None
+
     @property
     def numbers(self) -> set[int]:
         return set(self._by_number)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from foqs.core.calls import Delivery, EnqueueResult, Nack, NewItem, PositionErrors, TopicDemand, TopicPage
+from foqs.core.errors import RateLimitedError
+from foqs.core.item import ItemEvent
 from foqs.host.dequeues import Dequeues
 from foqs.host.enqueues import Enqueues
 from foqs.host.leases import Leases
@@ -16,30 +18,57 @@ class Queue:
     """Implements foqs.core.calls.QueueCalls."""
 
     def __init__(
-        self, namespaces: Namespaces, enqueues: Enqueues, dequeues: Dequeues, leases: Leases, topics: Topics
+        self,
+        namespaces: Namespaces,
+        enqueues: Enqueues,
+        dequeues: Dequeues,
+        leases: Leases,
+        topics: Topics,
+        happened: Callable[[int, ItemEvent, int], None],
     ) -> None:
+        """`happened` counts, by namespace, what became of items."""
         self._namespaces = namespaces
         self._enqueues = enqueues
         self._dequeues = dequeues
         self._leases = leases
         self._topics = topics
+        self._happened = happened
 
     async def enqueue(self, namespace_name: str, items: Sequence[NewItem], bulk: bool) -> EnqueueResult:
-        return await self._enqueues.enqueue(self._namespaces.get(namespace_name), items)
+        namespace = self._namespaces.get(namespace_name)
+        try:
+            result = await self._enqueues.enqueue(namespace, items)
+        except RateLimitedError:
+            self._happened(namespace.number, ItemEvent.RATE_LIMITED, len(items))
+            raise
+        self._happened(namespace.number, ItemEvent.ENQUEUED, len(items) - len(result.errors))
+        return result
 
     async def dequeue(
         self, namespace_name: str, topics: Sequence[TopicDemand], lease_ms: int | None, wait_ms: int
     ) -> list[Delivery]:
-        return await self._dequeues.dequeue(self._namespaces.get(namespace_name), topics, lease_ms, wait_ms)
+        namespace = self._namespaces.get(namespace_name)
+        deliveries = await self._dequeues.dequeue(namespace, topics, lease_ms, wait_ms)
+        self._happened(namespace.number, ItemEvent.DELIVERED, len(deliveries))
+        return deliveries
 
     async def ack(self, namespace_name: str, receipts: Sequence[str]) -> PositionErrors:
-        return await self._leases.ack(self._namespaces.get(namespace_name), receipts)
+        namespace = self._namespaces.get(namespace_name)
+        errors = await self._leases.ack(namespace, receipts)
+        self._happened(namespace.number, ItemEvent.ACKED, len(receipts) - len(errors))
+        return errors
 
     async def nack(self, namespace_name: str, nacks: Sequence[Nack]) -> PositionErrors:
-        return await self._leases.nack(self._namespaces.get(namespace_name), nacks)
+        namespace = self._namespaces.get(namespace_name)
+        errors = await self._leases.nack(namespace, nacks)
+        self._happened(namespace.number, ItemEvent.NACKED, len(nacks) - len(errors))
+        return errors
 
     async def extend_lease(self, namespace_name: str, receipts: Sequence[str], lease_ms: int) -> PositionErrors:
-        return await self._leases.extend(self._namespaces.get(namespace_name), receipts, lease_ms)
+        namespace = self._namespaces.get(namespace_name)
+        errors = await self._leases.extend(namespace, receipts, lease_ms)
+        self._happened(namespace.number, ItemEvent.EXTENDED, len(receipts) - len(errors))
+        return errors
 
     async def get_active_topics(self, namespace_name: str, prefix: str, limit: int, page_token: str) -> TopicPage:
         return await self._topics.page(self._namespaces.get(namespace_name), prefix, limit, page_token)

@@ -6,7 +6,7 @@ from collections import deque
 
 from foqs.core import limits, order
 from foqs.core.errors import FoqsError, StaleLeaseError
-from foqs.core.item import Claim, Item, Phase
+from foqs.core.item import Claim, Item, ItemEvent, Phase
 from foqs.core.topic import ShardTopic
 from foqs.shard.book import Book, fill
 from foqs.shard.journal import Journal
@@ -141,6 +141,7 @@ class Claims:
                 topic.leased += 1
                 item.phase = Phase.SETTLING
                 expired.append(item)
+                self._book.listener.happened(topic.namespace, ItemEvent.EXPIRED, 1)
             else:
                 item.phase = Phase.HELD
                 item.held_at = now_ms

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from foqs.core.errors import FoqsError
-from foqs.core.item import Item
+from foqs.core.item import Item, ItemEvent
 from foqs.core.topic import ShardTopic
 from foqs.storage.transaction import Transaction, TransactionResult
 
@@ -39,6 +39,9 @@ class ShardListener(Protocol):
     def topic_gone(self, topic: ShardTopic) -> None: ...
 
     def attempts_max(self, namespace: int) -> int: ...
+
+    def happened(self, namespace: int, event: ItemEvent, count: int) -> None:
+        """For the counts of operators."""
 
     def item_bytes_max(self, namespace: int) -> int:
         """The most that one item of the namespace may have, payload and metadata together."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from foqs.core import ids, limits, order
 from foqs.core.errors import FoqsError, StaleLeaseError
-from foqs.core.item import Item, Phase
+from foqs.core.item import Item, ItemEvent, Phase
 from foqs.core.topic import ShardTopic
 from foqs.core.wheel import Wheel
 from foqs.shard.book import Book
@@ -87,6 +87,7 @@ class Settlements:
         for item in items:
             item.phase = Phase.SETTLING
             del self.under_lease[item.receipt]
+            self._book.listener.happened(item.topic.namespace, ItemEvent.LEASE_ENDED, 1)
         if items:
             self.settle(items, [self.failed_attempt(item, now_ms, reason="lease ended") for item in items])
         return len(items)
@@ -166,6 +167,7 @@ class Settlements:
             self._timers.add(rewrite.key, topic, priority, rewrite.due_at)
         elif rewrite.lane < 0:
             topic.dead += 1
+            self._book.listener.happened(topic.namespace, ItemEvent.DEAD_LETTERED, 1)
         else:
             topic.rows += 1
             topic.window.add(order.place(rewrite.urgency, rewrite.due_at, rewrite.key, self._book.shard_id))

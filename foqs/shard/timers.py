@@ -45,6 +45,10 @@ class Timers:
         window = self._window
         return window.wants_refill or (len(window) > 0 and order.due_at_of(window.head) <= now_ms)
 
+    def lag_ms(self, now_ms: int) -> int:
+        """How long the first delayed item has been due: what the sweep is behind."""
+        return max(0, now_ms - order.due_at_of(self._window.head)) if len(self._window) else 0
+
     def checkpoint(self, transaction: Transaction, now_ms: int) -> int:
         """No row of the timer lane is due before this after the transaction, whatever becomes of the clock."""
         head = self._window.head

@@ -48,7 +48,7 @@ class WatchedDispatcher(Dispatcher):
     def __init__(self, world: World) -> None:
         super().__init__(
             world.shards.get, lambda _: None, lambda _: world.now_ms, lambda: world.now_ms / 1000,
-            lambda _: ATTEMPTS_MAX, lambda _: 1_000,
+            lambda _: ATTEMPTS_MAX, lambda _: 1_000, lambda *_: None,
         )  # fmt: skip
         self._world = world
 

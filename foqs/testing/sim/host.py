@@ -14,7 +14,7 @@ from foqs import bootstrap
 from foqs.config import HostConfig
 from foqs.core import limits
 from foqs.core.errors import FoqsError, OverloadedError, UnavailableError
-from foqs.core.item import Phase
+from foqs.core.item import ItemEvent, Phase
 from foqs.core.namespace import Namespace
 from foqs.core.service import Service
 from foqs.shard import runner
@@ -103,11 +103,14 @@ class FakeDoor(Service):
 
 
 class NoMetrics:
-    def __init__(self) -> None:
+    def __init__(self, namespace_name: Callable[[int], str | None]) -> None:
         self.door = None
-        self.transactions = self
+        self.transactions = self.items = self
 
     def watch(self, *_: Any) -> None:
+        return None
+
+    def happened(self, namespace: int, event: ItemEvent, count: int) -> None:
         return None
 
     def ended(self, shard_id: int, transaction: Transaction, elapsed_s: float, outcome: str) -> None:
