@@ -21,6 +21,7 @@ import pymysql
 from pymysql.constants import CR, ER
 from sqlalchemy import make_url
 
+from foqs.core import limits
 from foqs.core.errors import UnavailableError
 from foqs.storage.session import session_arguments
 
@@ -160,7 +161,8 @@ def status(url: str, kind: SchemaKind, directory: Path | None = None) -> SchemaS
     migrations = load_migrations(kind, directory)
     records: dict[int, _Record] = {}
     try:
-        with closing(_connect(url)) as connection:
+        # Only migrations themselves may take long: a host that starts must not wait for a server that hangs.
+        with closing(_connect(url, read_timeout=limits.CONNECT_MS_MAX // 1000)) as connection:
             records = _read_records(connection)
     except pymysql.MySQLError as error:
         if _code(error) not in (ER.BAD_DB_ERROR, ER.NO_SUCH_TABLE):
@@ -186,10 +188,10 @@ def _database_of(url: str) -> str:
     return database
 
 
-def _connect(url: str) -> pymysql.Connection[Any]:
+def _connect(url: str, **arguments: Any) -> pymysql.Connection[Any]:
     parsed = make_url(url)
     try:
-        return pymysql.connect(**session_arguments(parsed))
+        return pymysql.connect(**session_arguments(parsed) | arguments)
     except pymysql.err.OperationalError as error:
         if _code(error) == ER.BAD_DB_ERROR:
             raise
