@@ -46,6 +46,8 @@ class HostRestarted(Fault):
 
     def end(self, room: Room) -> None:
         assert room.host is not None
+        # Two signals in a row may be noticed as one.
+        room.host.wait_for_line("draining")
         if room.host.is_running:
             room.host.signal(signal.SIGTERM)
         code = room.host.wait()
