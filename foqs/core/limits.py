@@ -51,6 +51,18 @@ ENQUEUES_PER_MINUTE_MAX = 1_000_000_000
 CONNECTIONS_MAX = 10_000
 CONNECTIONS_PER_ADDRESS_MAX = 5_000
 CALLS_IN_FLIGHT_PER_CONNECTION_MAX = 64
+CALL_BYTES_PER_CONNECTION_MAX = 32 * MIB
+"""Frames of the calls in flight; beyond it nothing more of the connection is read, as beyond the calls."""
+CALLS_IN_FLIGHT_MAX = 65_536
+"""Of all connections together; past it a call is refused with OVERLOADED."""
+CALL_BYTES_MAX = 512 * MIB
+"""Of all connections together: frames of calls in flight; past it a call is refused with OVERLOADED."""
+TURN_WORK_MAX = 128
+"""What one turn of the event loop takes from all connections: a frame counts 1, and 1 for some elements or bytes."""
+TURN_WORK_ELEMENTS = 8
+TURN_WORK_BYTES = 16 * KIB
+TURN_FRAMES_PER_CONNECTION_MAX = 8
+"""One connection gives so many frames before the next one has its turn."""
 FIRST_FRAME_MS_MAX = 10 * SECOND_MS
 """A new connection must send its first whole header within this time."""
 FRAME_HEADER_MS_MAX = 5 * SECOND_MS
@@ -141,6 +153,8 @@ CLAIM_SLACK_MS = 5 * SECOND_MS
 LINGER_MS_MAX = 100
 """A dequeue that has some but not all of its items waits this long at most for the claims on the way."""
 DEQUEUES_WAITING_MAX = 50_000
+DEQUEUE_TOPICS_WAITING_MAX = 200_000
+"""Of the dequeue calls that wait, each counted with all its topics."""
 CALL_MS_MAX = 20 * SECOND_MS
 """How long a call waits for a shard's commit; past it the caller is told that the outcome is unknown."""
 COUNT_WAIT_MS_MAX = 10 * SECOND_MS
@@ -181,5 +195,6 @@ assert WINDOW_ITEMS_MIN >= 8, "a quarter of a window must be some items"
 assert PAYLOAD_BYTES_MAX + METADATA_BYTES_MAX < FRAME_BYTES_MAX // 2, "the largest item must fit a frame"
 assert DEQUEUE_ANSWER_BYTES_MAX + PAYLOAD_BYTES_MAX + METADATA_BYTES_MAX < FRAME_BYTES_MAX
 assert WAIT_MS_MAX < IDLE_MS_MAX, "a long poll must not look idle"
+assert CALL_BYTES_PER_CONNECTION_MAX >= FRAME_BYTES_MAX, "the largest frame must be a call"
 assert HEARTBEAT_MS * 3 < HOST_DEAD_MS, "a host is not dead for one lost heartbeat"
 assert PREFETCH_HOLD_MS_MAX < CLAIM_SLACK_MS, "a prefetched claim must still cover the lease at hand-out"

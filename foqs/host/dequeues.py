@@ -46,6 +46,12 @@ class Dequeues:
                 f"{self._dispatcher.waiting_count} dequeue calls wait on this host, which is its limit: try again",
                 retry_after_ms=1_000,
             )
+        if self._dispatcher.waiting_topics_count + len(wants) > limits.DEQUEUE_TOPICS_WAITING_MAX:
+            raise OverloadedError(
+                f"dequeue calls wait for {self._dispatcher.waiting_topics_count} topics on this host, and may for "
+                f"{limits.DEQUEUE_TOPICS_WAITING_MAX}: name fewer topics, or try again",
+                retry_after_ms=1_000,
+            )
         items = await self._wait_for_items(namespace, wants, lease_ms, 0 if self._draining else wait_ms)
         return [_delivery(item) for item in items]
 

@@ -49,6 +49,8 @@ class Dispatcher:
         self._draining = False
         self.waiting_count = 0
         """Dequeue calls that wait."""
+        self.waiting_topics_count = 0
+        """Topics of each of them."""
         self.held_bytes = 0
         """Payload and metadata of all prefetch buffers."""
 
@@ -144,6 +146,7 @@ class Dispatcher:
     def start(self, namespace: int, wants: dict[str, int], call: DequeueCall) -> None:
         """Serve the call now or let it wait."""
         self.waiting_count += 1
+        self.waiting_topics_count += len(wants)
         for name, count in wants.items():
             queue = self._queue(namespace, name)
             call.wants[queue] = count
@@ -172,6 +175,7 @@ class Dispatcher:
     def answer(self, call: DequeueCall, items: list[Item]) -> None:
         call.items = items
         self.waiting_count -= 1
+        self.waiting_topics_count -= len(call.wants)
         for queue, count in call.wants.items():
             del queue.calls[call]
             queue.waiting_count -= count

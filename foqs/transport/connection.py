@@ -2,7 +2,8 @@
 
 A connection runs up to `calls_in_flight_max` calls at once and answers each when it is done, under the seqid
 it came with: a client that pipelines must tell answers by seqid, one that waits for each answer sees no
-difference. Beyond that, and while the peer does not take its answers, nothing more is read.
+difference. Beyond that, and while the peer does not take its answers, nothing more is read; nor while others
+have their turn (`Turns`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, cast
 
 import structlog
 
-from foqs.core.errors import FoqsError, InvalidArgumentError, OverloadedError
+from foqs.core.errors import FoqsError, InvalidArgumentError
 from foqs.transport.door import Door
 from foqs.transport.frame_scan import FrameError, scan_call
 from foqs.transport.verbs import dequeue_response, is_long_poll
@@ -42,8 +43,9 @@ class Connection(asyncio.Protocol):
         self._at = 0
         self._wanted = 0
         """No frame can be cut before this many bytes from `_at` are there."""
-        self._held_bytes = 0
+        self.held_bytes = 0
         self._reading_paused = False
+        self._waits_for_turn = False
 
         self._awaited = "first_frame"
         self._deadline: float | None = None
@@ -52,8 +54,11 @@ class Connection(asyncio.Protocol):
         self._heard_at = 0.0
 
         self.calls: dict[int, asyncio.Task[None]] = {}
-        self._long_polls: dict[int, tuple[Method, int]] = {}
+        self._long_polls: dict[int, tuple[Method, int, int]] = {}
+        """Their method, seqid and bytes."""
         self._call_count = 0
+        self._call_bytes = 0
+        """Of the frames of `calls`."""
 
         self._write_paused = False
         self._written_bytes = 0
@@ -106,9 +111,9 @@ class Connection(asyncio.Protocol):
         self._deadline = self.unfinished_since = None
         if self._rest:
             self._door.protocol_error(self, "truncated", "the peer closed within a frame")
-        for number, (method, seqid) in list(self._long_polls.items()):
+        for number, (method, seqid, size_bytes) in list(self._long_polls.items()):
             call = self.calls[number]
-            call.add_done_callback(partial(self._long_poll_ended, number, method, seqid))
+            call.add_done_callback(partial(self._long_poll_ended, number, method, seqid, size_bytes))
             call.cancel()
         return bool(self.calls) or self._reading_paused
 
@@ -166,17 +171,27 @@ class Connection(asyncio.Protocol):
         return (
             len(data) > LENGTH_BYTES
             and _u32(data, 0)[0] == len(data) - LENGTH_BYTES <= self._limits.frame_bytes_max
-            and len(self.calls) < self._limits.calls_in_flight_max
-            and not self._write_paused
+            and not self._is_full()
             and not self._reading_paused
+            and self._door.turns.is_free
         )
 
-    def _cut_frames(self) -> None:
+    def _is_full(self) -> bool:
+        """Whether the peer must first take answers, or wait for some."""
+        return (
+            len(self.calls) >= self._limits.calls_in_flight_max
+            or self._call_bytes >= self._limits.call_bytes_max
+            or self._write_paused
+        )
+
+    def _cut_frames(self, frames_max: int = 0) -> None:
+        """Start the calls that are here whole; `frames_max` of them where it is the connection's turn."""
         data, at, size = self._rest, self._at, len(self._rest)
+        turns, started = self._door.turns, 0
         full = False
         length = 0
         while size - at >= LENGTH_BYTES:
-            full = self._write_paused or len(self.calls) >= self._limits.calls_in_flight_max
+            full = self._is_full()
             if full:
                 break
             length = _u32(data, at)[0]
@@ -186,6 +201,11 @@ class Connection(asyncio.Protocol):
             end = at + LENGTH_BYTES + length
             if end > size:
                 break
+            if not (started < frames_max and turns.has_work_left if frames_max else turns.is_free):
+                self._waits_for_turn = full = True
+                turns.wait(self)
+                break
+            started += 1
             try:
                 if isinstance(data, bytes):
                     self._start_call(data, at + LENGTH_BYTES, end)
@@ -229,9 +249,9 @@ class Connection(asyncio.Protocol):
 
     def _hold(self) -> None:
         held_bytes = len(self._rest) - self._at
-        if held_bytes != self._held_bytes:
-            added_bytes = held_bytes - self._held_bytes
-            self._held_bytes = held_bytes
+        if held_bytes != self.held_bytes:
+            added_bytes = held_bytes - self.held_bytes
+            self.held_bytes = held_bytes
             self._door.hold(added_bytes)
 
     def _set_reading(self, reading: bool) -> None:
@@ -242,12 +262,25 @@ class Connection(asyncio.Protocol):
             else:
                 self._transport.pause_reading()
 
+    def take_turn(self, frames_max: int) -> None:
+        """Start so many calls at most, of the frames that are here."""
+        self._waits_for_turn = False
+        if self._closing:
+            return
+        try:
+            self._cut_frames(frames_max)
+        except Exception as cause:
+            _log.error("a frame cannot be taken", exc_info=cause)
+            self._close()
+
     # --- calls ---
 
     def _start_call(self, data: bytes, start: int, end: int) -> None:
         name, seqid, body = scan_call(data, start, end)
+        size_bytes = end - start
         method = METHODS_BY_NAME_BYTES.get(name)
         if method is None:
+            self._door.turns.spend(0, size_bytes)
             self._door.metrics.call_finished("unknown", "UNKNOWN_METHOD", 0.0)
             message = f"the contract has no method {name.decode('ascii')}"
             self._write(self._door.codec.encode_application_error(name, UNKNOWN_METHOD, message, seqid))
@@ -255,46 +288,59 @@ class Connection(asyncio.Protocol):
         try:
             request = self._door.codec.decode_request(method, data[body:end])
         except UnicodeDecodeError:
+            self._door.turns.spend(0, size_bytes)
             self._fail(method, InvalidArgumentError(f"{method.name}: a string is not valid UTF-8"), seqid)
             return
-        if self._door.draining:
-            draining = OverloadedError("the host is shutting down: nothing was done", retry_after_ms=1_000)
-            self._fail(method, draining, seqid)
+        elements = getattr(request, method.batch, None) if method.batch and request is not None else None
+        self._door.turns.spend(len(elements) if elements else 0, size_bytes)
+        refusal = self._door.refusal(size_bytes)
+        if refusal is not None:
+            self._fail(method, refusal, seqid)
             return
         self._call_count = number = self._call_count + 1
         if is_long_poll(method, request):
             if self._half_closed:
                 request.wait_ms = 0
             else:
-                self._long_polls[number] = (method, seqid)
-        self.calls[number] = self._door.loop.create_task(self._run(number, method, request, seqid), name=method.name)
+                self._long_polls[number] = (method, seqid, size_bytes)
+        run = self._run(number, method, request, seqid, size_bytes)
+        self.calls[number] = self._door.loop.create_task(run, name=method.name)
+        self._call_bytes += size_bytes
+        self._door.call_started(size_bytes)
 
-    async def _run(self, number: int, method: Method, request: Any, seqid: int) -> None:
+    async def _run(self, number: int, method: Method, request: Any, seqid: int, size_bytes: int) -> None:
         started = perf_counter()
         try:
             frame, outcome = await self._door.verbs.answer(method, request, seqid)
             self._door.metrics.call_finished(method.name, outcome, perf_counter() - started)
         except Exception as cause:
-            self.calls.pop(number, None)
+            self._forget(number, size_bytes)
             _log.error("a call cannot be answered", method=method.name, exc_info=cause)
             self._close()
         else:
-            self._answer(number, frame)
+            self._answer(number, frame, size_bytes)
 
     def _fail(self, method: Method, error: FoqsError, seqid: int) -> None:
         frame, outcome = self._door.verbs.failed(method, error, seqid)
         self._door.metrics.call_finished(method.name, outcome, 0.0)
         self._write(frame)
 
-    def _long_poll_ended(self, number: int, method: Method, seqid: int, call: asyncio.Task[None]) -> None:
+    def _long_poll_ended(
+        self, number: int, method: Method, seqid: int, size_bytes: int, call: asyncio.Task[None]
+    ) -> None:
         if call.cancelled():
-            self._answer(number, self._door.codec.encode_reply(method, dequeue_response([]), seqid))
+            self._answer(number, self._door.codec.encode_reply(method, dequeue_response([]), seqid), size_bytes)
 
-    def _answer(self, number: int, frame: bytes) -> None:
-        self.calls.pop(number, None)
-        self._long_polls.pop(number, None)
+    def _answer(self, number: int, frame: bytes, size_bytes: int) -> None:
+        self._forget(number, size_bytes)
         self._write(frame)
         self._proceed()
+
+    def _forget(self, number: int, size_bytes: int) -> None:
+        if self.calls.pop(number, None) is not None:
+            self._long_polls.pop(number, None)
+            self._call_bytes -= size_bytes
+            self._door.calls_ended(1, size_bytes)
 
     def _write(self, frame: bytes) -> None:
         if not self._closing:
@@ -305,7 +351,7 @@ class Connection(asyncio.Protocol):
         """A call ended or the peer took answers: go on with what waited for that."""
         if self._closing:
             return
-        if self._reading_paused:
+        if self._reading_paused and not self._waits_for_turn:
             self._cut_frames()
         if self._half_closed and not self.calls and not self._reading_paused:
             self._close()
@@ -331,6 +377,8 @@ class Connection(asyncio.Protocol):
         self._rest, self._at = b"", 0
         self._hold()
         calls = list(self.calls.values())
+        self._door.calls_ended(len(calls), self._call_bytes)
+        self._call_bytes = 0
         self.calls.clear()
         self._long_polls.clear()
         self._door.cancel(calls)

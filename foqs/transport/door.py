@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,6 +11,7 @@ from typing import Protocol
 import structlog
 
 from foqs.core import limits
+from foqs.core.errors import OverloadedError
 from foqs.transport.verbs import Verbs
 from foqs.transport.wire import Codec
 
@@ -26,6 +27,10 @@ class DoorLimits:
     connections_max: int = limits.CONNECTIONS_MAX
     connections_per_address_max: int = limits.CONNECTIONS_PER_ADDRESS_MAX
     calls_in_flight_max: int = limits.CALLS_IN_FLIGHT_PER_CONNECTION_MAX
+    call_bytes_max: int = limits.CALL_BYTES_PER_CONNECTION_MAX
+    all_calls_in_flight_max: int = limits.CALLS_IN_FLIGHT_MAX
+    all_call_bytes_max: int = limits.CALL_BYTES_MAX
+    turn_work_max: int = limits.TURN_WORK_MAX
     frame_bytes_max: int = limits.FRAME_BYTES_MAX
     first_frame_ms_max: int = limits.FIRST_FRAME_MS_MAX
     header_ms_max: int = limits.FRAME_HEADER_MS_MAX
@@ -79,6 +84,8 @@ class Guest(Protocol):
     address: str
     unfinished_since: float | None
     """When the frame that is still incomplete began, in the loop's time."""
+    held_bytes: int
+    """Received, and no call yet."""
     calls: dict[int, asyncio.Task[None]]
 
     def finish(self) -> None: ...
@@ -90,6 +97,59 @@ class Guest(Protocol):
     def unsent_bytes(self) -> int: ...
 
     def check(self, now: float) -> None: ...
+
+    def take_turn(self, frames_max: int) -> None: ...
+
+
+class Turns:
+    """Who may start work in this turn of the event loop, so that no turn is long.
+
+    Round robin over the addresses that have frames waiting, and over the connections of each: many connections
+    get one address no more than one does.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work_max: int) -> None:
+        self._loop = loop
+        self._work_max = work_max
+        self._work = 0
+        self._is_scheduled = False
+        self._waiting: dict[str, deque[Guest]] = {}
+
+    @property
+    def is_free(self) -> bool:
+        """Whether whoever comes may start work at once: nobody waits, and this turn has work left."""
+        return self._work < self._work_max and not self._waiting
+
+    @property
+    def has_work_left(self) -> bool:
+        return self._work < self._work_max
+
+    def spend(self, element_count: int, size_bytes: int) -> None:
+        """Count a frame."""
+        self._work += 1 + element_count // limits.TURN_WORK_ELEMENTS + size_bytes // limits.TURN_WORK_BYTES
+        self._begin_soon()
+
+    def wait(self, guest: Guest) -> None:
+        """Let `take_turn` be called when it is the guest's turn."""
+        self._waiting.setdefault(guest.address, deque()).append(guest)
+        self._begin_soon()
+
+    def _begin_soon(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self._is_scheduled = False
+        self._work = 0
+        while self._waiting and self._work < self._work_max:
+            address, guests = next(iter(self._waiting.items()))
+            # The address goes to the end of the round, unless this was the last of its guests.
+            del self._waiting[address]
+            guest = guests.popleft()
+            if guests:
+                self._waiting[address] = guests
+            guest.take_turn(limits.TURN_FRAMES_PER_CONNECTION_MAX)
 
 
 class Door:
@@ -105,7 +165,12 @@ class Door:
         self.guests: dict[Guest, None] = {}
         self.empty = asyncio.Event()
         self.empty.set()
+        self.turns = Turns(self.loop, bounds.turn_work_max)
         self.unfinished_bytes = 0
+        self.calls_count = 0
+        """Calls in flight."""
+        self.call_bytes = 0
+        """Of their frames."""
         self.cancelled_calls: set[asyncio.Task[None]] = set()
         self._guests_by_address: Counter[str] = Counter()
         self._errors_unlogged = 0
@@ -136,14 +201,38 @@ class Door:
         self.metrics.connection_closed()
 
     def hold(self, added_bytes: int) -> None:
-        """Count bytes of incomplete frames; beyond the bound the longest unfinished frames have to go."""
+        """Count bytes that no call was made of yet.
+
+        Beyond the bound the longest unfinished frames have to go; where none is, whoever sent most in advance.
+        """
         self.unfinished_bytes += added_bytes
         while added_bytes > 0 and self.unfinished_bytes > self.limits.unfinished_bytes_max:
             slow = [guest for guest in self.guests if guest.unfinished_since is not None]
-            if not slow:
-                return
-            oldest = min(slow, key=lambda guest: guest.unfinished_since or 0.0)
-            oldest.refuse("unfinished_bytes_max", "too many bytes of unfinished frames in the host")
+            if slow:
+                chosen = min(slow, key=lambda guest: guest.unfinished_since or 0.0)
+            else:
+                chosen = max(self.guests, key=lambda guest: guest.held_bytes)
+            chosen.refuse("unfinished_bytes_max", "too many bytes of unfinished frames in the host")
+
+    def refusal(self, size_bytes: int) -> OverloadedError | None:
+        """Why a call of this size cannot be taken now."""
+        if self.draining:
+            return OverloadedError("the host is shutting down: nothing was done", retry_after_ms=1_000)
+        if self.calls_count >= self.limits.all_calls_in_flight_max:
+            message = f"{self.calls_count} calls are in flight on this host, which is its limit: nothing was done"
+            return OverloadedError(message, retry_after_ms=1_000)
+        if self.call_bytes + size_bytes > self.limits.all_call_bytes_max:
+            message = f"calls of {self.call_bytes} bytes are in flight on this host: nothing was done"
+            return OverloadedError(message, retry_after_ms=1_000)
+        return None
+
+    def call_started(self, size_bytes: int) -> None:
+        self.calls_count += 1
+        self.call_bytes += size_bytes
+
+    def calls_ended(self, count: int, size_bytes: int) -> None:
+        self.calls_count -= count
+        self.call_bytes -= size_bytes
 
     def cancel(self, calls: Iterable[asyncio.Task[None]]) -> None:
         """Cancel calls whose connection is gone, and own them until they have ended."""

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import thriftpy2
 from thriftpy2.protocol.cybin.cybin import TCyBinaryProtocol
-from thriftpy2.thrift import TApplicationException
+from thriftpy2.thrift import TApplicationException, TType
 from thriftpy2.transport.memory.cymemory import TCyMemoryBuffer
 
 from foqs.core import limits
@@ -52,12 +52,16 @@ class ApplicationError(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Method:
-    """One verb of the contract. `required` names the fields of its request that a caller must send."""
+    """One verb of the contract.
+
+    `required` names the fields of its request that a caller must send, `batch` its list, where it has one.
+    """
 
     name: str
     service: str
     request: Any
     required: tuple[str, ...]
+    batch: str | None
     args: Any
     result: Any
     name_bytes: bytes
@@ -74,6 +78,7 @@ def _methods_of(service: Any) -> list[Method]:
                 service=service.__name__,
                 request=request,
                 required=tuple(spec[1] for spec in request.thrift_spec.values() if spec[-1]),
+                batch=next((spec[1] for spec in request.thrift_spec.values() if spec[0] == TType.LIST), None),
                 args=args,
                 result=getattr(service, f"{name}_result"),
                 name_bytes=name.encode("ascii"),

@@ -6,6 +6,7 @@ A case is a call and its outcome: the code of the whole call, or the codes by po
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -246,6 +247,21 @@ async def test_dequeues_out_of_range_are_refused(stage):
             for n in (0, -1, 999, limits.LEASE_MS_MAX + 1, I64_MAX, I64_MIN)
         ],
     )  # fmt: skip
+
+
+async def test_dequeues_that_wait_for_more_topics_than_the_host_keeps_are_refused_until_some_end(stage):
+    def request(count: int, wait_ms: int) -> Any:
+        return structs.DequeueRequest(
+            "jobs", [structs.TopicDemand(f"none-{n}", 1) for n in range(count)], None, wait_ms
+        )
+
+    with patch.object(limits, "DEQUEUE_TOPICS_WAITING_MAX", 5):
+        stage.host.raw.send("dequeue", request(3, 300), seqid=7)
+        assert outcome_of(await stage.host.call("dequeue", request(3, 0))) is ErrorCode.OVERLOADED
+        refused = await stage.host.call("dequeue", request(6, 0))
+        assert (refused.error.code, refused.error.retry_after_ms) == (ErrorCode.OVERLOADED, 1_000)
+        assert (await stage.host.raw.receive()).seqid == 7
+        assert (await stage.host.call("dequeue", request(5, 0))).response.items == []
 
 
 async def test_ids_and_receipts_that_are_not_good_fail_at_their_positions(stage):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import resource
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
+import uvloop
 
+from foqs.core.errors import OverloadedError
 from foqs.core.limits import KIB, MIB
 from foqs.transport.door import DoorLimits
 from foqs.transport.wire import structs
@@ -255,3 +258,88 @@ def test_a_peer_that_reads_late_gets_every_answer() -> None:
 def _resident_bytes() -> int:
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def test_calls_of_all_connections_together_are_bounded() -> None:
+    async def main() -> None:
+        async with world(DoorLimits(all_calls_in_flight_max=1)) as w, w.connect() as first, w.connect() as second:
+            w.queue.gate = asyncio.Event()
+            first.send("enqueue", enqueue_request(b"first"), seqid=1)
+            await w.queue.until_running(1)
+            refused = await second.call("enqueue", enqueue_request(b"second"))
+            assert isinstance(refused.error, OverloadedError)
+            assert refused.error.retry_after_ms
+            w.queue.gate.set()
+            assert (await first.receive()).response.ids == ["1-1"]
+            assert (await second.call("enqueue", enqueue_request(b"second"))).response.ids == ["1-2"]
+
+    run(main)
+
+
+@pytest.mark.parametrize("ending", ["answered", "reset"])
+def test_bytes_of_all_calls_together_are_bounded_and_given_back(ending: str) -> None:
+    async def main() -> None:
+        async with world(DoorLimits(all_call_bytes_max=12_000)) as w, w.connect() as first, w.connect() as second:
+            w.queue.gate = asyncio.Event()
+            first.send("enqueue", enqueue_request(b"x" * 9_000), seqid=1)
+            await w.queue.until_running(1)
+            assert isinstance((await second.call("enqueue", enqueue_request(b"x" * 9_000))).error, OverloadedError)
+            assert (await second.call("getHostStatus", structs.HostStatusRequest())).error is None
+            if ending == "answered":
+                w.queue.gate.set()
+                await first.receive()
+            else:
+                first.reset()
+                await _until_open(w, 1)
+                w.queue.gate.set()
+            assert (await second.call("enqueue", enqueue_request(b"x" * 9_000))).error is None
+
+    run(main)
+
+
+def test_a_connection_whose_calls_are_large_is_read_no_further() -> None:
+    async def main() -> None:
+        async with world(DoorLimits(call_bytes_max=10_000)) as w, w.connect() as client:
+            w.queue.gate = asyncio.Event()
+            for seqid in range(6):
+                client.send("enqueue", enqueue_request(b"x" * 6_000), seqid)
+            await w.queue.until_running(2)
+            assert await w.is_healthy()
+            assert w.queue.calls_running == 2
+            w.queue.gate.set()
+            assert {(await client.receive()).seqid for _ in range(6)} == set(range(6))
+
+    run(main)
+
+
+def test_bytes_sent_in_advance_of_calls_that_wait_are_bounded_too() -> None:
+    async def main() -> None:
+        bounds = DoorLimits(calls_in_flight_max=1, unfinished_bytes_max=64 * KIB)
+        async with world(bounds) as w, w.connect() as client:
+            w.queue.gate = asyncio.Event()
+            frame = w.codec.encode_call("enqueue", enqueue_request(b"x" * 9_000), 1)
+            await client.send_bytes(frame * 20)
+            assert await client.is_closed()
+            assert w.counts.errors == ["unfinished_bytes_max"]
+            assert await w.is_healthy()
+
+    run(main)
+
+
+@pytest.mark.parametrize("loop_factory", [uvloop.new_event_loop, asyncio.new_event_loop])
+def test_a_flood_of_frames_of_every_kind_is_answered_in_turns(loop_factory: Any) -> None:
+    async def main() -> None:
+        async with world(DoorLimits(turn_work_max=4)) as w, w.connect() as client, w.connect() as other:
+            unknown = w.codec.encode_application_error(b"nobody", 1, "x", 1)
+            call = bytearray(unknown)
+            call[7] = 1
+            flood = bytes(call) + w.codec.encode_call("enqueue", enqueue_request(b"p"), 2)
+            sending = [asyncio.ensure_future(one.send_bytes(flood * 500)) for one in (client, other)]
+            assert await w.is_healthy()
+            for one in (client, other):
+                replies = [await one.receive() for _ in range(1_000)]
+                assert {reply.seqid for reply in replies} == {1, 2}
+            await asyncio.gather(*sending)
+            assert w.counts.errors == []
+
+    run(main, loop_factory)

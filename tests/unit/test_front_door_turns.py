@@ -1,0 +1,129 @@
+"""Turns of the event loop: bounded, and shared by addresses before connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+from foqs.core import limits
+from foqs.transport.door import Guest, Turns
+
+
+class Loop:
+    def __init__(self) -> None:
+        self.soon: list[Callable[[], None]] = []
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.soon.append(callback)
+
+    def turn(self) -> None:
+        due, self.soon = self.soon, []
+        for callback in due:
+            callback()
+
+
+class Peer:
+    """Has frames to give, and notes each."""
+
+    def __init__(self, turns: Turns, name: str, address: str, frames: int, taken: list[str]) -> None:
+        self.turns, self.name, self.address, self.frames, self.taken = turns, name, address, frames, taken
+
+    def take_turn(self, frames_max: int) -> None:
+        for _ in range(min(frames_max, self.frames)):
+            if not self.turns.has_work_left:
+                break
+            self.frames -= 1
+            self.taken.append(self.name)
+            self.turns.spend(0, 100)
+        if self.frames:
+            self.turns.wait(cast(Guest, self))
+
+
+def make(work_max: int) -> tuple[Loop, Turns, list[str]]:
+    loop = Loop()
+    return loop, Turns(cast(Any, loop), work_max), []
+
+
+def wait(turns: Turns, *peers: Peer) -> None:
+    for peer in peers:
+        turns.wait(cast(Guest, peer))
+
+
+def test_a_turn_takes_no_more_than_its_bound_whoever_waits() -> None:
+    loop, turns, taken = make(20)
+    wait(turns, *[Peer(turns, f"p{n}", f"address {n % 3}", 1_000, taken) for n in range(9)])
+    loop.turn()
+    assert len(taken) == 20
+    assert not turns.is_free
+    loop.turn()
+    assert len(taken) == 40
+
+
+def test_many_connections_get_one_address_no_more_than_one() -> None:
+    loop, turns, taken = make(8 * limits.TURN_FRAMES_PER_CONNECTION_MAX)
+    flood = [Peer(turns, "flood", "address 1", 1_000, taken) for _ in range(500)]
+    wait(turns, *flood, Peer(turns, "good", "address 2", 1_000, taken))
+    for _ in range(10):
+        loop.turn()
+    assert taken.count("good") == taken.count("flood") == len(taken) // 2
+
+
+def test_a_frame_that_comes_alone_is_behind_one_of_each_address_at_most() -> None:
+    loop, turns, taken = make(10**6)
+    wait(turns, *[Peer(turns, "flood", "address 1", 50, taken) for _ in range(100)])
+    wait(turns, Peer(turns, "good", "address 2", 1, taken))
+    loop.turn()
+    assert taken.index("good") == limits.TURN_FRAMES_PER_CONNECTION_MAX
+    assert len(taken) == 5_001
+
+
+def test_a_turn_is_free_again_when_nobody_waits() -> None:
+    loop, turns, _ = make(2)
+    assert turns.is_free
+    turns.spend(0, 0)
+    assert turns.is_free
+    turns.spend(0, 0)
+    assert not turns.is_free
+    assert len(loop.soon) == 1
+    loop.turn()
+    assert turns.is_free
+    assert loop.soon == []
+
+
+def test_elements_and_bytes_count_as_work() -> None:
+    for element_count, size_bytes in ((limits.BATCH_ITEMS_MAX, 0), (0, 2 * limits.MIB)):
+        _, turns, _ = make(100)
+        turns.spend(element_count, size_bytes)
+        assert not turns.is_free
+
+
+def test_a_guest_of_no_use_does_not_hold_up_the_others() -> None:
+    loop, turns, taken = make(4)
+
+    class Gone(Peer):
+        def take_turn(self, frames_max: int) -> None:
+            return None
+
+    wait(
+        turns,
+        Gone(turns, "gone", "a", 1, taken),
+        Peer(turns, "good", "b", 9, taken),
+        Gone(turns, "gone", "a", 1, taken),
+    )
+    for _ in range(3):
+        loop.turn()
+    assert taken == ["good"] * 9
+    assert turns.is_free or loop.soon
+
+
+def test_turns_run_on_a_real_loop() -> None:
+    async def main() -> list[str]:
+        taken: list[str] = []
+        turns = Turns(asyncio.get_running_loop(), 3)
+        wait(turns, Peer(turns, "p", "a", 10, taken))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return taken
+
+    assert asyncio.run(main()) == ["p"] * 10
