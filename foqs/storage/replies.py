@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from enum import Enum, auto
 from struct import Struct
+from struct import error as struct_error
 from typing import Any, Final
 
 from pymysql.constants import FIELD_TYPE, SERVER_STATUS
-from pymysql.err import InternalError, raise_mysql_exception
+from pymysql.err import raise_mysql_exception
 
 Row = tuple[Any, ...]
 Rows = list[Row]
@@ -33,6 +34,10 @@ _INTEGER_TYPES: Final = frozenset(
 )
 
 _u16 = Struct("<H").unpack_from
+
+
+class AnswerError(Exception):
+    """These bytes are no answer: nothing more can be read from the session."""
 
 
 class _Next(Enum):
@@ -59,7 +64,7 @@ class ReplyReader:
         self._rows: Rows = []
 
     def feed(self, chunk: bytes) -> None:
-        """Read on. Raises the pymysql.err.Error that the server answers."""
+        """Read on. Raises the pymysql.err.Error that the server answers, or AnswerError."""
         data = self._rest + chunk if self._rest else chunk
         at, size = 0, len(data)
         while size - at >= HEADER_BYTES:
@@ -68,8 +73,11 @@ class ReplyReader:
             if end > size:
                 break
             if length == PACKET_BYTES_MAX:
-                raise InternalError(f"a packet of {length} bytes or more, which no row here has")
-            self._packet(data, at + HEADER_BYTES, end)
+                raise AnswerError(f"a packet of {length} bytes or more, which no row here has")
+            try:
+                self._packet(data, at + HEADER_BYTES, end)
+            except (IndexError, KeyError, ValueError, struct_error) as error:
+                raise AnswerError(f"a packet that is not of the protocol: {error!r}") from error
             at = end
         self._rest = data[at:]
 

@@ -19,7 +19,7 @@ from sqlalchemy.dialects.mysql.pymysql import MySQLDialect_pymysql
 from sqlalchemy.engine import URL, make_url
 
 from foqs.core import limits
-from foqs.storage.replies import ReplyReader, Rows
+from foqs.storage.replies import AnswerError, ReplyReader, Rows
 
 _HEAD: Final = Struct("<IB").pack
 """Of a query: its length, its command included, and sequence number 0; then the command."""
@@ -136,7 +136,7 @@ class _Exchange:
                 self._reader.feed(chunk)
         except _WOULD_BLOCK:
             return
-        except OSError as error:
+        except (OSError, AnswerError) as error:
             self._lose(str(error))
             return
         except pymysql.err.Error as error:

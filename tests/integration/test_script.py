@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from types import SimpleNamespace
 
 import pymysql
 import pytest
@@ -101,4 +104,27 @@ async def test_a_server_that_does_not_answer_in_time_is_a_lost_session(session, 
     monkeypatch.setattr(limits, "STATEMENT_MS_MAX", 50)
     with pytest.raises(pymysql.err.OperationalError, match="no answer in 50 ms") as caught:
         await run_script(session, ["SELECT SLEEP(60)"])
+    assert is_lost(caught.value)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"\x01\x00\x00\x01\x00",  # OK without its counts
+        b"\xff\xff\xff\x01" + bytes(0xFFFFFF),
+        b"\x00\x00\x00\x01",
+        b"\x01\x00\x00\x01\x01\x02\x00\x00\x02de",  # one column, cut
+        b"HTTP/1.1 400 Bad Request\r\n\r\n" * 9,
+    ],
+    ids=["short", "long", "empty", "column", "http"],
+)
+async def test_an_answer_that_is_none_is_a_lost_session(answer):
+    here, there = socket.socketpair()
+    with here, there, ThreadPoolExecutor(1) as thread:
+        sending = thread.submit(lambda: (there.recv(100), there.sendall(answer), there.shutdown(socket.SHUT_WR)))
+        with pytest.raises(pymysql.err.OperationalError) as caught:
+            await run_script(SimpleNamespace(_sock=here), ["SELECT 1"])
+        here.shutdown(socket.SHUT_RD)
+        there.close()
+        sending.exception()
     assert is_lost(caught.value)
