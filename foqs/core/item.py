@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,20 +23,20 @@ class Phase(IntEnum):
     GONE = 6
 
 
-class ItemEvent(StrEnum):
+class ItemEvent(IntEnum):
     """What becomes of items, as operators count it."""
 
-    ENQUEUED = "enqueued"
-    RATE_LIMITED = "rate_limited"
-    DELIVERED = "delivered"
-    ACKED = "acked"
-    NACKED = "nacked"
-    EXTENDED = "extended"
-    LEASE_ENDED = "lease_ended"
+    ENQUEUED = 0
+    RATE_LIMITED = 1
+    DELIVERED = 2
+    ACKED = 3
+    NACKED = 4
+    EXTENDED = 5
+    LEASE_ENDED = 6
     """Without an ack or nack."""
-    EXPIRED = "expired"
+    EXPIRED = 7
     """Past its TTL."""
-    DEAD_LETTERED = "dead_lettered"
+    DEAD_LETTERED = 8
 
 
 class Claim:

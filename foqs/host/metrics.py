@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 
@@ -38,20 +39,21 @@ class ItemMeters(Collector):
 
     def __init__(self, name_of: Callable[[int], str | None]) -> None:
         self._name_of = name_of
-        self._counts: dict[tuple[int, ItemEvent], int] = {}
+        self._counts: defaultdict[int, list[int]] = defaultdict(lambda: [0] * len(ItemEvent))
 
     def happened(self, namespace: int, event: ItemEvent, count: int) -> None:
-        self._counts[namespace, event] = self._counts.get((namespace, event), 0) + count
+        self._counts[namespace][event] += count
 
     def describe(self) -> Iterable[Metric]:
         return []
 
     def collect(self) -> Iterator[Metric]:
         items = CounterMetricFamily("foqs_namespace_items", "What became of items", labels=["namespace", "event"])
-        for (number, event), count in list(self._counts.items()):
+        for number, counts in list(self._counts.items()):
             name = self._name_of(number)
             if name is not None:
-                items.add_metric([name, event], count)
+                for event in ItemEvent:
+                    items.add_metric([name, event.name.lower()], counts[event])
         yield items
 
 

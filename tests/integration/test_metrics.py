@@ -21,7 +21,7 @@ async def host(meta_url, shard_urls):
 def counted(host, namespace: str = "jobs") -> dict[str, float]:
     """The events of the namespace that happened at all."""
     registry = host.host.metrics.registry
-    labels = [{"namespace": namespace, "event": event.value} for event in ItemEvent]
+    labels = [{"namespace": namespace, "event": event.name.lower()} for event in ItemEvent]
     values = {each["event"]: registry.get_sample_value("foqs_namespace_items_total", each) for each in labels}
     return {event: value for event, value in values.items() if value}
 
