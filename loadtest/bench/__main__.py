@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest.bench import profile, results
-from loadtest.bench.figures import RunError
 from loadtest.bench.queues import NotInstalledError, new_adapter, queue_names
 from loadtest.bench.raw import Ceiling
 from loadtest.bench.report import shown, write_docs, write_report
@@ -59,6 +58,7 @@ def list_all() -> None:
 @click.option("--smoke", "variant", flag_value="smoke", help="So small that the figures say nothing.")
 @click.option("--full", "variant", flag_value="full", default="full", help="As the workload says (the default).")
 @click.option("--out", type=click.Path(path_type=Path), help="Directory of the report; what it has of others is kept.")
+@click.option("--add", "is_added", is_flag=True, help="Add to the runs of the same that the report has.")
 @click.option("--raw-seconds", default=RAW_SECONDS, show_default=True, help="Length of a run of plain SQL.")
 @click.option("--profile", "is_profiled", is_flag=True, help="Also show where the host's time goes; needs py-spy.")
 @click.option("--write-docs", "is_for_docs", is_flag=True, help="Put the tables into the project's documents.")
@@ -68,6 +68,7 @@ def run_all(
     runs_count: int,
     variant: str,
     out: Path | None,
+    is_added: bool,
     raw_seconds: float,
     is_profiled: bool,
     is_for_docs: bool,
@@ -82,6 +83,10 @@ def run_all(
         raise click.UsageError(str(error)) from error
     kept = out is not None and (out / results.FILE_NAME).exists()
     session = results.load_session(out) if kept and out is not None else Session(results.this_machine())
+    for scenario in scenarios:
+        workload = session.workload(scenario)
+        if workload.variant != scenario.variant or not is_added:
+            workload.renew(scenario, queues)
     with Ceiling() as ceiling:
         for scenario in scenarios:
             samples: Counter[str] | None = Counter() if is_profiled else None
@@ -118,10 +123,9 @@ def _measure(
 ) -> None:
     """Queues take turns, so that what else the machine does meets them alike."""
     workload = session.workload(scenario)
-    workload.queues |= {name: Entry() for name in queues}
     for _ in range(runs_count):
         for name in queues:
-            entry = workload.queues[name]
+            entry = workload.queues.setdefault(name, Entry())
             if entry.not_run:
                 continue
             _one_run(entry, scenario, name, ceiling, raw_seconds, samples)
@@ -157,10 +161,8 @@ def _one_run(
 
         entry.runs.append(Run(raw, run(scenario, adapter, observe)))
         entry.version = versions[0]
-    except (NotInstalledError, FileNotFoundError) as error:
-        entry.not_run = f"not installed: {error}"
-    except (RunError, RuntimeError, OSError) as error:
-        entry.not_run = f"failed: {error}"
+    except Exception as error:  # Whatever a peer and its driver raise: one that fails must not end the others' session.
+        entry.not_run = f"{type(error).__name__}: {error}"
     console.print(
         f"{scenario.name} {name}: run {len(entry.runs)} {entry.not_run or 'done'}", highlight=False, markup=False
     )

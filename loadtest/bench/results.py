@@ -7,7 +7,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,13 @@ class Workload:
     ratios: dict[str, tuple[str, str]]
     differences: dict[str, tuple[str, str]]
     queues: dict[str, Entry] = field(default_factory=dict)
+
+    def renew(self, scenario: Scenario, queues: Collection[str]) -> None:
+        """Forget the runs of these queues, and of all when they were of another variant."""
+        kept = self.queues if scenario.variant == self.variant else {}
+        self.title, self.variant = scenario.title, scenario.variant
+        self.ratios, self.differences = scenario.ratios, scenario.differences
+        self.queues = {name: entry for name, entry in kept.items() if name not in queues}
 
 
 @dataclass

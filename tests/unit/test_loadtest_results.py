@@ -9,6 +9,7 @@ import pytest
 from loadtest.bench.figures import Measured
 from loadtest.bench.report import shown, summary, write_docs, write_report
 from loadtest.bench.results import Entry, Figure, Run, Session, Workload, derived, figures_of, load_session, with_ratios
+from loadtest.bench.scenario import load
 
 _RAW = {"raw_per_s": 20_000.0, "raw_servers_us": 40.0, "raw_clients_us": 10.0}
 _BEGIN, _END = "<!-- against-peers: begin -->", "<!-- against-peers: end -->"
@@ -88,3 +89,12 @@ def test_documents_are_written_between_their_markers_only(tmp_path: Path) -> Non
 )
 def test_figures_are_shown_to_three_digits_or_so(figure: Figure, text: str) -> None:
     assert shown(figure) == text
+
+
+def test_runs_that_are_made_anew_replace_their_own_and_those_of_another_size_replace_all() -> None:
+    workload = _session().workloads["w5"]
+    workload.renew(load("w5", "quick"), ["slow"])
+    assert list(workload.queues) == ["foqs", "other"]
+    workload.renew(load("w5", "full"), ["slow"])
+    assert not workload.queues
+    assert workload.variant == "full"
