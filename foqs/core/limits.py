@@ -144,6 +144,8 @@ PREFETCH_HORIZON_MS = 100
 PREFETCH_ITEMS_PER_TOPIC_MAX = 2_000
 PREFETCH_BYTES_MAX = 64 * MIB
 PREFETCH_SWEEP_MS = 500
+SWEEP_QUEUES_MAX = 1_000
+"""Topics that are looked at in one tick."""
 LEASE_MEMORY_MS = 10 * SECOND_MS
 """Claims are as long as the longest lease that the topic's consumers asked for in this time, or twice it."""
 PREFETCH_HOLD_MS_MAX = 2 * SECOND_MS

@@ -45,6 +45,8 @@ class Dispatcher:
         self._active: dict[TopicQueue, None] = {}
         """With calls, held items or claims on the way."""
         self._lingering: dict[TopicQueue, None] = {}
+        self._unswept: list[TopicQueue] = []
+        """What the sweep that began has still to look at."""
         self._sick: set[int] = set()
         self._draining = False
         self.waiting_count = 0
@@ -203,15 +205,25 @@ class Dispatcher:
         self._claim(queue)
 
     def tick(self) -> None:
-        """Answer the calls that lingered."""
+        """Answer the calls that lingered, and go on with the sweep."""
         lingering, self._lingering = self._lingering, {}
         for queue in lingering:
             self.serve(queue)
+        if self._unswept:
+            self._sweep_some()
 
     def sweep(self) -> None:
-        """Give back what was held too long, and forget what rests."""
+        """Give back what was held too long, and forget what rests: now and in the ticks to come."""
+        if not self._unswept:
+            self._unswept = list(self._active)
+        self._sweep_some()
+
+    def _sweep_some(self) -> None:
         now_s = self._clock()
-        for queue in list(self._active):
+        some, self._unswept = self._unswept[: limits.SWEEP_QUEUES_MAX], self._unswept[limits.SWEEP_QUEUES_MAX :]
+        for queue in some:
+            if queue not in self._active:
+                continue
             queue.note_served(0, now_s)
             self.serve(queue)
             for item in queue.buffer.remove(self._is_held_long):
