@@ -37,6 +37,7 @@ def check(
     late_ms: int = 0,
     disturbed: Windows = (),
     answers_due: bool = False,
+    ended_ms: int = 0,
 ) -> Report:
     """Check the calls of one namespace against the rows that are stored after the last of them.
 
@@ -46,6 +47,7 @@ def check(
     "now" are earlier by as much. A slow answer at a take-over makes it so.
     disturbed: (start, end) of the times when a promise that holds while the owner lives is suspended.
     answers_due: outside of them every call must have got a clear answer.
+    ended_ms: when the stored rows were read, by the clock of the calls: until then an item may have expired.
     Raises ValueError when two enqueues of the history have the same uid.
     """
     calls = list(calls)
@@ -54,7 +56,7 @@ def check(
     for call in calls:
         of_calls.see(call)
     of_calls.finish()
-    _check_lives(calls, stored, drained, tolerance_ms, late_ms, disturbed, report)
+    _check_lives(Lives(calls, stored, ended_ms), drained, tolerance_ms, late_ms, disturbed, report)
     return report
 
 
@@ -68,6 +70,7 @@ def check_files(
     late_ms: int = 0,
     disturbed: Windows = (),
     answers_due: bool = False,
+    ended_ms: int = 0,
 ) -> Report:
     """The same of a history in files, of any length: it is split by items, and a part at a time is in memory.
 
@@ -77,30 +80,34 @@ def check_files(
     """
     report = Report()
     of_calls = CallChecks(report, disturbed if answers_due else None)
-    count = parts or 1 + _event_count(paths) // _EVENTS_PER_PART
+    event_count, last_ms = _extent(paths)
+    count = parts or 1 + event_count // _EVENTS_PER_PART
     with tempfile.TemporaryDirectory(prefix="foqs-history-") as directory:
         for part in split(paths, stored, count, Path(directory), of_calls.see):
-            _check_lives(part.calls(), part.stored, drained, tolerance_ms, late_ms, disturbed, report)
+            lives = Lives(part.calls(), part.stored, max(ended_ms, last_ms))
+            _check_lives(lives, drained, tolerance_ms, late_ms, disturbed, report)
     of_calls.finish()
     return report
 
 
-def _event_count(paths: Sequence[Path]) -> int:
-    return sum(
-        len(call.taken) if call.verb is Verb.DEQUEUE else len(call.asked) for path in paths for call in read_calls(path)
-    )
+def _extent(paths: Sequence[Path]) -> tuple[int, int]:
+    """How many items were enqueued, delivered or settled, and when the last call was."""
+    event_count = last_ms = 0
+    for path in paths:
+        for call in read_calls(path):
+            event_count += len(call.taken) if call.verb is Verb.DEQUEUE else len(call.asked)
+            last_ms = max(last_ms, call.invoked_at_ms, call.returned_at_ms or 0)
+    return event_count, last_ms
 
 
 def _check_lives(
-    calls: Iterable[Call],
-    stored: Iterable[Stored],
+    lives: Lives,
     drained: bool,
     tolerance_ms: int,
     late_ms: int,
     disturbed: Windows,
     report: Report,
 ) -> None:
-    lives = Lives(calls, stored)
     LifeChecks(lives, drained, tolerance_ms, late_ms, disturbed, report).run()
     check_overtaking(lives.by_uid.values(), tolerance_ms, disturbed, report)
 
@@ -116,6 +123,7 @@ def _check_lives(
 @click.option("--drained/--not-drained", default=True, show_default=True, help="Whether consumers took all there was.")
 @click.option("--tolerance-ms", default=60, show_default=True, help="By how much clocks may differ.")
 @click.option("--disturbed", nargs=2, type=int, multiple=True, help="From when to when there were faults, in ms.")
+@click.option("--ended-ms", default=0, help="When the rows were read, in ms; by default at the last call.")
 @click.option("--parts", type=int, help="Into how many parts to split it, for less memory.")
 def main(
     histories: tuple[Path, ...],
@@ -123,12 +131,19 @@ def main(
     drained: bool,
     tolerance_ms: int,
     disturbed: tuple[tuple[int, int], ...],
+    ended_ms: int,
     parts: int | None,
 ) -> None:
     """Check recorded HISTORIES of one run; exit code 1 when a promise broke."""
     stored = read_stored(stored_path) if stored_path is not None else []
     report = check_files(
-        histories, stored, parts=parts, drained=drained, tolerance_ms=tolerance_ms, disturbed=disturbed
+        histories,
+        stored,
+        parts=parts,
+        drained=drained,
+        tolerance_ms=tolerance_ms,
+        disturbed=disturbed,
+        ended_ms=ended_ms,
     )
     click.echo(str(report))
     if report.violations:

@@ -106,7 +106,7 @@ class LifeChecks:
     def _check_there(self, life: Life) -> None:
         put = life.put
         assert put is not None
-        expired = life.expires_ms()[0] <= self._lives.last_ms + self._tolerance_ms
+        expired = life.expires_ms()[0] <= self._lives.ended_ms + self._tolerance_ms
         for row in life.stored:
             due = life.ready_from_ms()[1] < self._lives.last_ms and not self._may_be_delayed(life)
             if self._drained and row.state in _LIVE and due and not expired:

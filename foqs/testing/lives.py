@@ -80,9 +80,12 @@ class Life:
 
 
 class Lives:
-    """`strays`: ends that were answered OK although nobody was given such an item."""
+    """`strays`: ends that were answered OK although nobody was given such an item.
 
-    def __init__(self, calls: Iterable[Call], stored: Iterable[Stored]) -> None:
+    ended_ms: when the stored rows were read; 0 says at the last call.
+    """
+
+    def __init__(self, calls: Iterable[Call], stored: Iterable[Stored], ended_ms: int = 0) -> None:
         self.by_uid: dict[str, Life] = {}
         self.by_id: dict[str, set[str]] = {}
         """The uids under which an id was seen: more than one breaks P9."""
@@ -101,6 +104,7 @@ class Lives:
                 self._add_deliveries(call)
             else:
                 ends.append(call)
+        self.ended_ms = max(ended_ms, self.last_ms)
         for row in stored:
             self._life(row.uid, row.id).stored.append(row)
         for call in ends:

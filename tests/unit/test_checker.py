@@ -266,6 +266,13 @@ def test_items_are_left_behind_when_nothing_was_drained() -> None:
     assert not story.check(drained=False).violations
 
 
+def test_an_item_may_expire_between_the_last_call_and_the_look_at_the_rows() -> None:
+    story = Story().put(ttl_ms=500).at(100).take_all()
+    assert not story.check(ended_ms=1_000_700).violations
+    assert story.check(ended_ms=1_000_300).promises_broken == {"P1"}
+    assert story.check().promises_broken == {"P1"}
+
+
 def test_a_position_of_a_batch_has_its_own_outcome() -> None:
     story = Story().put("a").put("b", "0-2").take_all(("a", "0-1:1", 0, {}), ("b", "0-2:1", 10, {}))
     story.ack()

@@ -169,6 +169,7 @@ def _check_history(world: World) -> Counter[str]:
         drained=True,
         tolerance_ms=world.profile.tolerance_ms,
         disturbed=[(0, never_ends)] if world.profile.disturbed or bounded else [],
+        ended_ms=world.now_ms(),
     )
     for violation in report.violations:
         # A redriven item has a new deliver_after and counts its attempts anew, of which the history says nothing.
