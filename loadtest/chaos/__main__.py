@@ -20,6 +20,7 @@ from loadtest.faults.verdict import counts_table, promises_table, spread
 from loadtest.faults.volume import missing_for_mounts
 
 _ROUND_S = 100
+_ITEMS_MIN = 1_000
 _CALM_S = 18
 """Longer than SETTLE_MS: some of it must be undisturbed."""
 
@@ -38,16 +39,17 @@ def main(minutes: float, seed: int, json_path: Path | None) -> None:
     if find_faketime() is None:
         console.print("without moved clocks, which need libfaketime (Debian: apt-get install libfaketime)")
     course = Course()
-    began_s = time.monotonic()
     failure = ""
     try:
         with Room(with_small_disk=not missing) as room:
+            began_s = time.monotonic()
             for number in itertools.count(1):
                 left_s = minutes * 60 - (time.monotonic() - began_s)
                 if left_s <= 0:
                     break
                 chaos_s, calm_s = lengths(left_s)
                 run_round(room, f"chaos-{seed}-{number}", int(chaos_s * 1000), int(calm_s * 1000), course)
+                course.host_events = room.logged()
                 elapsed_s = time.monotonic() - began_s
                 faults, broken = course.faults.total(), course.tally.violation_count
                 console.print(f"{elapsed_s / 60:.1f} min, round {number}: {faults} faults, {broken} violations")
@@ -55,9 +57,11 @@ def main(minutes: float, seed: int, json_path: Path | None) -> None:
                     json_path.write_text(json.dumps(as_json(course, seed, elapsed_s), indent=1) + "\n")
     except FaultError as error:
         failure = f"the run could not go on: {error}"
+    if not failure and (course.tally.counts["items"] < _ITEMS_MIN or not course.faults):
+        failure = "too little happened: this run proves nothing"
     columns = {f"seed {seed}": course.tally}
     console.print(counts_table(columns), faults_table(course), promises_table(columns))
-    console.print(f"most memory of a host: {course.rss_mib_max:.0f} MiB")
+    console.print(events_table(course), f"most memory of a host: {course.rss_mib_max:.0f} MiB")
     if failure or course.tally.violation_count:
         kept = [f"history and rows in {path}" for path in course.kept]
         raise click.ClickException("\n".join([failure, *course.tally.examples, *kept]))
@@ -81,12 +85,20 @@ def faults_table(course: Course) -> Table:
     return table
 
 
+def events_table(course: Course) -> Table:
+    table = Table("event", "times", title="what the hosts logged")
+    for event, count in sorted(course.host_events.items()):
+        table.add_row(event, f"{count:,}")
+    return table
+
+
 def as_json(course: Course, seed: int, elapsed_s: float) -> dict[str, object]:
     return {
         "seed": seed,
         "seconds": round(elapsed_s),
         "faults": dict(sorted(course.faults.items())),
         "rss_mib_max": round(course.rss_mib_max),
+        "host_events": dict(sorted(course.host_events.items())),
         **course.tally.as_json(),
     }
 

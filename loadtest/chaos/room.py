@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+from collections import Counter
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -52,7 +53,8 @@ class Room:
         self.networks: list[BadNetwork] = []
         self.host: HostProgram | None = None
         self.host_port = free_port()
-        self.host_starts = 0
+        self._events_before: Counter[str] = Counter()
+        """What the hosts before the present one logged."""
         self.faketime = find_faketime()
         self._clock_file = self.home / "clock"
         self._stack = ExitStack()
@@ -113,12 +115,16 @@ class Room:
         }
         meta_url = f"mysql+pymysql://{USER}@127.0.0.1:{self.networks[SERVER_COUNT].port}/meta"
         self.host = HostProgram("host-1", self.host_port, meta_url, urls, variables)
-        self.host_starts += 1
 
     def kill_host(self) -> None:
         host, self.host = self.host, None
         if host is not None:
             host.close()
+            self._events_before += host.events
+
+    def logged(self) -> Counter[str]:
+        """How often hosts have logged each event."""
+        return self._events_before + (self.host.events if self.host is not None else Counter())
 
     def set_host_clock(self, offset_s: int) -> None:
         """The wall clock of the host, from now on, against that of the machine."""

@@ -55,6 +55,7 @@ class Course:
     tally: Tally = field(default_factory=Tally)
     faults: Counter[str] = field(default_factory=Counter)
     rss_mib_max: float = 0.0
+    host_events: Counter[str] = field(default_factory=Counter)
     kept: list[Path] = field(default_factory=list)
     """Where the histories of rounds are in which something was found."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,16 +19,18 @@ from loadtest.faults import FaultError
 FOQS = Path(sys.executable).with_name("foqs")
 PATIENCE_S = 30.0
 _LINES_MAX = 20_000
+_EVENT = re.compile(r'"event": "([^"]+)"')
 
 
 class Program:
     """A process whose output is read as it comes, and that never outlives its test.
 
-    `variables` are added to its environment. `lines` are the last that it said.
+    `variables` are added to its environment. `lines` are the last that it said, `events` how often it logged each.
     """
 
     def __init__(self, *arguments: str, name: str, variables: Mapping[str, str] | None = None) -> None:
         self.lines: deque[str] = deque(maxlen=_LINES_MAX)
+        self.events: Counter[str] = Counter()
         self._said = threading.Condition()
         self._process = subprocess.Popen(
             arguments,
@@ -97,8 +100,11 @@ class Program:
         assert self._process.stdout is not None
         with self._process.stdout as output:
             for line in output:
+                event = _EVENT.search(line)
                 with self._said:
                     self.lines.append(line)
+                    if event is not None:
+                        self.events[event[1]] += 1
                     self._said.notify_all()
         with self._said:
             self._ended = True
