@@ -15,7 +15,6 @@ from rich.table import Table
 
 from loadtest.chaos.room import Room, find_faketime
 from loadtest.chaos.run import Course, run_round
-from loadtest.faults import FaultError
 from loadtest.faults.verdict import counts_table, promises_table, spread
 from loadtest.faults.volume import missing_for_mounts
 
@@ -55,8 +54,10 @@ def main(minutes: float, seed: int, json_path: Path | None) -> None:
                 console.print(f"{elapsed_s / 60:.1f} min, round {number}: {faults} faults, {broken} violations")
                 if json_path is not None:
                     json_path.write_text(json.dumps(as_json(course, seed, elapsed_s), indent=1) + "\n")
-    except FaultError as error:
-        failure = f"the run could not go on: {error}"
+    except Exception as error:
+        # Whatever it was: what was found until then is told.
+        console.print_exception()
+        failure = f"the run could not go on: {error!r}"
     if not failure and (course.tally.counts["items"] < _ITEMS_MIN or not course.faults):
         failure = "too little happened: this run proves nothing"
     columns = {f"seed {seed}": course.tally}
