@@ -85,8 +85,8 @@ def run_all(
     session = results.load_session(out) if kept and out is not None else Session(results.this_machine())
     for scenario in scenarios:
         workload = session.workload(scenario)
-        if workload.variant != scenario.variant or not is_added:
-            workload.renew(scenario, queues)
+        failed = [name for name, entry in workload.queues.items() if entry.not_run]
+        workload.renew(scenario, failed if is_added else queues)
     with Ceiling() as ceiling:
         for scenario in scenarios:
             samples: Counter[str] | None = Counter() if is_profiled else None

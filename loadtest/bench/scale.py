@@ -18,9 +18,9 @@ from loadtest.bench.runner import run
 from loadtest.bench.scenario import Variant, load
 from loadtest.peers.foqs import Foqs
 
+_HOSTS = (1, 2)
 _SHARDS = (1, 2, 4, 8, 16)
 _WORKLOAD = "w3"
-_RAW_SECONDS = 3.0
 console = Console()
 
 
@@ -29,8 +29,9 @@ console = Console()
 @click.option("--quick", "variant", flag_value="quick", default="quick")
 @click.option("--full", "variant", flag_value="full")
 @click.option("--smoke", "variant", flag_value="smoke")
+@click.option("--raw-seconds", default=3.0, show_default=True, help="Length of a run of plain SQL.")
 @click.option("--out", type=click.Path(path_type=Path), help="Directory to write scale.md into.")
-def scale(runs_count: int, variant: Variant, out: Path | None) -> None:
+def scale(runs_count: int, variant: Variant, raw_seconds: float, out: Path | None) -> None:
     """Two hosts against one on the same cores; then the cost of an item from 1 to 16 shards.
 
     The first by turns, each run next to one of plain SQL, the clients dealt out to the hosts. The second with the
@@ -38,13 +39,15 @@ def scale(runs_count: int, variant: Variant, out: Path | None) -> None:
     """
     lines = ["# Scale-out", ""]
     with Ceiling() as ceiling:
-        hosts = _by_turns(ceiling, {f"{count} hosts": (count, 4) for count in (1, 2)}, runs_count, variant)
+        hosts = _by_turns(
+            ceiling, {f"hosts: {count}": (count, 4) for count in _HOSTS}, runs_count, variant, raw_seconds
+        )
         lines += _told(f"{_WORKLOAD.upper()} by hosts of 4 shards, all on the same cores", hosts)
         cores = sorted(os.sched_getaffinity(0))
         half = max(1, len(cores) // 2)
         parts = cores[:half], cores[half:] or cores
-        layouts = {f"{count} shards": (1, count) for count in _SHARDS}
-        shards = _by_turns(ceiling, layouts, runs_count, variant, parts)
+        layouts = {f"shards: {count}": (1, count) for count in _SHARDS}
+        shards = _by_turns(ceiling, layouts, runs_count, variant, raw_seconds, parts)
         lines += _told(
             f"{_WORKLOAD.upper()} by shards of one host, servers on cores {parts[0]}, clients on {parts[1]}", shards
         )
@@ -58,6 +61,7 @@ def _by_turns(
     layouts: dict[str, tuple[int, int]],
     runs_count: int,
     variant: Variant,
+    raw_seconds: float,
     cores: tuple[Collection[int], Collection[int]] | None = None,
 ) -> dict[str, dict[str, Figure]]:
     """Figures by layout, which is (hosts, shards of each)."""
@@ -65,7 +69,7 @@ def _by_turns(
     found: dict[str, list[dict[str, float]]] = {name: [] for name in layouts}
     for _ in range(runs_count):
         for name, (hosts_count, shards_count) in layouts.items():
-            raw = ceiling.measure(_RAW_SECONDS)
+            raw = ceiling.measure(raw_seconds)
             adapter = Foqs(hosts_count, shards_count) if cores is None else _PinnedFoqs(shards_count, *cores)
             with _cores_kept():
                 (measured,) = run(scenario, adapter).values()
@@ -98,7 +102,7 @@ def _cores_kept() -> Iterator[None]:
 
 
 def _told(title: str, found: dict[str, dict[str, Figure]]) -> list[str]:
-    columns = ("of_raw", "of_raw_by_cpu", "items_per_s", "mysql_us", "hosts_us", "clients_us", "ready_p99_ms")
+    columns = ("of_raw", "of_raw_by_cpu", "items_per_s", "mysql_us", "hosts_us", "clients_us")
     table = Table("", *columns, title=title)
     lines = [f"## {title}", "", f"| | {' | '.join(columns)} |", f"| {' | '.join(['---'] * (len(columns) + 1))} |"]
     for name, figures in found.items():

@@ -56,9 +56,10 @@ class Foqs:
         self._server = server
         for database, kind in ((server.url("bench_meta"), SchemaKind.META), *self._shard_schemas()):
             apply(database, kind)
-        self._start_hosts()
-        with AdminClient(self._address(0)) as admin:
+        self._start_hosts(self._ports[:1])
+        with AdminClient(_address(self._ports[0])) as admin:
             admin.create_namespace(NAMESPACE, enqueues_per_minute_max=1_000_000_000)
+        self._start_hosts(self._ports[1:])  # They know the namespace from the beginning.
 
     def stop(self) -> None:
         self._stop_hosts()
@@ -70,7 +71,7 @@ class Foqs:
         """Of the hosts; the server has its own recovery, which is not foqs's."""
         self._stop_hosts()
         began_ns = time.monotonic_ns()
-        self._start_hosts()
+        self._start_hosts(self._ports)
         return began_ns
 
     def pids(self) -> dict[str, int]:
@@ -108,41 +109,34 @@ class Foqs:
         shares = [len(range(number, items_count, len(urls))) for number in range(len(urls))]
         for number, (url, share) in enumerate(zip(urls, shares, strict=True)):
             _fill_shard(url, namespace, topic, share, sum(shares[:number]), payload_bytes)
-        self._start_hosts()
+        self._start_hosts(self._ports)
 
     def _shard_schemas(self) -> list[tuple[str, SchemaKind]]:
         assert self._server is not None
         count = self._hosts_count * self._shards_per_host
         return [(self._server.url(f"bench_shard_{number}"), SchemaKind.SHARD) for number in range(count)]
 
-    def _address(self, host: int) -> str:
-        return f"127.0.0.1:{self._ports[host]}"
-
-    def _start_hosts(self) -> None:
-        """Return when all shards are served."""
+    def _start_hosts(self, ports: Sequence[int]) -> None:
+        """Return when all their shards are served."""
         assert self._server is not None
         urls = [url for url, _ in self._shard_schemas()]
         log_path = self._server.data_dir / "hosts.log"
-        for number, port in enumerate(self._ports):
+        started = []
+        for port in ports:
+            first = self._ports.index(port) * self._shards_per_host
             options = ["--meta-url", self._server.url("bench_meta"), "--port", str(port), "--log-level", "error"]
-            for shard in range(number * self._shards_per_host, (number + 1) * self._shards_per_host):
+            for shard in range(first, first + self._shards_per_host):
                 options += ["--shard", f"{shard}={urls[shard]}"]
             with log_path.open("ab") as log:
                 command = [str(Path(sys.executable).with_name("foqs")), "host", *options]
-                self._hosts.append(subprocess.Popen(command, stderr=log))
+                started.append(subprocess.Popen(command, stderr=log))
+        self._hosts += started
         deadline_s = time.monotonic() + _START_S_MAX
-        for number, host in enumerate(self._hosts):
-            while not self._serves_all(number):
+        for port, host in zip(ports, started, strict=True):
+            while not _serves_all(port):
                 if time.monotonic() > deadline_s or host.poll() is not None:
                     raise RuntimeError(f"the host did not start:\n{log_path.read_text()[-2_000:]}")
                 time.sleep(0.02)
-
-    def _serves_all(self, number: int) -> bool:
-        try:
-            with AdminClient(self._address(number)) as admin:
-                return all(shard.state == "owned" for shard in admin.host_status().shards)
-        except FoqsError:
-            return False
 
     def _stop_hosts(self) -> None:
         for host in self._hosts:
@@ -209,6 +203,18 @@ def _topic_number(cursor: Any, namespace: int, topic: str) -> int:
     cursor.execute("INSERT INTO topic SELECT topic_number_last, %s, %s FROM writer", named)
     cursor.execute("SELECT topic_number_last FROM writer")
     return int(cursor.fetchone()[0])
+
+
+def _address(port: int) -> str:
+    return f"127.0.0.1:{port}"
+
+
+def _serves_all(port: int) -> bool:
+    try:
+        with AdminClient(_address(port)) as admin:
+            return all(shard.state == "owned" for shard in admin.host_status().shards)
+    except FoqsError:
+        return False
 
 
 def _free_port() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,6 +80,21 @@ def test_the_command_measures_and_writes_a_report(tmp_path: Path) -> None:
     assert figures_of(session.workloads["w3"].queues["raw"], "all")["of_raw"].median > 0
     assert "| raw |" in (tmp_path / "index.md").read_text()
     assert (tmp_path / "w3-rates.png").stat().st_size > 1_000
+
+
+def test_clients_are_dealt_out_to_two_hosts_and_servers_pinned_to_their_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadtest.bench.scale._HOSTS", (2,))
+    monkeypatch.setattr("loadtest.bench.scale._SHARDS", (2,))
+    cores = os.sched_getaffinity(0)
+    options = ["--smoke", "--runs", "1", "--raw-seconds", "0.2", "--out", str(tmp_path)]
+    done = CliRunner().invoke(main, ["scale", *options], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert os.sched_getaffinity(0) == cores
+    text = (tmp_path / "scale.md").read_text()
+    assert "| hosts: 2 |" in text
+    assert "| shards: 2 |" in text
 
 
 def _percentile_ms(measured: Measured, kind: str, percentile: float) -> float:
