@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools demo test lint types imports unit test-mysql sim power chaos fuzz front-door bench clean
+.PHONY: help setup test-tools demo test lint types imports unit test-mysql sim power chaos fuzz front-door bench peers clean
 BIN := .venv/bin
 
 help: ## this list
@@ -52,6 +52,10 @@ front-door: setup ## worst inputs and floods against a host: its event loop, its
 
 bench: setup ## throughput and latency of foqs on this machine
 	@$(BIN)/python -m loadtest.bench run w1 w2 w3 w4 w5 w6 --quick --out build/bench
+
+peers: setup ## the queues that foqs is measured against: their servers (Debian's packages, as root) and clients
+	@scripts/system-packages.sh "to be measured against" rabbitmq-server beanstalkd redis-server postgresql
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[peers]'
 
 bench-peers: setup ## the same next to every other queue that is installed (make peers installs them)
 	@$(BIN)/python -m loadtest.bench run w1 w3 w4 w5 w6 --quick --peer all --out build/bench-peers $${OPTIONS:-}
