@@ -57,12 +57,14 @@ CALLS_IN_FLIGHT_MAX = 65_536
 """Of all connections together; past it a call is refused with OVERLOADED."""
 CALL_BYTES_MAX = 512 * MIB
 """Of all connections together: frames of calls in flight; past it a call is refused with OVERLOADED."""
-TURN_WORK_MAX = 128
+TURN_WORK_MAX = 16
 """What one turn of the event loop takes from all connections: a frame counts 1, and 1 for some elements or bytes."""
 TURN_WORK_ELEMENTS = 8
 TURN_WORK_BYTES = 16 * KIB
-TURN_FRAMES_PER_CONNECTION_MAX = 8
+TURN_FRAMES_PER_CONNECTION_MAX = 4
 """One connection gives so many frames before the next one has its turn."""
+CALLS_RUNNING_PER_ADDRESS_MAX = 512
+"""Long polls not counted; past it the frames of that address wait. They all end with one commit, in one turn."""
 FIRST_FRAME_MS_MAX = 10 * SECOND_MS
 """A new connection must send its first whole header within this time."""
 FRAME_HEADER_MS_MAX = 5 * SECOND_MS

@@ -173,7 +173,7 @@ class Connection(asyncio.Protocol):
             and _u32(data, 0)[0] == len(data) - LENGTH_BYTES <= self._limits.frame_bytes_max
             and not self._is_full()
             and not self._reading_paused
-            and self._door.turns.is_free
+            and self._door.turns.is_free(self.address)
         )
 
     def _is_full(self) -> bool:
@@ -187,7 +187,7 @@ class Connection(asyncio.Protocol):
     def _cut_frames(self, frames_max: int = 0) -> None:
         """Start the calls that are here whole; `frames_max` of them where it is the connection's turn."""
         data, at, size = self._rest, self._at, len(self._rest)
-        turns, started = self._door.turns, 0
+        started = 0
         full = False
         length = 0
         while size - at >= LENGTH_BYTES:
@@ -201,9 +201,9 @@ class Connection(asyncio.Protocol):
             end = at + LENGTH_BYTES + length
             if end > size:
                 break
-            if not (started < frames_max and turns.has_work_left if frames_max else turns.is_free):
+            if not self._may_start(started, frames_max):
                 self._waits_for_turn = full = True
-                turns.wait(self)
+                self._door.turns.wait(self)
                 break
             started += 1
             try:
@@ -224,6 +224,13 @@ class Connection(asyncio.Protocol):
             self._await_rest(size - at, length, full)
         self._hold()
         self._set_reading(not full)
+
+    def _may_start(self, started: int, frames_max: int) -> bool:
+        """Whether one more call may start: `started` of `frames_max` are where it is the connection's turn."""
+        turns = self._door.turns
+        if frames_max:
+            return started < frames_max and turns.has_work_left(self.address)
+        return turns.is_free(self.address)
 
     def _await_rest(self, here_bytes: int, length: int, full: bool) -> None:
         """Set what the frame that is incomplete waits for, and until when. A deadline never moves."""
@@ -298,11 +305,13 @@ class Connection(asyncio.Protocol):
             self._fail(method, refusal, seqid)
             return
         self._call_count = number = self._call_count + 1
-        if is_long_poll(method, request):
-            if self._half_closed:
-                request.wait_ms = 0
-            else:
-                self._long_polls[number] = (method, seqid, size_bytes)
+        waits = is_long_poll(method, request)
+        if waits and self._half_closed:
+            request.wait_ms = 0
+        if waits:
+            self._long_polls[number] = (method, seqid, size_bytes)
+        else:
+            self._door.turns.started(self.address)
         run = self._run(number, method, request, seqid, size_bytes)
         self.calls[number] = self._door.loop.create_task(run, name=method.name)
         self._call_bytes += size_bytes
@@ -338,7 +347,8 @@ class Connection(asyncio.Protocol):
 
     def _forget(self, number: int, size_bytes: int) -> None:
         if self.calls.pop(number, None) is not None:
-            self._long_polls.pop(number, None)
+            if self._long_polls.pop(number, None) is None:
+                self._door.turns.ended(self.address, 1)
             self._call_bytes -= size_bytes
             self._door.calls_ended(1, size_bytes)
 
@@ -378,6 +388,8 @@ class Connection(asyncio.Protocol):
         self._hold()
         calls = list(self.calls.values())
         self._door.calls_ended(len(calls), self._call_bytes)
+        if running_count := len(calls) - len(self._long_polls):
+            self._door.turns.ended(self.address, running_count)
         self._call_bytes = 0
         self.calls.clear()
         self._long_polls.clear()

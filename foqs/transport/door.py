@@ -31,6 +31,7 @@ class DoorLimits:
     all_calls_in_flight_max: int = limits.CALLS_IN_FLIGHT_MAX
     all_call_bytes_max: int = limits.CALL_BYTES_MAX
     turn_work_max: int = limits.TURN_WORK_MAX
+    calls_running_per_address_max: int = limits.CALLS_RUNNING_PER_ADDRESS_MAX
     frame_bytes_max: int = limits.FRAME_BYTES_MAX
     first_frame_ms_max: int = limits.FIRST_FRAME_MS_MAX
     header_ms_max: int = limits.FRAME_HEADER_MS_MAX
@@ -105,29 +106,41 @@ class Turns:
     """Who may start work in this turn of the event loop, so that no turn is long.
 
     Round robin over the addresses that have frames waiting, and over the connections of each: many connections
-    get one address no more than one does.
+    get one address no more than one does. An address with too many calls running has no turn until some end.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, work_max: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, work_max: int, running_max: int) -> None:
         self._loop = loop
         self._work_max = work_max
+        self._running_max = running_max
         self._work = 0
         self._is_scheduled = False
         self._waiting: dict[str, deque[Guest]] = {}
+        self._running: Counter[str] = Counter()
 
-    @property
-    def is_free(self) -> bool:
-        """Whether whoever comes may start work at once: nobody waits, and this turn has work left."""
-        return self._work < self._work_max and not self._waiting
+    def is_free(self, address: str) -> bool:
+        """Whether work may start at once: nobody waits, and the turn and the address have some left."""
+        return not self._waiting and self.has_work_left(address)
 
-    @property
-    def has_work_left(self) -> bool:
-        return self._work < self._work_max
+    def has_work_left(self, address: str) -> bool:
+        return self._work < self._work_max and self._running[address] < self._running_max
 
     def spend(self, element_count: int, size_bytes: int) -> None:
         """Count a frame."""
         self._work += 1 + element_count // limits.TURN_WORK_ELEMENTS + size_bytes // limits.TURN_WORK_BYTES
         self._begin_soon()
+
+    def started(self, address: str) -> None:
+        self._running[address] += 1
+
+    def ended(self, address: str, count: int) -> None:
+        left = self._running[address] - count
+        if left:
+            self._running[address] = left
+        else:
+            del self._running[address]
+        if self._waiting:
+            self._begin_soon()
 
     def wait(self, guest: Guest) -> None:
         """Let `take_turn` be called when it is the guest's turn."""
@@ -142,14 +155,21 @@ class Turns:
     def _begin(self) -> None:
         self._is_scheduled = False
         self._work = 0
-        while self._waiting and self._work < self._work_max:
+        passed_over = 0
+        while len(self._waiting) > passed_over and self._work < self._work_max:
             address, guests = next(iter(self._waiting.items()))
             # The address goes to the end of the round, unless this was the last of its guests.
             del self._waiting[address]
+            if self._running[address] >= self._running_max:
+                self._waiting[address] = guests
+                passed_over += 1
+                continue
             guest = guests.popleft()
             if guests:
                 self._waiting[address] = guests
             guest.take_turn(limits.TURN_FRAMES_PER_CONNECTION_MAX)
+        if any(self._running[address] < self._running_max for address in self._waiting):
+            self._begin_soon()
 
 
 class Door:
@@ -165,7 +185,7 @@ class Door:
         self.guests: dict[Guest, None] = {}
         self.empty = asyncio.Event()
         self.empty.set()
-        self.turns = Turns(self.loop, bounds.turn_work_max)
+        self.turns = Turns(self.loop, bounds.turn_work_max, bounds.calls_running_per_address_max)
         self.unfinished_bytes = 0
         self.calls_count = 0
         """Calls in flight."""

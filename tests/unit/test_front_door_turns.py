@@ -31,7 +31,7 @@ class Peer:
 
     def take_turn(self, frames_max: int) -> None:
         for _ in range(min(frames_max, self.frames)):
-            if not self.turns.has_work_left:
+            if not self.turns.has_work_left(self.address):
                 break
             self.frames -= 1
             self.taken.append(self.name)
@@ -42,7 +42,7 @@ class Peer:
 
 def make(work_max: int) -> tuple[Loop, Turns, list[str]]:
     loop = Loop()
-    return loop, Turns(cast(Any, loop), work_max), []
+    return loop, Turns(cast(Any, loop), work_max, 100), []
 
 
 def wait(turns: Turns, *peers: Peer) -> None:
@@ -55,7 +55,7 @@ def test_a_turn_takes_no_more_than_its_bound_whoever_waits() -> None:
     wait(turns, *[Peer(turns, f"p{n}", f"address {n % 3}", 1_000, taken) for n in range(9)])
     loop.turn()
     assert len(taken) == 20
-    assert not turns.is_free
+    assert not turns.is_free("a")
     loop.turn()
     assert len(taken) == 40
 
@@ -80,14 +80,14 @@ def test_a_frame_that_comes_alone_is_behind_one_of_each_address_at_most() -> Non
 
 def test_a_turn_is_free_again_when_nobody_waits() -> None:
     loop, turns, _ = make(2)
-    assert turns.is_free
+    assert turns.is_free("a")
     turns.spend(0, 0)
-    assert turns.is_free
+    assert turns.is_free("a")
     turns.spend(0, 0)
-    assert not turns.is_free
+    assert not turns.is_free("a")
     assert len(loop.soon) == 1
     loop.turn()
-    assert turns.is_free
+    assert turns.is_free("a")
     assert loop.soon == []
 
 
@@ -95,7 +95,7 @@ def test_elements_and_bytes_count_as_work() -> None:
     for element_count, size_bytes in ((limits.BATCH_ITEMS_MAX, 0), (0, 2 * limits.MIB)):
         _, turns, _ = make(100)
         turns.spend(element_count, size_bytes)
-        assert not turns.is_free
+        assert not turns.is_free("a")
 
 
 def test_a_guest_of_no_use_does_not_hold_up_the_others() -> None:
@@ -114,13 +114,29 @@ def test_a_guest_of_no_use_does_not_hold_up_the_others() -> None:
     for _ in range(3):
         loop.turn()
     assert taken == ["good"] * 9
-    assert turns.is_free or loop.soon
+    assert turns.is_free("a") or loop.soon
+
+
+def test_an_address_with_too_many_calls_running_waits_for_one_to_end_and_the_others_do_not() -> None:
+    loop, turns, taken = make(1_000)
+    for _ in range(100):
+        turns.started("busy")
+    assert not turns.is_free("busy")
+    assert turns.is_free("other")
+    wait(turns, Peer(turns, "busy", "busy", 1, taken), Peer(turns, "good", "other", 6, taken))
+    for _ in range(3):
+        loop.turn()
+    assert taken == ["good"] * 6
+    assert loop.soon == []
+    turns.ended("busy", 1)
+    loop.turn()
+    assert taken[6:] == ["busy"]
 
 
 def test_turns_run_on_a_real_loop() -> None:
     async def main() -> list[str]:
         taken: list[str] = []
-        turns = Turns(asyncio.get_running_loop(), 3)
+        turns = Turns(asyncio.get_running_loop(), 3, 100)
         wait(turns, Peer(turns, "p", "a", 10, taken))
         for _ in range(5):
             await asyncio.sleep(0)

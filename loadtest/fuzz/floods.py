@@ -1,0 +1,190 @@
+"""`python -m loadtest.fuzz.floods`: the worst inputs and floods of connections against a real host.
+
+A good client works all the while: its p99 in the flood against the one just before. The flood's own process has the
+lowest priority, since elsewhere it would have other processors; what it still takes from the host's is in the figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from foqs.core import limits
+from foqs.transport.wire import structs
+from loadtest.fuzz import stalls
+from loadtest.fuzz.good_client import GoodClient, Seen, good_client
+from loadtest.fuzz.inputs import call
+from loadtest.fuzz.peers import Flood, Tally
+from loadtest.fuzz.watched import NAMESPACE, WatchedHost, raise_file_limit, watched_host
+
+RATIO_MAX = 2.0
+SETTLE_S = 2.0
+_LOWEST_PRIORITY = 19
+_STREAM_BYTES = 64 * limits.KIB
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`kept` of the flood's connections were open at the end; memory is what the host's grew by at most."""
+
+    name: str
+    connections: int
+    kept: int
+    p50_before_ms: float
+    p99_before_ms: float
+    p50_ms: float
+    p99_ms: float
+    calls: int
+    failures: int
+    stall_ms: float
+    lag_ms: float
+    growth_mib: float
+
+    @property
+    def ratio(self) -> float:
+        return self.p99_ms / self.p99_before_ms
+
+
+def floods() -> list[Flood]:
+    s = structs
+    item = s.NewItem("flood", b"x" * 100)
+    enqueue = call("enqueue", s.EnqueueRequest(NAMESPACE, [item]))
+    bad = call("enqueue", s.EnqueueRequest(NAMESPACE, [s.NewItem("\x01" * 200, b"x")] * limits.BATCH_ITEMS_MAX))
+    topics = [s.TopicDemand(f"none-{number}", 1) for number in range(limits.DEQUEUE_TOPICS_MAX)]
+    long_poll = call("dequeue", s.DequeueRequest(NAMESPACE, topics, None, limits.WAIT_MS_MAX))
+    nobody = b"\0\0\0\x0e\x80\x01\0\1\0\0\0\1m\0\0\0\1\0"
+    status = call("getHostStatus", s.HostStatusRequest())
+    header = limits.FRAME_BYTES_MAX.to_bytes(4, "big")
+    three = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
+
+    def stream(frame: bytes) -> bytes:
+        return frame * max(1, _STREAM_BYTES // len(frame))
+
+    return [
+        Flood(name="slow headers", count=2_000, first=b"\0", drip=b"\0"),
+        Flood(name="slow bodies", count=2_000, first=header + b"x" * 1_000, drip=b"x" * 10),
+        Flood(name="large frames that do not end", count=500, first=header + b"x" * limits.MIB),
+        Flood(name="10,000 connections of one address", count=10_000),
+        Flood(name="12,000 connections of three addresses", count=12_000, addresses=three),
+        Flood(name="connections that come and go", count=100, hangs_up=True),
+        Flood(name="peers that never read", count=200, stream=stream(status), reads=False),
+        Flood(name="pipelined calls of no method", count=50, stream=stream(nobody)),
+        Flood(name="pipelined enqueues", count=50, stream=stream(enqueue)),
+        Flood(name="pipelined batches of 1,000 bad items", count=20, stream=bad),
+        Flood(name="long polls on 1,000 topics each", count=200, stream=long_poll),
+        Flood(name="bad frames", count=100, first=b"\0\0\0\1\0"),
+    ]
+
+
+async def measure(
+    flood: Flood, host: WatchedHost, client: GoodClient, seconds: float, settle_s: float = SETTLE_S
+) -> Row:
+    """The good client's calls for so many seconds before and in the flood."""
+    await _look_at(client)
+    await asyncio.sleep(seconds)
+    before = await _look_at(client)
+    rss_mib = (await asyncio.to_thread(host.look)).rss_mib
+    tally = Tally()
+    attack = asyncio.create_task(flood.run(host.port, tally))
+    try:
+        await asyncio.sleep(settle_s)
+        await _look_at(client)
+        await asyncio.sleep(seconds)
+        seen = await _look_at(client)
+        watch = await asyncio.to_thread(host.look)
+        kept = len(tally.peers)
+    finally:
+        attack.cancel()
+        await asyncio.gather(attack, return_exceptions=True)
+    return Row(
+        flood.name,
+        tally.opened,
+        kept,
+        before.p50_ms,
+        before.p99_ms,
+        seen.p50_ms,
+        seen.p99_ms,
+        seen.count,
+        seen.failures,
+        watch.stall_ms,
+        watch.lag_ms,
+        watch.rss_mib_max - rss_mib,
+    )
+
+
+async def _look_at(client: GoodClient) -> Seen:
+    return await asyncio.to_thread(client.look)
+
+
+def table(rows: list[Row]) -> Table:
+    found = Table(
+        "flood",
+        "opened",
+        "kept",
+        "p50 before",
+        "p99 before",
+        "p50 in it",
+        "p99 in it",
+        "ratio",
+        "calls",
+        "failed",
+        "turn, ms",
+        "lag, ms",
+        "memory, MiB",
+        title="floods: a good client's latency in ms, and the host",
+    )
+    for row in rows:
+        mark = "[red]" if row.ratio > RATIO_MAX or row.failures else ""
+        found.add_row(
+            mark + row.name,
+            f"{row.connections:,}",
+            f"{row.kept:,}",
+            *[f"{value:.2f}" for value in (row.p50_before_ms, row.p99_before_ms, row.p50_ms, row.p99_ms, row.ratio)],
+            f"{row.calls:,}",
+            str(row.failures),
+            f"{row.stall_ms:.1f}",
+            f"{row.lag_ms:.1f}",
+            f"{row.growth_mib:+.1f}",
+        )
+    return found
+
+
+@click.command()
+@click.option("--only", default="", help="Floods and inputs whose name has this in it.")
+@click.option("--seconds", default=6.0, show_default=True, help="How long each flood is measured, and the time before.")
+@click.option("--inputs/--no-inputs", default=True, show_default=True, help="The worst inputs, before the floods.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write all figures there.")
+def main(only: str, seconds: float, inputs: bool, json_path: Path | None) -> None:
+    """Measure the front door; exits with 1 when an input stalls the host or a call of the good client fails."""
+    console = Console(width=170)
+    raise_file_limit()
+    found: list[stalls.Stall] = []
+    rows: list[Row] = []
+    if inputs:
+        with watched_host() as host:
+            found = uvloop.run(stalls.measure(host, only))
+        console.print(stalls.table(found))
+    with watched_host() as host, good_client(host.port) as client:
+        os.nice(_LOWEST_PRIORITY)
+        for flood in floods():
+            if only in flood.name:
+                rows.append(uvloop.run(measure(flood, host, client, seconds)))
+                console.print(f"{rows[-1].name}: p99 {rows[-1].p99_ms:.2f} ms, ratio {rows[-1].ratio:.2f}")
+    console.print(table(rows))
+    if json_path is not None:
+        figures = {"inputs": [asdict(stall) for stall in found], "floods": [asdict(row) for row in rows]}
+        json_path.write_text(json.dumps(figures, indent=1))
+    sys.exit(any(stall.is_bad for stall in found) or any(row.failures for row in rows))
+
+
+if __name__ == "__main__":
+    main()
