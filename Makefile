@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools demo test lint types imports unit test-mysql sim power chaos fuzz front-door bench peers clean
+.PHONY: help setup test-tools demo test lint types imports unit test-mysql sim power chaos fuzz front-door bench peers bench-peers scale clean
 BIN := .venv/bin
 
 help: ## this list
