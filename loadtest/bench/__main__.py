@@ -20,7 +20,7 @@ from loadtest.bench.report import shown, write_docs, write_report
 from loadtest.bench.results import Entry, Run, Session, Workload
 from loadtest.bench.runner import run, unfit
 from loadtest.bench.scale import scale
-from loadtest.bench.scenario import Scenario, ScenarioError, Variant, load, names
+from loadtest.bench.scenario import Phase, Scenario, ScenarioError, Variant, load, names
 from loadtest.peers.adapter import Adapter
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -149,7 +149,8 @@ def _one_run(
         if reason := unfit(scenario, adapter):
             entry.not_run = reason
             return
-        entry.durability, entry.calls = adapter.durability, calls_told(scenario, adapter)
+        entry.durability = adapter.durability
+        entry.calls = {phase: calls_told(of, adapter) for phase, of in scenario.phases.items()}
         raw = ceiling.measure(raw_seconds)
         versions = []
 
@@ -168,9 +169,8 @@ def _one_run(
     )
 
 
-def calls_told(scenario: Scenario, adapter: Adapter) -> str:
-    """Calls in flight and items a call, of the last phase."""
-    phase = list(scenario.phases.values())[-1]
+def calls_told(phase: Phase, adapter: Adapter) -> str:
+    """Calls in flight and items a call."""
     told = []
     for kind, clients in (("producers", phase.producers), ("consumers", phase.consumers)):
         if clients is not None:

@@ -116,7 +116,7 @@ def _phase_tables(workload: Workload) -> list[str]:
         ]
         for queue, figures in sorted(found.items(), key=lambda pair: -pair[1]["items_per_s"].median):
             cells = [_cell(figures, key) for key, _ in columns]
-            lines.append(_row([queue, workload.queues[queue].calls, *cells]))
+            lines.append(_row([queue, workload.queues[queue].calls.get(phase, ""), *cells]))
         lines.append("")
     lines += _derived_table(workload)
     for queue, entry in workload.queues.items():

@@ -32,8 +32,8 @@ class Entry:
 
     version: str = ""
     durability: str = ""
-    calls: str = ""
-    """Calls in flight and items a call."""
+    calls: dict[str, str] = field(default_factory=dict)
+    """By phase: calls in flight and items a call."""
     not_run: str = ""
     runs: list[Run] = field(default_factory=list)
 

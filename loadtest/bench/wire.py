@@ -54,6 +54,9 @@ class Wire(asyncio.Protocol):
             call.set_exception(ConnectionError("the host closed the connection"))
 
     def call(self, method: str, request: Any) -> asyncio.Future[Any]:
+        """Raises ConnectionError when the host has closed the connection."""
+        if self._transport.is_closing():
+            raise ConnectionError("the host closed the connection")
         self._seqid += 1
         self._calls[self._seqid] = done = asyncio.get_running_loop().create_future()
         self._transport.write(self.codec.encode_call(method, request, self._seqid))

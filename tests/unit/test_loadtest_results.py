@@ -22,7 +22,13 @@ def _run(items_per_s: float, deep_ms: float) -> Run:
 
 def _session() -> Session:
     ratios = {"deep_to_few": ("deep.claim_p99_ms", "few.claim_p99_ms")}
-    foqs = Entry("1", "fsync", "8 of 100", "", [_run(10_000.0, 3.0), _run(16_000.0, 8.0), _run(12_000.0, 4.0)])
+    foqs = Entry(
+        "1",
+        "fsync",
+        {"few": "8 of 100", "deep": "8 of 100"},
+        "",
+        [_run(10_000.0, 3.0), _run(16_000.0, 8.0), _run(12_000.0, 4.0)],
+    )
     queues = {"slow": Entry(runs=[_run(5_000.0, 2.0)]), "foqs": foqs, "other": Entry(not_run="has no delay")}
     return Session({"cores": "2"}, {"w5": Workload("drain", "quick", ratios, {}, queues)})
 
