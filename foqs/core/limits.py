@@ -63,6 +63,8 @@ TURN_WORK_ELEMENTS = 8
 TURN_WORK_BYTES = 16 * KIB
 TURN_FRAMES_PER_CONNECTION_MAX = 4
 """One connection gives so many frames before the next one has its turn."""
+LONG_POLL_TOPICS_PER_ADDRESS_MAX = 50_000
+"""Of the dequeue calls of an address that wait, each counted with all its topics; past it OVERLOADED."""
 CALLS_RUNNING_PER_ADDRESS_MAX = 512
 """Long polls not counted; past it the frames of that address wait. They all end with one commit, in one turn."""
 FIRST_FRAME_MS_MAX = 10 * SECOND_MS
@@ -199,6 +201,7 @@ assert WINDOW_ITEMS_MIN >= 8, "a quarter of a window must be some items"
 assert PAYLOAD_BYTES_MAX + METADATA_BYTES_MAX < FRAME_BYTES_MAX // 2, "the largest item must fit a frame"
 assert DEQUEUE_ANSWER_BYTES_MAX + PAYLOAD_BYTES_MAX + METADATA_BYTES_MAX < FRAME_BYTES_MAX
 assert WAIT_MS_MAX < IDLE_MS_MAX, "a long poll must not look idle"
+assert LONG_POLL_TOPICS_PER_ADDRESS_MAX * 2 <= DEQUEUE_TOPICS_WAITING_MAX, "one address must leave room for others"
 assert CALL_BYTES_PER_CONNECTION_MAX >= FRAME_BYTES_MAX, "the largest frame must be a call"
 assert HEARTBEAT_MS * 3 < HOST_DEAD_MS, "a host is not dead for one lost heartbeat"
 assert PREFETCH_HOLD_MS_MAX < CLAIM_SLACK_MS, "a prefetched claim must still cover the lease at hand-out"

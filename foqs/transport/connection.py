@@ -54,8 +54,8 @@ class Connection(asyncio.Protocol):
         self._heard_at = 0.0
 
         self.calls: dict[int, asyncio.Task[None]] = {}
-        self._long_polls: dict[int, tuple[Method, int, int]] = {}
-        """Their method, seqid and bytes."""
+        self._long_polls: dict[int, tuple[Method, int, int, int]] = {}
+        """Their method, seqid, bytes and count of topics."""
         self._call_count = 0
         self._call_bytes = 0
         """Of the frames of `calls`."""
@@ -111,7 +111,7 @@ class Connection(asyncio.Protocol):
         self._deadline = self.unfinished_since = None
         if self._rest:
             self._door.protocol_error(self, "truncated", "the peer closed within a frame")
-        for number, (method, seqid, size_bytes) in list(self._long_polls.items()):
+        for number, (method, seqid, size_bytes, _) in list(self._long_polls.items()):
             call = self.calls[number]
             call.add_done_callback(partial(self._long_poll_ended, number, method, seqid, size_bytes))
             call.cancel()
@@ -298,18 +298,20 @@ class Connection(asyncio.Protocol):
             self._door.turns.spend(0, size_bytes)
             self._fail(method, InvalidArgumentError(f"{method.name}: a string is not valid UTF-8"), seqid)
             return
-        elements = getattr(request, method.batch, None) if method.batch and request is not None else None
-        self._door.turns.spend(len(elements) if elements else 0, size_bytes)
-        refusal = self._door.refusal(size_bytes)
+        batch = getattr(request, method.batch, None) if method.batch and request is not None else None
+        element_count = len(batch) if batch else 0
+        self._door.turns.spend(element_count, size_bytes)
+        waits = is_long_poll(method, request)
+        refusal = self._door.refusal(self.address, size_bytes, element_count if waits else 0)
         if refusal is not None:
             self._fail(method, refusal, seqid)
             return
         self._call_count = number = self._call_count + 1
-        waits = is_long_poll(method, request)
         if waits and self._half_closed:
             request.wait_ms = 0
         if waits:
-            self._long_polls[number] = (method, seqid, size_bytes)
+            self._long_polls[number] = (method, seqid, size_bytes, element_count)
+            self._door.long_poll_started(self.address, element_count)
         else:
             self._door.turns.started(self.address)
         run = self._run(number, method, request, seqid, size_bytes)
@@ -347,8 +349,11 @@ class Connection(asyncio.Protocol):
 
     def _forget(self, number: int, size_bytes: int) -> None:
         if self.calls.pop(number, None) is not None:
-            if self._long_polls.pop(number, None) is None:
+            long_poll = self._long_polls.pop(number, None)
+            if long_poll is None:
                 self._door.turns.ended(self.address, 1)
+            else:
+                self._door.long_poll_ended(self.address, long_poll[-1])
             self._call_bytes -= size_bytes
             self._door.calls_ended(1, size_bytes)
 
@@ -390,6 +395,8 @@ class Connection(asyncio.Protocol):
         self._door.calls_ended(len(calls), self._call_bytes)
         if running_count := len(calls) - len(self._long_polls):
             self._door.turns.ended(self.address, running_count)
+        for long_poll in self._long_polls.values():
+            self._door.long_poll_ended(self.address, long_poll[-1])
         self._call_bytes = 0
         self.calls.clear()
         self._long_polls.clear()

@@ -30,6 +30,7 @@ class DoorLimits:
     call_bytes_max: int = limits.CALL_BYTES_PER_CONNECTION_MAX
     all_calls_in_flight_max: int = limits.CALLS_IN_FLIGHT_MAX
     all_call_bytes_max: int = limits.CALL_BYTES_MAX
+    long_poll_topics_per_address_max: int = limits.LONG_POLL_TOPICS_PER_ADDRESS_MAX
     turn_work_max: int = limits.TURN_WORK_MAX
     calls_running_per_address_max: int = limits.CALLS_RUNNING_PER_ADDRESS_MAX
     frame_bytes_max: int = limits.FRAME_BYTES_MAX
@@ -193,6 +194,8 @@ class Door:
         """Of their frames."""
         self.cancelled_calls: set[asyncio.Task[None]] = set()
         self._guests_by_address: Counter[str] = Counter()
+        self._long_poll_topics: Counter[str] = Counter()
+        """By address: topics that dequeue calls wait for."""
         self._errors_unlogged = 0
         self._errors_to_log = _LOGGED_ERRORS_PER_SWEEP
 
@@ -234,8 +237,8 @@ class Door:
                 chosen = max(self.guests, key=lambda guest: guest.held_bytes)
             chosen.refuse("unfinished_bytes_max", "too many bytes of unfinished frames in the host")
 
-    def refusal(self, size_bytes: int) -> OverloadedError | None:
-        """Why a call of this size cannot be taken now."""
+    def refusal(self, address: str, size_bytes: int, waiting_topics_count: int) -> OverloadedError | None:
+        """Why a call of this size cannot be taken now; a long poll waits for some topics, other calls for none."""
         if self.draining:
             return OverloadedError("the host is shutting down: nothing was done", retry_after_ms=1_000)
         if self.calls_count >= self.limits.all_calls_in_flight_max:
@@ -244,11 +247,23 @@ class Door:
         if self.call_bytes + size_bytes > self.limits.all_call_bytes_max:
             message = f"calls of {self.call_bytes} bytes are in flight on this host: nothing was done"
             return OverloadedError(message, retry_after_ms=1_000)
+        waiting_topics_count += self._long_poll_topics[address] if waiting_topics_count else 0
+        if waiting_topics_count > self.limits.long_poll_topics_per_address_max:
+            message = f"dequeue calls of {address} would wait for {waiting_topics_count} topics: name fewer"
+            return OverloadedError(message, retry_after_ms=1_000)
         return None
 
     def call_started(self, size_bytes: int) -> None:
         self.calls_count += 1
         self.call_bytes += size_bytes
+
+    def long_poll_started(self, address: str, topics_count: int) -> None:
+        self._long_poll_topics[address] += topics_count
+
+    def long_poll_ended(self, address: str, topics_count: int) -> None:
+        self._long_poll_topics[address] -= topics_count
+        if not self._long_poll_topics[address]:
+            del self._long_poll_topics[address]
 
     def calls_ended(self, count: int, size_bytes: int) -> None:
         self.calls_count -= count

@@ -343,3 +343,34 @@ def test_a_flood_of_frames_of_every_kind_is_answered_in_turns(loop_factory: Any)
             assert w.counts.errors == []
 
     run(main, loop_factory)
+
+
+@pytest.mark.parametrize("ending", ["answered", "reset", "half-closed"])
+def test_long_polls_of_one_address_are_bounded_by_their_topics(ending: str) -> None:
+    async def main() -> None:
+        async with (
+            world(DoorLimits(long_poll_topics_per_address_max=3)) as w,
+            w.connect() as first,
+            w.connect() as second,
+        ):
+            topics = [structs.TopicDemand("topic", 1), structs.TopicDemand("other", 1)]
+            long_poll = structs.DequeueRequest("ns", topics, None, 30_000)
+            first.send("dequeue", long_poll, seqid=1)
+            await w.queue.long_poll_began.wait()
+            assert isinstance((await second.call("dequeue", long_poll)).error, OverloadedError)
+            assert (await second.call("dequeue", dequeue_request(1))).error is None
+            if ending == "answered":
+                assert (await second.call("enqueue", enqueue_request(b"x"))).error is None
+                assert len((await first.receive()).response.items) == 1
+            elif ending == "half-closed":
+                first.end_sending()
+                assert (await first.receive()).response.items == []
+            else:
+                first.reset()
+                await w.queue.long_poll_cancelled.wait()
+                await _until_open(w, 1)
+            w.queue.long_poll_began.clear()
+            second.send("dequeue", long_poll, seqid=3)
+            await w.queue.long_poll_began.wait()
+
+    run(main)
