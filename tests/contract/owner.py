@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any, Protocol
 
 from foqs.core import order
@@ -10,9 +11,10 @@ from foqs.core.item import Item
 from foqs.core.topic import ShardTopic
 from foqs.core.window import WindowBudget
 from foqs.shard.runner import Store
-from foqs.storage.transaction import ItemRow, ShardImage, Transaction, TransactionResult
+from foqs.storage.transaction import ItemRow, OwnershipLostError, ShardImage, Transaction, TransactionResult
 
 SHARD_ID = 3
+PATIENCE_S = 5.0
 LIFE_MS = 1_000_000
 
 
@@ -39,7 +41,7 @@ class Owner:
 
     def __init__(self, shard: ContractShard, name: str = "host") -> None:
         self.store: Store = shard.store(name)
-        self.image: ShardImage = self.store.open()
+        self.image: ShardImage = opened(self.store)
         self.number = self.image.transaction_number
 
     def run(self, **parts: Any) -> TransactionResult:
@@ -49,6 +51,17 @@ class Owner:
 
     def look_up(self, *keys: int) -> dict[int, ItemRow]:
         return self.run(look_ups=list(keys)).looked_up
+
+
+def opened(store: Store) -> ShardImage:
+    """Open a shard that is free, or about to be: a server notices late that a session was closed."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return store.open()
+        except OwnershipLostError as error:
+            if "is owned by" not in str(error) or time.monotonic() > deadline_s:
+                raise
 
 
 def new_topic(number: int, name: str = "t", namespace: int = 1) -> ShardTopic:

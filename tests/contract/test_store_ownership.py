@@ -8,7 +8,7 @@ import time
 import pytest
 
 from foqs.storage.transaction import OwnershipLostError, SessionLostError, Transaction
-from tests.contract.owner import Owner, new_item, new_topic
+from tests.contract.owner import Owner, new_item, new_topic, opened
 
 LOST = (OwnershipLostError, SessionLostError)
 
@@ -58,7 +58,7 @@ def test_while_an_owner_lives_nobody_else_opens_the_shard(shard):
     one.run(inserts=[new_item(1)])
     assert len(shard.epochs) == 1, "a refused opening takes no epoch"
     one.store.close()
-    assert two.open().transaction_number == 1
+    assert opened(two).transaction_number == 1
 
 
 def test_a_closed_store_gives_the_shard_free_and_may_be_closed_again(shard):
@@ -68,7 +68,7 @@ def test_a_closed_store_gives_the_shard_free_and_may_be_closed_again(shard):
     two = Owner(shard, "two")
     assert two.run(inserts=[new_item(1)]).looked_up == {}
     two.store.close()
-    assert one.store.open().transaction_number == 1
+    assert opened(one.store).transaction_number == 1
 
 
 def test_a_dead_owner_is_put_out_and_changes_nothing_any_more(shard):

@@ -122,6 +122,7 @@ def test_a_process_that_ended_between_a_statement_and_its_record_is_made_up_for(
 
 
 def test_between_tests_tables_are_as_migrated_and_sessions_are_gone(databases_of_session: Databases) -> None:
+    databases_of_session.wipe()
     server = databases_of_session.server
     with closing(server.connect("shard_0", autocommit=False)) as left_over, left_over.cursor() as cursor:
         cursor.execute("INSERT INTO topic VALUES (1, 1, 'committed')")
