@@ -128,6 +128,7 @@ class FakeQueue:
             for (name, topic), items in sorted(self.ready.items())
             if name == namespace_name and topic.startswith(prefix) and topic > page_token and items
         ]
+        limit = max(limit, 1)
         return TopicPage(topics[:limit], topics[limit - 1].topic if len(topics) > limit else "")
 
     # --- AdminCalls ---
@@ -223,9 +224,10 @@ class FakeQueue:
     def _take(self, namespace_name: str, topics: Sequence[TopicDemand]) -> list[Delivery]:
         taken: list[Delivery] = []
         for demand in topics:
-            items = self.ready[namespace_name, demand.topic]
-            taken += items[: demand.count]
-            del items[: demand.count]
+            items = self.ready.get((namespace_name, demand.topic), [])
+            count = max(demand.count or 0, 0)
+            taken += items[:count]
+            del items[:count]
         self.leased.update((delivery.receipt, (namespace_name, delivery)) for delivery in taken)
         return taken
 
