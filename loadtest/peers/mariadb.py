@@ -1,0 +1,288 @@
+"""MariaDB as a queue, the way Rails's Solid Queue does it: SKIP LOCKED on a table of what is ready, READ COMMITTED.
+
+Jobs keep their payload in one table; a row in one of three others says that a job is ready, scheduled or claimed. A
+claim moves rows from `ready` to `claimed`, an ack deletes the job and its claim (Solid Queue with
+preserve_finished_jobs=false), the dispatcher moves scheduled rows that are due. More than Solid Queue does: acks are
+batched; two statements or more share a round trip (foqs's own session, which reads on the event loop); one waiting
+call a process polls every 5 ms instead of every worker every 100 ms, for MySQL has nothing that notifies.
+
+Claims belong to a process, whose heartbeat is watched; there is no lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pymysql.err import OperationalError
+
+from foqs.storage.local_server import LocalServer
+from foqs.storage.replies import Rows
+from foqs.storage.session import connect, run_script
+from loadtest.peers.adapter import Held, Offer
+from loadtest.peers.waiting import WaitingRoom
+
+_DATABASE = "solid_queue"
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS jobs (
+    id BIGINT AUTO_INCREMENT PRIMARY KEY, queue_name VARCHAR(255) NOT NULL, priority INT NOT NULL,
+    scheduled_at DATETIME(3), payload BLOB NOT NULL, created_at DATETIME(3) NOT NULL
+);
+CREATE TABLE IF NOT EXISTS ready_executions (
+    id BIGINT AUTO_INCREMENT PRIMARY KEY, job_id BIGINT NOT NULL, queue_name VARCHAR(255) NOT NULL,
+    priority INT NOT NULL, created_at DATETIME(3) NOT NULL,
+    UNIQUE (job_id), INDEX poll_all (priority, job_id), INDEX poll_by_queue (queue_name, priority, job_id)
+);
+CREATE TABLE IF NOT EXISTS scheduled_executions (
+    id BIGINT AUTO_INCREMENT PRIMARY KEY, job_id BIGINT NOT NULL, queue_name VARCHAR(255) NOT NULL,
+    priority INT NOT NULL, scheduled_at DATETIME(3) NOT NULL, created_at DATETIME(3) NOT NULL,
+    UNIQUE (job_id), INDEX dispatch (scheduled_at, priority, job_id)
+);
+CREATE TABLE IF NOT EXISTS claimed_executions (
+    id BIGINT AUTO_INCREMENT PRIMARY KEY, job_id BIGINT NOT NULL, process_id BIGINT NOT NULL,
+    created_at DATETIME(3) NOT NULL,
+    UNIQUE (job_id), INDEX of_process (process_id, job_id)
+)
+"""
+_JOBS = "INSERT INTO jobs (queue_name, priority, scheduled_at, payload, created_at) VALUES "
+_AFTER = "NOW(3) + INTERVAL {} MICROSECOND"
+_MAKE_READY = (
+    "INSERT INTO ready_executions (job_id, queue_name, priority, created_at) "
+    "SELECT id, queue_name, priority, NOW(3) FROM jobs WHERE id "
+)
+_MAKE_SCHEDULED = (
+    "INSERT INTO scheduled_executions (job_id, queue_name, priority, scheduled_at, created_at) "
+    "SELECT id, queue_name, priority, scheduled_at, NOW(3) FROM jobs WHERE id "
+)
+_DUE = (
+    "SELECT job_id, queue_name FROM scheduled_executions WHERE scheduled_at <= NOW(3) "
+    "ORDER BY scheduled_at, priority, job_id LIMIT 500 FOR UPDATE SKIP LOCKED"
+)
+_POLL_S = 0.005
+_DISPATCH_EVERY_S = 0.1
+_SESSIONS_MAX = 8
+_DEADLOCK = 1213
+_TRIES_MAX = 20
+
+
+class MariaDB:
+    """One server, as foqs has it in its benches: the same settings, the same memory."""
+
+    name = "mariadb"
+    durability = "innodb_flush_log_at_trx_commit=1, doublewrite on, no binlog: the commit is answered after the fsync"
+    batch_max = 500
+    lacks = frozenset({"lease"})
+
+    def __init__(self) -> None:
+        self._server: LocalServer | None = None
+        self._url = ""
+        self._process: _Process | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_server": None, "_process": None}
+
+    def start(self, directory: Path, topics: Sequence[str]) -> None:
+        self._server = LocalServer(directory / "mariadb")
+        self._server.start()
+        self._url = self._server.create_database(_DATABASE)
+        with self._server.connect(_DATABASE) as session, session.cursor() as cursor:
+            for statement in _SCHEMA.split(";"):
+                cursor.execute(statement)
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+
+    def pids(self) -> dict[str, int]:
+        assert self._server is not None
+        return {"mysql": self._server.pid}
+
+    def version(self) -> str:
+        assert self._server is not None
+        return self._server.binary.version
+
+    async def connect(self, in_flight: int) -> MariaDBClient:
+        if self._process is None or self._process.is_over:
+            self._process = _Process(self._url)
+        self._process.clients_count += 1
+        return MariaDBClient(_Sessions(self._url, min(in_flight, _SESSIONS_MAX)), self._process)
+
+
+class _Sessions:
+    """At most so many; more calls in flight wait here."""
+
+    def __init__(self, url: str, count_max: int) -> None:
+        self._url = url
+        self._free: asyncio.LifoQueue[Any] = asyncio.LifoQueue()
+        for _ in range(count_max):
+            self._free.put_nowait(None)
+
+    async def get(self) -> Any:
+        return await self._free.get() or connect(self._url)
+
+    def put(self, session: Any) -> None:
+        self._free.put_nowait(session)
+
+    async def transact(self, *statements: str) -> list[Rows]:
+        """All or nothing, again after a deadlock, as Rails would."""
+        for number in itertools.count(1):
+            session = await self.get()
+            try:
+                return await run_script(session, ["BEGIN", *statements, "COMMIT"])
+            except OperationalError as error:
+                if error.args[0] != _DEADLOCK or number == _TRIES_MAX:
+                    raise
+            finally:
+                self.put(session)
+        raise AssertionError
+
+    def close(self) -> None:
+        while not self._free.empty():
+            if (session := self._free.get_nowait()) is not None:
+                session.close()
+
+
+class _Process:
+    """Of all clients of a process together: the dispatcher, and who waits."""
+
+    def __init__(self, url: str) -> None:
+        self.clients_count = 0
+        self.room = WaitingRoom()
+        self.polled: set[str] = set()
+        """Topics that a waiting call asks for already."""
+        self.is_over = False
+        self._sessions = _Sessions(url, 1)
+        self._dispatcher: asyncio.Task[None] | None = None
+
+    def begin_dispatching(self) -> None:
+        if self._dispatcher is None:
+            self._dispatcher = asyncio.create_task(self._keep_dispatching(), name="mariadb-dispatcher")
+
+    async def leave(self) -> None:
+        """The last client ends it."""
+        self.clients_count -= 1
+        if self.clients_count == 0:
+            self.is_over = True
+            if self._dispatcher is not None:
+                self._dispatcher.cancel()
+                await asyncio.gather(self._dispatcher, return_exceptions=True)
+            self._sessions.close()
+
+    async def _keep_dispatching(self) -> None:
+        while True:
+            session = await self._sessions.get()
+            try:
+                _, due = await run_script(session, ["BEGIN", _DUE])
+                if due:
+                    ids = _listed(key for key, _ in due)
+                    move = [_MAKE_READY + f"IN ({ids})", f"DELETE FROM scheduled_executions WHERE job_id IN ({ids})"]
+                    await run_script(session, [*move, "COMMIT"])
+                    for topic in {topic for _, topic in due}:
+                        self.room.wake(topic.decode())
+                else:
+                    await run_script(session, ["COMMIT"])
+            except OperationalError as error:
+                if error.args[0] != _DEADLOCK:
+                    raise
+            finally:
+                self._sessions.put(session)
+            await asyncio.sleep(0 if due else _DISPATCH_EVERY_S)
+
+
+class MariaDBClient:
+    def __init__(self, sessions: _Sessions, process: _Process) -> None:
+        self._sessions, self._process = sessions, process
+        self._process_id = os.getpid()
+
+    async def enqueue(self, offers: Sequence[Offer]) -> None:
+        rows = ",".join([_job(offer) for offer in offers])
+        # The ids of one INSERT are consecutive: innodb_autoinc_lock_mode=1.
+        new = f"BETWEEN @first AND @first + {len(offers) - 1}"
+        delayed_count = sum(offer.delay_ms > 0 for offer in offers)
+        statements = ["SET @first = LAST_INSERT_ID()"]
+        if delayed_count < len(offers):
+            statements.append(_MAKE_READY + f"{new} AND scheduled_at IS NULL")
+        if delayed_count:
+            statements.append(_MAKE_SCHEDULED + f"{new} AND scheduled_at IS NOT NULL")
+        await self._sessions.transact(_JOBS + rows, *statements)
+
+    async def claim(self, topic: str, count: int, wait_ms: int) -> list[Held]:
+        self._process.begin_dispatching()
+        room, polled = self._process.room, self._process.polled
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + wait_ms / 1_000
+        while not (rows := await self._claim(topic, count)):
+            left_s = deadline_s - loop.time()
+            if left_s <= 0:
+                return []
+            if topic in polled:
+                await room.wait(topic, left_s)
+                continue
+            polled.add(topic)
+            await asyncio.sleep(min(left_s, _POLL_S))
+            polled.discard(topic)
+        room.wake(topic)
+        return [Held(payload, key) for key, payload in rows]
+
+    async def ack(self, held: Sequence[Held]) -> None:
+        ids = _listed(one.receipt for one in held)
+        await self._sessions.transact(
+            f"DELETE FROM claimed_executions WHERE job_id IN ({ids})", f"DELETE FROM jobs WHERE id IN ({ids})"
+        )
+
+    async def nack(self, held: Sequence[Held], delay_ms: int) -> None:
+        ids = _listed(one.receipt for one in held)
+        due = f"UPDATE jobs SET scheduled_at = {_AFTER.format(delay_ms * 1_000)} WHERE id IN ({ids})"
+        back = [due, _MAKE_SCHEDULED + f"IN ({ids})"] if delay_ms else [_MAKE_READY + f"IN ({ids})"]
+        await self._sessions.transact(f"DELETE FROM claimed_executions WHERE job_id IN ({ids})", *back)
+
+    async def close(self) -> None:
+        await self._process.leave()
+        self._sessions.close()
+
+    async def _claim(self, topic: str, count: int) -> Rows:
+        session = await self._sessions.get()
+        try:
+            _, found = await run_script(
+                session,
+                [
+                    "BEGIN",
+                    f"SELECT id, job_id FROM ready_executions WHERE queue_name = '{topic}' "
+                    f"ORDER BY priority, job_id LIMIT {count} FOR UPDATE SKIP LOCKED",
+                ],
+            )
+            if not found:
+                await run_script(session, ["COMMIT"])
+                return []
+            claims = ",".join([f"({job},{self._process_id},NOW(3))" for _, job in found])
+            results = await run_script(
+                session,
+                [
+                    f"INSERT INTO claimed_executions (job_id, process_id, created_at) VALUES {claims}",
+                    f"DELETE FROM ready_executions WHERE id IN ({_listed(key for key, _ in found)})",
+                    "COMMIT",
+                    f"SELECT id, payload FROM jobs WHERE id IN ({_listed(job for _, job in found)}) "
+                    "ORDER BY priority, id",
+                ],
+            )
+        except OperationalError as error:
+            if error.args[0] != _DEADLOCK:
+                raise
+            return []
+        finally:
+            self._sessions.put(session)
+        return results[-1]
+
+
+def _job(offer: Offer) -> str:
+    scheduled_at = _AFTER.format(offer.delay_ms * 1_000) if offer.delay_ms else "NULL"
+    return f"('{offer.topic}',{offer.priority},{scheduled_at},x'{offer.payload.hex()}',NOW(3))"
+
+
+def _listed(ids: Any) -> str:
+    return ",".join(map(str, ids))

@@ -1,0 +1,271 @@
+"""PostgreSQL as a queue, the way pgmq and River do it: SKIP LOCKED, claims and acks of many rows, NOTIFY for who waits.
+
+From pgmq: a claim moves the row's `ready_at`, the end of its lease, which is in no index, so that the update is a HOT
+one; an ack deletes by id. From River: priorities in the index, delayed rows kept out of it until they are due, and
+at most one NOTIFY a while and process, after the commit, because a transaction that notifies serialises its commit.
+As in both, an ack by a client whose lease has ended is taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from loadtest.peers.adapter import Held, Offer
+from loadtest.peers.program import Program, find_program, give_to, run
+from loadtest.peers.waiting import WaitingRoom
+
+USER = "postgres"
+_SETTINGS = {
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "full_page_writes": "on",
+    "shared_buffers": "128MB",  # As much as the others' servers get.
+    "max_connections": "200",
+    "jit": "off",
+    "listen_addresses": "",
+}
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS item (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    topic text NOT NULL,
+    priority integer NOT NULL,
+    ready_at timestamptz NOT NULL,
+    is_delayed boolean NOT NULL,
+    deliveries integer NOT NULL DEFAULT 0,
+    payload bytea NOT NULL
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX IF NOT EXISTS item_in_order ON item (topic, priority, id) WHERE NOT is_delayed;
+CREATE INDEX IF NOT EXISTS item_delayed ON item (ready_at) WHERE is_delayed;
+"""
+_ENQUEUE = """
+INSERT INTO item (topic, priority, ready_at, is_delayed, payload)
+SELECT topic, priority, now() + delay_ms * interval '1 ms', delay_ms > 0, payload
+FROM unnest($1::text[], $2::integer[], $3::bigint[], $4::bytea[]) AS offered (topic, priority, delay_ms, payload)
+"""
+_CLAIM = """
+UPDATE item SET ready_at = now() + $3 * interval '1 ms', deliveries = deliveries + 1
+WHERE id = ANY(ARRAY(
+    SELECT id FROM item WHERE topic = $1 AND NOT is_delayed AND ready_at <= now()
+    ORDER BY priority, id LIMIT $2 FOR UPDATE SKIP LOCKED
+))
+RETURNING payload, id, priority
+"""
+_ACK = "DELETE FROM item WHERE id = ANY($1::bigint[])"
+_NACK = "UPDATE item SET ready_at = now() + $2 * interval '1 ms', is_delayed = $2 > 0 WHERE id = ANY($1::bigint[])"
+_FALL_DUE = """
+UPDATE item SET is_delayed = false FROM (
+    SELECT id FROM item WHERE is_delayed AND ready_at <= now() ORDER BY ready_at LIMIT 5000 FOR UPDATE SKIP LOCKED
+) AS due
+WHERE item.id = due.id RETURNING item.topic
+"""
+_NOTIFY = "SELECT pg_notify('item', topic) FROM unnest($1::text[]) AS topic"
+_NOTIFY_EVERY_S = 0.005
+_FALL_DUE_EVERY_S = 0.1
+_POLL_S = 0.2
+_SESSIONS_MAX = 8
+
+
+class PostgresServer:
+    """A private cluster on a unix socket."""
+
+    def __init__(self) -> None:
+        self.directory = Path()
+        self._program: Program | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"directory": self.directory, "_program": None}
+
+    def start(self, directory: Path) -> None:
+        self.directory = directory
+        give_to(USER, directory)
+        data = directory / "data"
+        if not data.exists():
+            run(
+                find_program("initdb"), "--pgdata", str(data), "--username", USER, "--auth", "trust",
+                "--encoding", "UTF8", "--locale", "C", user=USER,
+            )  # fmt: skip
+        settings = _SETTINGS | {"unix_socket_directories": str(directory)}
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        command = [find_program("postgres"), "-D", str(data), *options]
+        self._program = Program(command, directory / "log", user=USER)
+        self._program.wait_until(lambda: asyncio.run(self._answers()))
+
+    def stop(self) -> None:
+        if self._program is not None:
+            self._program.stop()
+            self._program = None
+
+    @property
+    def pid(self) -> int:
+        assert self._program is not None
+        return self._program.pid
+
+    def version(self) -> str:
+        return run(find_program("postgres"), "--version")
+
+    async def connect(self) -> asyncpg.Connection[asyncpg.Record]:
+        return await asyncpg.connect(host=str(self.directory), user=USER, database=USER)
+
+    def execute(self, script: str) -> None:
+        async def do() -> None:
+            session = await self.connect()
+            try:
+                await session.execute(script)
+            finally:
+                await session.close()
+
+        asyncio.run(do())
+
+    async def _answers(self) -> bool:
+        try:
+            await (await self.connect()).close()
+        except (OSError, asyncpg.PostgresError):
+            return False
+        return True
+
+
+class Postgres:
+    """The table and its statements are above; what a process's clients share is in _Process."""
+
+    name = "postgres"
+    durability = "fsync=on, synchronous_commit=on, full_page_writes=on: the commit is answered after the WAL's fsync"
+    batch_max = 1_000
+    lacks: frozenset[str] = frozenset()
+
+    def __init__(self) -> None:
+        self.lease_ms = 30_000
+        self._server = PostgresServer()
+        self._process: _Process | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_process": None}
+
+    def start(self, directory: Path, topics: Sequence[str]) -> None:
+        self._server.start(directory / "postgres")
+        self._server.execute(_SCHEMA)
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    def pids(self) -> dict[str, int]:
+        return {"postgres": self._server.pid}
+
+    def version(self) -> str:
+        return self._server.version()
+
+    async def connect(self, in_flight: int) -> PostgresClient:
+        if self._process is None or self._process.is_over:
+            self._process = _Process(self._server)
+        self._process.clients_count += 1
+        pool = await asyncpg.create_pool(
+            host=str(self._server.directory), user=USER, database=USER, min_size=1,
+            max_size=min(in_flight, _SESSIONS_MAX),
+        )  # fmt: skip
+        return PostgresClient(pool, self._process, self.lease_ms)
+
+
+class _Process:
+    """Of all clients of a process together: telling others of new items, hearing of them, and moving due ones."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self.clients_count = 0
+        self.room = WaitingRoom()
+        self.is_over = False
+        self._server = server
+        self._untold: set[str] = set()
+        self._news = asyncio.Event()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def tell(self, topics: set[str]) -> None:
+        self._untold |= topics
+        self._news.set()
+        self._begin("tell", self._keep_telling)
+
+    def listen(self) -> None:
+        self._begin("listen", self._keep_listening)
+
+    async def leave(self) -> None:
+        """The last client ends it."""
+        self.clients_count -= 1
+        if self.clients_count == 0:
+            self.is_over = True
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def _begin(self, name: str, work: Any) -> None:
+        if name not in self._tasks:
+            self._tasks[name] = asyncio.create_task(work(), name=f"postgres-{name}")
+
+    async def _keep_telling(self) -> None:
+        session = await self._server.connect()
+        try:
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                topics, self._untold = list(self._untold), set()
+                await session.execute(_NOTIFY, topics)
+                await asyncio.sleep(_NOTIFY_EVERY_S)
+        finally:
+            await session.close(timeout=1)
+
+    async def _keep_listening(self) -> None:
+        session = await self._server.connect()
+        try:
+            await session.add_listener("item", lambda *heard: self.room.wake(str(heard[3])))
+            while True:
+                for (topic,) in await session.fetch(_FALL_DUE):
+                    self.room.wake(topic)
+                await asyncio.sleep(_FALL_DUE_EVERY_S)
+        finally:
+            await session.close(timeout=1)
+
+
+class PostgresClient:
+    """At most _SESSIONS_MAX sessions: more calls in flight wait here, which serves two cores better."""
+
+    def __init__(self, pool: asyncpg.Pool[asyncpg.Record], process: _Process, lease_ms: int) -> None:
+        self._pool, self._process, self._lease_ms = pool, process, lease_ms
+
+    async def enqueue(self, offers: Sequence[Offer]) -> None:
+        topics = [offer.topic for offer in offers]
+        await self._pool.execute(
+            _ENQUEUE,
+            topics,
+            [offer.priority for offer in offers],
+            [offer.delay_ms for offer in offers],
+            [offer.payload for offer in offers],
+        )
+        self._process.tell(set(topics))
+
+    async def claim(self, topic: str, count: int, wait_ms: int) -> list[Held]:
+        self._process.listen()
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + wait_ms / 1_000
+        while True:
+            rows = await self._pool.fetch(_CLAIM, topic, count, self._lease_ms)
+            if rows:
+                if len(rows) == count:
+                    self._process.room.wake(topic)
+                if count > 1:
+                    rows.sort(key=lambda row: (row[2], row[1]))  # RETURNING has no order.
+                return [Held(payload, number) for payload, number, _ in rows]
+            left_s = deadline_s - loop.time()
+            if left_s <= 0:
+                return []
+            await self._process.room.wait(topic, min(left_s, _POLL_S))
+
+    async def ack(self, held: Sequence[Held]) -> None:
+        await self._pool.execute(_ACK, [one.receipt for one in held])
+
+    async def nack(self, held: Sequence[Held], delay_ms: int) -> None:
+        await self._pool.execute(_NACK, [one.receipt for one in held], delay_ms)
+
+    async def close(self) -> None:
+        await self._process.leave()
+        await self._pool.close()

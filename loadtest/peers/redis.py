@@ -1,0 +1,245 @@
+"""Redis as a queue, the way its documentation builds reliable queues: sorted sets, and leases by a Lua script.
+
+Of a topic, `ready` holds the ids in order of priority and age, `later` the ids of leased and delayed items by when they
+become ready, `payloads` is a hash by id. A claim is one script, an enqueue and an ack one MULTI of a few commands for
+all items, each sent as one pipeline. The server fsyncs once for all commands that it read in one turn of its event
+loop. Whoever waits hears of items by PUBLISH. An ack by a client whose lease has ended is taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from struct import Struct
+from typing import Any
+
+from redis.asyncio import BlockingConnectionPool, UnixDomainSocketConnection
+from redis.asyncio import Redis as Connection
+
+from loadtest.peers.adapter import Held, Offer
+from loadtest.peers.program import Program, find_program, run
+from loadtest.peers.waiting import WaitingRoom
+
+_ID = Struct(">IQI")
+"""Priority, a time in nanoseconds, the client: ids of one priority stand in a sorted set in order of age."""
+_PRIORITY_OFFSET = 1 << 31
+_CLIENT_BITS = 32
+_POLL_S = 0.1
+_CHANNEL = "items"
+_NOW = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+"""
+_CLAIM = (
+    _NOW
+    + """
+local due = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 1000)
+for _, id in ipairs(due) do
+    redis.call('ZADD', KEYS[1], struct.unpack('>I4', id), id)
+    redis.call('ZREM', KEYS[2], id)
+end
+local popped = redis.call('ZPOPMIN', KEYS[1], ARGV[1])
+if #popped == 0 then return {{}, {}} end
+local ids, leases = {}, {}
+local ends = now + ARGV[2]
+for i = 1, #popped, 2 do
+    ids[#ids + 1] = popped[i]
+    leases[i] = ends
+    leases[i + 1] = popped[i]
+end
+redis.call('ZADD', KEYS[2], unpack(leases))
+return {ids, redis.call('HMGET', KEYS[3], unpack(ids))}
+"""
+)
+_NACK = (
+    _NOW
+    + """
+for i = 2, #ARGV do redis.call('ZADD', KEYS[1], 'XX', now + ARGV[1], ARGV[i]) end
+"""
+)
+_LATER = _NOW + "for i = 1, #ARGV, 2 do redis.call('ZADD', KEYS[1], now + ARGV[i], ARGV[i + 1]) end"
+
+
+class Redis:
+    """One server on a unix socket."""
+
+    name = "redis"
+    durability = "appendonly=yes, appendfsync=always: the append-only file is fsynced before the answer"
+    batch_max = 1_000
+    lacks: frozenset[str] = frozenset()
+
+    def __init__(self) -> None:
+        self.lease_ms = 30_000
+        self._socket = ""
+        self._program: Program | None = None
+        self._process: _Process | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_program": None, "_process": None}
+
+    def start(self, directory: Path, topics: Sequence[str]) -> None:
+        home = directory / "redis"
+        home.mkdir(exist_ok=True)
+        self._socket = str(home / "socket")
+        command = [
+            find_program("redis-server"), "--port", "0", "--unixsocket", self._socket, "--dir", str(home),
+            "--appendonly", "yes", "--appendfsync", "always", "--save", "", "--daemonize", "no",
+        ]  # fmt: skip
+        self._program = Program(command, home / "log")
+        self._program.wait_until(lambda: asyncio.run(self._answers()))
+
+    def stop(self) -> None:
+        if self._program is not None:
+            self._program.stop()
+            self._program = None
+
+    def pids(self) -> dict[str, int]:
+        assert self._program is not None
+        return {"redis": self._program.pid}
+
+    def version(self) -> str:
+        return run(find_program("redis-server"), "--version")
+
+    async def connect(self, in_flight: int) -> RedisClient:
+        if self._process is None or self._process.is_over:
+            self._process = _Process(self._connection(1))
+        self._process.clients_count += 1
+        return RedisClient(self._connection(in_flight), self._process, self.lease_ms)
+
+    def _connection(self, connections_max: int) -> Connection:
+        pool = BlockingConnectionPool(
+            connection_class=UnixDomainSocketConnection,
+            path=self._socket,
+            max_connections=connections_max,
+            timeout=None,
+        )
+        return Connection(connection_pool=pool)
+
+    async def _answers(self) -> bool:
+        connection = self._connection(1)
+        try:
+            return bool(await connection.ping())
+        except Exception:  # redis has an error of its own for each state of a server that loads.
+            return False
+        finally:
+            await connection.aclose()
+            await connection.connection_pool.disconnect()
+
+
+class _Process:
+    """Of all clients of a process together: hearing of new items."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.clients_count = 0
+        self.room = WaitingRoom()
+        self.is_over = False
+        self._connection = connection
+        self._listener: asyncio.Task[None] | None = None
+
+    def listen(self) -> None:
+        if self._listener is None:
+            self._listener = asyncio.create_task(self._keep_listening(), name="redis-listen")
+
+    async def leave(self) -> None:
+        """The last client ends it."""
+        self.clients_count -= 1
+        if self.clients_count:
+            return
+        self.is_over = True
+        if self._listener is not None:
+            await self._listener
+        await _close(self._connection)
+
+    async def _keep_listening(self) -> None:
+        async with self._connection.pubsub(ignore_subscribe_messages=True) as heard:
+            await heard.subscribe(_CHANNEL)
+            # redis-py does not let a task be cancelled while it listens.
+            while not self.is_over:
+                message = await heard.get_message(timeout=_POLL_S)
+                if message is not None:
+                    self.room.wake(message["data"].decode())
+
+
+class RedisClient:
+    """A connection for each call in flight."""
+
+    def __init__(self, connection: Connection, process: _Process, lease_ms: int) -> None:
+        self._connection, self._process, self._lease_ms = connection, process, lease_ms
+        self._claim_script = connection.register_script(_CLAIM)
+        self._nack_script = connection.register_script(_NACK)
+        self._client = secrets.randbits(_CLIENT_BITS)
+        self._time_ns = 0
+
+    async def enqueue(self, offers: Sequence[Offer]) -> None:
+        by_topic: dict[str, list[tuple[bytes, Offer]]] = {}
+        first = max(self._time_ns, time.time_ns())
+        self._time_ns = first + len(offers)
+        for time_ns, offer in enumerate(offers, first):
+            member = _ID.pack(offer.priority + _PRIORITY_OFFSET, time_ns, self._client)
+            by_topic.setdefault(offer.topic, []).append((member, offer))
+        pipeline = self._connection.pipeline(transaction=True)
+        for topic, items in by_topic.items():
+            payloads: list[bytes] = []
+            ready: list[bytes | int] = []
+            later: list[bytes | int] = []
+            for member, offer in items:
+                payloads += (member, offer.payload)
+                if offer.delay_ms:
+                    later += (offer.delay_ms, member)
+                else:
+                    ready += (offer.priority + _PRIORITY_OFFSET, member)
+            pipeline.execute_command("HSET", f"{topic}:payloads", *payloads)
+            if ready:
+                pipeline.execute_command("ZADD", f"{topic}:ready", *ready)
+                pipeline.execute_command("PUBLISH", _CHANNEL, topic)
+            if later:
+                pipeline.eval(_LATER, 1, f"{topic}:later", *later)
+        await pipeline.execute()
+
+    async def claim(self, topic: str, count: int, wait_ms: int) -> list[Held]:
+        self._process.listen()
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + wait_ms / 1_000
+        keys = [f"{topic}:ready", f"{topic}:later", f"{topic}:payloads"]
+        while True:
+            members, payloads = await self._claim_script(keys, [count, self._lease_ms])
+            if members:
+                if len(members) == count:
+                    self._process.room.wake(topic)
+                return [Held(payload, (topic, member)) for member, payload in zip(members, payloads, strict=True)]
+            left_s = deadline_s - loop.time()
+            if left_s <= 0:
+                return []
+            await self._process.room.wait(topic, min(left_s, _POLL_S))
+
+    async def ack(self, held: Sequence[Held]) -> None:
+        pipeline = self._connection.pipeline(transaction=True)
+        for topic, members in _by_topic(held).items():
+            pipeline.execute_command("ZREM", f"{topic}:later", *members)
+            pipeline.execute_command("HDEL", f"{topic}:payloads", *members)
+        await pipeline.execute()
+
+    async def nack(self, held: Sequence[Held], delay_ms: int) -> None:
+        for topic, members in _by_topic(held).items():
+            await self._nack_script([f"{topic}:later"], [delay_ms, *members])
+            self._process.room.wake(topic)
+
+    async def close(self) -> None:
+        await self._process.leave()
+        await _close(self._connection)
+
+
+def _by_topic(held: Sequence[Held]) -> dict[str, list[bytes]]:
+    found: dict[str, list[bytes]] = {}
+    for one in held:
+        topic, member = one.receipt
+        found.setdefault(topic, []).append(member)
+    return found
+
+
+async def _close(connection: Connection) -> None:
+    await connection.aclose()
+    await connection.connection_pool.disconnect()
