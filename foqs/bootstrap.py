@@ -32,6 +32,7 @@ from foqs.storage.meta import MetaStore
 from foqs.storage.migrations import SchemaKind, check_current
 from foqs.storage.shard_reader import ShardReader
 from foqs.storage.shard_store import ShardAccess, ShardStore
+from foqs.transport.door import DoorLimits
 from foqs.transport.server import ThriftServer
 
 _log = structlog.get_logger(__name__)
@@ -75,7 +76,17 @@ class Host(Service):
         )
         admin = Admin(config.host_name, self._namespaces, self._shards, self._inspection, self._is_draining)
         self._server = ThriftServer(
-            queue, admin, address=config.listen_address, port=config.port, metrics=self.metrics.door
+            queue,
+            admin,
+            address=config.listen_address,
+            port=config.port,
+            metrics=self.metrics.door,
+            bounds=DoorLimits(
+                connections_max=config.connections_max,
+                connections_per_address_max=config.connections_per_address_max,
+                idle_ms_max=config.idle_ms_max,
+                drain_ms_max=config.drain_ms_max,
+            ),
         )
         self.metrics.watch(self._shards, self._dispatcher)
         self._ticker: asyncio.Task[None] | None = None

@@ -163,6 +163,24 @@ class HostConfig(BaseModel):
     allow_undurable_servers: bool = Field(
         default=False, description="serve shards whose MySQL server can lose answered commits"
     )
+    connections_max: int = Field(
+        default=limits.CONNECTIONS_MAX,
+        ge=1,
+        le=1_000_000,
+        description="connections of all clients together; fewer where the system allows fewer open files",
+    )
+    connections_per_address_max: int = Field(
+        default=limits.CONNECTIONS_PER_ADDRESS_MAX,
+        ge=1,
+        le=1_000_000,
+        description="connections of one client address",
+    )
+    idle_ms_max: int = Field(
+        default=limits.IDLE_MS_MAX,
+        ge=2 * limits.WAIT_MS_MAX,
+        le=limits.DAY_MS,
+        description="a connection without a call for so long is closed",
+    )
     drain_ms_max: int = Field(
         default=limits.DRAIN_MS_MAX,
         ge=0,

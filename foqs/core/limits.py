@@ -89,6 +89,8 @@ UNSENT_ANSWER_BYTES_MAX = 256 * MIB
 CONNECTION_SWEEP_MS = 500
 """How often the deadlines above are looked at; each is overrun by this at most."""
 LISTEN_BACKLOG = 1_024
+FILES_BESIDE_CONNECTIONS = 1_024
+"""Open files that a host keeps for its databases, its log and what comes up, out of those that the system allows."""
 CALL_CANCEL_MS_MAX = 5 * SECOND_MS
 """A cancelled call must have ended by then."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import resource
+from dataclasses import replace
 
 import structlog
 
@@ -15,6 +17,20 @@ from foqs.transport.verbs import Verbs
 from foqs.transport.wire import Codec
 
 _log = structlog.get_logger(__name__)
+
+
+def allowed_connections(wanted: int) -> int:
+    """As many of `wanted` as the system's bound on open files has room for; raises the process's own towards it.
+
+    A listener out of files could accept nobody, nor turn anybody away.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        hard = max(soft, wanted + limits.FILES_BESIDE_CONNECTIONS)
+    files = max(soft, min(hard, wanted + limits.FILES_BESIDE_CONNECTIONS))
+    if files > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    return max(1, min(wanted, files - limits.FILES_BESIDE_CONNECTIONS))
 
 
 class ThriftServer(Service):
@@ -55,7 +71,12 @@ class ThriftServer(Service):
 
     async def _start(self) -> None:
         codec = Codec()
-        door = Door(Verbs(self._queue, self._admin, codec), codec, self._metrics, self._bounds)
+        bounds = self._bounds
+        allowed = allowed_connections(bounds.connections_max)
+        if allowed < bounds.connections_max:
+            _log.warning("fewer connections than configured", connections_max=bounds.connections_max, allowed=allowed)
+            bounds = replace(bounds, connections_max=allowed)
+        door = Door(Verbs(self._queue, self._admin, codec), codec, self._metrics, bounds)
         self._door = door
         self._listener = await door.loop.create_server(
             lambda: Connection(door), self._address, self._port, backlog=limits.LISTEN_BACKLOG
