@@ -19,7 +19,7 @@ from sqlalchemy.dialects.mysql.pymysql import MySQLDialect_pymysql
 from sqlalchemy.engine import URL, make_url
 
 from foqs.core import limits
-from foqs.storage.replies import AnswerError, ReplyReader, Rows
+from foqs.storage.replies import PACKET_BYTES_MAX, AnswerError, ReplyReader, Rows
 
 _HEAD: Final = Struct("<IB").pack
 """Of a query: its length, its command included, and sequence number 0; then the command."""
@@ -91,6 +91,7 @@ class _Exchange:
     """
 
     def __init__(self, sock: socket.socket, query: bytes) -> None:
+        assert len(query) + 1 < PACKET_BYTES_MAX, "a statement has at most a row more than limits.STATEMENT_BYTES_MAX"
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._unsent = memoryview(_HEAD(len(query) + 1, COMMAND.COM_QUERY) + query)
