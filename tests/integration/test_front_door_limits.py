@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 import uvloop
 
+from foqs.bootstrap import Host
+from foqs.config import HostConfig
 from foqs.core.errors import OverloadedError
-from foqs.core.limits import KIB, MIB
+from foqs.core.limits import FILES_BESIDE_CONNECTIONS, KIB, MIB
 from foqs.transport.door import DoorLimits
+from foqs.transport.server import allowed_connections
 from foqs.transport.wire import structs
 from tests.support.front_door import PATIENCE_S, World, dequeue_request, enqueue_request, run, world
 from tests.support.raw_client import RawClient
@@ -374,3 +377,31 @@ def test_long_polls_of_one_address_are_bounded_by_their_topics(ending: str) -> N
             await w.queue.long_poll_began.wait()
 
     run(main)
+
+
+def test_a_server_raises_the_bound_on_open_files_and_admits_no_more_than_it_gets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[int, int]] = []
+    beside = FILES_BESIDE_CONNECTIONS
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (1_024, 20_000))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, bounds: asked.append(bounds))
+    assert allowed_connections(10_000) == 10_000
+    assert allowed_connections(100_000) == 20_000 - beside
+    assert asked == [(10_000 + beside, 20_000), (20_000, 20_000)]
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (65_536, 65_536))
+    assert allowed_connections(10_000) == 10_000
+    assert len(asked) == 2
+
+
+async def test_a_host_takes_the_bounds_of_its_configuration(meta_url: str, shard_urls: dict[int, str]) -> None:
+    config = HostConfig(meta_url=meta_url, shards=shard_urls, port=0, host_name="narrow", connections_per_address_max=1)
+    host = Host(config)
+    await host.start()
+    try:
+        async with RawClient.connect("127.0.0.1", host.port) as first:
+            assert (await first.call("getHostStatus", structs.HostStatusRequest())).error is None
+            async with RawClient.connect("127.0.0.1", host.port) as second:
+                assert await second.is_closed()
+    finally:
+        await host.stop()
