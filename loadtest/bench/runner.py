@@ -32,6 +32,7 @@ _MEMORY_EVERY_S = 1.0
 _SATURATED = 0.95
 """An open loop whose items are done at less than this part of its rate is beyond what the queue can do."""
 _DUE_LEAD_NS = 1_000_000_000
+_CLIENTS_LEAD_NS = 5 * _DUE_LEAD_NS
 
 
 @runtime_checkable
@@ -147,6 +148,8 @@ class _Run:
         self, phase: Phase, due_ns: int | None = None, *, number_flag: int = 0, due_in_ns: int | None = None
     ) -> Measured:
         """`due_ns`: begin a little before. `due_in_ns`: what is enqueued is due so long after the beginning."""
+        if due_ns is not None:  # Servers close connections that have sent nothing for long.
+            time.sleep(max(0.0, (due_ns - _CLIENTS_LEAD_NS - time.monotonic_ns()) / 1e9))
         gate = Gate(self._context, phase.consumers.processes if phase.consumers else 0)
         results = self._context.Queue()
         processes = self._processes(phase, gate, results, number_flag, due_in_ns)
