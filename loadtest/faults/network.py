@@ -12,6 +12,7 @@ import struct
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -35,7 +36,8 @@ class _Link:
 
     def reset(self) -> None:
         for end in self.ends:
-            end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
+            with suppress(OSError):  # It is closed already.
+                end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
             end.transport.abort()
 
 
