@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools demo test lint types imports unit test-mysql sim power chaos fuzz front-door bench peers bench-peers scale clean
+.PHONY: help setup test-tools demo test lint types imports unit test-mysql sim power chaos overload isolation sick-shard long-life fuzz front-door bench peers bench-peers scale clean
 BIN := .venv/bin
 
 help: ## this list
@@ -41,6 +41,18 @@ power: setup ## the power of a MySQL server cut under load: make power CUTS=N (a
 chaos: setup ## one host with faults of all kinds: make chaos MINUTES=M SEED=S (as root, for the mounts)
 	@$(BIN)/python -m loadtest.chaos --minutes $${MINUTES:-2} --seed $${SEED:-1}
 
+overload: setup ## three times as much as the host can do, for five minutes: make overload MINUTES=M
+	@$(BIN)/python -m loadtest.stress overload --minutes $${MINUTES:-5} --json build/stress/overload.json
+
+isolation: setup ## a tenant next to one that sends five times its quota
+	@$(BIN)/python -m loadtest.stress isolation --json build/stress/isolation.json
+
+sick-shard: setup ## one of four servers frozen, killed, slow, full (the last as root, for the mount)
+	@$(BIN)/python -m loadtest.stress sick-shard --json build/stress/sick-shard.json
+
+long-life: setup ## hours of mixed load, the purge blocked in the middle: make long-life MINUTES=M
+	@$(BIN)/python -m loadtest.stress long-life --minutes $${MINUTES:-120} --json build/stress/long-life.json
+
 fuzz: setup ## hostile bytes, mutated and led by coverage, on the frame path and a live port: make fuzz FRAMES=N SEED=S
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
 	@$(BIN)/python -m loadtest.fuzz.frames --frames $${FRAMES:-1000000} --seed $${SEED:-1}
@@ -56,6 +68,9 @@ bench: setup ## throughput and latency of foqs on this machine
 peers: setup ## the queues that foqs is measured against: their servers (Debian's packages, as root) and clients
 	@scripts/system-packages.sh "to be measured against" rabbitmq-server beanstalkd redis-server postgresql
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[peers]'
+
+peers: setup ## the queues that foqs is measured against, from the distribution's packages and PyPI
+	@scripts/peers.sh
 
 bench-peers: setup ## the same next to every other queue that is installed (make peers installs them)
 	@$(BIN)/python -m loadtest.bench run w1 w3 w4 w5 w6 --quick --peer all --out build/bench-peers $${OPTIONS:-}

@@ -1,0 +1,1 @@
+"""A host beyond what it can do: overload, tenants over their quota, sick shards, and hours of load."""

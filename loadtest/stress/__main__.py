@@ -1,0 +1,82 @@
+"""`python -m loadtest.stress`: overload, isolation, sick-shard, long-life; exit code 1 when a bound does not hold."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from loadtest.faults import FaultError
+from loadtest.stress import isolation as isolation_run
+from loadtest.stress import long_life as long_life_run
+from loadtest.stress import overload as overload_run
+from loadtest.stress import sick_shard as sick_shard_run
+from loadtest.stress.verdict import Verdict
+
+_json = click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write all figures there.")
+_console = Console()
+
+
+@click.group()
+def main() -> None:
+    """A host beyond what it can do."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+
+@main.command()
+@click.option("--minutes", default=5.0, show_default=True, help="Of the overload.")
+@click.option("--peak-seconds", default=15.0, show_default=True, help="For each of the two looks at the peak.")
+@_json
+def overload(minutes: float, peak_seconds: float, json_path: Path | None) -> None:
+    """Three times the peak, open loop."""
+    course = overload_run.Course(peak_s=peak_seconds, overload_s=minutes * 60)
+    _publish(overload_run.run(course), json_path)
+
+
+@main.command()
+@click.option("--rounds", default=3, show_default=True)
+@click.option("--seconds", default=20.0, show_default=True, help="Of each of the three stretches of a round.")
+@click.option("--rate", default=400.0, show_default=True, help="Items a second of the calm tenant.")
+@click.option("--quota", default=200.0, show_default=True, help="Items a second of the greedy one.")
+@_json
+def isolation(rounds: int, seconds: float, rate: float, quota: float, json_path: Path | None) -> None:
+    """One tenant next to another that sends five times its quota."""
+    course = isolation_run.Course(rounds=rounds, stretch_s=seconds, calm_items_per_s=rate, quota_items_per_s=quota)
+    _publish(isolation_run.run(course), json_path)
+
+
+@main.command()
+@click.option("--seconds", default=15.0, show_default=True, help="Of each sickness, and before it.")
+@click.option("--rate", default=500.0, show_default=True, help="Items a second.")
+@click.option("--kind", "kinds", multiple=True, help="frozen, killed, slow, full; all by default.")
+@_json
+def sick_shard(seconds: float, rate: float, kinds: tuple[str, ...], json_path: Path | None) -> None:
+    """One of four servers frozen, killed, slow, full (the last as root, for the mount)."""
+    course = sick_shard_run.Course(before_s=seconds, sick_s=seconds, items_per_s=rate)
+    _publish(sick_shard_run.run(course, kinds), json_path)
+
+
+@main.command()
+@click.option("--minutes", default=120.0, show_default=True)
+@click.option("--rate", default=300, show_default=True, help="Items a second.")
+@_json
+def long_life(minutes: float, rate: int, json_path: Path | None) -> None:
+    """Mixed load, with a blocked purge in the middle third."""
+    seconds = minutes * 60
+    course = long_life_run.Course(seconds=seconds, part_s=min(60.0, seconds / 9), items_per_s=rate)
+    _publish(long_life_run.run(course, _console.print), json_path)
+
+
+def _publish(verdict: Verdict, json_path: Path | None) -> None:
+    verdict.publish(_console, json_path)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except FaultError as error:
+        _console.print(f"the run could not go on: {error}")
+        sys.exit(2)

@@ -1,0 +1,187 @@
+"""One of four servers is sick: what the shards of the others notice, and what becomes of what was meant for it."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from loadtest.chaos.room import SHARDS, SMALL, Room
+from loadtest.chaos.server_faults import DiskFull
+from loadtest.faults import FaultError
+from loadtest.faults.cluster import wait_until_owned
+from loadtest.faults.load import NAMESPACE
+from loadtest.faults.volume import missing_for_mounts
+from loadtest.stress.clients import Stream, Verb, run_streams, wait_until
+from loadtest.stress.record import Record
+from loadtest.stress.verdict import Bound, Verdict
+
+P99_FACTOR_MAX = 1.5
+OPENS_MS_MAX = 1_000
+CLOSES_MS_MAX = 3_000
+_SICK = 1
+"""This server, and SMALL where the disk is full. Each has one shard."""
+_SLOW_MS = 600
+"""Each way: a transaction takes longer than a breaker bears."""
+_LEAD_S = 2.0
+_TOPICS = tuple(f"topic-{number}" for number in range(4))
+_VERBS: tuple[Verb, Verb] = ("enqueue", "dequeue")
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """Seconds before a fault, of it, and after it."""
+
+    before_s: float = 15.0
+    sick_s: float = 15.0
+    after_s: float = 10.0
+    items_per_s: float = 500.0
+    batch: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Sickness:
+    """`mends`: what must be done until the server is well; its time to recover begins when that returns."""
+
+    kind: str
+    server: int
+    begin: Callable[[], None]
+    mend: Callable[[], None]
+
+
+@dataclass(slots=True)
+class _Times:
+    """In seconds since the epoch; the begin of the run, and what happened in it."""
+
+    begin_s: float = 0.0
+    sick_s: float = 0.0
+    well_s: float = 0.0
+
+
+def run(course: Course, kinds: tuple[str, ...] = ()) -> Verdict:
+    """All that this machine can have, or those of these kinds."""
+    missing = missing_for_mounts()
+    verdict = Verdict("sick shard")
+    if missing:
+        verdict.facts["without a full disk, which needs"] = "; ".join(missing)
+    with Room(with_small_disk=not missing) as room:
+        for sickness in _sicknesses(room):
+            if not kinds or sickness.kind in kinds:
+                _go_through(room, sickness, course, verdict)
+                wait_until_owned(room.host_address)
+    return verdict
+
+
+def _sicknesses(room: Room) -> list[Sickness]:
+    server, network = room.servers[_SICK], room.networks[_SICK]
+    found = [
+        Sickness("frozen", _SICK, server.pause, server.resume),
+        Sickness("killed", _SICK, server.kill, server.start),
+        Sickness("slow", _SICK, lambda: network.slow_down(_SLOW_MS), lambda: network.slow_down(0)),
+    ]
+    if room.small_disk is not None:
+        fault = DiskFull(random.Random(0))
+        found.append(Sickness("full", SMALL, lambda: fault.begin(room), lambda: fault.end(room)))
+    return found
+
+
+def _go_through(room: Room, sickness: Sickness, course: Course, verdict: Verdict) -> None:
+    times = _Times()
+
+    def fall_sick(begin_ns: int) -> None:
+        times.begin_s = time.time() + (begin_ns - time.monotonic_ns()) / 1e9
+        wait_until(begin_ns, _LEAD_S + course.before_s)
+        times.sick_s = time.time()
+        sickness.begin()
+        wait_until(begin_ns, _LEAD_S + course.before_s + course.sick_s)
+        sickness.mend()
+        times.well_s = time.time()
+        time.sleep(course.after_s)
+
+    found = run_streams(room.host_port, _streams(course), fall_sick)
+    shard = next(shard for shard, server in SHARDS.items() if server == sickness.server)
+    opened_s, closed_s = breaker_times(room, shard, times.sick_s, times.well_s)
+    row, bounds = judge(sickness.kind, shard, found, times, opened_s, closed_s)
+    verdict.rows.append(row)
+    verdict.bounds += bounds
+
+
+def _streams(course: Course) -> list[Stream]:
+    until_s = _LEAD_S + course.before_s + course.sick_s + course.after_s
+    return [
+        Stream(
+            name=verb,
+            verb=verb,
+            namespace=NAMESPACE,
+            topics=_TOPICS,
+            # Behind the producers: a dequeue is to find something, not to wait for it.
+            from_s=_LEAD_S if verb == "dequeue" else 0.0,
+            until_s=until_s,
+            batch=course.batch,
+            calls_per_s=course.items_per_s / course.batch,
+        )
+        for verb in _VERBS
+    ]
+
+
+def breaker_times(room: Room, shard: int, sick_s: float, well_s: float) -> tuple[float, float]:
+    """When it first opened after the one time, and closed after the other, by the host's log; 0 when never."""
+    if room.host is None or not room.host.is_running:
+        raise FaultError("the host has ended")
+    opened_s = closed_s = 0.0
+    for line in list(room.host.lines):
+        if not line.startswith("{"):
+            continue
+        entry = json.loads(line)
+        if entry.get("shard") != shard or "timestamp" not in entry:
+            continue
+        at_s = datetime.fromisoformat(entry["timestamp"]).timestamp()
+        if entry["event"] == "breaker_opened" and at_s >= sick_s and not opened_s:
+            opened_s = at_s
+        if entry["event"] == "breaker_closed" and at_s >= well_s and not closed_s:
+            closed_s = at_s
+    return opened_s, closed_s
+
+
+def judge(
+    kind: str, shard: int, found: dict[str, Record] | Any, times: _Times, opened_s: float, closed_s: float
+) -> tuple[dict[str, Any], list[Bound]]:
+    """The others are judged while the breaker is open: before that, a call may wait for the sick one."""
+    sick_s, well_s, open_s = (at - times.begin_s for at in (times.sick_s, times.well_s, opened_s))
+    row: dict[str, Any] = {"server": kind}
+    bounds = []
+    for verb in _VERBS:
+        before = found[verb].between(_LEAD_S + 1, sick_s - 0.1)
+        sick = found[verb].between(open_s + 0.1, well_s) if opened_s else found[verb].between(sick_s, well_s)
+        row |= {
+            f"{verb} p99 ms before": before.latency_ms(99),
+            f"{verb} p99 ms, breaker open": sick.latency_ms(99),
+        }
+        ratio = sick.latency_ms(99) / max(before.latency_ms(99), 1e-3)
+        bounds.append(Bound(f"{kind}: {verb} p99 by that before", ratio, P99_FACTOR_MAX))
+    # A server that is asked nothing meanwhile is not found out; 100 ms are how exactly the first call is known.
+    noticed_s = found["enqueue"].first_late_s(sick_s - 0.1)
+    since_s = times.sick_s if noticed_s is None else max(times.sick_s, times.begin_s + noticed_s)
+    opened_ms = (opened_s - times.sick_s) * 1_000 if opened_s else float("inf")
+    opened_after_call_ms = max(0.0, (opened_s - since_s) * 1_000) if opened_s else float("inf")
+    closed_ms = max(0.0, (closed_s - times.well_s) * 1_000) if closed_s else float("inf")
+    held_up = found["enqueue"].between(sick_s - 1, well_s + 1)
+    whole = found["enqueue"].between(0, 1e9)
+    row |= {
+        "opens ms": opened_ms,
+        "opens ms after the first call that it held up": opened_after_call_ms,
+        "closes ms": closed_ms,
+        "held up": sum(held_up.late_by_shard.values()),
+        "placed elsewhere": sum(n for at, n in held_up.late_by_shard.items() if at != shard),
+        "enqueues refused": ", ".join(f"{name} {n:,}" for name, n in whole.refused.items() if n) or "none",
+    }
+    bounds += [
+        Bound(f"{kind}: breaker opens, ms after the first call", opened_after_call_ms, OPENS_MS_MAX),
+        Bound(f"{kind}: breaker closes, ms", closed_ms, CLOSES_MS_MAX),
+        Bound(f"{kind}: enqueues refused", sum(whole.refused.values()), 0),
+    ]
+    return row, bounds

@@ -1,0 +1,75 @@
+"""One host on one server with four shards, and what the host has of memory."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from foqs import AdminClient
+from foqs.storage.local_server import LocalServer
+from loadtest.bench.usage import memory_mib
+from loadtest.faults import FaultError
+from loadtest.faults.cluster import make_databases, wait_until_owned
+from loadtest.faults.programs import HostProgram, free_port
+
+SHARD_COUNT = 4
+_PATIENCE_S = 30.0
+_LOOK_EVERY_S = 1.0
+NO_QUOTA = 1_000_000_000
+
+
+class Stand:
+    """As a context manager everything is started and stopped."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.host: HostProgram
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with self._stack as stack:
+            home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="foqs-stress-")))
+            server = stack.enter_context(LocalServer(home / "mysql"))
+            databases = make_databases(server, dict.fromkeys(range(SHARD_COUNT), server))
+            self.host = HostProgram("host-1", self.port, databases.meta_url, databases.shard_urls)
+            stack.callback(self.host.close)
+            wait_until_owned(self.host.address)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._stack.close()
+
+    def make_namespace(self, name: str, enqueues_per_minute_max: int = NO_QUOTA) -> None:
+        with AdminClient(self.host.address) as admin:
+            admin.create_namespace(name, enqueues_per_minute_max=enqueues_per_minute_max)
+
+
+class Memory:
+    """Looks at a process once a second while it is entered. `mib`: what it had, in order."""
+
+    def __init__(self, pid: int) -> None:
+        self.mib: list[float] = []
+        self._pid = pid
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="memory")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._stopped.set()
+        self._thread.join(_PATIENCE_S)
+        if self._thread.is_alive():
+            raise FaultError("the look at memory does not end")
+
+    def _run(self) -> None:
+        while True:
+            self.mib.append(memory_mib(self._pid))
+            if self._stopped.wait(_LOOK_EVERY_S):
+                return

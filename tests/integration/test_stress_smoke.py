@@ -1,0 +1,90 @@
+"""The stress runs in small, so that they cannot rot: what they count adds up; their bounds are for a quiet machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+from rich.console import Console
+
+from loadtest.stress import isolation, long_life, overload, sick_shard
+from loadtest.stress.record import Record, merged
+from loadtest.stress.verdict import Bound, Verdict
+
+
+@pytest.mark.database
+@pytest.mark.slow
+def test_an_overload_is_offered_in_full_and_every_call_is_accounted_for() -> None:
+    verdict = overload.run(overload.Course(peak_s=2, before_s=2, overload_s=2, after_s=2))
+    stretches = {row["stretch"]: row for row in verdict.rows}
+    peak = stretches["peak, closed loop"]["enqueued a second"]
+    assert peak > 0
+    assert stretches["overload"]["offered a second"] > 2 * peak
+    assert stretches["before"]["acked a second"] > 0
+    assert verdict.facts["memory of the host, MiB, at the begin"] > 1
+
+
+@pytest.mark.database
+@pytest.mark.slow
+def test_what_is_over_a_quota_is_refused_and_nothing_of_the_other_tenant() -> None:
+    course = isolation.Course(rounds=1, stretch_s=3, calm_items_per_s=100, quota_items_per_s=5)
+    verdict = isolation.run(course)
+    alone, within, over = verdict.rows
+    assert alone["others offered a second"] == 0
+    assert within["others refused"] == "none"
+    assert over["others offered a second"] == pytest.approx(25, rel=0.2)
+    assert all(row["enqueue p99 ms"] > 0 and row["dequeue p99 ms"] > 0 for row in verdict.rows)
+    assert not verdict.bounds[-1].found
+
+
+@pytest.mark.database
+@pytest.mark.slow
+def test_a_breaker_opens_and_closes_and_is_timed() -> None:
+    course = sick_shard.Course(before_s=3, sick_s=6, after_s=6, items_per_s=500)
+    verdict = sick_shard.run(course, ("frozen",))
+    (row,) = verdict.rows
+    assert 0 < row["opens ms"] < course.sick_s * 1_000
+    assert row["closes ms"] < float("inf")
+    assert row["enqueue p99 ms before"] > 0
+    assert row["dequeue p99 ms, breaker open"] > 0
+
+
+@pytest.mark.database
+@pytest.mark.slow
+def test_rows_counts_and_checker_agree_after_a_short_life() -> None:
+    said: list[str] = []
+    verdict = long_life.run(long_life.Course(seconds=6, part_s=1, items_per_s=100), said.append)
+    assert len(said) == len(verdict.rows) == 6
+    assert [row["purge"] for row in verdict.rows] == ["", "", "blocked", "blocked", "", ""]
+    assert sum(row["enqueue calls"] > 0 for row in verdict.rows) >= 3
+    assert verdict.facts["checked: items"] > 100
+    assert all(bound.holds for bound in verdict.bounds[-3:]), verdict.facts["found"]
+
+
+# ---- what they are made of ----
+
+
+def test_a_record_gives_any_stretch_of_all_its_processes() -> None:
+    records = [Record(), Record()]
+    for number, record in enumerate(records):
+        for tenth in range(20):
+            found = record.at(tenth * 100_000_000)
+            found.due_count += 1
+            found.latencies_us.append(1_000 * (tenth + 1) + number)
+    second = merged(records).between(1.0, 2.0)
+    assert second.due_count == 20
+    assert second.latency_ms(0) == 11.0
+    assert second.latency_ms(100) == pytest.approx(20.001)
+
+
+def test_a_bound_that_does_not_hold_fails_the_run_after_all_was_written(tmp_path: Path) -> None:
+    verdict = Verdict("some run", rows=[{"part": 1, "ms": 2.0}])
+    verdict.bounds = [Bound("fast", 2.0, 1.0), Bound("many", 2, 1, is_least=True), Bound("ends", float("inf"), 1.0)]
+    path = tmp_path / "new" / "figures.json"
+    with pytest.raises(click.ClickException, match="2 of 3"):
+        verdict.publish(Console(), path)
+    found = json.loads(path.read_text())
+    assert [bound["holds"] for bound in found["bounds"]] == [False, True, False]
+    assert found["bounds"][2]["found"] is None
