@@ -57,7 +57,10 @@ class Nack(Protocol):
 
 
 PositionErrors = dict[int, FoqsError]
-"""What failed in a batch, by position; empty when all was done."""
+"""What failed in a batch, by position; empty when all was done.
+
+Without tracebacks: each would hold the frame that holds the errors, a cycle for the garbage collector.
+"""
 
 
 @dataclass(slots=True)

@@ -111,7 +111,7 @@ class Enqueues:
                 arguments.check_new_item(new, settings)
                 due_at = arguments.deliver_after(new, settings, now_ms)
             except FoqsError as error:
-                errors[position] = error
+                errors[position] = error.with_traceback(None)
                 continue
             key = book.next_key()
             priority = new.priority

@@ -161,7 +161,7 @@ class Inspection(Service):
                 shard_id, key, _ = ids.parse(item_id)
                 places.append((position, shard_id, key))
             except InvalidArgumentError as error:
-                errors[position] = error
+                errors[position] = error.with_traceback(None)
         errors.update(await self._on_rows(namespace, places, act))
         return errors
 
@@ -196,7 +196,7 @@ class Inspection(Service):
                         raise NotFoundError("there is no such item in the namespace")
                     act(shard, row, ticket, position)
                 except FoqsError as error:
-                    ticket.errors[position] = error
+                    ticket.errors[position] = error.with_traceback(None)
             self._shards.wake(shard.shard_id)
             ticket.settle()
 

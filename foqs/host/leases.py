@@ -88,7 +88,7 @@ class Leases:
                 shard.claims.extend(item, lease_ms, answer.ticket, position)
                 self._shards.wake(shard.shard_id)
             except FoqsError as error:
-                errors[position] = error
+                errors[position] = error.with_traceback(None)
         await answer.wait()
         errors.update(answer.ticket.errors)
         return errors
@@ -119,11 +119,11 @@ class Leases:
             except StaleLeaseError as error:
                 shard_id, key, delivery = ids.parse(receipt)
                 if delivery or unleased is None:
-                    errors[position] = error
+                    errors[position] = error.with_traceback(None)
                 else:
                     unleased.append((position, shard_id, key))
             except FoqsError as error:
-                errors[position] = error
+                errors[position] = error.with_traceback(None)
         return by_shard.values()
 
     def _find_lease(self, namespace: Namespace, receipt: str, by_shard: dict[str, _Ended]) -> tuple[_Ended, Item]:

@@ -5,6 +5,7 @@ A case is a call and its outcome: the code of the whole call, or the codes by po
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 from unittest.mock import patch
 
@@ -309,6 +310,28 @@ async def test_nacks_and_extensions_out_of_range_leave_the_lease(stage):
             ("deleteItems", structs.DeleteItemsRequest("jobs", too_many), TOO_LARGE),
         ],
     )
+
+
+async def test_errors_by_position_are_no_work_for_the_garbage_collector(stage):
+    s, count = structs, 500
+    receipts = [f"0-{n:x}:1" for n in range(1, count + 1)]
+    calls = [
+        ("enqueue", s.EnqueueRequest("jobs", [s.NewItem("", b"x")] * count)),
+        ("enqueue", s.EnqueueRequest("jobs", [s.NewItem("t", b"x", ttl_ms=0)] * count)),
+        ("ack", s.AckRequest("jobs", receipts)),
+        ("ack", s.AckRequest("jobs", ["no receipt"] * count)),
+        ("nack", s.NackRequest("jobs", [s.Nack(receipt) for receipt in receipts])),
+        ("extendLease", s.ExtendRequest("jobs", receipts, 5_000)),
+        ("deleteItems", s.DeleteItemsRequest("jobs", [receipt[:-2] for receipt in receipts])),
+    ]
+    for method, request in calls:
+        gc.collect()
+        gc.disable()
+        try:
+            assert len(outcome_of(await stage.host.call(method, request))) == count
+            assert gc.collect() < count, method
+        finally:
+            gc.enable()
 
 
 async def test_pages_out_of_range_are_refused(stage):
