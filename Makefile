@@ -66,10 +66,6 @@ bench: setup ## throughput and latency of foqs on this machine
 	@$(BIN)/python -m loadtest.bench run w1 w2 w3 w4 w5 w6 --quick --out build/bench
 
 peers: setup ## the queues that foqs is measured against: their servers (Debian's packages, as root) and clients
-	@scripts/system-packages.sh "to be measured against" rabbitmq-server beanstalkd redis-server postgresql
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[peers]'
-
-peers: setup ## the queues that foqs is measured against, from the distribution's packages and PyPI
 	@scripts/peers.sh
 
 bench-peers: setup ## the same next to every other queue that is installed (make peers installs them)

@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,8 @@ _DUE = (
 _POLL_S = 0.005
 _DISPATCH_EVERY_S = 0.1
 _SESSIONS_MAX = 8
-_DEADLOCK = 1213
+_TRY_AGAIN = (1205, 1213)
+"""A lock that took too long, a deadlock."""
 _TRIES_MAX = 20
 
 
@@ -122,23 +124,28 @@ class _Sessions:
         for _ in range(count_max):
             self._free.put_nowait(None)
 
-    async def get(self) -> Any:
-        return await self._free.get() or connect(self._url)
-
-    def put(self, session: Any) -> None:
-        self._free.put_nowait(session)
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[Any]:
+        """A session that is not used by others and has no transaction open, before and after."""
+        session = await self._free.get() or connect(self._url)
+        try:
+            yield session
+        except BaseException:
+            session.close()
+            session = None
+            raise
+        finally:
+            self._free.put_nowait(session)
 
     async def transact(self, *statements: str) -> list[Rows]:
         """All or nothing, again after a deadlock, as Rails would."""
         for number in itertools.count(1):
-            session = await self.get()
             try:
-                return await run_script(session, ["BEGIN", *statements, "COMMIT"])
+                async with self.one() as session:
+                    return await run_script(session, ["BEGIN", *statements, "COMMIT"])
             except OperationalError as error:
-                if error.args[0] != _DEADLOCK or number == _TRIES_MAX:
+                if error.args[0] not in _TRY_AGAIN or number == _TRIES_MAX:
                     raise
-            finally:
-                self.put(session)
         raise AssertionError
 
     def close(self) -> None:
@@ -175,22 +182,18 @@ class _Process:
 
     async def _keep_dispatching(self) -> None:
         while True:
-            session = await self._sessions.get()
+            due: Rows = []
             try:
-                _, due = await run_script(session, ["BEGIN", _DUE])
-                if due:
+                async with self._sessions.one() as session:
+                    _, due = await run_script(session, ["BEGIN", _DUE])
                     ids = _listed(key for key, _ in due)
                     move = [_MAKE_READY + f"IN ({ids})", f"DELETE FROM scheduled_executions WHERE job_id IN ({ids})"]
-                    await run_script(session, [*move, "COMMIT"])
-                    for topic in {topic for _, topic in due}:
-                        self.room.wake(topic.decode())
-                else:
-                    await run_script(session, ["COMMIT"])
+                    await run_script(session, [*move, "COMMIT"] if due else ["COMMIT"])
             except OperationalError as error:
-                if error.args[0] != _DEADLOCK:
+                if error.args[0] not in _TRY_AGAIN:
                     raise
-            finally:
-                self._sessions.put(session)
+            for topic in {topic for _, topic in due}:
+                self.room.wake(topic.decode())
             await asyncio.sleep(0 if due else _DISPATCH_EVERY_S)
 
 
@@ -232,51 +235,50 @@ class MariaDBClient:
     async def ack(self, held: Sequence[Held]) -> None:
         ids = _listed(one.receipt for one in held)
         await self._sessions.transact(
-            f"DELETE FROM claimed_executions WHERE job_id IN ({ids})", f"DELETE FROM jobs WHERE id IN ({ids})"
+            _delete("claimed_executions", "job_id", ids, len(held)), _delete("jobs", "id", ids, len(held))
         )
 
     async def nack(self, held: Sequence[Held], delay_ms: int) -> None:
         ids = _listed(one.receipt for one in held)
         due = f"UPDATE jobs SET scheduled_at = {_AFTER.format(delay_ms * 1_000)} WHERE id IN ({ids})"
         back = [due, _MAKE_SCHEDULED + f"IN ({ids})"] if delay_ms else [_MAKE_READY + f"IN ({ids})"]
-        await self._sessions.transact(f"DELETE FROM claimed_executions WHERE job_id IN ({ids})", *back)
+        await self._sessions.transact(_delete("claimed_executions", "job_id", ids, len(held)), *back)
 
     async def close(self) -> None:
         await self._process.leave()
         self._sessions.close()
 
     async def _claim(self, topic: str, count: int) -> Rows:
-        session = await self._sessions.get()
+        find = (
+            f"SELECT id, job_id FROM ready_executions WHERE queue_name = '{topic}' "
+            f"ORDER BY priority, job_id LIMIT {count} FOR UPDATE SKIP LOCKED"
+        )
         try:
-            _, found = await run_script(
-                session,
-                [
-                    "BEGIN",
-                    f"SELECT id, job_id FROM ready_executions WHERE queue_name = '{topic}' "
-                    f"ORDER BY priority, job_id LIMIT {count} FOR UPDATE SKIP LOCKED",
-                ],
-            )
-            if not found:
-                await run_script(session, ["COMMIT"])
-                return []
-            claims = ",".join([f"({job},{self._process_id},NOW(3))" for _, job in found])
-            results = await run_script(
-                session,
-                [
-                    f"INSERT INTO claimed_executions (job_id, process_id, created_at) VALUES {claims}",
-                    f"DELETE FROM ready_executions WHERE id IN ({_listed(key for key, _ in found)})",
-                    "COMMIT",
-                    f"SELECT id, payload FROM jobs WHERE id IN ({_listed(job for _, job in found)}) "
-                    "ORDER BY priority, id",
-                ],
-            )
+            async with self._sessions.one() as session:
+                _, found = await run_script(session, ["BEGIN", find])
+                if not found:
+                    await run_script(session, ["COMMIT"])
+                    return []
+                results = await run_script(session, self._move_to_claimed(found))
         except OperationalError as error:
-            if error.args[0] != _DEADLOCK:
+            if error.args[0] not in _TRY_AGAIN:
                 raise
             return []
-        finally:
-            self._sessions.put(session)
         return results[-1]
+
+    def _move_to_claimed(self, found: Rows) -> list[str]:
+        claims = ",".join([f"({job},{self._process_id},NOW(3))" for _, job in found])
+        return [
+            f"INSERT INTO claimed_executions (job_id, process_id, created_at) VALUES {claims}",
+            _delete("ready_executions", "id", _listed(key for key, _ in found), len(found)),
+            "COMMIT",
+            f"SELECT id, payload FROM jobs WHERE id IN ({_listed(job for _, job in found)}) ORDER BY priority, id",
+        ]
+
+
+def _delete(table: str, column: str, ids: str, count: int) -> str:
+    """The order keeps the server to the index: it would read, and lock, a small table whole."""
+    return f"DELETE FROM {table} WHERE {column} IN ({ids}) ORDER BY {column} LIMIT {count}"
 
 
 def _job(offer: Offer) -> str:

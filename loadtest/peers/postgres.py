@@ -111,6 +111,10 @@ class PostgresServer:
     async def connect(self) -> asyncpg.Connection[asyncpg.Record]:
         return await asyncpg.connect(host=str(self.directory), user=USER, database=USER)
 
+    async def pool(self, sessions_max: int) -> asyncpg.Pool[asyncpg.Record]:
+        host = str(self.directory)
+        return await asyncpg.create_pool(host=host, user=USER, database=USER, min_size=1, max_size=sessions_max)
+
     def execute(self, script: str) -> None:
         async def do() -> None:
             session = await self.connect()
@@ -162,10 +166,7 @@ class Postgres:
         if self._process is None or self._process.is_over:
             self._process = _Process(self._server)
         self._process.clients_count += 1
-        pool = await asyncpg.create_pool(
-            host=str(self._server.directory), user=USER, database=USER, min_size=1,
-            max_size=min(in_flight, _SESSIONS_MAX),
-        )  # fmt: skip
+        pool = await self._server.pool(min(in_flight, _SESSIONS_MAX))
         return PostgresClient(pool, self._process, self.lease_ms)
 
 

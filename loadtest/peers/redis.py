@@ -16,11 +16,9 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
-from redis.asyncio import BlockingConnectionPool, UnixDomainSocketConnection
-from redis.asyncio import Redis as Connection
-
 from loadtest.peers.adapter import Held, Offer
 from loadtest.peers.program import Program, find_program, run
+from loadtest.peers.resp import Command, Link, RespError
 from loadtest.peers.waiting import WaitingRoom
 
 _ID = Struct(">IQI")
@@ -52,12 +50,6 @@ for i = 1, #popped, 2 do
 end
 redis.call('ZADD', KEYS[2], unpack(leases))
 return {ids, redis.call('HMGET', KEYS[3], unpack(ids))}
-"""
-)
-_NACK = (
-    _NOW
-    + """
-for i = 2, #ARGV do redis.call('ZADD', KEYS[1], 'XX', now + ARGV[1], ARGV[i]) end
 """
 )
 _LATER = _NOW + "for i = 1, #ARGV, 2 do redis.call('ZADD', KEYS[1], now + ARGV[i], ARGV[i + 1]) end"
@@ -105,71 +97,59 @@ class Redis:
 
     async def connect(self, in_flight: int) -> RedisClient:
         if self._process is None or self._process.is_over:
-            self._process = _Process(self._connection(1))
+            self._process = _Process(self._socket)
         self._process.clients_count += 1
-        return RedisClient(self._connection(in_flight), self._process, self.lease_ms)
-
-    def _connection(self, connections_max: int) -> Connection:
-        pool = BlockingConnectionPool(
-            connection_class=UnixDomainSocketConnection,
-            path=self._socket,
-            max_connections=connections_max,
-            timeout=None,
-        )
-        return Connection(connection_pool=pool)
+        link = await Link.connect(self._socket)
+        (claim,) = await link.call(("SCRIPT", "LOAD", _CLAIM))
+        return RedisClient(link, self._process, claim, self.lease_ms)
 
     async def _answers(self) -> bool:
-        connection = self._connection(1)
         try:
-            return bool(await connection.ping())
-        except Exception:  # redis has an error of its own for each state of a server that loads.
+            link = await Link.connect(self._socket)
+        except OSError:
             return False
+        try:
+            await link.call(("PING",))
+        except RespError:
+            return False  # It loads.
         finally:
-            await connection.aclose()
-            await connection.connection_pool.disconnect()
+            await link.close()
+        return True
 
 
 class _Process:
     """Of all clients of a process together: hearing of new items."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, socket: str) -> None:
         self.clients_count = 0
         self.room = WaitingRoom()
         self.is_over = False
-        self._connection = connection
-        self._listener: asyncio.Task[None] | None = None
+        self._socket = socket
+        self._listening: asyncio.Task[Link] | None = None
 
     def listen(self) -> None:
-        if self._listener is None:
-            self._listener = asyncio.create_task(self._keep_listening(), name="redis-listen")
+        if self._listening is None:
+            self._listening = asyncio.create_task(self._listen(), name="redis-listen")
 
     async def leave(self) -> None:
         """The last client ends it."""
         self.clients_count -= 1
-        if self.clients_count:
-            return
-        self.is_over = True
-        if self._listener is not None:
-            await self._listener
-        await _close(self._connection)
+        if self.clients_count == 0:
+            self.is_over = True
+            if self._listening is not None:
+                await (await self._listening).close()
 
-    async def _keep_listening(self) -> None:
-        async with self._connection.pubsub(ignore_subscribe_messages=True) as heard:
-            await heard.subscribe(_CHANNEL)
-            # redis-py does not let a task be cancelled while it listens.
-            while not self.is_over:
-                message = await heard.get_message(timeout=_POLL_S)
-                if message is not None:
-                    self.room.wake(message["data"].decode())
+    async def _listen(self) -> Link:
+        link = await Link.connect(self._socket, lambda topic: self.room.wake(topic.decode()))
+        await link.call(("SUBSCRIBE", _CHANNEL))
+        return link
 
 
 class RedisClient:
-    """A connection for each call in flight."""
+    """One connection, which all calls in flight share."""
 
-    def __init__(self, connection: Connection, process: _Process, lease_ms: int) -> None:
-        self._connection, self._process, self._lease_ms = connection, process, lease_ms
-        self._claim_script = connection.register_script(_CLAIM)
-        self._nack_script = connection.register_script(_NACK)
+    def __init__(self, link: Link, process: _Process, claim: bytes, lease_ms: int) -> None:
+        self._link, self._process, self._claim, self._lease_ms = link, process, claim, lease_ms
         self._client = secrets.randbits(_CLIENT_BITS)
         self._time_ns = 0
 
@@ -180,32 +160,17 @@ class RedisClient:
         for time_ns, offer in enumerate(offers, first):
             member = _ID.pack(offer.priority + _PRIORITY_OFFSET, time_ns, self._client)
             by_topic.setdefault(offer.topic, []).append((member, offer))
-        pipeline = self._connection.pipeline(transaction=True)
-        for topic, items in by_topic.items():
-            payloads: list[bytes] = []
-            ready: list[bytes | int] = []
-            later: list[bytes | int] = []
-            for member, offer in items:
-                payloads += (member, offer.payload)
-                if offer.delay_ms:
-                    later += (offer.delay_ms, member)
-                else:
-                    ready += (offer.priority + _PRIORITY_OFFSET, member)
-            pipeline.execute_command("HSET", f"{topic}:payloads", *payloads)
-            if ready:
-                pipeline.execute_command("ZADD", f"{topic}:ready", *ready)
-                pipeline.execute_command("PUBLISH", _CHANNEL, topic)
-            if later:
-                pipeline.eval(_LATER, 1, f"{topic}:later", *later)
-        await pipeline.execute()
+        await self._transact([command for topic, items in by_topic.items() for command in _insert(topic, items)])
 
     async def claim(self, topic: str, count: int, wait_ms: int) -> list[Held]:
         self._process.listen()
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + wait_ms / 1_000
-        keys = [f"{topic}:ready", f"{topic}:later", f"{topic}:payloads"]
+        claim = (
+            "EVALSHA", self._claim, 3, f"{topic}:ready", f"{topic}:later", f"{topic}:payloads", count, self._lease_ms,
+        )  # fmt: skip
         while True:
-            members, payloads = await self._claim_script(keys, [count, self._lease_ms])
+            ((members, payloads),) = await self._link.call(claim)
             if members:
                 if len(members) == count:
                     self._process.room.wake(topic)
@@ -216,20 +181,43 @@ class RedisClient:
             await self._process.room.wait(topic, min(left_s, _POLL_S))
 
     async def ack(self, held: Sequence[Held]) -> None:
-        pipeline = self._connection.pipeline(transaction=True)
+        commands: list[Command] = []
         for topic, members in _by_topic(held).items():
-            pipeline.execute_command("ZREM", f"{topic}:later", *members)
-            pipeline.execute_command("HDEL", f"{topic}:payloads", *members)
-        await pipeline.execute()
+            commands += [("ZREM", f"{topic}:later", *members), ("HDEL", f"{topic}:payloads", *members)]
+        await self._transact(commands)
 
     async def nack(self, held: Sequence[Held], delay_ms: int) -> None:
         for topic, members in _by_topic(held).items():
-            await self._nack_script([f"{topic}:later"], [delay_ms, *members])
+            delays = [part for member in members for part in (delay_ms, member)]
+            await self._link.call(("EVAL", _LATER, 1, f"{topic}:later", *delays))
             self._process.room.wake(topic)
 
     async def close(self) -> None:
         await self._process.leave()
-        await _close(self._connection)
+        await self._link.close()
+
+    async def _transact(self, commands: Sequence[Command]) -> None:
+        replies = await self._link.call(("MULTI",), *commands, ("EXEC",))
+        if refused := [reply for reply in replies[-1] if isinstance(reply, Exception)]:
+            raise RespError(str(refused[0]))
+
+
+def _insert(topic: str, items: Sequence[tuple[bytes, Offer]]) -> list[Command]:
+    payloads: list[bytes] = []
+    ready: list[bytes | int] = []
+    later: list[bytes | int] = []
+    for member, offer in items:
+        payloads += (member, offer.payload)
+        if offer.delay_ms:
+            later += (offer.delay_ms, member)
+        else:
+            ready += (offer.priority + _PRIORITY_OFFSET, member)
+    commands: list[Command] = [("HSET", f"{topic}:payloads", *payloads)]
+    if ready:
+        commands += [("ZADD", f"{topic}:ready", *ready), ("PUBLISH", _CHANNEL, topic)]
+    if later:
+        commands.append(("EVAL", _LATER, 1, f"{topic}:later", *later))
+    return commands
 
 
 def _by_topic(held: Sequence[Held]) -> dict[str, list[bytes]]:
@@ -238,8 +226,3 @@ def _by_topic(held: Sequence[Held]) -> dict[str, list[bytes]]:
         topic, member = one.receipt
         found.setdefault(topic, []).append(member)
     return found
-
-
-async def _close(connection: Connection) -> None:
-    await connection.aclose()
-    await connection.connection_pool.disconnect()

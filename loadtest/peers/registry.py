@@ -12,6 +12,7 @@ _ADAPTERS = {
     "foqs": "foqs:Foqs",
     "raw": "raw:Raw",
     "postgres": "postgres:Postgres",
+    "pgqueuer": "pgqueuer:PgQueuer",
     "mariadb": "mariadb:MariaDB",
     "rabbitmq": "rabbitmq:RabbitMQ",
     "beanstalkd": "beanstalkd:Beanstalkd",
@@ -19,9 +20,10 @@ _ADAPTERS = {
 }
 _NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "postgres": (("initdb", "postgres"), ("asyncpg",)),
+    "pgqueuer": (("initdb", "postgres"), ("asyncpg", "pgqueuer")),
     "rabbitmq": (("rabbitmq-server",), ("pamqp",)),
     "beanstalkd": (("beanstalkd",), ()),
-    "redis": (("redis-server",), ("redis", "hiredis")),
+    "redis": (("redis-server",), ("hiredis",)),
 }
 """Programs and Python packages. The others need what foqs itself needs."""
 

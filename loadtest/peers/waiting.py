@@ -34,6 +34,11 @@ class WaitingRoom:
                 woken.set_result(None)
                 return
 
+    def wake_each(self) -> None:
+        """One for each topic: there are items, but not known of which."""
+        for topic in self._waiting:
+            self.wake(topic)
+
 
 def _wake(woken: asyncio.Future[None]) -> None:
     if not woken.done():

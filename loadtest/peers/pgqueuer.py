@@ -1,0 +1,150 @@
+"""pgqueuer, a Python library that makes PostgreSQL a queue, by its own Queries: enqueue, dequeue, log_jobs.
+
+Its users have its QueueManager call their functions job by job; what that costs on top is left out here. An ack moves
+the job to pgqueuer's log table. There a higher priority is more urgent; its heartbeat timeout serves as the lease.
+Whoever waits hears of jobs by pgqueuer's own trigger, which notifies once a statement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from datetime import timedelta
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+from pgqueuer.queries import EntrypointExecutionParameter, Queries
+from pgqueuer.types import QueueEntrypoint, QueueManagerId
+
+from loadtest.peers.adapter import Held, Offer
+from loadtest.peers.postgres import PostgresServer
+from loadtest.peers.waiting import WaitingRoom
+
+_CHANNEL = "ch_pgqueuer"
+_POLL_S = 0.1
+_SESSIONS_MAX = 8
+_UNLIMITED = EntrypointExecutionParameter(0)
+
+
+class PgQueuer:
+    """On the same server as `postgres`, with the schema that pgqueuer installs."""
+
+    name = "pgqueuer"
+    durability = "PostgreSQL with fsync=on, synchronous_commit=on, full_page_writes=on; pgqueuer's durable tables"
+    batch_max = 500
+    lacks: frozenset[str] = frozenset()
+
+    def __init__(self) -> None:
+        self.lease_ms = 30_000
+        self._server = PostgresServer()
+        self._process: _Process | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_process": None}
+
+    def start(self, directory: Path, topics: Sequence[str]) -> None:
+        self._server.start(directory / "pgqueuer")
+        asyncio.run(self._install())
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    def pids(self) -> dict[str, int]:
+        return {"postgres": self._server.pid}
+
+    def version(self) -> str:
+        return f"pgqueuer {version('pgqueuer')} on {self._server.version()}"
+
+    async def connect(self, in_flight: int) -> PgQueuerClient:
+        if self._process is None or self._process.is_over:
+            self._process = _Process(self._server)
+        self._process.clients_count += 1
+        pool = await self._server.pool(min(in_flight, _SESSIONS_MAX))
+        return PgQueuerClient(pool, self._process, self.lease_ms)
+
+    async def _install(self) -> None:
+        pool = await self._server.pool(1)
+        queries = Queries.from_asyncpg_pool(pool)
+        if not await queries.schema_is_installed():
+            await queries.install()
+            await queries.optimize_autovacuum()
+        await pool.close()
+
+
+class _Process:
+    """Of all clients of a process together: hearing of new jobs. The trigger does not tell of which topic."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self.clients_count = 0
+        self.room = WaitingRoom()
+        self.is_over = False
+        self._server = server
+        self._listening: asyncio.Task[asyncpg.Connection[asyncpg.Record]] | None = None
+
+    def listen(self) -> None:
+        if self._listening is None:
+            self._listening = asyncio.create_task(self._listen(), name="pgqueuer-listen")
+
+    async def leave(self) -> None:
+        """The last client ends it."""
+        self.clients_count -= 1
+        if self.clients_count == 0:
+            self.is_over = True
+            if self._listening is not None:
+                await (await self._listening).close()
+
+    async def _listen(self) -> asyncpg.Connection[asyncpg.Record]:
+        session = await self._server.connect()
+        await session.add_listener(_CHANNEL, lambda *_: self.room.wake_each())
+        return session
+
+
+class PgQueuerClient:
+    """At most _SESSIONS_MAX sessions: more calls in flight wait here."""
+
+    def __init__(self, pool: asyncpg.Pool[asyncpg.Record], process: _Process, lease_ms: int) -> None:
+        self._pool, self._process = pool, process
+        self._queries = Queries.from_asyncpg_pool(pool)
+        self._lease = timedelta(milliseconds=lease_ms)
+        self._manager = QueueManagerId(uuid.uuid4())
+
+    async def enqueue(self, offers: Sequence[Offer]) -> None:
+        is_delayed = any(offer.delay_ms for offer in offers)
+        await self._queries.enqueue(
+            [offer.topic for offer in offers],
+            [offer.payload for offer in offers],
+            [-offer.priority for offer in offers],
+            [timedelta(milliseconds=offer.delay_ms) for offer in offers] if is_delayed else None,
+        )
+
+    async def claim(self, topic: str, count: int, wait_ms: int) -> list[Held]:
+        self._process.listen()
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + wait_ms / 1_000
+        while True:
+            jobs = await self._queries.dequeue(
+                count, {QueueEntrypoint(topic): _UNLIMITED}, self._manager, None, self._lease
+            )
+            if jobs:
+                if len(jobs) == count:
+                    self._process.room.wake(topic)
+                jobs.sort(key=lambda job: (-job.priority, job.id))
+                return [Held(job.payload or b"", job) for job in jobs]
+            left_s = deadline_s - loop.time()
+            if left_s <= 0:
+                return []
+            await self._process.room.wait(topic, min(left_s, _POLL_S))
+
+    async def ack(self, held: Sequence[Held]) -> None:
+        await self._queries.log_jobs([(one.receipt, "successful", None) for one in held])
+
+    async def nack(self, held: Sequence[Held], delay_ms: int) -> None:
+        for one in held:
+            await self._queries.retry_job(one.receipt, timedelta(milliseconds=delay_ms), None)
+
+    async def close(self) -> None:
+        await self._process.leave()
+        await self._pool.close()
