@@ -14,14 +14,15 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest.bench import profile, results
-from loadtest.bench.queues import NotInstalledError, new_adapter, queue_names
 from loadtest.bench.raw import Ceiling
 from loadtest.bench.report import shown, write_docs, write_report
 from loadtest.bench.results import Entry, Run, Session, Workload
 from loadtest.bench.runner import run, unfit
 from loadtest.bench.scale import scale
 from loadtest.bench.scenario import Phase, Scenario, ScenarioError, Variant, load, names
+from loadtest.peers import registry
 from loadtest.peers.adapter import Adapter
+from loadtest.peers.program import NotInstalledError
 
 ROOT = Path(__file__).resolve().parents[2]
 RAW_SECONDS = 3.0
@@ -41,9 +42,9 @@ def list_all() -> None:
         table.add_row(name, load(name).title)
     console.print(table)
     table = Table("queue", "", "lacks")
-    for name in queue_names():
+    for name in registry.names():
         try:
-            adapter = new_adapter(name)
+            adapter = registry.new_adapter(name)
             table.add_row(name, adapter.durability, ", ".join(sorted(adapter.lacks)))
         except NotInstalledError as error:
             table.add_row(name, f"not installed: {error}", "")
@@ -74,9 +75,9 @@ def run_all(
     is_for_docs: bool,
 ) -> None:
     """Run WORKLOADS (see `list`), print their figures, and write a report."""
-    queues = queue_names() if peer == "all" else peer.split(",")
-    if unknown := sorted(set(queues) - {*queue_names()}):
-        raise click.UsageError(f"no queue {', '.join(unknown)}: there are {', '.join(queue_names())}")
+    queues = registry.names() if peer == "all" else peer.split(",")
+    if unknown := sorted(set(queues) - {*registry.names()}):
+        raise click.UsageError(f"no queue {', '.join(unknown)}: there are {', '.join(registry.names())}")
     try:
         scenarios = [load(name, cast(Variant, variant)) for name in workloads]
     except ScenarioError as error:
@@ -145,7 +146,7 @@ def _one_run(
 ) -> None:
     """A failure ends the runs of this queue at this workload; the others go on."""
     try:
-        adapter = new_adapter(name)
+        adapter = registry.new_adapter(name)
         if reason := unfit(scenario, adapter):
             entry.not_run = reason
             return
