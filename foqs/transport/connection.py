@@ -46,6 +46,9 @@ class Connection(asyncio.Protocol):
         self.held_bytes = 0
         self._reading_paused = False
         self._waits_for_turn = False
+        self._waits_since: float | None = None
+        """When the oldest frame that was received began to wait for its turn."""
+        self._is_overdue = False
 
         self._awaited = "first_frame"
         self._deadline: float | None = None
@@ -203,6 +206,8 @@ class Connection(asyncio.Protocol):
                 break
             if not self._may_start(started, frames_max):
                 self._waits_for_turn = full = True
+                if self._waits_since is None:
+                    self._waits_since = self._door.loop.time()
                 self._door.turns.wait(self)
                 break
             started += 1
@@ -217,6 +222,8 @@ class Connection(asyncio.Protocol):
             at = end
         if at != self._at:
             self._await_nothing()
+        if not self._waits_for_turn:
+            self._waits_since = None
         if at == size:
             self._rest, self._at = b"", 0
         else:
@@ -274,11 +281,15 @@ class Connection(asyncio.Protocol):
         self._waits_for_turn = False
         if self._closing:
             return
+        waited_s = 0.0 if self._waits_since is None else self._door.loop.time() - self._waits_since
+        self._is_overdue = waited_s >= self._limits.turn_wait_ms_max / 1000
         try:
             self._cut_frames(frames_max)
         except Exception as cause:
             _log.error("a frame cannot be taken", exc_info=cause)
             self._close()
+        finally:
+            self._is_overdue = False
 
     # --- calls ---
 
@@ -291,6 +302,11 @@ class Connection(asyncio.Protocol):
             self._door.metrics.call_finished("unknown", "UNKNOWN_METHOD", 0.0)
             message = f"the contract has no method {name.decode('ascii')}"
             self._write(self._door.codec.encode_application_error(name, UNKNOWN_METHOD, message, seqid))
+            return
+        if self._is_overdue and method.name == "enqueue":
+            # Before it is decoded: to refuse must cost far less than to do.
+            self._door.turns.spend(0, size_bytes)
+            self._fail(method, self._door.overdue(), seqid)
             return
         try:
             request = self._door.codec.decode_request(method, data[body:end])

@@ -32,6 +32,7 @@ class DoorLimits:
     all_call_bytes_max: int = limits.CALL_BYTES_MAX
     long_poll_topics_per_address_max: int = limits.LONG_POLL_TOPICS_PER_ADDRESS_MAX
     turn_work_max: int = limits.TURN_WORK_MAX
+    turn_wait_ms_max: int = limits.TURN_WAIT_MS_MAX
     calls_running_per_address_max: int = limits.CALLS_RUNNING_PER_ADDRESS_MAX
     frame_bytes_max: int = limits.FRAME_BYTES_MAX
     first_frame_ms_max: int = limits.FIRST_FRAME_MS_MAX
@@ -252,6 +253,17 @@ class Door:
             message = f"dequeue calls of {address} would wait for {waiting_topics_count} topics: name fewer"
             return OverloadedError(message, retry_after_ms=1_000)
         return None
+
+    def overdue(self) -> OverloadedError:
+        """What an enqueue is answered that waited too long for its turn.
+
+        Calls that take items and settle them are never refused for that: they are what makes the load less.
+        """
+        wait_ms = self.limits.turn_wait_ms_max
+        return OverloadedError(
+            f"this host has more calls than it can do: the enqueue waited {wait_ms} ms for its turn, nothing was done",
+            retry_after_ms=max(1, 2 * wait_ms),
+        )
 
     def call_started(self, size_bytes: int) -> None:
         self.calls_count += 1

@@ -405,3 +405,33 @@ async def test_a_host_takes_the_bounds_of_its_configuration(meta_url: str, shard
                 assert await second.is_closed()
     finally:
         await host.stop()
+
+
+@pytest.mark.parametrize(("turn_wait_ms_max", "outcome"), [(0, "OVERLOADED"), (LONG_MS, "OK")])
+def test_an_enqueue_that_waited_too_long_for_its_turn_is_refused_and_what_lessens_the_load_is_not(
+    turn_wait_ms_max: int, outcome: str
+) -> None:
+    async def main() -> None:
+        bounds = DoorLimits(calls_running_per_address_max=1, turn_wait_ms_max=turn_wait_ms_max)
+        async with world(bounds) as w, w.connect() as client:
+            w.queue.gate = asyncio.Event()
+            calls = [
+                ("enqueue", enqueue_request(b"1")),
+                ("enqueue", enqueue_request(b"2")),
+                ("dequeue", dequeue_request(2)),
+            ]
+            # In one piece: the second waits from the moment in which the first begins.
+            frames = [w.codec.encode_call(method, request, seqid) for seqid, (method, request) in enumerate(calls)]
+            await client.send_bytes(b"".join(frames))
+            await w.queue.until_running(1)
+            w.queue.gate.set()
+            first, second, third = sorted([await client.receive() for _ in calls], key=lambda reply: reply.seqid)
+            assert first.error is None
+            if outcome == "OK":
+                assert second.error is None
+            else:
+                assert isinstance(second.error, OverloadedError)
+                assert second.error.retry_after_ms
+            assert [item.payload for item in third.response.items][:1] == [b"1"]
+
+    run(main)
