@@ -26,7 +26,11 @@ class Answer:
         self.ticket.settle()
         if not self._done.done():
             self._waiting.remember(self._done)
-        await self._done
+        try:
+            await self._done
+        finally:
+            # Nobody asks any more, and a ticket that knew its answer would be a cycle for the garbage collector.
+            self.ticket.on_done = _nobody_waits
 
     def _settled(self, ticket: Ticket) -> None:
         if self._done.done():
@@ -35,6 +39,10 @@ class Answer:
             self._done.set_result(None)
         else:
             self._done.set_exception(ticket.failure)
+
+
+def _nobody_waits(ticket: Ticket) -> None:
+    return None
 
 
 class Waiting:
