@@ -48,7 +48,7 @@ def write_report(session: Session, directory: Path) -> Path:
 
 def summary(session: Session) -> str:
     """What the documents show: one table a workload, a row a queue, and what each queue's writes rest on."""
-    lines = ["Measured on " + ", ".join(session.machine.values()) + ". " + _HOW_TO_READ, ""]
+    lines = ["; ".join(f"{key}: {value}" for key, value in session.machine.items()) + ". " + _HOW_TO_READ, ""]
     for name, workload in session.workloads.items():
         lines += [f"**{name.upper()}**: {workload.title} ({workload.variant}). {_runs_told(workload)}", ""]
         lines += _phase_tables(workload)
