@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
@@ -136,11 +135,12 @@ class SimHost:
         return cast(FakeDoor, self.host._server)
 
     def _make(self) -> bootstrap.Host:
-        config = SimpleNamespace(
+        # Not validated: the URLs are those of no server.
+        config = HostConfig.model_construct(
             meta_url="", host_name=self.name, listen_address="sim", port=0, cluster="sim",
-            shards={shard_id: str(shard_id) for shard_id in self._world.servers}, allow_undurable_servers=False,
+            shards={shard_id: str(shard_id) for shard_id in self._world.servers},
         )  # fmt: skip
-        return bootstrap.Host(cast(HostConfig, config))
+        return bootstrap.Host(config)
 
     async def _run(self) -> None:
         try:
