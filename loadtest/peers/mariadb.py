@@ -51,16 +51,11 @@ CREATE TABLE IF NOT EXISTS claimed_executions (
 """
 _JOBS = "INSERT INTO jobs (queue_name, priority, scheduled_at, payload, created_at) VALUES "
 _AFTER = "NOW(3) + INTERVAL {} MICROSECOND"
-_MAKE_READY = (
-    "INSERT INTO ready_executions (job_id, queue_name, priority, created_at) "
-    "SELECT id, queue_name, priority, NOW(3) FROM jobs WHERE id "
-)
-_MAKE_SCHEDULED = (
-    "INSERT INTO scheduled_executions (job_id, queue_name, priority, scheduled_at, created_at) "
-    "SELECT id, queue_name, priority, scheduled_at, NOW(3) FROM jobs WHERE id "
-)
+_READY = "INSERT INTO ready_executions (job_id, queue_name, priority, created_at) VALUES "
+_SCHEDULED = "INSERT INTO scheduled_executions (job_id, queue_name, priority, scheduled_at, created_at) VALUES "
+_CLAIMED = "INSERT INTO claimed_executions (job_id, process_id, created_at) VALUES "
 _DUE = (
-    "SELECT job_id, queue_name FROM scheduled_executions WHERE scheduled_at <= NOW(3) "
+    "SELECT job_id, queue_name, priority FROM scheduled_executions WHERE scheduled_at <= NOW(3) "
     "ORDER BY scheduled_at, priority, job_id LIMIT 500 FOR UPDATE SKIP LOCKED"
 )
 _POLL_S = 0.005
@@ -122,7 +117,7 @@ class _Sessions:
         self._url = url
         self._free: asyncio.LifoQueue[Any] = asyncio.LifoQueue()
         for _ in range(count_max):
-            self._free.put_nowait(None)
+            self._free.put_nowait(connect(url))
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[Any]:
@@ -186,13 +181,14 @@ class _Process:
             try:
                 async with self._sessions.one() as session:
                     _, due = await run_script(session, ["BEGIN", _DUE])
-                    ids = _listed(key for key, _ in due)
-                    move = [_MAKE_READY + f"IN ({ids})", f"DELETE FROM scheduled_executions WHERE job_id IN ({ids})"]
+                    ids = _listed(job for job, _, _ in due)
+                    ready = _READY + ",".join([_ready(job, topic.decode(), urgency) for job, topic, urgency in due])
+                    move = [ready, _delete("scheduled_executions", "job_id", ids, len(due))]
                     await run_script(session, [*move, "COMMIT"] if due else ["COMMIT"])
             except OperationalError as error:
                 if error.args[0] not in _TRY_AGAIN:
                     raise
-            for topic in {topic for _, topic in due}:
+            for topic in {topic for _, topic, _ in due}:
                 self.room.wake(topic.decode())
             await asyncio.sleep(0 if due else _DISPATCH_EVERY_S)
 
@@ -203,16 +199,17 @@ class MariaDBClient:
         self._process_id = os.getpid()
 
     async def enqueue(self, offers: Sequence[Offer]) -> None:
-        rows = ",".join([_job(offer) for offer in offers])
-        # The ids of one INSERT are consecutive: innodb_autoinc_lock_mode=1.
-        new = f"BETWEEN @first AND @first + {len(offers) - 1}"
-        delayed_count = sum(offer.delay_ms > 0 for offer in offers)
-        statements = ["SET @first = LAST_INSERT_ID()"]
-        if delayed_count < len(offers):
-            statements.append(_MAKE_READY + f"{new} AND scheduled_at IS NULL")
-        if delayed_count:
-            statements.append(_MAKE_SCHEDULED + f"{new} AND scheduled_at IS NOT NULL")
-        await self._sessions.transact(_JOBS + rows, *statements)
+        jobs = _JOBS + ",".join([_job(offer) for offer in offers])
+        async with self._sessions.one() as session:
+            *_, ((first,),) = await run_script(session, ["BEGIN", jobs, "SELECT LAST_INSERT_ID()"])
+            # The ids of one INSERT are consecutive: innodb_autoinc_lock_mode=1.
+            numbered = list(enumerate(offers, first))
+            ready = [_ready(job, offer.topic, offer.priority) for job, offer in numbered if not offer.delay_ms]
+            later = [
+                _later(job, offer.topic, offer.priority, offer.delay_ms) for job, offer in numbered if offer.delay_ms
+            ]
+            rows = [_READY + ",".join(ready)] * bool(ready) + [_SCHEDULED + ",".join(later)] * bool(later)
+            await run_script(session, [*rows, "COMMIT"])
 
     async def claim(self, topic: str, count: int, wait_ms: int) -> list[Held]:
         self._process.begin_dispatching()
@@ -230,19 +227,22 @@ class MariaDBClient:
             await asyncio.sleep(min(left_s, _POLL_S))
             polled.discard(topic)
         room.wake(topic)
-        return [Held(payload, key) for key, payload in rows]
+        return [Held(payload, (key, topic, priority)) for key, priority, payload in rows]
 
     async def ack(self, held: Sequence[Held]) -> None:
-        ids = _listed(one.receipt for one in held)
+        ids = _listed(one.receipt[0] for one in held)
         await self._sessions.transact(
             _delete("claimed_executions", "job_id", ids, len(held)), _delete("jobs", "id", ids, len(held))
         )
 
     async def nack(self, held: Sequence[Held], delay_ms: int) -> None:
-        ids = _listed(one.receipt for one in held)
-        due = f"UPDATE jobs SET scheduled_at = {_AFTER.format(delay_ms * 1_000)} WHERE id IN ({ids})"
-        back = [due, _MAKE_SCHEDULED + f"IN ({ids})"] if delay_ms else [_MAKE_READY + f"IN ({ids})"]
-        await self._sessions.transact(_delete("claimed_executions", "job_id", ids, len(held)), *back)
+        receipts = [one.receipt for one in held]
+        ids = _listed(job for job, _, _ in receipts)
+        if delay_ms:
+            back = _SCHEDULED + ",".join([_later(job, topic, priority, delay_ms) for job, topic, priority in receipts])
+        else:
+            back = _READY + ",".join([_ready(*receipt) for receipt in receipts])
+        await self._sessions.transact(_delete("claimed_executions", "job_id", ids, len(held)), back)
 
     async def close(self) -> None:
         await self._process.leave()
@@ -267,12 +267,12 @@ class MariaDBClient:
         return results[-1]
 
     def _move_to_claimed(self, found: Rows) -> list[str]:
-        claims = ",".join([f"({job},{self._process_id},NOW(3))" for _, job in found])
         return [
-            f"INSERT INTO claimed_executions (job_id, process_id, created_at) VALUES {claims}",
+            _CLAIMED + ",".join([f"({job},{self._process_id},NOW(3))" for _, job in found]),
             _delete("ready_executions", "id", _listed(key for key, _ in found), len(found)),
             "COMMIT",
-            f"SELECT id, payload FROM jobs WHERE id IN ({_listed(job for _, job in found)}) ORDER BY priority, id",
+            f"SELECT id, priority, payload FROM jobs WHERE id IN ({_listed(job for _, job in found)}) "
+            "ORDER BY priority, id",
         ]
 
 
@@ -284,6 +284,14 @@ def _delete(table: str, column: str, ids: str, count: int) -> str:
 def _job(offer: Offer) -> str:
     scheduled_at = _AFTER.format(offer.delay_ms * 1_000) if offer.delay_ms else "NULL"
     return f"('{offer.topic}',{offer.priority},{scheduled_at},x'{offer.payload.hex()}',NOW(3))"
+
+
+def _ready(job: int, topic: str, priority: int) -> str:
+    return f"({job},'{topic}',{priority},NOW(3))"
+
+
+def _later(job: int, topic: str, priority: int, delay_ms: int) -> str:
+    return f"({job},'{topic}',{priority},{_AFTER.format(delay_ms * 1_000)},NOW(3))"
 
 
 def _listed(ids: Any) -> str:

@@ -113,7 +113,9 @@ class PostgresServer:
 
     async def pool(self, sessions_max: int) -> asyncpg.Pool[asyncpg.Record]:
         host = str(self.directory)
-        return await asyncpg.create_pool(host=host, user=USER, database=USER, min_size=1, max_size=sessions_max)
+        return await asyncpg.create_pool(
+            host=host, user=USER, database=USER, min_size=sessions_max, max_size=sessions_max
+        )
 
     def execute(self, script: str) -> None:
         async def do() -> None:
