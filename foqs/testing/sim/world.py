@@ -69,6 +69,8 @@ class World:
         self.ids_ended: set[str] = set()
         """Ids that somebody tried to end without a receipt."""
         self.ids_known: list[str] = []
+        self.shards_undrained: set[int] = set()
+        """Their last drain reached its bound, and may have left work undone."""
         self.uids_redriven: set[str] = set()
         """Of items that somebody tried to redrive, which gives them a new deliver_after."""
         self.servers: dict[int, FakeServer] = {}
