@@ -41,9 +41,9 @@ def _structures() -> dict[str, bytes]:
     field = bytes([_BYTE, 0, 1, 1])
     fields = field * 900 + b"\0"
     nested = b""
-    for _ in range(limits.FRAME_DEPTH_MAX - 3):
+    for _ in range(limits.FRAME_DEPTH_MAX - 4):
         nested = bytes([_LIST]) + (1).to_bytes(4, "big") + nested if nested else _list(_LIST, empty_list, 1)
-    chains = most // (limits.FRAME_DEPTH_MAX - 2)
+    chains = most // (limits.FRAME_DEPTH_MAX - 3)
     return {
         "many empty structs": _call_with(_LIST, _list(_STRUCT, b"\0" * most, most)),
         "many empty lists": _call_with(_LIST, _list(_LIST, empty_list * most, most)),

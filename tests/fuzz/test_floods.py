@@ -1,0 +1,78 @@
+"""The programs that measure the front door: their inputs are bounded work, their floods begin and end."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from foqs.core import limits
+from foqs.transport import frame_scan
+from foqs.transport.door import DoorLimits
+from foqs.transport.frame_scan import FrameError, scan_call
+from foqs.transport.wire import LENGTH_BYTES
+from loadtest.fuzz.floods import floods
+from loadtest.fuzz.inputs import worst_inputs
+from loadtest.fuzz.peers import Flood, Tally
+from tests.support.front_door import PATIENCE_S, World, run, world
+
+pytestmark = pytest.mark.timeout(90)
+
+LINES_PER_ELEMENT = 20
+
+
+@pytest.mark.parametrize("name", [name for name in worst_inputs() if not name.startswith("a megabyte of")])
+def test_the_scan_of_a_worst_input_is_bounded_work(name: str) -> None:
+    message = worst_inputs()[name][LENGTH_BYTES:]
+    lines = 0
+
+    def count(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal lines
+        if frame.f_code.co_filename != frame_scan.__file__:
+            return None
+        lines += event == "line"
+        return count
+
+    tracer = sys.gettrace()
+    sys.settrace(count)
+    try:
+        reason = _refusal(message)
+    finally:
+        sys.settrace(tracer)
+    assert reason in (None, "elements")
+    assert 0 < lines < LINES_PER_ELEMENT * limits.FRAME_ELEMENTS_MAX
+
+
+def _refusal(message: bytes) -> str | None:
+    try:
+        scan_call(message, 0, len(message))
+    except FrameError as error:
+        return error.reason
+    return None
+
+
+async def serves_until(w: World, condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            assert await w.is_healthy()
+
+
+@pytest.mark.parametrize("flood", floods(), ids=lambda flood: flood.name)
+def test_a_flood_leaves_a_server_that_serves_and_nothing_behind(flood: Flood) -> None:
+    async def main() -> None:
+        async with world(DoorLimits(connections_per_address_max=5)) as w:
+            tally = Tally()
+            attack = asyncio.create_task(flood.run(w.server.port, tally))
+            try:
+                await serves_until(w, lambda: tally.opened >= 5)
+                assert w.counts.open <= 5 * len(flood.addresses) + 1, "the healthy client is one more"
+            finally:
+                attack.cancel()
+                await asyncio.gather(attack, return_exceptions=True)
+            await serves_until(w, lambda: not tally.peers and w.counts.open <= 1)
+
+    run(main)
