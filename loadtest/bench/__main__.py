@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import statistics
 import sys
 from collections import Counter
@@ -204,4 +205,5 @@ def _print(scenario: Scenario, workload: Workload, name: str, samples: Counter[s
 main.add_command(scale)
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # Servers are stopped on the way out.
     main()
