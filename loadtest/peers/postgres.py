@@ -67,7 +67,8 @@ _NOTIFY = "SELECT pg_notify('item', topic) FROM unnest($1::text[]) AS topic"
 _NOTIFY_EVERY_S = 0.005
 _FALL_DUE_EVERY_S = 0.1
 _POLL_S = 0.2
-_SESSIONS_MAX = 8
+_SESSIONS_MAX = 2
+"""Of a client: with 8 each item cost the server 52 us of CPU, with 2 39 us, on a busy machine with two cores."""
 
 
 class PostgresServer:
