@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pybreaker
 
@@ -71,10 +72,22 @@ class Health:
         elif errors > limits.BREAKER_ERRORS_MAX:
             self.trip(now_s, f"{errors:.0%} of its transactions fail")
 
+    @contextmanager
+    def watched(self, now_s: float) -> Iterator[None]:
+        """Around a question that the next transaction waits for: `watch` opens when its answer does not come.
+
+        It is no sample and no probe: a server that tells the time may yet be unable to write.
+        """
+        self._began_s = now_s
+        try:
+            yield
+        finally:
+            self._began_s = None
+
     def watch(self, now_s: float) -> None:
-        """Open for a transaction that hangs; to be called a few times in limits.BREAKER_STALL_MS."""
+        """Open for a transaction or a question that hangs; to be called a few times in limits.BREAKER_STALL_MS."""
         if self.healthy and self._began_s is not None and now_s - self._began_s > limits.BREAKER_STALL_MS / 1000:
-            self.trip(now_s, f"a transaction has not ended for {limits.BREAKER_STALL_MS} ms")
+            self.trip(now_s, f"it has not answered for {limits.BREAKER_STALL_MS} ms")
 
     def trip(self, now_s: float, reason: str) -> None:
         if self.healthy:

@@ -258,7 +258,8 @@ class ShardRunner(Service):
     async def _keep_clock(self) -> None:
         if self._is_clock_due(self._loop.time()):
             try:
-                await self._probe_clock()
+                with self.health.watched(self._loop.time()):
+                    await self._probe_clock()
             except SessionLostError as error:
                 await self._reopen(str(error))
 
@@ -276,7 +277,8 @@ class ShardRunner(Service):
         if self._is_durability_due(self._loop.time()):
             self._checked_s = self._loop.time()
             try:
-                problems = await self._on_thread(self._store.check)
+                with self.health.watched(self._loop.time()):
+                    problems = await self._on_thread(self._store.check)
             except SessionLostError as error:
                 await self._reopen(str(error))
                 return

@@ -25,6 +25,8 @@ class SlowToOpen:
     def __init__(self) -> None:
         self.answers = threading.Event()
         self.answers.set()
+        self.tells_time = threading.Event()
+        self.tells_time.set()
 
     def open(self) -> ShardImage:
         assert self.answers.wait(30)
@@ -40,13 +42,14 @@ class SlowToOpen:
         return
 
     def now_ms(self) -> int:
+        assert self.tells_time.wait(30)
         return wall_ms()
 
     def check(self) -> list[str]:
         return []
 
     async def run(self, transaction: Transaction) -> TransactionResult:
-        return TransactionResult()
+        return TransactionResult(refilled=[[] for _ in transaction.refills])
 
 
 def wall_ms() -> int:
@@ -63,6 +66,7 @@ async def runner(store: SlowToOpen) -> AsyncIterator[ShardRunner]:
     runner = ShardRunner(0, store, Mock(spec=ShardListener), Mock(spec=TransactionMeter))
     yield runner
     store.answers.set()
+    store.tells_time.set()
     await runner.stop()
 
 
@@ -85,3 +89,24 @@ async def test_a_server_that_hangs_does_not_hold_up_the_start_and_is_served_once
         store.answers.set()
         await runner.counted.wait()
     assert (runner.shard is None, runner.detail) == (False, "owned")
+
+
+async def test_a_server_that_hangs_when_it_is_asked_for_the_time_opens_the_breaker_like_one_that_hangs_in_a_commit(
+    runner: ShardRunner, store: SlowToOpen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await runner.start()
+    monkeypatch.setattr(limits, "CLOCK_PROBE_MS", 0)
+    monkeypatch.setattr(limits, "BREAKER_STALL_MS", 20)
+    store.tells_time.clear()
+    await until(runner, healthy=False)
+    monkeypatch.setattr(limits, "BREAKER_PROBE_MS", 0)
+    store.tells_time.set()
+    await until(runner, healthy=True)
+
+
+async def until(runner: ShardRunner, *, healthy: bool) -> None:
+    async with asyncio.timeout(10):
+        while runner.health.healthy is not healthy:
+            runner.wake()
+            runner.tick()
+            await asyncio.sleep(limits.TICK_MS / 1000)
