@@ -108,6 +108,8 @@ class Room:
                 "FAKETIME_TIMESTAMP_FILE": str(self._clock_file),
                 "FAKETIME_CACHE_DURATION": "1",
                 "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+                # What a killed process leaves there makes a later one of the same pid wait for ever.
+                "FAKETIME_DISABLE_SHM": "1",
             }
         urls = {
             shard: f"mysql+pymysql://{USER}@127.0.0.1:{self.networks[server].port}/shard_{shard}"

@@ -32,6 +32,7 @@ time that it can be. On a busy machine and a slow network that is late by so muc
 SETTLE_MS = 12_000
 """After a fault, redelivery may be this late: what a killed host had prefetched stays claimed for so long."""
 _AFTERMATH_MS = 2_000
+_RECOVERY_MS_MAX = 10_000
 _TICK_S = 0.1
 _DRAIN_S_MAX = 120.0
 _COUNTED_S_MAX = 30.0
@@ -142,21 +143,24 @@ def time_to_recover(
 ) -> int | None:
     """From the begin of its end until the host serves what it concerned, and an enqueue is answered.
 
-    None when it cannot be told, because another fault was there before that.
+    Shards that another fault was about at the time do not count. None when that leaves nothing to tell.
     """
-    served_at_ms = monitor.served_at_ms(each.fault.shards, each.healed_ms)
+    since_ms = each.healing_ms - _AFTERMATH_MS
+    others = [other for other in happened if other is not each and other.healed_ms > since_ms]
+    near = [other for other in others if other.began_ms < each.healed_ms + _RECOVERY_MS_MAX]
+    shards = each.fault.shards.difference(*[other.fault.shards for other in near if not _is_everywhere(other)])
+    served_at_ms = monitor.served_at_ms(shards, each.healed_ms)
     done_at_ms = first_done_after(calls, Verb.ENQUEUE, each.healed_ms)
-    if served_at_ms is None or done_at_ms is None:
+    if served_at_ms is None or done_at_ms is None or (each.fault.shards and not shards):
         return None
     recovered_at_ms = max(served_at_ms, done_at_ms)
-    others = [(other.began_ms, other.healed_ms) for other in happened if other is not each and _hinders(other, each)]
-    alone = not overlaps(others, each.healing_ms - _AFTERMATH_MS, recovered_at_ms)
-    return recovered_at_ms - each.healing_ms if alone else None
+    if any(_is_everywhere(other) and other.began_ms < recovered_at_ms for other in others):
+        return None
+    return recovered_at_ms - each.healing_ms
 
 
-def _hinders(other: Happened, one: Happened) -> bool:
-    """Whether it can keep what the other one concerned from coming back."""
-    return bool(one.fault.shards & other.fault.shards) or bool({HOST, CLIENTS} & other.fault.targets)
+def _is_everywhere(happened: Happened) -> bool:
+    return bool({HOST, CLIENTS} & happened.fault.targets)
 
 
 def miscounted(room: Room, stored: Sequence[Stored]) -> Iterator[str]:
