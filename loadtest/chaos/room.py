@@ -31,6 +31,8 @@ _SMALL_MIB = 220
 _BUFFER_POOL_MIB = 32
 _LOG_FILE_MIB = 16
 _FAKETIME_PLACES = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib*/faketime/libfaketimeMT.so.1")
+_SHARED_MEMORY = Path("/dev/shm")
+_FAKETIME_SHARED = ("faketime_shm_{}", "sem.faketime_sem_{}")
 
 
 def find_faketime() -> Path | None:
@@ -108,8 +110,6 @@ class Room:
                 "FAKETIME_TIMESTAMP_FILE": str(self._clock_file),
                 "FAKETIME_CACHE_DURATION": "1",
                 "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-                # What a killed process leaves there makes a later one of the same pid wait for ever.
-                "FAKETIME_DISABLE_SHM": "1",
             }
         urls = {
             shard: f"mysql+pymysql://{USER}@127.0.0.1:{self.networks[server].port}/shard_{shard}"
@@ -122,6 +122,9 @@ class Room:
         host, self.host = self.host, None
         if host is not None:
             host.close()
+            # What a killed process leaves of libfaketime makes a later one of the same pid wait for ever.
+            for name in _FAKETIME_SHARED:
+                (_SHARED_MEMORY / name.format(host.pid)).unlink(missing_ok=True)
             self._events_before += host.events
 
     def logged(self) -> Counter[str]:

@@ -14,7 +14,7 @@ from foqs import Client
 from foqs.core.calls import ItemState
 from foqs.testing.checker import check
 from foqs.testing.history import Call, Verb, now_ns
-from foqs.testing.lives import Stored, overlaps
+from foqs.testing.lives import Stored
 from loadtest.chaos.fault import CLIENTS, HOST, Fault
 from loadtest.chaos.host_faults import HostClockMoved
 from loadtest.chaos.monitor import Monitor
