@@ -27,6 +27,7 @@ class Health:
         """(ended at, seconds, failed)."""
         self._seconds_sum = 0.0
         self._failed_count = 0
+        self._failed_in_a_row_count = 0
         self._began_s: float | None = None
         self._opened_at_s = 0.0
         self.opened_count = 0
@@ -59,6 +60,7 @@ class Health:
         samples.append((now_s, now_s - began_s, failed))
         self._seconds_sum += now_s - began_s
         self._failed_count += failed
+        self._failed_in_a_row_count = self._failed_in_a_row_count + 1 if failed else 0
         while samples[0][0] < now_s - limits.BREAKER_WINDOW_MS / 1000:
             _, seconds, was_failed = samples.popleft()
             self._seconds_sum -= seconds
@@ -69,6 +71,9 @@ class Health:
         errors = self._failed_count / len(samples)
         if mean_ms > limits.BREAKER_MEAN_MS_MAX:
             self.trip(now_s, f"its transactions take {mean_ms:.0f} ms on average")
+        elif self._failed_in_a_row_count >= limits.BREAKER_SAMPLES_MIN:
+            # Those that went well before would keep the rate down for half of the window.
+            self.trip(now_s, f"its last {self._failed_in_a_row_count} transactions failed")
         elif errors > limits.BREAKER_ERRORS_MAX:
             self.trip(now_s, f"{errors:.0%} of its transactions fail")
 
@@ -94,7 +99,7 @@ class Health:
             self.opened_count += 1
             self._opened_at_s = now_s
             self._samples.clear()
-            self._seconds_sum, self._failed_count = 0.0, 0
+            self._seconds_sum, self._failed_count, self._failed_in_a_row_count = 0.0, 0, 0
             self._breaker.open()
             self._on_change(False, reason)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -29,6 +29,7 @@ _SLOW_MS = 600
 """Each way: a transaction takes longer than a breaker bears."""
 _LEAD_S = 2.0
 _TOPICS = tuple(f"topic-{number}" for number in range(4))
+_SIGNS = ("transaction_failed", "session_lost")
 _VERBS: tuple[Verb, Verb] = ("enqueue", "dequeue")
 
 
@@ -60,6 +61,15 @@ class _Times:
     begin_s: float = 0.0
     sick_s: float = 0.0
     well_s: float = 0.0
+
+
+@dataclass(slots=True)
+class BreakerTimes:
+    """When a transaction first failed, when the breaker opened and closed; seconds since the epoch, 0 for never."""
+
+    first_failure_s: float = 0.0
+    opened_s: float = 0.0
+    closed_s: float = 0.0
 
 
 def run(course: Course, kinds: tuple[str, ...] = ()) -> Verdict:
@@ -104,8 +114,8 @@ def _go_through(room: Room, sickness: Sickness, course: Course, verdict: Verdict
 
     found = run_streams(room.host_port, _streams(course), fall_sick)
     shard = next(shard for shard, server in SHARDS.items() if server == sickness.server)
-    opened_s, closed_s = breaker_times(room, shard, times.sick_s, times.well_s)
-    row, bounds = judge(sickness.kind, shard, found, times, opened_s, closed_s)
+    breaker = breaker_times(room, shard, times.sick_s, times.well_s)
+    row, bounds = judge(sickness.kind, shard, found, times, breaker)
     verdict.rows.append(row)
     verdict.bounds += bounds
 
@@ -128,29 +138,30 @@ def _streams(course: Course) -> list[Stream]:
     ]
 
 
-def breaker_times(room: Room, shard: int, sick_s: float, well_s: float) -> tuple[float, float]:
-    """When it first opened after the one time, and closed after the other, by the host's log; 0 when never."""
+def breaker_times(room: Room, shard: int, sick_s: float, well_s: float) -> BreakerTimes:
+    """By the host's log."""
     if room.host is None or not room.host.is_running:
         raise FaultError("the host has ended")
-    opened_s = closed_s = 0.0
+    found = BreakerTimes()
     for line in list(room.host.lines):
-        if not line.startswith("{"):
-            continue
-        entry = json.loads(line)
+        entry = json.loads(line) if line.startswith("{") else {}
         if entry.get("shard") != shard or "timestamp" not in entry:
             continue
-        at_s = datetime.fromisoformat(entry["timestamp"]).timestamp()
-        if entry["event"] == "breaker_opened" and at_s >= sick_s and not opened_s:
-            opened_s = at_s
-        if entry["event"] == "breaker_closed" and at_s >= well_s and not closed_s:
-            closed_s = at_s
-    return opened_s, closed_s
+        at_s, event = datetime.fromisoformat(entry["timestamp"]).timestamp(), entry["event"]
+        if event in _SIGNS and at_s >= sick_s:
+            found.first_failure_s = found.first_failure_s or at_s
+        if event == "breaker_opened" and at_s >= sick_s:
+            found.opened_s = found.opened_s or at_s
+        if event == "breaker_closed" and at_s >= well_s:
+            found.closed_s = found.closed_s or at_s
+    return found
 
 
 def judge(
-    kind: str, shard: int, found: dict[str, Record] | Any, times: _Times, opened_s: float, closed_s: float
+    kind: str, shard: int, found: Mapping[str, Record], times: _Times, breaker: BreakerTimes
 ) -> tuple[dict[str, Any], list[Bound]]:
     """The others are judged while the breaker is open: before that, a call may wait for the sick one."""
+    opened_s, closed_s = breaker.opened_s, breaker.closed_s
     sick_s, well_s, open_s = (at - times.begin_s for at in (times.sick_s, times.well_s, opened_s))
     row: dict[str, Any] = {"server": kind}
     bounds = []
@@ -158,29 +169,32 @@ def judge(
         before = found[verb].between(_LEAD_S + 1, sick_s - 0.1)
         sick = found[verb].between(open_s + 0.1, well_s) if opened_s else found[verb].between(sick_s, well_s)
         row |= {
+            f"{verb} p50 ms before": before.latency_ms(50),
+            f"{verb} p50 ms, breaker open": sick.latency_ms(50),
             f"{verb} p99 ms before": before.latency_ms(99),
             f"{verb} p99 ms, breaker open": sick.latency_ms(99),
         }
         ratio = sick.latency_ms(99) / max(before.latency_ms(99), 1e-3)
         bounds.append(Bound(f"{kind}: {verb} p99 by that before", ratio, P99_FACTOR_MAX))
-    # A server that is asked nothing meanwhile is not found out; 100 ms are how exactly the first call is known.
-    noticed_s = found["enqueue"].first_late_s(sick_s - 0.1)
-    since_s = times.sick_s if noticed_s is None else max(times.sick_s, times.begin_s + noticed_s)
+    # A server that is asked nothing meanwhile, or still has some room, is not found out before somebody notices.
+    late_s = found["enqueue"].first_late_s(sick_s - 0.1)
+    signs_s = [breaker.first_failure_s or opened_s, opened_s if late_s is None else times.begin_s + late_s]
+    noticed_s = max(times.sick_s, min(signs_s))
     opened_ms = (opened_s - times.sick_s) * 1_000 if opened_s else float("inf")
-    opened_after_call_ms = max(0.0, (opened_s - since_s) * 1_000) if opened_s else float("inf")
+    opened_after_sign_ms = (opened_s - noticed_s) * 1_000 if opened_s else float("inf")
     closed_ms = max(0.0, (closed_s - times.well_s) * 1_000) if closed_s else float("inf")
     held_up = found["enqueue"].between(sick_s - 1, well_s + 1)
     whole = found["enqueue"].between(0, 1e9)
     row |= {
         "opens ms": opened_ms,
-        "opens ms after the first call that it held up": opened_after_call_ms,
+        "opens ms after the first failure or late call": opened_after_sign_ms,
         "closes ms": closed_ms,
         "held up": sum(held_up.late_by_shard.values()),
         "placed elsewhere": sum(n for at, n in held_up.late_by_shard.items() if at != shard),
         "enqueues refused": ", ".join(f"{name} {n:,}" for name, n in whole.refused.items() if n) or "none",
     }
     bounds += [
-        Bound(f"{kind}: breaker opens, ms after the first call", opened_after_call_ms, OPENS_MS_MAX),
+        Bound(f"{kind}: breaker opens, ms after the first sign", opened_after_sign_ms, OPENS_MS_MAX),
         Bound(f"{kind}: breaker closes, ms", closed_ms, CLOSES_MS_MAX),
         Bound(f"{kind}: enqueues refused", sum(whole.refused.values()), 0),
     ]

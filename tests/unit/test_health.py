@@ -48,6 +48,16 @@ def test_it_opens_when_too_many_transactions_fail(health: Health) -> None:
     assert not health.healthy
 
 
+def test_it_opens_for_failures_in_a_row_however_many_went_well_before(health: Health) -> None:
+    now_s = 0.0
+    for _ in range(100):
+        now_s = run(health, now_s, 0.01)
+    for _ in range(limits.BREAKER_SAMPLES_MIN):
+        assert health.healthy
+        now_s = run(health, now_s, 0.01, failed=True)
+    assert not health.healthy
+
+
 def test_failures_older_than_the_window_do_not_count(health: Health) -> None:
     now_s = 0.0
     for _ in range(limits.BREAKER_SAMPLES_MIN - 1):
