@@ -20,6 +20,7 @@ from loadtest.chaos.room import SERVER_COUNT, SHARDS, Room
 from loadtest.chaos.run import miscounted
 from loadtest.faults.cluster import audit
 from loadtest.faults.load import Load, Pressure
+from loadtest.stress.stand import quiet_room
 from loadtest.stress.verdict import Bound, Verdict
 
 MEMORY_FACTOR_MAX = 1.2
@@ -50,7 +51,7 @@ class _Part:
 def run(course: Course, say: Callable[[str], None]) -> Verdict:
     """`say` gets a line after each part."""
     pressure = Pressure(producers=2, consumers=4, items_per_s=course.items_per_s)
-    with Room(with_small_disk=False) as room, tempfile.TemporaryDirectory(prefix="foqs-life-") as directory:
+    with quiet_room(with_small_disk=False) as room, tempfile.TemporaryDirectory(prefix="foqs-life-") as directory:
         path = Path(directory) / "history"
         history = History(path)
         try:

@@ -18,6 +18,7 @@ from loadtest.faults.load import NAMESPACE
 from loadtest.faults.volume import missing_for_mounts
 from loadtest.stress.clients import Stream, Verb, run_streams, wait_until
 from loadtest.stress.record import Record
+from loadtest.stress.stand import quiet_room
 from loadtest.stress.verdict import Bound, Verdict
 
 P99_FACTOR_MAX = 1.5
@@ -78,7 +79,7 @@ def run(course: Course, kinds: tuple[str, ...] = ()) -> Verdict:
     verdict = Verdict("sick shard")
     if missing:
         verdict.facts["without a full disk, which needs"] = "; ".join(missing)
-    with Room(with_small_disk=not missing) as room:
+    with quiet_room(with_small_disk=not missing) as room:
         for sickness in _sicknesses(room):
             if not kinds or sickness.kind in kinds:
                 _go_through(room, sickness, course, verdict)
@@ -179,7 +180,7 @@ def judge(
     # A server that is asked nothing meanwhile, or still has some room, is not found out before somebody notices.
     late_s = found["enqueue"].first_late_s(sick_s - 0.1)
     signs_s = [breaker.first_failure_s or opened_s, opened_s if late_s is None else times.begin_s + late_s]
-    noticed_s = max(times.sick_s, min(signs_s))
+    noticed_s = min(max(times.sick_s, min(signs_s)), opened_s or float("inf"))
     opened_ms = (opened_s - times.sick_s) * 1_000 if opened_s else float("inf")
     opened_after_sign_ms = (opened_s - noticed_s) * 1_000 if opened_s else float("inf")
     closed_ms = max(0.0, (closed_s - times.well_s) * 1_000) if closed_s else float("inf")

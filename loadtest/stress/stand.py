@@ -12,6 +12,7 @@ from typing import Self
 from foqs import AdminClient
 from foqs.storage.local_server import LocalServer
 from loadtest.bench.usage import memory_mib
+from loadtest.chaos.room import Room
 from loadtest.faults import FaultError
 from loadtest.faults.cluster import make_databases, wait_until_owned
 from loadtest.faults.programs import HostProgram, free_port
@@ -47,6 +48,13 @@ class Stand:
     def make_namespace(self, name: str, enqueues_per_minute_max: int = NO_QUOTA) -> None:
         with AdminClient(self.host.address) as admin:
             admin.create_namespace(name, enqueues_per_minute_max=enqueues_per_minute_max)
+
+
+def quiet_room(*, with_small_disk: bool) -> Room:
+    """A room of the chaos whose host has the clock of the machine: the library that moves it makes each look slow."""
+    room = Room(with_small_disk)
+    room.faketime = None
+    return room
 
 
 class Memory:
