@@ -67,6 +67,8 @@ LONG_POLL_TOPICS_PER_ADDRESS_MAX = 50_000
 """Of the dequeue calls of an address that wait, each counted with all its topics; past it OVERLOADED."""
 CALLS_RUNNING_PER_ADDRESS_MAX = 512
 """Long polls not counted; past it the frames of that address wait. They all end with one commit, in one turn."""
+TURN_REFUSALS = 16
+"""So many frames that are refused unread count as one that is served."""
 TURN_WAIT_MS_MAX = 1 * SECOND_MS
 """An enqueue that has waited longer for its turn is refused with OVERLOADED: more is sent than the host can do."""
 FIRST_FRAME_MS_MAX = 10 * SECOND_MS

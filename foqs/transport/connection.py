@@ -17,9 +17,10 @@ from typing import Any, cast
 
 import structlog
 
+from foqs.core import limits
 from foqs.core.errors import FoqsError, InvalidArgumentError
 from foqs.transport.door import Door
-from foqs.transport.frame_scan import FrameError, scan_call
+from foqs.transport.frame_scan import FrameError, peek_call, scan_call
 from foqs.transport.verbs import dequeue_response, is_long_poll
 from foqs.transport.wire import LENGTH_BYTES, METHODS_BY_NAME_BYTES, UNKNOWN_METHOD, Method
 
@@ -284,7 +285,7 @@ class Connection(asyncio.Protocol):
         waited_s = 0.0 if self._waits_since is None else self._door.loop.time() - self._waits_since
         self._is_overdue = waited_s >= self._limits.turn_wait_ms_max / 1000
         try:
-            self._cut_frames(frames_max)
+            self._cut_frames(frames_max * limits.TURN_REFUSALS if self._is_overdue else frames_max)
         except Exception as cause:
             _log.error("a frame cannot be taken", exc_info=cause)
             self._close()
@@ -294,6 +295,8 @@ class Connection(asyncio.Protocol):
     # --- calls ---
 
     def _start_call(self, data: bytes, start: int, end: int) -> None:
+        if self._is_overdue and self._refuse_enqueue(data, start, end):
+            return
         name, seqid, body = scan_call(data, start, end)
         size_bytes = end - start
         method = METHODS_BY_NAME_BYTES.get(name)
@@ -302,11 +305,6 @@ class Connection(asyncio.Protocol):
             self._door.metrics.call_finished("unknown", "UNKNOWN_METHOD", 0.0)
             message = f"the contract has no method {name.decode('ascii')}"
             self._write(self._door.codec.encode_application_error(name, UNKNOWN_METHOD, message, seqid))
-            return
-        if self._is_overdue and method.name == "enqueue":
-            # Before it is decoded: to refuse must cost far less than to do.
-            self._door.turns.spend(0, size_bytes)
-            self._fail(method, self._door.overdue(), seqid)
             return
         try:
             request = self._door.codec.decode_request(method, data[body:end])
@@ -334,6 +332,16 @@ class Connection(asyncio.Protocol):
         self.calls[number] = self._door.loop.create_task(run, name=method.name)
         self._call_bytes += size_bytes
         self._door.call_started(size_bytes)
+
+    def _refuse_enqueue(self, data: bytes, start: int, end: int) -> bool:
+        """Answer an enqueue that waited too long, unread: to refuse must cost far less than to do. False for others."""
+        name, seqid = peek_call(data, start, end)
+        method = METHODS_BY_NAME_BYTES.get(name)
+        if method is None or method.name != "enqueue":
+            return False
+        self._door.turns.spend_on_refusal()
+        self._fail(method, self._door.overdue(), seqid)
+        return True
 
     async def _run(self, number: int, method: Method, request: Any, seqid: int, size_bytes: int) -> None:
         started = perf_counter()

@@ -115,7 +115,7 @@ class Turns:
         self._loop = loop
         self._work_max = work_max
         self._running_max = running_max
-        self._work = 0
+        self._work = 0.0
         self._is_scheduled = False
         self._waiting: dict[str, deque[Guest]] = {}
         self._running: Counter[str] = Counter()
@@ -130,6 +130,11 @@ class Turns:
     def spend(self, element_count: int, size_bytes: int) -> None:
         """Count a frame."""
         self._work += 1 + element_count // limits.TURN_WORK_ELEMENTS + size_bytes // limits.TURN_WORK_BYTES
+        self._begin_soon()
+
+    def spend_on_refusal(self) -> None:
+        """Count a frame that was refused unread."""
+        self._work += 1 / limits.TURN_REFUSALS
         self._begin_soon()
 
     def started(self, address: str) -> None:
@@ -156,7 +161,7 @@ class Turns:
 
     def _begin(self) -> None:
         self._is_scheduled = False
-        self._work = 0
+        self._work = 0.0
         passed_over = 0
         while len(self._waiting) > passed_over and self._work < self._work_max:
             address, guests = next(iter(self._waiting.items()))
