@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from foqs import AdminClient
 from foqs.client.retry import RetryPolicy
-from foqs.core.errors import FoqsError
+from foqs.core.errors import FoqsError, UnavailableError
 from foqs.storage.local_server import LocalServer
 from foqs.storage.migrations import SchemaKind, apply
 from foqs.storage.session import connect
@@ -66,12 +66,22 @@ def make_namespace(address: str) -> None:
 
 
 def purge_dead_letters(address: str, topics: list[str]) -> int:
-    """Delete the dead letters of the topics; how many there were."""
+    """Delete the dead letters of the topics; how many there were. Connections that a fault cut are tried again."""
     count = 0
+    deadline_s = time.monotonic() + OWNED_S_MAX
     with AdminClient(address) as admin:
-        for topic in topics:
-            while purged := admin.purge_dead_letters(NAMESPACE, topic, limit=_PURGE_ITEMS).count:
-                count += purged
+        left = list(topics)
+        while left:
+            try:
+                purged = admin.purge_dead_letters(NAMESPACE, left[-1], limit=_PURGE_ITEMS).count
+            except UnavailableError:
+                if time.monotonic() > deadline_s:
+                    raise
+                time.sleep(_POLL_S)
+                continue
+            count += purged
+            if not purged:
+                left.pop()
     return count
 
 
