@@ -192,8 +192,10 @@ class LocalServer:
         self._abandon()
 
     def pause(self) -> None:
-        """SIGSTOP: the server hangs, connections stay open."""
-        self._running().send_signal(signal.SIGSTOP)
+        """SIGSTOP: the server hangs, connections stay open. Returns when all its threads have stopped."""
+        server = self._running()
+        server.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, server.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         self._paused = True
 
     def resume(self) -> None:
