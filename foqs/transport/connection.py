@@ -287,7 +287,7 @@ class Connection(asyncio.Protocol):
         try:
             self._cut_frames(frames_max * limits.TURN_REFUSALS if self._is_overdue else frames_max)
         except Exception as cause:
-            _log.error("a frame cannot be taken", exc_info=cause)
+            _log.error("frame_not_taken", exc_info=cause)
             self._close()
         finally:
             self._is_overdue = False
@@ -350,7 +350,7 @@ class Connection(asyncio.Protocol):
             self._door.metrics.call_finished(method.name, outcome, perf_counter() - started)
         except Exception as cause:
             self._forget(number, size_bytes)
-            _log.error("a call cannot be answered", method=method.name, exc_info=cause)
+            _log.error("call_not_answered", method=method.name, exc_info=cause)
             self._close()
         else:
             self._answer(number, frame, size_bytes)

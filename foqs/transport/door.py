@@ -315,7 +315,7 @@ class Door:
                     break
         self._errors_to_log = _LOGGED_ERRORS_PER_SWEEP
         if self._errors_unlogged:
-            _log.warning("connections refused without a line of their own", count=self._errors_unlogged)
+            _log.warning("further_connections_refused", count=self._errors_unlogged)
             self._errors_unlogged = 0
 
     def _turn_away(self, guest: Guest, reason: str) -> None:
@@ -325,6 +325,6 @@ class Door:
     def _log_refusal(self, guest: Guest, reason: str, detail: str) -> None:
         if self._errors_to_log > 0:
             self._errors_to_log -= 1
-            _log.warning("connection refused", address=guest.address, reason=reason, detail=detail)
+            _log.warning("connection_refused", address=guest.address, reason=reason, detail=detail)
         else:
             self._errors_unlogged += 1

@@ -74,7 +74,7 @@ class ThriftServer(Service):
         bounds = self._bounds
         allowed = allowed_connections(bounds.connections_max)
         if allowed < bounds.connections_max:
-            _log.warning("fewer connections than configured", connections_max=bounds.connections_max, allowed=allowed)
+            _log.warning("connections_max_lowered", connections_max=bounds.connections_max, allowed=allowed)
             bounds = replace(bounds, connections_max=allowed)
         door = Door(Verbs(self._queue, self._admin, codec), codec, self._metrics, bounds)
         self._door = door
@@ -101,7 +101,7 @@ class ThriftServer(Service):
             async with asyncio.timeout_at(deadline):
                 await door.empty.wait()
         except TimeoutError:
-            _log.warning("connections left at the end of the drain", count=len(door.guests))
+            _log.warning("connections_left_behind", count=len(door.guests))
 
     async def _stop(self) -> None:
         if self._sweep_timer is not None:
@@ -120,7 +120,7 @@ class ThriftServer(Service):
         if door.cancelled_calls:
             _, running = await asyncio.wait(list(door.cancelled_calls), timeout=bound_s)
             for call in running:
-                _log.error("a cancelled call does not end", method=call.get_name())
+                _log.error("cancelled_call_not_ended", method=call.get_name())
         await asyncio.wait_for(door.empty.wait(), bound_s)
 
     def _sweep_later(self, door: Door) -> None:

@@ -166,5 +166,5 @@ def _item_errors(errors: PositionErrors) -> dict[int, Any]:
 def _internal_error(method: Method, cause: BaseException) -> InternalError:
     """Log the cause under an id, and give the caller the id alone."""
     error_id = uuid4().hex[:12]
-    _log.error("call failed", method=method.name, error_id=error_id, exc_info=cause)
+    _log.error("call_failed", method=method.name, error_id=error_id, exc_info=cause)
     return InternalError(f"internal error {error_id}: the host's log has the cause")

@@ -185,7 +185,7 @@ async def a_method_name_is_escaped_in_the_log() -> None:
         async with world() as w, w.connect() as client:
             await client.send_bytes(frame(message(thrift_bytes.STOP, name=b"\x1b[31m\r\n\xff")))
             assert await client.is_closed()
-    (line,) = [entry["detail"] for entry in logs if entry["event"] == "connection refused"]
+    (line,) = [entry["detail"] for entry in logs if entry["event"] == "connection_refused"]
     assert line.isprintable()
     assert "\\x1b[31m\\r\\n\\xff" in line
 
