@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from foqs.core.errors import ErrorCode
 from foqs.core.limits import FRAME_BYTES_MAX, FRAME_DEPTH_MAX, FRAME_ELEMENTS_MAX, MIB
@@ -215,3 +215,8 @@ ALL = [
     for row, frames in table.items()
     for name, data in frames.items()
 ]
+
+
+def row_id(value: Any) -> str:
+    """The name of a test by its row and its function."""
+    return f"row {value}" if isinstance(value, int) else str(value.__name__)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from foqs.core.errors import ErrorCode
 from foqs.transport.wire import LENGTH_BYTES, Codec, Reply
 
 _PATIENCE_S = 20
@@ -83,3 +84,10 @@ class RawClient:
                 return await self._reader.read(1) == b""
         except ConnectionError:
             return True
+
+
+def codes_of(reply: Reply) -> Any:
+    """The code of the whole call, or the codes by position."""
+    if reply.error is not None:
+        return reply.error.code
+    return {position: ErrorCode(error.code) for position, error in (reply.response.errors or {}).items()}
