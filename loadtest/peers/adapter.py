@@ -52,7 +52,7 @@ class Adapter(Protocol):
     durability: str
     """Why an acknowledged write survives a power cut, with the settings that make it so."""
     batch_max: int
-    """The batch size that serves it best, found by measurement; workloads in batches use the least of it and theirs."""
+    """The batch size that suits it; workloads in batches use the least of it and theirs."""
     lacks: frozenset[str]
     """Of {"priority", "delay", "lease", "batch", "nack_delay"}: workloads that need one of them are not run."""
 

@@ -1,7 +1,6 @@
 """A thin pipelining AMQP 0-9-1 client for the bench: the frames that carry items by hand, all others by pamqp.
 
-The comfort of the usual Python clients costs several times what RabbitMQ itself needs for an item, and would measure
-them instead of it. Frames: https://www.rabbitmq.com/resources/specs/amqp0-9-1.pdf, section 4.2.
+So that the broker is measured, not the comfort of a Python client. Frames: https://www.rabbitmq.com/resources/specs/amqp0-9-1.pdf, section 4.2.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ A job is reserved by a connection, which alone may delete it: so each call in fl
 batches; what is pipelined here saves the round trips, not the fsync that the server does for each put and delete.
 Reservations wait in whole seconds: shorter waits poll every 5 ms. Delays are whole seconds, rounded up.
 
-Version 1.12 does not always end a reservation when its time to run is over and the connection that has it says
-nothing: seen with plain `reserve` and no log, too. So it counts as without leases.
+Its users report reservations that did not end when their time to run was over (beanstalkd's issues 262 and 380). So it
+counts as without leases.
 """
 
 from __future__ import annotations

@@ -61,8 +61,7 @@ _DUE = (
 _POLL_S = 0.005
 _DISPATCH_EVERY_S = 0.1
 _SESSIONS_MAX = 2
-"""Of a client: with 8 each item cost the server 225 us of CPU, with 2 128 us, on a busy machine. Hardly a lock was
-waited for and no row read twice, so it is likely the deleted index entries that purge leaves to every claim."""
+"""Of a client; chosen for two cores."""
 _TRY_AGAIN = (1205, 1213)
 """A lock that took too long, a deadlock."""
 _TRIES_MAX = 20

@@ -34,7 +34,7 @@ class RabbitMQ:
 
     name = "rabbitmq"
     durability = "quorum queues of one node: the confirm follows the fsync of its write-ahead log; acks have no answer"
-    batch_max = 250  # With 1,000 no more items a second, and four times the latency: the broker's CPU is the limit.
+    batch_max = 250  # A call returns when all of it is confirmed.
     lacks = frozenset({"priority", "delay", "lease", "nack_delay"})
 
     def __init__(self) -> None:
