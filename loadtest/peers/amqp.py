@@ -1,6 +1,7 @@
 """A thin pipelining AMQP 0-9-1 client for the bench: the frames that carry items by hand, all others by pamqp.
 
-So that the broker is measured, not the comfort of a Python client. Frames: https://www.rabbitmq.com/resources/specs/amqp0-9-1.pdf, section 4.2.
+So that the broker is measured, not the comfort of a Python client. Frames:
+https://www.rabbitmq.com/resources/specs/amqp0-9-1.pdf, section 4.2.
 """
 
 from __future__ import annotations
