@@ -17,6 +17,7 @@ from foqs.storage.local_server import LocalServer
 from foqs.storage.migrations import SchemaKind, apply
 from foqs.storage.session import connect
 from loadtest.bench.usage import usage
+from loadtest.peers.adapter import CACHE_MIB, LOG_MIB
 
 BATCH = 1_000
 PAYLOAD_HEX = (b"x" * 200).hex()
@@ -31,7 +32,7 @@ class Ceiling:
 
     def __enter__(self) -> Self:
         self._directory = tempfile.TemporaryDirectory(prefix="foqs-bench-raw-")
-        self._server = LocalServer(self._directory.name)
+        self._server = LocalServer(self._directory.name, buffer_pool_mib=CACHE_MIB, log_file_mib=LOG_MIB)
         try:
             self._server.start()
             self._url = self._server.url("raw")

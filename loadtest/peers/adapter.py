@@ -7,6 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+CACHE_MIB = 1_024
+"""Of a database server: the buffer pool of MySQL and MariaDB, the shared buffers of PostgreSQL."""
+LOG_MIB = 512
+"""Of redo log: with a small one MySQL and MariaDB write pages early, again and again. PostgreSQL's default is more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:

@@ -19,7 +19,7 @@ from foqs.storage.session import connect
 from loadtest.bench.clients import process_number
 from loadtest.bench.stamp import OF_BACKLOG, STAMP
 from loadtest.bench.wire import NAMESPACE, Wire
-from loadtest.peers.adapter import Held, Offer
+from loadtest.peers.adapter import CACHE_MIB, LOG_MIB, Held, Offer
 
 _START_S_MAX = 120
 _STOP_S_MAX = 60
@@ -51,7 +51,7 @@ class Foqs:
         return self.__dict__ | {"_server": None, "_hosts": []}
 
     def start(self, directory: Path, topics: Sequence[str]) -> None:
-        server = LocalServer(directory / "mysql")
+        server = LocalServer(directory / "mysql", buffer_pool_mib=CACHE_MIB, log_file_mib=LOG_MIB)
         server.start()
         self._server = server
         for database, kind in ((server.url("bench_meta"), SchemaKind.META), *self._shard_schemas()):
@@ -107,8 +107,9 @@ class Foqs:
             namespace = cursor.fetchone()[0]
         urls = [url for url, _ in self._shard_schemas()]
         shares = [len(range(number, items_count, len(urls))) for number in range(len(urls))]
+        due_at_ms = time.time_ns() // 1_000_000 - max(shares)
         for number, (url, share) in enumerate(zip(urls, shares, strict=True)):
-            _fill_shard(url, namespace, topic, share, sum(shares[:number]), payload_bytes)
+            _fill_shard(url, (namespace, topic), share, sum(shares[:number]), payload_bytes, due_at_ms)
         self._start_hosts(self._ports)
 
     def _shard_schemas(self) -> list[tuple[str, SchemaKind]]:
@@ -172,19 +173,25 @@ class FoqsClient:
         self._wire.close()
 
 
-def _fill_shard(url: str, namespace: int, topic: str, items_count: int, items_before: int, payload_bytes: int) -> None:
-    """Once in the life of a shard. Items of all shards together have the numbers from 1 on."""
-    now_ms = time.time_ns() // 1_000_000
-    now_ns, expires_at = time.monotonic_ns(), now_ms + 10**9
+def _fill_shard(
+    url: str, topic: tuple[int, str], items_count: int, items_before: int, payload_bytes: int, due_at_ms: int
+) -> None:
+    """Once in the life of a shard. Items of all shards together have the numbers from 1 on.
+
+    The shards fall due side by side, an item a millisecond from `due_at_ms` on, as enqueues would have filled them:
+    were one shard due before the next, the first would serve all dequeues alone.
+    """
+    now_ns, expires_at = time.monotonic_ns(), due_at_ms + 10**9
     with connect(url, 600 * _S_MS) as session, session.cursor() as cursor:
-        number = _topic_number(cursor, namespace, topic)
+        number = _topic_number(cursor, *topic)
         for first in range(0, items_count, _FILL_ROWS):
             rows = []
             for key in range(first + 1, min(first + _FILL_ROWS, items_count) + 1):
                 stamp = STAMP.pack(now_ns, OF_BACKLOG | (items_before + key), 0).hex()
                 payload = f"CONCAT(x'{stamp}',REPEAT('x',{payload_bytes - STAMP.size}))"
                 rows.append(
-                    f"({key},{number},{key % 10},{now_ms},{number},{key % 10},{now_ms},{expires_at},0,0,'',{payload})"
+                    f"({key},{number},{key % 10},{due_at_ms + key - 1},{number},{key % 10},{due_at_ms},"
+                    f"{expires_at},0,0,'',{payload})"
                 )
             cursor.execute(
                 "INSERT INTO item (id, lane, urgency, due_at, topic, priority, enqueued_at, expires_at, lease_ms, "

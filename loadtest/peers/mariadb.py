@@ -24,7 +24,7 @@ from pymysql.err import OperationalError
 from foqs.storage.local_server import LocalServer
 from foqs.storage.replies import Rows
 from foqs.storage.session import connect, run_script
-from loadtest.peers.adapter import Held, Offer
+from loadtest.peers.adapter import CACHE_MIB, LOG_MIB, Held, Offer
 from loadtest.peers.waiting import WaitingRoom
 
 _DATABASE = "solid_queue"
@@ -84,7 +84,12 @@ class MariaDB:
         return self.__dict__ | {"_server": None, "_process": None}
 
     def start(self, directory: Path, topics: Sequence[str]) -> None:
-        self._server = LocalServer(directory / "mariadb", options=["--in-predicate-conversion-threshold=0"])
+        self._server = LocalServer(
+            directory / "mariadb",
+            buffer_pool_mib=CACHE_MIB,
+            log_file_mib=LOG_MIB,
+            options=["--in-predicate-conversion-threshold=0"],
+        )
         self._server.start()
         self._url = self._server.create_database(_DATABASE)
         with self._server.connect(_DATABASE) as session, session.cursor() as cursor:

@@ -15,7 +15,7 @@ from typing import Any
 
 import asyncpg
 
-from loadtest.peers.adapter import Held, Offer
+from loadtest.peers.adapter import CACHE_MIB, Held, Offer
 from loadtest.peers.program import Program, find_program, give_to, run
 from loadtest.peers.waiting import WaitingRoom
 
@@ -24,7 +24,7 @@ _SETTINGS = {
     "fsync": "on",
     "synchronous_commit": "on",
     "full_page_writes": "on",
-    "shared_buffers": "128MB",  # As much as the others' servers get.
+    "shared_buffers": f"{CACHE_MIB}MB",
     "max_connections": "200",
     "jit": "off",
     "listen_addresses": "",

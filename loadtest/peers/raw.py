@@ -22,7 +22,7 @@ from foqs.storage.local_server import LocalServer
 from foqs.storage.migrations import SchemaKind, apply
 from foqs.storage.session import connect
 from loadtest.bench.raw import INSERT_INTO
-from loadtest.peers.adapter import Held, Offer
+from loadtest.peers.adapter import CACHE_MIB, LOG_MIB, Held, Offer
 
 _RANGE = Struct("!QI")
 """The first id and how many; pipes take and give it whole."""
@@ -47,7 +47,7 @@ class Raw:
         return self.__dict__ | {"_server": None}
 
     def start(self, directory: Path, topics: Sequence[str]) -> None:
-        server = LocalServer(directory / "mysql")
+        server = LocalServer(directory / "mysql", buffer_pool_mib=CACHE_MIB, log_file_mib=LOG_MIB)
         server.start()
         self._server, self._url = server, server.url("raw")
         apply(self._url, SchemaKind.SHARD)
