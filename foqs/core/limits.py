@@ -196,6 +196,8 @@ SHARD_OPEN_WAIT_MS_MAX = 5 * SECOND_MS
 REOPEN_PAUSE_MS = 500
 REOPEN_TRIES_MAX = 120
 """REOPEN_PAUSE_MS each: then the shard's state is given up, and its callers are told that they do not know."""
+DEADLOCK_TRIES_MAX = 5
+"""Of one transaction; each waits only for the other one that it met."""
 META_STATEMENT_MS_MAX = 3 * SECOND_MS
 META_SESSIONS_MAX = 4
 

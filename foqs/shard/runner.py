@@ -20,8 +20,10 @@ from foqs.shard.health import Health
 from foqs.shard.parts import ShardListener
 from foqs.shard.state import ShardState
 from foqs.storage.transaction import (
+    DeadlockError,
     LaneCounts,
     OwnershipLostError,
+    ReadOnlyError,
     SessionLostError,
     ShardImage,
     Transaction,
@@ -78,6 +80,7 @@ class ShardRunner(Service):
         self._clock_probed_s = 0.0
         self._checked_s = 0.0
         self._recount = False
+        self._committed_number = 0
 
     def now_ms(self) -> int:
         """The shard server's clock."""
@@ -152,6 +155,7 @@ class ShardRunner(Service):
         self._checked_s = self._loop.time()
         self.health = Health(self.name, self._health_changed)
         self.shard = ShardState(self.shard_id, image, self._listener)
+        self._committed_number = image.transaction_number
         self.detail = "owned"
         self.counted.clear()
         self._recount = False
@@ -205,26 +209,48 @@ class ShardRunner(Service):
             await self._work.wait()
         raise OwnershipLostError(self.detail)
 
-    async def _execute(self, shard: ShardState, transaction: Transaction) -> None:
+    async def _execute(self, shard: ShardState, transaction: Transaction, *, again: bool = True) -> None:
+        """Run it; `again` once more when its session was lost and it certainly has not happened."""
         began_s = self._loop.time()
         self.health.began(began_s)
         try:
-            result = await self._store.run(transaction)
+            result = await self._run_past_deadlocks(transaction)
         except TransactionFailedError as error:
             self._ended(transaction, began_s, "failed")
             _log.warning("transaction_failed", shard=self.shard_id, error=str(error))
             shard.failed(str(error))
+            if isinstance(error, ReadOnlyError):
+                await self._reopen(str(error))
+            await self._rest_while_sick()
             return
         except SessionLostError as error:
             self._ended(transaction, began_s, "unknown")
             last_number = await self._reopen(str(error))
             if last_number < transaction.number:
-                shard.failed(str(error))
+                if again:
+                    await self._execute(shard, transaction, again=False)
+                else:
+                    shard.failed(str(error))
+                    await self._rest_while_sick()
                 return
             result = error.result
         else:
             self._ended(transaction, began_s, "committed")
+        self._committed_number = transaction.number
         shard.committed(result, self.now_ms())
+
+    async def _run_past_deadlocks(self, transaction: Transaction) -> TransactionResult:
+        for _ in range(limits.DEADLOCK_TRIES_MAX - 1):
+            try:
+                return await self._store.run(transaction)
+            except DeadlockError as error:
+                _log.warning("transaction_deadlocked", shard=self.shard_id, error=str(error))
+        return await self._store.run(transaction)
+
+    async def _rest_while_sick(self) -> None:
+        """After a failure: what has no caller waits for the next transaction already, which might fail as fast."""
+        if not self.health.healthy:
+            await asyncio.sleep(limits.BREAKER_PROBE_MS / 1000)
 
     def _ended(self, transaction: Transaction, began_s: float, outcome: str) -> None:
         now_s = self._loop.time()
@@ -243,6 +269,9 @@ class ShardRunner(Service):
                 self.detail = str(error)
                 await asyncio.sleep(limits.REOPEN_PAUSE_MS / 1000)
                 continue
+            if number < self._committed_number:
+                # What is known of the shard is not what is there: a fail-over to a replica that was behind.
+                raise OwnershipLostError(f"its server has lost transactions {number + 1} to {self._committed_number}")
             self.detail = "owned"
             self._clock_probed_s = 0.0
             return number

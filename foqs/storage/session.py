@@ -71,16 +71,21 @@ def is_lost(error: Exception) -> bool:
     return code in _LOST_CODES or isinstance(error, pymysql.err.InterfaceError | OSError)
 
 
-async def run_script(session: Any, statements: Sequence[str]) -> list[Rows]:
+async def run_script(session: Any, statements: Sequence[str], results: list[Rows] | None = None) -> list[Rows]:
     """Run the statements in order, in as few round trips as limits.PACKET_BYTES_MAX allows; the rows of each.
 
     The server stops at the first statement that fails, so a COMMIT at the end means that all went before it.
+    `results` grows as the answers come: after a failure it has those of the statements before.
     Raises what pymysql raises. The session must be used by nobody else meanwhile, and is of no more use when the
     call is cancelled.
     """
-    results: list[Rows] = []
+    results = [] if results is None else results
     for query in _queries(statements):
-        results += await _Exchange(session._sock, query).run()
+        exchange = _Exchange(session._sock, query)
+        try:
+            await exchange.run()
+        finally:
+            results += exchange.reader.results
     return results
 
 
@@ -95,17 +100,17 @@ class _Exchange:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._unsent = memoryview(_HEAD(len(query) + 1, COMMAND.COM_QUERY) + query)
-        self._reader = ReplyReader()
-        self._answered: asyncio.Future[list[Rows]] = self._loop.create_future()
+        self.reader = ReplyReader()
+        self._answered: asyncio.Future[None] = self._loop.create_future()
 
-    async def run(self) -> list[Rows]:
+    async def run(self) -> None:
         timeout_s = self._sock.gettimeout()
         self._sock.setblocking(False)
         self._loop.add_reader(self._sock, self._read)
         try:
             self._write()
             async with asyncio.timeout(limits.STATEMENT_MS_MAX / 1000):
-                return await self._answered
+                await self._answered
         except TimeoutError:
             raise OperationalError(CR.CR_SERVER_LOST, f"no answer in {limits.STATEMENT_MS_MAX} ms") from None
         finally:
@@ -129,12 +134,12 @@ class _Exchange:
 
     def _read(self) -> None:
         try:
-            while not self._reader.done:
+            while not self.reader.done:
                 chunk = self._sock.recv(_RECEIVE_BYTES)
                 if not chunk:
                     self._lose("the server closed the session")
                     return
-                self._reader.feed(chunk)
+                self.reader.feed(chunk)
         except _WOULD_BLOCK:
             return
         except (OSError, AnswerError) as error:
@@ -144,7 +149,7 @@ class _Exchange:
             self._fail(error)
             return
         if not self._answered.done():
-            self._answered.set_result(self._reader.results)
+            self._answered.set_result(None)
 
     def _lose(self, reason: str) -> None:
         self._fail(OperationalError(CR.CR_SERVER_LOST, reason))

@@ -22,18 +22,24 @@ from foqs.storage import statements as sql
 from foqs.storage.durability import check_durable
 from foqs.storage.literals import id_chunks
 from foqs.storage.migrations import MigrationError, SchemaKind, check_current
+from foqs.storage.replies import Rows
 from foqs.storage.script import read_statements, take_look_ups, take_reads, unpack_entries, write_statements
 from foqs.storage.session import connect, is_lost, run_script
 from foqs.storage.transaction import (
+    DeadlockError,
     ItemRow,
     LaneCounts,
     OwnershipLostError,
+    ReadOnlyError,
     SessionLostError,
     ShardImage,
     Transaction,
     TransactionFailedError,
     TransactionResult,
 )
+
+_READ_ONLY_CODES = frozenset({1290, 1792, 1836})
+"""By an option of the server, in a transaction, by the mode of the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,29 +145,41 @@ class ShardStore:
     async def run(self, transaction: Transaction) -> TransactionResult:
         """Run one transaction and commit it, on the event loop.
 
-        Raises TransactionFailedError (nothing happened) or SessionLostError with the result so far as
-        `result` (whether it happened is unknown).
+        Raises TransactionFailedError (nothing happened; DeadlockError and ReadOnlyError say why) or
+        SessionLostError with the result so far as `result` (whether it happened is unknown).
         """
         self._require_session()
         result = TransactionResult()
+        writes: list[str] = []
+        answers: list[Rows] = []
         try:
             reads = read_statements(transaction, self._mogrify)
             if reads:
                 take_reads(transaction, await run_script(self._session, reads), result)
             writes, look_up_count = write_statements(transaction, result, self.epoch, self._mogrify)
-            take_look_ups(look_up_count, await run_script(self._session, writes), result)
+            take_look_ups(look_up_count, await run_script(self._session, writes, answers), result)
         except (pymysql.err.Error, OSError) as error:
-            if is_lost(error):
+            # The last one is COMMIT: an error in answer to it does not say how far it came.
+            commit_failed = writes and len(answers) >= len(writes) - 1
+            if is_lost(error) or commit_failed:
                 raise SessionLostError(str(error), result) from error
             await self._rollback(error, result)
-            if error.args[0] == ER.BAD_NULL_ERROR:
-                raise OwnershipLostError(
-                    f"shard {self._access.shard_id} has another epoch than {self.epoch}"
-                ) from error
-            raise TransactionFailedError(str(error)) from error
+            raise self._refusal(error) from error
         return result
 
+    def _refusal(self, error: Exception) -> TransactionFailedError | OwnershipLostError:
+        """What an error of the server means for a transaction that is rolled back."""
+        code = error.args[0]
+        if code == ER.BAD_NULL_ERROR:
+            return OwnershipLostError(f"shard {self._access.shard_id} has another epoch than {self.epoch}")
+        if code == ER.LOCK_DEADLOCK:
+            return DeadlockError(str(error))
+        if code in _READ_ONLY_CODES:
+            return ReadOnlyError(str(error))
+        return TransactionFailedError(str(error))
+
     async def _rollback(self, cause: Exception, result: TransactionResult) -> None:
+        """All of it: the server itself undoes but one statement when a lock wait times out."""
         try:
             await run_script(self._session, [sql.ROLLBACK])
         except (pymysql.err.Error, OSError):

@@ -156,8 +156,16 @@ class TransactionFailedError(Exception):
     """Certainly nothing of the transaction happened; the session still works."""
 
 
+class DeadlockError(TransactionFailedError):
+    """The server rolled the transaction back to resolve a deadlock: the same one may well succeed now."""
+
+
+class ReadOnlyError(TransactionFailedError):
+    """The server takes no writes, like a primary that is none any more: another session may find the one that is."""
+
+
 class SessionLostError(Exception):
-    """The session is gone. Whether the transaction happened shows after reopening.
+    """The session is gone, or of no more use. Whether the transaction happened shows after reopening.
 
     `result` is what the transaction will have read, if it happened.
     """

@@ -10,9 +10,11 @@ from dataclasses import replace
 from foqs.core import limits
 from foqs.core.errors import UnavailableError
 from foqs.storage.transaction import (
+    DeadlockError,
     ItemRow,
     LaneCounts,
     OwnershipLostError,
+    ReadOnlyError,
     SessionLostError,
     ShardImage,
     Transaction,
@@ -20,6 +22,12 @@ from foqs.storage.transaction import (
     TransactionResult,
 )
 from foqs.testing.fake_server import FakeServer, Fate, Session, make_script
+
+_REFUSALS = {
+    Fate.FAILED: TransactionFailedError,
+    Fate.DEADLOCK: DeadlockError,
+    Fate.READ_ONLY: ReadOnlyError,
+}
 
 
 class FakeStore:
@@ -110,8 +118,8 @@ class FakeStore:
             return self._run_late(self._session, transaction, TransactionResult(), server.on_thaw)
         session = server.touch(self._session)
         fate = server.faults.fate()
-        if fate is Fate.FAILED:
-            raise TransactionFailedError("a lock wait")
+        if fate in _REFUSALS:
+            raise _REFUSALS[fate](fate.value)
         result = server.read(transaction)
         if fate is Fate.LOST_BEFORE:
             self._lose(result, "lost before its commit")

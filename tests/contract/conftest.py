@@ -6,7 +6,7 @@ Another implementation joins by a fixture that returns its own `ContractShard` a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, contextmanager
 
 import pytest
 
@@ -16,6 +16,7 @@ from foqs.storage.session import connect
 from foqs.storage.shard_store import ShardAccess, ShardStore
 from tests.contract.fake_shard import FakeShard
 from tests.contract.owner import ContractShard
+from tests.support.other_session import deadlock, row_locked
 
 FACTORIES = [
     pytest.param("mysql_shard", marks=pytest.mark.database, id="mysql"),
@@ -45,6 +46,15 @@ class MysqlShard:
             cursor.execute("SELECT IS_USED_LOCK(%s)", (self.LOCK_NAME,))
             (holder,) = cursor.fetchone()
             cursor.execute(f"KILL {int(holder)}")
+
+    def deadlock(self, key: int) -> AbstractContextManager[None]:
+        return deadlock(self._server, f"shard_{self.SHARD_ID}", key)
+
+    @contextmanager
+    def row_locked(self, store: ShardStore, key: int) -> Iterator[None]:
+        store._rows("SET SESSION innodb_lock_wait_timeout = 1")
+        with row_locked(self._server, f"shard_{self.SHARD_ID}", key):
+            yield
 
     def set_epoch(self, epoch: int) -> None:
         with closing(connect(self._url)) as session, session.cursor() as cursor:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from foqs.shard.runner import Store
-from foqs.testing.fake_server import FakeServer
+from foqs.testing.fake_server import FakeServer, Fate, Faults
 from foqs.testing.fake_store import FakeStore
 from tests.contract.owner import SHARD_ID
 
@@ -24,9 +26,31 @@ class FakeShard:
     def cut(self, store: Store) -> None:
         self._server.kill_sessions()
 
+    def deadlock(self, key: int) -> AbstractContextManager[None]:
+        return self._refusing(Fate.DEADLOCK)
+
+    def row_locked(self, store: Store, key: int) -> AbstractContextManager[None]:
+        return self._refusing(Fate.FAILED)
+
+    @contextmanager
+    def _refusing(self, fate: Fate) -> Iterator[None]:
+        faults = _Once(fate)
+        self._server.faults = faults
+        yield
+        assert not faults.coming
+        self._server.faults = Faults()
+
     def set_epoch(self, epoch: int) -> None:
         self._server.tables.writer.epoch = epoch
 
     def _take_epoch(self, at_least: int) -> int:
         self.epochs.append(max([at_least, *self.epochs]) + 1)
         return self.epochs[-1]
+
+
+class _Once(Faults):
+    def __init__(self, fate: Fate) -> None:
+        self.coming = [fate]
+
+    def fate(self) -> Fate:
+        return self.coming.pop() if self.coming else Fate.DONE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from foqs.core import order
@@ -31,6 +32,12 @@ class ContractShard(Protocol):
 
     def cut(self, store: Store) -> None:
         """End the session that holds the shard, as a broken network or a KILL does."""
+
+    def deadlock(self, key: int) -> AbstractContextManager[None]:
+        """The next transaction, which is to change the item's row, is rolled back to resolve a deadlock."""
+
+    def row_locked(self, store: Store, key: int) -> AbstractContextManager[None]:
+        """Another session holds the item's row; one transaction waits for it, and not for long."""
 
     def set_epoch(self, epoch: int) -> None:
         """Write another owner's epoch into the shard, past the present owner."""

@@ -10,6 +10,7 @@ from foqs.core import limits, order
 from foqs.storage.transaction import (
     TIMER_LANE,
     ClaimEntries,
+    DeadlockError,
     FetchedRow,
     ItemRow,
     Refill,
@@ -411,3 +412,33 @@ def test_a_transaction_that_fails_leaves_nothing_and_the_next_one_works(shard, l
     image = Owner(shard).image
     assert (image.transaction_number, image.topic_number_last) == (owner.number, 0)
     assert (image.topics, image.claims) == ([(1, 1, b"t")], [])
+
+
+def test_a_transaction_that_met_a_deadlock_has_left_nothing_and_may_be_run_again(shard):
+    owner = Owner(shard)
+    owner.run(topics_new=[new_topic(1)], inserts=[new_item(n) for n in range(1, 6)], topic_number_last=1)
+    before = owner.look_up(*range(1, 6))
+    parts = {
+        "inserts": [new_item(n) for n in range(10, 20)],
+        "rewrites": [Rewrite(1, -1, 0, 9, 1, 1)],
+        "deletes": [2, 3],
+        "claims": [ClaimEntries(10_001, 5, [new_item(4)])],
+    }
+    with shard.deadlock(3), pytest.raises(DeadlockError):
+        owner.run(**parts)
+    assert owner.look_up(*range(1, 20)) == before
+    owner.run(**parts)
+    assert sorted(owner.look_up(*range(1, 20))) == [1, 4, 5, *range(10, 20)]
+
+
+def test_a_transaction_that_waited_too_long_for_a_lock_has_left_nothing(shard):
+    owner = Owner(shard)
+    owner.run(topics_new=[new_topic(1)], inserts=[new_item(n) for n in range(1, 6)], topic_number_last=1)
+    before = owner.look_up(*range(1, 6))
+    with shard.row_locked(owner.store, 3):
+        with pytest.raises(TransactionFailedError) as caught:
+            owner.run(inserts=[new_item(10)], rewrites=[Rewrite(1, -1, 0, 9, 1, 1)], deletes=[2, 3])
+        assert not isinstance(caught.value, DeadlockError)
+    assert owner.look_up(*range(1, 20)) == before
+    owner.store.close()
+    assert Owner(shard).image.transaction_number == owner.number

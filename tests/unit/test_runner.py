@@ -12,28 +12,45 @@ import pytest
 
 from foqs.core import limits
 from foqs.shard.parts import ShardListener
+from foqs.shard.rows import LookUp
 from foqs.shard.runner import ShardRunner, TransactionMeter
-from foqs.storage.transaction import LaneCounts, ShardImage, Transaction, TransactionResult
+from foqs.storage.transaction import (
+    DeadlockError,
+    LaneCounts,
+    ReadOnlyError,
+    SessionLostError,
+    ShardImage,
+    Transaction,
+    TransactionFailedError,
+    TransactionResult,
+)
 
 SLOW_READ_MS = 5_000
 """As long as the take-over of many topics, a slow network or a stopped host takes after the time was asked for."""
 
 
 class SlowToOpen:
-    """A store whose image is old when it is complete, which may take until `answers` is set."""
+    """A store whose image is old when it is complete, which may take until `answers` is set. It stores a number."""
 
     def __init__(self) -> None:
         self.answers = threading.Event()
         self.answers.set()
         self.tells_time = threading.Event()
         self.tells_time.set()
+        self.errors: list[Exception] = []
+        """What the next transactions meet, one each."""
+        self.numbers_run: list[int] = []
+        self.number_stored = 0
+        self.opened_count = self.reopened_count = 0
 
     def open(self) -> ShardImage:
         assert self.answers.wait(30)
-        return ShardImage(1, 0, 0, 0, wall_ms() - SLOW_READ_MS, [], lambda: LaneCounts([], []), [], {})
+        self.opened_count += 1
+        return ShardImage(1, self.number_stored, 0, 0, wall_ms() - SLOW_READ_MS, [], lambda: LaneCounts([], []), [], {})
 
     def reopen(self) -> int:
-        raise NotImplementedError
+        self.reopened_count += 1
+        return self.number_stored
 
     def close(self) -> None:
         return
@@ -49,7 +66,11 @@ class SlowToOpen:
         return []
 
     async def run(self, transaction: Transaction) -> TransactionResult:
-        return TransactionResult(refilled=[[] for _ in transaction.refills])
+        self.numbers_run.append(transaction.number)
+        if self.errors:
+            raise self.errors.pop(0)
+        self.number_stored = transaction.number
+        return TransactionResult(refilled=[[] for _ in transaction.refills], looked_up={})
 
 
 def wall_ms() -> int:
@@ -102,6 +123,94 @@ async def test_a_server_that_hangs_when_it_is_asked_for_the_time_opens_the_break
     monkeypatch.setattr(limits, "BREAKER_PROBE_MS", 0)
     store.tells_time.set()
     await until(runner, healthy=True)
+
+
+async def run_one(runner: ShardRunner, store: SlowToOpen, *errors: Exception) -> str:
+    """Let a look-up be in a transaction that meets these errors; what became of it."""
+    assert runner.shard is not None
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    store.errors, store.numbers_run = list(errors), []
+    on_rows, on_failed = (lambda _: ended.set_result("done")), (lambda error: ended.set_result(error.message))
+    runner.shard.rows.look_up(LookUp([1], on_rows, on_failed))
+    runner.wake()
+    async with asyncio.timeout(10):
+        return await ended
+
+
+async def start(runner: ShardRunner, store: SlowToOpen) -> None:
+    """And run what every new owner reads first."""
+    await runner.start()
+    assert await run_one(runner, store) == "done"
+
+
+@pytest.mark.parametrize("count", range(1, limits.DEADLOCK_TRIES_MAX))
+async def test_a_transaction_that_meets_deadlocks_is_run_again_as_it_is(
+    runner: ShardRunner, store: SlowToOpen, count: int
+) -> None:
+    await start(runner, store)
+    assert await run_one(runner, store, *[DeadlockError("a deadlock")] * count) == "done"
+    assert len(store.numbers_run) == count + 1
+    assert len(set(store.numbers_run)) == 1
+    assert runner.health.healthy
+
+
+async def test_a_transaction_that_meets_nothing_but_deadlocks_fails_in_the_end(
+    runner: ShardRunner, store: SlowToOpen
+) -> None:
+    await start(runner, store)
+    assert "a deadlock" in await run_one(runner, store, *[DeadlockError("a deadlock")] * limits.DEADLOCK_TRIES_MAX)
+    assert len(store.numbers_run) == limits.DEADLOCK_TRIES_MAX
+    assert await run_one(runner, store) == "done"
+
+
+async def test_a_transaction_that_was_refused_for_another_reason_is_not_run_again(
+    runner: ShardRunner, store: SlowToOpen
+) -> None:
+    await start(runner, store)
+    assert "a lock wait" in await run_one(runner, store, TransactionFailedError("a lock wait"))
+    assert len(store.numbers_run) == 1
+
+
+async def test_a_transaction_whose_session_was_lost_is_run_once_more_if_it_has_not_happened(
+    runner: ShardRunner, store: SlowToOpen
+) -> None:
+    await start(runner, store)
+    lost = SessionLostError("somebody killed it")
+    assert await run_one(runner, store, lost) == "done"
+    assert len(store.numbers_run) == 2
+    assert len(set(store.numbers_run)) == 1
+    assert runner.health.healthy, "what was run once more is the probe"
+    assert "killed" in await run_one(runner, store, lost, lost)
+    assert len(store.numbers_run) == 2
+
+
+async def test_a_transaction_whose_session_was_lost_is_not_run_again_if_it_has_happened(
+    runner: ShardRunner, store: SlowToOpen
+) -> None:
+    await start(runner, store)
+    store.number_stored += 1
+    assert await run_one(runner, store, SessionLostError("its answer is lost")) == "done"
+    assert store.numbers_run == [store.number_stored - 1, store.number_stored], "the look-up alone is run anew"
+
+
+async def test_a_server_that_has_become_read_only_is_looked_for_anew(runner: ShardRunner, store: SlowToOpen) -> None:
+    await start(runner, store)
+    assert "read-only" in await run_one(runner, store, ReadOnlyError("it is read-only"))
+    assert len(store.numbers_run) == 1
+    assert await run_one(runner, store) == "done"
+    assert (store.opened_count, store.reopened_count) == (1, 1)
+
+
+async def test_a_server_that_has_lost_transactions_is_opened_anew(runner: ShardRunner, store: SlowToOpen) -> None:
+    await start(runner, store)
+    store.number_stored -= 1
+    first = runner.shard
+    assert "lost transaction" in await run_one(runner, store, SessionLostError("a fail-over"))
+    assert len(store.numbers_run) == 1
+    await until(runner, healthy=True)
+    assert runner.shard is not first
+    assert store.opened_count == 2
+    assert await run_one(runner, store) == "done"
 
 
 async def until(runner: ShardRunner, *, healthy: bool) -> None:

@@ -22,7 +22,7 @@ class Profile:
     slow_share: float = 0.0
     slow_s_max: float = 0.0
     fates: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
-    """Of FAILED, LOST_BEFORE, LOST_AFTER and LATE."""
+    """Of FAILED (whatever the reason), LOST_BEFORE, LOST_AFTER and LATE."""
     server_fault_rate: float = 0.0
     host_fault_rate: float = 0.0
     drain_rate: float = 0.0

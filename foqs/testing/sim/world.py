@@ -24,6 +24,7 @@ from foqs.testing.sim.loop import VirtualLoop
 
 _RESTART_S = 0.1
 _BASE_MS = 1_700_000_000_000
+_REFUSALS = (Fate.FAILED, Fate.DEADLOCK, Fate.READ_ONLY)
 _FATES = (Fate.FAILED, Fate.LOST_BEFORE, Fate.LOST_AFTER, Fate.LATE)
 
 
@@ -42,7 +43,7 @@ class SimFaults(Faults):
         drawn = self._chance.random()
         for fate, share in zip(_FATES, self._world.profile.fates, strict=True):
             if drawn < share:
-                return fate
+                return _REFUSALS[int(drawn / share * len(_REFUSALS))] if fate is Fate.FAILED else fate
             drawn -= share
         return Fate.DONE
 

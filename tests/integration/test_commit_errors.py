@@ -1,0 +1,69 @@
+"""A server that answers COMMIT with an error: the error alone does not say whether the transaction happened."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import closing
+
+import pytest
+
+from foqs.storage import shard_store
+from foqs.storage.session import connect
+from foqs.storage.shard_store import ShardAccess, ShardStore
+from foqs.storage.transaction import SessionLostError, Transaction
+from tests.contract.owner import new_item
+
+pytestmark = pytest.mark.database
+
+FAILS = "SIGNAL SQLSTATE '45000'"
+
+
+@pytest.fixture
+def store(shard_urls):
+    access = ShardAccess(shard_id=0, url=shard_urls[0], lock_name="lock", owner="host")
+    with closing(ShardStore(access, lambda at_least: at_least + 1, lambda owner: False)) as store:
+        store.open()
+        yield store
+
+
+@pytest.fixture
+def procedure(shard_urls):
+    """COMMIT that is answered with an error."""
+    with closing(connect(shard_urls[0])) as session, session.cursor() as cursor:
+        cursor.execute(f"CREATE PROCEDURE commits_and_fails() BEGIN COMMIT; {FAILS}; END")
+        yield "CALL commits_and_fails()"
+        cursor.execute("DROP PROCEDURE commits_and_fails")
+
+
+def run_with_another_commit(store, monkeypatch, commit):
+    write_statements = shard_store.write_statements
+
+    def replaced(*arguments):
+        script, look_up_count = write_statements(*arguments)
+        assert script[-1] == "COMMIT"
+        return [*script[:-1], commit], look_up_count
+
+    monkeypatch.setattr(shard_store, "write_statements", replaced)
+    with pytest.raises(SessionLostError):
+        asyncio.run(store.run(Transaction(1, inserts=[new_item(1)], look_ups=[1])))
+
+
+def reopened(store):
+    deadline_s = time.monotonic() + 10
+    while True:
+        try:
+            return store.reopen()
+        except SessionLostError:
+            if time.monotonic() > deadline_s:
+                raise
+
+
+def test_a_commit_that_happened_and_failed_is_known_to_have_happened(store, procedure, monkeypatch):
+    run_with_another_commit(store, monkeypatch, procedure)
+    assert reopened(store) == 1
+
+
+def test_a_commit_that_failed_is_known_not_to_have_happened(store, monkeypatch):
+    run_with_another_commit(store, monkeypatch, FAILS)
+    assert reopened(store) == 0

@@ -1,0 +1,122 @@
+"""What the host makes of a server that refuses its transactions: deadlocks, lock waits, read-only."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+
+import pytest
+from structlog.testing import capture_logs
+
+from foqs.client.items import NewItem
+from foqs.core import ids, limits
+from foqs.core.errors import FoqsError
+from foqs.storage.local_server import LocalServer
+from tests.support.other_session import deadlock, row_locked
+from tests.support.running_host import RunningHost, running_host
+
+pytestmark = pytest.mark.database
+
+
+@pytest.fixture
+async def running(meta_url: str, shard_urls: Mapping[int, str]) -> AsyncIterator[RunningHost]:
+    async with running_host(meta_url, {0: shard_urls[0]}) as running:
+        yield running
+
+
+async def delivered(running: RunningHost, count: int) -> list[str]:
+    """The receipts of new items."""
+    await running.client.enqueue_many("jobs", [NewItem("t", b"x") for _ in range(count)])
+    receipts: list[str] = []
+    while len(receipts) < count:
+        items = await running.client.dequeue("jobs", "t", count, wait_ms=5_000, lease_ms=60_000)
+        assert items
+        receipts += [item.receipt for item in items]
+    return receipts
+
+
+def key_of(receipt: str) -> int:
+    return ids.parse(receipt)[1]
+
+
+async def test_nobody_is_told_of_a_deadlock(running: RunningHost, mysql_server: LocalServer) -> None:
+    receipts = await delivered(running, 20)
+    with capture_logs() as logs, deadlock(mysql_server, "shard_0", key_of(receipts[0])):
+        answers = await asyncio.gather(
+            running.client.ack("jobs", receipts),
+            running.client.enqueue("jobs", "other", b"beside"),
+        )
+    assert answers[0] == {}
+    assert [log["event"] for log in logs] == ["transaction_deadlocked"]
+    assert running.rows("SELECT COUNT(*) FROM item") == [(1,)]
+    assert running.rows("SELECT COUNT(*) FROM claim WHERE id >= 1 << 62") == [(0,)]
+
+
+async def test_a_lock_that_is_held_for_long_fails_the_whole_transaction(
+    running: RunningHost, mysql_server: LocalServer
+) -> None:
+    receipts = await delivered(running, 20)
+    (shortened,) = running.host._shards.runners.values()
+    shortened._store._rows("SET SESSION innodb_lock_wait_timeout = 1")
+    with row_locked(mysql_server, "shard_0", key_of(receipts[-1])), capture_logs() as logs:
+        errors = await running.client.ack("jobs", receipts)
+        assert errors.keys() == set(range(20))
+        assert running.rows("SELECT COUNT(*) FROM item") == [(20,)], "not a part of it is done"
+    assert "transaction_failed" in [log["event"] for log in logs]
+    assert await running.client.ack("jobs", receipts) == {}
+    assert running.items_stored() == 0
+
+
+@pytest.fixture
+def unprivileged_urls(mysql_server: LocalServer, shard_urls: dict[int, str]) -> Iterator[dict[int, str]]:
+    """The shards by an account that may not write to a server that is read-only, as it should be in production."""
+    with closing(mysql_server.connect()) as session, session.cursor() as cursor:
+        cursor.execute("CREATE USER plain@localhost")
+        for shard_id in shard_urls:
+            cursor.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON shard_{shard_id}.* TO plain@localhost")
+        yield {shard_id: url.replace("root@", "plain@") for shard_id, url in shard_urls.items()}
+        cursor.execute("DROP USER plain@localhost")
+
+
+@contextmanager
+def read_only(server: LocalServer) -> Iterator[None]:
+    with closing(server.connect()) as session, session.cursor() as cursor:
+        cursor.execute("SET GLOBAL read_only = 1")
+        try:
+            yield
+        finally:
+            cursor.execute("SET GLOBAL read_only = 0")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not happen in time"
+        await asyncio.sleep(0.01)
+
+
+async def test_a_server_that_is_read_only_opens_the_breaker_and_is_tried_at_leisure_by_new_sessions(
+    meta_url: str, unprivileged_urls: dict[int, str], mysql_server: LocalServer
+) -> None:
+    async with running_host(meta_url, {0: unprivileged_urls[0]}) as running:
+        (runner,) = running.host._shards.runners.values()
+        receipts = await delivered(running, 2)
+        await running.client.enqueue("jobs", "later", b"x", delay_ms=300)
+        session_id = runner._store._owning_session_id
+        began_s = time.monotonic()
+        with capture_logs() as logs:
+            with read_only(mysql_server):
+                assert (await running.client.ack("jobs", receipts[:1])).keys() == {0}
+                await until(lambda: not runner.health.healthy)
+                with pytest.raises(FoqsError):
+                    await running.client.enqueue("jobs", "t", b"x")
+                await until(lambda: sum(log["event"] == "transaction_failed" for log in logs) >= 4)
+                assert time.monotonic() - began_s > 3 * limits.BREAKER_PROBE_MS / 1000, "it is asked without a pause"
+            await until(lambda: runner.health.healthy)
+        assert runner._store._owning_session_id != session_id
+        assert await running.client.ack("jobs", receipts) == {}
+        (item,) = await running.client.dequeue("jobs", "later", wait_ms=5_000)
+        assert await running.client.ack("jobs", item.receipt) == {}
+        assert running.items_stored() == 0
