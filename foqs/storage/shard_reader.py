@@ -13,17 +13,22 @@ from foqs.core.errors import UnavailableError
 from foqs.storage import statements as sql
 from foqs.storage.literals import id_chunks
 from foqs.storage.script import edge_arguments
-from foqs.storage.session import connect
+from foqs.storage.session import connect, is_lost
 from foqs.storage.transaction import ItemRow
 
 
 class ShardReader:
-    """Not thread-safe: one reader thread is its only user. The session opens on first use and after a loss."""
+    """Not thread-safe: one reader thread is its only user. The session opens on first use and after a loss.
+
+    A session that was lost while it was idle, by the server's timeout, a KILL or a fail-over, costs a read nothing
+    but a new one: the read is sent once more.
+    """
 
     def __init__(self, shard_id: int, url: str) -> None:
         self._shard_id = shard_id
         self._url = url
         self._session: Any = None
+        self._interrupted = False
 
     def page(self, lane: int, edge: int, limit: int) -> tuple[list[ItemRow], bool]:
         """Up to `limit` rows of a lane after `edge`, in order, and whether there may be more.
@@ -55,7 +60,8 @@ class ShardReader:
         return [row[0] for row in self._rows(sql.READ_EXPIRED, (after_key, last_key, now_ms))], last_key
 
     def interrupt(self) -> None:
-        """Make a read that is under way fail; the one method that another thread may call."""
+        """Make a read that is under way fail, and open no more sessions; another thread may call it."""
+        self._interrupted = True
         session = self._session
         if session is not None and session._sock is not None:
             with suppress(OSError):  # It has failed by itself meanwhile.
@@ -67,13 +73,20 @@ class ShardReader:
             session._force_close()
 
     def _rows(self, statement: str, arguments: tuple[object, ...]) -> Any:
+        was_open = self._session is not None
         try:
-            if self._session is None:
+            if not was_open:
                 self._session = connect(self._url)
                 self._session.autocommit(True)
+            if self._interrupted:
+                raise UnavailableError(f"shard {self._shard_id} is not read any more: the host stops")
             with self._session.cursor() as cursor:
                 cursor.execute(statement, arguments)
                 return cursor.fetchall()
         except (pymysql.err.Error, OSError) as error:
             self.close()
-            raise UnavailableError(f"shard {self._shard_id} cannot be read now: {error}") from error
+            # A server that hung once would hold the reader up as long again.
+            hung = isinstance(error.__context__, TimeoutError)
+            if not was_open or not is_lost(error) or hung or self._interrupted:
+                raise UnavailableError(f"shard {self._shard_id} cannot be read now: {error}") from error
+        return self._rows(statement, arguments)
