@@ -95,6 +95,15 @@ def test_a_reader_that_was_interrupted_opens_no_other_session(reader, monkeypatc
         reader.page(1, order.FIRST, 10)
 
 
+def test_a_read_that_takes_too_long_is_not_repeated(mysql_server, reader, monkeypatch):
+    reader._session._read_timeout = 1
+    monkeypatch.setattr("foqs.storage.shard_reader.connect", lambda url: pytest.fail("a session was opened"))
+    with closing(mysql_server.connect("shard_0")) as other, other.cursor() as cursor:
+        cursor.execute("LOCK TABLES item WRITE")
+        with pytest.raises(UnavailableError, match="timed out"):
+            reader.page(1, order.FIRST, 10)
+
+
 def test_a_read_that_the_server_refuses_is_not_repeated(reader, monkeypatch):
     refused = []
 
