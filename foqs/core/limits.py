@@ -188,6 +188,8 @@ SWEEP_CHUNK_ITEMS = 1_000
 EXPIRY_SCAN_ITEMS = 1_000
 EXPIRY_SCAN_PAUSE_MS = 200
 """Between two chunks of the TTL scan: a million rows take a little over three minutes."""
+EXPIRY_LAP_PAUSE_MS = 2 * SECOND_MS
+"""Between two walks of the TTL scan through a shard: what has expired is not delivered anyhow."""
 PAGE_BYTES_MAX = 8 * MIB
 TICK_MS = 20
 """How often a shard with nothing to do looks for what has become due."""

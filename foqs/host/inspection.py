@@ -263,7 +263,8 @@ class Inspection(Service):
         """Walk the shard by key, slowly and for ever, and delete what its TTL has ended."""
         after_key = 0
         while True:
-            await asyncio.sleep(limits.EXPIRY_SCAN_PAUSE_MS / 1000)
+            pause_ms = limits.EXPIRY_SCAN_PAUSE_MS if after_key else limits.EXPIRY_LAP_PAUSE_MS
+            await asyncio.sleep(pause_ms / 1000)
             reader, runner = self._readers[shard_id], self._shards.runners[shard_id]
             try:
                 expired, after_key = await self._on_thread(

@@ -115,6 +115,7 @@ def make_limits(chance: random.Random) -> dict[str, Any]:
         "PREFETCH_SWEEP_MS": 60,
         "LEASE_MEMORY_MS": 500,
         "CLAIM_REWRITE_EVERY_MS": 200,
+        "EXPIRY_LAP_PAUSE_MS": 200,
         "TOPIC_IDLE_MS": pick([200, 30_000]),
         "CLAIM_WAIT_MS_MAX": 600,
         "CALL_MS_MAX": 3_000,
