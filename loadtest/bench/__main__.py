@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest.bench import profile, results
-from loadtest.bench.raw import Ceiling
+from loadtest.bench.raw import RAW_SECONDS, Ceiling
 from loadtest.bench.report import shown, write_docs, write_report
 from loadtest.bench.results import Entry, Run, Session, Workload
 from loadtest.bench.runner import run, unfit
@@ -26,7 +26,6 @@ from loadtest.peers.adapter import Adapter
 from loadtest.peers.program import NotInstalledError
 
 ROOT = Path(__file__).resolve().parents[2]
-RAW_SECONDS = 3.0
 console = Console()
 
 
@@ -61,7 +60,9 @@ def list_all() -> None:
 @click.option("--full", "variant", flag_value="full", default="full", help="As the workload says (the default).")
 @click.option("--out", type=click.Path(path_type=Path), help="Directory of the report; what it has of others is kept.")
 @click.option("--add", "is_added", is_flag=True, help="Add to the runs of the same that the report has.")
-@click.option("--raw-seconds", default=RAW_SECONDS, show_default=True, help="Length of a run of plain SQL.")
+@click.option(
+    "--raw-seconds", default=RAW_SECONDS, show_default=True, help="Of plain SQL, half before each run and half after."
+)
 @click.option("--profile", "is_profiled", is_flag=True, help="Also show where the host's time goes; needs py-spy.")
 @click.option("--write-docs", "is_for_docs", is_flag=True, help="Put the tables into the project's documents.")
 def run_all(
@@ -153,7 +154,6 @@ def _one_run(
             return
         entry.durability = adapter.durability
         entry.calls = {phase: calls_told(of, adapter) for phase, of in scenario.phases.items()}
-        raw = ceiling.measure(raw_seconds)
         versions = []
 
         def observe(pids: dict[str, int]) -> AbstractContextManager[object]:
@@ -162,7 +162,8 @@ def _one_run(
                 return nullcontext()
             return profile.Profiler(pids["host"], samples)
 
-        entry.runs.append(Run(raw, run(scenario, adapter, observe)))
+        raw, phases = ceiling.around(raw_seconds, lambda: run(scenario, adapter, observe))
+        entry.runs.append(Run(raw, phases))
         entry.version = versions[0]
     except Exception as error:  # Whatever a peer and its driver raise: one that fails must not end the others' session.
         entry.not_run = f"{type(error).__name__}: {error}"

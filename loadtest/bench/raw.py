@@ -9,9 +9,10 @@ import multiprocessing
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing.queues import Queue as Results
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from foqs.storage.local_server import LocalServer
 from foqs.storage.migrations import SchemaKind, apply
@@ -19,6 +20,9 @@ from foqs.storage.session import connect
 from loadtest.bench.usage import usage
 from loadtest.peers.adapter import CACHE_MIB, LOG_MIB
 
+T = TypeVar("T")
+
+RAW_SECONDS = 4.0
 BATCH = 1_000
 PAYLOAD_HEX = (b"x" * 200).hex()
 INSERT_INTO = (
@@ -50,6 +54,19 @@ class Ceiling:
     def _close(self) -> None:
         self._server.stop()
         self._directory.cleanup()
+
+    def around(self, seconds: float, work: Callable[[], T]) -> tuple[dict[str, float], T]:
+        """R, measured half before and half after the work, and what the work returned.
+
+        A virtual machine may be half as fast a minute later: `raw_steadiness` is the lower of the two rates as a part
+        of the higher.
+        """
+        before = self.measure(seconds / 2)
+        done = work()
+        after = self.measure(seconds / 2)
+        raw = {name: (before[name] + after[name]) / 2 for name in before}
+        rates = (before["raw_per_s"], after["raw_per_s"])
+        return raw | {"raw_steadiness": min(rates) / max(rates)}, done
 
     def measure(self, seconds: float) -> dict[str, float]:
         """Items a second through their whole life, and the CPU that each costs the server and the clients."""

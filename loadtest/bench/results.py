@@ -117,6 +117,7 @@ def with_ratios(raw: dict[str, float], figures: dict[str, float]) -> dict[str, f
     """
     cpu_us = figures["servers_us"] + figures["clients_us"]
     return {
+        "raw_steadiness": raw["raw_steadiness"],
         "of_raw": figures["items_per_s"] / raw["raw_per_s"],
         "of_raw_by_cpu": (raw["raw_servers_us"] + raw["raw_clients_us"]) / cpu_us if cpu_us else 0.0,
     } | figures

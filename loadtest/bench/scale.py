@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.bench.raw import Ceiling
+from loadtest.bench.figures import Measured
+from loadtest.bench.raw import RAW_SECONDS, Ceiling
 from loadtest.bench.report import shown
 from loadtest.bench.results import Figure, with_ratios
 from loadtest.bench.runner import run
-from loadtest.bench.scenario import Variant, load
+from loadtest.bench.scenario import Scenario, Variant, load
 from loadtest.peers.foqs import Foqs
 
 _HOSTS = (1, 2)
@@ -29,7 +31,9 @@ console = Console()
 @click.option("--quick", "variant", flag_value="quick", default="quick")
 @click.option("--full", "variant", flag_value="full")
 @click.option("--smoke", "variant", flag_value="smoke")
-@click.option("--raw-seconds", default=3.0, show_default=True, help="Length of a run of plain SQL.")
+@click.option(
+    "--raw-seconds", default=RAW_SECONDS, show_default=True, help="Of plain SQL, half before, half after each run."
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Directory to write scale.md into.")
 def scale(runs_count: int, variant: Variant, raw_seconds: float, out: Path | None) -> None:
     """Two hosts against one on the same cores; then the cost of an item from 1 to 16 shards.
@@ -69,14 +73,18 @@ def _by_turns(
     found: dict[str, list[dict[str, float]]] = {name: [] for name in layouts}
     for _ in range(runs_count):
         for name, (hosts_count, shards_count) in layouts.items():
-            raw = ceiling.measure(raw_seconds)
             adapter = Foqs(hosts_count, shards_count) if cores is None else _PinnedFoqs(shards_count, *cores)
-            with _cores_kept():
-                (measured,) = run(scenario, adapter).values()
+            raw, measured = ceiling.around(raw_seconds, partial(_run_once, scenario, adapter))
             found[name].append(with_ratios(raw, measured.figures))
     return {
         name: {key: Figure.of([figures[key] for figures in runs]) for key in runs[0]} for name, runs in found.items()
     }
+
+
+def _run_once(scenario: Scenario, adapter: Foqs) -> Measured:
+    with _cores_kept():
+        (measured,) = run(scenario, adapter).values()
+    return measured
 
 
 class _PinnedFoqs(Foqs):
