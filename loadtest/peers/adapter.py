@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 CACHE_MIB = 1_024
 """Of a database server: the buffer pool of MySQL and MariaDB, the shared buffers of PostgreSQL."""
@@ -13,8 +12,7 @@ LOG_MIB = 512
 """Of redo log: with a small one MySQL and MariaDB write pages early, again and again. PostgreSQL's default is more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(NamedTuple):
     """An item to enqueue. A lower `priority` is more urgent."""
 
     topic: str
@@ -23,8 +21,7 @@ class Offer:
     delay_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """An item that this client has claimed; `receipt` is what the queue needs to settle it."""
 
     payload: bytes
