@@ -38,7 +38,7 @@ def deadlock(server: LocalServer, database: str, key: int) -> Iterator[None]:
 
         def close_the_circle() -> None:
             try:
-                _until_somebody_waits(server)
+                until_somebody_waits(server)
                 cursor.execute("SELECT id FROM item WHERE id = %s FOR UPDATE", (key,))
                 session.rollback()
             except BaseException as error:
@@ -55,7 +55,8 @@ def deadlock(server: LocalServer, database: str, key: int) -> Iterator[None]:
         assert ended == [None], f"there was no deadlock: {ended}"
 
 
-def _until_somebody_waits(server: LocalServer) -> None:
+def until_somebody_waits(server: LocalServer) -> None:
+    """Return when a session waits for a row lock."""
     with closing(server.connect()) as session, session.cursor() as cursor:
         deadline_s = time.monotonic() + PATIENCE_S
         while True:
