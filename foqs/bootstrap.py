@@ -85,7 +85,7 @@ class Host(Service):
                 connections_max=config.connections_max,
                 connections_per_address_max=config.connections_per_address_max,
                 idle_ms_max=config.idle_ms_max,
-                # The other half is for the shards: those that are well give back what they claimed, whatever calls hang.
+                # The other half is for the shards: those that are well give back what they claimed.
                 drain_ms_max=config.drain_ms_max // 2,
             ),
         )
