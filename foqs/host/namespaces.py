@@ -85,7 +85,9 @@ class Namespaces(Service):
         while True:
             await asyncio.sleep(limits.HEARTBEAT_MS / 1000)
             try:
-                await self.on_meta(lambda meta: meta.heartbeat(*self._host))
+                other = await self.on_meta(lambda meta: meta.heartbeat(*self._host))
+                if other is not None:
+                    _log.error("host_name_shared", host_name=self._host[0], other_address=other)
                 await self.refresh()
             except FoqsError as error:
                 _log.warning("meta_away", error=str(error))

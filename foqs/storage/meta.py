@@ -174,10 +174,15 @@ class MetaStore:
 
     # --- hosts ---
 
-    def heartbeat(self, name: str, address: str, started_at_ms: int) -> None:
-        """Say that the host is alive now, by the clock of this database's server."""
+    def heartbeat(self, name: str, address: str, started_at_ms: int) -> str | None:
+        """Say that the host is alive now, by the clock of this database's server.
 
-        def beat(connection: Connection) -> None:
+        Returns the address of the other one when the last heartbeat under this name was of another start.
+        """
+
+        def beat(connection: Connection) -> str | None:
+            last = connection.execute(select(HOST.c.address, HOST.c.started_at).where(HOST.c.name == name.encode()))
+            found = last.first()
             values = {
                 "address": address.encode(),
                 "started_at": started_at_ms,
@@ -185,8 +190,9 @@ class MetaStore:
             }
             statement = insert(HOST).values(name=name.encode(), **values)
             connection.execute(statement.on_duplicate_key_update(**values))
+            return found.address.decode() if found is not None and found.started_at != started_at_ms else None
 
-        self._retry_deadlocks(beat)
+        return self._retry_deadlocks(beat)
 
     def host_is_alive(self, name: str, dead_after_ms: int) -> bool:
         """Did the host's last heartbeat come within `dead_after_ms`, by the clock of the server?"""

@@ -122,11 +122,12 @@ def test_a_host_is_alive_while_its_heartbeat_is_recent_by_the_servers_clock(
     store: MetaStore, mysql_server: LocalServer, meta_url: str
 ) -> None:
     assert not store.host_is_alive("h1", 60_000)
-    store.heartbeat("h1", "127.0.0.1:7600", started_at_ms=5)
+    assert store.heartbeat("h1", "127.0.0.1:7600", started_at_ms=5) is None
+    assert store.heartbeat("h1", "127.0.0.1:7600", started_at_ms=5) is None
     assert store.host_is_alive("h1", 60_000)
     query(mysql_server, meta_url, "UPDATE host SET heartbeat_at = heartbeat_at - 60000")
     assert not store.host_is_alive("h1", 60_000)
-    store.heartbeat("h1", "127.0.0.1:7601", started_at_ms=6)
+    assert store.heartbeat("h1", "127.0.0.1:7601", started_at_ms=6) == "127.0.0.1:7600"
     assert store.host_is_alive("h1", 60_000)
     assert query(mysql_server, meta_url, "SELECT name, address, started_at FROM host") == (
         (b"h1", b"127.0.0.1:7601", 6),

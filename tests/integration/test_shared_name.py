@@ -1,0 +1,65 @@
+"""Two hosts that were given one name."""
+
+from __future__ import annotations
+
+import asyncio
+from unittest.mock import patch
+
+import pytest
+from structlog.testing import capture_logs
+
+from foqs.core import limits
+from foqs.host.namespaces import Namespaces
+from foqs.storage.meta import MetaStore
+
+pytestmark = pytest.mark.database
+
+PATIENCE_S = 20
+
+
+class WatchedMeta(MetaStore):
+    """Sets `beaten` after every heartbeat."""
+
+    loop: asyncio.AbstractEventLoop
+    beaten: asyncio.Event
+
+    def heartbeat(self, name: str, address: str, started_at_ms: int) -> str | None:
+        other = super().heartbeat(name, address, started_at_ms)
+        self.loop.call_soon_threadsafe(self.beaten.set)
+        return other
+
+
+async def test_both_of_two_hosts_with_one_name_say_so_and_a_restarted_one_does_not(meta_url: str) -> None:
+    with patch.object(limits, "HEARTBEAT_MS", 10):
+        first, second = [await _started(meta_url, number) for number in (1, 2)]
+        with capture_logs() as logs:
+            for _ in range(3):
+                await _beat(first)
+                await _beat(second)
+        told = {(log["event"], log["other_address"]) for log in logs}
+        await first.stop()
+        with capture_logs() as logs_alone:
+            await _beat(second)  # This one may still meet the other's last.
+            logs_alone.clear()
+            await _beat(second)
+        await second.stop()
+    assert told == {("host_name_shared", "10.0.0.1:7600"), ("host_name_shared", "10.0.0.2:7600")}
+    assert logs_alone == []
+
+
+async def _started(meta_url: str, number: int) -> Namespaces:
+    meta = WatchedMeta(meta_url)
+    meta.loop, meta.beaten = asyncio.get_running_loop(), asyncio.Event()
+    namespaces = Namespaces(meta, "host-1", f"10.0.0.{number}:7600", started_at_ms=number)
+    await namespaces.start()
+    return namespaces
+
+
+async def _beat(namespaces: Namespaces) -> None:
+    """Return after one more whole round."""
+    meta = namespaces._meta
+    assert isinstance(meta, WatchedMeta)
+    async with asyncio.timeout(PATIENCE_S):
+        for _ in range(2):
+            meta.beaten.clear()
+            await meta.beaten.wait()
