@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import sys
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from loadtest.fuzz.watched import NAMESPACE, WatchedHost, raise_file_limit, watc
 
 RATIO_MAX = 2.0
 SETTLE_S = 2.0
+OPENING_S_MAX = 20.0
 _LOWEST_PRIORITY = 19
 _STREAM_BYTES = 64 * limits.KIB
 
@@ -93,9 +95,11 @@ async def measure(
     await asyncio.sleep(seconds)
     before = await _look_at(client)
     rss_mib = (await asyncio.to_thread(host.look)).rss_mib
-    tally = Tally()
+    tally = Tally(flood.count)
     attack = asyncio.create_task(flood.run(host.port, tally))
     try:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(tally.all_opened.wait(), OPENING_S_MAX)
         await asyncio.sleep(settle_s)
         await _look_at(client)
         await asyncio.sleep(seconds)

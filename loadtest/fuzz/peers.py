@@ -13,8 +13,10 @@ STEP_S = 0.05
 
 @dataclass
 class Tally:
-    """What became of a flood's connections."""
+    """What became of a flood's connections; `all_opened` as soon as `wanted` have been open."""
 
+    wanted: int = 0
+    all_opened: asyncio.Event = field(default_factory=asyncio.Event)
     opened: int = 0
     ended: int = 0
     answer_bytes: int = 0
@@ -33,6 +35,8 @@ class Peer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self._tally.opened += 1
+        if self._tally.opened >= self._tally.wanted:
+            self._tally.all_opened.set()
         self._tally.peers.add(self)
         if not self._reads:
             self.transport.pause_reading()
