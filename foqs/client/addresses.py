@@ -22,7 +22,10 @@ class Address(NamedTuple):
 
 def parse_addresses(addresses: str | Sequence[str]) -> list[Address]:
     """Out of "host:port, [v6]:port, host" or a sequence of such. Raises InvalidArgumentError."""
-    texts = addresses.split(",") if isinstance(addresses, str) else addresses
+    texts = addresses.split(",") if isinstance(addresses, str) else list(addresses)
+    for text in texts:
+        if not isinstance(text, str):
+            raise InvalidArgumentError(f"{text!r} is not an address: use the text host:port")
     parsed = [_parse(text.strip()) for text in texts if text.strip()]
     if not parsed:
         raise InvalidArgumentError("no address: give at least one host:port")
@@ -31,8 +34,8 @@ def parse_addresses(addresses: str | Sequence[str]) -> list[Address]:
 
 def _parse(text: str) -> Address:
     if text.startswith("["):
-        host, _, rest = text[1:].partition("]")
-        port = rest.removeprefix(":")
+        host, bracket, rest = text[1:].partition("]")
+        port = rest.removeprefix(":") if bracket else "none"
     else:
         host, _, port = text.partition(":")
     if not host or not ((port.isascii() and port.isdigit()) or not port) or not 0 < int(port or 1) < 65_536:

@@ -7,13 +7,14 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from inspect import isawaitable
 from typing import Any
 
 from foqs.client.aio import AsyncClient
 from foqs.client.aio_settler import AsyncLeasedItem, TaskLeaseKeeper, TaskSettler
 from foqs.client.settling import SettleStats, log, settlement_of
 from foqs.client.worker_core import REST_MS, WorkerSettings, count_of_each, may_go_on, topic_names
-from foqs.core.errors import FoqsError
+from foqs.core.errors import FoqsError, InvalidArgumentError
 
 AsyncHandler = Callable[[AsyncLeasedItem], Awaitable[object]]
 
@@ -34,6 +35,8 @@ class AsyncWorker:
         handler: AsyncHandler,
         **settings: Any,
     ) -> None:
+        if not callable(handler):
+            raise InvalidArgumentError(f"handler {handler!r} is no function")
         self._client = client
         self._namespace = namespace
         self._topics = topic_names(topics)
@@ -149,7 +152,10 @@ class AsyncWorker:
                 continue
             error: BaseException | None = None
             try:
-                await self._handler(item)
+                work = self._handler(item)
+                if not isawaitable(work):
+                    raise TypeError(f"the handler returned {type(work).__name__}, nothing to await: use Worker")
+                await work
             except Exception as raised:
                 error = raised
             except asyncio.CancelledError as cancelled:

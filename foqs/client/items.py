@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from foqs.client.checks import check_whole
 from foqs.core import limits
 from foqs.core.calls import DeliveryPolicy
-from foqs.core.errors import InvalidArgumentError
+from foqs.core.errors import InvalidArgumentError, shown
 from foqs.transport import wire
 
 ENQUEUE_BYTES_MAX = limits.FRAME_BYTES_MAX // 2
@@ -20,6 +21,7 @@ ENQUEUE_BYTES_MAX = limits.FRAME_BYTES_MAX // 2
 ITEM_OVERHEAD_BYTES = 512
 """Of an item beside payload and metadata: topic, keys and field headers at their longest."""
 
+PRIORITY_MIN, PRIORITY_MAX = -(2**31), 2**31 - 1
 _INT64_MAX = 2**63 - 1
 
 
@@ -53,6 +55,7 @@ class Nack:
     """One delivery to give back: not before `delay_ms`, with new `metadata` when given.
 
     release: not a failure, does not count as an attempt.  dead_letter: straight to the dead letters.
+    Raises InvalidArgumentError for a delay_ms outside of 0..90 days and for metadata that is not bytes.
     """
 
     receipt: str
@@ -60,6 +63,9 @@ class Nack:
     metadata: bytes | None = None
     release: bool = False
     dead_letter: bool = False
+
+    def __post_init__(self) -> None:
+        check_nack(self.delay_ms, self.metadata)
 
 
 @dataclass(slots=True, eq=False)
@@ -169,13 +175,30 @@ def check_new_item(item: NewItem) -> None:
         value = getattr(item, name)
         if not (isinstance(value, str) or (optional and value is None)):
             problems.append(f"{name} is {type(value).__name__}, not str")
-    if not (isinstance(item.priority, int) and -(2**31) <= item.priority < 2**31):
-        problems.append(f"priority {item.priority!r} is not an int32")
+        elif value and not (value.isascii() or _is_utf8(value)):
+            problems.append(f"{name} {shown(value)} is not text that UTF-8 can hold")
+    if not (isinstance(item.priority, int) and PRIORITY_MIN <= item.priority <= PRIORITY_MAX):
+        problems.append(f"priority {item.priority!r} is not within {PRIORITY_MIN}..{PRIORITY_MAX}")
     for name in ("deliver_after_ms", "delay_ms", "ttl_ms", "lease_ms"):
         value = getattr(item, name)
         if value is not None and not (isinstance(value, int) and 0 <= value <= _INT64_MAX):
-            problems.append(f"{name} {value!r} is not a number of milliseconds")
+            problems.append(f"{name} {value!r} is not a whole number of milliseconds, 0 or more")
     if item.delivery is not None and item.delivery not in tuple(DeliveryPolicy):
         problems.append(f"delivery {item.delivery!r} is not a DeliveryPolicy")
     if problems:
         raise InvalidArgumentError("new item: " + "; ".join(problems))
+
+
+def check_nack(delay_ms: object, metadata: object = None) -> None:
+    """Raise InvalidArgumentError for what would spoil the call that carries other deliveries too."""
+    check_whole("delay_ms", delay_ms, 0, limits.DELAY_MS_MAX)
+    if not isinstance(metadata, bytes | bytearray | memoryview | None):
+        raise InvalidArgumentError(f"metadata is {type(metadata).__name__}, not bytes")
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

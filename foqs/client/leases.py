@@ -52,13 +52,15 @@ class HeldItem(Item):
 
     def nack(self, *, delay_ms: int = 0, metadata: bytes | None = None, dead_letter: bool = False) -> None:
         """A failed attempt: ready again after delay_ms, with new metadata; or to the dead letters."""
+        nack = Nack(self.receipt, delay_ms, metadata, dead_letter=dead_letter)
         self._settle()
-        self.settling.nack(self, Nack(self.receipt, delay_ms, metadata, dead_letter=dead_letter))
+        self.settling.nack(self, nack)
 
     def release(self, *, delay_ms: int = 0) -> None:
         """Give it back unused; not counted as an attempt."""
+        nack = Nack(self.receipt, delay_ms, release=True)
         self._settle()
-        self.settling.nack(self, Nack(self.receipt, delay_ms, release=True))
+        self.settling.nack(self, nack)
 
     def _settle(self) -> None:
         if self.settled:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from foqs.client.addresses import AddressBook, parse_addresses
+from foqs.client.checks import check_whole
 from foqs.client.flows import Terms
 from foqs.client.retry import RetryPolicy
 from foqs.core import limits
@@ -40,12 +41,10 @@ class Options:
 
     def __post_init__(self) -> None:
         for name in ("timeout_ms", "connect_timeout_ms", "connections_max"):
-            if getattr(self, name) < 1:
-                raise InvalidArgumentError(f"{name} {getattr(self, name)!r} is not 1 or more")
-        if not 1 <= self.batch_items_max <= limits.BATCH_ITEMS_MAX:
-            raise InvalidArgumentError(
-                f"batch_items_max {self.batch_items_max!r} is not within 1..{limits.BATCH_ITEMS_MAX}"
-            )
+            check_whole(name, getattr(self, name), 1)
+        check_whole("batch_items_max", self.batch_items_max, 1, limits.BATCH_ITEMS_MAX)
+        if not isinstance(self.retry, RetryPolicy):
+            raise InvalidArgumentError(f"retry is {type(self.retry).__name__}, not a RetryPolicy")
 
     def terms(self) -> Terms:
         return Terms(self.retry, self.timeout_ms, self.clock_ms, self.random)

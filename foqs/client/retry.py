@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from foqs.client.checks import check_whole
 from foqs.client.errors import NotSentError, OutcomeUnknownError
 from foqs.core.errors import FoqsError, OverloadedError, PausedError, RateLimitedError, UnavailableError
 
@@ -36,11 +37,16 @@ class RetryPolicy:
     repetition.
 
     The n-th pause is drawn from 0 .. min(backoff_ms_max, backoff_ms * 2**n), plus what the host asked for.
+    Raises InvalidArgumentError for what is negative.
     """
 
     deadline_ms: int = 15_000
     backoff_ms: int = 20
     backoff_ms_max: int = 2_000
+
+    def __post_init__(self) -> None:
+        for name in ("deadline_ms", "backoff_ms", "backoff_ms_max"):
+            check_whole(name, getattr(self, name), 0)
 
 
 def may_repeat(error: FoqsError, repeat: Repeat) -> bool:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from foqs.client.items import Nack
+from foqs.client.items import Nack, check_nack
 from foqs.client.leases import LOST, HeldItem
 from foqs.core import limits
 from foqs.core.calls import PositionErrors
@@ -24,6 +24,7 @@ class Retry(Exception):  # noqa: N818 - it is no error
     """Raised by a handler: a failed attempt; deliver again after delay_ms (None: the worker's backoff)."""
 
     def __init__(self, delay_ms: int | None = None, metadata: bytes | None = None) -> None:
+        check_nack(delay_ms or 0, metadata)
         super().__init__(delay_ms, metadata)
         self.delay_ms = delay_ms
         self.metadata = metadata
@@ -41,6 +42,7 @@ class Release(Exception):  # noqa: N818
     """Raised by a handler: not now, not here; give the item back without counting an attempt."""
 
     def __init__(self, delay_ms: int = 0) -> None:
+        check_nack(delay_ms)
         super().__init__(delay_ms)
         self.delay_ms = delay_ms
 

@@ -13,6 +13,7 @@ from foqs.client.items import (
     NewItem,
     Receipts,
     Topics,
+    check_new_item,
     enqueue_batches,
     is_single,
     receipt_list,
@@ -22,7 +23,7 @@ from foqs.client.items import (
 from foqs.client.retry import Repeat
 from foqs.core import limits
 from foqs.core.calls import EnqueueResult, PositionErrors, TopicPage, TopicStats
-from foqs.core.errors import FoqsError, InternalError
+from foqs.core.errors import FoqsError, InternalError, InvalidArgumentError
 from foqs.transport import wire
 
 
@@ -36,15 +37,27 @@ def enqueue_many(
         offset = len(result.ids)
         try:
             done = yield from enqueue_batch(terms, namespace, batch, repeat)
-        except FoqsError as error:
+        except FoqsError as refusal:
+            error = _naming_item(refusal, batch, offset)
             if offset == 0:
-                raise
+                raise error from refusal.__cause__
             _refuse_rest(result, len(batch), error, items)
             break
         result.ids += done.ids
         if done.errors:
             result.errors.update({position + offset: error for position, error in done.errors.items()})
     return result
+
+
+def _naming_item(error: FoqsError, batch: Sequence[NewItem], offset: int) -> FoqsError:
+    """The same error, naming the item that could not be encoded: the encoder does not know which it was."""
+    if isinstance(error, InvalidArgumentError):
+        for position, item in enumerate(batch, offset):
+            try:
+                check_new_item(item)
+            except InvalidArgumentError as problem:
+                return InvalidArgumentError(f"position {position}: {problem.message}")
+    return error
 
 
 def _refuse_rest(result: EnqueueResult, failed_count: int, error: FoqsError, items: Iterable[NewItem]) -> None:

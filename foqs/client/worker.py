@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import queue
 import signal
 import threading
@@ -13,8 +14,8 @@ from typing import Any
 from foqs.client.settling import SettleStats, log, settlement_of
 from foqs.client.sync import Client
 from foqs.client.sync_settler import LeasedItem, ThreadLeaseKeeper, ThreadSettler
-from foqs.client.worker_core import REST_MS, WorkerSettings, count_of_each, may_go_on, topic_names
-from foqs.core.errors import FoqsError
+from foqs.client.worker_core import REST_MS, WorkerSettings, count_of_each, is_async, may_go_on, topic_names
+from foqs.core.errors import FoqsError, InvalidArgumentError
 
 Handler = Callable[[LeasedItem], object]
 
@@ -41,6 +42,8 @@ class Worker:
         handler: Handler,
         **settings: Any,
     ) -> None:
+        if not callable(handler) or is_async(handler):
+            raise InvalidArgumentError(f"handler {handler!r} is no plain function; an async one needs AsyncWorker")
         self._client = client
         self._namespace = namespace
         self._topics = topic_names(topics)
@@ -167,7 +170,10 @@ class Worker:
                 continue
             error: BaseException | None = None
             try:
-                self._handler(item)
+                result = self._handler(item)
+                if inspect.iscoroutine(result):
+                    result.close()
+                    raise TypeError("the handler returned a coroutine, which nobody runs here: use AsyncWorker")
             except BaseException as raised:
                 error = raised
                 if not isinstance(raised, Exception):

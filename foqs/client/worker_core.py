@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from inspect import iscoroutinefunction
 
+from foqs.client.checks import check_whole
 from foqs.client.settling import NackBackoff
 from foqs.core import limits
 from foqs.core.errors import FoqsError, InvalidArgumentError
@@ -18,14 +20,16 @@ REST_MS = 1_000
 class WorkerSettings:
     """How a worker takes and treats its items.
 
-    concurrency: handlers at once, up to 1,000.
-    prefetch_count: items taken beyond those in work, so that no handler waits for the network; None: as
-        many as handlers. Use 0 where a handler takes minutes: another worker may have time for the item
+    concurrency: handlers at once, 1 to 1,000.
+    prefetch_count: items taken beyond those in work, so that no handler waits for the network, up to 1,000;
+        None: as many as handlers. Use 0 where a handler takes minutes: another worker may have time for the item
         meanwhile.
-    lease_ms: of every delivery; extended at half of it while the item waits or is in work.
-    wait_ms: how long one call waits for items; stopping can take as long.
+    lease_ms: of every delivery, 1 s to 12 h; extended at half of it while the item waits or is in work.
+    wait_ms: how long one call waits for items, up to 30 s; stopping can take as long.
     backoff: the delay before an item comes back whose handler failed.
     drain_ms: after a stop, how long handlers may go on, and how long settlements may take.
+
+    Raises InvalidArgumentError for what is outside of these.
     """
 
     concurrency: int = 8
@@ -36,22 +40,31 @@ class WorkerSettings:
     drain_ms: int = limits.DRAIN_MS_MAX
 
     def __post_init__(self) -> None:
-        if not 1 <= self.concurrency <= CONCURRENCY_MAX:
-            raise InvalidArgumentError(f"concurrency {self.concurrency!r} is not within 1..{CONCURRENCY_MAX}")
-        if not limits.LEASE_MS_MIN <= self.lease_ms <= limits.LEASE_MS_MAX:
-            raise InvalidArgumentError(
-                f"lease_ms {self.lease_ms!r} is not within {limits.LEASE_MS_MIN}..{limits.LEASE_MS_MAX}"
-            )
+        check_whole("concurrency", self.concurrency, 1, CONCURRENCY_MAX)
+        if self.prefetch_count is not None:
+            check_whole("prefetch_count", self.prefetch_count, 0, CONCURRENCY_MAX)
+        check_whole("lease_ms", self.lease_ms, limits.LEASE_MS_MIN, limits.LEASE_MS_MAX)
+        check_whole("wait_ms", self.wait_ms, 0, limits.WAIT_MS_MAX)
+        check_whole("drain_ms", self.drain_ms, 0)
 
     @property
     def capacity(self) -> int:
         """Items in hand at most, rounded up to one for each topic."""
         prefetch_count = self.concurrency if self.prefetch_count is None else self.prefetch_count
-        return self.concurrency + max(0, prefetch_count)
+        return self.concurrency + prefetch_count
 
 
 def topic_names(topics: str | Sequence[str]) -> list[str]:
-    return [topics] if isinstance(topics, str) else list(topics)
+    """The topics as a list. Raises InvalidArgumentError when there is none."""
+    names = [topics] if isinstance(topics, str) else list(topics)
+    if not names:
+        raise InvalidArgumentError("a worker has no topics: give at least one")
+    return names
+
+
+def is_async(handler: object) -> bool:
+    """Whether calling `handler` only makes a coroutine, which a thread would leave undone and ack."""
+    return iscoroutinefunction(handler) or iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
 
 
 def count_of_each(free_count: int, topics: Sequence[str]) -> int:

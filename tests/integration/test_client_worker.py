@@ -306,6 +306,19 @@ def test_a_worker_goes_on_when_the_host_was_away(host: HostThread, queue: Watche
     assert worker.stats.acked == 1
 
 
+def test_items_are_not_acked_when_the_handler_only_made_a_coroutine(client: foqs.Client, queue: WatchedQueue) -> None:
+    async def work(item: LeasedItem) -> None: ...
+
+    def handler(item: LeasedItem) -> object:
+        worker.stop()
+        return work(item)
+
+    fill(client, 1)
+    worker = foqs.Worker(client, "ns", "t", handler, wait_ms=50)
+    worker.run()
+    assert (worker.stats.acked, worker.stats.nacked) == (0, 1)
+
+
 def test_a_handler_that_exits_ends_the_worker(client: foqs.Client) -> None:
     def handler(item: LeasedItem) -> None:
         raise SystemExit(3)

@@ -26,7 +26,7 @@ def test_addresses_are_read_in_their_usual_forms(text: str, address: Address) ->
     assert parse_addresses(str(address)) == [address]
 
 
-@pytest.mark.parametrize("text", ["", ":7600", "host:0", "host:65536", "host:x", "::1:7600", "[::1]x"])
+@pytest.mark.parametrize("text", ["", ":7600", "host:0", "host:65536", "host:x", "::1:7600", "[::1]x", "[::1"])
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError):
         parse_addresses(text)
@@ -50,8 +50,22 @@ def test_an_address_that_failed_comes_last_for_a_while() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"timeout_ms": 0}, {"connect_timeout_ms": 0}, {"connections_max": 0}, {"batch_items_max": 1_001}],
+    [
+        {"timeout_ms": 0},
+        {"timeout_ms": "x"},
+        {"timeout_ms": 1.5},
+        {"connect_timeout_ms": 0},
+        {"connections_max": 0},
+        {"batch_items_max": 1_001},
+        {"retry": 5},
+    ],
 )
-def test_options_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgumentError):
+def test_options_out_of_range_or_of_a_wrong_type_are_refused_by_name(wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    with pytest.raises(InvalidArgumentError, match=name):
         Options(**wrong)
+
+
+def test_an_address_that_is_no_text_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="host:port"):
+        parse_addresses([("host", 1)])  # type: ignore[list-item]

@@ -8,7 +8,7 @@ import pytest
 from foqs.client import verbs
 from foqs.client.errors import NotSentError, OutcomeUnknownError
 from foqs.client.flows import Call, Flow, Pause, Send, Terms, call_flow
-from foqs.client.items import ENQUEUE_BYTES_MAX, Item, Nack, NewItem
+from foqs.client.items import ENQUEUE_BYTES_MAX, Item, Nack, NewItem, check_new_item
 from foqs.client.retry import Pauses, Repeat, RetryPolicy, may_repeat
 from foqs.core.errors import (
     ErrorCode,
@@ -270,6 +270,28 @@ def test_when_a_later_batch_fails_as_a_whole_the_ids_so_far_are_kept() -> None:
     result = bench.run(verbs.enqueue_many(bench.terms, "ns", [NewItem("t", b"")] * 6, 2, False))
     assert result.ids == ["a", "b", "", "", "", ""]
     assert [type(result.errors[p]) for p in range(2, 6)] == [UnknownNamespaceError] * 2 + [NotSentError] * 2
+
+
+def test_an_item_that_cannot_be_encoded_is_named_by_its_position_and_its_limit() -> None:
+    items = [NewItem("t", b""), NewItem("t", b""), NewItem("t", b"", priority=2**31)]
+    bench = Bench(InvalidArgumentError("cannot encode"))
+    with pytest.raises(InvalidArgumentError, match=r"position 2: .*priority 2147483648 is not within -2147483648\.\.2"):
+        bench.run(verbs.enqueue_many(bench.terms, "ns", items, 10, False))
+    bench = Bench(enqueued(["a", "b"]), InvalidArgumentError("cannot encode"))
+    errors = bench.run(verbs.enqueue_many(bench.terms, "ns", items, 2, False)).errors
+    assert errors[2].message.startswith("position 2: ")
+
+
+def test_a_refusal_by_the_host_of_items_that_can_be_encoded_stands_as_it_is() -> None:
+    bench = Bench(InvalidArgumentError("the batch is refused"))
+    with pytest.raises(InvalidArgumentError, match=r"^the batch is refused$"):
+        bench.run(verbs.enqueue_many(bench.terms, "ns", [NewItem("t", b"")], 10, False))
+
+
+def test_text_that_utf8_cannot_hold_is_refused_before_it_shares_a_call_with_others() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"topic .* UTF-8"):
+        check_new_item(NewItem("\ud800", b""))
+    check_new_item(NewItem("\u00e4\U0001f600", b""))
 
 
 def test_an_answer_with_too_few_ids_is_a_defect_of_the_host() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,8 @@ from foqs.client.settling import (
     Settlements,
     settlement_of,
 )
-from foqs.client.worker_core import WorkerSettings, count_of_each
+from foqs.client.worker_core import WorkerSettings, count_of_each, topic_names
+from foqs.core import limits
 from foqs.core.errors import InvalidArgumentError, NotFoundError, StaleLeaseError
 
 LEASE_MS = 10_000
@@ -167,9 +169,48 @@ def test_settlements_go_in_batches_of_one_call() -> None:
 def test_worker_settings_are_checked() -> None:
     assert WorkerSettings(concurrency=3).capacity == 6
     assert WorkerSettings(concurrency=3, prefetch_count=0).capacity == 3
-    for wrong in ({"concurrency": 0}, {"concurrency": 1_001}, {"lease_ms": 999}):
-        with pytest.raises(InvalidArgumentError):
+    for wrong in (
+        {"concurrency": 0},
+        {"concurrency": 1_001},
+        {"concurrency": "2"},
+        {"prefetch_count": -1},
+        {"lease_ms": 999},
+        {"wait_ms": 30_001},
+        {"drain_ms": -1},
+    ):
+        (name,) = wrong
+        with pytest.raises(InvalidArgumentError, match=f"{name} .* is not"):
             WorkerSettings(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_worker_without_topics_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="at least one"):
+        topic_names([])
+
+
+def test_a_threaded_worker_refuses_an_async_handler_whose_items_it_would_ack_undone() -> None:
+    async def handler(item: object) -> None: ...
+
+    class Handler:
+        async def __call__(self, item: object) -> None: ...
+
+    with foqs.Client("127.0.0.1:1") as client:
+        for wrong in (handler, Handler(), 5):
+            with pytest.raises(InvalidArgumentError, match="AsyncWorker"):
+                foqs.Worker(client, "ns", "t", wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, "1", 90 * limits.DAY_MS + 1])
+def test_a_delay_that_would_spoil_the_nacks_of_others_is_refused_where_it_is_given(wrong: Any) -> None:
+    settlements = Settlements()
+    item = held("a", settlements)
+    for give_back in (item.nack, item.release, foqs.Retry, foqs.Release):
+        with pytest.raises(InvalidArgumentError, match="delay_ms"):
+            give_back(delay_ms=wrong)
+    with pytest.raises(InvalidArgumentError, match="metadata is str, not bytes"):
+        item.nack(metadata="text")  # type: ignore[arg-type]
+    item.ack()
+    assert settlements.pending_count == 1
 
 
 def test_a_fetch_asks_for_about_what_there_is_room_for() -> None:
