@@ -28,7 +28,7 @@ from foqs.testing.sim.world import World
 
 _WORK_OFF_S_MAX = 60.0
 _LOOK_EVERY_S = 0.05
-_AFTER_REDRIVE = re.compile("due|deliver_after|attempt")
+_AFTER_REDRIVE = re.compile("due|deliver_after|attempt|in vain")
 _COMPLAINTS_SHOWN_MAX = 10
 
 
