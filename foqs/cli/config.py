@@ -31,5 +31,8 @@ def show(loaded: LoadedConfig, output: str) -> None:
 @config.command()
 @host_command
 def check(loaded: LoadedConfig) -> None:
-    """Say whether a host would start with this configuration. Exit code 2 and every problem if not."""
+    """Check every value; connects to nothing. Exit code 2 and every problem if one is not valid.
+
+    Whether the databases are there and up to date says `foqs schema status`.
+    """
     note(f"the configuration is valid: host {loaded.config.host_name}, {len(loaded.config.shards)} shards")

@@ -26,7 +26,13 @@ _PORT = click.IntRange(0, 65_535)
 
 
 @click.command()
-@click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path), default="foqs-data", show_default=True)
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default="foqs-data",
+    show_default=True,
+    help="Where everything is kept; made when it is missing.",
+)
 @click.option("--port", type=_PORT, default=7600, show_default=True, help="0 lets the system choose.")
 @click.option(
     "--shards",
@@ -35,7 +41,13 @@ _PORT = click.IntRange(0, 65_535)
     help=f"Number of shards; {_SHARDS_DEFAULT}, or as many as the data directory has.",
 )
 @click.option("--metrics-port", type=_PORT, default=0, help="Serve metrics there; 0 serves none.")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="warning")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="warning",
+    show_default=True,
+    help="Least level to log.",
+)
 def dev(data_dir: Path, port: int, shard_count: int | None, metrics_port: int, log_level: str) -> None:
     """Run a whole queue on this machine until Ctrl-C; its items survive restarts.
 
@@ -47,6 +59,9 @@ def dev(data_dir: Path, port: int, shard_count: int | None, metrics_port: int, l
             run_until_signal(config, lambda bound: _say_ready(server, bound, len(config.shards)))
     except (LocalServerError, MigrationError) as error:
         note(f"error: {error}")
+        leave(Exit.FAILURE)
+    except OSError as error:
+        note(f"error: cannot use {data_dir} as the data directory: {error.strerror or error}; choose another one")
         leave(Exit.FAILURE)
 
 

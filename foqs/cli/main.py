@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from foqs.cli.output import exit_of, leave, note
+from foqs.client.errors import NotSentError
 from foqs.core.errors import FoqsError
 
 _COMMANDS = {
@@ -51,6 +52,8 @@ class FoqsGroup(click.Group):
 
 def _report(error: FoqsError) -> None:
     note(f"error: {error.message}")
+    if isinstance(error, NotSentError):
+        note("is a host running there? --address or FOQS_ADDRESS names another one, --retry-ms waits for it")
     if error.retry_after_ms:
         note(f"try again in {error.retry_after_ms} ms, or give --retry-ms")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, fields
 from typing import Any
@@ -13,17 +14,21 @@ from foqs.cli.remote import Remote, confirmed, remote_command
 from foqs.core.namespace import SETTING_BOUNDS, Namespace, NamespaceSettings
 
 
-def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
+def _setting_options(command: Callable[..., None], *, has_defaults: bool = True) -> Callable[..., None]:
     """One option per field of NamespaceSettings; those given arrive in the argument `settings`."""
     for field in reversed(fields(NamespaceSettings)):
         flag = "--" + field.name.replace("_", "-")
         bounds = SETTING_BOUNDS.get(field.name)
+        help_text = f"default: {str(field.default).lower()}" if has_defaults else None
         if bounds is None:
-            command = click.option(f"{flag}/--not{flag[1:]}", default=None, help=f"default: {field.default}")(command)
+            command = click.option(f"{flag}/--not{flag[1:]}", default=None, help=help_text)(command)
         else:
-            help_text = f"default: {field.default}"
             command = click.option(flag, type=click.IntRange(*bounds), metavar="NUMBER", help=help_text)(command)
     return command
+
+
+_changed_setting_options = functools.partial(_setting_options, has_defaults=False)
+"""A setting that is not given stays as it is: there is no default to show."""
 
 
 def _given(settings: dict[str, Any]) -> dict[str, Any]:
@@ -70,7 +75,7 @@ def show(remote: Remote, name: str) -> None:
 
 @namespace.command("set")
 @click.argument("name")
-@_setting_options
+@_changed_setting_options
 @remote_command
 def set_(remote: Remote, name: str, **settings: Any) -> None:
     """Change settings of the namespace NAME; those not given stay."""

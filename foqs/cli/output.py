@@ -138,6 +138,8 @@ def cell_of(value: object) -> str:
         value = value[: 4 * _CELL_CHARS_MAX].decode(errors="replace")
     if value is None:
         return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
     text = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in str(value))
     return text if len(text) <= _CELL_CHARS_MAX else text[: _CELL_CHARS_MAX - 1] + "…"
 

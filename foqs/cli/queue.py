@@ -12,7 +12,7 @@ import click
 
 from foqs.cli.output import Exit, exit_of, leave_for, note, report_failures, time_of
 from foqs.cli.remote import Remote, remote_command
-from foqs.client.items import Item, NewItem
+from foqs.client.items import PRIORITY_MAX, PRIORITY_MIN, Item, NewItem
 from foqs.client.sync import Client
 from foqs.core import limits
 from foqs.core.calls import DeliveryPolicy
@@ -22,10 +22,17 @@ _STDIN = "-"
 _LINES_PER_BATCH = 100
 """As many payloads of the largest size are held at a time."""
 _ITEM_OPTIONS = (
-    click.option("--priority", type=int, default=0, show_default=True, help="Smaller is more urgent."),
+    click.option(
+        "--priority",
+        type=click.IntRange(PRIORITY_MIN, PRIORITY_MAX),
+        metavar="NUMBER",
+        default=0,
+        show_default=True,
+        help="Smaller is more urgent.",
+    ),
     click.option("--delay-ms", type=int, metavar="MS", help="Not delivered before this time from now."),
-    click.option("--deliver-after-ms", type=int, metavar="MS", help="Not delivered before this time since 1970."),
-    click.option("--ttl-ms", type=int, metavar="MS", help="Dropped this long after it may be delivered."),
+    click.option("--deliver-after-ms", type=int, metavar="MS", help="Not delivered before this time since the epoch."),
+    click.option("--ttl-ms", type=int, metavar="MS", help="Deleted this long after it may be delivered."),
     click.option("--lease-ms", type=int, metavar="MS", help="Lease of its deliveries."),
     click.option("--metadata", help="Small text beside the payload."),
     click.option("--at-most-once", is_flag=True, help="Delivered once or never."),
@@ -54,7 +61,7 @@ def topics(remote: Remote, namespace: str, prefix: str) -> None:
                 s.delayed,
                 s.leased,
                 s.dead,
-                s.most_urgent_priority,
+                s.most_urgent_priority if s.ready else None,
                 time_of(s.oldest_ready_at_ms),
             )
             for s in stats
@@ -140,7 +147,9 @@ def _lines_of(stream: BinaryIO) -> Iterator[bytes]:
 @click.command()
 @click.argument("namespace")
 @click.argument("topic")
-@click.option("--count", type=click.IntRange(1, limits.DEQUEUE_ITEMS_MAX), default=1, show_default=True)
+@click.option(
+    "--count", type=click.IntRange(1, limits.DEQUEUE_ITEMS_MAX), default=1, show_default=True, help="Items at most."
+)
 @click.option("--wait-ms", type=click.IntRange(0, limits.WAIT_MS_MAX), default=0, help="Wait for an item.")
 @click.option("--lease-ms", type=click.IntRange(limits.LEASE_MS_MIN, limits.LEASE_MS_MAX), help="Keep them so long.")
 @click.option("--ack/--no-ack", default=False, help="Delete the items once they are printed.")

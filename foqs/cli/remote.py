@@ -15,6 +15,7 @@ from foqs.client.sync import AdminClient, Client
 
 ADDRESS_VARIABLE = "FOQS_ADDRESS"
 _RETRY_MS_MAX = 3_600_000
+_IDS_NAMED_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,13 @@ def remote_command(command: Callable[..., None]) -> Callable[..., None]:
         show_default=True,
         help=f"Hosts to ask, parted by commas.  [{ADDRESS_VARIABLE}]",
     )
-    @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+    @click.option(
+        "--output",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        help="For people or for programs.",
+    )
     @click.option(
         "--retry-ms",
         type=click.IntRange(0, _RETRY_MS_MAX),
@@ -57,6 +64,16 @@ def remote_command(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+def _named(arguments: dict[str, Any]) -> str:
+    """What a command was told to destroy: its arguments, the first ids of many, and how many there are."""
+    words = [value for value in arguments.values() if isinstance(value, str)]
+    ids: list[str] = [one for value in arguments.values() if isinstance(value, tuple) for one in value]
+    shown = ids if len(ids) <= _IDS_NAMED_MAX else [*ids[:_IDS_NAMED_MAX], f"... ({len(ids)} in all)"]
+    if not ids and "limit" in arguments:
+        shown = [f"(up to {arguments['limit']} items)"]
+    return " ".join([*words, *shown])
+
+
 def confirmed(command: Callable[..., None]) -> Callable[..., None]:
     """Ask before a command that destroys; --yes is the answer of scripts. Use below `remote_command`."""
 
@@ -64,8 +81,8 @@ def confirmed(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(remote: Remote, *, yes: bool, **arguments: Any) -> None:
         if not yes:
-            named = ", ".join(str(value) for value in arguments.values() if isinstance(value, str))
-            click.confirm(f"{click.get_current_context().command_path} {named}: really?", abort=True, err=True)
+            path = click.get_current_context().command_path
+            click.confirm(f"{path} {_named(arguments)}: really?", abort=True, err=True)
         command(remote, **arguments)
 
     return run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import signal
 from collections.abc import Callable
@@ -28,7 +29,10 @@ def run_until_signal(config: HostConfig, on_ready: Callable[[int], None]) -> Non
     try:
         uvloop.run(_serve(config, on_ready))
     except OSError as error:
-        note(f"error: cannot serve on {config.listen_address}:{config.port}: {error}")
+        metrics = f", with metrics on {config.metrics_address}:{config.metrics_port}" if config.metrics_port else ""
+        note(f"error: cannot serve on {config.listen_address}:{config.port}{metrics}: {error}")
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            note(f"choose another port with {'--port or --metrics-port' if metrics else '--port'}")
         leave(Exit.FAILURE)
     except (FoqsError, MigrationError) as error:
         note(f"error: {error}")

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from foqs.cli.main import cli
+from foqs.core.calls import TopicPage, TopicStats
 from foqs.core.errors import FoqsError, OverloadedError, PausedError
 from foqs.core.namespace import NamespaceSettings
 from tests.support.background_host import background_host
@@ -127,15 +128,19 @@ def test_a_namespace_lives_from_create_to_delete(shell: Shell) -> None:
     assert changed["settings"] == {**created["settings"], "enqueue_paused": False}
     assert shell.json("namespace", "show", "orders") == changed
     assert [one["name"] for one in shell.json("namespace", "list", "--prefix", "o")] == ["orders"]
-    assert "attempts_max" in shell.run("namespace", "show", "orders").stdout
+    table = dict(line.split(maxsplit=1) for line in shell.run("namespace", "show", "orders").stdout.splitlines())
+    assert (table["attempts_max"].strip(), table["dequeue_paused"].strip()) == ("3", "false")
     assert shell.run("namespace", "delete", "orders", "--yes").exit_code == 0
     assert shell.run("namespace", "show", "orders").exit_code == 3
 
 
 def test_every_setting_of_a_namespace_has_its_option() -> None:
-    text = CliRunner().invoke(cli, ["namespace", "set", "--help"]).stdout
-    for name in NamespaceSettings.__dataclass_fields__:
-        assert f"--{name.replace('_', '-')}" in text
+    for command in ("create", "set"):
+        text = CliRunner().invoke(cli, ["namespace", command, "--help"]).stdout
+        for name in NamespaceSettings.__dataclass_fields__:
+            assert f"--{name.replace('_', '-')}" in text
+        # What is not given to `set` stays, whatever the default is.
+        assert ("default: 16" in text) == (command == "create")
 
 
 def test_what_destroys_asks_first(shell: Shell) -> None:
@@ -144,6 +149,29 @@ def test_what_destroys_asks_first(shell: Shell) -> None:
     assert "ns" in shell.queue.namespaces
     assert shell.run("namespace", "delete", "ns", stdin=b"y\n").exit_code == 0
     assert "ns" not in shell.queue.namespaces
+
+
+@pytest.mark.parametrize(
+    ("arguments", "question"),
+    [
+        (["item", "delete", "ns", "0-1", "0-2"], "item delete ns 0-1 0-2: really?"),
+        (["item", "delete", "ns", *map(str, range(7))], "item delete ns 0 1 2 3 4 ... (7 in all): really?"),
+        (["dead-letter", "purge", "ns", "t", "--limit", "9"], "dead-letter purge ns t (up to 9 items): really?"),
+        (["dead-letter", "purge", "ns", "t", "0-1"], "dead-letter purge ns t 0-1: really?"),
+    ],
+)
+def test_the_question_names_what_would_be_destroyed(shell: Shell, arguments: list[str], question: str) -> None:
+    assert question in shell.run(*arguments, stdin=b"n\n").stderr
+
+
+def test_a_topic_with_nothing_ready_has_no_most_urgent_priority(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def topics(*_: object) -> TopicPage:
+        return TopicPage([TopicStats("busy", 1, 0, 0, 0, 0, 5), TopicStats("idle", 0, 7, 0, 0, 0, 0)], "")
+
+    monkeypatch.setattr(shell.queue, "get_active_topics", topics)
+    busy, idle = (line.split() for line in shell.run("topics", "ns").stdout.splitlines()[1:])
+    assert busy[5] == "0"
+    assert idle[5:] == ["-", "-"]
 
 
 @pytest.mark.parametrize(
@@ -184,6 +212,7 @@ def test_a_host_that_is_away_is_unavailable() -> None:
     result = CliRunner().invoke(cli, ["host-status"], env={"FOQS_ADDRESS": "127.0.0.1:1"})
     assert result.exit_code == 5
     assert "127.0.0.1:1" in result.stderr
+    assert "FOQS_ADDRESS" in result.stderr
 
 
 def test_dead_letters_are_redriven_and_purged_by_topic(shell: Shell) -> None:

@@ -139,6 +139,14 @@ def test_a_port_that_is_taken_is_a_failure_that_names_it(bootstrap: FakeBootstra
     result = run("host", "--meta-url", "mysql://h/m", "--shard", "0=mysql://h/s", "--port", "7")
     assert result.exit_code == 1
     assert "127.0.0.1:7" in result.stderr
+    assert "choose another port with --port" in result.stderr
+
+
+def test_dev_in_a_directory_that_cannot_be_made_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = run("dev", "--data-dir", str(tmp_path / "file" / "data"))
+    assert result.exit_code == 1
+    assert "file/data as the data directory: Not a directory" in result.stderr
 
 
 def test_dev_prepares_everything_and_keeps_it_for_the_next_run(bootstrap: FakeBootstrap, tmp_path: Path) -> None:
