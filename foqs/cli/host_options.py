@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+from pydantic.fields import FieldInfo
 
 from foqs.cli.output import Exit, leave, note
 from foqs.config import CONFIG_VARIABLE, ConfigError, HostConfig, LoadedConfig, load_config
@@ -25,15 +26,27 @@ def host_command(command: Callable[..., None]) -> Callable[..., None]:
 
     decorated: Callable[..., None] = run
     for key, field in reversed(HostConfig.model_fields.items()):
-        decorated = _option(key, field.annotation, field.description or "")(decorated)
+        decorated = _option(key, field.annotation, _help(field))(decorated)
     config_option = click.option("--config", metavar="FILE", help=f"TOML file with the same keys.  [{CONFIG_VARIABLE}]")
     return config_option(decorated)
+
+
+def _help(field: FieldInfo) -> str:
+    """No default is handed to click: what is not given must not hide a variable or the file."""
+    if field.is_required():
+        return f"{field.description}  [required]"
+    if field.default_factory is not None:
+        return field.description or ""
+    default = str(field.default).lower() if isinstance(field.default, bool) else field.default
+    return f"{field.description}  [default: {default}]"
 
 
 def _option(key: str, kind: object, description: str) -> Callable[..., Any]:
     flag = "--" + key.replace("_", "-")
     if key == "shards":
-        return click.option("--shard", key, metavar="ID=URL", multiple=True, help=f"{description}; may be repeated")
+        return click.option(
+            "--shard", key, metavar="ID=URL", multiple=True, help=description.replace("  [", "; may be repeated  [")
+        )
     if kind is bool:
         return click.option(f"{flag}/--no{flag[1:]}", key, default=None, help=description)
     return click.option(flag, key, metavar="VALUE", help=description)

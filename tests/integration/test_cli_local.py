@@ -99,6 +99,9 @@ def test_every_key_of_the_configuration_has_its_option() -> None:
     text = run("host", "--help").stdout
     for key in HostConfig.model_fields.keys() - {"shards"}:
         assert f"--{key.replace('_', '-')}" in text
+    words = " ".join(text.split())
+    assert "all hosts of the cluster [required]" in words
+    assert "0 lets the kernel choose [default: 7600]" in words
 
 
 def test_schema_apply_makes_the_databases_that_status_finds_missing(mysql_server: LocalServer) -> None:
