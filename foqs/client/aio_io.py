@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from functools import partial
 from typing import Any, TypeVar, cast
 
+from foqs.client.addresses import Address
 from foqs.client.dialogue import (
     BrokenDialogueError,
     Dialogue,
@@ -14,7 +16,7 @@ from foqs.client.dialogue import (
     outcome_of,
 )
 from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError
-from foqs.client.flows import Call, Flow, Send
+from foqs.client.flows import Call, Flow, Send, no_answer
 from foqs.client.options import IDLE_REUSE_MS_MAX, Options
 from foqs.core import limits
 from foqs.core.errors import FoqsError
@@ -33,7 +35,8 @@ class AsyncConnection(asyncio.Protocol):
     it at once.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, address: Address) -> None:
+        self.address = address
         self._clock_ms = options.clock_ms
         self._dialogue = Dialogue()
         self._reader = FrameReader()
@@ -92,9 +95,10 @@ class AsyncConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
         waiting, self._waiting = self._waiting, {}
+        message = f"the connection to {self.address} broke before the answer: {error or 'closed'}"
         for future in waiting.values():
             if future is not None and not future.done():
-                unknown = OutcomeUnknownError(f"the connection broke before the answer: {error or 'closed'}")
+                unknown = OutcomeUnknownError(message)
                 unknown.__cause__ = error
                 future.set_exception(unknown)
 
@@ -156,7 +160,7 @@ class AsyncPool:
             if sent_on is None:
                 raise NotSentError("no connection of the client was free in time") from error
             sent_on.retire()
-            raise OutcomeUnknownError(f"{step.call.method}: no answer in time") from error
+            raise no_answer(step, sent_on.address) from error
 
     async def _pick(self) -> AsyncConnection:
         connection = self._least_busy()
@@ -194,7 +198,7 @@ class AsyncPool:
             try:
                 async with asyncio.timeout(options.connect_timeout_ms / 1000):
                     _, connection = await asyncio.get_running_loop().create_connection(
-                        lambda: AsyncConnection(options), address.host, address.port
+                        partial(AsyncConnection, options, address), address.host, address.port
                     )
             except OSError as error:
                 failures.append(f"{address}: {error or 'no connection in time'}")

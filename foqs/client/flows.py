@@ -40,6 +40,11 @@ class Pause:
     pause_ms: int
 
 
+def no_answer(step: Send, address: object) -> OutcomeUnknownError:
+    """The error of an attempt whose time ran out after it was sent."""
+    return OutcomeUnknownError(f"{step.call.method}: no answer from {address} within {step.timeout_ms} ms")
+
+
 Flow = Generator[Send | Pause, Any, T]
 
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from foqs.client.addresses import Address
 from foqs.client.dialogue import (
     BrokenDialogueError,
     Dialogue,
@@ -16,7 +17,7 @@ from foqs.client.dialogue import (
     outcome_of,
 )
 from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError
-from foqs.client.flows import Call, Flow, Send
+from foqs.client.flows import Flow, Send, no_answer
 from foqs.client.options import IDLE_REUSE_MS_MAX, Options
 from foqs.core.errors import FoqsError, OverloadedError
 from foqs.transport import wire
@@ -29,8 +30,9 @@ _RECEIVE_BYTES = 64 * 1024
 class Connection:
     """One socket, `usable` until anything but an answer that the contract declares comes, see `dialogue`."""
 
-    def __init__(self, sock: socket.socket, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, sock: socket.socket, address: Address, clock_ms: Callable[[], int]) -> None:
         self._socket = sock
+        self._address = address
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
         self._timeout_ms = 0
@@ -39,12 +41,13 @@ class Connection:
         self.usable = True
         self.used_at_ms = clock_ms()
 
-    def exchange(self, call: Call, deadline_at_ms: int) -> Any:
+    def exchange(self, step: Send, deadline_at_ms: int) -> Any:
         """Send and wait for the answer. NotSentError, OutcomeUnknownError, or what the host answered."""
+        call = step.call
         seqid, frame = self._dialogue.frame_of(call)
         self.usable = False
         self._send(frame, deadline_at_ms)
-        reply = self._receive(call, seqid, deadline_at_ms)
+        reply = self._receive(step, seqid, deadline_at_ms)
         try:
             response = outcome_of(reply, call)
         except BrokenDialogueError as error:
@@ -60,19 +63,21 @@ class Connection:
             self._socket.sendall(frame)
         except OSError as error:
             # A host acts on whole frames only, and the last bytes of this one never left.
-            raise NotSentError(f"the connection broke while sending: {error}") from error
+            raise NotSentError(f"the connection to {self._address} broke while sending: {error}") from error
 
-    def _receive(self, call: Call, seqid: int, deadline_at_ms: int) -> wire.Reply:
+    def _receive(self, step: Send, seqid: int, deadline_at_ms: int) -> wire.Reply:
+        method = step.call.method
         try:
             reply = self._dialogue.reply_in(self._read_frame(deadline_at_ms))
         except TimeoutError as error:
-            raise OutcomeUnknownError(f"{call.method}: no answer in time") from error
+            raise no_answer(step, self._address) from error
         except OSError as error:
-            raise OutcomeUnknownError(f"{call.method}: the connection broke before the answer: {error}") from error
+            broken = f"{method}: the connection to {self._address} broke before the answer: {error}"
+            raise OutcomeUnknownError(broken) from error
         except BrokenDialogueError as error:
-            raise OutcomeUnknownError(f"{call.method}: {error}") from error
+            raise OutcomeUnknownError(f"{method}: {self._address} sent no answer of foqs: {error}") from error
         if reply.seqid != seqid:
-            raise OutcomeUnknownError(f"{call.method}: the answer has seqid {reply.seqid}, the call {seqid}")
+            raise OutcomeUnknownError(f"{method}: the answer has seqid {reply.seqid}, the call {seqid}")
         return reply
 
     def _read_frame(self, deadline_at_ms: int) -> bytes:
@@ -145,7 +150,7 @@ class Pool:
         try:
             connection = self._take(deadline_at_ms)
             try:
-                return connection.exchange(step.call, deadline_at_ms)
+                return connection.exchange(step, deadline_at_ms)
             finally:
                 self._give_back(connection)
         finally:
@@ -184,7 +189,7 @@ class Pool:
                     self._book.failed(address, now_ms())
                 continue
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return self._admit(Connection(sock, now_ms))
+            return self._admit(Connection(sock, address, now_ms))
         raise NotSentError("no connection: " + "; ".join(failures))
 
     def _admit(self, connection: Connection) -> Connection:

@@ -169,7 +169,7 @@ def test_a_timed_out_call_retires_the_connection_without_harm_to_the_others() ->
 
     async def scenario(client: foqs.AsyncClient) -> None:
         polling = asyncio.create_task(client.dequeue("ns", "t", wait_ms=8_000))
-        with pytest.raises(foqs.OutcomeUnknownError, match="no answer in time"):
+        with pytest.raises(foqs.OutcomeUnknownError, match=r"no answer from 127\.0\.0\.1:\d+ within \d+ ms"):
             await names(client)
         retired.set()
         assert await polling == []
@@ -263,7 +263,7 @@ def test_a_lost_connection_leaves_calls_with_an_unknown_outcome() -> None:
         peer.next_call()
 
     async def scenario(client: foqs.AsyncClient) -> None:
-        with pytest.raises(foqs.OutcomeUnknownError, match="connection broke"):
+        with pytest.raises(foqs.OutcomeUnknownError, match=r"connection to 127\.0\.0\.1:\d+ broke"):
             await client.enqueue("ns", "t", b"")
 
     with_peer(scenario, lose)
