@@ -82,13 +82,13 @@ class Client(_BlockingShell):
     """A blocking client of the queue, safe for threads; close it, or use it as a context manager.
 
     addresses: "host:port", several separated by commas, or a sequence; connections are spread over them,
-        and the next one is tried when one cannot be reached.
-    timeout_ms: for one attempt of one call, from the wait for a free connection to the answer; long polls get
-        their wait_ms on top. The connection of an attempt that timed out is closed.
-    connect_timeout_ms: for each address.
-    connections_max: threads beyond it wait for a free connection.
-    retry: see RetryPolicy; repetitions only where nothing can happen twice, as each verb says.
-    batch_items_max: items per enqueue call; lower it to the namespace's batch_items_max.
+        and the next one is tried when one cannot be reached. The port is 7600 where none is given.
+    timeout_ms (10,000): for one attempt of one call, from the wait for a free connection to the answer; long
+        polls get their wait_ms on top. The connection of an attempt that timed out is closed.
+    connect_timeout_ms (2,000): for each address.
+    connections_max (8): threads beyond it wait for a free connection.
+    retry (up to 15 s): see RetryPolicy; repetitions only where nothing can happen twice, as each verb says.
+    batch_items_max (1,000): items per enqueue call; lower it to the namespace's batch_items_max.
     clock_ms, random: a monotonic clock and numbers from 0 <= x < 1, for tests.
 
     Errors are those of foqs.core.errors. NotSentError says that certainly nothing was done,
