@@ -9,5 +9,5 @@ def check_whole(name: str, value: object, least: int, most: int | None = None) -
     """Raise InvalidArgumentError unless `value` is a whole number within least..most (None: no upper bound)."""
     if isinstance(value, int) and least <= value and (most is None or value <= most):
         return
-    allowed = f"a whole number of {least} or more" if most is None else f"within {least}..{most}"
-    raise InvalidArgumentError(f"{name} {value!r} is not {allowed}")
+    bounds = f"of {least} or more" if most is None else f"within {least}..{most}"
+    raise InvalidArgumentError(f"{name} {value!r} is not a whole number {bounds}")
