@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from importlib import import_module
 from typing import Any
 
 import click
 
-from foqs.cli.output import exit_of, leave, note
+from foqs.cli.output import Exit, exit_of, leave, note
 from foqs.client.errors import NotSentError
 from foqs.core.errors import FoqsError
 
@@ -48,6 +49,11 @@ class FoqsGroup(click.Group):
         except FoqsError as error:
             _report(error)
             leave(exit_of(error))
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise  # the reader of a pipe has had enough: click ends without a word
+            note(f"error: {error.strerror or error}")
+            leave(Exit.FAILURE)
 
 
 def _report(error: FoqsError) -> None:

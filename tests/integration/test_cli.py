@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from foqs.cli.main import cli
+from foqs.cli.output import Output
 from foqs.core.calls import TopicPage, TopicStats
 from foqs.core.errors import FoqsError, OverloadedError, PausedError
 from foqs.core.namespace import NamespaceSettings
@@ -39,6 +41,19 @@ class Shell:
 def shell() -> Iterator[Shell]:
     with background_host() as (address, queue):
         yield Shell(address, queue)
+
+
+def test_output_that_cannot_be_written_is_a_message_and_acks_nothing(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    shell.run("enqueue", "ns", "mail", "x")
+    monkeypatch.setattr(Output, "table", full)
+    result = shell.run("dequeue", "ns", "mail", "--ack")
+    assert (result.exit_code, result.stderr) == (1, "error: No space left on device\n")
+    assert len(shell.queue.leased) == 1
 
 
 def test_what_is_enqueued_is_listed_and_dequeued(shell: Shell) -> None:
