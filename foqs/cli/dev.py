@@ -51,7 +51,8 @@ _PORT = click.IntRange(0, 65_535)
 def dev(data_dir: Path, port: int, shard_count: int | None, metrics_port: int, log_level: str) -> None:
     """Run a whole queue on this machine until Ctrl-C; its items survive restarts.
 
-    Needs a MySQL or MariaDB server program, which runs privately in the data directory.
+    Needs a MySQL or MariaDB server program, the one that FOQS_MYSQLD names or else the one that is found. It runs
+    privately in the data directory.
     """
     try:
         with LocalServer(data_dir) as server:

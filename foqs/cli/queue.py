@@ -73,9 +73,7 @@ def topics(remote: Remote, namespace: str, prefix: str) -> None:
 @click.argument("namespace")
 @click.argument("topic")
 @click.argument("payload", default=_STDIN)
-@click.option(
-    "--lines", is_flag=True, help="Each line of stdin is an item, stored by the hundred. JSON: a line each."
-)
+@click.option("--lines", is_flag=True, help="Each line of stdin is an item, stored by the hundred. JSON: a line each.")
 @_item_options
 @remote_command
 def enqueue(remote: Remote, namespace: str, topic: str, payload: str, lines: bool, **item_options: Any) -> None:
