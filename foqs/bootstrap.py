@@ -125,16 +125,19 @@ class Host(Service):
         while True:
             await asyncio.sleep(limits.TICK_MS / 1000)
             now_s = self._loop.time()
-            for runner in self._shards.runners.values():
-                runner.tick()
-            self._dispatcher.tick()
-            self._waiting.tick()
+            works = [runner.tick for runner in self._shards.runners.values()]
+            works += [self._dispatcher.tick, self._waiting.tick]
             if now_s - swept_s > limits.PREFETCH_SWEEP_MS / 1000:
                 swept_s = now_s
-                self._dispatcher.sweep()
+                works.append(self._dispatcher.sweep)
             if now_s - cleaned_s > limits.TOPIC_IDLE_MS / 4_000:
                 cleaned_s = now_s
-                self._forget_idle()
+                works.append(self._forget_idle)
+            for work in works:
+                try:
+                    work()
+                except Exception:  # A defect of one must not stop the clock of all.
+                    _log.error("host_defect", exc_info=True)
 
     def _forget_idle(self) -> None:
         self._enqueues.forget(self._namespaces.numbers)

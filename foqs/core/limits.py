@@ -111,8 +111,13 @@ TRANSACTION_CLAIMS_MAX = 2_000
 TRANSACTION_FETCH_BYTES_MAX = 16 * MIB
 TRANSACTION_CHANGES_MAX = 4_000
 TRANSACTION_EXTENSIONS_MAX = 1_000
+EXTENSIONS_WAITING_MAX = 100_000
+LOOK_UPS_WAITING_MAX = 10_000
+"""While a shard's server does not answer; each is of a call or of the TTL scan."""
 TRANSACTION_REFILLS_MAX = 64
 TRANSACTION_LOOK_UPS_MAX = 1_000
+TRANSACTION_WHOLE_LOOK_UPS_MAX = 16
+"""With metadata and payload, of which each may have the most that there can be."""
 STATEMENT_BYTES_MAX = 1 * MIB
 PACKET_BYTES_MAX = 4 * MIB
 """Statements that go in one round trip; servers take 16 MiB and more by default."""
@@ -138,6 +143,8 @@ CLAIM_REWRITE_EVERY_MS = 10 * SECOND_MS
 OPEN_LEASES_MAX = 250_000
 """Of one shard: items under lease or claimed by the prefetch buffer."""
 TOPICS_PER_SHARD_MAX = 200_000
+TOPIC_NUMBER_MAX = (1 << 31) - 1
+"""As the columns hold it. Numbers of forgotten topics do not come back."""
 TOPIC_IDLE_MS = 30 * SECOND_MS
 """An empty topic is forgotten after this time."""
 

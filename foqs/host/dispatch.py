@@ -55,6 +55,8 @@ class Dispatcher:
         """Topics of each of them."""
         self.held_bytes = 0
         """Payload and metadata of all prefetch buffers."""
+        self._claiming_count = 0
+        """Of items whose claims are on the way, over all shards."""
 
     # ---- ShardListener ----
 
@@ -77,12 +79,14 @@ class Dispatcher:
         if not queue.claims_count or last > queue.claiming_last:
             queue.claiming_last = last
         topic.claiming_count += count
+        self._claiming_count += count
         queue.claims_started_count += count
         self._wake(topic.shard_id)
 
     def claims_ended(self, topic: ShardTopic, count: int, items: list[Item]) -> None:
         queue = self._queue_of(topic)
         topic.claiming_count -= count
+        self._claiming_count -= count
         queue.claims_ended_count += count
         self._active[queue] = None
         if items:
@@ -114,14 +118,19 @@ class Dispatcher:
                 self.serve(queue)
 
     def shard_lost(self, shard_id: int, topics: Collection[ShardTopic]) -> None:
+        queues = []
         for topic in topics:
             queue = self._queues.get((topic.namespace, topic.name))
             if queue is None:
                 continue
             queue.parts.pop(shard_id, None)
             queue.claims_ended_count += topic.claiming_count
+            self._claiming_count -= topic.claiming_count
             for item in queue.buffer.remove(lambda item: item.topic is topic):  # noqa: B023
                 self.held_bytes -= _size_bytes(item)
+            queues.append(queue)
+        # Only now: a call of several topics is served from all of them.
+        for queue in queues:
             self.serve(queue)
 
     def shard_health(self, shard_id: int, topics: Collection[ShardTopic], *, healthy: bool) -> None:
@@ -181,6 +190,8 @@ class Dispatcher:
         for queue, count in call.wants.items():
             del queue.calls[call]
             queue.waiting_count -= count
+            if not queue.parts:
+                self._rest(queue)  # A topic that does not exist here: sweeps would come too late for many names.
         if call.answered is not None and not call.answered.done():
             call.answered.set_result(None)
 
@@ -273,6 +284,8 @@ class Dispatcher:
     def _hand_out(self, queue: TopicQueue, call: DequeueCall, count: int, bytes_left: int, given: list[Item]) -> int:
         """Lease up to `count` items of the buffer to the call; returns what is left of the answer's bytes."""
         given_before = len(given)
+        behind: list[Item] | None = None
+        """Once an item must be claimed anew: those after it, which wait."""
         clocks: dict[int, tuple[ShardState, int]] = {}
         for _ in range(count):
             if bytes_left <= 0:
@@ -291,7 +304,12 @@ class Dispatcher:
             if item.claim.due_at < lease_due_at:
                 # Its claim is too short for the lease that is asked for: it is claimed anew, and those after it wait.
                 shard.settlements.give_back(item)
-                break
+                behind = behind or []
+                continue
+            if behind is not None:
+                behind.append(item)
+                self.held_bytes += size_bytes
+                continue
             shard.settlements.hand_out(item, lease_due_at)
             if item.expires_at <= now_ms:
                 shard.settlements.end_lease(item)
@@ -301,6 +319,8 @@ class Dispatcher:
                 continue
             given.append(item)
             bytes_left -= size_bytes
+        if behind:
+            queue.buffer.add(behind)
         queue.note_served(len(given) - given_before, self._clock())
         return bytes_left
 
@@ -312,9 +332,14 @@ class Dispatcher:
         # Nothing of what is held can be handed out before something more urgent is claimed.
         return bool(queue.calls) and not queue.servable_count(1)
 
+    def _room(self, queue: TopicQueue) -> int:
+        """For how many items more there is, each as large as it may be; at least one, so that all goes on."""
+        bytes_left = limits.PREFETCH_BYTES_MAX - self.held_bytes
+        return max(1, bytes_left // self._item_bytes_max(queue.namespace) - self._claiming_count)
+
     def _claim(self, queue: TopicQueue) -> None:
         """K-way merge over the heads of the shards' windows."""
-        demand = queue.demand()
+        demand = min(queue.demand(), self._room(queue))
         if not demand or not self._may_claim(queue):
             return
         shortage, before = queue.wanted(demand)

@@ -10,6 +10,7 @@ from foqs.core.errors import FoqsError, NotWrittenError, OverloadedError, Paused
 from foqs.core.item import Item, Phase
 from foqs.core.namespace import Namespace
 from foqs.core.rate import MinuteWindow
+from foqs.core.topic import ShardTopic
 from foqs.host import arguments
 from foqs.host.dispatch import Dispatcher
 from foqs.host.shards import Shards
@@ -39,10 +40,13 @@ class Enqueues:
         errors: PositionErrors = {}
         avoided: set[int] = set()
         shard = self._place(avoided, len(news))
-        made = self._make_items(shard, namespace, news, errors)
+        topics: dict[str, ShardTopic] = {}
+        made = self._make_items(shard, namespace, news, topics, errors)
         if not made:
             return EnqueueResult(item_ids, errors)
         self._admit(namespace, len(made))
+        for topic in topics.values():
+            shard.book.add_topic(topic)
         items = list(made.values())
         while True:
             try:
@@ -97,19 +101,26 @@ class Enqueues:
         return best
 
     def _make_items(
-        self, shard: ShardState, namespace: Namespace, news: Sequence[NewItem], errors: PositionErrors
+        self,
+        shard: ShardState,
+        namespace: Namespace,
+        news: Sequence[NewItem],
+        new_topics: dict[str, ShardTopic],
+        errors: PositionErrors,
     ) -> dict[int, Item]:
-        """The items by position; what is not valid goes to `errors`."""
+        """The items by position; what is not valid goes to `errors`, topics that are not there yet to `new_topics`."""
         book, shard_id, number, settings = shard.book, shard.shard_id, namespace.number, namespace.settings
         topics = book.topics
         now_ms = self._shards.now_ms(shard_id)
         made: dict[int, Item] = {}
         for position, new in enumerate(news):
             try:
-                # A topic that is there has a valid name.
-                topic = topics.get((number, new.topic)) or book.topic(number, arguments.check_topic(new.topic))
                 arguments.check_new_item(new, settings)
                 due_at = arguments.deliver_after(new, settings, now_ms)
+                topic = topics.get((number, new.topic)) or new_topics.get(new.topic)
+                if topic is None:  # One that is there has a valid name.
+                    topic = book.new_topic(number, arguments.check_topic(new.topic), len(new_topics))
+                    new_topics[topic.name] = topic
             except FoqsError as error:
                 errors[position] = error.with_traceback(None)
                 continue

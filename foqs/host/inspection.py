@@ -98,7 +98,7 @@ class Inspection(Service):
             if not found.done():
                 found.set_result(self._stored_item(shard_id, row))
 
-        errors = await self._on_rows(namespace, [(0, shard_id, key)], act)
+        errors = await self._on_rows(namespace, [(0, shard_id, key)], act, whole=True)
         for error in errors.values():
             raise error
         return found.result()
@@ -165,7 +165,9 @@ class Inspection(Service):
         errors.update(await self._on_rows(namespace, places, act))
         return errors
 
-    async def _on_rows(self, namespace: Namespace, places: list[tuple[int, int, int]], act: Act) -> PositionErrors:
+    async def _on_rows(
+        self, namespace: Namespace, places: list[tuple[int, int, int]], act: Act, *, whole: bool = False
+    ) -> PositionErrors:
         """Look rows up and act on each; return when all that follows is durable or has failed."""
         errors: PositionErrors = {}
         by_shard: dict[int, list[tuple[int, int]]] = {}
@@ -179,14 +181,20 @@ class Inspection(Service):
                 errors.update(dict.fromkeys([position for position, _ in positions], error))
                 continue
             answer.ticket.open_count += 1
-            self._look_up(namespace, shard, positions, act, answer.ticket)
+            self._look_up(namespace, shard, positions, act, answer.ticket, whole)
             self._shards.wake(shard_id)
         await answer.wait()
         errors.update(answer.ticket.errors)
         return errors
 
     def _look_up(
-        self, namespace: Namespace, shard: ShardState, positions: list[tuple[int, int]], act: Act, ticket: Ticket
+        self,
+        namespace: Namespace,
+        shard: ShardState,
+        positions: list[tuple[int, int]],
+        act: Act,
+        ticket: Ticket,
+        whole: bool,
     ) -> None:
         def on_rows(rows: dict[int, ItemRow]) -> None:
             for position, key in positions:
@@ -205,7 +213,7 @@ class Inspection(Service):
                 ticket.errors[position] = error
             ticket.settle()
 
-        shard.rows.look_up(LookUp([key for _, key in positions], on_rows, on_failed))
+        shard.rows.look_up(LookUp([key for _, key in positions], on_rows, on_failed, whole=whole))
 
     async def _read_page(
         self, shard_id: int, lane: int, edge: int, limit: int
@@ -271,11 +279,12 @@ class Inspection(Service):
                     shard_id,
                     lambda: reader.expired_page(after_key, runner.now_ms()),  # noqa: B023
                 )
+                if expired and runner.shard is not None:
+                    self._expire(runner, runner.shard, expired)
             except UnavailableError as error:
                 _log.warning("ttl_scan_paused", shard=shard_id, error=str(error))
-                continue
-            if expired and runner.shard is not None:
-                self._expire(runner, runner.shard, expired)
+            except Exception:  # A defect must not end the scan for good.
+                _log.error("host_defect", exc_info=True)
 
     def _expire(self, runner: ShardRunner, shard: ShardState, keys: list[int]) -> None:
         ticket = Ticket(lambda ended: _log.info("items_expired", shard=runner.shard_id, count=len(keys)))

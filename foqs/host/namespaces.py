@@ -91,3 +91,5 @@ class Namespaces(Service):
                 await self.refresh()
             except FoqsError as error:
                 _log.warning("meta_away", error=str(error))
+            except Exception:  # A defect must not end the heartbeats for good.
+                _log.error("host_defect", exc_info=True)

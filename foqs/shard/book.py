@@ -41,20 +41,40 @@ class Book:
     def last_key(self) -> int:
         return self._sequence
 
+    def overloaded(self, what: str) -> OverloadedError:
+        return OverloadedError(
+            f"shard {self.shard_id} does not keep up, {what}: nothing was done",
+            retry_after_ms=limits.ENQUEUE_BUFFER_RETRY_MS,
+        )
+
     def topic(self, namespace: int, name: str) -> ShardTopic:
         """The topic, made on first use. Raises OverloadedError."""
         topic = self.topics.get((namespace, name))
         if topic is None:
-            if len(self.topics) >= limits.TOPICS_PER_SHARD_MAX:
-                raise OverloadedError(
-                    f"shard {self.shard_id} has {len(self.topics)} topics, which is its limit: use fewer topics",
-                    retry_after_ms=limits.TOPIC_IDLE_MS,
-                )
-            self.topic_number_last += 1
-            topic = ShardTopic(self.shard_id, self.topic_number_last, namespace, name, self.budget, stored=False)
-            self._add_topic(topic)
-            self.budget.share(len(self.topics))
+            topic = self.new_topic(namespace, name)
+            self.add_topic(topic)
         return topic
+
+    def new_topic(self, namespace: int, name: str, beside: int = 0) -> ShardTopic:
+        """A topic that is not there until `add_topic`; `beside` so many others. Raises OverloadedError."""
+        count, number = len(self.topics) + beside, self.topic_number_last + beside + 1
+        if count >= limits.TOPICS_PER_SHARD_MAX:
+            raise OverloadedError(
+                f"shard {self.shard_id} has {count} topics, which is its limit: use fewer topics",
+                retry_after_ms=limits.TOPIC_IDLE_MS,
+            )
+        if number > limits.TOPIC_NUMBER_MAX:
+            raise OverloadedError(
+                f"shard {self.shard_id} has named {limits.TOPIC_NUMBER_MAX} topics in its life, which is its limit: "
+                "use topics that are there, and let an operator drain the shard and make it anew"
+            )
+        return ShardTopic(self.shard_id, number, namespace, name, self.budget, stored=False)
+
+    def add_topic(self, topic: ShardTopic) -> None:
+        """In the order in which they were made."""
+        self.topic_number_last = topic.number
+        self._add_topic(topic)
+        self.budget.share(len(self.topics))
 
     def remove_topic(self, topic: ShardTopic) -> None:
         del self.topics[topic.namespace, topic.name]

@@ -85,6 +85,9 @@ class Claims:
 
     def extend(self, item: Item, lease_ms: int, ticket: Ticket, position: int) -> None:
         ticket.open_count += 1
+        if len(self._extensions) >= limits.EXTENSIONS_WAITING_MAX:
+            ticket.fail([position], self._book.overloaded(f"{len(self._extensions)} extensions of leases wait for it"))
+            return
         self._extensions.append(Extension(item, lease_ms, ticket, position))
 
     # ---- part of a transaction ----
@@ -155,6 +158,12 @@ class Claims:
         assert claim is not None
         if item.phase not in (Phase.LEASED, Phase.SETTLING):
             self._journal.close(claim)  # Given back meanwhile.
+        elif item.phase is Phase.LEASED and claim.due_at < now_ms + extension.lease_ms:
+            # It took so long that the claim does not cover the lease: claimed anew before anybody is told.
+            self._journal.leave(item)
+            item.claim = claim
+            self._extensions.append(extension)
+            return
         else:
             self._journal.leave(item)
             item.claim = claim

@@ -19,17 +19,23 @@ from foqs.storage.transaction import TIMER_LANE, ItemRow, Rewrite, Transaction, 
 
 
 class LookUp:
-    """Rows to read; `on_rows` is told what they are as soon as the state knows the same."""
+    """Rows to read; `on_rows` is told what they are as soon as the state knows the same.
 
-    __slots__ = ("keys", "on_failed", "on_rows")
+    `whole`: with metadata and payload, which a thousand rows may have a gigabyte of; without they are empty.
+    """
+
+    __slots__ = ("keys", "on_failed", "on_rows", "whole")
 
     def __init__(
         self,
         keys: list[int],
         on_rows: Callable[[dict[int, ItemRow]], None],
         on_failed: Callable[[FoqsError], None],
+        *,
+        whole: bool = False,
     ) -> None:
         self.keys = keys
+        self.whole = whole
         self.on_rows = on_rows
         self.on_failed = on_failed
 
@@ -59,6 +65,9 @@ class Rows:
 
     def look_up(self, look_up: LookUp) -> None:
         """Read rows in the next transaction, in step with this state."""
+        if len(self._look_ups) >= limits.LOOK_UPS_WAITING_MAX:
+            look_up.on_failed(self._book.overloaded(f"{len(self._look_ups)} look-ups wait for it"))
+            return
         self._look_ups.append(look_up)
 
     def topic_of(self, row: ItemRow) -> ShardTopic:
@@ -122,10 +131,13 @@ class Rows:
                 transaction.deletes.append(change.row.key)
             else:
                 transaction.rewrites.append(change.rewrite)
-        while self._look_ups and len(transaction.look_ups) < limits.TRANSACTION_LOOK_UPS_MAX:
-            look_up = self._look_ups.popleft()
-            self._flying_look_ups.append(look_up)
-            transaction.look_ups += look_up.keys
+        if self._look_ups:
+            whole = transaction.look_ups_whole = self._look_ups[0].whole
+            count_max = limits.TRANSACTION_WHOLE_LOOK_UPS_MAX if whole else limits.TRANSACTION_LOOK_UPS_MAX
+            while self._look_ups and self._look_ups[0].whole is whole and len(transaction.look_ups) < count_max:
+                look_up = self._look_ups.popleft()
+                self._flying_look_ups.append(look_up)
+                transaction.look_ups += look_up.keys
 
     def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
         changes, self._flying_changes = self._flying_changes, []

@@ -79,7 +79,7 @@ class ShardRunner(Service):
         self._clock_offset_ms = 0.0
         self._clock_probed_s = 0.0
         self._checked_s = 0.0
-        self._recount = False
+        self._is_given_up = False
         self._committed_number = 0
 
     def now_ms(self) -> int:
@@ -94,7 +94,15 @@ class ShardRunner(Service):
         """To be called every limits.TICK_MS: notices what is due, and a transaction that hangs."""
         now_s = self._loop.time()
         self.health.watch(now_s)
-        if self.shard is not None and (self.shard.tick(self.now_ms()) or self._is_check_due(now_s)):
+        if self.shard is None or self._is_given_up:
+            return
+        try:
+            is_work = self.shard.tick(self.now_ms())
+        except Exception:
+            self._defect()
+            self._give_up("its state met a defect, see shard_defect")
+            return
+        if is_work or self._is_check_due(now_s):
             self.wake()
 
     # ---- service ----
@@ -145,7 +153,14 @@ class ShardRunner(Service):
                 await self._serve()
             except (OwnershipLostError, SessionLostError, FoqsError, OSError) as error:
                 self._lost(error)
-                await asyncio.sleep(limits.REOPEN_PAUSE_MS / 1000)
+            except Exception as error:
+                self._defect()
+                self._lost(error)
+            await asyncio.sleep(limits.REOPEN_PAUSE_MS / 1000)
+
+    def _defect(self) -> None:
+        """In an `except`: a defect costs a take-over, which reads everything anew, and not the shard."""
+        _log.error("shard_defect", shard=self.shard_id, exc_info=True)
 
     async def _open(self) -> None:
         image = await self._on_thread(self._store.open)
@@ -158,7 +173,7 @@ class ShardRunner(Service):
         self._committed_number = image.transaction_number
         self.detail = "owned"
         self.counted.clear()
-        self._recount = False
+        self._is_given_up = False
         counting = self._loop.run_in_executor(self._counter, image.count)
         self._count_task = asyncio.create_task(self._count(self.shard, counting), name=f"{self.name}-count")
         self._listener.shard_opened(self.shard_id, self.shard.book.topics.values())
@@ -174,7 +189,10 @@ class ShardRunner(Service):
         if self._count_task is not None:
             self._count_task.cancel()
         if shard is not None:
-            self._listener.shard_lost(self.shard_id, shard.book.topics.values())
+            try:
+                self._listener.shard_lost(self.shard_id, shard.book.topics.values())
+            except Exception:
+                self._defect()
             shard.abandon(str(error))
 
     async def _count(self, shard: ShardState, counting: Awaitable[LaneCounts]) -> None:
@@ -183,13 +201,22 @@ class ShardRunner(Service):
         except SessionLostError as error:
             # How many there were at the take-over cannot be known any more: take over once more.
             if self.shard is shard:
-                self.detail = f"its rows could not be counted: {error}"
-                self._recount = True
-                self.wake()
+                self._give_up(f"its rows could not be counted: {error}")
+            return
+        except Exception:
+            self._defect()
+            if self.shard is shard:
+                self._give_up("its rows could not be counted, see shard_defect")
             return
         if self.shard is shard:
             shard.add_counts(counts)
             self.counted.set()
+
+    def _give_up(self, reason: str) -> None:
+        """Take the shard over anew, after the transaction that is under way."""
+        self.detail = reason
+        self._is_given_up = True
+        self.wake()
 
     # ---- transactions ----
 
@@ -197,7 +224,7 @@ class ShardRunner(Service):
         """Run transactions until the shard is lost."""
         shard = self.shard
         assert shard is not None
-        while not self._recount:
+        while not self._is_given_up:
             await self._keep_clock()
             await self._keep_durable()
             self._work.clear()

@@ -78,8 +78,9 @@ class Settlements:
 
     def resume_lease(self, item: Item, lease_due_at: int) -> None:
         if item.phase is Phase.LEASED:
-            item.lease_due_at = lease_due_at
+            self._wheel.remove(item.key, item.lease_due_at)  # Of another extension in the same transaction.
             self._wheel.add(item.key, lease_due_at, item)
+        item.lease_due_at = lease_due_at  # Of one that is being settled too: that may fail.
 
     def tick(self, now_ms: int) -> int:
         """End the leases that are over; returns how many."""
@@ -88,8 +89,9 @@ class Settlements:
             item.phase = Phase.SETTLING
             del self.under_lease[item.receipt]
             self._book.listener.happened(item.topic.namespace, ItemEvent.LEASE_ENDED, 1)
-        if items:
-            self.settle(items, [self.failed_attempt(item, now_ms, reason="lease ended") for item in items])
+        for start in range(0, len(items), limits.SWEEP_CHUNK_ITEMS):
+            some = items[start : start + limits.SWEEP_CHUNK_ITEMS]
+            self.settle(some, [self.failed_attempt(item, now_ms, reason="lease ended") for item in some])
         return len(items)
 
     # ---- their ends ----

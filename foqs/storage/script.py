@@ -84,7 +84,8 @@ def write_statements(
         (sql.DELETE_CLAIMS, transaction.claims_gone),
     ):
         script += [statement.format(*chunk) for chunk in id_chunks(keys)]
-    look_ups = [sql.READ_ITEMS.format(text) for text, _ in id_chunks(transaction.look_ups)]
+    look_up = sql.READ_ITEMS if transaction.look_ups_whole else sql.READ_HEADS
+    look_ups = [look_up.format(text) for text, _ in id_chunks(transaction.look_ups)]
     marks = (transaction.number, transaction.delay_checkpoint, transaction.claim_checkpoint)
     mark = mogrify(sql.MARK_TRANSACTION, (epoch, *marks, transaction.topic_number_last))
     return [*script, *look_ups, mark, "COMMIT"], len(look_ups)

@@ -120,9 +120,7 @@ class ShardStore:
     def interrupt(self) -> None:
         """Make a statement that is under way fail; the one method that another thread may call."""
         for session in (self._session, self._snapshot):
-            if session is not None and session._sock is not None:
-                with suppress(OSError):  # It has failed by itself meanwhile.
-                    session._sock.shutdown(socket.SHUT_RDWR)
+            _interrupt(session)
 
     def now_ms(self) -> int:
         """The shard server's clock. Raises SessionLostError."""
@@ -267,10 +265,18 @@ class ShardStore:
 
     def _open_snapshot(self) -> None:
         """A session that sees the rows as they are now, between the last owner's transactions and ours."""
+        _interrupt(self._snapshot)  # Nobody waits for the count of an earlier take-over.
         self._snapshot = connect(self._access.url, limits.COUNT_MS_MAX)
         with self._snapshot.cursor() as cursor:
             cursor.execute(sql.REPEATABLE)
             cursor.execute(sql.SNAPSHOT)
+
+
+def _interrupt(session: Any) -> None:
+    """Make a statement of the session that is under way fail."""
+    if session is not None and session._sock is not None:
+        with suppress(OSError):  # It has failed by itself meanwhile.
+            session._sock.shutdown(socket.SHUT_RDWR)
 
 
 def _count(snapshot: Any) -> LaneCounts:

@@ -69,6 +69,8 @@ class Transaction:
     claims_gone: list[int] = field(default_factory=list)
     look_ups: list[int] = field(default_factory=list)
     """Read last, so that the rows are as this transaction leaves them."""
+    look_ups_whole: bool = False
+    """With metadata, payload and reason of death; else they are empty."""
 
     @property
     def is_empty(self) -> bool:

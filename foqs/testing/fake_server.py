@@ -95,6 +95,7 @@ class Script:
     deletes: list[int]
     claims_gone: list[int]
     look_ups: list[int]
+    look_ups_whole: bool
     mark: Writer
 
 
@@ -257,6 +258,10 @@ class FakeServer:
             raise
         items = self.tables.items
         looked_up = {key: items[key] for key in script.look_ups if key in items}
+        if not script.look_ups_whole:
+            looked_up = {
+                key: replace(row, death_reason=None, metadata=b"", payload=b"") for key, row in looked_up.items()
+            }
         self.on_commit(script)
         return looked_up
 
@@ -338,6 +343,7 @@ def make_script(transaction: Transaction, result: TransactionResult, epoch: int)
         deletes=list(transaction.deletes),
         claims_gone=list(transaction.claims_gone),
         look_ups=list(transaction.look_ups),
+        look_ups_whole=transaction.look_ups_whole,
         mark=Writer(
             epoch, "", transaction.number, transaction.delay_checkpoint, transaction.claim_checkpoint,
             transaction.topic_number_last,

@@ -57,7 +57,7 @@ class Owner:
         return result
 
     def look_up(self, *keys: int) -> dict[int, ItemRow]:
-        return self.run(look_ups=list(keys)).looked_up
+        return self.run(look_ups=list(keys), look_ups_whole=True).looked_up
 
 
 def opened(store: Store) -> ShardImage:

@@ -104,7 +104,11 @@ class Tables:
             del self.items[key]
         for claim_id in transaction.claims_gone:
             del self.claims[claim_id]
-        result.looked_up = {key: self.items[key] for key in transaction.look_ups if key in self.items}
+        result.looked_up = {
+            key: self.items[key] if transaction.look_ups_whole else _head(self.items[key])
+            for key in transaction.look_ups
+            if key in self.items
+        }
         self.transaction_number = transaction.number
         self.delay_checkpoint = transaction.delay_checkpoint
         self.claim_checkpoint = transaction.claim_checkpoint
@@ -119,6 +123,10 @@ class Tables:
             (row.urgency, row.due_at, row.key, row.topic if timers else 0, row.priority if timers else 0)
             for row in rows[: refill.limit]
         ]
+
+
+def _head(row: ItemRow) -> ItemRow:
+    return replace(row, death_reason=None, metadata=b"", payload=b"")
 
 
 def _rewritten(row: ItemRow, rewrite: Rewrite) -> ItemRow:

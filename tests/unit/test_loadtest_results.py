@@ -11,7 +11,7 @@ from loadtest.bench.report import shown, summary, write_docs, write_report
 from loadtest.bench.results import Entry, Figure, Run, Session, Workload, derived, figures_of, load_session, with_ratios
 from loadtest.bench.scenario import load
 
-_RAW = {"raw_per_s": 20_000.0, "raw_servers_us": 40.0, "raw_clients_us": 10.0}
+_RAW = {"raw_per_s": 20_000.0, "raw_servers_us": 40.0, "raw_clients_us": 10.0, "raw_steadiness": 1.0}
 _BEGIN, _END = "<!-- against-peers: begin -->", "<!-- against-peers: end -->"
 
 

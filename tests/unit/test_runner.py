@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from unittest.mock import Mock
 
 import pytest
+from structlog.testing import capture_logs
 
 from foqs.core import limits
 from foqs.shard.parts import ShardListener
@@ -219,3 +220,30 @@ async def until(runner: ShardRunner, *, healthy: bool) -> None:
             runner.wake()
             runner.tick()
             await asyncio.sleep(limits.TICK_MS / 1000)
+
+
+@pytest.mark.parametrize("where", ["transaction", "loss", "tick"])
+async def test_a_defect_costs_a_take_over_and_not_the_shard(
+    runner: ShardRunner, store: SlowToOpen, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Whatever is raised: nobody else would open the shard again, or notice."""
+    monkeypatch.setattr(limits, "REOPEN_PAUSE_MS", 1)
+    await start(runner, store)
+    first, opened_count = runner.shard, store.opened_count
+    assert first is not None
+    opened = asyncio.Event()
+    runner._listener.shard_opened.side_effect = lambda *_: opened.set()  # type: ignore[attr-defined]
+    if where == "loss":
+        runner._listener.shard_lost.side_effect = [AssertionError("in the dispatcher"), None]  # type: ignore[attr-defined]
+    if where == "tick":
+        first.settlements.tick = Mock(side_effect=KeyError("a receipt"))  # type: ignore[method-assign]
+        with capture_logs() as logs:
+            runner.tick()
+    else:
+        with capture_logs() as logs:
+            await run_one(runner, store, ValueError("an item that cannot be packed"))
+    async with asyncio.timeout(10):
+        await opened.wait()
+    assert "shard_defect" in {log["event"] for log in logs}
+    assert store.opened_count == opened_count + 1
+    assert await run_one(runner, store) == "done"

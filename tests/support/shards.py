@@ -1,0 +1,89 @@
+"""Shards and a dispatcher on tables in memory, step by step: no clock, thread or database."""
+
+from __future__ import annotations
+
+from foqs.core import order
+from foqs.core.item import Item, Phase
+from foqs.host.dispatch import Dispatcher
+from foqs.host.topic_queue import DequeueCall
+from foqs.shard.parts import Ticket
+from foqs.shard.state import ShardState
+from foqs.storage.transaction import Transaction
+from tests.support.tables import Tables
+
+NAMESPACE = 7
+ITEM_BYTES_MAX = 1_000_000
+
+
+class Shards:
+    """Numbered from 0. What is passed as `shards` to others is this itself, as foqs.host.shards.Shards is."""
+
+    def __init__(self, count: int) -> None:
+        self.clock_ms = 1_000_000
+        self.tables = {number: Tables(number) for number in range(count)}
+        self.take_over()
+
+    def take_over(self) -> None:
+        """All of them anew, from the tables."""
+        self.states: dict[int, ShardState] = {}
+        self.dispatcher = Dispatcher(
+            self.states.get, lambda _: None, lambda _: self.clock_ms, lambda: self.clock_ms / 1000,
+            lambda _: 16, lambda _: ITEM_BYTES_MAX, lambda *_: None,
+        )  # fmt: skip
+        for number, tables in self.tables.items():
+            image = tables.open(self.clock_ms)
+            shard = self.states[number] = ShardState(number, image, self.dispatcher)
+            self.dispatcher.shard_opened(number, shard.book.topics.values())
+            shard.add_counts(image.count())
+
+    def enqueue(
+        self, number: int, topic: str, priority: int = 0, *, lease_ms: int = 0, count: int = 1, payload: bytes = b"p"
+    ) -> list[Item]:
+        shard, items = self.states[number], []
+        for _ in range(count):
+            key = shard.book.next_key()
+            place = order.place(priority, self.clock_ms, key, number)
+            items.append(
+                Item(
+                    key, shard.book.topic(NAMESPACE, topic), priority, self.clock_ms, place, Phase.INSERTING,
+                    self.clock_ms, self.clock_ms + 10**9, lease_ms, False, b"", payload,
+                )
+            )  # fmt: skip
+        shard.inserts.add(items, 10, Ticket(lambda _: None))
+        return items
+
+    def dequeue(self, wants: dict[str, int], lease_ms: int | None = None) -> DequeueCall:
+        call = DequeueCall(lease_ms, 30_000, self.clock_ms / 1000)
+        self.dispatcher.start(NAMESPACE, wants, call)
+        return call
+
+    def begin(self, number: int) -> Transaction | None:
+        self.states[number].tick(self.clock_ms)
+        return self.states[number].take(self.clock_ms)
+
+    def end(self, number: int, *, well: bool = True) -> None:
+        shard = self.states[number]
+        assert shard.flying is not None
+        if well:
+            shard.committed(self.tables[number].apply(shard.flying), self.clock_ms)
+        else:
+            shard.failed("a lock wait")
+
+    def run(self, number: int) -> None:
+        """Transactions until there is nothing to do."""
+        while self.begin(number) is not None:
+            self.end(number)
+
+    # ---- as foqs.host.shards.Shards ----
+
+    def owned(self) -> list[tuple[None, ShardState]]:
+        return [(None, shard) for shard in self.states.values()]
+
+    def state(self, number: int) -> ShardState | None:
+        return self.states.get(number)
+
+    def now_ms(self, number: int) -> int:
+        return self.clock_ms
+
+    def wake(self, number: int) -> None:
+        return None

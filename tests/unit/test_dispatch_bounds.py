@@ -1,0 +1,124 @@
+"""The dispatcher when a shard is lost, when claims are too short, and what it may hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from foqs.core import limits
+from foqs.core.errors import FoqsError, OverloadedError
+from foqs.shard.rows import LookUp
+from foqs.storage.transaction import ItemRow
+from tests.support.shards import ITEM_BYTES_MAX, NAMESPACE, Shards
+
+
+def test_a_call_of_two_topics_gets_nothing_of_a_shard_that_is_being_lost() -> None:
+    shards = Shards(3)
+    shards.states[0].book.topic(NAMESPACE, "a")  # known before b
+    shards.enqueue(0, "b", 0)
+    shards.enqueue(2, "b", 1)
+    shards.enqueue(1, "a", 1)
+    for number in shards.tables:
+        shards.run(number)
+    call = shards.dequeue({"a": 2, "b": 2})
+    shards.run(0)  # Its item of b is held; the call waits for that of shard 2.
+    shards.enqueue(0, "a", 0)
+    shards.begin(0)
+    shards.begin(2)
+    shards.run(1)  # Its item of a is held; the call waits for the more urgent one.
+    assert call.items is None
+    lost = shards.states.pop(0)
+    shards.dispatcher.shard_lost(0, lost.book.topics.values())
+    assert call.items is not None
+    assert [item.topic.shard_id for item in call.items] == [1]
+
+
+def test_items_whose_claims_are_too_short_for_their_lease_are_claimed_anew_all_at_once() -> None:
+    shards = Shards(1)
+    shards.enqueue(0, "a", lease_ms=600_000, count=100)
+    shards.run(0)
+    shards.take_over()  # Windows are read without contents: the items' own leases are not known.
+    shards.run(0)
+    taken = calls_count = 0
+    while taken < 100:
+        calls_count += 1
+        assert calls_count <= 3
+        call = shards.dequeue({"a": 100})
+        shards.run(0)
+        shards.dispatcher.tick()
+        taken += len(call.items or [])
+        shards.dispatcher.end(call)
+
+
+def test_calls_that_are_over_leave_nothing_of_topics_that_do_not_exist() -> None:
+    shards = Shards(1)
+    for number in range(3):
+        names = [f"{number}-{name}" for name in range(limits.DEQUEUE_TOPICS_MAX)]
+        shards.dispatcher.end(shards.dequeue(dict.fromkeys(names, 1)))
+    assert len(shards.dispatcher._queues) == 0
+
+
+def test_claims_on_the_way_count_for_the_bound_of_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PREFETCH_BYTES_MAX", 10 * ITEM_BYTES_MAX)
+    monkeypatch.setattr(limits, "DEQUEUE_ANSWER_BYTES_MAX", 2 * ITEM_BYTES_MAX)
+    shards = Shards(2)
+    for number in shards.tables:
+        shards.enqueue(number, "a", count=30, payload=b"x" * ITEM_BYTES_MAX)
+        shards.run(number)
+    shards.take_over()
+    for number in shards.tables:
+        shards.run(number)
+    taken = 0
+    for _ in range(60):
+        call = shards.dequeue({"a": 60})
+        for number in shards.tables:
+            while shards.begin(number) is not None:
+                shards.end(number)
+                assert shards.dispatcher.held_bytes <= limits.PREFETCH_BYTES_MAX
+        shards.clock_ms += 20
+        shards.dispatcher.tick()
+        taken += len(call.items or [])
+        shards.dispatcher.end(call)
+    assert taken == 60
+
+
+def test_whole_rows_are_looked_up_few_at_a_time_and_heads_many() -> None:
+    shards = Shards(1)
+    shards.enqueue(0, "a", count=100)
+    shards.run(0)
+    found: list[ItemRow] = []
+    keys = sorted(shards.tables[0].items)
+
+    def fail(error: FoqsError) -> None:
+        raise error
+
+    for key in keys:
+        shards.states[0].rows.look_up(LookUp([key], lambda rows: found.extend(rows.values()), fail, whole=True))
+    shards.states[0].rows.look_up(LookUp(keys, lambda rows: found.extend(rows.values()), fail))
+    counts = []
+    while (transaction := shards.begin(0)) is not None:
+        counts.append((transaction.look_ups_whole, len(transaction.look_ups)))
+        shards.end(0)
+    whole_max = limits.TRANSACTION_WHOLE_LOOK_UPS_MAX
+    assert counts == [(True, whole_max)] * 6 + [(True, 100 - 6 * whole_max), (False, 100)]
+    assert [row.payload for row in found] == [b"p"] * 100 + [b""] * 100
+
+
+def test_look_ups_that_wait_for_a_server_that_hangs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LOOK_UPS_WAITING_MAX", 3)
+    shards = Shards(1)
+    shards.enqueue(0, "a")
+    shards.begin(0)
+    failed: list[FoqsError] = []
+    for _ in range(5):
+        shards.states[0].rows.look_up(LookUp([1], lambda _: None, failed.append))
+    assert [type(error) for error in failed] == [OverloadedError] * 2
+
+
+def test_the_number_after_the_last_one_of_topics_is_refused() -> None:
+    """The columns hold no more: each transaction of the shard would fail."""
+    book = Shards(1).states[0].book
+    book.topic_number_last = limits.TOPIC_NUMBER_MAX - 1
+    book.topic(NAMESPACE, "the last one")
+    with pytest.raises(OverloadedError, match="2147483647 topics"):
+        book.topic(NAMESPACE, "one more")
+    assert book.topic(NAMESPACE, "the last one").number == limits.TOPIC_NUMBER_MAX

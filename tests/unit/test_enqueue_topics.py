@@ -1,0 +1,52 @@
+"""Enqueues that are refused leave no topics behind: a shard has room for so many, for all tenants together."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from foqs import NewItem
+from foqs.core.errors import RateLimitedError
+from foqs.core.namespace import Namespace, NamespaceSettings
+from foqs.host.enqueues import Enqueues
+from foqs.host.waiting import Waiting
+from tests.support.shards import NAMESPACE, Shards
+
+
+def enqueues_of(shards: Shards) -> Enqueues:
+    loop = asyncio.get_running_loop()
+    return Enqueues(cast(Any, shards), shards.dispatcher, Waiting(loop), loop.time)
+
+
+async def test_a_call_over_its_quota_leaves_no_topics_behind() -> None:
+    shards = Shards(1)
+    namespace = Namespace(NAMESPACE, "n", NamespaceSettings(enqueues_per_minute_max=1), 0)
+    with pytest.raises(RateLimitedError):
+        await enqueues_of(shards).enqueue(namespace, [NewItem(f"t{number}", b"") for number in range(1_000)])
+    book = shards.states[0].book
+    assert (len(book.topics), book.topic_number_last) == (0, 0)
+
+
+async def test_items_that_are_not_valid_leave_no_topics_behind() -> None:
+    shards = Shards(1)
+    namespace = Namespace(NAMESPACE, "n", NamespaceSettings(), 0)
+    too_large = b"x" * (namespace.settings.payload_bytes_max + 1)
+    result = await enqueues_of(shards).enqueue(namespace, [NewItem(f"t{number}", too_large) for number in range(10)])
+    assert len(result.errors) == 10
+    assert len(shards.states[0].book.topics) == 0
+
+
+async def test_new_topics_of_one_call_get_numbers_one_after_the_other() -> None:
+    shards = Shards(1)
+    namespace = Namespace(NAMESPACE, "n", NamespaceSettings(), 0)
+    news = [NewItem(topic, b"") for topic in ("a", "b", "a", "c", "bad\x01", "b")]
+    call = asyncio.create_task(enqueues_of(shards).enqueue(namespace, news))
+    await asyncio.sleep(0)
+    shards.run(0)
+    result = await call
+    assert list(result.errors) == [4]
+    topics = shards.states[0].book.topics
+    assert {name: topic.number for (_, name), topic in topics.items()} == {"a": 1, "b": 2, "c": 3}
+    assert sorted(row.topic for row in shards.tables[0].items.values()) == [1, 1, 2, 2, 3]

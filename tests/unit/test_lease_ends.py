@@ -1,0 +1,126 @@
+"""When a lease ends: extensions beside each other, beside acks, and in slow transactions."""
+
+from __future__ import annotations
+
+import pytest
+
+from foqs.core import limits
+from foqs.core.errors import FoqsError
+from foqs.core.item import Item, Phase
+from foqs.shard.parts import Ticket
+from foqs.shard.state import ShardState
+from tests.support.shards import Shards
+
+
+class Leased:
+    """One item under a lease of 5 s, and what callers are told."""
+
+    def __init__(self) -> None:
+        self.shards = Shards(1)
+        self.shards.enqueue(0, "a")
+        call = self.shards.dequeue({"a": 1}, 5_000)
+        self.shards.run(0)
+        assert call.items is not None
+        (self.item,) = call.items
+        self.told: list[dict[int, FoqsError]] = []
+
+    @property
+    def shard(self) -> ShardState:
+        return self.shards.states[0]
+
+    def ticket(self) -> Ticket:
+        return Ticket(lambda ticket: self.told.append(ticket.errors))
+
+    def extend(self, lease_ms: int) -> None:
+        self.shard.claims.extend(self.item, lease_ms, self.ticket(), 0)
+
+    def ack(self) -> None:
+        self.shard.settlements.end_lease(self.item)
+        self.shard.settlements.settle([self.item], None, self.ticket(), [0])
+
+    def pass_ms(self, elapsed_ms: int) -> None:
+        self.shards.clock_ms += elapsed_ms
+        self.shard.tick(self.shards.clock_ms)
+
+
+@pytest.fixture
+def leased() -> Leased:
+    return Leased()
+
+
+def test_of_two_extensions_in_one_transaction_the_later_one_counts(leased: Leased) -> None:
+    leased.extend(1_000)
+    leased.extend(60_000)
+    leased.shards.run(0)
+    assert leased.told == [{}, {}]
+    assert leased.item.lease_due_at == leased.shards.clock_ms + 60_000
+    leased.pass_ms(59_900)
+    assert leased.item.phase is Phase.LEASED
+    leased.pass_ms(300)
+    assert leased.item.phase is Phase.SETTLING
+
+
+def test_the_ends_of_two_extensions_in_one_tick_are_one_end(leased: Leased) -> None:
+    """As after a turn of the event loop of 100 ms and more."""
+    leased.extend(1_000)
+    leased.extend(1_100)
+    leased.shards.run(0)
+    leased.pass_ms(1_300)
+    assert leased.item.phase is Phase.SETTLING
+
+
+def test_an_extension_that_was_answered_holds_though_an_ack_beside_it_failed(leased: Leased) -> None:
+    leased.extend(60_000)
+    leased.shards.begin(0)
+    leased.ack()
+    leased.shards.end(0)
+    leased.shards.begin(0)
+    leased.shards.end(0, well=False)
+    assert [bool(errors) for errors in leased.told] == [False, True]
+    leased.pass_ms(10_000)
+    assert leased.item.phase is Phase.LEASED
+
+
+def test_an_extension_whose_transaction_took_longer_than_its_lease_is_written_anew(leased: Leased) -> None:
+    """As after a lost session, when the transaction is run again though the ends of its claims were fixed before."""
+    leased.extend(5_000)
+    leased.shards.begin(0)
+    leased.shards.clock_ms += 15_000
+    leased.shards.end(0)
+    assert leased.told == []
+    leased.shards.run(0)
+    assert leased.told == [{}]
+    assert leased.item.lease_due_at == leased.shards.clock_ms + 5_000
+
+
+def test_leases_that_end_together_are_ended_by_several_transactions() -> None:
+    shards, count = Shards(1), 10_000
+    for _ in range(10):
+        shards.enqueue(0, "a", count=count // 10)
+        shards.run(0)
+    leased: list[Item] = []
+    while len(leased) < count:
+        call = shards.dequeue({"a": 1_000}, 5_000)
+        shards.run(0)
+        leased += call.items or []
+    shards.clock_ms += 60_000
+    transaction = shards.begin(0)
+    assert transaction is not None
+    assert 0 < len(transaction.rewrites) < 2 * limits.TRANSACTION_CHANGES_MAX
+    shards.end(0)
+    shards.run(0)
+    assert all(item.phase is not Phase.LEASED for item in leased)
+
+
+def test_extensions_that_wait_for_a_server_that_hangs_are_bounded(
+    leased: Leased, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "EXTENSIONS_WAITING_MAX", 3)
+    leased.shards.enqueue(0, "a")
+    leased.shards.begin(0)
+    for _ in range(5):
+        leased.extend(60_000)
+    assert [type(errors[0]).__name__ for errors in leased.told] == ["OverloadedError"] * 2
+    leased.shards.end(0)
+    leased.shards.run(0)
+    assert leased.told[2:] == [{}] * 3
