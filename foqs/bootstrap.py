@@ -7,9 +7,11 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
+from zlib import crc32
 
 import structlog
 from prometheus_client import start_http_server
+from sqlalchemy import make_url
 
 from foqs.config import HostConfig
 from foqs.core import limits
@@ -153,7 +155,7 @@ class Host(Service):
         access = ShardAccess(
             shard_id=shard_id,
             url=url,
-            lock_name=f"{config.cluster}.shard.{shard_id}",
+            lock_name=_lock_name(config.cluster, shard_id, url),
             owner=config.host_name,
             allow_undurable=config.allow_undurable_servers,
         )
@@ -211,6 +213,12 @@ def configure_logs(config: HostConfig) -> None:
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, config.log_level.upper())),
     )
+
+
+def _lock_name(cluster: str, shard_id: int, url: str) -> str:
+    """Locks belong to the server, so that two clusters of one name on it need the database in theirs."""
+    database = (make_url(url).database or "").encode()
+    return f"{cluster}.shard.{shard_id}.{crc32(database):08x}"
 
 
 def _wall_ms() -> int:

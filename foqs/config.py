@@ -151,7 +151,7 @@ class HostConfig(BaseModel):
     )
     cluster: str = Field(
         default="foqs",
-        pattern=r"^[A-Za-z0-9._-]{1,48}$",
+        pattern=r"^[A-Za-z0-9._-]{1,40}$",
         description="name of the cluster; part of the lock that makes a host the owner of a shard",
     )
     metrics_address: str = Field(

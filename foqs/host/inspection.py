@@ -86,7 +86,8 @@ class Inspection(Service):
                 break
             chosen.append((place, row))
         more = any(more for _, more in pages) or sum(len(page) for page, _ in pages) > len(chosen)
-        items = [self._stored_item(place & 0xFFFF, row) for place, row in chosen]
+        # The topic's name is not looked up: its last item may have gone since the rows were read, and it with it.
+        items = [self._stored_item(place & 0xFFFF, row, topic_name) for place, row in chosen]
         return StoredItemPage(items, f"{chosen[-1][0]:x}" if chosen and more else "")
 
     async def get(self, namespace: Namespace, item_id: str) -> StoredItem:
@@ -96,7 +97,7 @@ class Inspection(Service):
 
         def act(shard: ShardState, row: ItemRow, ticket: Ticket, position: int) -> None:
             if not found.done():
-                found.set_result(self._stored_item(shard_id, row))
+                found.set_result(self._stored_item(shard_id, row, shard.rows.topic_of(row).name))
 
         errors = await self._on_rows(namespace, [(0, shard_id, key)], act, whole=True)
         for error in errors.values():
@@ -223,14 +224,14 @@ class Inspection(Service):
         rows, more = await self._on_thread(shard_id, lambda: self._readers[shard_id].page(lane, edge, limit))
         return [(order.place(row.urgency, row.due_at, row.key, shard_id), row) for row in rows], more
 
-    def _stored_item(self, shard_id: int, row: ItemRow) -> StoredItem:
+    def _stored_item(self, shard_id: int, row: ItemRow, topic_name: str) -> StoredItem:
         _, shard = self._shards.serving(shard_id)
         state = shard.rows.state_of(row)
         item = shard.book.leases.get(row.key)
         dead = state is ItemState.DEAD
         return StoredItem(
             id=ids.item_id(shard_id, row.key),
-            topic=shard.rows.topic_of(row).name,
+            topic=topic_name,
             state=state,
             priority=row.priority,
             payload=row.payload,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -274,10 +275,20 @@ def test_look_ups_see_their_own_transaction(shard):
         rewrites=[Rewrite(2, -1, 0, 9, 1, 1, death_reason=b"why")],
         deletes=[3],
         look_ups=[4, 3, 2, 1, 99],
+        look_ups_whole=True,
     )
     assert sorted(result.looked_up) == [1, 2, 4]
     assert (result.looked_up[2].lane, result.looked_up[2].death_reason) == (-1, b"why")
     assert result.looked_up[4].payload == b"p"
+
+
+def test_look_ups_that_are_not_whole_read_no_contents(shard):
+    owner = Owner(shard)
+    owner.run(inserts=[new_item(1, payload=b"p", metadata=b"m")])
+    (whole,) = owner.look_up(1).values()
+    (head,) = owner.run(look_ups=[1]).looked_up.values()
+    assert (whole.metadata, whole.payload) == (b"m", b"p")
+    assert head == replace(whole, metadata=b"", payload=b"")
 
 
 def test_look_ups_of_more_than_one_statement_all_answer(shard):

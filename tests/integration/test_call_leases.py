@@ -11,6 +11,7 @@ from foqs.client.items import Nack, NewItem
 from foqs.core import limits
 from foqs.core.calls import ItemState
 from foqs.core.errors import (
+    ErrorCode,
     InvalidArgumentError,
     NotFoundError,
     StaleLeaseError,
@@ -18,6 +19,7 @@ from foqs.core.errors import (
     UnknownNamespaceError,
 )
 from foqs.transport.wire import structs
+from tests.support.raw_client import codes_of
 from tests.support.running_host import running_host, shard_of
 
 CLOCK_SLACK_MS = 100
@@ -263,24 +265,25 @@ async def test_a_delayed_release_waits_and_counts_no_attempt(host):
 async def test_in_one_batch_every_nack_has_its_own_way_and_its_own_error(host):
     items = await leased(host, 8)
     nacks = [
-        Nack(items[0].receipt),
-        Nack(items[1].receipt, delay_ms=60_000),
-        Nack(items[2].receipt, delay_ms=-1),
-        Nack(items[3].receipt, delay_ms=limits.DELAY_MS_MAX + 1),
-        Nack(items[4].receipt, metadata=b"m" * 513),
-        Nack(items[5].receipt, release=True, dead_letter=True),
-        Nack(items[6].receipt, dead_letter=True),
-        Nack(items[0].receipt),
-        Nack("garbage"),
-        Nack(items[7].receipt, delay_ms=limits.DELAY_MS_MAX),
+        structs.Nack(items[0].receipt),
+        structs.Nack(items[1].receipt, 60_000),
+        structs.Nack(items[2].receipt, -1),
+        structs.Nack(items[3].receipt, limits.DELAY_MS_MAX + 1),
+        structs.Nack(items[4].receipt, metadata=b"m" * 513),
+        structs.Nack(items[5].receipt, release=True, dead_letter=True),
+        structs.Nack(items[6].receipt, dead_letter=True),
+        structs.Nack(items[0].receipt),
+        structs.Nack("garbage"),
+        structs.Nack(items[7].receipt, limits.DELAY_MS_MAX),
     ]
-    assert kinds(await host.client.nack("jobs", nacks)) == {
-        2: InvalidArgumentError,
-        3: InvalidArgumentError,
-        4: TooLargeError,
-        5: InvalidArgumentError,
-        7: StaleLeaseError,
-        8: InvalidArgumentError,
+    reply = await host.call("nack", structs.NackRequest("jobs", nacks))
+    assert codes_of(reply) == {
+        2: ErrorCode.INVALID_ARGUMENT,
+        3: ErrorCode.INVALID_ARGUMENT,
+        4: ErrorCode.TOO_LARGE,
+        5: ErrorCode.INVALID_ARGUMENT,
+        7: ErrorCode.STALE_LEASE,
+        8: ErrorCode.INVALID_ARGUMENT,
     }
     stats = (await host.stats("jobs"))["t"]
     assert (stats.ready, stats.delayed, stats.leased, stats.dead) == (1, 2, 4, 1)

@@ -1,8 +1,9 @@
-"""Two hosts that were given one name."""
+"""Two hosts, or two clusters, that were given one name."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from unittest.mock import patch
 
 import pytest
@@ -10,7 +11,10 @@ from structlog.testing import capture_logs
 
 from foqs.core import limits
 from foqs.host.namespaces import Namespaces
+from foqs.storage.local_server import LocalServer
 from foqs.storage.meta import MetaStore
+from foqs.storage.migrations import SchemaKind, apply
+from tests.support.running_host import running_host
 
 pytestmark = pytest.mark.database
 
@@ -63,3 +67,27 @@ async def _beat(namespaces: Namespaces) -> None:
         for _ in range(2):
             meta.beaten.clear()
             await meta.beaten.wait()
+
+
+async def test_two_clusters_of_one_name_share_a_server_as_long_as_their_databases_differ(
+    mysql_server: LocalServer, meta_url: str, shard_urls: dict[int, str]
+) -> None:
+    """Each would take the other's lock for that of a dead host, and end its session."""
+    other_urls = mysql_server.create_database("other_meta"), mysql_server.create_database("other_shard")
+    apply(other_urls[0], SchemaKind.META)
+    apply(other_urls[1], SchemaKind.SHARD)
+    try:
+        async with running_host(meta_url, {0: shard_urls[0]}, name="one") as one:
+            locked = "SELECT COUNT(*) FROM information_schema.processlist WHERE db = 'shard_0'"
+            await one.client.enqueue("jobs", "t", b"1")
+            sessions = one.rows(locked)
+            with capture_logs() as logs:
+                async with running_host(other_urls[0], {0: other_urls[1]}, name="two") as two:
+                    await two.client.enqueue("jobs", "t", b"2")
+                    await one.client.enqueue("jobs", "t", b"3")
+            assert one.rows(locked) == sessions
+        assert not {"session_lost", "shard_lost"} & {log["event"] for log in logs}
+    finally:
+        with closing(mysql_server.connect()) as session, session.cursor() as cursor:
+            cursor.execute("DROP DATABASE other_meta")
+            cursor.execute("DROP DATABASE other_shard")

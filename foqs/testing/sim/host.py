@@ -138,7 +138,7 @@ class SimHost:
         # Not validated: the URLs are those of no server.
         config = HostConfig.model_construct(
             meta_url="", host_name=self.name, listen_address="sim", port=0, cluster="sim",
-            shards={shard_id: str(shard_id) for shard_id in self._world.servers},
+            shards={shard_id: f"mysql+pymysql://sim/shard_{shard_id}" for shard_id in self._world.servers},
         )  # fmt: skip
         return bootstrap.Host(config)
 
