@@ -186,6 +186,11 @@ CLAIM_WAIT_MS_MAX = 5 * SECOND_MS
 HEARTBEAT_MS = 1 * SECOND_MS
 HOST_DEAD_MS = 6 * SECOND_MS
 CLOCK_PROBE_MS = 10 * SECOND_MS
+CLOCK_DOUBT_MS_MAX = 50
+"""A probe of a shard server's clock that took longer is repeated: its answer may have waited on a stalled machine."""
+CLOCK_RETRY_MS = 500
+CLOCK_TRIES_MAX = 10
+"""Before a shard is served; then it is served with the clock that there is, and probed on."""
 DURABILITY_CHECK_MS = MINUTE_MS
 COUNT_MS_MAX = 10 * MINUTE_MS
 STATEMENT_MS_MAX = 30 * SECOND_MS

@@ -123,6 +123,7 @@ def make_limits(chance: random.Random) -> dict[str, Any]:
         "HEARTBEAT_MS": 250,
         "HOST_DEAD_MS": 1_200,
         "CLOCK_PROBE_MS": pick([300, 10_000]),
+        "CLOCK_RETRY_MS": 50,
         "DURABILITY_CHECK_MS": 2_000,
         "REOPEN_PAUSE_MS": 60,
         "REOPEN_TRIES_MAX": pick([5, 120]),
