@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -203,7 +204,8 @@ async def run_host(config: HostConfig, stop_requested: asyncio.Event, on_ready: 
 
 
 def configure_logs(config: HostConfig) -> None:
-    renderer = structlog.processors.JSONRenderer() if config.log_format == "json" else structlog.dev.ConsoleRenderer()
+    console = structlog.dev.ConsoleRenderer(colors=sys.stdout.isatty())
+    renderer = structlog.processors.JSONRenderer() if config.log_format == "json" else console
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

@@ -15,7 +15,9 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 def check_topic(topic: object) -> str:
     if not isinstance(topic, str) or not topic or _CONTROL.search(topic):
-        raise InvalidArgumentError(f"topic {shown(topic)} must be text without control characters")
+        raise InvalidArgumentError(
+            f"topic {shown(topic)} must be text of 1 to {limits.TOPIC_BYTES_MAX} bytes without control characters"
+        )
     if len(topic) > limits.TOPIC_BYTES_MAX // 4 and len(topic.encode()) > limits.TOPIC_BYTES_MAX:
         raise InvalidArgumentError(
             f"topic of {len(topic.encode())} bytes is over the limit of {limits.TOPIC_BYTES_MAX} bytes"

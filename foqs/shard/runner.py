@@ -80,6 +80,7 @@ class ShardRunner(Service):
         self._clock_probed_s = 0.0
         self._checked_s = 0.0
         self._is_given_up = False
+        self._loss_logged, self._loss_logged_s = "", 0.0
         self._committed_number = 0
 
     def now_ms(self) -> int:
@@ -173,7 +174,7 @@ class ShardRunner(Service):
         self.health = Health(self.name, self._health_changed)
         self.shard = ShardState(self.shard_id, image, self._listener)
         self._committed_number = image.transaction_number
-        self.detail = "owned"
+        self.detail, self._loss_logged = "owned", ""
         self.counted.clear()
         self._is_given_up = False
         counting = self._loop.run_in_executor(self._counter, image.count)
@@ -185,8 +186,11 @@ class ShardRunner(Service):
 
     def _lost(self, error: BaseException) -> None:
         self._tried.set()
-        self.detail = str(error)
-        _log.warning("shard_lost", shard=self.shard_id, error=str(error))
+        self.detail = reason = str(error)
+        now_s = self._loop.time()
+        if reason != self._loss_logged or now_s - self._loss_logged_s > limits.LOSS_LOG_MS / 1000:
+            self._loss_logged, self._loss_logged_s = reason, now_s
+            _log.warning("shard_lost", shard=self.shard_id, error=reason)
         shard, self.shard = self.shard, None
         if self._count_task is not None:
             self._count_task.cancel()
@@ -195,7 +199,7 @@ class ShardRunner(Service):
                 self._listener.shard_lost(self.shard_id, shard.book.topics.values())
             except Exception:
                 self._defect()
-            shard.abandon(str(error))
+            shard.abandon(reason)
 
     async def _count(self, shard: ShardState, counting: Awaitable[LaneCounts]) -> None:
         try:

@@ -149,8 +149,8 @@ def check_current(url: str, kind: SchemaKind) -> None:
     """Raise MigrationError unless the database has exactly this version's schema."""
     found = status(url, kind)
     if not found.is_current:
-        wrong = found.problems or [f"{len(found.pending)} migrations are pending, from {found.pending[0]} on"]
-        raise MigrationError(f"database {found.database}: {'; '.join(wrong)}: run `foqs schema apply`")
+        pending = f"{len(found.pending)} migrations are pending: run `foqs schema apply`"
+        raise MigrationError(f"database {found.database}: {'; '.join(found.problems) or pending}")
 
 
 def status(url: str, kind: SchemaKind, directory: Path | None = None) -> SchemaStatus:
