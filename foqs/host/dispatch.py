@@ -335,7 +335,8 @@ class Dispatcher:
     def _room(self, queue: TopicQueue) -> int:
         """For how many items more there is, each as large as it may be; at least one, so that all goes on."""
         bytes_left = limits.PREFETCH_BYTES_MAX - self.held_bytes
-        return max(1, bytes_left // self._item_bytes_max(queue.namespace) - self._claiming_count)
+        bytes_each = limits.RESIDENT_ITEM_BYTES + self._item_bytes_max(queue.namespace)
+        return max(1, bytes_left // bytes_each - self._claiming_count)
 
     def _claim(self, queue: TopicQueue) -> None:
         """K-way merge over the heads of the shards' windows."""
