@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 from foqs.core import ids, limits, order
 from foqs.core.errors import OverloadedError
 from foqs.core.item import Item, Phase
@@ -22,7 +24,7 @@ class Book:
         self.budget = WindowBudget()
         self.leases: dict[int, Item] = {}
         """Every item that is not ready: claimed, held, handed out or being settled."""
-        self.resident: dict[int, Item] = {}
+        self.resident: OrderedDict[int, Item] = OrderedDict()
         self.touched: dict[ShardTopic, None] = {}
         """Topics whose ready or held items are others than before; their consumers are to be told."""
         self.counted = False
@@ -113,7 +115,9 @@ class Book:
         self.resident[item.key] = item
         self._resident_bytes += _size_bytes(item)
         while self._resident_bytes > limits.RESIDENT_BYTES_MAX:
-            self.drop_resident(next(iter(self.resident.values())))
+            # Of a plain dict the first entry is behind the places of all that went before it.
+            _, oldest = self.resident.popitem(last=False)
+            self._resident_bytes -= _size_bytes(oldest)
 
     def _add_topic(self, topic: ShardTopic) -> None:
         self.topics[topic.namespace, topic.name] = topic
