@@ -10,6 +10,7 @@ from contextlib import closing
 import pytest
 
 from foqs import Client, FoqsError, NewItem
+from foqs.client.retry import RetryPolicy
 from foqs.core import limits
 from foqs.storage.script import unpack_entries
 from loadtest.faults.cluster import NAMESPACE, make_namespace
@@ -21,6 +22,7 @@ from tests.support.other_session import until_somebody_waits
 pytestmark = [pytest.mark.database, pytest.mark.slow]
 
 DRAIN_MS_MAX = 1_000
+_RUNS_MAX = 100
 
 
 def test_a_host_whose_server_hangs_ends_when_the_bound_of_its_drain_is_over(own_databases: Databases) -> None:
@@ -55,7 +57,9 @@ def test_a_shard_that_is_well_gives_back_what_it_claimed_though_calls_hang_on_an
             client.enqueue_many(NAMESPACE, items)
             leased = len(client.dequeue(NAMESPACE, "kept", 10))
             hanging = next(shard for shard in own_databases.shard_urls if not _claimed_count(own_databases, shard))
-            calls = [threading.Thread(target=_enqueue_run, args=(host.address,)) for _ in own_databases.shard_urls]
+            calls = [
+                threading.Thread(target=_enqueue_until_refused, args=(host.address,)) for _ in own_databases.shard_urls
+            ]
             with closing(server.connect(f"shard_{hanging}", autocommit=False)) as session, session.cursor() as cursor:
                 cursor.execute("SELECT one FROM writer FOR UPDATE")
                 for call in calls:
@@ -86,10 +90,11 @@ def _claimed_count(databases: Databases, shard: int) -> int:
         return sum(len(list(unpack_entries(row[0]))) for row in cursor.fetchall())
 
 
-def _enqueue_run(address: str) -> None:
-    """A call that may hang until the host ends; what becomes of its items is no matter."""
-    with Client(address, timeout_ms=10_000) as client:
+def _enqueue_until_refused(address: str) -> None:
+    """A run to one shard after the other, until one hangs and the host ends; what becomes of the items is no matter."""
+    with Client(address, timeout_ms=10_000, retry=RetryPolicy(deadline_ms=0)) as client:
         try:
-            client.enqueue_many(NAMESPACE, [NewItem("other", b"")] * limits.PLACEMENT_RUN_ITEMS)
+            for _ in range(_RUNS_MAX):
+                client.enqueue_many(NAMESPACE, [NewItem("other", b"")] * limits.PLACEMENT_RUN_ITEMS)
         except FoqsError as error:
             print(f"as expected: {error}")
