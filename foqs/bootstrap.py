@@ -140,7 +140,7 @@ class Host(Service):
                 try:
                     work()
                 except Exception:  # A defect of one must not stop the clock of all.
-                    _log.error("host_defect", exc_info=True)
+                    _log.error("host_defect", work=work.__qualname__, exc_info=True)
 
     def _forget_idle(self) -> None:
         self._enqueues.forget(self._namespaces.numbers)

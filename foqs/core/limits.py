@@ -189,7 +189,7 @@ CLOCK_PROBE_MS = 10 * SECOND_MS
 CLOCK_DOUBT_MS_MAX = 50
 """A probe of a shard server's clock that took longer is repeated: its answer may have waited on a stalled machine."""
 CLOCK_RETRY_MS = 500
-CLOCK_TRIES_MAX = 10
+CLOCK_TRY_MS_MAX = 2_000
 """Before a shard is served; then it is served with the clock that there is, and probed on."""
 DURABILITY_CHECK_MS = MINUTE_MS
 COUNT_MS_MAX = 10 * MINUTE_MS

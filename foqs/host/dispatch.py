@@ -284,8 +284,9 @@ class Dispatcher:
     def _hand_out(self, queue: TopicQueue, call: DequeueCall, count: int, bytes_left: int, given: list[Item]) -> int:
         """Lease up to `count` items of the buffer to the call; returns what is left of the answer's bytes."""
         given_before = len(given)
-        behind: list[Item] | None = None
-        """Once an item must be claimed anew: those after it, which wait."""
+        must_wait = False
+        """Once an item must be claimed anew: for those after it."""
+        behind: list[Item] = []
         clocks: dict[int, tuple[ShardState, int]] = {}
         for _ in range(count):
             if bytes_left <= 0:
@@ -304,9 +305,9 @@ class Dispatcher:
             if item.claim.due_at < lease_due_at:
                 # Its claim is too short for the lease that is asked for: it is claimed anew, and those after it wait.
                 shard.settlements.give_back(item)
-                behind = behind or []
+                must_wait = True
                 continue
-            if behind is not None:
+            if must_wait:
                 behind.append(item)
                 self.held_bytes += size_bytes
                 continue
@@ -340,9 +341,10 @@ class Dispatcher:
 
     def _claim(self, queue: TopicQueue) -> None:
         """K-way merge over the heads of the shards' windows."""
-        demand = min(queue.demand(), self._room(queue))
+        demand = queue.demand()
         if not demand or not self._may_claim(queue):
             return
+        demand = min(demand, self._room(queue))
         shortage, before = queue.wanted(demand)
         heads: list[list[int]] = []
         for shard_id, topic in queue.parts.items():

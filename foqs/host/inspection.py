@@ -182,7 +182,7 @@ class Inspection(Service):
                 errors.update(dict.fromkeys([position for position, _ in positions], error))
                 continue
             answer.ticket.open_count += 1
-            self._look_up(namespace, shard, positions, act, answer.ticket, whole)
+            self._look_up(namespace, shard, positions, act, answer.ticket, whole=whole)
             self._shards.wake(shard_id)
         await answer.wait()
         errors.update(answer.ticket.errors)
@@ -195,6 +195,7 @@ class Inspection(Service):
         positions: list[tuple[int, int]],
         act: Act,
         ticket: Ticket,
+        *,
         whole: bool,
     ) -> None:
         def on_rows(rows: dict[int, ItemRow]) -> None:
@@ -285,7 +286,7 @@ class Inspection(Service):
             except UnavailableError as error:
                 _log.warning("ttl_scan_paused", shard=shard_id, error=str(error))
             except Exception:  # A defect must not end the scan for good.
-                _log.error("host_defect", exc_info=True)
+                _log.error("host_defect", work=f"TTL scan of shard {shard_id}", exc_info=True)
 
     def _expire(self, runner: ShardRunner, shard: ShardState, keys: list[int]) -> None:
         ticket = Ticket(lambda ended: _log.info("items_expired", shard=runner.shard_id, count=len(keys)))

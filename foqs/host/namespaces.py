@@ -92,4 +92,4 @@ class Namespaces(Service):
             except FoqsError as error:
                 _log.warning("meta_away", error=str(error))
             except Exception:  # A defect must not end the heartbeats for good.
-                _log.error("host_defect", exc_info=True)
+                _log.error("host_defect", work="heartbeat", exc_info=True)

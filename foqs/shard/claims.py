@@ -158,7 +158,7 @@ class Claims:
         assert claim is not None
         if item.phase not in (Phase.LEASED, Phase.SETTLING):
             self._journal.close(claim)  # Given back meanwhile.
-        elif item.phase is Phase.LEASED and claim.due_at < now_ms + extension.lease_ms:
+        elif claim.due_at < now_ms + extension.lease_ms:
             # It took so long that the claim does not cover the lease: claimed anew before anybody is told.
             self._journal.leave(item)
             item.claim = claim

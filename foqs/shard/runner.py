@@ -163,13 +163,20 @@ class ShardRunner(Service):
         """In an `except`: a defect costs a take-over, which reads everything anew, and not the shard."""
         _log.error("shard_defect", shard=self.shard_id, exc_info=True)
 
+    def _try(self, work: Callable[[], None]) -> None:
+        """What comes after it has to, whatever this meets."""
+        try:
+            work()
+        except Exception:
+            self._defect()
+
     async def _open(self) -> None:
         image = await self._on_thread(self._store.open)
         self._clock_offset_ms = image.now_ms - self._loop.time() * 1000
         # All that was read after that time makes it an old one by now.
-        for _ in range(limits.CLOCK_TRIES_MAX):
-            if await self._probe_clock() <= limits.CLOCK_DOUBT_MS_MAX:
-                break
+        until_s = self._loop.time() + limits.CLOCK_TRY_MS_MAX / 1000
+        while await self._probe_clock() > limits.CLOCK_DOUBT_MS_MAX and self._loop.time() < until_s:
+            pass
         self._checked_s = self._loop.time()
         self.health = Health(self.name, self._health_changed)
         self.shard = ShardState(self.shard_id, image, self._listener)
@@ -195,11 +202,8 @@ class ShardRunner(Service):
         if self._count_task is not None:
             self._count_task.cancel()
         if shard is not None:
-            try:
-                self._listener.shard_lost(self.shard_id, shard.book.topics.values())
-            except Exception:
-                self._defect()
-            shard.abandon(reason)
+            self._try(lambda: self._listener.shard_lost(self.shard_id, shard.book.topics.values()))
+            self._try(lambda: shard.abandon(reason))
 
     async def _count(self, shard: ShardState, counting: Awaitable[LaneCounts]) -> None:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import closing, contextmanager
 
 import pytest
@@ -16,6 +16,7 @@ from foqs.core.errors import FoqsError
 from foqs.storage.local_server import LocalServer
 from tests.support.other_session import deadlock, row_locked
 from tests.support.running_host import RunningHost, running_host
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.database
 
@@ -88,13 +89,6 @@ def read_only(server: LocalServer) -> Iterator[None]:
             yield
         finally:
             cursor.execute("SET GLOBAL read_only = 0")
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        await asyncio.sleep(0.01)
 
 
 async def test_a_server_that_is_read_only_opens_the_breaker_and_is_tried_at_leisure_by_new_sessions(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
 
@@ -16,6 +16,7 @@ from foqs.storage.local_server import LocalServer
 from foqs.storage.migrations import SchemaKind, apply
 from tests.support.databases import new_server
 from tests.support.running_host import RunningHost, running_host, shard_of
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.database
 
@@ -25,15 +26,6 @@ def second_server(tmp_path: Path) -> Iterator[LocalServer]:
     with new_server(tmp_path / "second") as server:
         apply(server.url("shard"), SchemaKind.SHARD)
         yield server
-
-
-async def until(condition: Callable[[], bool], seconds: float) -> float:
-    """How long it took."""
-    began_s = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began_s < seconds, "it did not happen in time"
-        await asyncio.sleep(0.01)
-    return time.monotonic() - began_s
 
 
 async def enqueue_one(running: RunningHost, payload: bytes) -> str:

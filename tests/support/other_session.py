@@ -13,7 +13,7 @@ PATIENCE_S = 20.0
 _WEIGHT_ROWS = 200
 """Changed by a transaction, they make it the one that the server does not choose to roll back."""
 _WAITING_COUNT = "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'"
-"""Not information_schema.innodb_trx: its copy is renewed only when nobody has read it for 100 ms, so polls freeze it."""
+"""Not information_schema.innodb_trx: its copy is renewed when nobody has read it for 100 ms, so polls freeze it."""
 
 
 @contextmanager

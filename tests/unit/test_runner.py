@@ -136,10 +136,10 @@ async def test_a_server_that_hangs_when_it_is_asked_for_the_time_opens_the_break
     monkeypatch.setattr(limits, "CLOCK_PROBE_MS", 0)
     monkeypatch.setattr(limits, "BREAKER_STALL_MS", 20)
     store.tells_time.clear()
-    await until(runner, healthy=False)
+    await until_health(runner, healthy=False)
     monkeypatch.setattr(limits, "BREAKER_PROBE_MS", 0)
     store.tells_time.set()
-    await until(runner, healthy=True)
+    await until_health(runner, healthy=True)
 
 
 async def run_one(runner: ShardRunner, store: SlowToOpen, *errors: Exception) -> str:
@@ -224,13 +224,13 @@ async def test_a_server_that_has_lost_transactions_is_opened_anew(runner: ShardR
     first = runner.shard
     assert "lost transaction" in await run_one(runner, store, SessionLostError("a fail-over"))
     assert len(store.numbers_run) == 1
-    await until(runner, healthy=True)
+    await until_health(runner, healthy=True)
     assert runner.shard is not first
     assert store.opened_count == 2
     assert await run_one(runner, store) == "done"
 
 
-async def until(runner: ShardRunner, *, healthy: bool) -> None:
+async def until_health(runner: ShardRunner, *, healthy: bool) -> None:
     async with asyncio.timeout(10):
         while runner.health.healthy is not healthy:
             runner.wake()
@@ -238,7 +238,7 @@ async def until(runner: ShardRunner, *, healthy: bool) -> None:
             await asyncio.sleep(limits.TICK_MS / 1000)
 
 
-@pytest.mark.parametrize("where", ["transaction", "loss", "tick"])
+@pytest.mark.parametrize("where", ["transaction", "loss", "abandon", "tick"])
 async def test_a_defect_costs_a_take_over_and_not_the_shard(
     runner: ShardRunner, store: SlowToOpen, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -251,6 +251,9 @@ async def test_a_defect_costs_a_take_over_and_not_the_shard(
     runner._listener.shard_opened.side_effect = lambda *_: opened.set()  # type: ignore[attr-defined]
     if where == "loss":
         runner._listener.shard_lost.side_effect = [AssertionError("in the dispatcher"), None]  # type: ignore[attr-defined]
+    if where == "abandon":
+        tell_all = first.abandon
+        monkeypatch.setattr(first, "abandon", lambda reason: (tell_all(reason), {}["a ticket"]))
     if where == "tick":
         first.settlements.tick = Mock(side_effect=KeyError("a receipt"))  # type: ignore[method-assign]
         with capture_logs() as logs:
