@@ -66,6 +66,13 @@ class RecordedClient:
         self._record(call, lambda: ((), self._client.extend(self._namespace, receipts, lease_ms)))
         return call
 
+    def stored_count(self) -> int | None:
+        """Of items that are not dead, as the topics say; not recorded, and None without an answer."""
+        try:
+            return sum(topic.ready + topic.delayed + topic.leased for topic in self._client.topics(self._namespace))
+        except (FoqsError, ClientClosedError):
+            return None
+
     def _record(self, call: Call, work: Callable[[], tuple[Sequence[str], PositionErrors]]) -> None:
         try:
             ids, errors = work()

@@ -70,6 +70,8 @@ class Load:
         self._stopped = threading.Event()
         self._lock = threading.Condition()
         self._ok: Counter[str] = Counter()
+        self.gone_count = 0
+        """Of items that nobody acked: they have died, expired, or been delivered at most once."""
         self._failures: list[BaseException] = []
         self._held: dict[str, list[tuple[float, Verb, list[str]]]] = {}
         """By consumer: what it will do at which time with items that it took before."""
@@ -154,8 +156,11 @@ class Load:
             self._stopped.wait(self._pressure.pause_after_failure_s)
 
     def _produce(self, client: RecordedClient, rng: random.Random) -> None:
-        backlog = self._ok["enqueued"] - self._ok["settled"]
-        if not self._producing.is_set() or backlog > self._pressure.backlog_items_max:
+        unsettled = self._ok["enqueued"] - self._ok["settled"]
+        is_full = unsettled - self.gone_count > self._pressure.backlog_items_max
+        if is_full and (stored_count := client.stored_count()) is not None:
+            self.gone_count = unsettled - stored_count
+        if is_full or not self._producing.is_set():
             self._stopped.wait(PAUSE_AFTER_FAILURE_S)
             return
         count = 1 if rng.random() < 0.5 else rng.randrange(2, 40)
