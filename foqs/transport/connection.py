@@ -22,7 +22,7 @@ from foqs.core.errors import FoqsError, InvalidArgumentError
 from foqs.transport.door import Door
 from foqs.transport.frame_scan import FrameError, peek_call, scan_call
 from foqs.transport.verbs import dequeue_response, is_long_poll
-from foqs.transport.wire import LENGTH_BYTES, METHODS_BY_NAME_BYTES, UNKNOWN_METHOD, Method
+from foqs.transport.wire import ENQUEUE, LENGTH_BYTES, METHODS_BY_NAME_BYTES, UNKNOWN_METHOD, Method, for_seqid
 
 _log = structlog.get_logger(__name__)
 
@@ -336,11 +336,11 @@ class Connection(asyncio.Protocol):
     def _refuse_enqueue(self, data: bytes, start: int, end: int) -> bool:
         """Answer an enqueue that waited too long, unread: to refuse must cost far less than to do. False for others."""
         name, seqid = peek_call(data, start, end)
-        method = METHODS_BY_NAME_BYTES.get(name)
-        if method is None or method.name != "enqueue":
+        if name != ENQUEUE.name_bytes:
             return False
         self._door.turns.spend_on_refusal()
-        self._fail(method, self._door.overdue(), seqid)
+        self._door.metrics.call_finished(ENQUEUE.name, self._door.overdue_code, 0.0)
+        self._write(for_seqid(self._door.overdue_frame, seqid))
         return True
 
     async def _run(self, number: int, method: Method, request: Any, seqid: int, size_bytes: int) -> None:

@@ -13,7 +13,7 @@ import structlog
 from foqs.core import limits
 from foqs.core.errors import OverloadedError
 from foqs.transport.verbs import Verbs
-from foqs.transport.wire import Codec
+from foqs.transport.wire import ENQUEUE, Codec
 
 _log = structlog.get_logger(__name__)
 
@@ -204,6 +204,13 @@ class Door:
         """By address: topics that dequeue calls wait for."""
         self._errors_unlogged = 0
         self._errors_to_log = _LOGGED_ERRORS_PER_SWEEP
+        overdue = _overdue(bounds.turn_wait_ms_max)
+        self.overdue_code = overdue.code.name
+        self.overdue_frame = codec.encode_error(ENQUEUE, overdue, 0)
+        """What an enqueue that waited too long for its turn is answered, but for its seqid.
+
+        Calls that take items and settle them are never refused for that: they are what makes the load less.
+        """
 
     def admit(self, guest: Guest) -> bool:
         """Let a new connection in unless there are too many, of all or of its address."""
@@ -258,17 +265,6 @@ class Door:
             message = f"dequeue calls of {address} would wait for {waiting_topics_count} topics: name fewer"
             return OverloadedError(message, retry_after_ms=1_000)
         return None
-
-    def overdue(self) -> OverloadedError:
-        """What an enqueue is answered that waited too long for its turn.
-
-        Calls that take items and settle them are never refused for that: they are what makes the load less.
-        """
-        wait_ms = self.limits.turn_wait_ms_max
-        return OverloadedError(
-            f"this host has more calls than it can do: the enqueue waited {wait_ms} ms for its turn, nothing was done",
-            retry_after_ms=max(1, 2 * wait_ms),
-        )
 
     def call_started(self, size_bytes: int) -> None:
         self.calls_count += 1
@@ -328,3 +324,10 @@ class Door:
             _log.warning("connection_refused", address=guest.address, reason=reason, detail=detail)
         else:
             self._errors_unlogged += 1
+
+
+def _overdue(wait_ms: int) -> OverloadedError:
+    return OverloadedError(
+        f"this host has more calls than it can do: the enqueue waited {wait_ms} ms for its turn, nothing was done",
+        retry_after_ms=max(1, 2 * wait_ms),
+    )

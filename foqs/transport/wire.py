@@ -26,6 +26,7 @@ LENGTH_BYTES: Final = 4
 
 _KEPT_BUFFER_BYTES_MAX: Final = 1 * limits.MIB
 _VERSION_1: Final = 0x8001_0000
+_SEQID: Final = Struct("!i")
 _HEADS: Final = [Struct(f"!III{size}si") for size in range(limits.METHOD_NAME_BYTES_MAX + 1)]
 """By the length of the method name: frame length, version and type, length of the name, name, seqid."""
 
@@ -94,6 +95,8 @@ METHODS: Final[dict[str, Method]] = {
 
 METHODS_BY_NAME_BYTES: Final[dict[bytes, Method]] = {m.name_bytes: m for m in METHODS.values()}
 
+ENQUEUE: Final = METHODS["enqueue"]
+
 
 def encode_as(cls: type, struct: Any) -> None:
     """Let instances of `cls` stand where `struct` is due, without a copy.
@@ -116,6 +119,12 @@ class Reply(NamedTuple):
     seqid: int
     response: Any
     error: FoqsError | ApplicationError | None
+
+
+def for_seqid(frame: bytes, seqid: int) -> bytes:
+    """The same call or answer with another seqid, without encoding it anew."""
+    at = 12 + int.from_bytes(frame[8:12], "big")
+    return b"".join((frame[:at], _SEQID.pack(seqid), frame[at + 4 :]))
 
 
 class Codec:

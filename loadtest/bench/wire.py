@@ -8,7 +8,7 @@ from struct import Struct
 from typing import Any, cast
 
 from foqs.core.errors import UnavailableError
-from foqs.transport.wire import Codec, structs
+from foqs.transport.wire import Codec, for_seqid, structs
 from loadtest.peers.adapter import Offer
 
 NAMESPACE = "bench"
@@ -55,11 +55,15 @@ class Wire(asyncio.Protocol):
 
     def call(self, method: str, request: Any) -> asyncio.Future[Any]:
         """Raises ConnectionError when the host has closed the connection."""
+        return self.send(self.codec.encode_call(method, request, 0))
+
+    def send(self, frame: bytes) -> asyncio.Future[Any]:
+        """A call that was encoded before, maybe for another connection."""
         if self._transport.is_closing():
             raise ConnectionError("the host closed the connection")
         self._seqid += 1
         self._calls[self._seqid] = done = asyncio.get_running_loop().create_future()
-        self._transport.write(self.codec.encode_call(method, request, self._seqid))
+        self._transport.write(for_seqid(frame, self._seqid))
         return done
 
     def close(self) -> None:

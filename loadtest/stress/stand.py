@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import threading
 from contextlib import ExitStack
@@ -23,8 +24,29 @@ _LOOK_EVERY_S = 1.0
 NO_QUOTA = 1_000_000_000
 
 
+class Cores:
+    """The first half of the cores for host and server, the second for the clients: as many calls as these may make,
+    they take no time from those who answer them.
+    """
+
+    def __init__(self) -> None:
+        self._all = sorted(os.sched_getaffinity(0))
+
+    def __enter__(self) -> Self:
+        """What is started from now on is the servers'."""
+        os.sched_setaffinity(0, self._all[: (len(self._all) + 1) // 2])
+        return self
+
+    def go_on_with_clients(self) -> None:
+        """What is started from now on is the clients'."""
+        os.sched_setaffinity(0, self._all[(len(self._all) + 1) // 2 :] or self._all)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        os.sched_setaffinity(0, self._all)
+
+
 class Stand:
-    """As a context manager everything is started and stopped."""
+    """As a context manager everything is started and stopped, with cores for the servers and others for clients."""
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -34,9 +56,11 @@ class Stand:
     def __enter__(self) -> Self:
         with self._stack as stack:
             home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="foqs-stress-")))
-            server = stack.enter_context(LocalServer(home / "mysql"))
+            cores = stack.enter_context(Cores())
+            server = stack.enter_context(LocalServer(home / "mysql", buffer_pool_mib=1_024, log_file_mib=512))
             databases = make_databases(server, dict.fromkeys(range(SHARD_COUNT), server))
             self.host = HostProgram("host-1", self.port, databases.meta_url, databases.shard_urls)
+            cores.go_on_with_clients()
             stack.callback(self.host.close)
             wait_until_owned(self.host.address)
             self._stack = stack.pop_all()
