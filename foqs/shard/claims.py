@@ -159,9 +159,9 @@ class Claims:
         if item.phase not in (Phase.LEASED, Phase.SETTLING):
             self._journal.close(claim)  # Given back meanwhile.
         elif claim.due_at < now_ms + extension.lease_ms:
-            # It took so long that the claim does not cover the lease: claimed anew before anybody is told.
-            self._journal.leave(item)
-            item.claim = claim
+            # It took so long that the claim does not cover the lease: claimed anew before anybody is told, and until
+            # then the one before backs what was promised before.
+            self._journal.close(claim)
             self._extensions.append(extension)
             return
         else:
