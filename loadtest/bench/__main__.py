@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.bench import profile, results
+from loadtest.bench import profile, results, shapes
 from loadtest.bench.raw import RAW_SECONDS, Ceiling
 from loadtest.bench.report import shown, write_docs, write_report
 from loadtest.bench.results import Entry, Run, Session, Workload
@@ -112,6 +112,20 @@ def report_again(directory: Path, is_for_docs: bool) -> None:
     console.print(f"report: {write_report(session, directory)}")
     for told in write_docs(session, ROOT) if is_for_docs else []:
         console.print(told)
+
+
+@main.command("shapes")
+@click.option("--runs", "runs_count", default=3, show_default=True, help="Of each; their median is the figure.")
+@click.option("--transactions", default=50, show_default=True, help="A run, of inserts and of deletes each.")
+def show_shapes(runs_count: int, transactions: int) -> None:
+    """CPU microseconds of the server an item, by the shape of the item table."""
+    runs = [shapes.measure(transactions) for _ in range(runs_count)]
+    table = Table("item table", "insert µs", "delete µs")
+    for found in zip(*runs, strict=True):
+        figures = [sorted(row[name] for row in found) for name in ("insert_us", "delete_us")]
+        cells = [f"{statistics.median(each):.1f} ({each[0]:.1f} to {each[-1]:.1f})" for each in figures]
+        table.add_row(found[0]["shape"], *cells)
+    console.print(table)
 
 
 def _measure(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from loadtest.bench import shapes
 from loadtest.bench.__main__ import main
 from loadtest.bench.figures import Measured, RunError
 from loadtest.bench.results import figures_of, load_session
@@ -95,6 +96,12 @@ def test_clients_are_dealt_out_to_two_hosts_and_servers_pinned_to_their_cores(
     text = (tmp_path / "scale.md").read_text()
     assert "| hosts: 2 |" in text
     assert "| shards: 2 |" in text
+
+
+def test_every_shape_of_the_item_table_takes_and_gives_up_its_items() -> None:
+    done = CliRunner().invoke(main, ["shapes", "--runs", "1", "--transactions", "1"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert len(shapes.SHAPES) == done.output.count(" to ") / 2
 
 
 def _percentile_ms(measured: Measured, kind: str, percentile: float) -> float:
