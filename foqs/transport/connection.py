@@ -20,9 +20,17 @@ import structlog
 from foqs.core import limits
 from foqs.core.errors import FoqsError, InvalidArgumentError
 from foqs.transport.door import Door
-from foqs.transport.frame_scan import FrameError, peek_call, scan_call
+from foqs.transport.frame_scan import FrameError, scan_call
 from foqs.transport.verbs import dequeue_response, is_long_poll
-from foqs.transport.wire import ENQUEUE, LENGTH_BYTES, METHODS_BY_NAME_BYTES, UNKNOWN_METHOD, Method, for_seqid
+from foqs.transport.wire import (
+    ENQUEUE,
+    LENGTH_BYTES,
+    METHODS_BY_NAME_BYTES,
+    UNKNOWN_METHOD,
+    Method,
+    for_seqid,
+    seqid_of_enqueue,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -335,8 +343,8 @@ class Connection(asyncio.Protocol):
 
     def _refuse_enqueue(self, data: bytes, start: int, end: int) -> bool:
         """Answer an enqueue that waited too long, unread: to refuse must cost far less than to do. False for others."""
-        name, seqid = peek_call(data, start, end)
-        if name != ENQUEUE.name_bytes:
+        seqid = seqid_of_enqueue(data, start, end)
+        if seqid is None:
             return False
         self._door.turns.spend_on_refusal()
         self._door.metrics.call_finished(ENQUEUE.name, self._door.overdue_code, 0.0)

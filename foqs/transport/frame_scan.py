@@ -64,22 +64,6 @@ def scan_call(data: bytes, start: int, end: int) -> tuple[bytes, int, int]:
     return name, seqid, body
 
 
-def peek_call(data: bytes, start: int, end: int) -> tuple[bytes, int]:
-    """The method name and seqid of what may be a call, for an answer that does not hang on the rest of it.
-
-    Raises FrameError as `scan_call` does for what stands before the arguments.
-    """
-    try:
-        head, name, seqid, body = _scan_head(data, start)
-    except (IndexError, struct_error):
-        raise _truncated(start, end) from None
-    if body > end:
-        raise _truncated(start, end)
-    if head & 0xFF != CALL:
-        raise FrameError("message_type", f"type {head & 0xFF} where a call is due")
-    return name, seqid
-
-
 def scan_reply(data: bytes, start: int, end: int) -> tuple[int, bytes, int, int]:
     """Walk the answer in `data[start:end]`; return REPLY or EXCEPTION, method name, seqid, start of the body.
 
@@ -94,32 +78,23 @@ def scan_reply(data: bytes, start: int, end: int) -> tuple[int, bytes, int, int]
 
 def _scan(data: bytes, start: int, end: int, string_maps: bool) -> tuple[int, bytes, int, int]:
     try:
-        head, name, seqid, body = _scan_head(data, start)
-        reached, _ = _skip_struct(data, body, _ELEMENTS_MAX, 1, string_maps)
+        head = _u32(data, start)[0]
+        if head & 0xFFFF_FF00 != _VERSION_1:
+            raise FrameError("version", f"first word 0x{head:08x}: not a strict binary message")
+        name_bytes = _u32(data, start + 4)[0]
+        if not 0 < name_bytes <= _NAME_BYTES_MAX:
+            raise FrameError("method_name", f"{name_bytes} bytes, not 1..{limits.METHOD_NAME_BYTES_MAX}")
+        at = start + 8 + name_bytes
+        name = data[start + 8 : at]
+        if not name.isalnum() and not (name.isascii() and name.decode("ascii").isprintable()):
+            raise FrameError("method_name", f"{name!r} is not printable ASCII")
+        seqid = _i32(data, at)[0]
+        reached, _ = _skip_struct(data, at + 4, _ELEMENTS_MAX, 1, string_maps)
     except (IndexError, struct_error):
-        raise _truncated(start, end) from None
+        raise FrameError("truncated", f"the message goes on after its {end - start} bytes") from None
     if reached != end:
         raise FrameError("length", f"the message has {reached - start} bytes, its frame {end - start}")
-    return head & 0xFF, name, seqid, body
-
-
-def _scan_head(data: bytes, start: int) -> tuple[int, bytes, int, int]:
-    """The first word, the method name, the seqid, and where the body starts."""
-    head = _u32(data, start)[0]
-    if head & 0xFFFF_FF00 != _VERSION_1:
-        raise FrameError("version", f"first word 0x{head:08x}: not a strict binary message")
-    name_bytes = _u32(data, start + 4)[0]
-    if not 0 < name_bytes <= _NAME_BYTES_MAX:
-        raise FrameError("method_name", f"{name_bytes} bytes, not 1..{limits.METHOD_NAME_BYTES_MAX}")
-    at = start + 8 + name_bytes
-    name = data[start + 8 : at]
-    if not name.isalnum() and not (name.isascii() and name.decode("ascii").isprintable()):
-        raise FrameError("method_name", f"{name!r} is not printable ASCII")
-    return head, name, _i32(data, at)[0], at + 4
-
-
-def _truncated(start: int, end: int) -> FrameError:
-    return FrameError("truncated", f"the message goes on after its {end - start} bytes")
+    return head & 0xFF, name, seqid, at + 4
 
 
 def _skip_struct(data: bytes, at: int, budget: int, depth: int, string_maps: bool) -> tuple[int, int]:

@@ -96,6 +96,7 @@ METHODS: Final[dict[str, Method]] = {
 METHODS_BY_NAME_BYTES: Final[dict[bytes, Method]] = {m.name_bytes: m for m in METHODS.values()}
 
 ENQUEUE: Final = METHODS["enqueue"]
+_ENQUEUE_HEAD: Final = Struct("!II7s").pack(_VERSION_1 | CALL, len(ENQUEUE.name_bytes), ENQUEUE.name_bytes)
 
 
 def encode_as(cls: type, struct: Any) -> None:
@@ -119,6 +120,15 @@ class Reply(NamedTuple):
     seqid: int
     response: Any
     error: FoqsError | ApplicationError | None
+
+
+def seqid_of_enqueue(data: bytes, start: int, end: int) -> int | None:
+    """Of what begins like an enqueue call, whatever comes after that; None for anything else."""
+    at = start + len(_ENQUEUE_HEAD)
+    if not data.startswith(_ENQUEUE_HEAD, start) or at + _SEQID.size > end:
+        return None
+    seqid: int = _SEQID.unpack_from(data, at)[0]
+    return seqid
 
 
 def for_seqid(frame: bytes, seqid: int) -> bytes:

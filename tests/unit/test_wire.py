@@ -13,7 +13,15 @@ from foqs.core.limits import FRAME_BYTES_MAX, MIB
 from foqs.core.namespace import NamespaceSettings
 from foqs.transport.frame_scan import FrameError
 from foqs.transport.verbs import dequeue_response
-from foqs.transport.wire import LENGTH_BYTES, METHODS, ApplicationError, Codec, structs
+from foqs.transport.wire import (
+    LENGTH_BYTES,
+    METHODS,
+    ApplicationError,
+    Codec,
+    for_seqid,
+    seqid_of_enqueue,
+    structs,
+)
 from tests.support import thrift_bytes as tb
 
 ENQUEUE = METHODS["enqueue"]
@@ -168,3 +176,19 @@ def test_every_field_of_the_contract_has_its_attribute_behind_the_verbs(
     contract = {field[1] for field in struct.thrift_spec.values()}
     assert contract - {field.name for field in fields(cls)} == not_sent
     assert {field[1] for field in cls.thrift_spec.values()} == contract - not_sent
+
+
+def test_an_answer_is_the_same_for_another_seqid_but_for_that() -> None:
+    codec, error = Codec(), InternalError("a defect")
+    for seqid in (1, -1, 2**31 - 1):
+        assert for_seqid(codec.encode_error(ENQUEUE, error, 7), seqid) == codec.encode_error(ENQUEUE, error, seqid)
+
+
+def test_the_seqid_of_an_enqueue_is_known_without_a_look_at_its_arguments() -> None:
+    call = Codec().encode_call("enqueue", structs.EnqueueRequest("n", []), -5)
+    assert seqid_of_enqueue(b"??" + call, 2 + LENGTH_BYTES, 2 + len(call)) == -5
+    head_bytes = LENGTH_BYTES + 8 + len("enqueue") + 4
+    assert seqid_of_enqueue(call, LENGTH_BYTES, head_bytes) == -5
+    assert seqid_of_enqueue(call, LENGTH_BYTES, head_bytes - 1) is None
+    dequeue = Codec().encode_call("dequeue", structs.DequeueRequest("n", []), 5)
+    assert seqid_of_enqueue(dequeue, LENGTH_BYTES, len(dequeue)) is None
