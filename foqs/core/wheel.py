@@ -1,4 +1,4 @@
-"""What is due when: exact memory, no lazy deletion, so a lease of twelve hours costs no more than its item."""
+"""What is due when. What is removed takes no memory: a lease of twelve hours costs no more than its item."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 SLOT_MS = 100
+_SLOTS_SPARE = 1_000
+"""So many numbers of slots that are gone may stay in the order, or as many as there are slots."""
 
 
 class Wheel(Generic[T]):
@@ -23,15 +25,20 @@ class Wheel(Generic[T]):
         if slot is None:
             slot = self._slots[number] = {}
             heappush(self._order, number)
+            if len(self._order) > 2 * len(self._slots) + _SLOTS_SPARE:
+                self._order = sorted(self._slots)
         slot[key] = entry
 
     def remove(self, key: int, due_at: int) -> None:
-        slot = self._slots.get(due_at // SLOT_MS + 1)
+        number = due_at // SLOT_MS + 1
+        slot = self._slots.get(number)
         if slot is not None:
             slot.pop(key, None)
+            if not slot:
+                del self._slots[number]
 
     def pop_due(self, now_ms: int) -> list[T]:
         due: list[T] = []
         while self._order and self._order[0] * SLOT_MS <= now_ms:
-            due.extend(self._slots.pop(heappop(self._order)).values())
+            due.extend(self._slots.pop(heappop(self._order), {}).values())
         return due

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import pytest
 
@@ -27,6 +28,21 @@ def test_an_entry_comes_out_once_and_never_before_its_time(seed: int) -> None:
         for entry in wheel.pop_due(now_ms):
             assert due.pop(entry) <= now_ms
         assert all(end + SLOT_MS > now_ms for end in due.values())
+
+
+def test_entries_that_were_removed_take_no_memory_until_their_time_and_the_others_come_out() -> None:
+    wheel: Wheel[int] = Wheel()
+    tracemalloc.start()
+    try:
+        for key in range(20_000):
+            wheel.add(key, 1_000 + key * SLOT_MS, key)
+            if key % 1_000:
+                wheel.remove(key, 1_000 + key * SLOT_MS)
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held_bytes < 200_000
+    assert wheel.pop_due(1_000 + 20_000 * SLOT_MS) == list(range(0, 20_000, 1_000))
 
 
 @pytest.mark.parametrize("seed", range(30))
