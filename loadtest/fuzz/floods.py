@@ -1,7 +1,8 @@
 """`python -m loadtest.fuzz.floods`: the worst inputs and floods of connections against a real host.
 
-A good client works all the while: its p99 in the flood against the one just before. The flood's own process has the
-lowest priority, since elsewhere it would have other processors; what it still takes from the host's is in the figures.
+A good client works all the while: its p99 in the flood against the one just before. Host and server have half of the
+cores, good client and flood the other half, and there the flood has the lowest priority: elsewhere it would have
+processors of its own.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from rich.table import Table
 
 from foqs.core import limits
 from foqs.transport.wire import structs
+from loadtest.cores import Cores
 from loadtest.fuzz import stalls
 from loadtest.fuzz.good_client import GoodClient, Seen, good_client
 from loadtest.fuzz.inputs import call
@@ -177,12 +179,14 @@ def main(only: str, seconds: float, inputs: bool, json_path: Path | None) -> Non
         with watched_host() as host:
             found = uvloop.run(stalls.measure(host, only))
         console.print(stalls.table(found))
-    with watched_host() as host, good_client(host.port) as client:
-        os.nice(_LOWEST_PRIORITY)
-        for flood in floods():
-            if only in flood.name:
-                rows.append(uvloop.run(measure(flood, host, client, seconds)))
-                console.print(f"{rows[-1].name}: p99 {rows[-1].p99_ms:.2f} ms, ratio {rows[-1].ratio:.2f}")
+    with Cores() as cores, watched_host() as host:
+        cores.go_on_with_clients()
+        with good_client(host.port) as client:
+            os.nice(_LOWEST_PRIORITY)
+            for flood in floods():
+                if only in flood.name:
+                    rows.append(uvloop.run(measure(flood, host, client, seconds)))
+                    console.print(f"{rows[-1].name}: p99 {rows[-1].p99_ms:.2f} ms, ratio {rows[-1].ratio:.2f}")
     console.print(table(rows))
     if json_path is not None:
         figures = {"inputs": [asdict(stall) for stall in found], "floods": [asdict(row) for row in rows]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import threading
 from contextlib import ExitStack
@@ -14,6 +13,7 @@ from foqs import AdminClient
 from foqs.storage.local_server import LocalServer
 from loadtest.bench.usage import memory_mib
 from loadtest.chaos.room import Room
+from loadtest.cores import Cores
 from loadtest.faults import FaultError
 from loadtest.faults.cluster import make_databases, wait_until_owned
 from loadtest.faults.programs import HostProgram, free_port
@@ -22,27 +22,6 @@ SHARD_COUNT = 4
 _PATIENCE_S = 30.0
 _LOOK_EVERY_S = 1.0
 NO_QUOTA = 1_000_000_000
-
-
-class Cores:
-    """The first half of the cores for host and server, the second for the clients: as many calls as these may make,
-    they take no time from those who answer them.
-    """
-
-    def __init__(self) -> None:
-        self._all = sorted(os.sched_getaffinity(0))
-
-    def __enter__(self) -> Self:
-        """What is started from now on is the servers'."""
-        os.sched_setaffinity(0, self._all[: (len(self._all) + 1) // 2])
-        return self
-
-    def go_on_with_clients(self) -> None:
-        """What is started from now on is the clients'."""
-        os.sched_setaffinity(0, self._all[(len(self._all) + 1) // 2 :] or self._all)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        os.sched_setaffinity(0, self._all)
 
 
 class Stand:
