@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 CACHE_MIB = 1_024
 """Of a database server: the buffer pool of MySQL and MariaDB, the shared buffers of PostgreSQL."""
@@ -73,3 +73,41 @@ class Adapter(Protocol):
     async def connect(self, in_flight: int) -> Client:
         """In a client process: for at most `in_flight` calls at once."""
         ...
+
+
+class Server(Protocol):
+    """A started one."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def stop(self) -> None: ...
+
+
+S = TypeVar("S", bound=Server)
+
+
+class OneServer(Generic[S]):
+    """What adapters of queues with one server have in common. The copies in client processes are without it."""
+
+    server_name: str
+    """As `pids` says it."""
+
+    def __init__(self) -> None:
+        self._server: S | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_server": None}
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+
+    def pids(self) -> dict[str, int]:
+        return {self.server_name: self._running.pid}
+
+    @property
+    def _running(self) -> S:
+        assert self._server is not None
+        return self._server

@@ -15,9 +15,8 @@ import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
-from loadtest.peers.adapter import Held, Offer
+from loadtest.peers.adapter import Held, Offer, OneServer
 from loadtest.peers.program import Program, accepts, find_program, free_port, run
 
 _EOL = b"\r\n"
@@ -30,37 +29,25 @@ class BeanstalkdError(Exception):
     """The server refused a command: what it said."""
 
 
-class Beanstalkd:
+class Beanstalkd(OneServer[Program]):
     """One server on a loopback port."""
 
-    name = "beanstalkd"
+    name = server_name = "beanstalkd"
     durability = "-b DIR -f 0: the log is fsynced for every put, delete and release before the answer"
     batch_max = 100
     lacks = frozenset({"lease"})
 
     def __init__(self) -> None:
+        super().__init__()
         self.lease_ms = 30_000
         self._port = free_port()
-        self._program: Program | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_program": None}
 
     def start(self, directory: Path, topics: Sequence[str]) -> None:
         log = directory / "beanstalkd"
         log.mkdir(exist_ok=True)
         command = [find_program("beanstalkd"), "-l", "127.0.0.1", "-p", str(self._port), "-b", str(log), "-f", "0"]
-        self._program = Program(command, directory / "beanstalkd.log")
-        self._program.wait_until(lambda: accepts(self._port))
-
-    def stop(self) -> None:
-        if self._program is not None:
-            self._program.stop()
-            self._program = None
-
-    def pids(self) -> dict[str, int]:
-        assert self._program is not None
-        return {"beanstalkd": self._program.pid}
+        self._server = Program(command, directory / "beanstalkd.log")
+        self._server.wait_until(lambda: accepts(self._port))
 
     def version(self) -> str:
         return run(find_program("beanstalkd"), "-v")

@@ -24,7 +24,7 @@ from pymysql.err import OperationalError
 from foqs.storage.local_server import LocalServer
 from foqs.storage.replies import Rows
 from foqs.storage.session import connect, run_script
-from loadtest.peers.adapter import CACHE_MIB, LOG_MIB, Held, Offer
+from loadtest.peers.adapter import CACHE_MIB, LOG_MIB, Held, Offer, OneServer
 from loadtest.peers.waiting import WaitingRoom
 
 _DATABASE = "solid_queue"
@@ -67,21 +67,22 @@ _TRY_AGAIN = (1205, 1213)
 _TRIES_MAX = 20
 
 
-class MariaDB:
+class MariaDB(OneServer[LocalServer]):
     """One server, as foqs has it in its benches: the same settings, the same memory."""
 
     name = "mariadb"
+    server_name = "mysql"
     durability = "innodb_flush_log_at_trx_commit=1, doublewrite on, no binlog: the commit is answered after the fsync"
     batch_max = 250
     lacks = frozenset({"lease"})
 
     def __init__(self) -> None:
-        self._server: LocalServer | None = None
+        super().__init__()
         self._url = ""
         self._process: _Process | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_server": None, "_process": None}
+        return super().__getstate__() | {"_process": None}
 
     def start(self, directory: Path, topics: Sequence[str]) -> None:
         self._server = LocalServer(
@@ -96,18 +97,8 @@ class MariaDB:
             for statement in _SCHEMA.split(";"):
                 cursor.execute(statement)
 
-    def stop(self) -> None:
-        if self._server is not None:
-            self._server.stop()
-            self._server = None
-
-    def pids(self) -> dict[str, int]:
-        assert self._server is not None
-        return {"mysql": self._server.pid}
-
     def version(self) -> str:
-        assert self._server is not None
-        return self._server.binary.version
+        return self._running.binary.version
 
     async def connect(self, in_flight: int) -> MariaDBClient:
         if self._process is None or self._process.is_over:

@@ -20,7 +20,7 @@ from pgqueuer.queries import EntrypointExecutionParameter, Queries
 from pgqueuer.types import QueueEntrypoint, QueueManagerId
 
 from loadtest.peers.adapter import Held, Offer
-from loadtest.peers.postgres import PostgresServer
+from loadtest.peers.postgres import OnPostgres, open_pool, open_session
 from loadtest.peers.waiting import WaitingRoom
 
 _CHANNEL = "ch_pgqueuer"
@@ -29,7 +29,7 @@ _SESSIONS_MAX = 8
 _UNLIMITED = EntrypointExecutionParameter(0)
 
 
-class PgQueuer:
+class PgQueuer(OnPostgres):
     """On the same server as `postgres`, with the schema that pgqueuer installs."""
 
     name = "pgqueuer"
@@ -38,35 +38,28 @@ class PgQueuer:
     lacks: frozenset[str] = frozenset()
 
     def __init__(self) -> None:
-        self.lease_ms = 30_000
-        self._server = PostgresServer()
+        super().__init__()
         self._process: _Process | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_process": None}
+        return super().__getstate__() | {"_process": None}
 
     def start(self, directory: Path, topics: Sequence[str]) -> None:
-        self._server.start(directory / "pgqueuer")
+        self._start_server(directory / "pgqueuer")
         asyncio.run(self._install())
 
-    def stop(self) -> None:
-        self._server.stop()
-
-    def pids(self) -> dict[str, int]:
-        return {"postgres": self._server.pid}
-
     def version(self) -> str:
-        return f"pgqueuer {version('pgqueuer')} on {self._server.version()}"
+        return f"pgqueuer {version('pgqueuer')} on {super().version()}"
 
     async def connect(self, in_flight: int) -> PgQueuerClient:
         if self._process is None or self._process.is_over:
-            self._process = _Process(self._server)
+            self._process = _Process(self._socket)
         self._process.clients_count += 1
-        pool = await self._server.pool(min(in_flight, _SESSIONS_MAX))
+        pool = await open_pool(self._socket, min(in_flight, _SESSIONS_MAX))
         return PgQueuerClient(pool, self._process, self.lease_ms)
 
     async def _install(self) -> None:
-        pool = await self._server.pool(1)
+        pool = await open_pool(self._socket, 1)
         queries = Queries.from_asyncpg_pool(pool)
         if not await queries.schema_is_installed():
             await queries.install()
@@ -77,11 +70,11 @@ class PgQueuer:
 class _Process:
     """Of all clients of a process together: hearing of new jobs. The trigger does not tell of which topic."""
 
-    def __init__(self, server: PostgresServer) -> None:
+    def __init__(self, socket: Path) -> None:
         self.clients_count = 0
         self.room = WaitingRoom()
         self.is_over = False
-        self._server = server
+        self._socket = socket
         self._listening: asyncio.Task[asyncpg.Connection[asyncpg.Record]] | None = None
 
     def listen(self) -> None:
@@ -97,7 +90,7 @@ class _Process:
                 await (await self._listening).close()
 
     async def _listen(self) -> asyncpg.Connection[asyncpg.Record]:
-        session = await self._server.connect()
+        session = await open_session(self._socket)
         await session.add_listener(_CHANNEL, lambda *_: self.room.wake_each())
         return session
 

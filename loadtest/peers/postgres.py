@@ -15,7 +15,7 @@ from typing import Any
 
 import asyncpg
 
-from loadtest.peers.adapter import CACHE_MIB, Held, Offer
+from loadtest.peers.adapter import CACHE_MIB, Held, Offer, OneServer
 from loadtest.peers.program import Program, find_program, give_to, run
 from loadtest.peers.waiting import WaitingRoom
 
@@ -71,18 +71,31 @@ _SESSIONS_MAX = 2
 """Of a client; chosen for two cores."""
 
 
-class PostgresServer:
-    """A private cluster on a unix socket."""
+async def open_session(socket: Path) -> asyncpg.Connection[asyncpg.Record]:
+    return await asyncpg.connect(host=str(socket), user=USER, database=USER)
+
+
+async def open_pool(socket: Path, sessions_max: int) -> asyncpg.Pool[asyncpg.Record]:
+    return await asyncpg.create_pool(
+        host=str(socket), user=USER, database=USER, min_size=sessions_max, max_size=sessions_max
+    )
+
+
+class OnPostgres(OneServer[Program]):
+    """What adapters of queues on PostgreSQL have in common: a private cluster with a unix socket in its directory."""
+
+    server_name = "postgres"
 
     def __init__(self) -> None:
-        self.directory = Path()
-        self._program: Program | None = None
+        super().__init__()
+        self.lease_ms = 30_000
+        self._socket = Path()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"directory": self.directory, "_program": None}
+    def version(self) -> str:
+        return run(find_program("postgres"), "--version")
 
-    def start(self, directory: Path) -> None:
-        self.directory = directory
+    def _start_server(self, directory: Path) -> None:
+        self._socket = directory
         give_to(USER, directory)
         data = directory / "data"
         if not data.exists():
@@ -93,50 +106,18 @@ class PostgresServer:
         settings = _SETTINGS | {"unix_socket_directories": str(directory)}
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         command = [find_program("postgres"), "-D", str(data), *options]
-        self._program = Program(command, directory / "log", user=USER)
-        self._program.wait_until(lambda: asyncio.run(self._answers()))
-
-    def stop(self) -> None:
-        if self._program is not None:
-            self._program.stop()
-            self._program = None
-
-    @property
-    def pid(self) -> int:
-        assert self._program is not None
-        return self._program.pid
-
-    def version(self) -> str:
-        return run(find_program("postgres"), "--version")
-
-    async def connect(self) -> asyncpg.Connection[asyncpg.Record]:
-        return await asyncpg.connect(host=str(self.directory), user=USER, database=USER)
-
-    async def pool(self, sessions_max: int) -> asyncpg.Pool[asyncpg.Record]:
-        host = str(self.directory)
-        return await asyncpg.create_pool(
-            host=host, user=USER, database=USER, min_size=sessions_max, max_size=sessions_max
-        )
-
-    def execute(self, script: str) -> None:
-        async def do() -> None:
-            session = await self.connect()
-            try:
-                await session.execute(script)
-            finally:
-                await session.close()
-
-        asyncio.run(do())
+        self._server = Program(command, directory / "log", user=USER)
+        self._server.wait_until(lambda: asyncio.run(self._answers()))
 
     async def _answers(self) -> bool:
         try:
-            await (await self.connect()).close()
+            await (await open_session(self._socket)).close()
         except (OSError, asyncpg.PostgresError):
             return False
         return True
 
 
-class Postgres:
+class Postgres(OnPostgres):
     """The table and its statements are above; what a process's clients share is in _Process."""
 
     name = "postgres"
@@ -145,42 +126,39 @@ class Postgres:
     lacks: frozenset[str] = frozenset()
 
     def __init__(self) -> None:
-        self.lease_ms = 30_000
-        self._server = PostgresServer()
+        super().__init__()
         self._process: _Process | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_process": None}
+        return super().__getstate__() | {"_process": None}
 
     def start(self, directory: Path, topics: Sequence[str]) -> None:
-        self._server.start(directory / "postgres")
-        self._server.execute(_SCHEMA)
-
-    def stop(self) -> None:
-        self._server.stop()
-
-    def pids(self) -> dict[str, int]:
-        return {"postgres": self._server.pid}
-
-    def version(self) -> str:
-        return self._server.version()
+        self._start_server(directory / "postgres")
+        asyncio.run(self._install())
 
     async def connect(self, in_flight: int) -> PostgresClient:
         if self._process is None or self._process.is_over:
-            self._process = _Process(self._server)
+            self._process = _Process(self._socket)
         self._process.clients_count += 1
-        pool = await self._server.pool(min(in_flight, _SESSIONS_MAX))
+        pool = await open_pool(self._socket, min(in_flight, _SESSIONS_MAX))
         return PostgresClient(pool, self._process, self.lease_ms)
+
+    async def _install(self) -> None:
+        session = await open_session(self._socket)
+        try:
+            await session.execute(_SCHEMA)
+        finally:
+            await session.close()
 
 
 class _Process:
     """Of all clients of a process together: telling others of new items, hearing of them, and moving due ones."""
 
-    def __init__(self, server: PostgresServer) -> None:
+    def __init__(self, socket: Path) -> None:
         self.clients_count = 0
         self.room = WaitingRoom()
         self.is_over = False
-        self._server = server
+        self._socket = socket
         self._untold: set[str] = set()
         self._news = asyncio.Event()
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -207,7 +185,7 @@ class _Process:
             self._tasks[name] = asyncio.create_task(work(), name=f"postgres-{name}")
 
     async def _keep_telling(self) -> None:
-        session = await self._server.connect()
+        session = await open_session(self._socket)
         try:
             while True:
                 await self._news.wait()
@@ -219,7 +197,7 @@ class _Process:
             await session.close(timeout=1)
 
     async def _keep_listening(self) -> None:
-        session = await self._server.connect()
+        session = await open_session(self._socket)
         try:
             await session.add_listener("item", lambda *heard: self.room.wake(str(heard[3])))
             while True:

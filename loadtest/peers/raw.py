@@ -22,7 +22,7 @@ from foqs.storage.local_server import LocalServer
 from foqs.storage.migrations import SchemaKind, apply
 from foqs.storage.session import connect
 from loadtest.bench.raw import INSERT_INTO
-from loadtest.peers.adapter import CACHE_MIB, LOG_MIB, Held, Offer
+from loadtest.peers.adapter import CACHE_MIB, LOG_MIB, Held, Offer, OneServer
 
 _RANGE = Struct("!QI")
 """The first id and how many; pipes take and give it whole."""
@@ -30,21 +30,19 @@ _PIPE_BYTES = 1 << 20
 _CLIENTS_BITS, _ITEMS_BITS = 22, 40
 
 
-class Raw:
+class Raw(OneServer[LocalServer]):
     """As an adapter, so that plain SQL goes through the same workloads by the same clients."""
 
     name = "raw"
+    server_name = "mysql"
     durability = "one SQL transaction a call, innodb_flush_log_at_trx_commit=1, doublewrite on, no binlog"
     batch_max = 1_000
     lacks = frozenset({"priority", "delay", "lease", "nack_delay"})
 
     def __init__(self) -> None:
-        self._server: LocalServer | None = None
+        super().__init__()
         self._url = ""
         self._pipes: dict[str, Path] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_server": None}
 
     def start(self, directory: Path, topics: Sequence[str]) -> None:
         server = LocalServer(directory / "mysql", buffer_pool_mib=CACHE_MIB, log_file_mib=LOG_MIB)
@@ -59,17 +57,10 @@ class Raw:
     def stop(self) -> None:
         for file in self.__dict__.pop("_kept_open", []):
             os.close(file)
-        if self._server is not None:
-            self._server.stop()
-            self._server = None
-
-    def pids(self) -> dict[str, int]:
-        assert self._server is not None
-        return {"mysql": self._server.pid}
+        super().stop()
 
     def version(self) -> str:
-        assert self._server is not None
-        return self._server.binary.version
+        return self._running.binary.version
 
     async def connect(self, in_flight: int) -> RawClient:
         return RawClient(self._url, self._pipes, in_flight)

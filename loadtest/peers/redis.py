@@ -16,7 +16,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
-from loadtest.peers.adapter import Held, Offer
+from loadtest.peers.adapter import Held, Offer, OneServer
 from loadtest.peers.program import Program, find_program, run
 from loadtest.peers.resp import Command, Link, RespError
 from loadtest.peers.waiting import WaitingRoom
@@ -55,22 +55,22 @@ return {ids, redis.call('HMGET', KEYS[3], unpack(ids))}
 _LATER = _NOW + "for i = 1, #ARGV, 2 do redis.call('ZADD', KEYS[1], now + ARGV[i], ARGV[i + 1]) end"
 
 
-class Redis:
+class Redis(OneServer[Program]):
     """One server on a unix socket."""
 
-    name = "redis"
+    name = server_name = "redis"
     durability = "appendonly=yes, appendfsync=always: the append-only file is fsynced before the answer"
     batch_max = 1_000
     lacks: frozenset[str] = frozenset()
 
     def __init__(self) -> None:
+        super().__init__()
         self.lease_ms = 30_000
         self._socket = ""
-        self._program: Program | None = None
         self._process: _Process | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_program": None, "_process": None}
+        return super().__getstate__() | {"_process": None}
 
     def start(self, directory: Path, topics: Sequence[str]) -> None:
         home = directory / "redis"
@@ -80,17 +80,8 @@ class Redis:
             find_program("redis-server"), "--port", "0", "--unixsocket", self._socket, "--dir", str(home),
             "--appendonly", "yes", "--appendfsync", "always", "--save", "", "--daemonize", "no",
         ]  # fmt: skip
-        self._program = Program(command, home / "log")
-        self._program.wait_until(lambda: asyncio.run(self._answers()))
-
-    def stop(self) -> None:
-        if self._program is not None:
-            self._program.stop()
-            self._program = None
-
-    def pids(self) -> dict[str, int]:
-        assert self._program is not None
-        return {"redis": self._program.pid}
+        self._server = Program(command, home / "log")
+        self._server.wait_until(lambda: asyncio.run(self._answers()))
 
     def version(self) -> str:
         return run(find_program("redis-server"), "--version")
