@@ -25,7 +25,7 @@ from foqs.storage.local_server import LocalServer
 from foqs.storage.replies import Rows
 from foqs.storage.session import connect, run_script
 from loadtest.peers.adapter import CACHE_MIB, LOG_MIB, Held, Offer, OneServer
-from loadtest.peers.waiting import WaitingRoom
+from loadtest.peers.waiting import ClientProcess, joined
 
 _DATABASE = "solid_queue"
 _SCHEMA = """
@@ -101,9 +101,7 @@ class MariaDB(OneServer[LocalServer]):
         return self._running.binary.version
 
     async def connect(self, in_flight: int) -> MariaDBClient:
-        if self._process is None or self._process.is_over:
-            self._process = _Process(self._url)
-        self._process.clients_count += 1
+        self._process = joined(self._process, lambda: _Process(self._url))
         return MariaDBClient(_Sessions(self._url, min(in_flight, _SESSIONS_MAX)), self._process)
 
 
@@ -146,31 +144,21 @@ class _Sessions:
                 session.close()
 
 
-class _Process:
+class _Process(ClientProcess):
     """Of all clients of a process together: the dispatcher, and who waits."""
 
     def __init__(self, url: str) -> None:
-        self.clients_count = 0
-        self.room = WaitingRoom()
+        super().__init__()
         self.polled: set[str] = set()
         """Topics that a waiting call asks for already."""
-        self.is_over = False
         self._sessions = _Sessions(url, 1)
-        self._dispatcher: asyncio.Task[None] | None = None
 
     def begin_dispatching(self) -> None:
-        if self._dispatcher is None:
-            self._dispatcher = asyncio.create_task(self._keep_dispatching(), name="mariadb-dispatcher")
+        self._begin("mariadb-dispatcher", self._keep_dispatching)
 
-    async def leave(self) -> None:
-        """The last client ends it."""
-        self.clients_count -= 1
-        if self.clients_count == 0:
-            self.is_over = True
-            if self._dispatcher is not None:
-                self._dispatcher.cancel()
-                await asyncio.gather(self._dispatcher, return_exceptions=True)
-            self._sessions.close()
+    async def _end(self) -> None:
+        await super()._end()
+        self._sessions.close()
 
     async def _keep_dispatching(self) -> None:
         while True:

@@ -11,6 +11,7 @@ import asyncio
 import uuid
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from pgqueuer.types import QueueEntrypoint, QueueManagerId
 
 from loadtest.peers.adapter import Held, Offer
 from loadtest.peers.postgres import OnPostgres, open_pool, open_session
-from loadtest.peers.waiting import WaitingRoom
+from loadtest.peers.waiting import ClientProcess, joined
 
 _CHANNEL = "ch_pgqueuer"
 _POLL_S = 0.1
@@ -52,9 +53,7 @@ class PgQueuer(OnPostgres):
         return f"pgqueuer {version('pgqueuer')} on {super().version()}"
 
     async def connect(self, in_flight: int) -> PgQueuerClient:
-        if self._process is None or self._process.is_over:
-            self._process = _Process(self._socket)
-        self._process.clients_count += 1
+        self._process = joined(self._process, lambda: _Process(self._socket))
         pool = await open_pool(self._socket, min(in_flight, _SESSIONS_MAX))
         return PgQueuerClient(pool, self._process, self.lease_ms)
 
@@ -67,27 +66,19 @@ class PgQueuer(OnPostgres):
         await pool.close()
 
 
-class _Process:
+class _Process(ClientProcess):
     """Of all clients of a process together: hearing of new jobs. The trigger does not tell of which topic."""
 
     def __init__(self, socket: Path) -> None:
-        self.clients_count = 0
-        self.room = WaitingRoom()
-        self.is_over = False
+        super().__init__()
         self._socket = socket
-        self._listening: asyncio.Task[asyncpg.Connection[asyncpg.Record]] | None = None
 
     def listen(self) -> None:
-        if self._listening is None:
-            self._listening = asyncio.create_task(self._listen(), name="pgqueuer-listen")
+        self._begin("pgqueuer-listen", self._listen)
 
-    async def leave(self) -> None:
-        """The last client ends it."""
-        self.clients_count -= 1
-        if self.clients_count == 0:
-            self.is_over = True
-            if self._listening is not None:
-                await (await self._listening).close()
+    async def _end(self) -> None:
+        for listening in self._tasks.values():
+            await (await listening).close()
 
     async def _listen(self) -> asyncpg.Connection[asyncpg.Record]:
         session = await open_session(self._socket)
@@ -115,21 +106,11 @@ class PgQueuerClient:
 
     async def claim(self, topic: str, count: int, wait_ms: int) -> list[Held]:
         self._process.listen()
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + wait_ms / 1_000
-        while True:
-            jobs = await self._queries.dequeue(
-                count, {QueueEntrypoint(topic): _UNLIMITED}, self._manager, None, self._lease
-            )
-            if jobs:
-                if len(jobs) == count:
-                    self._process.room.wake(topic)
-                jobs.sort(key=lambda job: (-job.priority, job.id))
-                return [Held(job.payload or b"", job) for job in jobs]
-            left_s = deadline_s - loop.time()
-            if left_s <= 0:
-                return []
-            await self._process.room.wait(topic, min(left_s, _POLL_S))
+        limits = {QueueEntrypoint(topic): _UNLIMITED}
+        dequeue = partial(self._queries.dequeue, count, limits, self._manager, None, self._lease)
+        jobs = await self._process.room.ask(dequeue, topic, count, wait_ms, _POLL_S)
+        jobs.sort(key=lambda job: (-job.priority, job.id))
+        return [Held(job.payload or b"", job) for job in jobs]
 
     async def ack(self, held: Sequence[Held]) -> None:
         await self._queries.log_jobs([(one.receipt, "successful", None) for one in held])

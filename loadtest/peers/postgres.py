@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import asyncpg
 
 from loadtest.peers.adapter import CACHE_MIB, Held, Offer, OneServer
 from loadtest.peers.program import Program, find_program, give_to, run
-from loadtest.peers.waiting import WaitingRoom
+from loadtest.peers.waiting import ClientProcess, joined
 
 USER = "postgres"
 _SETTINGS = {
@@ -137,9 +138,7 @@ class Postgres(OnPostgres):
         asyncio.run(self._install())
 
     async def connect(self, in_flight: int) -> PostgresClient:
-        if self._process is None or self._process.is_over:
-            self._process = _Process(self._socket)
-        self._process.clients_count += 1
+        self._process = joined(self._process, lambda: _Process(self._socket))
         pool = await open_pool(self._socket, min(in_flight, _SESSIONS_MAX))
         return PostgresClient(pool, self._process, self.lease_ms)
 
@@ -151,38 +150,22 @@ class Postgres(OnPostgres):
             await session.close()
 
 
-class _Process:
+class _Process(ClientProcess):
     """Of all clients of a process together: telling others of new items, hearing of them, and moving due ones."""
 
     def __init__(self, socket: Path) -> None:
-        self.clients_count = 0
-        self.room = WaitingRoom()
-        self.is_over = False
+        super().__init__()
         self._socket = socket
         self._untold: set[str] = set()
         self._news = asyncio.Event()
-        self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def tell(self, topics: set[str]) -> None:
         self._untold |= topics
         self._news.set()
-        self._begin("tell", self._keep_telling)
+        self._begin("postgres-tell", self._keep_telling)
 
     def listen(self) -> None:
-        self._begin("listen", self._keep_listening)
-
-    async def leave(self) -> None:
-        """The last client ends it."""
-        self.clients_count -= 1
-        if self.clients_count == 0:
-            self.is_over = True
-            for task in self._tasks.values():
-                task.cancel()
-            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-
-    def _begin(self, name: str, work: Any) -> None:
-        if name not in self._tasks:
-            self._tasks[name] = asyncio.create_task(work(), name=f"postgres-{name}")
+        self._begin("postgres-listen", self._keep_listening)
 
     async def _keep_telling(self) -> None:
         session = await open_session(self._socket)
@@ -227,20 +210,11 @@ class PostgresClient:
 
     async def claim(self, topic: str, count: int, wait_ms: int) -> list[Held]:
         self._process.listen()
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + wait_ms / 1_000
-        while True:
-            rows = await self._pool.fetch(_CLAIM, topic, count, self._lease_ms)
-            if rows:
-                if len(rows) == count:
-                    self._process.room.wake(topic)
-                if count > 1:
-                    rows.sort(key=lambda row: (row[2], row[1]))  # RETURNING has no order.
-                return [Held(payload, number) for payload, number, _ in rows]
-            left_s = deadline_s - loop.time()
-            if left_s <= 0:
-                return []
-            await self._process.room.wait(topic, min(left_s, _POLL_S))
+        fetch = partial(self._pool.fetch, _CLAIM, topic, count, self._lease_ms)
+        rows = await self._process.room.ask(fetch, topic, count, wait_ms, _POLL_S)
+        if count > 1:
+            rows.sort(key=lambda row: (row[2], row[1]))  # RETURNING has no order.
+        return [Held(payload, number) for payload, number, _ in rows]
 
     async def ack(self, held: Sequence[Held]) -> None:
         await self._pool.execute(_ACK, [one.receipt for one in held])

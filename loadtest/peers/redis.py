@@ -19,7 +19,7 @@ from typing import Any
 from loadtest.peers.adapter import Held, Offer, OneServer
 from loadtest.peers.program import Program, find_program, run
 from loadtest.peers.resp import Command, Link, RespError
-from loadtest.peers.waiting import WaitingRoom
+from loadtest.peers.waiting import ClientProcess, joined
 
 _ID = Struct(">IQI")
 """Priority, a time in nanoseconds, the client: ids of one priority stand in a sorted set in order of age."""
@@ -87,9 +87,7 @@ class Redis(OneServer[Program]):
         return run(find_program("redis-server"), "--version")
 
     async def connect(self, in_flight: int) -> RedisClient:
-        if self._process is None or self._process.is_over:
-            self._process = _Process(self._socket)
-        self._process.clients_count += 1
+        self._process = joined(self._process, lambda: _Process(self._socket))
         link = await Link.connect(self._socket)
         (claim,) = await link.call(("SCRIPT", "LOAD", _CLAIM))
         return RedisClient(link, self._process, claim, self.lease_ms)
@@ -108,27 +106,19 @@ class Redis(OneServer[Program]):
         return True
 
 
-class _Process:
+class _Process(ClientProcess):
     """Of all clients of a process together: hearing of new items."""
 
     def __init__(self, socket: str) -> None:
-        self.clients_count = 0
-        self.room = WaitingRoom()
-        self.is_over = False
+        super().__init__()
         self._socket = socket
-        self._listening: asyncio.Task[Link] | None = None
 
     def listen(self) -> None:
-        if self._listening is None:
-            self._listening = asyncio.create_task(self._listen(), name="redis-listen")
+        self._begin("redis-listen", self._listen)
 
-    async def leave(self) -> None:
-        """The last client ends it."""
-        self.clients_count -= 1
-        if self.clients_count == 0:
-            self.is_over = True
-            if self._listening is not None:
-                await (await self._listening).close()
+    async def _end(self) -> None:
+        for listening in self._tasks.values():
+            await (await listening).close()
 
     async def _listen(self) -> Link:
         link = await Link.connect(self._socket, lambda topic: self.room.wake(topic.decode()))
@@ -155,21 +145,15 @@ class RedisClient:
 
     async def claim(self, topic: str, count: int, wait_ms: int) -> list[Held]:
         self._process.listen()
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + wait_ms / 1_000
         claim = (
             "EVALSHA", self._claim, 3, f"{topic}:ready", f"{topic}:later", f"{topic}:payloads", count, self._lease_ms,
         )  # fmt: skip
-        while True:
+
+        async def find() -> list[Held]:
             ((members, payloads),) = await self._link.call(claim)
-            if members:
-                if len(members) == count:
-                    self._process.room.wake(topic)
-                return [Held(payload, (topic, member)) for member, payload in zip(members, payloads, strict=True)]
-            left_s = deadline_s - loop.time()
-            if left_s <= 0:
-                return []
-            await self._process.room.wait(topic, min(left_s, _POLL_S))
+            return [Held(payload, (topic, member)) for member, payload in zip(members, payloads, strict=True)]
+
+        return await self._process.room.ask(find, topic, count, wait_ms, _POLL_S)
 
     async def ack(self, held: Sequence[Held]) -> None:
         commands: list[Command] = []
