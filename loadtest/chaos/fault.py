@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import random
-import threading
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from loadtest.chaos.room import SHARDS, Room
-from loadtest.faults import FaultError
+from loadtest.faults.own_thread import OwnThread
 
 HOST, META, CLIENTS, CLOCK = "host", "meta", "clients", "clock"
-_PATIENCE_S = 30.0
 
 
 class Fault(ABC):
@@ -45,28 +43,21 @@ def shards_of(server: int) -> frozenset[int]:
     return frozenset(shard for shard, at in SHARDS.items() if at == server)
 
 
-class Work:
+class Work(OwnThread):
     """Something that a fault does again and again in a thread of its own until it ends."""
 
     def __init__(self, name: str) -> None:
-        self._stopped = threading.Event()
+        super().__init__(f"fault-{name}")
         self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name=f"fault-{name}")
-
-    def start(self) -> None:
-        self._thread.start()
 
     def stop(self) -> None:
         """Raises what the work raised."""
-        self._stopped.set()
-        self._thread.join(_PATIENCE_S)
-        if self._thread.is_alive():
-            raise FaultError(f"{self._thread.name} does not end")
+        super().stop()
         if self._failure is not None:
             raise self._failure
 
-    def once(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def once(self) -> None: ...
 
     def _run(self) -> None:
         try:

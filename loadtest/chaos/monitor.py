@@ -2,46 +2,31 @@
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from foqs import AdminClient
 from foqs.client.retry import RetryPolicy
 from foqs.core.errors import FoqsError
 from foqs.testing.history import now_ns
 from loadtest.chaos.room import Room
-from loadtest.faults import FaultError
+from loadtest.faults.own_thread import OwnThread
 
 _LOOK_EVERY_S = 0.05
 _ANSWER_MS_MAX = 1_000
 _SILENT_MS_MAX = 500
-_PATIENCE_S = 30.0
 
 
-class Monitor:
+class Monitor(OwnThread):
     """`rss_mib_max`: the most memory that any host had."""
 
     def __init__(self, room: Room) -> None:
+        super().__init__("monitor")
         self.rss_mib_max = 0.0
         self._room = room
         self._seen: list[tuple[int, frozenset[int]]] = []
         """When the host was asked, and which shards it then served in health."""
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="monitor")
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._stopped.set()
-        self._thread.join(_PATIENCE_S)
-        if self._thread.is_alive():
-            raise FaultError("the monitor does not end")
 
     def served_at_ms(self, shards: frozenset[int], after_ms: int) -> int | None:
         """The first time after this when the host served all of them; None when it never did."""

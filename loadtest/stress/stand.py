@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import threading
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -14,12 +13,11 @@ from foqs.storage.local_server import LocalServer
 from loadtest.bench.usage import memory_mib
 from loadtest.chaos.room import Room
 from loadtest.cores import Cores
-from loadtest.faults import FaultError
 from loadtest.faults.cluster import make_databases, wait_until_owned
+from loadtest.faults.own_thread import OwnThread
 from loadtest.faults.programs import HostProgram, free_port
 
 SHARD_COUNT = 4
-_PATIENCE_S = 30.0
 _LOOK_EVERY_S = 1.0
 NO_QUOTA = 1_000_000_000
 
@@ -60,24 +58,13 @@ def quiet_room(*, with_small_disk: bool) -> Room:
     return room
 
 
-class Memory:
+class Memory(OwnThread):
     """Looks at a process once a second while it is entered. `mib`: what it had, in order."""
 
     def __init__(self, pid: int) -> None:
+        super().__init__("memory")
         self.mib: list[float] = []
         self._pid = pid
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="memory")
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._stopped.set()
-        self._thread.join(_PATIENCE_S)
-        if self._thread.is_alive():
-            raise FaultError("the look at memory does not end")
 
     def _run(self) -> None:
         while True:
