@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from loadtest.stress.clients import Stream, run_streams, wait_until
@@ -20,6 +21,8 @@ _PRODUCERS, _CONSUMERS = 3, 2
 _CONNECTIONS = 32
 _WINDOW_S = 5
 """A p99 is of so many seconds."""
+_producer = partial(Stream, verb="enqueue", namespace=_NAMESPACE, topics=_TOPICS, retried_share=0.05)
+_consumer = partial(Stream, verb="dequeue", namespace=_NAMESPACE, topics=_TOPICS, in_flight=4, wait_ms=200)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,69 +67,40 @@ def run(course: Course) -> Verdict:
 
 def _peak(stand: Stand, course: Course, items_per_s: float | None) -> dict[str, Any]:
     """Of the middle of a stretch, when all clients are there."""
-    names = range(_PRODUCERS), range(_CONSUMERS)
-    calls_per_s = None if items_per_s is None else items_per_s / course.batch / _PRODUCERS
-    streams = [_producer("enqueues", course, 0, course.peak_s, calls_per_s, connections=8) for _ in names[0]]
-    streams += [_consumer("takes", course, 0, course.peak_s, None) for _ in names[1]]
+    batch, end_s = course.batch, course.peak_s
+    calls_per_s = None if items_per_s is None else items_per_s / batch / _PRODUCERS
+    enqueues = _producer(name="enqueues", batch=batch, from_s=0, until_s=end_s, calls_per_s=calls_per_s)
+    takes = _consumer(name="takes", batch=batch, from_s=0, until_s=end_s)
+    streams = [enqueues] * _PRODUCERS + [takes] * _CONSUMERS
     found = run_streams(stand.port, streams, lambda begin_ns: None)
-    from_s = course.peak_s / 5
+    from_s = end_s / 5
     return _figures(
-        found["enqueues"].between(from_s, course.peak_s),
-        found["takes"].between(from_s, course.peak_s),
-        course.peak_s - from_s,
-        course.batch,
+        found["enqueues"].between(from_s, end_s),
+        found["takes"].between(from_s, end_s),
+        end_s - from_s,
+        batch,
     )
 
 
 def _overload(stand: Stand, course: Course, peak: float) -> tuple[Record, Record, Record, Record]:
-    over_s = course.before_s + course.overload_s
+    batch, from_s, over_s = course.batch, course.before_s, course.before_s + course.overload_s
     end_s = over_s + course.after_s
-    normal_calls_per_s = course.normal_share * peak / course.batch
-    excess_calls_per_s = (_EXCESS_FACTOR - course.normal_share) * peak / course.batch / _PRODUCERS
-    streams = [
-        _producer("normal", course, 0, end_s, normal_calls_per_s, connections=8),
-        _consumer("normal takes", course, 0, end_s, normal_calls_per_s),
-        *[
-            _producer("flood", course, course.before_s, over_s, excess_calls_per_s, connections=_CONNECTIONS)
-            for _ in range(_PRODUCERS)
-        ],
-        *[_consumer("flood takes", course, course.before_s, over_s, None) for _ in range(_CONSUMERS)],
-    ]
+    normal_calls_per_s = course.normal_share * peak / batch
+    excess_calls_per_s = (_EXCESS_FACTOR - course.normal_share) * peak / batch / _PRODUCERS
+    normal = _producer(name="normal", batch=batch, from_s=0, until_s=end_s, calls_per_s=normal_calls_per_s)
+    normal_takes = _consumer(name="normal takes", batch=batch, from_s=0, until_s=end_s, calls_per_s=normal_calls_per_s)
+    flood = _producer(
+        name="flood",
+        batch=batch,
+        from_s=from_s,
+        until_s=over_s,
+        calls_per_s=excess_calls_per_s,
+        connections=_CONNECTIONS,
+    )
+    flood_takes = _consumer(name="flood takes", batch=batch, from_s=from_s, until_s=over_s)
+    streams = [normal, normal_takes] + [flood] * _PRODUCERS + [flood_takes] * _CONSUMERS
     found = run_streams(stand.port, streams, lambda begin_ns: wait_until(begin_ns, end_s))
     return found["normal"], found["flood"], found["normal takes"], found["flood takes"]
-
-
-def _producer(
-    name: str, course: Course, from_s: float, until_s: float, calls_per_s: float | None, *, connections: int
-) -> Stream:
-    return Stream(
-        name=name,
-        verb="enqueue",
-        namespace=_NAMESPACE,
-        topics=_TOPICS,
-        from_s=from_s,
-        until_s=until_s,
-        batch=course.batch,
-        calls_per_s=calls_per_s,
-        connections=connections,
-        retried_share=0.05,
-    )
-
-
-def _consumer(name: str, course: Course, from_s: float, until_s: float, calls_per_s: float | None) -> Stream:
-    return Stream(
-        name=name,
-        verb="dequeue",
-        namespace=_NAMESPACE,
-        topics=_TOPICS,
-        from_s=from_s,
-        until_s=until_s,
-        batch=course.batch,
-        calls_per_s=calls_per_s,
-        connections=8,
-        in_flight=4,
-        wait_ms=200,
-    )
 
 
 def _figures(enqueues: Slice, takes: Slice, seconds: float, batch: int) -> dict[str, Any]:
