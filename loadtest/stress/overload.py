@@ -38,7 +38,9 @@ class Course:
 
 
 def run(course: Course) -> Verdict:
-    """The peak in a closed loop, in an open loop at that rate, and then normal, three times the peak, normal."""
+    """The peak in a closed loop, in an open loop at that rate; then normal, three times the peak, normal; and the peak
+    again, with the backlog that is there by then.
+    """
     with Stand() as stand:
         stand.make_namespace(_NAMESPACE)
         closed = _peak(stand, course, None)
@@ -47,6 +49,7 @@ def run(course: Course) -> Verdict:
         peak_goodput = max(found["goodput"] for found in (closed, opened))
         with Memory(stand.host.pid) as memory:
             normal, flood, normal_takes, flood_takes = _overload(stand, course, peak_enqueues)
+        again = _peak(stand, course, None)
     verdict = Verdict("overload")
     over_s = course.before_s + course.overload_s
     stretches = {
@@ -60,6 +63,7 @@ def run(course: Course) -> Verdict:
         enqueues.add(flood.between(from_s, until_s))
         takes.add(flood_takes.between(from_s, until_s))
         verdict.rows.append({"stretch": stretch} | _figures(enqueues, takes, until_s - from_s, course.batch))
+    verdict.rows.append({"stretch": "peak again"} | again)
     _judge(verdict, normal, course, flood.between(0, over_s + course.after_s), peak_goodput)
     verdict.facts |= {"memory of the host, MiB, at the begin": memory.mib[0], "at most": max(memory.mib)}
     return verdict
