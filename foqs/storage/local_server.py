@@ -40,6 +40,7 @@ _SOCKET_PATH_BYTES_MAX = 99
 """The kernel's limit is 107 on Linux and 103 on macOS, and mysqld puts a suffix behind the name."""
 _START_MS_MAX = 60_000
 _STOP_MS_MAX = 60_000
+_LOCK_MS_MAX = 1_000
 _PROBE_MS = 20
 _LOG_TAIL_LINES = 15
 _DATABASE_NAME = re.compile(r"[A-Za-z0-9_]{1,64}", re.ASCII)
@@ -222,14 +223,16 @@ class LocalServer:
     def _lock(self) -> None:
         lock_file = (self.data_dir / "lock").open("a+")
         try:
-            fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            lock_file.seek(0)
-            holder = lock_file.read().strip() or "unknown"
-            lock_file.close()
-            raise LocalServerError(
-                f"another server (pid {holder}) uses {self.data_dir}: stop it or choose another directory"
-            ) from error
+            # A process that another thread starts has our files, and with them the lock, until it is the new program.
+            deadline = time.monotonic() + _LOCK_MS_MAX / 1000
+            while not _try_lock(lock_file):
+                if time.monotonic() > deadline:
+                    lock_file.seek(0)
+                    holder = lock_file.read().strip() or "unknown"
+                    raise LocalServerError(
+                        f"another server (pid {holder}) uses {self.data_dir}: stop it or choose another directory"
+                    )
+                time.sleep(_PROBE_MS / 1000)
         except BaseException:
             lock_file.close()
             raise
@@ -379,3 +382,11 @@ class LocalServer:
         if self._lock_file is not None:
             self._lock_file.close()
             self._lock_file = None
+
+
+def _try_lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

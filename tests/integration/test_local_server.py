@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -28,6 +30,15 @@ def read_all(server: LocalServer) -> tuple[tuple[int, ...], ...]:
     with closing(server.connect("kept")) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT n FROM t")
         return cursor.fetchall()
+
+
+def test_a_lock_that_a_process_which_just_starts_has_by_inheritance_is_waited_for(tmp_path: Path) -> None:
+    with new_server(tmp_path) as server:
+        server.stop()
+        inherited = (tmp_path / "lock").open("a+")
+        fcntl.flock(inherited, fcntl.LOCK_EX)
+        threading.Timer(0.2, inherited.close).start()
+        server.start()
 
 
 def test_data_survives_a_clean_stop_and_a_kill(tmp_path: Path) -> None:
