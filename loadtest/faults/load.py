@@ -70,7 +70,7 @@ class Load:
         self._stopped = threading.Event()
         self._lock = threading.Condition()
         self._ok: Counter[str] = Counter()
-        self.gone_count = 0
+        self._gone_count = 0
         """Of items that nobody acked: they have died, expired, or been delivered at most once."""
         self._failures: list[BaseException] = []
         self._held: dict[str, list[tuple[float, Verb, list[str]]]] = {}
@@ -157,9 +157,9 @@ class Load:
 
     def _produce(self, client: RecordedClient, rng: random.Random) -> None:
         unsettled = self._ok["enqueued"] - self._ok["settled"]
-        is_full = unsettled - self.gone_count > self._pressure.backlog_items_max
+        is_full = unsettled - self._gone_count > self._pressure.backlog_items_max
         if is_full and (stored_count := client.stored_count()) is not None:
-            self.gone_count = unsettled - stored_count
+            self._gone_count = unsettled - stored_count
         if is_full or not self._producing.is_set():
             self._stopped.wait(PAUSE_AFTER_FAILURE_S)
             return
