@@ -71,6 +71,8 @@ TURN_REFUSALS = 16
 """So many frames that are refused unread count as one that is served."""
 TURN_WAIT_MS_MAX = 1 * SECOND_MS
 """An enqueue that has waited longer for its turn is refused with OVERLOADED: more is sent than the host can do."""
+TURN_CATCH_UP_MS = 20
+"""A connection without a waiting frame for so long has caught up; till then the next one counts as one of the queue."""
 FIRST_FRAME_MS_MAX = 10 * SECOND_MS
 """A new connection must send its first whole header within this time."""
 FRAME_HEADER_MS_MAX = 5 * SECOND_MS

@@ -19,7 +19,7 @@ import structlog
 
 from foqs.core import limits
 from foqs.core.errors import FoqsError, InvalidArgumentError
-from foqs.transport.door import Door
+from foqs.transport.door import Door, StandingQueue
 from foqs.transport.frame_scan import FrameError, scan_call
 from foqs.transport.verbs import dequeue_response, is_long_poll
 from foqs.transport.wire import (
@@ -55,8 +55,7 @@ class Connection(asyncio.Protocol):
         self.held_bytes = 0
         self._reading_paused = False
         self._waits_for_turn = False
-        self._waits_since: float | None = None
-        """When the oldest frame that was received began to wait for its turn."""
+        self._queue = StandingQueue(self._limits.turn_wait_ms_max)
         self._is_overdue = False
 
         self._awaited = "first_frame"
@@ -215,8 +214,7 @@ class Connection(asyncio.Protocol):
                 break
             if not self._may_start(started, frames_max):
                 self._waits_for_turn = full = True
-                if self._waits_since is None:
-                    self._waits_since = self._door.loop.time()
+                self._queue.began(self._door.loop.time())
                 self._door.turns.wait(self)
                 break
             started += 1
@@ -232,7 +230,7 @@ class Connection(asyncio.Protocol):
         if at != self._at:
             self._await_nothing()
         if not self._waits_for_turn:
-            self._waits_since = None
+            self._queue.ended()
         if at == size:
             self._rest, self._at = b"", 0
         else:
@@ -290,8 +288,7 @@ class Connection(asyncio.Protocol):
         self._waits_for_turn = False
         if self._closing:
             return
-        waited_s = 0.0 if self._waits_since is None else self._door.loop.time() - self._waits_since
-        self._is_overdue = waited_s >= self._limits.turn_wait_ms_max / 1000
+        self._is_overdue = self._queue.is_overdue(self._door.loop.time())
         try:
             self._cut_frames(frames_max * limits.TURN_REFUSALS if self._is_overdue else frames_max)
         except Exception as cause:

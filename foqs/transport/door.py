@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol
 
 import structlog
@@ -102,6 +103,40 @@ class Guest(Protocol):
     def check(self, now: float) -> None: ...
 
     def take_turn(self, frames_max: int) -> None: ...
+
+
+class StandingQueue:
+    """How long the frames of a connection have waited for their turn; times are in seconds.
+
+    The host sees but the head of a queue that is longer than the buffers of the two systems. So once a frame has waited
+    too long, what comes at once after the last one has as well: the queue is flushed until there is a moment without a
+    frame, however old it is (a queue that stands is overload: CoDel, Nichols and Jacobson 2012).
+    """
+
+    def __init__(self, wait_ms_max: int) -> None:
+        self._wait_s_max = wait_ms_max / 1000
+        self._since: float | None = None
+        """Since when a frame has waited; None when none does."""
+        self._flushed_at = -inf
+        """When one that was overdue was looked at, last."""
+
+    def began(self, now: float) -> None:
+        """A frame waits; no matter if others do."""
+        if self._since is None:
+            self._since = now
+
+    def ended(self) -> None:
+        """No frame waits."""
+        self._since = None
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether what waits is refused now."""
+        since = now if self._since is None else self._since
+        is_flushed = since - self._flushed_at <= limits.TURN_CATCH_UP_MS / 1000
+        if is_flushed or now - since >= self._wait_s_max:
+            self._flushed_at = now
+            return True
+        return False
 
 
 class Turns:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from foqs.core import limits
-from foqs.transport.door import Guest, Turns
+from foqs.transport.door import Guest, StandingQueue, Turns
 
 
 class Loop:
@@ -48,6 +48,32 @@ def make(work_max: int) -> tuple[Loop, Turns, list[str]]:
 def wait(turns: Turns, *peers: Peer) -> None:
     for peer in peers:
         turns.wait(cast(Guest, peer))
+
+
+def test_a_frame_is_overdue_that_waits_as_long_as_it_may_and_a_queue_of_short_waits_never_is() -> None:
+    queue = StandingQueue(1_000)
+    for now in range(5, 15):
+        queue.began(float(now))
+        queue.began(now + 0.5)
+        assert not queue.is_overdue(now + 0.999)
+        queue.ended()
+    queue.began(20.0)
+    assert queue.is_overdue(21.0)
+
+
+def test_what_comes_at_once_after_an_overdue_frame_is_overdue_and_what_comes_later_is_not() -> None:
+    queue, moment = StandingQueue(1_000), limits.TURN_CATCH_UP_MS / 1000
+    queue.began(5.0)
+    now = 6.0
+    for _ in range(10):
+        assert queue.is_overdue(now)
+        queue.ended()
+        queue.began(now + moment / 2)
+        now += 2 * moment
+    assert queue.is_overdue(now)
+    queue.ended()
+    queue.began(now + 1.5 * moment)
+    assert not queue.is_overdue(now + 2 * moment)
 
 
 def test_a_turn_takes_no_more_than_its_bound_whoever_waits() -> None:
