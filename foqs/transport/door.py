@@ -363,6 +363,6 @@ class Door:
 
 def _overdue(wait_ms: int) -> OverloadedError:
     return OverloadedError(
-        f"this host has more calls than it can do: the enqueue waited {wait_ms} ms for its turn, nothing was done",
+        f"this host has more calls than it can do: enqueues wait for {wait_ms} ms and more, nothing was done",
         retry_after_ms=max(1, 2 * wait_ms),
     )
