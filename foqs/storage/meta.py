@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import partial
 from typing import TypeVar
 
 from pymysql.constants import ER
@@ -36,7 +37,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from foqs.core import limits
 from foqs.core.errors import AlreadyExistsError, UnavailableError, UnknownNamespaceError
 from foqs.core.namespace import Namespace, NamespaceSettings, check_namespace_name, with_changes
-from foqs.storage.session import session_arguments
+from foqs.storage.session import Session, session_arguments
 
 T = TypeVar("T")
 
@@ -90,12 +91,15 @@ class MetaStore:
             max_overflow=0,
             pool_timeout=statement_s,
             pool_pre_ping=True,
-            connect_args=session_arguments(url)
-            | {
-                "read_timeout": statement_s,
-                "write_timeout": statement_s,
-                "init_command": f"SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = {statement_s}",
-            },
+            creator=partial(
+                Session,
+                **session_arguments(url)
+                | {
+                    "read_timeout": statement_s,
+                    "write_timeout": statement_s,
+                    "init_command": f"SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = {statement_s}",
+                },
+            ),
         )
 
     def close(self) -> None:

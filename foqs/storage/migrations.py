@@ -23,7 +23,7 @@ from sqlalchemy import make_url
 
 from foqs.core import limits
 from foqs.core.errors import UnavailableError
-from foqs.storage.session import session_arguments
+from foqs.storage.session import Session, session_arguments
 
 _FILE_NAME = re.compile(r"(?P<number>\d{4})_(?P<name>[a-z0-9_]+)\.sql")
 _STATEMENT_END = re.compile(r";[ \t]*$", re.MULTILINE)
@@ -191,7 +191,7 @@ def _database_of(url: str) -> str:
 def _connect(url: str, **arguments: Any) -> pymysql.Connection[Any]:
     parsed = make_url(url)
     try:
-        return pymysql.connect(**session_arguments(parsed) | arguments)
+        return Session(**session_arguments(parsed) | arguments)
     except pymysql.err.OperationalError as error:
         if _code(error) == ER.BAD_DB_ERROR:
             raise

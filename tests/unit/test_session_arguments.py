@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from foqs.storage.session import session_arguments
+import ssl
+
+import pytest
+
+from foqs.storage.session import Session, session_arguments
 
 
 def test_server_user_and_tls_come_from_the_url():
@@ -23,3 +27,12 @@ def test_a_socket_of_this_machine_needs_no_tls():
 def test_connecting_has_a_bound_which_the_url_may_shorten():
     assert session_arguments("mysql+pymysql://root@h/d")["connect_timeout"] == 5
     assert session_arguments("mysql+pymysql://root@h/d?connect_timeout=2")["connect_timeout"] == 2
+
+
+def test_trying_again_makes_no_tls_context_again(tmp_path):
+    first, second = (Session(host="h", defer_connect=True) for _ in range(2))
+    assert first.ctx is second.ctx
+    server_ca = tmp_path / "ca.pem"
+    server_ca.write_text("")
+    with pytest.raises(ssl.SSLError):  # What a URL names is read each time: certificates are renewed.
+        Session(host="h", ssl={"ca": str(server_ca)}, defer_connect=True)
