@@ -271,16 +271,20 @@ class Inspection(Service):
 
     async def _scan(self, shard_id: int) -> None:
         """Walk the shard by key, slowly and for ever, and delete what its TTL has ended."""
-        after_key = 0
+        after_key, is_paused = 0, True
         while True:
-            pause_ms = limits.EXPIRY_SCAN_PAUSE_MS if after_key else limits.EXPIRY_LAP_PAUSE_MS
+            pause_ms = limits.EXPIRY_LAP_PAUSE_MS if is_paused else limits.EXPIRY_SCAN_PAUSE_MS
             await asyncio.sleep(pause_ms / 1000)
             reader, runner = self._readers[shard_id], self._shards.runners[shard_id]
+            is_paused = True
+            if runner.shard is None or not runner.health.healthy:
+                continue  # What has expired could not be deleted.
             try:
                 expired, after_key = await self._on_thread(
                     shard_id,
                     lambda: reader.expired_page(after_key, runner.now_ms()),  # noqa: B023
                 )
+                is_paused = not after_key
                 if expired and runner.shard is not None:
                     self._expire(runner, runner.shard, expired)
             except UnavailableError as error:

@@ -43,6 +43,7 @@ class Store(Protocol):
     def reopen(self) -> int: ...
     def close(self) -> None: ...
     def interrupt(self) -> None: ...
+    def is_session_lost(self) -> bool: ...
     def now_ms(self) -> int: ...
     def check(self) -> list[str]: ...
     async def run(self, transaction: Transaction) -> TransactionResult: ...
@@ -72,6 +73,7 @@ class ShardRunner(Service):
         self._counter = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{self.name}-count")
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
+        """There is nothing for the store to do."""
         self._tried = asyncio.Event()
         """The shard has been opened, or could not be."""
         self._task: asyncio.Task[None] | None = None
@@ -103,6 +105,8 @@ class ShardRunner(Service):
             self._defect()
             self._give_up("its state met a defect, see shard_defect")
             return
+        if self._idle.is_set() and self._store.is_session_lost():
+            self._clock_probed_s = 0.0  # The probe meets the loss and reopens, before a transaction has to.
         if is_work or self._is_check_due(now_s):
             self.wake()
 
@@ -244,6 +248,7 @@ class ShardRunner(Service):
                 continue
             self._idle.set()
             await self._work.wait()
+            self._idle.clear()
         raise OwnershipLostError(self.detail)
 
     async def _execute(self, shard: ShardState, transaction: Transaction, *, again: bool = True) -> None:
@@ -257,6 +262,7 @@ class ShardRunner(Service):
             _log.warning("transaction_failed", shard=self.shard_id, error=str(error))
             shard.failed(str(error))
             if isinstance(error, ReadOnlyError):
+                self.health.trip(self._loop.time(), "its server is read-only")
                 await self._reopen(str(error))
             await self._rest_while_sick()
             return
@@ -295,15 +301,19 @@ class ShardRunner(Service):
         self._meter.ended(self.shard_id, transaction, now_s - began_s, outcome)
 
     async def _reopen(self, reason: str) -> int:
-        """The number of the last transaction that happened; waits while the server is away."""
+        """The number of the last transaction that happened; waits while the server is away.
+
+        A server that takes a new session at once is not sick: somebody ended the old one.
+        """
         self.detail = f"its session is lost ({reason}); reconnecting"
-        self.health.trip(self._loop.time(), "its session is lost")
         _log.warning("session_lost", shard=self.shard_id, error=reason)
         for _ in range(limits.REOPEN_TRIES_MAX):
             try:
-                number = await self._on_thread(self._store.reopen)
+                with self.health.watched(self._loop.time()):
+                    number = await self._on_thread(self._store.reopen)
             except SessionLostError as error:
                 self.detail = str(error)
+                self.health.trip(self._loop.time(), "its session is lost")
                 await asyncio.sleep(limits.REOPEN_PAUSE_MS / 1000)
                 continue
             if number < self._committed_number:

@@ -6,6 +6,7 @@ into the `writer` row: after a lost answer that number tells whether the transac
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -121,6 +122,15 @@ class ShardStore:
         """Make a statement that is under way fail; the one method that another thread may call."""
         for session in (self._session, self._snapshot):
             _interrupt(session)
+
+    def is_session_lost(self) -> bool:
+        """Whether the server has ended the session; to be asked when no call is under way. Does not block."""
+        if self._session is None or self._session._sock is None:
+            return True
+        poll = select.poll()
+        poll.register(self._session._sock, select.POLLIN)
+        # It says nothing unasked, but that it goes.
+        return bool(poll.poll(0))
 
     def now_ms(self) -> int:
         """The shard server's clock. Raises SessionLostError."""

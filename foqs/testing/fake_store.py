@@ -101,6 +101,9 @@ class FakeStore:
         if self._session is not None:
             self._server.end_session(self._session)
 
+    def is_session_lost(self) -> bool:
+        return self._session is None or not self._session.alive
+
     def now_ms(self) -> int:
         self._touch()
         return self._server.clock()

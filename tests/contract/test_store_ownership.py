@@ -9,6 +9,7 @@ import pytest
 
 from foqs.storage.transaction import OwnershipLostError, SessionLostError, Transaction
 from tests.contract.owner import Owner, new_item, new_topic, opened
+from tests.support.waiting import until
 
 LOST = (OwnershipLostError, SessionLostError)
 
@@ -162,6 +163,16 @@ def test_a_store_whose_session_was_lost_says_so_by_every_method_until_it_is_reop
             owner.run(inserts=[new_item(1)])
         assert reopen(owner) == owner.number
     assert owner.look_up(1) == {}
+
+
+def test_a_session_that_was_ended_is_noticed_without_being_used(shard):
+    owner = Owner(shard)
+    owner.run(inserts=[new_item(1)])
+    assert not owner.store.is_session_lost()
+    shard.cut(owner.store)
+    asyncio.run(until(owner.store.is_session_lost))
+    assert reopen(owner) == 1
+    assert not owner.store.is_session_lost()
 
 
 def test_an_interrupted_session_is_lost_and_comes_back(shard):

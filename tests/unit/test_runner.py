@@ -25,6 +25,7 @@ from foqs.storage.transaction import (
     TransactionFailedError,
     TransactionResult,
 )
+from tests.support.waiting import until
 
 SLOW_READ_MS = 5_000
 """As long as the take-over of many topics, a slow network or a stopped host takes after the time was asked for."""
@@ -45,6 +46,7 @@ class SlowToOpen:
         self.numbers_run: list[int] = []
         self.number_stored = 0
         self.opened_count = self.reopened_count = 0
+        self.is_lost = False
 
     def open(self) -> ShardImage:
         assert self.answers.wait(30)
@@ -53,6 +55,7 @@ class SlowToOpen:
 
     def reopen(self) -> int:
         self.reopened_count += 1
+        self.is_lost = False
         return self.number_stored
 
     def close(self) -> None:
@@ -61,7 +64,12 @@ class SlowToOpen:
     def interrupt(self) -> None:
         return
 
+    def is_session_lost(self) -> bool:
+        return self.is_lost
+
     def now_ms(self) -> int:
+        if self.is_lost:
+            raise SessionLostError("somebody killed it")
         assert self.tells_time.wait(30)
         told_ms = wall_ms()
         if self.holds_time:
@@ -201,6 +209,19 @@ async def test_a_transaction_whose_session_was_lost_is_run_once_more_if_it_has_n
     assert len(store.numbers_run) == 2
 
 
+async def test_a_session_that_is_lost_while_the_shard_is_idle_is_noticed_by_the_next_tick(
+    runner: ShardRunner, store: SlowToOpen
+) -> None:
+    await start(runner, store)
+    await runner._idle.wait()
+    store.is_lost = True
+    runner.tick()
+    await until(lambda: store.reopened_count == 1)
+    assert runner.health.opened_count == 0, "the server is well"
+    assert await run_one(runner, store) == "done"
+    assert len(store.numbers_run) == 1, "no transaction met the loss"
+
+
 async def test_a_transaction_whose_session_was_lost_is_not_run_again_if_it_has_happened(
     runner: ShardRunner, store: SlowToOpen
 ) -> None:
@@ -224,7 +245,7 @@ async def test_a_server_that_has_lost_transactions_is_opened_anew(runner: ShardR
     first = runner.shard
     assert "lost transaction" in await run_one(runner, store, SessionLostError("a fail-over"))
     assert len(store.numbers_run) == 1
-    await until_health(runner, healthy=True)
+    await until(lambda: runner.shard is not None)
     assert runner.shard is not first
     assert store.opened_count == 2
     assert await run_one(runner, store) == "done"
