@@ -22,6 +22,7 @@ from foqs.shard.state import ShardState
 from foqs.storage.transaction import (
     DeadlockError,
     LaneCounts,
+    NoWritesError,
     OwnershipLostError,
     ReadOnlyError,
     SessionLostError,
@@ -260,9 +261,10 @@ class ShardRunner(Service):
         except TransactionFailedError as error:
             self._ended(transaction, began_s, "failed")
             _log.warning("transaction_failed", shard=self.shard_id, error=str(error))
+            if isinstance(error, NoWritesError):
+                self.health.trip(self._loop.time(), str(error))
             shard.failed(str(error))
             if isinstance(error, ReadOnlyError):
-                self.health.trip(self._loop.time(), "its server is read-only")
                 await self._reopen(str(error))
             await self._rest_while_sick()
             return

@@ -28,6 +28,7 @@ from foqs.storage.script import read_statements, take_look_ups, take_reads, unpa
 from foqs.storage.session import connect, is_lost, run_script
 from foqs.storage.transaction import (
     DeadlockError,
+    DiskFullError,
     ItemRow,
     LaneCounts,
     OwnershipLostError,
@@ -41,6 +42,7 @@ from foqs.storage.transaction import (
 
 _READ_ONLY_CODES = frozenset({1290, 1792, 1836})
 """By an option of the server, in a transaction, by the mode of the server."""
+_DISK_FULL_CODES = frozenset({ER.DISK_FULL, ER.RECORD_FILE_FULL})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +186,8 @@ class ShardStore:
             return DeadlockError(str(error))
         if code in _READ_ONLY_CODES:
             return ReadOnlyError(str(error))
+        if code in _DISK_FULL_CODES:
+            return DiskFullError(str(error))
         return TransactionFailedError(str(error))
 
     async def _rollback(self, cause: Exception, result: TransactionResult) -> None:

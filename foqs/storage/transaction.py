@@ -162,8 +162,16 @@ class DeadlockError(TransactionFailedError):
     """The server rolled the transaction back to resolve a deadlock: the same one may well succeed now."""
 
 
-class ReadOnlyError(TransactionFailedError):
-    """The server takes no writes, like a primary that is none any more: another session may find the one that is."""
+class NoWritesError(TransactionFailedError):
+    """The server takes no writes now: the next ones would fail as well."""
+
+
+class DiskFullError(NoWritesError):
+    """It has no room for a row."""
+
+
+class ReadOnlyError(NoWritesError):
+    """Like a primary that is none any more: another session may find the one that is."""
 
 
 class SessionLostError(Exception):

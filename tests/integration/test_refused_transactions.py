@@ -1,4 +1,4 @@
-"""What the host makes of a server that refuses its transactions: deadlocks, lock waits, read-only."""
+"""What the host makes of a server that refuses its transactions: deadlocks, lock waits, read-only, a full disk."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import closing, contextmanager
 
 import pytest
+from pymysql.err import OperationalError
 from structlog.testing import capture_logs
 
 from foqs.client.items import NewItem
@@ -114,3 +115,36 @@ async def test_a_server_that_is_read_only_opens_the_breaker_and_is_tried_at_leis
         (item,) = await running.client.dequeue("jobs", "later", wait_ms=5_000)
         assert await running.client.ack("jobs", item.receipt) == {}
         assert running.items_stored() == 0
+
+
+@contextmanager
+def no_room(server: LocalServer) -> Iterator[None]:
+    """Every insert of an item meets a table that is full."""
+    with closing(server.connect("shard_0")) as session, session.cursor() as cursor:
+        cursor.execute("SET max_heap_table_size = 16384")
+        cursor.execute("CREATE TABLE full (filling CHAR(250) NOT NULL) ENGINE = MEMORY")
+        with pytest.raises(OperationalError, match="is full"):
+            cursor.execute("INSERT INTO full VALUES ('')" + ", ('')" * 1_000)
+        cursor.execute("CREATE TRIGGER no_room BEFORE INSERT ON item FOR EACH ROW INSERT INTO full VALUES ('')")
+        try:
+            yield
+        finally:
+            cursor.execute("DROP TRIGGER no_room")
+            cursor.execute("DROP TABLE full")
+
+
+async def test_a_server_without_room_opens_the_breaker_by_its_first_refusal_and_its_items_go_elsewhere(
+    meta_url: str, shard_urls: dict[int, str], mysql_server: LocalServer
+) -> None:
+    async with running_host(meta_url, {0: shard_urls[0], 1: shard_urls[1]}) as running:
+        full = running.host._shards.runners[0]
+        with no_room(mysql_server), capture_logs() as logs:
+            result = await running.client.enqueue_many("jobs", [NewItem("t", b"x") for _ in range(3_000)])
+            assert {ids.parse(item_id)[0] for item_id in result.ids} == {1}
+            (failed, *_), (opened, *_) = [
+                [log for log in logs if log["event"] == event] for event in ("transaction_failed", "breaker_opened")
+            ]
+            assert "is full" in failed["error"]
+            assert "is full" in opened["reason"]
+        await until(lambda: full.health.healthy)
+        assert running.items_stored() == 3_000

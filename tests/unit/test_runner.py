@@ -17,6 +17,7 @@ from foqs.shard.rows import LookUp
 from foqs.shard.runner import ShardRunner, TransactionMeter
 from foqs.storage.transaction import (
     DeadlockError,
+    DiskFullError,
     LaneCounts,
     ReadOnlyError,
     SessionLostError,
@@ -229,6 +230,16 @@ async def test_a_transaction_whose_session_was_lost_is_not_run_again_if_it_has_h
     store.number_stored += 1
     assert await run_one(runner, store, SessionLostError("its answer is lost")) == "done"
     assert store.numbers_run == [store.number_stored - 1, store.number_stored], "the look-up alone is run anew"
+
+
+@pytest.mark.parametrize("error", [DiskFullError("it is full"), ReadOnlyError("it is read-only")])
+async def test_a_server_that_takes_no_writes_opens_the_breaker_by_its_first_refusal(
+    runner: ShardRunner, store: SlowToOpen, error: TransactionFailedError
+) -> None:
+    await start(runner, store)
+    assert "it is" in await run_one(runner, store, error)
+    assert not runner.health.healthy
+    await until_health(runner, healthy=True)
 
 
 async def test_a_server_that_has_become_read_only_is_looked_for_anew(runner: ShardRunner, store: SlowToOpen) -> None:
