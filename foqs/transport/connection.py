@@ -22,15 +22,7 @@ from foqs.core.errors import FoqsError, InvalidArgumentError
 from foqs.transport.door import Door, StandingQueue
 from foqs.transport.frame_scan import FrameError, scan_call
 from foqs.transport.verbs import dequeue_response, is_long_poll
-from foqs.transport.wire import (
-    ENQUEUE,
-    LENGTH_BYTES,
-    METHODS_BY_NAME_BYTES,
-    UNKNOWN_METHOD,
-    Method,
-    for_seqid,
-    seqid_of_enqueue,
-)
+from foqs.transport.wire import LENGTH_BYTES, METHODS_BY_NAME_BYTES, UNKNOWN_METHOD, Method, seqid_of_enqueue
 
 _log = structlog.get_logger(__name__)
 
@@ -343,9 +335,7 @@ class Connection(asyncio.Protocol):
         seqid = seqid_of_enqueue(data, start, end)
         if seqid is None:
             return False
-        self._door.turns.spend_on_refusal()
-        self._door.metrics.call_finished(ENQUEUE.name, self._door.overdue_code, 0.0)
-        self._write(for_seqid(self._door.overdue_frame, seqid))
+        self._write(self._door.refusal_frame(seqid))
         return True
 
     async def _run(self, number: int, method: Method, request: Any, seqid: int, size_bytes: int) -> None:

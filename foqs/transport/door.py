@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import cycle
 from math import inf
 from typing import Protocol
 
 import structlog
 
 from foqs.core import limits
-from foqs.core.errors import OverloadedError
+from foqs.core.errors import ErrorCode, OverloadedError
 from foqs.transport.verbs import Verbs
-from foqs.transport.wire import ENQUEUE, Codec
+from foqs.transport.wire import ENQUEUE, Codec, for_seqid
 
 _log = structlog.get_logger(__name__)
 
@@ -110,15 +111,16 @@ class StandingQueue:
 
     The host sees but the head of a queue that is longer than the buffers of the two systems. So once a frame has waited
     too long, what comes at once after the last one has as well: the queue is flushed until there is a moment without a
-    frame, however old it is (a queue that stands is overload: CoDel, Nichols and Jacobson 2012).
+    frame, however old it is (a queue that stands is overload: CoDel, Nichols and Jacobson 2012). But no longer than a
+    frame may wait: by then the queue is gone, and what comes is new.
     """
 
     def __init__(self, wait_ms_max: int) -> None:
         self._wait_s_max = wait_ms_max / 1000
         self._since: float | None = None
         """Since when a frame has waited; None when none does."""
-        self._flushed_at = -inf
-        """When one that was overdue was looked at, last."""
+        self._flush_began_at = self._flushed_at = -inf
+        """When the last flush began, and when a frame was looked at in it, last."""
 
     def began(self, now: float) -> None:
         """A frame waits; no matter if others do."""
@@ -132,11 +134,14 @@ class StandingQueue:
     def is_overdue(self, now: float) -> bool:
         """Whether what waits is refused now."""
         since = now if self._since is None else self._since
-        is_flushed = since - self._flushed_at <= limits.TURN_CATCH_UP_MS / 1000
-        if is_flushed or now - since >= self._wait_s_max:
+        is_next = since - self._flushed_at <= limits.TURN_CATCH_UP_MS / 1000
+        is_flushed = is_next and now - self._flush_began_at < self._wait_s_max
+        if not is_flushed and now - since >= self._wait_s_max:
+            self._flush_began_at = now
+            is_flushed = True
+        if is_flushed:
             self._flushed_at = now
-            return True
-        return False
+        return is_flushed
 
 
 class Turns:
@@ -239,13 +244,7 @@ class Door:
         """By address: topics that dequeue calls wait for."""
         self._errors_unlogged = 0
         self._errors_to_log = _LOGGED_ERRORS_PER_SWEEP
-        overdue = _overdue(bounds.turn_wait_ms_max)
-        self.overdue_code = overdue.code.name
-        self.overdue_frame = codec.encode_error(ENQUEUE, overdue, 0)
-        """What an enqueue that waited too long for its turn is answered, but for its seqid.
-
-        Calls that take items and settle them are never refused for that: they are what makes the load less.
-        """
+        self._overdue_frames = cycle(_overdue_frames(codec, bounds.turn_wait_ms_max))
 
     def admit(self, guest: Guest) -> bool:
         """Let a new connection in unless there are too many, of all or of its address."""
@@ -300,6 +299,15 @@ class Door:
             message = f"dequeue calls of {address} would wait for {waiting_topics_count} topics: name fewer"
             return OverloadedError(message, retry_after_ms=1_000)
         return None
+
+    def refusal_frame(self, seqid: int) -> bytes:
+        """The answer to an enqueue that waited too long for its turn.
+
+        Calls that take items and settle them are never refused for that: they are what makes the load less.
+        """
+        self.turns.spend_on_refusal()
+        self.metrics.call_finished(ENQUEUE.name, ErrorCode.OVERLOADED.name, 0.0)
+        return for_seqid(next(self._overdue_frames), seqid)
 
     def call_started(self, size_bytes: int) -> None:
         self.calls_count += 1
@@ -361,8 +369,8 @@ class Door:
             self._errors_unlogged += 1
 
 
-def _overdue(wait_ms: int) -> OverloadedError:
-    return OverloadedError(
-        f"this host has more calls than it can do: enqueues wait for {wait_ms} ms and more, nothing was done",
-        retry_after_ms=max(1, 2 * wait_ms),
-    )
+def _overdue_frames(codec: Codec, wait_ms: int) -> Iterator[bytes]:
+    """Encoded once. What is refused in one moment must not come back in one."""
+    message = f"this host has more calls than it can do: enqueues wait for {wait_ms} ms and more, nothing was done"
+    for retry_after_ms in range(wait_ms, 3 * wait_ms + 1, max(1, wait_ms // 8)):
+        yield codec.encode_error(ENQUEUE, OverloadedError(message, retry_after_ms=max(1, retry_after_ms)), 0)

@@ -31,7 +31,6 @@ LATE_US = 250_000
 """An enqueue that takes longer was held up by something."""
 LAST_ANSWERS_S_MAX = 30.0
 """For calls that are open when a stream ends; more than the host lets any of these wait."""
-_OPEN_MAX = 20_000
 _READY = "ready"
 Verb = Literal["enqueue", "dequeue"]
 _START_S_MAX = 60.0
@@ -45,6 +44,7 @@ class Stream:
     together.
 
     calls_per_s: open loop; without it `in_flight` calls are open at any time on each connection.
+    open_max: in an open loop, calls that are due while so many are open are not sent, but counted.
     retried_share: so much of what is refused with retry_after_ms is tried again once, that much later.
     A dequeue is followed by the ack of its items, which its latency does not count.
     """
@@ -59,6 +59,7 @@ class Stream:
     calls_per_s: float | None = None
     connections: int = 8
     in_flight: int = 8
+    open_max: int = 20_000
     payload_bytes: int = 200
     wait_ms: int = 1_000
     retried_share: float = 0.0
@@ -185,7 +186,7 @@ class _Calls:
         def due(due_ns: int) -> None:
             of = self._record.at(due_ns - self._begin_ns)
             of.due_count += 1
-            if len(self._open) >= _OPEN_MAX:
+            if len(self._open) >= self._stream.open_max:
                 of.unsent_count += 1
                 return
             self._spawn(self._call(wires[next(numbers) % len(wires)], due_ns))

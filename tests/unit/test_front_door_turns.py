@@ -76,6 +76,23 @@ def test_what_comes_at_once_after_an_overdue_frame_is_overdue_and_what_comes_lat
     assert not queue.is_overdue(now + 2 * moment)
 
 
+def test_a_queue_is_flushed_no_longer_than_a_frame_may_wait_however_fast_they_come() -> None:
+    queue, moment = StandingQueue(1_000), limits.TURN_CATCH_UP_MS / 1000
+    queue.began(5.0)
+    now = 6.0
+    refused_until = taken_until = 0.0
+    while now < 9.0:
+        if queue.is_overdue(now):
+            refused_until = now
+        else:
+            taken_until = now
+        queue.ended()
+        queue.began(now)
+        now += moment / 4
+    assert 7.0 - moment < refused_until < 7.0
+    assert taken_until > 9.0 - moment, "each waits but briefly by then"
+
+
 def test_a_turn_takes_no_more_than_its_bound_whoever_waits() -> None:
     loop, turns, taken = make(20)
     wait(turns, *[Peer(turns, f"p{n}", f"address {n % 3}", 1_000, taken) for n in range(9)])
