@@ -41,6 +41,8 @@ class Admin:
         self._inspection = inspection
         self._draining = draining
         self._started_at_ms = _now_ms()
+        # Read from files, which no call shall wait for.
+        self._version = version("foqs")
 
     async def create_namespace(self, name: str, settings: object | None) -> Namespace:
         check_namespace_name(name)
@@ -111,7 +113,7 @@ class Admin:
                 state = "owned" if runner.health.healthy else "sick"
                 leases = len(shard.book.leases)
                 shards.append(ShardStatus(shard_id, state, shard.epoch, shard.items_count, leases, runner.detail))
-        return HostStatus(self._host_name, version("foqs"), self._started_at_ms, shards, self._draining())
+        return HostStatus(self._host_name, self._version, self._started_at_ms, shards, self._draining())
 
 
 def _now_ms() -> int:
