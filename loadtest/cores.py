@@ -17,8 +17,12 @@ class Cores:
 
     def __enter__(self) -> Self:
         """What is started from now on is the servers'."""
-        os.sched_setaffinity(0, self._all[: (len(self._all) + 1) // 2])
+        self.go_on_with_servers()
         return self
+
+    def go_on_with_servers(self) -> None:
+        """What is started from now on is the servers', again."""
+        os.sched_setaffinity(0, self._all[: (len(self._all) + 1) // 2])
 
     def go_on_with_clients(self) -> None:
         """What is started from now on is the clients'."""

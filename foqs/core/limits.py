@@ -57,7 +57,7 @@ CALLS_IN_FLIGHT_MAX = 65_536
 """Of all connections together; past it a call is refused with OVERLOADED."""
 CALL_BYTES_MAX = 512 * MIB
 """Of all connections together: frames of calls in flight; past it a call is refused with OVERLOADED."""
-TURN_WORK_MAX = 64
+TURN_WORK_MAX = 16
 """What one turn of the event loop takes from all connections: a frame counts 1, and 1 for some elements or bytes."""
 TURN_WORK_ELEMENTS = 8
 TURN_WORK_BYTES = 16 * KIB
@@ -65,7 +65,7 @@ TURN_FRAMES_PER_CONNECTION_MAX = 4
 """One connection gives so many frames before the next one has its turn."""
 LONG_POLL_TOPICS_PER_ADDRESS_MAX = 50_000
 """Of the dequeue calls of an address that wait, each counted with all its topics; past it OVERLOADED."""
-CALLS_RUNNING_PER_ADDRESS_MAX = 512
+CALLS_RUNNING_PER_ADDRESS_MAX = 64
 """Long polls not counted; past it the frames of that address wait. They all end with one commit, in one turn."""
 TURN_REFUSALS = 16
 """So many frames that are refused unread count as one that is served."""

@@ -294,11 +294,12 @@ class Connection(asyncio.Protocol):
     def _start_call(self, data: bytes, start: int, end: int) -> None:
         if self._is_overdue and self._refuse_enqueue(data, start, end):
             return
+        began_s = perf_counter()
         name, seqid, body = scan_call(data, start, end)
         size_bytes = end - start
         method = METHODS_BY_NAME_BYTES.get(name)
         if method is None:
-            self._door.turns.spend(0, size_bytes)
+            self._door.turns.spend(self.address, 0, size_bytes, began_s)
             self._door.metrics.call_finished("unknown", "UNKNOWN_METHOD", 0.0)
             message = f"the contract has no method {name.decode('ascii')}"
             self._write(self._door.codec.encode_application_error(name, UNKNOWN_METHOD, message, seqid))
@@ -306,12 +307,12 @@ class Connection(asyncio.Protocol):
         try:
             request = self._door.codec.decode_request(method, data[body:end])
         except UnicodeDecodeError:
-            self._door.turns.spend(0, size_bytes)
+            self._door.turns.spend(self.address, 0, size_bytes, began_s)
             self._fail(method, InvalidArgumentError(f"{method.name}: a string is not valid UTF-8"), seqid)
             return
         batch = getattr(request, method.batch, None) if method.batch and request is not None else None
         element_count = len(batch) if batch else 0
-        self._door.turns.spend(element_count, size_bytes)
+        self._door.turns.spend(self.address, element_count, size_bytes, began_s)
         waits = is_long_poll(method, request)
         refusal = self._door.refusal(self.address, size_bytes, element_count if waits else 0)
         if refusal is not None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import cycle
 from math import inf
+from time import perf_counter
 from typing import Protocol
 
 import structlog
@@ -148,7 +149,8 @@ class Turns:
     """Who may start work in this turn of the event loop, so that no turn is long.
 
     Round robin over the addresses that have frames waiting, and over the connections of each: many connections
-    get one address no more than one does. An address with too many calls running has no turn until some end.
+    get one address no more than one does. An address with too many calls running has no turn until some end. One
+    that had most of a turn, while others have calls running, has none for as long as that took: these go on meanwhile.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work_max: int, running_max: int) -> None:
@@ -156,20 +158,28 @@ class Turns:
         self._work_max = work_max
         self._running_max = running_max
         self._work = 0.0
+        self._work_by_address: Counter[str] = Counter()
+        self._began_s = 0.0
+        """Since when there is work in this turn, by `perf_counter`."""
         self._is_scheduled = False
         self._waiting: dict[str, deque[Guest]] = {}
         self._running: Counter[str] = Counter()
+        self._resting: set[str] = set()
 
     def is_free(self, address: str) -> bool:
         """Whether work may start at once: nobody waits, and the turn and the address have some left."""
         return not self._waiting and self.has_work_left(address)
 
     def has_work_left(self, address: str) -> bool:
-        return self._work < self._work_max and self._running[address] < self._running_max
+        return self._work < self._work_max and self._may_start(address)
 
-    def spend(self, element_count: int, size_bytes: int) -> None:
-        """Count a frame."""
-        self._work += 1 + element_count // limits.TURN_WORK_ELEMENTS + size_bytes // limits.TURN_WORK_BYTES
+    def spend(self, address: str, element_count: int, size_bytes: int, began_s: float) -> None:
+        """Count a frame; it was begun to be read at that time of `perf_counter`."""
+        work = 1 + element_count // limits.TURN_WORK_ELEMENTS + size_bytes // limits.TURN_WORK_BYTES
+        if not self._work_by_address:
+            self._began_s = began_s
+        self._work += work
+        self._work_by_address[address] += work
         self._begin_soon()
 
     def spend_on_refusal(self) -> None:
@@ -194,6 +204,24 @@ class Turns:
         self._waiting.setdefault(guest.address, deque()).append(guest)
         self._begin_soon()
 
+    def _may_start(self, address: str) -> bool:
+        return self._running[address] < self._running_max and address not in self._resting
+
+    def _rest(self, address: str, began_s: float) -> None:
+        """After a turn that was its, and the first steps of the calls that were started, which are most of the work."""
+        self._loop.call_later(perf_counter() - began_s, self._end_rest, address)
+
+    def _begin_rests(self) -> None:
+        for address, work in self._work_by_address.items():
+            if work > self._work_max / 2 and len(self._running) > (address in self._running):
+                self._resting.add(address)
+                self._loop.call_soon(self._rest, address, self._began_s)
+
+    def _end_rest(self, address: str) -> None:
+        self._resting.discard(address)
+        if self._waiting:
+            self._begin_soon()
+
     def _begin_soon(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
@@ -201,13 +229,15 @@ class Turns:
 
     def _begin(self) -> None:
         self._is_scheduled = False
+        self._begin_rests()
         self._work = 0.0
+        self._work_by_address.clear()
         passed_over = 0
         while len(self._waiting) > passed_over and self._work < self._work_max:
             address, guests = next(iter(self._waiting.items()))
             # The address goes to the end of the round, unless this was the last of its guests.
             del self._waiting[address]
-            if self._running[address] >= self._running_max:
+            if not self._may_start(address):
                 self._waiting[address] = guests
                 passed_over += 1
                 continue
@@ -215,7 +245,7 @@ class Turns:
             if guests:
                 self._waiting[address] = guests
             guest.take_turn(limits.TURN_FRAMES_PER_CONNECTION_MAX)
-        if any(self._running[address] < self._running_max for address in self._waiting):
+        if any(map(self._may_start, self._waiting)):
             self._begin_soon()
 
 

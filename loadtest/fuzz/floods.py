@@ -1,8 +1,8 @@
 """`python -m loadtest.fuzz.floods`: the worst inputs and floods of connections against a real host.
 
-A good client works all the while: its p99 in the flood against the one just before. Host and server have half of the
-cores, good client and flood the other half, and there the flood has the lowest priority: elsewhere it would have
-processors of its own.
+A good client works all the while: its p99 in the flood against the one just before. The host has half of the cores to
+itself; its database, the good client and the flood have the other half, and there the flood has the lowest priority:
+elsewhere it would have processors of its own.
 """
 
 from __future__ import annotations
@@ -179,9 +179,9 @@ def main(only: str, seconds: float, inputs: bool, json_path: Path | None) -> Non
         with watched_host() as host:
             found = uvloop.run(stalls.measure(host, only))
         console.print(stalls.table(found))
-    with Cores() as cores, watched_host() as host:
+    with Cores() as cores:
         cores.go_on_with_clients()
-        with good_client(host.port) as client:
+        with watched_host(cores) as host, good_client(host.port) as client:
             os.nice(_LOWEST_PRIORITY)
             for flood in floods():
                 if only in flood.name:

@@ -22,6 +22,7 @@ from foqs.cli.running import tune_collector
 from foqs.config import HostConfig
 from foqs.storage.local_server import LocalServer
 from foqs.storage.migrations import SchemaKind, apply
+from loadtest.cores import Cores
 
 NAMESPACE = "ns"
 SHARD_COUNT = 4
@@ -91,8 +92,10 @@ class _Watcher:
 
 
 @contextmanager
-def watched_host() -> Iterator[WatchedHost]:
-    """A host on four shards with the namespace NAMESPACE; it must end well."""
+def watched_host(cores: Cores | None = None) -> Iterator[WatchedHost]:
+    """A host on four shards with the namespace NAMESPACE; it must end well. With `cores` the servers' are the host's
+    alone, and its database has those of the clients.
+    """
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="foqs-door-") as directory, LocalServer(Path(directory)) as server:
         meta_url = server.url("meta")
@@ -103,7 +106,11 @@ def watched_host() -> Iterator[WatchedHost]:
         here, there = context.Pipe()
         config = {"meta_url": meta_url, "shards": shards, "port": 0, "host_name": "watched", "log_level": "error"}
         process = context.Process(target=_serve, args=(there, config), name="watched-host")
+        if cores is not None:
+            cores.go_on_with_servers()
         process.start()
+        if cores is not None:
+            cores.go_on_with_clients()
         there.close()
         try:
             if not here.poll(ANSWER_S_MAX):

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
+from time import perf_counter
 from typing import Any, cast
+
+import pytest
 
 from foqs.core import limits
 from foqs.transport.door import Guest, StandingQueue, Turns
@@ -13,9 +17,13 @@ from foqs.transport.door import Guest, StandingQueue, Turns
 class Loop:
     def __init__(self) -> None:
         self.soon: list[Callable[[], None]] = []
+        self.later: list[tuple[float, Callable[[], None]]] = []
 
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        self.soon.append(callback)
+    def call_soon(self, callback: Callable[..., None], *arguments: Any) -> None:
+        self.soon.append(partial(callback, *arguments))
+
+    def call_later(self, delay_s: float, callback: Callable[..., None], *arguments: Any) -> None:
+        self.later.append((delay_s, partial(callback, *arguments)))
 
     def turn(self) -> None:
         due, self.soon = self.soon, []
@@ -35,7 +43,7 @@ class Peer:
                 break
             self.frames -= 1
             self.taken.append(self.name)
-            self.turns.spend(0, 100)
+            self.turns.spend(self.address, 0, 100, 0.0)
         if self.frames:
             self.turns.wait(cast(Guest, self))
 
@@ -124,9 +132,9 @@ def test_a_frame_that_comes_alone_is_behind_one_of_each_address_at_most() -> Non
 def test_a_turn_is_free_again_when_nobody_waits() -> None:
     loop, turns, _ = make(2)
     assert turns.is_free("a")
-    turns.spend(0, 0)
+    turns.spend("a", 0, 0, 0.0)
     assert turns.is_free("a")
-    turns.spend(0, 0)
+    turns.spend("a", 0, 0, 0.0)
     assert not turns.is_free("a")
     assert len(loop.soon) == 1
     loop.turn()
@@ -134,10 +142,34 @@ def test_a_turn_is_free_again_when_nobody_waits() -> None:
     assert loop.soon == []
 
 
+@pytest.mark.parametrize("others", ["none", "idle", "running"])
+def test_an_address_that_had_most_of_a_turn_rests_as_long_while_others_have_calls_running(others: str) -> None:
+    loop, turns, taken = make(20)
+    turns.started("flood")
+    if others != "none":
+        turns.started("good")
+    if others == "idle":
+        turns.ended("good", 1)
+    turns.spend("flood", 50 * limits.TURN_WORK_ELEMENTS, 0, perf_counter() - 3.0)
+    loop.turn()
+    wait(turns, Peer(turns, "heavy", "flood", 1, taken), Peer(turns, "light", "good", 1, taken))
+    loop.turn()
+    if others != "running":
+        assert sorted(taken) == ["heavy", "light"]
+        return
+    loop.turn()
+    assert taken == ["light"], "the others go on"
+    ((rest_s, end_rest),) = loop.later
+    assert rest_s >= 3.0
+    end_rest()
+    loop.turn()
+    assert taken == ["light", "heavy"]
+
+
 def test_elements_and_bytes_count_as_work() -> None:
     for element_count, size_bytes in ((limits.BATCH_ITEMS_MAX, 0), (0, 2 * limits.MIB)):
         _, turns, _ = make(100)
-        turns.spend(element_count, size_bytes)
+        turns.spend("a", element_count, size_bytes, 0.0)
         assert not turns.is_free("a")
 
 
