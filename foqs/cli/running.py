@@ -16,8 +16,12 @@ from foqs.config import HostConfig
 from foqs.core.errors import FoqsError
 from foqs.storage.migrations import MigrationError
 
-_GC_ALLOCATIONS = 20_000
-"""Twenty-odd times the default: collections were a tenth of a busy host's time."""
+_GC_THRESHOLDS = (10_000, 5, 400)
+"""Containers made and not dropped before the youngest are looked at, and how often that is before the older ones are.
+
+A dozen times the default: collections were a tenth of a busy host's time. The second one looks at no more than 50,000,
+and the last, which walks all that is kept in memory, comes after 20 million.
+"""
 
 
 def run_until_signal(config: HostConfig, on_ready: Callable[[int], None]) -> None:
@@ -47,7 +51,7 @@ def tune_collector() -> None:
     import_module("foqs.bootstrap")  # not before a host is wanted: other commands start faster without
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_GC_ALLOCATIONS, 20, 50)
+    gc.set_threshold(*_GC_THRESHOLDS)
 
 
 async def _serve(config: HostConfig, on_ready: Callable[[int], None]) -> None:

@@ -207,7 +207,7 @@ class Connection(asyncio.Protocol):
             if not self._may_start(started, frames_max):
                 self._waits_for_turn = full = True
                 self._queue.began(self._door.loop.time())
-                self._door.turns.wait(self)
+                self._door.turns.wait(self, enqueues=seqid_of_enqueue(data, at + LENGTH_BYTES, end) is not None)
                 break
             started += 1
             try:

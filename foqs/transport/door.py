@@ -149,8 +149,11 @@ class Turns:
     """Who may start work in this turn of the event loop, so that no turn is long.
 
     Round robin over the addresses that have frames waiting, and over the connections of each: many connections
-    get one address no more than one does. An address with too many calls running has no turn until some end. One
-    that had most of a turn, while others have calls running, has none for as long as that took: these go on meanwhile.
+    get one address no more than one does. What an address enqueues and all else of it have a place each in the round:
+    what it takes and settles, which makes the load less, is not behind all that it wants to add.
+
+    An address with too many calls running has no turn until some end. One that had most of a turn, while others have
+    calls running, has none for as long as that took: these go on meanwhile.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work_max: int, running_max: int) -> None:
@@ -162,7 +165,8 @@ class Turns:
         self._began_s = 0.0
         """Since when there is work in this turn, by `perf_counter`."""
         self._is_scheduled = False
-        self._waiting: dict[str, deque[Guest]] = {}
+        self._waiting: dict[tuple[str, bool], deque[Guest]] = {}
+        """By address, and whether what waits is an enqueue."""
         self._running: Counter[str] = Counter()
         self._resting: set[str] = set()
 
@@ -199,9 +203,9 @@ class Turns:
         if self._waiting:
             self._begin_soon()
 
-    def wait(self, guest: Guest) -> None:
-        """Let `take_turn` be called when it is the guest's turn."""
-        self._waiting.setdefault(guest.address, deque()).append(guest)
+    def wait(self, guest: Guest, *, enqueues: bool) -> None:
+        """Let `take_turn` be called when it is the guest's turn; `enqueues`: its first frame is an enqueue."""
+        self._waiting.setdefault((guest.address, enqueues), deque()).append(guest)
         self._begin_soon()
 
     def _may_start(self, address: str) -> bool:
@@ -234,18 +238,18 @@ class Turns:
         self._work_by_address.clear()
         passed_over = 0
         while len(self._waiting) > passed_over and self._work < self._work_max:
-            address, guests = next(iter(self._waiting.items()))
-            # The address goes to the end of the round, unless this was the last of its guests.
-            del self._waiting[address]
-            if not self._may_start(address):
-                self._waiting[address] = guests
+            place, guests = next(iter(self._waiting.items()))
+            # It goes to the end of the round, unless this was the last of its guests.
+            del self._waiting[place]
+            if not self._may_start(place[0]):
+                self._waiting[place] = guests
                 passed_over += 1
                 continue
             guest = guests.popleft()
             if guests:
-                self._waiting[address] = guests
+                self._waiting[place] = guests
             guest.take_turn(limits.TURN_FRAMES_PER_CONNECTION_MAX)
-        if any(map(self._may_start, self._waiting)):
+        if any(self._may_start(address) for address, _ in self._waiting):
             self._begin_soon()
 
 

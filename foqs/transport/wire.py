@@ -122,7 +122,7 @@ class Reply(NamedTuple):
     error: FoqsError | ApplicationError | None
 
 
-def seqid_of_enqueue(data: bytes, start: int, end: int) -> int | None:
+def seqid_of_enqueue(data: bytes | bytearray, start: int, end: int) -> int | None:
     """Of what begins like an enqueue call, whatever comes after that; None for anything else."""
     at = start + len(_ENQUEUE_HEAD)
     if not data.startswith(_ENQUEUE_HEAD, start) or at + _SEQID.size > end:

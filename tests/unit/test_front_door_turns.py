@@ -34,8 +34,11 @@ class Loop:
 class Peer:
     """Has frames to give, and notes each."""
 
-    def __init__(self, turns: Turns, name: str, address: str, frames: int, taken: list[str]) -> None:
+    def __init__(
+        self, turns: Turns, name: str, address: str, frames: int, taken: list[str], enqueues: bool = True
+    ) -> None:
         self.turns, self.name, self.address, self.frames, self.taken = turns, name, address, frames, taken
+        self.enqueues = enqueues
 
     def take_turn(self, frames_max: int) -> None:
         for _ in range(min(frames_max, self.frames)):
@@ -45,7 +48,7 @@ class Peer:
             self.taken.append(self.name)
             self.turns.spend(self.address, 0, 100, 0.0)
         if self.frames:
-            self.turns.wait(cast(Guest, self))
+            self.turns.wait(cast(Guest, self), enqueues=self.enqueues)
 
 
 def make(work_max: int) -> tuple[Loop, Turns, list[str]]:
@@ -55,7 +58,7 @@ def make(work_max: int) -> tuple[Loop, Turns, list[str]]:
 
 def wait(turns: Turns, *peers: Peer) -> None:
     for peer in peers:
-        turns.wait(cast(Guest, peer))
+        turns.wait(cast(Guest, peer), enqueues=peer.enqueues)
 
 
 def test_a_frame_is_overdue_that_waits_as_long_as_it_may_and_a_queue_of_short_waits_never_is() -> None:
@@ -118,6 +121,15 @@ def test_many_connections_get_one_address_no_more_than_one() -> None:
     for _ in range(10):
         loop.turn()
     assert taken.count("good") == taken.count("flood") == len(taken) // 2
+
+
+def test_what_an_address_takes_and_settles_has_half_of_its_turns_however_much_it_enqueues() -> None:
+    loop, turns, taken = make(8 * limits.TURN_FRAMES_PER_CONNECTION_MAX)
+    wait(turns, *[Peer(turns, "enqueues", "address", 1_000, taken) for _ in range(500)])
+    wait(turns, *[Peer(turns, "settles", "address", 1_000, taken, enqueues=False) for _ in range(2)])
+    for _ in range(10):
+        loop.turn()
+    assert taken.count("settles") == taken.count("enqueues") == len(taken) // 2
 
 
 def test_a_frame_that_comes_alone_is_behind_one_of_each_address_at_most() -> None:
