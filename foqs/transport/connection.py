@@ -19,8 +19,9 @@ import structlog
 
 from foqs.core import limits
 from foqs.core.errors import FoqsError, InvalidArgumentError
-from foqs.transport.door import Door, StandingQueue
+from foqs.transport.door import Door
 from foqs.transport.frame_scan import FrameError, scan_call
+from foqs.transport.turns import StandingQueue
 from foqs.transport.verbs import dequeue_response, is_long_poll
 from foqs.transport.wire import LENGTH_BYTES, METHODS_BY_NAME_BYTES, UNKNOWN_METHOD, Method, seqid_of_enqueue
 

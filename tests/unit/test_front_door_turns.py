@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from foqs.core import limits
-from foqs.transport.door import Guest, StandingQueue, Turns
+from foqs.transport.turns import StandingQueue, Turns, TurnTaker
 
 
 class Loop:
@@ -48,7 +48,7 @@ class Peer:
             self.taken.append(self.name)
             self.turns.spend(self.address, 0, 100, 0.0)
         if self.frames:
-            self.turns.wait(cast(Guest, self), enqueues=self.enqueues)
+            self.turns.wait(cast(TurnTaker, self), enqueues=self.enqueues)
 
 
 def make(work_max: int) -> tuple[Loop, Turns, list[str]]:
@@ -58,7 +58,7 @@ def make(work_max: int) -> tuple[Loop, Turns, list[str]]:
 
 def wait(turns: Turns, *peers: Peer) -> None:
     for peer in peers:
-        turns.wait(cast(Guest, peer), enqueues=peer.enqueues)
+        turns.wait(cast(TurnTaker, peer), enqueues=peer.enqueues)
 
 
 def test_a_frame_is_overdue_that_waits_as_long_as_it_may_and_a_queue_of_short_waits_never_is() -> None:
