@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import pymysql
 
@@ -15,6 +16,8 @@ from foqs.storage.literals import id_chunks
 from foqs.storage.script import edge_arguments
 from foqs.storage.session import connect, is_lost
 from foqs.storage.transaction import ItemRow
+
+T = TypeVar("T")
 
 
 class ShardReader:
@@ -35,6 +38,11 @@ class ShardReader:
 
         The rows have at most limits.PAGE_BYTES_MAX together, a single larger one excepted. Raises UnavailableError.
         """
+        return self._read(lambda: self._page(lane, edge, limit))
+
+    def _page(self, lane: int, edge: int, limit: int) -> tuple[list[ItemRow], bool]:
+        """From one snapshot: between two others a row can go, or get another place or lane."""
+        self._rows(sql.SNAPSHOT)
         keys: list[int] = []
         size_bytes = 0
         found = self._rows(sql.SCAN, (lane, *edge_arguments(edge), limit))
@@ -45,7 +53,8 @@ class ShardReader:
             keys.append(key)
         rows: list[ItemRow] = []
         for text, _ in id_chunks(keys):
-            rows += [ItemRow(*row) for row in self._rows(sql.READ_ITEMS.format(text), ())]
+            rows += [ItemRow(*row) for row in self._rows(sql.READ_ITEMS.format(text))]
+        self._session.rollback()
         more = len(keys) < len(found) or len(found) == limit
         return sorted(rows, key=lambda row: (row.urgency, row.due_at, row.key)), more
 
@@ -54,6 +63,9 @@ class ShardReader:
 
         And the key to go on after, 0 when there are no more rows. Raises UnavailableError.
         """
+        return self._read(lambda: self._expired_page(after_key, now_ms))
+
+    def _expired_page(self, after_key: int, now_ms: int) -> tuple[list[int], int]:
         last_key, count = self._rows(sql.SCAN_EXPIRY, (now_ms, after_key, limits.EXPIRY_SCAN_ITEMS))[0]
         if not count:
             return [], last_key or 0
@@ -72,21 +84,25 @@ class ShardReader:
         if session is not None:
             session._force_close()
 
-    def _rows(self, statement: str, arguments: tuple[object, ...]) -> Any:
+    def _read(self, read: Callable[[], T]) -> T:
         was_open = self._session is not None
         try:
             if not was_open:
                 self._session = connect(self._url)
                 self._session.autocommit(True)
+                self._rows(sql.REPEATABLE)
             if self._interrupted:
                 raise UnavailableError(f"shard {self._shard_id} is not read any more: the host stops")
-            with self._session.cursor() as cursor:
-                cursor.execute(statement, arguments)
-                return cursor.fetchall()
+            return read()
         except (pymysql.err.Error, OSError) as error:
             self.close()
             # A server that hung once would hold the reader up as long again.
             hung = isinstance(error.__context__, TimeoutError)
             if not was_open or not is_lost(error) or hung or self._interrupted:
                 raise UnavailableError(f"shard {self._shard_id} cannot be read now: {error}") from error
-        return self._rows(statement, arguments)
+        return self._read(read)
+
+    def _rows(self, statement: str, arguments: tuple[object, ...] = ()) -> Any:
+        with self._session.cursor() as cursor:
+            cursor.execute(statement, arguments)
+            return cursor.fetchall()
