@@ -83,7 +83,7 @@ FRAME_BODY_BYTES_PER_MS_MIN = 64
 IDLE_MS_MAX = 10 * MINUTE_MS
 WRITE_STALL_MS_MAX = 10 * SECOND_MS
 WRITE_BUFFER_BYTES_MAX = 4 * MIB
-FRAME_ELEMENTS_MAX = 32_000
+FRAME_ELEMENTS_MAX = 20_000
 """Container elements and struct fields of one message together."""
 FRAME_FIELDS_PER_STRUCT_MAX = 1_000
 FRAME_DEPTH_MAX = 16
@@ -226,6 +226,7 @@ SHARDS_PER_HOST_MAX = 256
 
 assert WINDOW_ITEMS_MIN >= 8, "a quarter of a window must be some items"
 assert PAYLOAD_BYTES_MAX + METADATA_BYTES_MAX < FRAME_BYTES_MAX // 2, "the largest item must fit a frame"
+assert BATCH_ITEMS_MAX * 16 < FRAME_ELEMENTS_MAX, "the largest batch must fit, and some fields that are not known yet"
 assert DEQUEUE_ANSWER_BYTES_MAX + PAYLOAD_BYTES_MAX + METADATA_BYTES_MAX < FRAME_BYTES_MAX
 assert WAIT_MS_MAX < IDLE_MS_MAX, "a long poll must not look idle"
 assert LONG_POLL_TOPICS_PER_ADDRESS_MAX * 2 <= DEQUEUE_TOPICS_WAITING_MAX, "one address must leave room for others"
