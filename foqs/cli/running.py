@@ -19,8 +19,8 @@ from foqs.storage.migrations import MigrationError
 _GC_THRESHOLDS = (10_000, 5, 400)
 """Containers made and not dropped before the youngest are looked at, and how often that is before the older ones are.
 
-A dozen times the default: collections were a tenth of a busy host's time. The second one looks at no more than 50,000,
-and the last, which walks all that is kept in memory, comes after 20 million.
+A dozen times the default: collections were a tenth of a busy host's time. The second one looks at about 50,000, and the
+last, which walks all that is kept in memory, comes after 20 million at the soonest, when a quarter of it is new.
 """
 
 

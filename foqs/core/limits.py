@@ -65,8 +65,12 @@ TURN_FRAMES_PER_CONNECTION_MAX = 4
 """One connection gives so many frames before the next one has its turn."""
 LONG_POLL_TOPICS_PER_ADDRESS_MAX = 50_000
 """Of the dequeue calls of an address that wait, each counted with all its topics; past it OVERLOADED."""
-CALLS_RUNNING_PER_ADDRESS_MAX = 64
-"""Long polls not counted; past it the frames of that address wait. They all end with one commit, in one turn."""
+ENQUEUES_RUNNING_PER_ADDRESS_MAX = 128
+"""Past it enqueues of that address wait. They all end with one commit, in one turn."""
+CALLS_RUNNING_PER_ADDRESS_MAX = 512
+"""The same of all other calls, but for long polls, and for those that have run for a while: their shard may be sick."""
+TURN_REST_MS_MAX = 100
+"""An address that had most of a turn leaves the next ones to others as long as that took, and no longer than this."""
 TURN_REFUSALS = 16
 """So many frames that are refused unread count as one that is served."""
 TURN_WAIT_MS_MAX = 1 * SECOND_MS

@@ -277,7 +277,7 @@ class Inspection(Service):
             await asyncio.sleep(pause_ms / 1000)
             reader, runner = self._readers[shard_id], self._shards.runners[shard_id]
             is_paused = True
-            if runner.shard is None or not runner.health.healthy:
+            if runner.shard is None:
                 continue  # What has expired could not be deleted.
             try:
                 expired, after_key = await self._on_thread(

@@ -13,7 +13,7 @@ from dataclasses import fields
 from functools import partial
 from typing import TypeVar
 
-from pymysql.constants import ER
+from pymysql.constants import CLIENT, ER
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -95,6 +95,7 @@ class MetaStore:
                 Session,
                 **session_arguments(url)
                 | {
+                    "client_flag": CLIENT.FOUND_ROWS,
                     "read_timeout": statement_s,
                     "write_timeout": statement_s,
                     "init_command": f"SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = {statement_s}",

@@ -100,6 +100,9 @@ class ShardReader:
             hung = isinstance(error.__context__, TimeoutError)
             if not was_open or not is_lost(error) or hung or self._interrupted:
                 raise UnavailableError(f"shard {self._shard_id} cannot be read now: {error}") from error
+        except BaseException:
+            self.close()  # It may be within a snapshot.
+            raise
         return self._read(read)
 
     def _rows(self, statement: str, arguments: tuple[object, ...] = ()) -> Any:

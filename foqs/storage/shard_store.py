@@ -155,7 +155,7 @@ class ShardStore:
     async def run(self, transaction: Transaction) -> TransactionResult:
         """Run one transaction and commit it, on the event loop.
 
-        Raises TransactionFailedError (nothing happened; DeadlockError and ReadOnlyError say why) or
+        Raises TransactionFailedError (nothing happened; DeadlockError and NoWritesError say why) or
         SessionLostError with the result so far as `result` (whether it happened is unknown).
         """
         self._require_session()

@@ -163,7 +163,7 @@ class DeadlockError(TransactionFailedError):
 
 
 class NoWritesError(TransactionFailedError):
-    """The server takes no writes now: the next ones would fail as well."""
+    """The server takes no writes now, or none that need room: the next inserts would fail as well."""
 
 
 class DiskFullError(NoWritesError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from functools import partial
 from struct import Struct
 from time import perf_counter
@@ -21,9 +22,17 @@ from foqs.core import limits
 from foqs.core.errors import FoqsError, InvalidArgumentError
 from foqs.transport.door import Door
 from foqs.transport.frame_scan import FrameError, scan_call
-from foqs.transport.turns import StandingQueue
+from foqs.transport.turns import Place, StandingQueue
 from foqs.transport.verbs import dequeue_response, is_long_poll
-from foqs.transport.wire import LENGTH_BYTES, METHODS_BY_NAME_BYTES, UNKNOWN_METHOD, Method, seqid_of_enqueue
+from foqs.transport.wire import (
+    ENQUEUE,
+    LENGTH_BYTES,
+    METHODS_BY_NAME_BYTES,
+    UNKNOWN_METHOD,
+    Method,
+    is_enqueue,
+    seqid_of_enqueue,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -36,6 +45,7 @@ class Connection(asyncio.Protocol):
         self._limits = door.limits
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.address = ""
+        self._places: tuple[Place, Place] = (("", False), ("", True))
         self._admitted = False
         self._closing = False
         self._half_closed = False
@@ -58,6 +68,10 @@ class Connection(asyncio.Protocol):
         self._heard_at = 0.0
 
         self.calls: dict[int, asyncio.Task[None]] = {}
+        self._running: dict[int, Place] = {}
+        """Of the calls those that count for their place in the turns."""
+        self._swept_count = 0
+        """Calls up to this one had been started at the last sweep."""
         self._long_polls: dict[int, tuple[Method, int, int, int]] = {}
         """Their method, seqid, bytes and count of topics."""
         self._call_count = 0
@@ -75,6 +89,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else "unknown"
+        self._places = ((self.address, False), (self.address, True))
         self._admitted = self._door.admit(self)
         if not self._admitted:
             self._close()
@@ -155,6 +170,7 @@ class Connection(asyncio.Protocol):
 
     def check(self, now: float) -> None:
         """Hold the connection to its deadlines; the server calls this every sweep."""
+        self._pass_over_slow_calls()
         if self._is_write_stalled(now):
             self._door.protocol_error(self, "write_stall", "the peer does not take its answers")
             self.abort()
@@ -168,6 +184,12 @@ class Connection(asyncio.Protocol):
         elif now - self._heard_at >= self._limits.idle_ms_max / 1000:
             self._close()
 
+    def _pass_over_slow_calls(self) -> None:
+        """A call that began before the last sweep waits for a shard that may be sick: others need not wait with it."""
+        for number in [number for number in self._running if number <= self._swept_count]:
+            self._door.turns.ended(self._running.pop(number), 1)
+        self._swept_count = self._call_count
+
     # --- frames ---
 
     def _is_one_frame(self, data: bytes) -> bool:
@@ -177,7 +199,7 @@ class Connection(asyncio.Protocol):
             and _u32(data, 0)[0] == len(data) - LENGTH_BYTES <= self._limits.frame_bytes_max
             and not self._is_full()
             and not self._reading_paused
-            and self._door.turns.is_free(self.address)
+            and self._door.turns.is_free(self._places[is_enqueue(data, LENGTH_BYTES)])
         )
 
     def _is_full(self) -> bool:
@@ -205,10 +227,11 @@ class Connection(asyncio.Protocol):
             end = at + LENGTH_BYTES + length
             if end > size:
                 break
-            if not self._may_start(started, frames_max):
+            place = self._places[is_enqueue(data, at + LENGTH_BYTES)]
+            if not self._may_start(place, started, frames_max):
                 self._waits_for_turn = full = True
                 self._queue.began(self._door.loop.time())
-                self._door.turns.wait(self, enqueues=seqid_of_enqueue(data, at + LENGTH_BYTES, end) is not None)
+                self._door.turns.wait(self, place)
                 break
             started += 1
             try:
@@ -232,12 +255,12 @@ class Connection(asyncio.Protocol):
         self._hold()
         self._set_reading(not full)
 
-    def _may_start(self, started: int, frames_max: int) -> bool:
+    def _may_start(self, place: Place, started: int, frames_max: int) -> bool:
         """Whether one more call may start: `started` of `frames_max` are where it is the connection's turn."""
         turns = self._door.turns
         if frames_max:
-            return started < frames_max and turns.has_work_left(self.address)
-        return turns.is_free(self.address)
+            return started < frames_max and turns.has_work_left(place)
+        return turns.is_free(place)
 
     def _await_rest(self, here_bytes: int, length: int, full: bool) -> None:
         """Set what the frame that is incomplete waits for, and until when. A deadline never moves."""
@@ -326,7 +349,8 @@ class Connection(asyncio.Protocol):
             self._long_polls[number] = (method, seqid, size_bytes, element_count)
             self._door.long_poll_started(self.address, element_count)
         else:
-            self._door.turns.started(self.address)
+            self._running[number] = place = self._places[method is ENQUEUE]
+            self._door.turns.started(place)
         run = self._run(number, method, request, seqid, size_bytes)
         self.calls[number] = self._door.loop.create_task(run, name=method.name)
         self._call_bytes += size_bytes
@@ -370,10 +394,11 @@ class Connection(asyncio.Protocol):
 
     def _forget(self, number: int, size_bytes: int) -> None:
         if self.calls.pop(number, None) is not None:
+            place = self._running.pop(number, None)
+            if place is not None:
+                self._door.turns.ended(place, 1)
             long_poll = self._long_polls.pop(number, None)
-            if long_poll is None:
-                self._door.turns.ended(self.address, 1)
-            else:
+            if long_poll is not None:
                 self._door.long_poll_ended(self.address, long_poll[-1])
             self._call_bytes -= size_bytes
             self._door.calls_ended(1, size_bytes)
@@ -414,8 +439,9 @@ class Connection(asyncio.Protocol):
         self._hold()
         calls = list(self.calls.values())
         self._door.calls_ended(len(calls), self._call_bytes)
-        if running_count := len(calls) - len(self._long_polls):
-            self._door.turns.ended(self.address, running_count)
+        for place, count in Counter(self._running.values()).items():
+            self._door.turns.ended(place, count)
+        self._running.clear()
         for long_poll in self._long_polls.values():
             self._door.long_poll_ended(self.address, long_poll[-1])
         self._call_bytes = 0

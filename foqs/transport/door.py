@@ -36,6 +36,7 @@ class DoorLimits:
     turn_work_max: int = limits.TURN_WORK_MAX
     turn_wait_ms_max: int = limits.TURN_WAIT_MS_MAX
     calls_running_per_address_max: int = limits.CALLS_RUNNING_PER_ADDRESS_MAX
+    enqueues_running_per_address_max: int = limits.ENQUEUES_RUNNING_PER_ADDRESS_MAX
     frame_bytes_max: int = limits.FRAME_BYTES_MAX
     first_frame_ms_max: int = limits.FIRST_FRAME_MS_MAX
     header_ms_max: int = limits.FRAME_HEADER_MS_MAX
@@ -116,7 +117,12 @@ class Door:
         self.guests: dict[Guest, None] = {}
         self.empty = asyncio.Event()
         self.empty.set()
-        self.turns = Turns(self.loop, bounds.turn_work_max, bounds.calls_running_per_address_max)
+        self.turns = Turns(
+            self.loop,
+            bounds.turn_work_max,
+            bounds.calls_running_per_address_max,
+            bounds.enqueues_running_per_address_max,
+        )
         self.unfinished_bytes = 0
         self.calls_count = 0
         """Calls in flight."""

@@ -10,6 +10,9 @@ from typing import Protocol
 
 from foqs.core import limits
 
+Place = tuple[str, bool]
+"""In the round: an address, and whether it is for its enqueues or for all else."""
+
 
 class TurnTaker(Protocol):
     """A connection that has frames waiting."""
@@ -64,30 +67,31 @@ class Turns:
     get one address no more than one does. What an address enqueues and all else of it have a place each in the round:
     what it takes and settles, which makes the load less, is not behind all that it wants to add.
 
-    An address with too many calls running has no turn until some end. One that had most of a turn, while others have
-    calls running, has none for as long as that took: these go on meanwhile.
+    A place with too many calls running has no turn until some end. An address that had most of a turn, while others
+    have calls running, has none for as long as that took: these go on meanwhile.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, work_max: int, running_max: int) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, work_max: int, running_max: int, enqueues_running_max: int
+    ) -> None:
         self._loop = loop
         self._work_max = work_max
-        self._running_max = running_max
+        self._running_max = {False: running_max, True: enqueues_running_max}
         self._work = 0.0
         self._work_by_address: Counter[str] = Counter()
         self._began_s = 0.0
         """Since when there is work in this turn, by `perf_counter`."""
         self._is_scheduled = False
-        self._waiting: dict[tuple[str, bool], deque[TurnTaker]] = {}
-        """By address, and whether what waits is an enqueue."""
-        self._running: Counter[str] = Counter()
+        self._waiting: dict[Place, deque[TurnTaker]] = {}
+        self._running: Counter[Place] = Counter()
         self._resting: set[str] = set()
 
-    def is_free(self, address: str) -> bool:
-        """Whether work may start at once: nobody waits, and the turn and the address have some left."""
-        return not self._waiting and self.has_work_left(address)
+    def is_free(self, place: Place) -> bool:
+        """Whether work may start at once: nobody waits, and the turn and the place have some left."""
+        return not self._waiting and self.has_work_left(place)
 
-    def has_work_left(self, address: str) -> bool:
-        return self._work < self._work_max and self._may_start(address)
+    def has_work_left(self, place: Place) -> bool:
+        return self._work < self._work_max and self._may_start(place)
 
     def spend(self, address: str, element_count: int, size_bytes: int, began_s: float) -> None:
         """Count a frame; it was begun to be read at that time of `perf_counter`."""
@@ -103,35 +107,38 @@ class Turns:
         self._work += 1 / limits.TURN_REFUSALS
         self._begin_soon()
 
-    def started(self, address: str) -> None:
-        self._running[address] += 1
+    def started(self, place: Place) -> None:
+        self._running[place] += 1
 
-    def ended(self, address: str, count: int) -> None:
-        left = self._running[address] - count
+    def ended(self, place: Place, count: int) -> None:
+        """Calls ended, or take so long that others need not wait for them."""
+        left = self._running[place] - count
         if left:
-            self._running[address] = left
+            self._running[place] = left
         else:
-            del self._running[address]
+            del self._running[place]
         if self._waiting:
             self._begin_soon()
 
-    def wait(self, taker: TurnTaker, *, enqueues: bool) -> None:
-        """Let `take_turn` be called when it is the taker's turn; `enqueues`: its first frame is an enqueue."""
-        self._waiting.setdefault((taker.address, enqueues), deque()).append(taker)
+    def wait(self, taker: TurnTaker, place: Place) -> None:
+        """Let `take_turn` be called when it is the taker's turn; `place`: that of its first frame."""
+        self._waiting.setdefault(place, deque()).append(taker)
         self._begin_soon()
 
-    def _may_start(self, address: str) -> bool:
-        return self._running[address] < self._running_max and address not in self._resting
+    def _may_start(self, place: Place) -> bool:
+        return self._running[place] < self._running_max[place[1]] and place[0] not in self._resting
 
     def _begin_rests(self) -> None:
         for address, work in self._work_by_address.items():
-            if work > self._work_max / 2 and any(other != address for other in self._running):
+            is_most = work > max(self._work, self._work_max) / 2
+            if is_most and any(other != address for other, _ in self._running):
                 self._resting.add(address)
                 self._loop.call_soon(self._rest, address, self._began_s)
 
     def _rest(self, address: str, began_s: float) -> None:
         """After a turn that was its, and the first steps of the calls that were started, which are most of the work."""
-        self._loop.call_later(perf_counter() - began_s, self._end_rest, address)
+        rest_s = min(perf_counter() - began_s, limits.TURN_REST_MS_MAX / 1000)
+        self._loop.call_later(rest_s, self._end_rest, address)
 
     def _end_rest(self, address: str) -> None:
         self._resting.discard(address)
@@ -153,7 +160,7 @@ class Turns:
             place, takers = next(iter(self._waiting.items()))
             # It goes to the end of the round, unless this was the last of its takers.
             del self._waiting[place]
-            if not self._may_start(place[0]):
+            if not self._may_start(place):
                 self._waiting[place] = takers
                 passed_over += 1
                 continue
@@ -161,5 +168,6 @@ class Turns:
             if takers:
                 self._waiting[place] = takers
             taker.take_turn(limits.TURN_FRAMES_PER_CONNECTION_MAX)
-        if any(self._may_start(address) for address, _ in self._waiting):
+            passed_over = 0  # Those that were are before it in the round now.
+        if any(map(self._may_start, self._waiting)):
             self._begin_soon()

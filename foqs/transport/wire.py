@@ -122,6 +122,11 @@ class Reply(NamedTuple):
     error: FoqsError | ApplicationError | None
 
 
+def is_enqueue(data: bytes | bytearray, start: int) -> bool:
+    """Whether what begins there begins like an enqueue call."""
+    return data.startswith(_ENQUEUE_HEAD, start)
+
+
 def seqid_of_enqueue(data: bytes | bytearray, start: int, end: int) -> int | None:
     """Of what begins like an enqueue call, whatever comes after that; None for anything else."""
     at = start + len(_ENQUEUE_HEAD)

@@ -412,7 +412,7 @@ def test_an_enqueue_that_waited_too_long_for_its_turn_is_refused_and_what_lessen
     turn_wait_ms_max: int, outcome: str
 ) -> None:
     async def main() -> None:
-        bounds = DoorLimits(calls_running_per_address_max=1, turn_wait_ms_max=turn_wait_ms_max)
+        bounds = DoorLimits(enqueues_running_per_address_max=1, turn_wait_ms_max=turn_wait_ms_max)
         async with world(bounds) as w, w.connect() as client:
             w.queue.gate = asyncio.Event()
             calls = [
@@ -433,5 +433,22 @@ def test_an_enqueue_that_waited_too_long_for_its_turn_is_refused_and_what_lessen
                 assert isinstance(second.error, OverloadedError)
                 assert second.error.retry_after_ms
             assert [item.payload for item in third.response.items][:1] == [b"1"]
+
+    run(main)
+
+
+def test_calls_that_wait_for_a_sick_shard_do_not_hold_up_their_address_for_long() -> None:
+    async def main() -> None:
+        bounds = DoorLimits(enqueues_running_per_address_max=1, sweep_ms=20)
+        async with world(bounds) as w, w.connect() as client, w.connect() as other:
+            w.queue.gate = asyncio.Event()
+            frame = w.codec.encode_call("enqueue", enqueue_request(b"1"), 1)
+            await client.send_bytes(frame)
+            await w.queue.until_running(1)
+            await other.send_bytes(frame)
+            await w.queue.until_running(2)
+            w.queue.gate.set()
+            for peer in (client, other):
+                assert (await peer.receive()).error is None
 
     run(main)

@@ -13,6 +13,8 @@ import pytest
 from foqs.core import limits
 from foqs.transport.turns import StandingQueue, Turns, TurnTaker
 
+A = ("a", True)
+
 
 class Loop:
     def __init__(self) -> None:
@@ -38,27 +40,27 @@ class Peer:
         self, turns: Turns, name: str, address: str, frames: int, taken: list[str], enqueues: bool = True
     ) -> None:
         self.turns, self.name, self.address, self.frames, self.taken = turns, name, address, frames, taken
-        self.enqueues = enqueues
+        self.place = (address, enqueues)
 
     def take_turn(self, frames_max: int) -> None:
         for _ in range(min(frames_max, self.frames)):
-            if not self.turns.has_work_left(self.address):
+            if not self.turns.has_work_left(self.place):
                 break
             self.frames -= 1
             self.taken.append(self.name)
             self.turns.spend(self.address, 0, 100, 0.0)
         if self.frames:
-            self.turns.wait(cast(TurnTaker, self), enqueues=self.enqueues)
+            self.turns.wait(cast(TurnTaker, self), self.place)
 
 
 def make(work_max: int) -> tuple[Loop, Turns, list[str]]:
     loop = Loop()
-    return loop, Turns(cast(Any, loop), work_max, 100), []
+    return loop, Turns(cast(Any, loop), work_max, 100, 100), []
 
 
 def wait(turns: Turns, *peers: Peer) -> None:
     for peer in peers:
-        turns.wait(cast(TurnTaker, peer), enqueues=peer.enqueues)
+        turns.wait(cast(TurnTaker, peer), peer.place)
 
 
 def test_a_frame_is_overdue_that_waits_as_long_as_it_may_and_a_queue_of_short_waits_never_is() -> None:
@@ -109,7 +111,7 @@ def test_a_turn_takes_no_more_than_its_bound_whoever_waits() -> None:
     wait(turns, *[Peer(turns, f"p{n}", f"address {n % 3}", 1_000, taken) for n in range(9)])
     loop.turn()
     assert len(taken) == 20
-    assert not turns.is_free("a")
+    assert not turns.is_free(A)
     loop.turn()
     assert len(taken) == 40
 
@@ -143,26 +145,28 @@ def test_a_frame_that_comes_alone_is_behind_one_of_each_address_at_most() -> Non
 
 def test_a_turn_is_free_again_when_nobody_waits() -> None:
     loop, turns, _ = make(2)
-    assert turns.is_free("a")
+    assert turns.is_free(A)
     turns.spend("a", 0, 0, 0.0)
-    assert turns.is_free("a")
+    assert turns.is_free(A)
     turns.spend("a", 0, 0, 0.0)
-    assert not turns.is_free("a")
+    assert not turns.is_free(A)
     assert len(loop.soon) == 1
     loop.turn()
-    assert turns.is_free("a")
+    assert turns.is_free(A)
     assert loop.soon == []
 
 
 @pytest.mark.parametrize("others", ["none", "idle", "running"])
 def test_an_address_that_had_most_of_a_turn_rests_as_long_while_others_have_calls_running(others: str) -> None:
     loop, turns, taken = make(20)
-    turns.started("flood")
+    took_s = limits.TURN_REST_MS_MAX / 2_000
+    turns.started(("flood", True))
     if others != "none":
-        turns.started("good")
+        turns.started(("good", True))
     if others == "idle":
-        turns.ended("good", 1)
-    turns.spend("flood", 50 * limits.TURN_WORK_ELEMENTS, 0, perf_counter() - 3.0)
+        turns.ended(("good", True), 1)
+    turns.spend("good", 9 * limits.TURN_WORK_ELEMENTS, 0, perf_counter() - took_s)
+    turns.spend("flood", 50 * limits.TURN_WORK_ELEMENTS, 0, perf_counter())
     loop.turn()
     wait(turns, Peer(turns, "heavy", "flood", 1, taken), Peer(turns, "light", "good", 1, taken))
     loop.turn()
@@ -172,17 +176,50 @@ def test_an_address_that_had_most_of_a_turn_rests_as_long_while_others_have_call
     loop.turn()
     assert taken == ["light"], "the others go on"
     ((rest_s, end_rest),) = loop.later
-    assert rest_s >= 3.0
+    assert took_s <= rest_s <= limits.TURN_REST_MS_MAX / 1000
     end_rest()
     loop.turn()
     assert taken == ["light", "heavy"]
+
+
+def test_a_rest_has_an_end_however_long_the_process_stood_still() -> None:
+    loop, turns, _ = make(20)
+    turns.started(("good", False))
+    turns.spend("flood", 50 * limits.TURN_WORK_ELEMENTS, 0, perf_counter() - 60)
+    loop.turn()
+    loop.turn()
+    ((rest_s, _),) = loop.later
+    assert rest_s == limits.TURN_REST_MS_MAX / 1000
+
+
+def test_what_waits_for_others_takes_nothing_of_a_turn() -> None:
+    loop, turns, taken = make(20)
+    for number in range(4):
+        for _ in range(100):
+            turns.started((f"full {number}", True))
+        wait(turns, Peer(turns, "full", f"full {number}", 1, taken))
+    wait(turns, *[Peer(turns, "good", "good", 1, taken) for _ in range(20)])
+    loop.turn()
+    assert taken == ["good"] * 20
+
+
+def test_enqueues_that_run_hold_up_no_more_than_enqueues() -> None:
+    loop, turns, taken = make(20)
+    for _ in range(100):
+        turns.started(("address", True))
+    wait(turns, Peer(turns, "enqueue", "address", 1, taken), Peer(turns, "ack", "address", 1, taken, enqueues=False))
+    loop.turn()
+    assert taken == ["ack"]
+    turns.ended(("address", True), 1)
+    loop.turn()
+    assert taken == ["ack", "enqueue"]
 
 
 def test_elements_and_bytes_count_as_work() -> None:
     for element_count, size_bytes in ((limits.BATCH_ITEMS_MAX, 0), (0, 2 * limits.MIB)):
         _, turns, _ = make(100)
         turns.spend("a", element_count, size_bytes, 0.0)
-        assert not turns.is_free("a")
+        assert not turns.is_free(A)
 
 
 def test_a_guest_of_no_use_does_not_hold_up_the_others() -> None:
@@ -201,21 +238,21 @@ def test_a_guest_of_no_use_does_not_hold_up_the_others() -> None:
     for _ in range(3):
         loop.turn()
     assert taken == ["good"] * 9
-    assert turns.is_free("a") or loop.soon
+    assert turns.is_free(A) or loop.soon
 
 
 def test_an_address_with_too_many_calls_running_waits_for_one_to_end_and_the_others_do_not() -> None:
     loop, turns, taken = make(1_000)
     for _ in range(100):
-        turns.started("busy")
-    assert not turns.is_free("busy")
-    assert turns.is_free("other")
+        turns.started(("busy", True))
+    assert not turns.is_free(("busy", True))
+    assert turns.is_free(("other", True))
     wait(turns, Peer(turns, "busy", "busy", 1, taken), Peer(turns, "good", "other", 6, taken))
     for _ in range(3):
         loop.turn()
     assert taken == ["good"] * 6
     assert loop.soon == []
-    turns.ended("busy", 1)
+    turns.ended(("busy", True), 1)
     loop.turn()
     assert taken[6:] == ["busy"]
 
@@ -223,7 +260,7 @@ def test_an_address_with_too_many_calls_running_waits_for_one_to_end_and_the_oth
 def test_turns_run_on_a_real_loop() -> None:
     async def main() -> list[str]:
         taken: list[str] = []
-        turns = Turns(asyncio.get_running_loop(), 3, 100)
+        turns = Turns(asyncio.get_running_loop(), 3, 100, 100)
         wait(turns, Peer(turns, "p", "a", 10, taken))
         for _ in range(5):
             await asyncio.sleep(0)

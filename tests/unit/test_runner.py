@@ -48,6 +48,8 @@ class SlowToOpen:
         self.number_stored = 0
         self.opened_count = self.reopened_count = 0
         self.is_lost = False
+        self.reopen_errors: list[Exception] = []
+        """What the next tries to reopen meet, one each."""
 
     def open(self) -> ShardImage:
         assert self.answers.wait(30)
@@ -55,6 +57,9 @@ class SlowToOpen:
         return ShardImage(1, self.number_stored, 0, 0, wall_ms() - SLOW_READ_MS, [], lambda: LaneCounts([], []), [], {})
 
     def reopen(self) -> int:
+        assert self.answers.wait(30)
+        if self.reopen_errors:
+            raise self.reopen_errors.pop(0)
         self.reopened_count += 1
         self.is_lost = False
         return self.number_stored
@@ -221,6 +226,26 @@ async def test_a_session_that_is_lost_while_the_shard_is_idle_is_noticed_by_the_
     assert runner.health.opened_count == 0, "the server is well"
     assert await run_one(runner, store) == "done"
     assert len(store.numbers_run) == 1, "no transaction met the loss"
+
+
+@pytest.mark.parametrize("server", ["refuses", "hangs"])
+async def test_a_server_that_gives_no_new_session_opens_the_breaker(
+    runner: ShardRunner, store: SlowToOpen, monkeypatch: pytest.MonkeyPatch, server: str
+) -> None:
+    monkeypatch.setattr(limits, "REOPEN_PAUSE_MS", 1)
+    monkeypatch.setattr(limits, "BREAKER_STALL_MS", 20)
+    await start(runner, store)
+    await runner._idle.wait()
+    if server == "refuses":
+        store.reopen_errors.append(SessionLostError("connection refused"))
+    else:
+        store.answers.clear()
+    store.is_lost = True
+    await until_health(runner, healthy=False)
+    monkeypatch.setattr(limits, "BREAKER_PROBE_MS", 0)
+    store.answers.set()
+    await until_health(runner, healthy=True)
+    assert store.reopened_count == 1
 
 
 async def test_a_transaction_whose_session_was_lost_is_not_run_again_if_it_has_happened(
