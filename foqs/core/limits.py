@@ -57,8 +57,10 @@ CALLS_IN_FLIGHT_MAX = 65_536
 """Of all connections together; past it a call is refused with OVERLOADED."""
 CALL_BYTES_MAX = 512 * MIB
 """Of all connections together: frames of calls in flight; past it a call is refused with OVERLOADED."""
-TURN_WORK_MAX = 16
+TURN_WORK_MAX = 64
 """What one turn of the event loop takes from all connections: a frame counts 1, and 1 for some elements or bytes."""
+TURN_WORK_SHARED_MAX = 16
+"""The same while more than one address has calls running, so that they have their turns sooner."""
 TURN_WORK_ELEMENTS = 8
 TURN_WORK_BYTES = 16 * KIB
 TURN_FRAMES_PER_CONNECTION_MAX = 4

@@ -34,6 +34,7 @@ class DoorLimits:
     all_call_bytes_max: int = limits.CALL_BYTES_MAX
     long_poll_topics_per_address_max: int = limits.LONG_POLL_TOPICS_PER_ADDRESS_MAX
     turn_work_max: int = limits.TURN_WORK_MAX
+    turn_work_shared_max: int = limits.TURN_WORK_SHARED_MAX
     turn_wait_ms_max: int = limits.TURN_WAIT_MS_MAX
     calls_running_per_address_max: int = limits.CALLS_RUNNING_PER_ADDRESS_MAX
     enqueues_running_per_address_max: int = limits.ENQUEUES_RUNNING_PER_ADDRESS_MAX
@@ -120,6 +121,7 @@ class Door:
         self.turns = Turns(
             self.loop,
             bounds.turn_work_max,
+            bounds.turn_work_shared_max,
             bounds.calls_running_per_address_max,
             bounds.enqueues_running_per_address_max,
         )

@@ -72,10 +72,17 @@ class Turns:
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, work_max: int, running_max: int, enqueues_running_max: int
+        self,
+        loop: asyncio.AbstractEventLoop,
+        work_max: int,
+        work_shared_max: int,
+        running_max: int,
+        enqueues_running_max: int,
     ) -> None:
         self._loop = loop
+        self._work_maxima = (work_max, min(work_max, work_shared_max))
         self._work_max = work_max
+        """Of this turn."""
         self._running_max = {False: running_max, True: enqueues_running_max}
         self._work = 0.0
         self._work_by_address: Counter[str] = Counter()
@@ -155,6 +162,7 @@ class Turns:
         self._begin_rests()
         self._work = 0.0
         self._work_by_address.clear()
+        self._work_max = self._work_maxima[len({address for address, _ in self._running}) > 1]
         passed_over = 0
         while len(self._waiting) > passed_over and self._work < self._work_max:
             place, takers = next(iter(self._waiting.items()))

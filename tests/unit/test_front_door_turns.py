@@ -55,7 +55,7 @@ class Peer:
 
 def make(work_max: int) -> tuple[Loop, Turns, list[str]]:
     loop = Loop()
-    return loop, Turns(cast(Any, loop), work_max, 100, 100), []
+    return loop, Turns(cast(Any, loop), work_max, work_max, 100, 100), []
 
 
 def wait(turns: Turns, *peers: Peer) -> None:
@@ -114,6 +114,19 @@ def test_a_turn_takes_no_more_than_its_bound_whoever_waits() -> None:
     assert not turns.is_free(A)
     loop.turn()
     assert len(taken) == 40
+
+
+def test_turns_are_shorter_while_more_than_one_address_has_calls_running() -> None:
+    loop, taken = Loop(), list[str]()
+    turns = Turns(cast(Any, loop), 40, 10, 100, 100)
+    wait(turns, *[Peer(turns, "p", "ab"[n % 2], 1, taken) for n in range(100)])
+    counts = []
+    for address in ("a", "b"):
+        turns.started((address, True))
+        taken.clear()
+        loop.turn()
+        counts.append(len(taken))
+    assert counts == [40, 10]
 
 
 def test_many_connections_get_one_address_no_more_than_one() -> None:
@@ -260,7 +273,7 @@ def test_an_address_with_too_many_calls_running_waits_for_one_to_end_and_the_oth
 def test_turns_run_on_a_real_loop() -> None:
     async def main() -> list[str]:
         taken: list[str] = []
-        turns = Turns(asyncio.get_running_loop(), 3, 100, 100)
+        turns = Turns(asyncio.get_running_loop(), 3, 3, 100, 100)
         wait(turns, Peer(turns, "p", "a", 10, taken))
         for _ in range(5):
             await asyncio.sleep(0)
