@@ -135,6 +135,12 @@ class Turns:
     def _may_start(self, place: Place) -> bool:
         return self._running[place] < self._running_max[place[1]] and place[0] not in self._resting
 
+    def _is_shared(self) -> bool:
+        """Whether more than one address has calls running."""
+        addresses = (address for address, _ in self._running)
+        first = next(addresses, None)
+        return any(address != first for address in addresses)
+
     def _begin_rests(self) -> None:
         for address, work in self._work_by_address.items():
             is_most = work > max(self._work, self._work_max) / 2
@@ -162,7 +168,7 @@ class Turns:
         self._begin_rests()
         self._work = 0.0
         self._work_by_address.clear()
-        self._work_max = self._work_maxima[len({address for address, _ in self._running}) > 1]
+        self._work_max = self._work_maxima[self._is_shared()]
         passed_over = 0
         while len(self._waiting) > passed_over and self._work < self._work_max:
             place, takers = next(iter(self._waiting.items()))
