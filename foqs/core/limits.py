@@ -68,9 +68,11 @@ TURN_FRAMES_PER_CONNECTION_MAX = 4
 LONG_POLL_TOPICS_PER_ADDRESS_MAX = 50_000
 """Of the dequeue calls of an address that wait, each counted with all its topics; past it OVERLOADED."""
 ENQUEUES_RUNNING_PER_ADDRESS_MAX = 128
-"""Past it enqueues of that address wait. They all end with one commit, in one turn."""
+"""Past it enqueues of that address wait: they all end with one commit, in one turn. Those that have run for a while
+do not count: their shard may be sick.
+"""
 CALLS_RUNNING_PER_ADDRESS_MAX = 512
-"""The same of all other calls, but for long polls, and for those that have run for a while: their shard may be sick."""
+"""The same of all other calls but long polls."""
 TURN_REST_MS_MAX = 100
 """An address that had most of a turn leaves the next ones to others as long as that took, and no longer than this."""
 TURN_REFUSALS = 16

@@ -88,6 +88,7 @@ class NoMetrics:
 class Guest(TurnTaker, Protocol):
     """What the door asks of a connection."""
 
+    address: str
     unfinished_since: float | None
     """When the frame that is still incomplete began, in the loop's time."""
     held_bytes: int

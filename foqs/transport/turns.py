@@ -17,8 +17,6 @@ Place = tuple[str, bool]
 class TurnTaker(Protocol):
     """A connection that has frames waiting."""
 
-    address: str
-
     def take_turn(self, frames_max: int) -> None: ...
 
 

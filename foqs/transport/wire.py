@@ -127,10 +127,10 @@ def is_enqueue(data: bytes | bytearray, start: int) -> bool:
     return data.startswith(_ENQUEUE_HEAD, start)
 
 
-def seqid_of_enqueue(data: bytes | bytearray, start: int, end: int) -> int | None:
+def seqid_of_enqueue(data: bytes, start: int, end: int) -> int | None:
     """Of what begins like an enqueue call, whatever comes after that; None for anything else."""
     at = start + len(_ENQUEUE_HEAD)
-    if not data.startswith(_ENQUEUE_HEAD, start) or at + _SEQID.size > end:
+    if not is_enqueue(data, start) or at + _SEQID.size > end:
         return None
     seqid: int = _SEQID.unpack_from(data, at)[0]
     return seqid

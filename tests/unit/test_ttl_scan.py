@@ -24,7 +24,7 @@ _TURNS = 100
 @pytest.fixture
 def runner() -> Mock:
     runner = Mock(spec=ShardRunner)
-    runner.shard, runner.health = Mock(), Mock(healthy=True)
+    runner.shard = Mock()
     runner.now_ms.return_value = 0
     return runner
 
