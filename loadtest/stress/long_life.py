@@ -1,4 +1,9 @@
-"""Hours of mixed load, the purge blocked in the middle: memory and latency stay flat, all counts agree in the end."""
+"""Hours of mixed load, the purge blocked in the middle: memory and latency stay flat, all counts agree in the end.
+
+Over hours a machine that others share is now faster and now slower. So at the end of each third a newcomer, a host that
+has just been started, on servers of its own, has the same load beside the veteran for some minutes: what the two take
+at the same time tells what age does.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +13,11 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain, product
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +42,9 @@ _AFTERMATH_MS = 2_000
 _DRAIN_S_MAX = 300.0
 _WARM_UP_SHARE = 0.1
 """Of the run: windows, caches and allocators are filled then."""
+_COMPARED_SHARE = 0.2
+"""Of a third: so long is the newcomer compared, after one part to warm up."""
+_MEMORY = "host MiB"
 _VERBS = (Verb.ENQUEUE, Verb.DEQUEUE, Verb.ACK)
 
 
@@ -44,6 +55,20 @@ class Course:
     seconds: float = 7_200.0
     part_s: float = 60.0
     items_per_s: int = 300
+
+    @property
+    def part_count(self) -> int:
+        return max(6, round(self.seconds / self.part_s))
+
+    @property
+    def thirds(self) -> tuple[range, range, range]:
+        """The parts of each."""
+        first, last = self.part_count // 3, self.part_count - self.part_count // 3
+        return range(first), range(first, last), range(last, self.part_count)
+
+    def compared(self, third: range) -> range:
+        """The parts of a third in which there is a warm newcomer."""
+        return third[-max(1, int(len(third) * _COMPARED_SHARE)) :]
 
 
 @dataclass(slots=True)
@@ -57,16 +82,13 @@ def run(course: Course, say: Callable[[str], None]) -> Verdict:
     pressure = Pressure(producers=2, consumers=4, items_per_s=course.items_per_s)
     directory = Path(tempfile.mkdtemp(prefix="foqs-life-"))
     path = directory / "history"
+    newcomers = [directory / f"newcomer-{number}" for number in range(len(course.thirds))]
     with quiet_room(with_small_disk=False) as room, Monitor(room) as monitor:
-        history = History(path)
-        try:
-            with Load(room.host_address, "life", history, pressure) as load:
-                begin_ms = time.time() * 1_000
-                parts = _live(room, load, course, say)
-                stored = load.drain(room.direct_urls, patience_s=_DRAIN_S_MAX)
-            problems = [*audit(room.direct_urls), *miscounted(room, stored)]
-        finally:
-            history.close()
+        with closing(History(path)) as history, Load(room.host_address, "life", history, pressure) as load:
+            begin_ms = time.time() * 1_000
+            parts = _live(room, load, course, [partial(_newcomer, path, pressure) for path in newcomers], say)
+            stored = load.drain(room.direct_urls, patience_s=_DRAIN_S_MAX)
+        problems = [*audit(room.direct_urls), *miscounted(room, stored)]
         disturbed = [(start, end + _AFTERMATH_MS) for start, end in monitor.away(frozenset(SHARDS))]
     # A part of the history is in memory at a time.
     report = check_files(
@@ -77,13 +99,16 @@ def run(course: Course, say: Callable[[str], None]) -> Verdict:
         disturbed=disturbed,
         answers_due=True,
     )
-    latencies_ms = latencies_by_part(path, begin_ms, course.part_s)
-    verdict = Verdict("long life", rows=[_row(number, part, latencies_ms[number]) for number, part in enumerate(parts)])
+    latencies_ms = latencies_by_part([path], begin_ms, course.part_s)
+    newcomer_ms = latencies_by_part(newcomers, begin_ms, course.part_s)
+    rows = [_row(number, part, latencies_ms[number], newcomer_ms[number]) for number, part in enumerate(parts)]
+    verdict = Verdict("long life", rows=rows)
     verdict.facts = {
         "rows left, all of them dead letters": sum(row.state is ItemState.DEAD for row in stored),
         "rows left that are not": sum(row.state is not ItemState.DEAD for row in stored),
         **{f"checked: {name}": count for name, count in sorted(report.counts.items())},
         "times when the host did not answer at once": len(disturbed),
+        **dict(by_the_clock(rows, course)),
         "found": "; ".join([*map(str, report.violations[:10]), *problems]) or "nothing",
     }
     if report.violations or problems:
@@ -91,27 +116,44 @@ def run(course: Course, say: Callable[[str], None]) -> Verdict:
         verdict.facts["history and rows are kept in"] = str(directory)
     else:
         shutil.rmtree(directory)
-    verdict.bounds = [*flatness(verdict.rows), *_agreement(verdict, len(report.violations), len(problems))]
+    verdict.bounds = [*flatness(rows, course), *_agreement(verdict, len(report.violations), len(problems))]
     return verdict
 
 
-def _live(room: Room, load: Load, course: Course, say: Callable[[str], None]) -> list[_Part]:
+def _live(
+    room: Room,
+    load: Load,
+    course: Course,
+    newcomers: Sequence[Callable[[], AbstractContextManager[None]]],
+    say: Callable[[str], None],
+) -> list[_Part]:
     assert room.host is not None
     parts: list[_Part] = []
-    count = max(3, round(course.seconds / course.part_s))
-    first_blocked, first_free = count // 3, count - count // 3
     began_s = time.monotonic()
-    with ExitStack() as blocking:
-        for number in range(count):
-            if number == first_blocked:
-                blocking.enter_context(_blocked_purge(room))
-            if number == first_free:
-                blocking.close()
-            time.sleep(max(0.0, began_s + (number + 1) * course.part_s - time.monotonic()))
-            load.wait_for(enqueued=1, settled=1)
-            parts.append(_Part(memory_mib(room.host.pid), first_blocked <= number < first_free))
-            say(f"part {number + 1} of {count}: {parts[-1].memory_mib:.0f} MiB")
+    for third, newcomer in zip(course.thirds, newcomers, strict=True):
+        is_middle = third == course.thirds[1]
+        with ExitStack() as stack:
+            if is_middle:
+                stack.enter_context(_blocked_purge(room))
+            for number in third:
+                if number == course.compared(third)[0] - 1:
+                    stack.enter_context(newcomer())
+                time.sleep(max(0.0, began_s + (number + 1) * course.part_s - time.monotonic()))
+                load.wait_for(enqueued=1, settled=1)
+                parts.append(_Part(memory_mib(room.host.pid), purge_is_blocked=is_middle))
+                say(f"part {number + 1} of {course.part_count}: {parts[-1].memory_mib:.0f} MiB")
     return parts
+
+
+@contextmanager
+def _newcomer(path: Path, pressure: Pressure) -> Iterator[None]:
+    """A host on servers of its own, both just started, under the same load; its calls are recorded in `path`."""
+    with (
+        quiet_room(with_small_disk=False) as room,
+        closing(History(path)) as history,
+        Load(room.host_address, "newcomer", history, pressure),
+    ):
+        yield
 
 
 @contextmanager
@@ -127,10 +169,10 @@ def _blocked_purge(room: Room) -> Iterator[None]:
         yield
 
 
-def latencies_by_part(path: Path, begin_ms: float, part_s: float) -> dict[int, dict[Verb, list[int]]]:
+def latencies_by_part(paths: Sequence[Path], begin_ms: float, part_s: float) -> dict[int, dict[Verb, list[int]]]:
     """Of the calls that did something, in milliseconds."""
     found: dict[int, dict[Verb, list[int]]] = defaultdict(lambda: {verb: [] for verb in _VERBS})
-    for call in read_calls(path):
+    for call in chain.from_iterable(map(read_calls, paths)):
         if call.verb not in _VERBS or call.returned_at_ms is None or call.outcome is not Outcome.OK:
             continue
         if call.verb is Verb.DEQUEUE and not call.taken:
@@ -140,32 +182,55 @@ def latencies_by_part(path: Path, begin_ms: float, part_s: float) -> dict[int, d
     return found
 
 
-def _row(number: int, part: _Part, latencies_ms: dict[Verb, list[int]]) -> dict[str, Any]:
+def _row(
+    number: int, part: _Part, latencies_ms: dict[Verb, list[int]], newcomer_ms: dict[Verb, list[int]]
+) -> dict[str, Any]:
     row: dict[str, Any] = {"part": number + 1, "purge": "blocked" if part.purge_is_blocked else ""}
     for verb in _VERBS:
-        ordered = sorted(latencies_ms[verb]) or [0]
         row[f"{verb} calls"] = len(latencies_ms[verb])
-        row[f"{verb} p50 ms"] = ordered[len(ordered) // 2]
-        row[f"{verb} p99 ms"] = ordered[int(len(ordered) * 0.99)]
-    return row | {"host MiB": part.memory_mib}
+        row[f"{verb} p50 ms"] = _percentile(latencies_ms[verb], 0.5)
+        row[_p99(verb)] = _percentile(latencies_ms[verb], 0.99)
+        row[_p99(verb, of_newcomer=True)] = _percentile(newcomer_ms[verb], 0.99)
+    return row | {_MEMORY: part.memory_mib}
 
 
-def flatness(rows: Sequence[dict[str, Any]]) -> Iterator[Bound]:
-    """The last third against the first, and the time of the blocked purge against the first; medians of the parts."""
-    warm = int(len(rows) * _WARM_UP_SHARE)
-    blocked = [row for row in rows if row["purge"]]
-    first = rows[warm : rows.index(blocked[0])]
-    last = rows[rows.index(blocked[-1]) + 1 :]
+def _p99(verb: Verb, *, of_newcomer: bool = False) -> str:
+    return f"{verb} p99 ms" + (" of newcomer" if of_newcomer else "")
 
-    def growth(of: Sequence[dict[str, Any]], key: str) -> float:
-        return float(statistics.median(row[key] for row in of)) / max(
-            1.0, float(statistics.median(row[key] for row in first))
-        )
 
-    yield Bound("memory of the host, last third by first", growth(last, "host MiB"), MEMORY_FACTOR_MAX)
+def _percentile(latencies_ms: list[int], share: float) -> int | None:
+    return sorted(latencies_ms)[int(len(latencies_ms) * share)] if latencies_ms else None
+
+
+def flatness(rows: Sequence[dict[str, Any]], course: Course) -> Iterator[Bound]:
+    """Memory against the first third, latencies against the newcomer in the same parts; medians of the parts."""
+    first, blocked, last = course.thirds
+    memory = _median(rows, last, _MEMORY) / _median(rows, first, _MEMORY)
+    yield Bound("memory of the host, last third by first", memory, MEMORY_FACTOR_MAX)
+    periods = ((last, "last third", LATENCY_FACTOR_MAX), (blocked, "purge blocked", BLOCKED_FACTOR_MAX))
+    for verb, (third, when, limit) in product(_VERBS, periods):
+        yield Bound(f"{verb} p99 by newcomer's, {when}", _against_newcomer(rows, course, third, verb), limit)
+
+
+def by_the_clock(rows: Sequence[dict[str, Any]], course: Course) -> Iterator[tuple[str, float]]:
+    """The same without the newcomer: what the machine did to all in the course of the run is in it."""
+    first, blocked, last = course.thirds
     for verb in _VERBS:
-        yield Bound(f"{verb} p99, last third by first", growth(last, f"{verb} p99 ms"), LATENCY_FACTOR_MAX)
-        yield Bound(f"{verb} p99, purge blocked by first third", growth(blocked, f"{verb} p99 ms"), BLOCKED_FACTOR_MAX)
+        base = _median(rows, first[int(len(rows) * _WARM_UP_SHARE) :], _p99(verb))
+        yield f"{verb} p99, last third by first", _median(rows, last, _p99(verb)) / base
+        yield f"{verb} p99, purge blocked by first third", _median(rows, blocked, _p99(verb)) / base
+        yield f"{verb} p99 by newcomer's, first third", _against_newcomer(rows, course, first, verb)
+
+
+def _against_newcomer(rows: Sequence[dict[str, Any]], course: Course, third: range, verb: Verb) -> float:
+    parts = course.compared(third)
+    return _median(rows, parts, _p99(verb)) / _median(rows, parts, _p99(verb, of_newcomer=True))
+
+
+def _median(rows: Sequence[dict[str, Any]], parts: Sequence[int], key: str) -> float:
+    """At least 1; not a number where nothing was measured."""
+    found = [float(rows[part][key]) for part in parts if rows[part][key] is not None]
+    return max(1.0, statistics.median(found)) if found else nan
 
 
 def _agreement(verdict: Verdict, violation_count: int, problem_count: int) -> Iterator[Bound]:
