@@ -60,7 +60,13 @@ CALL_BYTES_MAX = 512 * MIB
 TURN_WORK_MAX = 64
 """What one turn of the event loop takes from all connections: a frame counts 1, and 1 for some elements or bytes."""
 TURN_WORK_SHARED_MAX = 16
-"""The same while more than one address has calls running, so that they have their turns sooner."""
+"""The same while more than one address sends frames, so that they have their turns sooner."""
+TURN_SHARED_MS = 100
+"""More than one address sends frames for so long after a frame of another than the last one's."""
+TURN_WORK_AHEAD_MAX = 4
+"""An address that had less than this of a turn does not wait behind those who do: who sends little is not held up."""
+TURN_AHEAD_BYTES_MAX = 16 * KIB
+"""Of a frame that is taken ahead of others."""
 TURN_WORK_ELEMENTS = 8
 TURN_WORK_BYTES = 16 * KIB
 TURN_FRAMES_PER_CONNECTION_MAX = 4
@@ -71,10 +77,14 @@ ENQUEUES_RUNNING_PER_ADDRESS_MAX = 128
 """Past it enqueues of that address wait: they all end with one commit, in one turn. Those that have run for a while
 do not count: their shard may be sick.
 """
+ENQUEUES_RUNNING_SHARED_MAX = 32
+"""The same while more than one address sends frames: a commit that all wait for is not one address's alone."""
 CALLS_RUNNING_PER_ADDRESS_MAX = 512
 """The same of all other calls but long polls."""
 TURN_REST_MS_MAX = 100
-"""An address that had most of a turn leaves the next ones to others as long as that took, and no longer than this."""
+"""An address that had most of a turn leaves the next ones to others for a while, but no longer than this."""
+TURN_REST_FACTOR = 2
+"""That while is so many times as long as what it had."""
 TURN_REFUSALS = 16
 """So many frames that are refused unread count as one that is served."""
 TURN_WAIT_MS_MAX = 1 * SECOND_MS

@@ -13,15 +13,22 @@ _DELIVERIES = frozenset(DeliveryPolicy)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-def check_topic(topic: object) -> str:
+def topic_fault(topic: object) -> InvalidArgumentError | None:
+    """Why this is no name of a topic."""
     if not isinstance(topic, str) or not topic or _CONTROL.search(topic):
-        raise InvalidArgumentError(
+        return InvalidArgumentError(
             f"topic {shown(topic)} must be text of 1 to {limits.TOPIC_BYTES_MAX} bytes without control characters"
         )
     if len(topic) > limits.TOPIC_BYTES_MAX // 4 and len(topic.encode()) > limits.TOPIC_BYTES_MAX:
-        raise InvalidArgumentError(
+        return InvalidArgumentError(
             f"topic of {len(topic.encode())} bytes is over the limit of {limits.TOPIC_BYTES_MAX} bytes"
         )
+    return None
+
+
+def check_topic(topic: str) -> str:
+    if fault := topic_fault(topic):
+        raise fault
     return topic
 
 

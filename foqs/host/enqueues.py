@@ -113,14 +113,20 @@ class Enqueues:
         topics = book.topics
         now_ms = self._shards.now_ms(shard_id)
         made: dict[int, Item] = {}
+        name_faults: dict[str, FoqsError | None] = {}
+        """A name that is wrong may be so in each of a thousand items."""
         for position, new in enumerate(news):
             try:
                 arguments.check_new_item(new, settings)
                 due_at = arguments.deliver_after(new, settings, now_ms)
                 topic = topics.get((number, new.topic)) or new_topics.get(new.topic)
                 if topic is None:  # One that is there has a valid name.
-                    topic = book.new_topic(number, arguments.check_topic(new.topic), len(new_topics))
-                    new_topics[topic.name] = topic
+                    if new.topic not in name_faults:
+                        name_faults[new.topic] = arguments.topic_fault(new.topic)
+                    if fault := name_faults[new.topic]:
+                        errors[position] = fault
+                        continue
+                    topic = new_topics[new.topic] = book.new_topic(number, new.topic, len(new_topics))
             except FoqsError as error:
                 errors[position] = error.with_traceback(None)
                 continue

@@ -60,6 +60,8 @@ class Connection(asyncio.Protocol):
         self._waits_for_turn = False
         self._queue = StandingQueue(self._limits.turn_wait_ms_max)
         self._is_overdue = False
+        self._refusals: list[bytes] = []
+        """Of this turn: to be written as one."""
 
         self._awaited = "first_frame"
         self._deadline: float | None = None
@@ -199,7 +201,7 @@ class Connection(asyncio.Protocol):
             and _u32(data, 0)[0] == len(data) - LENGTH_BYTES <= self._limits.frame_bytes_max
             and not self._is_full()
             and not self._reading_paused
-            and self._door.turns.is_free(self._places[is_enqueue(data, LENGTH_BYTES)])
+            and self._door.turns.is_free(self._places[is_enqueue(data, LENGTH_BYTES)], len(data))
         )
 
     def _is_full(self) -> bool:
@@ -228,7 +230,7 @@ class Connection(asyncio.Protocol):
             if end > size:
                 break
             place = self._places[is_enqueue(data, at + LENGTH_BYTES)]
-            if not self._may_start(place, started, frames_max):
+            if not self._may_start(place, length, started, frames_max):
                 self._waits_for_turn = full = True
                 self._queue.began(self._door.loop.time())
                 self._door.turns.wait(self, place)
@@ -255,12 +257,12 @@ class Connection(asyncio.Protocol):
         self._hold()
         self._set_reading(not full)
 
-    def _may_start(self, place: Place, started: int, frames_max: int) -> bool:
+    def _may_start(self, place: Place, length: int, started: int, frames_max: int) -> bool:
         """Whether one more call may start: `started` of `frames_max` are where it is the connection's turn."""
         turns = self._door.turns
         if frames_max:
             return started < frames_max and turns.has_work_left(place)
-        return turns.is_free(place)
+        return turns.is_free(place, length)
 
     def _await_rest(self, here_bytes: int, length: int, full: bool) -> None:
         """Set what the frame that is incomplete waits for, and until when. A deadline never moves."""
@@ -312,6 +314,9 @@ class Connection(asyncio.Protocol):
             self._close()
         finally:
             self._is_overdue = False
+            if self._refusals:
+                self._write(b"".join(self._refusals))
+                self._refusals.clear()
 
     # --- calls ---
 
@@ -361,7 +366,7 @@ class Connection(asyncio.Protocol):
         seqid = seqid_of_enqueue(data, start, end)
         if seqid is None:
             return False
-        self._write(self._door.refusal_frame(seqid))
+        self._refusals.append(self._door.refusal_frame(self.address, seqid))
         return True
 
     async def _run(self, number: int, method: Method, request: Any, seqid: int, size_bytes: int) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import cycle
+from time import perf_counter
 from typing import Protocol
 
 import structlog
 
 from foqs.core import limits
 from foqs.core.errors import ErrorCode, OverloadedError
-from foqs.transport.turns import Turns, TurnTaker
+from foqs.transport.turns import TurnLimits, Turns, TurnTaker
 from foqs.transport.verbs import Verbs
 from foqs.transport.wire import ENQUEUE, Codec, for_seqid
 
@@ -33,11 +34,8 @@ class DoorLimits:
     all_calls_in_flight_max: int = limits.CALLS_IN_FLIGHT_MAX
     all_call_bytes_max: int = limits.CALL_BYTES_MAX
     long_poll_topics_per_address_max: int = limits.LONG_POLL_TOPICS_PER_ADDRESS_MAX
-    turn_work_max: int = limits.TURN_WORK_MAX
-    turn_work_shared_max: int = limits.TURN_WORK_SHARED_MAX
+    turns: TurnLimits = field(default_factory=TurnLimits)
     turn_wait_ms_max: int = limits.TURN_WAIT_MS_MAX
-    calls_running_per_address_max: int = limits.CALLS_RUNNING_PER_ADDRESS_MAX
-    enqueues_running_per_address_max: int = limits.ENQUEUES_RUNNING_PER_ADDRESS_MAX
     frame_bytes_max: int = limits.FRAME_BYTES_MAX
     first_frame_ms_max: int = limits.FIRST_FRAME_MS_MAX
     header_ms_max: int = limits.FRAME_HEADER_MS_MAX
@@ -119,13 +117,7 @@ class Door:
         self.guests: dict[Guest, None] = {}
         self.empty = asyncio.Event()
         self.empty.set()
-        self.turns = Turns(
-            self.loop,
-            bounds.turn_work_max,
-            bounds.turn_work_shared_max,
-            bounds.calls_running_per_address_max,
-            bounds.enqueues_running_per_address_max,
-        )
+        self.turns = Turns(self.loop, bounds.turns)
         self.unfinished_bytes = 0
         self.calls_count = 0
         """Calls in flight."""
@@ -193,12 +185,12 @@ class Door:
             return OverloadedError(message, retry_after_ms=1_000)
         return None
 
-    def refusal_frame(self, seqid: int) -> bytes:
+    def refusal_frame(self, address: str, seqid: int) -> bytes:
         """The answer to an enqueue that waited too long for its turn.
 
         Calls that take items and settle them are never refused for that: they are what makes the load less.
         """
-        self.turns.spend_on_refusal()
+        self.turns.spend_on_refusal(address, perf_counter())
         self.metrics.call_finished(ENQUEUE.name, ErrorCode.OVERLOADED.name, 0.0)
         return for_seqid(next(self._overdue_frames), seqid)
 

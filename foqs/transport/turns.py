@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
+from dataclasses import dataclass
 from math import inf
 from time import perf_counter
 from typing import Protocol
@@ -58,59 +59,79 @@ class StandingQueue:
         return is_flushed
 
 
+@dataclass(frozen=True, slots=True)
+class TurnLimits:
+    """What a turn takes, and how many calls of a place may run; `shared`: while more than one address sends frames."""
+
+    work_max: int = limits.TURN_WORK_MAX
+    work_shared_max: int = limits.TURN_WORK_SHARED_MAX
+    running_max: int = limits.CALLS_RUNNING_PER_ADDRESS_MAX
+    enqueues_running_max: int = limits.ENQUEUES_RUNNING_PER_ADDRESS_MAX
+    enqueues_running_shared_max: int = limits.ENQUEUES_RUNNING_SHARED_MAX
+
+
 class Turns:
     """Who may start work in this turn of the event loop, so that no turn is long.
 
     Round robin over the addresses that have frames waiting, and over the connections of each: many connections
     get one address no more than one does. What an address enqueues and all else of it have a place each in the round:
-    what it takes and settles, which makes the load less, is not behind all that it wants to add.
+    what it takes and settles, which makes the load less, is not behind all that it wants to add. Who sends little does
+    not wait at all (the new flows of FQ-CoDel, RFC 8290).
 
-    A place with too many calls running has no turn until some end. An address that had most of a turn, while others
-    have calls running, has none for as long as that took: these go on meanwhile.
+    A place with too many calls running has no turn until some end. While more than one address sends frames, one that
+    had most of a turn has none for some time: the others go on meanwhile.
     """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        work_max: int,
-        work_shared_max: int,
-        running_max: int,
-        enqueues_running_max: int,
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, bounds: TurnLimits) -> None:
         self._loop = loop
-        self._work_maxima = (work_max, min(work_max, work_shared_max))
-        self._work_max = work_max
+        self._work_maxima = (bounds.work_max, min(bounds.work_max, bounds.work_shared_max))
+        enqueues_shared_max = min(bounds.enqueues_running_max, bounds.enqueues_running_shared_max)
+        self._running_maxima = (
+            {False: bounds.running_max, True: bounds.enqueues_running_max},
+            {False: bounds.running_max, True: enqueues_shared_max},
+        )
+        self._work_max = self._work_maxima[False]
         """Of this turn."""
-        self._running_max = {False: running_max, True: enqueues_running_max}
+        self._running_max = self._running_maxima[False]
         self._work = 0.0
-        self._work_by_address: Counter[str] = Counter()
+        self._work_by_address: defaultdict[str, float] = defaultdict(float)
         self._began_s = 0.0
         """Since when there is work in this turn, by `perf_counter`."""
         self._is_scheduled = False
         self._waiting: dict[Place, deque[TurnTaker]] = {}
         self._running: Counter[Place] = Counter()
         self._resting: set[str] = set()
+        self._last_address = ""
+        """Who sent the last frame."""
+        self._shared_until = -inf
+        """In the loop's time: more than one address sends frames."""
 
-    def is_free(self, place: Place) -> bool:
-        """Whether work may start at once: nobody waits, and the turn and the place have some left."""
-        return not self._waiting and self.has_work_left(place)
+    def is_free(self, place: Place, size_bytes: int) -> bool:
+        """Whether work may start at once: nobody waits, or it is little."""
+        if not self._may_start(place):
+            return False
+        if not self._waiting and self._work < self._work_max:
+            return True
+        return (
+            size_bytes <= limits.TURN_AHEAD_BYTES_MAX
+            and place not in self._waiting
+            and self._work_by_address.get(place[0], 0.0) < limits.TURN_WORK_AHEAD_MAX
+            # Those who are ahead have a bound as well.
+            and len(self._work_by_address) < self._work_max
+        )
 
     def has_work_left(self, place: Place) -> bool:
         return self._work < self._work_max and self._may_start(place)
 
     def spend(self, address: str, element_count: int, size_bytes: int, began_s: float) -> None:
         """Count a frame; it was begun to be read at that time of `perf_counter`."""
-        work = 1 + element_count // limits.TURN_WORK_ELEMENTS + size_bytes // limits.TURN_WORK_BYTES
-        if not self._work_by_address:
-            self._began_s = began_s
-        self._work += work
-        self._work_by_address[address] += work
-        self._begin_soon()
+        self._spend(
+            address, 1 + element_count // limits.TURN_WORK_ELEMENTS + size_bytes // limits.TURN_WORK_BYTES, began_s
+        )
 
-    def spend_on_refusal(self) -> None:
+    def spend_on_refusal(self, address: str, began_s: float) -> None:
         """Count a frame that was refused unread."""
-        self._work += 1 / limits.TURN_REFUSALS
-        self._begin_soon()
+        self._spend(address, 1 / limits.TURN_REFUSALS, began_s)
 
     def started(self, place: Place) -> None:
         self._running[place] += 1
@@ -130,26 +151,30 @@ class Turns:
         self._waiting.setdefault(place, deque()).append(taker)
         self._begin_soon()
 
+    def _spend(self, address: str, work: float, began_s: float) -> None:
+        if not self._work_by_address:
+            self._began_s = began_s
+        if address != self._last_address:
+            if self._last_address:
+                self._shared_until = self._loop.time() + limits.TURN_SHARED_MS / 1000
+            self._last_address = address
+        self._work += work
+        self._work_by_address[address] += work
+        self._begin_soon()
+
     def _may_start(self, place: Place) -> bool:
         return self._running[place] < self._running_max[place[1]] and place[0] not in self._resting
 
-    def _is_shared(self) -> bool:
-        """Whether more than one address has calls running."""
-        addresses = (address for address, _ in self._running)
-        first = next(addresses, None)
-        return any(address != first for address in addresses)
-
     def _begin_rests(self) -> None:
         for address, work in self._work_by_address.items():
-            is_most = work > max(self._work, self._work_max) / 2
-            if is_most and any(other != address for other, _ in self._running):
+            if work > max(self._work, self._work_max) / 2:
                 self._resting.add(address)
                 self._loop.call_soon(self._rest, address, self._began_s)
 
     def _rest(self, address: str, began_s: float) -> None:
         """After a turn that was its, and the first steps of the calls that were started, which are most of the work."""
-        rest_s = min(perf_counter() - began_s, limits.TURN_REST_MS_MAX / 1000)
-        self._loop.call_later(rest_s, self._end_rest, address)
+        rest_s = limits.TURN_REST_FACTOR * (perf_counter() - began_s)
+        self._loop.call_later(min(rest_s, limits.TURN_REST_MS_MAX / 1000), self._end_rest, address)
 
     def _end_rest(self, address: str) -> None:
         self._resting.discard(address)
@@ -163,10 +188,13 @@ class Turns:
 
     def _begin(self) -> None:
         self._is_scheduled = False
-        self._begin_rests()
+        is_shared = self._loop.time() < self._shared_until
+        if is_shared:
+            self._begin_rests()
         self._work = 0.0
         self._work_by_address.clear()
-        self._work_max = self._work_maxima[self._is_shared()]
+        self._work_max = self._work_maxima[is_shared]
+        self._running_max = self._running_maxima[is_shared]
         passed_over = 0
         while len(self._waiting) > passed_over and self._work < self._work_max:
             place, takers = next(iter(self._waiting.items()))

@@ -16,6 +16,7 @@ from foqs.core.errors import OverloadedError
 from foqs.core.limits import FILES_BESIDE_CONNECTIONS, KIB, MIB
 from foqs.transport.door import DoorLimits
 from foqs.transport.server import allowed_connections
+from foqs.transport.turns import TurnLimits
 from foqs.transport.wire import structs
 from tests.support.front_door import PATIENCE_S, World, dequeue_request, enqueue_request, run, world
 from tests.support.raw_client import RawClient
@@ -332,7 +333,7 @@ def test_bytes_sent_in_advance_of_calls_that_wait_are_bounded_too() -> None:
 @pytest.mark.parametrize("loop_factory", [uvloop.new_event_loop, asyncio.new_event_loop])
 def test_a_flood_of_frames_of_every_kind_is_answered_in_turns(loop_factory: Any) -> None:
     async def main() -> None:
-        async with world(DoorLimits(turn_work_max=4)) as w, w.connect() as client, w.connect() as other:
+        async with world(DoorLimits(turns=TurnLimits(work_max=4))) as w, w.connect() as client, w.connect() as other:
             unknown = w.codec.encode_application_error(b"nobody", 1, "x", 1)
             call = bytearray(unknown)
             call[7] = 1
@@ -412,7 +413,7 @@ def test_an_enqueue_that_waited_too_long_for_its_turn_is_refused_and_what_lessen
     turn_wait_ms_max: int, outcome: str
 ) -> None:
     async def main() -> None:
-        bounds = DoorLimits(enqueues_running_per_address_max=1, turn_wait_ms_max=turn_wait_ms_max)
+        bounds = DoorLimits(turns=TurnLimits(enqueues_running_max=1), turn_wait_ms_max=turn_wait_ms_max)
         async with world(bounds) as w, w.connect() as client:
             w.queue.gate = asyncio.Event()
             calls = [
@@ -439,7 +440,7 @@ def test_an_enqueue_that_waited_too_long_for_its_turn_is_refused_and_what_lessen
 
 def test_calls_that_wait_for_a_sick_shard_do_not_hold_up_their_address_for_long() -> None:
     async def main() -> None:
-        bounds = DoorLimits(enqueues_running_per_address_max=1, sweep_ms=20)
+        bounds = DoorLimits(turns=TurnLimits(enqueues_running_max=1), sweep_ms=20)
         async with world(bounds) as w, w.connect() as client, w.connect() as other:
             w.queue.gate = asyncio.Event()
             frame = w.codec.encode_call("enqueue", enqueue_request(b"1"), 1)

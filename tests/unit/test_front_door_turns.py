@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from foqs.core import limits
-from foqs.transport.turns import StandingQueue, Turns, TurnTaker
+from foqs.transport.turns import StandingQueue, TurnLimits, Turns, TurnTaker
 
 A = ("a", True)
 
@@ -20,6 +20,10 @@ class Loop:
     def __init__(self) -> None:
         self.soon: list[Callable[[], None]] = []
         self.later: list[tuple[float, Callable[[], None]]] = []
+        self.now_s = 0.0
+
+    def time(self) -> float:
+        return self.now_s
 
     def call_soon(self, callback: Callable[..., None], *arguments: Any) -> None:
         self.soon.append(partial(callback, *arguments))
@@ -55,7 +59,7 @@ class Peer:
 
 def make(work_max: int) -> tuple[Loop, Turns, list[str]]:
     loop = Loop()
-    return loop, Turns(cast(Any, loop), work_max, work_max, 100, 100), []
+    return loop, Turns(cast(Any, loop), TurnLimits(work_max, work_max, 100, 100, 100)), []
 
 
 def wait(turns: Turns, *peers: Peer) -> None:
@@ -111,22 +115,65 @@ def test_a_turn_takes_no_more_than_its_bound_whoever_waits() -> None:
     wait(turns, *[Peer(turns, f"p{n}", f"address {n % 3}", 1_000, taken) for n in range(9)])
     loop.turn()
     assert len(taken) == 20
-    assert not turns.is_free(A)
+    assert not turns.is_free(("address 0", True), 100)
     loop.turn()
     assert len(taken) == 40
 
 
-def test_turns_are_shorter_while_more_than_one_address_has_calls_running() -> None:
+def test_turns_are_shorter_while_more_than_one_address_sends_frames() -> None:
     loop, taken = Loop(), list[str]()
-    turns = Turns(cast(Any, loop), 40, 10, 100, 100)
-    wait(turns, *[Peer(turns, "p", "ab"[n % 2], 1, taken) for n in range(100)])
+    turns = Turns(cast(Any, loop), TurnLimits(40, 10, 100, 100, 100))
+    wait(turns, *[Peer(turns, "p", "a", 1, taken) for _ in range(1_000)])
     counts = []
-    for address in ("a", "b"):
-        turns.started((address, True))
-        taken.clear()
+    half_ms = limits.TURN_SHARED_MS / 2
+    for others, passed_ms in ("", 0), ("", 0), ("b", half_ms), ("", half_ms), ("", 0):
+        for address in others:
+            turns.spend_on_refusal(address, 0.0)
+        turn_counts = []
+        for _ in range(4):  # Some of them are rests.
+            taken.clear()
+            loop.turn()
+            turn_counts.append(len(taken))
+            for _, end_rest in loop.later:
+                end_rest()
+        loop.now_s += passed_ms / 1000
+        counts.append(max(turn_counts))
+    assert counts == [40, 40, 10, 10, 40]
+
+
+def test_fewer_enqueues_of_an_address_run_at_once_while_more_than_one_sends_frames() -> None:
+    loop, taken = Loop(), list[str]()
+    turns = Turns(cast(Any, loop), TurnLimits(100, 100, 100, 6, 2))
+    for _ in range(2):
+        turns.started(A)
+    assert turns.is_free(A, 100)
+    turns.spend("a", 0, 0, 0.0)
+    turns.spend("b", 0, 0, 0.0)
+    wait(turns, Peer(turns, "a", "a", 1, taken))
+    loop.turn()
+    assert taken == []
+    assert not turns.is_free(A, 100)
+    assert turns.is_free(("a", False), 100)
+    turns.ended(A, 1)
+    loop.turn()
+    assert taken == ["a"]
+
+
+def test_who_sends_little_is_ahead_of_those_who_wait_but_only_with_a_little_in_each_turn() -> None:
+    loop, turns, taken = make(8)
+    good = ("good", True)
+    wait(turns, *[Peer(turns, "flood", "flood", 1_000, taken) for _ in range(9)])
+    for _ in range(3):
         loop.turn()
-        counts.append(len(taken))
-    assert counts == [40, 10]
+        assert not turns.is_free(("flood", True), 100)
+        assert not turns.is_free(good, limits.TURN_AHEAD_BYTES_MAX + 1)
+        for _ in range(limits.TURN_WORK_AHEAD_MAX):
+            assert turns.is_free(good, 100)
+            turns.spend("good", 0, 100, 0.0)
+        assert not turns.is_free(good, 100)
+    for number in range(8):
+        turns.spend(f"address {number}", 0, 100, 0.0)
+    assert not turns.is_free(("one more", True), 100), "all who are ahead have a bound"
 
 
 def test_many_connections_get_one_address_no_more_than_one() -> None:
@@ -157,39 +204,46 @@ def test_a_frame_that_comes_alone_is_behind_one_of_each_address_at_most() -> Non
 
 
 def test_a_turn_is_free_again_when_nobody_waits() -> None:
-    loop, turns, _ = make(2)
-    assert turns.is_free(A)
-    turns.spend("a", 0, 0, 0.0)
-    assert turns.is_free(A)
-    turns.spend("a", 0, 0, 0.0)
-    assert not turns.is_free(A)
+    loop, turns, _ = make(limits.TURN_WORK_AHEAD_MAX)
+    for _ in range(limits.TURN_WORK_AHEAD_MAX):
+        assert turns.is_free(A, 100)
+        turns.spend("a", 0, 0, 0.0)
+    assert not turns.is_free(A, 100)
     assert len(loop.soon) == 1
     loop.turn()
-    assert turns.is_free(A)
+    assert turns.is_free(A, 100)
     assert loop.soon == []
 
 
-@pytest.mark.parametrize("others", ["none", "idle", "running"])
-def test_an_address_that_had_most_of_a_turn_rests_as_long_while_others_have_calls_running(others: str) -> None:
+@pytest.mark.parametrize("by_refusals", [False, True])
+@pytest.mark.parametrize("others_ms", [None, 0, 2 * limits.TURN_SHARED_MS])
+def test_an_address_that_had_most_of_a_turn_rests_while_others_send_frames(
+    others_ms: int | None, by_refusals: bool
+) -> None:
+    """`others_ms`: since the last call of another address."""
     loop, turns, taken = make(20)
-    took_s = limits.TURN_REST_MS_MAX / 2_000
-    turns.started(("flood", True))
-    if others != "none":
-        turns.started(("good", True))
-    if others == "idle":
-        turns.ended(("good", True), 1)
-    turns.spend("good", 9 * limits.TURN_WORK_ELEMENTS, 0, perf_counter() - took_s)
-    turns.spend("flood", 50 * limits.TURN_WORK_ELEMENTS, 0, perf_counter())
+    took_s = limits.TURN_REST_MS_MAX / 4_000
+    began_s = perf_counter() - took_s
+    turns.spend("flood", 0, 0, began_s)
+    if others_ms is not None:
+        turns.spend("good", 4 * limits.TURN_WORK_ELEMENTS, 0, began_s)
+        turns.spend("flood", 0, 0, began_s)
+        loop.now_s += others_ms / 1000
+    if by_refusals:
+        for _ in range(20 * limits.TURN_REFUSALS):
+            turns.spend_on_refusal("flood", perf_counter())
+    else:
+        turns.spend("flood", 50 * limits.TURN_WORK_ELEMENTS, 0, perf_counter())
     loop.turn()
     wait(turns, Peer(turns, "heavy", "flood", 1, taken), Peer(turns, "light", "good", 1, taken))
     loop.turn()
-    if others != "running":
+    if others_ms != 0:
         assert sorted(taken) == ["heavy", "light"]
         return
     loop.turn()
     assert taken == ["light"], "the others go on"
     ((rest_s, end_rest),) = loop.later
-    assert took_s <= rest_s <= limits.TURN_REST_MS_MAX / 1000
+    assert limits.TURN_REST_FACTOR * took_s <= rest_s <= limits.TURN_REST_MS_MAX / 1000
     end_rest()
     loop.turn()
     assert taken == ["light", "heavy"]
@@ -197,8 +251,8 @@ def test_an_address_that_had_most_of_a_turn_rests_as_long_while_others_have_call
 
 def test_a_rest_has_an_end_however_long_the_process_stood_still() -> None:
     loop, turns, _ = make(20)
-    turns.started(("good", False))
-    turns.spend("flood", 50 * limits.TURN_WORK_ELEMENTS, 0, perf_counter() - 60)
+    for address in ("flood", "good", "flood"):
+        turns.spend(address, 50 * limits.TURN_WORK_ELEMENTS, 0, perf_counter() - 60)
     loop.turn()
     loop.turn()
     ((rest_s, _),) = loop.later
@@ -232,7 +286,7 @@ def test_elements_and_bytes_count_as_work() -> None:
     for element_count, size_bytes in ((limits.BATCH_ITEMS_MAX, 0), (0, 2 * limits.MIB)):
         _, turns, _ = make(100)
         turns.spend("a", element_count, size_bytes, 0.0)
-        assert not turns.is_free(A)
+        assert not turns.is_free(A, 100)
 
 
 def test_a_guest_of_no_use_does_not_hold_up_the_others() -> None:
@@ -251,15 +305,15 @@ def test_a_guest_of_no_use_does_not_hold_up_the_others() -> None:
     for _ in range(3):
         loop.turn()
     assert taken == ["good"] * 9
-    assert turns.is_free(A) or loop.soon
+    assert turns.is_free(A, 100) or loop.soon
 
 
 def test_an_address_with_too_many_calls_running_waits_for_one_to_end_and_the_others_do_not() -> None:
     loop, turns, taken = make(1_000)
     for _ in range(100):
         turns.started(("busy", True))
-    assert not turns.is_free(("busy", True))
-    assert turns.is_free(("other", True))
+    assert not turns.is_free(("busy", True), 100)
+    assert turns.is_free(("other", True), 100)
     wait(turns, Peer(turns, "busy", "busy", 1, taken), Peer(turns, "good", "other", 6, taken))
     for _ in range(3):
         loop.turn()
@@ -273,7 +327,7 @@ def test_an_address_with_too_many_calls_running_waits_for_one_to_end_and_the_oth
 def test_turns_run_on_a_real_loop() -> None:
     async def main() -> list[str]:
         taken: list[str] = []
-        turns = Turns(asyncio.get_running_loop(), 3, 3, 100, 100)
+        turns = Turns(asyncio.get_running_loop(), TurnLimits(3, 3, 100, 100, 100))
         wait(turns, Peer(turns, "p", "a", 10, taken))
         for _ in range(5):
             await asyncio.sleep(0)
