@@ -108,11 +108,21 @@ FRAME_DEPTH_MAX = 16
 METHOD_NAME_BYTES_MAX = 64
 UNFINISHED_FRAME_BYTES_MAX = 256 * MIB
 """Of all connections together: bytes of frames that are not complete yet."""
+UNFINISHED_FRAME_BYTES_PER_ADDRESS_MAX = 64 * MIB
+"""Of the connections of an address; past it they are read one after the other."""
 UNSENT_ANSWER_BYTES_MAX = 256 * MIB
 """Of all connections together: bytes of answers that their peers have not taken yet."""
 CONNECTION_SWEEP_MS = 500
 """How often the deadlines above are looked at; each is overrun by this at most."""
+CONNECTIONS_PER_SWEEP_TURN = 100
+"""So many are looked at in one turn of the event loop."""
+SWEEP_PAUSE_MS = 2
+"""Between two such turns, so that the threads of the shards have theirs."""
 LISTEN_BACKLOG = 1_024
+ACCEPTS_PER_TURN_MAX = 4
+"""Connections that one turn of the event loop accepts or turns away: each costs up to 0.3 ms."""
+ACCEPT_PAUSE_MS = 1 * SECOND_MS
+"""Before more connections are accepted when the system is out of something that they need."""
 FILES_BESIDE_CONNECTIONS = 1_024
 """Open files that a host keeps for its databases, its log and what comes up, out of those that the system allows."""
 CALL_CANCEL_MS_MAX = 5 * SECOND_MS

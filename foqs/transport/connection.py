@@ -57,6 +57,8 @@ class Connection(asyncio.Protocol):
         """No frame can be cut before this many bytes from `_at` are there."""
         self.held_bytes = 0
         self._reading_paused = False
+        self._held_up_at: float | None = None
+        """Since when others of the address are read, in the loop's time."""
         self._waits_for_turn = False
         self._queue = StandingQueue(self._limits.turn_wait_ms_max)
         self._is_overdue = False
@@ -178,7 +180,7 @@ class Connection(asyncio.Protocol):
             self.abort()
         elif self._closing:
             return
-        elif self._deadline is not None and now >= self._deadline:
+        elif self._deadline is not None and now >= self._deadline and self._held_up_at is None:
             self.refuse(f"{self._awaited}_deadline", "the rest of the frame did not come in time")
         elif self._heard or self.calls:
             self._heard = False
@@ -291,15 +293,31 @@ class Connection(asyncio.Protocol):
         if held_bytes != self.held_bytes:
             added_bytes = held_bytes - self.held_bytes
             self.held_bytes = held_bytes
-            self._door.hold(added_bytes)
+            self._door.unfinished.changed(self, added_bytes)
 
     def _set_reading(self, reading: bool) -> None:
         if reading is self._reading_paused and not self._closing:
             self._reading_paused = not reading
-            if reading:
-                self._transport.resume_reading()
-            else:
-                self._transport.pause_reading()
+            self._read_or_not()
+
+    def _read_or_not(self) -> None:
+        if self._reading_paused or self._held_up_at is not None:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def hold_up(self) -> None:
+        """Read nothing more until `go_on`: others of the address are before it. Deadlines wait as well."""
+        if not self._closing:
+            self._held_up_at = self._door.loop.time()
+            self._read_or_not()
+
+    def go_on(self) -> None:
+        if self._held_up_at is not None and not self._closing:
+            if self._deadline is not None:
+                self._deadline += self._door.loop.time() - self._held_up_at
+            self._held_up_at = None
+            self._read_or_not()
 
     def take_turn(self, frames_max: int) -> None:
         """Start so many calls at most, of the frames that are here."""

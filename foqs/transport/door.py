@@ -1,4 +1,4 @@
-"""What all connections of one server share: limits, counters, metrics, and who must go when bytes run out."""
+"""What all connections of one server share: limits, counters, metrics, and who is let in."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import structlog
 from foqs.core import limits
 from foqs.core.errors import ErrorCode, OverloadedError
 from foqs.transport.turns import TurnLimits, Turns, TurnTaker
+from foqs.transport.unfinished import Holder, UnfinishedBytes
 from foqs.transport.verbs import Verbs
 from foqs.transport.wire import ENQUEUE, Codec, for_seqid
 
@@ -45,6 +46,7 @@ class DoorLimits:
     write_stall_ms_max: int = limits.WRITE_STALL_MS_MAX
     write_buffer_bytes_max: int = limits.WRITE_BUFFER_BYTES_MAX
     unfinished_bytes_max: int = limits.UNFINISHED_FRAME_BYTES_MAX
+    unfinished_bytes_per_address_max: int = limits.UNFINISHED_FRAME_BYTES_PER_ADDRESS_MAX
     unsent_bytes_max: int = limits.UNSENT_ANSWER_BYTES_MAX
     drain_ms_max: int = limits.DRAIN_MS_MAX
     sweep_ms: int = limits.CONNECTION_SWEEP_MS
@@ -83,21 +85,14 @@ class NoMetrics:
         return None
 
 
-class Guest(TurnTaker, Protocol):
+class Guest(TurnTaker, Holder, Protocol):
     """What the door asks of a connection."""
 
-    address: str
-    unfinished_since: float | None
-    """When the frame that is still incomplete began, in the loop's time."""
-    held_bytes: int
-    """Received, and no call yet."""
     calls: dict[int, asyncio.Task[None]]
 
     def finish(self) -> None: ...
 
     def abort(self) -> None: ...
-
-    def refuse(self, reason: str, detail: str) -> None: ...
 
     def unsent_bytes(self) -> int: ...
 
@@ -118,7 +113,9 @@ class Door:
         self.empty = asyncio.Event()
         self.empty.set()
         self.turns = Turns(self.loop, bounds.turns)
-        self.unfinished_bytes = 0
+        self.unfinished = UnfinishedBytes(
+            self.guests.keys(), bounds.unfinished_bytes_max, bounds.unfinished_bytes_per_address_max
+        )
         self.calls_count = 0
         """Calls in flight."""
         self.call_bytes = 0
@@ -131,13 +128,21 @@ class Door:
         self._errors_to_log = _LOGGED_ERRORS_PER_SWEEP
         self._overdue_frames = cycle(_overdue_frames(codec, bounds.turn_wait_ms_max))
 
-    def admit(self, guest: Guest) -> bool:
-        """Let a new connection in unless there are too many, of all or of its address."""
+    def turns_away(self, address: str) -> bool:
+        """Whether there are too many connections, of all or of this address, for one more."""
         if len(self.guests) >= self.limits.connections_max:
-            self._turn_away(guest, "connections_max")
+            reason = "connections_max"
+        elif self._guests_by_address.get(address, 0) >= self.limits.connections_per_address_max:
+            reason = "connections_per_address_max"
+        else:
             return False
-        if self._guests_by_address[guest.address] >= self.limits.connections_per_address_max:
-            self._turn_away(guest, "connections_per_address_max")
+        self.metrics.connection_refused(reason)
+        self._log_refusal(address, reason, "too many connections")
+        return True
+
+    def admit(self, guest: Guest) -> bool:
+        """Let a new connection in unless it is turned away."""
+        if self.turns_away(guest.address):
             return False
         self.guests[guest] = None
         self._guests_by_address[guest.address] += 1
@@ -154,20 +159,6 @@ class Door:
         if not self.guests:
             self.empty.set()
         self.metrics.connection_closed()
-
-    def hold(self, added_bytes: int) -> None:
-        """Count bytes that no call was made of yet.
-
-        Beyond the bound the longest unfinished frames have to go; where none is, whoever sent most in advance.
-        """
-        self.unfinished_bytes += added_bytes
-        while added_bytes > 0 and self.unfinished_bytes > self.limits.unfinished_bytes_max:
-            slow = [guest for guest in self.guests if guest.unfinished_since is not None]
-            if slow:
-                chosen = min(slow, key=lambda guest: guest.unfinished_since or 0.0)
-            else:
-                chosen = max(self.guests, key=lambda guest: guest.held_bytes)
-            chosen.refuse("unfinished_bytes_max", "too many bytes of unfinished frames in the host")
 
     def refusal(self, address: str, size_bytes: int, waiting_topics_count: int) -> OverloadedError | None:
         """Why a call of this size cannot be taken now; a long poll waits for some topics, other calls for none."""
@@ -220,13 +211,21 @@ class Door:
     def protocol_error(self, guest: Guest, reason: str, detail: str) -> None:
         """Count a breach of the protocol and log it, a few per sweep and never with the payload."""
         self.metrics.protocol_error(reason)
-        self._log_refusal(guest, reason, detail)
+        self._log_refusal(guest.address, reason, detail)
 
-    def sweep(self) -> None:
-        """Hold every connection to its deadlines, and all of them to the bound on unsent answers."""
+    def sweep(self) -> Iterator[None]:
+        """Hold every connection to its deadlines, and all of them to the bound on unsent answers.
+
+        Yields where the rest is for another turn of the event loop.
+        """
         now = self.loop.time()
         unsent: list[tuple[int, Guest]] = []
-        for guest in list(self.guests):
+        for number, guest in enumerate(list(self.guests), 1):
+            if number % limits.CONNECTIONS_PER_SWEEP_TURN == 0:
+                yield
+                now = self.loop.time()
+            if guest not in self.guests:
+                continue
             if waiting := guest.unsent_bytes():
                 unsent.append((waiting, guest))
             guest.check(now)
@@ -242,14 +241,10 @@ class Door:
             _log.warning("further_connections_refused", count=self._errors_unlogged)
             self._errors_unlogged = 0
 
-    def _turn_away(self, guest: Guest, reason: str) -> None:
-        self.metrics.connection_refused(reason)
-        self._log_refusal(guest, reason, "too many connections")
-
-    def _log_refusal(self, guest: Guest, reason: str, detail: str) -> None:
+    def _log_refusal(self, address: str, reason: str, detail: str) -> None:
         if self._errors_to_log > 0:
             self._errors_to_log -= 1
-            _log.warning("connection_refused", address=guest.address, reason=reason, detail=detail)
+            _log.warning("connection_refused", address=address, reason=reason, detail=detail)
         else:
             self._errors_unlogged += 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+from collections.abc import Iterator
 from dataclasses import replace
 
 import structlog
@@ -13,6 +14,7 @@ from foqs.core.calls import AdminCalls, QueueCalls
 from foqs.core.service import Service
 from foqs.transport.connection import Connection
 from foqs.transport.door import Door, DoorLimits, DoorMetrics, NoMetrics
+from foqs.transport.listener import Listener
 from foqs.transport.verbs import Verbs
 from foqs.transport.wire import Codec
 
@@ -59,15 +61,13 @@ class ThriftServer(Service):
         self._metrics = metrics or NoMetrics()
         self._bounds = bounds or DoorLimits()
         self._door: Door | None = None
-        self._listener: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
 
     @property
     def port(self) -> int:
         """The port that is bound; the one asked for before `start`."""
-        if self._listener is None or not self._listener.sockets:
-            return self._port
-        return int(self._listener.sockets[0].getsockname()[1])
+        return self._port
 
     async def _start(self) -> None:
         codec = Codec()
@@ -78,10 +78,8 @@ class ThriftServer(Service):
             bounds = replace(bounds, connections_max=allowed)
         door = Door(Verbs(self._queue, self._admin, codec), codec, self._metrics, bounds)
         self._door = door
-        self._listener = await door.loop.create_server(
-            lambda: Connection(door), self._address, self._port, backlog=limits.LISTEN_BACKLOG
-        )
-        self._port = self.port
+        self._listener = Listener(door.loop, lambda: Connection(door), door.turns_away)
+        self._port = await self._listener.open(self._address, self._port)
         self._sweep_later(door)
 
     async def _drain(self) -> None:
@@ -89,8 +87,9 @@ class ThriftServer(Service):
         door, listener = self._door, self._listener
         assert door is not None
         assert listener is not None
-        listener.close()
         door.draining = True
+        listener.close()
+        await listener.wait_closed()
         deadline = door.loop.time() + self._bounds.drain_ms_max / 1000
         connections = list(door.guests)
         if calls := [call for connection in connections for call in connection.calls.values()]:
@@ -108,10 +107,9 @@ class ThriftServer(Service):
             self._sweep_timer.cancel()
         if self._listener is not None:
             self._listener.close()
+            await self._listener.wait_closed()
         if self._door is not None:
             await self._abort_connections(self._door)
-        if self._listener is not None:
-            await self._listener.wait_closed()
 
     async def _abort_connections(self, door: Door) -> None:
         for connection in list(door.guests):
@@ -124,8 +122,11 @@ class ThriftServer(Service):
         await asyncio.wait_for(door.empty.wait(), bound_s)
 
     def _sweep_later(self, door: Door) -> None:
-        self._sweep_timer = door.loop.call_later(self._bounds.sweep_ms / 1000, self._sweep, door)
+        self._sweep_timer = door.loop.call_later(self._bounds.sweep_ms / 1000, self._sweep, door, None)
 
-    def _sweep(self, door: Door) -> None:
-        self._sweep_later(door)
-        door.sweep()
+    def _sweep(self, door: Door, begun: Iterator[None] | None) -> None:
+        sweep = door.sweep() if begun is None else begun
+        if next(sweep, sweep) is None:
+            self._sweep_timer = door.loop.call_later(limits.SWEEP_PAUSE_MS / 1000, self._sweep, door, sweep)
+        else:
+            self._sweep_later(door)

@@ -1,0 +1,110 @@
+"""The listening sockets of a server. In a turn of the event loop a few connections are accepted, however many come."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+
+import structlog
+
+from foqs.core import limits
+
+_log = structlog.get_logger(__name__)
+
+_NO_IPV6 = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class Listener:
+    """`make` gives the protocol of a connection. `turns_away` says of an address that it may have no more of them:
+    these are closed before there is a transport, which costs a tenth of one.
+
+    The event loops' own servers accept all that wait in one turn: of a hundred that is 30 ms.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        make: Callable[[], asyncio.Protocol],
+        turns_away: Callable[[str], bool],
+    ) -> None:
+        self._loop = loop
+        self._make = make
+        self._turns_away = turns_away
+        self._sockets: list[socket.socket] = []
+        self._accepting: set[asyncio.Task[object]] = set()
+        self._pause: asyncio.TimerHandle | None = None
+
+    async def open(self, address: str, port: int) -> int:
+        """Listen on all that `address` names, port 0 takes a free one; returns the port. Raises OSError."""
+        places = await self._loop.getaddrinfo(address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, place in dict.fromkeys((family, place) for family, _, _, _, place in places):
+                if self._sockets:
+                    place = (place[0], self._bound_port(), *place[2:])  # noqa: PLW2901 - all have one port
+                try:
+                    listening = socket.create_server(place, family=family, backlog=limits.LISTEN_BACKLOG)
+                except OSError as error:
+                    if family == socket.AF_INET6 and error.errno in _NO_IPV6 and len(places) > 1:
+                        continue
+                    raise
+                listening.setblocking(False)
+                self._sockets.append(listening)
+        except OSError:
+            self.close()
+            raise
+        self._accept_from_now_on()
+        return self._bound_port()
+
+    def close(self) -> None:
+        """Accept no more. What was accepted goes on."""
+        if self._pause is not None:
+            self._pause.cancel()
+        for listening in self._sockets:
+            self._loop.remove_reader(listening)
+            listening.close()
+        self._sockets.clear()
+
+    async def wait_closed(self) -> None:
+        """Until what was being accepted is a connection. After `close`."""
+        if self._accepting:
+            await asyncio.wait(list(self._accepting), timeout=limits.CALL_CANCEL_MS_MAX / 1000)
+
+    def _bound_port(self) -> int:
+        return int(self._sockets[0].getsockname()[1])
+
+    def _accept_from_now_on(self) -> None:
+        self._pause = None
+        for listening in self._sockets:
+            self._loop.add_reader(listening, self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(limits.ACCEPTS_PER_TURN_MAX):
+            try:
+                connection, place = listening.accept()
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    self._accept_later(error)
+                return
+            if self._turns_away(str(place[0])):
+                connection.close()
+                continue
+            connection.setblocking(False)
+            welcome = self._loop.connect_accepted_socket(self._make, connection)
+            task = self._loop.create_task(welcome, name="accept")
+            self._accepting.add(task)
+            task.add_done_callback(self._accepted)
+
+    def _accept_later(self, error: OSError) -> None:
+        """The system is out of something: to ask again at once would be a busy loop."""
+        _log.error("accept_failed", error=str(error), retry_after_ms=limits.ACCEPT_PAUSE_MS)
+        for listening in self._sockets:
+            self._loop.remove_reader(listening)
+        self._pause = self._loop.call_later(limits.ACCEPT_PAUSE_MS / 1000, self._accept_from_now_on)
+
+    def _accepted(self, task: asyncio.Task[object]) -> None:
+        self._accepting.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("accept_failed", error=str(error), retry_after_ms=0)
