@@ -115,12 +115,16 @@ UNSENT_ANSWER_BYTES_MAX = 256 * MIB
 CONNECTION_SWEEP_MS = 500
 """How often the deadlines above are looked at; each is overrun by this at most."""
 CONNECTIONS_PER_SWEEP_TURN = 100
-"""So many are looked at in one turn of the event loop."""
-SWEEP_PAUSE_MS = 2
-"""Between two such turns, so that the threads of the shards have theirs."""
+"""So many are looked at in one turn of the event loop, and a tenth as many closed."""
 LISTEN_BACKLOG = 1_024
-ACCEPTS_PER_TURN_MAX = 4
+ACCEPTS_PER_TURN_MAX = 2
 """Connections that one turn of the event loop accepts or turns away: each costs up to 0.3 ms."""
+CHORE_PAUSE_MS = 2
+"""Between two turns that accept connections, look at them or close them: calls and the shards' threads have theirs
+meanwhile.
+"""
+HANG_UPS_PER_TURN_MAX = 10
+"""Connections that one turn closes because they broke the protocol."""
 ACCEPT_PAUSE_MS = 1 * SECOND_MS
 """Before more connections are accepted when the system is out of something that they need."""
 FILES_BESIDE_CONNECTIONS = 1_024

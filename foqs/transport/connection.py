@@ -155,10 +155,13 @@ class Connection(asyncio.Protocol):
     # --- what the server asks ---
 
     def refuse(self, reason: str, detail: str) -> None:
-        """Close because of a breach of the protocol or of a bound. Calls in flight are cancelled."""
+        """Close because of a breach of the protocol or of a bound: nothing that comes is looked at from now on, and
+        soon the calls in flight are cancelled.
+        """
         if not self._closing:
             self._door.protocol_error(self, reason, detail)
-            self._close()
+            self._take_no_more()
+            self._door.hang_up_soon(self)
 
     def finish(self) -> None:
         """Close once the answers that were written are sent."""
@@ -172,14 +175,14 @@ class Connection(asyncio.Protocol):
     def unsent_bytes(self) -> int:
         return self._transport.get_write_buffer_size()
 
-    def check(self, now: float) -> None:
-        """Hold the connection to its deadlines; the server calls this every sweep."""
+    def check(self, now: float) -> bool:
+        """Hold the connection to its deadlines; the server calls this every sweep. False: it is closed now."""
         self._pass_over_slow_calls()
         if self._is_write_stalled(now):
             self._door.protocol_error(self, "write_stall", "the peer does not take its answers")
             self.abort()
         elif self._closing:
-            return
+            return True
         elif self._deadline is not None and now >= self._deadline and self._held_up_at is None:
             self.refuse(f"{self._awaited}_deadline", "the rest of the frame did not come in time")
         elif self._heard or self.calls:
@@ -187,6 +190,7 @@ class Connection(asyncio.Protocol):
             self._heard_at = now
         elif now - self._heard_at >= self._limits.idle_ms_max / 1000:
             self._close()
+        return not self._closing
 
     def _pass_over_slow_calls(self) -> None:
         """A call that began before the last sweep waits for a shard that may be sick: others need not wait with it."""
@@ -455,11 +459,14 @@ class Connection(asyncio.Protocol):
         self._end()
         self._transport.close()
 
-    def _end(self) -> None:
+    def _take_no_more(self) -> None:
         self._closing = True
         self._deadline = self.unfinished_since = None
         self._rest, self._at = b"", 0
         self._hold()
+
+    def _end(self) -> None:
+        self._take_no_more()
         calls = list(self.calls.values())
         self._door.calls_ended(len(calls), self._call_bytes)
         for place, count in Counter(self._running.values()).items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import cycle
@@ -96,7 +96,8 @@ class Guest(TurnTaker, Holder, Protocol):
 
     def unsent_bytes(self) -> int: ...
 
-    def check(self, now: float) -> None: ...
+    def check(self, now: float) -> bool:
+        """Close the connection if it is past a deadline; whether it goes on."""
 
 
 class Door:
@@ -124,6 +125,7 @@ class Door:
         self._guests_by_address: Counter[str] = Counter()
         self._long_poll_topics: Counter[str] = Counter()
         """By address: topics that dequeue calls wait for."""
+        self._to_hang_up: deque[Guest] = deque()
         self._errors_unlogged = 0
         self._errors_to_log = _LOGGED_ERRORS_PER_SWEEP
         self._overdue_frames = cycle(_overdue_frames(codec, bounds.turn_wait_ms_max))
@@ -213,6 +215,18 @@ class Door:
         self.metrics.protocol_error(reason)
         self._log_refusal(guest.address, reason, detail)
 
+    def hang_up_soon(self, guest: Guest) -> None:
+        """A few in a turn: thousands may break the protocol in one moment."""
+        self._to_hang_up.append(guest)
+        if len(self._to_hang_up) == 1:
+            self.loop.call_soon(self._hang_up)
+
+    def _hang_up(self) -> None:
+        for _ in range(min(limits.HANG_UPS_PER_TURN_MAX, len(self._to_hang_up))):
+            self._to_hang_up.popleft().finish()
+        if self._to_hang_up:
+            self.loop.call_later(limits.CHORE_PAUSE_MS / 1000, self._hang_up)
+
     def sweep(self) -> Iterator[None]:
         """Hold every connection to its deadlines, and all of them to the bound on unsent answers.
 
@@ -220,15 +234,16 @@ class Door:
         """
         now = self.loop.time()
         unsent: list[tuple[int, Guest]] = []
-        for number, guest in enumerate(list(self.guests), 1):
-            if number % limits.CONNECTIONS_PER_SWEEP_TURN == 0:
+        looks = 0
+        for guest in list(self.guests):
+            if looks >= limits.CONNECTIONS_PER_SWEEP_TURN:
                 yield
-                now = self.loop.time()
+                looks, now = 0, self.loop.time()
             if guest not in self.guests:
                 continue
             if waiting := guest.unsent_bytes():
                 unsent.append((waiting, guest))
-            guest.check(now)
+            looks += 1 if guest.check(now) else 10
         excess = sum(size for size, _ in unsent) - self.limits.unsent_bytes_max
         if excess > 0:
             for size, guest in sorted(unsent, key=lambda entry: entry[0], reverse=True):

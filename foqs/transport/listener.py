@@ -80,13 +80,21 @@ class Listener:
         for listening in self._sockets:
             self._loop.add_reader(listening, self._accept, listening)
 
+    def _accept_later(self, pause_ms: int) -> None:
+        for listening in self._sockets:
+            self._loop.remove_reader(listening)
+        if self._pause is not None:
+            self._pause.cancel()
+        self._pause = self._loop.call_later(pause_ms / 1000, self._accept_from_now_on)
+
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(limits.ACCEPTS_PER_TURN_MAX):
             try:
                 connection, place = listening.accept()
             except OSError as error:
                 if error.errno in _EXHAUSTED:
-                    self._accept_later(error)
+                    _log.error("accept_failed", error=str(error), retry_after_ms=limits.ACCEPT_PAUSE_MS)
+                    self._accept_later(limits.ACCEPT_PAUSE_MS)
                 return
             if self._turns_away(str(place[0])):
                 connection.close()
@@ -96,13 +104,7 @@ class Listener:
             task = self._loop.create_task(welcome, name="accept")
             self._accepting.add(task)
             task.add_done_callback(self._accepted)
-
-    def _accept_later(self, error: OSError) -> None:
-        """The system is out of something: to ask again at once would be a busy loop."""
-        _log.error("accept_failed", error=str(error), retry_after_ms=limits.ACCEPT_PAUSE_MS)
-        for listening in self._sockets:
-            self._loop.remove_reader(listening)
-        self._pause = self._loop.call_later(limits.ACCEPT_PAUSE_MS / 1000, self._accept_from_now_on)
+        self._accept_later(limits.CHORE_PAUSE_MS)
 
     def _accepted(self, task: asyncio.Task[object]) -> None:
         self._accepting.discard(task)

@@ -127,6 +127,6 @@ class ThriftServer(Service):
     def _sweep(self, door: Door, begun: Iterator[None] | None) -> None:
         sweep = door.sweep() if begun is None else begun
         if next(sweep, sweep) is None:
-            self._sweep_timer = door.loop.call_later(limits.SWEEP_PAUSE_MS / 1000, self._sweep, door, sweep)
+            self._sweep_timer = door.loop.call_later(limits.CHORE_PAUSE_MS / 1000, self._sweep, door, sweep)
         else:
             self._sweep_later(door)

@@ -12,6 +12,7 @@ import uvloop
 
 from foqs.bootstrap import Host
 from foqs.config import HostConfig
+from foqs.core import limits
 from foqs.core.errors import OverloadedError
 from foqs.core.limits import FILES_BESIDE_CONNECTIONS, KIB, MIB
 from foqs.transport.door import DoorLimits
@@ -194,6 +195,55 @@ def test_too_many_bytes_of_unfinished_frames_close_the_oldest_of_them() -> None:
             assert await slow.is_closed()
             assert w.counts.errors == ["unfinished_bytes_max"]
             assert not await newer.closes_within(SHORT_MS / 1000)
+            assert await w.is_healthy()
+
+    run(main)
+
+
+def test_large_frames_of_one_address_all_come_in_and_hold_no_more_than_its_bound_and_one_of_them() -> None:
+    async def main() -> None:
+        bounds = DoorLimits(unfinished_bytes_per_address_max=MIB, body_ms_min=LONG_MS)
+        async with world(bounds) as w, AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(w.connect()) for _ in range(6)]
+            frame = w.codec.encode_call("enqueue", enqueue_request(*[b"x" * 200_000] * 10), 1)
+            before = _resident_bytes()
+            halves = [client.send_bytes(frame[: MIB // 2]) for client in clients]
+            await asyncio.gather(*halves)
+            rests = [asyncio.create_task(client.send_bytes(frame[MIB // 2 :])) for client in clients]
+            for client in clients:
+                assert (await client.receive()).error is None
+            await asyncio.gather(*rests)
+            assert w.counts.errors == []
+            assert _resident_bytes() - before < len(clients) * len(frame) + 16 * MIB
+
+    run(main)
+
+
+def test_many_that_break_the_protocol_at_once_are_all_hung_up_on_and_counted() -> None:
+    async def main() -> None:
+        count = 5 * limits.HANG_UPS_PER_TURN_MAX
+        async with world() as w, AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(w.connect()) for _ in range(count)]
+            await _until_open(w, count)
+            for client in clients:
+                await client.send_bytes(b"\0\0\0\0" * 2)
+            for client in clients:
+                assert await client.is_closed()
+            assert w.counts.errors == ["frame_length"] * count
+            assert await w.is_healthy()
+
+    run(main)
+
+
+def test_deadlines_hold_for_more_connections_than_one_turn_looks_at() -> None:
+    async def main() -> None:
+        count = 2 * limits.CONNECTIONS_PER_SWEEP_TURN
+        async with world(DoorLimits(first_frame_ms_max=LONG_MS, idle_ms_max=SHORT_MS, sweep_ms=5)) as w:
+            async with AsyncExitStack() as stack:
+                clients = [await stack.enter_async_context(w.connect()) for _ in range(count)]
+                for client in clients:
+                    assert await client.is_closed()
+            assert w.counts.errors == []
             assert await w.is_healthy()
 
     run(main)

@@ -1,0 +1,130 @@
+"""Bytes that are no call yet are bounded for an address and in total, and what is held up goes on."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foqs.transport.unfinished import UnfinishedBytes
+
+PER_ADDRESS, TOTAL, FRAME, CHUNK = 100, 350, 60, 20
+
+
+class Peer:
+    """Sends a frame in chunks, as long as it is read; without `ends` it never has the last one."""
+
+    def __init__(self, room: Room, address: str, *, ends: bool) -> None:
+        self.room, self.address, self.ends = room, address, ends
+        self.held_bytes = 0
+        self.unfinished_since: float | None = None
+        self.is_held_up = self.is_gone = self.is_done = False
+
+    def hold_up(self) -> None:
+        assert not self.is_held_up
+        self.is_held_up = True
+
+    def go_on(self) -> None:
+        assert self.is_held_up
+        self.is_held_up = False
+
+    def refuse(self, reason: str, detail: str) -> None:
+        assert reason == "unfinished_bytes_max"
+        self.leave()
+
+    def leave(self) -> None:
+        if not self.is_gone:
+            self.is_gone = True
+            self.is_held_up = False
+            self._become(0)
+            del self.room.peers[self]
+
+    def send(self) -> None:
+        if self.is_held_up or self.is_gone or self.is_done:
+            return
+        self.unfinished_since = self.unfinished_since or self.room.tick()
+        if self.held_bytes + CHUNK < FRAME:
+            self._become(self.held_bytes + CHUNK)
+        elif self.ends:
+            self.is_done, self.unfinished_since = True, None
+            self._become(0)
+
+    def _become(self, held_bytes: int) -> None:
+        added_bytes, self.held_bytes = held_bytes - self.held_bytes, held_bytes
+        if added_bytes:
+            self.room.unfinished.changed(self, added_bytes)
+
+
+class Room:
+    def __init__(self) -> None:
+        self.peers: dict[Peer, None] = {}
+        self.unfinished = UnfinishedBytes(self.peers.keys(), TOTAL, PER_ADDRESS)
+        self.now = 0.0
+
+    def tick(self) -> float:
+        self.now += 1.0
+        return self.now
+
+    def add(self, address: str, *, ends: bool = True) -> Peer:
+        peer = Peer(self, address, ends=ends)
+        self.peers[peer] = None
+        return peer
+
+    def held_bytes(self, address: str) -> int:
+        return sum(peer.held_bytes for peer in self.peers if peer.address == address)
+
+
+def test_past_its_bound_one_connection_of_an_address_is_read_and_then_the_next() -> None:
+    room = Room()
+    peers = [room.add("a") for _ in range(8)]
+    other = room.add("b")
+    for peer in peers:
+        peer.send()
+    assert [peer.is_held_up for peer in peers] == [False] * 6 + [True] * 2
+    other.send()
+    assert not other.is_held_up
+    for _ in range(10):
+        for peer in peers:
+            peer.send()
+        assert room.held_bytes("a") <= PER_ADDRESS + FRAME + 8 * CHUNK, "a frame, and what each brought last"
+    assert all(peer.is_done for peer in peers)
+
+
+def test_what_never_ends_holds_the_others_of_its_address_up_until_it_is_gone() -> None:
+    room = Room()
+    never = [room.add("a", ends=False) for _ in range(8)]
+    good = room.add("b")
+    for _ in range(5):
+        for peer in [*never, good]:
+            peer.send()
+    assert good.is_done
+    assert sum(not peer.is_held_up for peer in never) == 1
+    for _ in range(8):
+        next(peer for peer in never if not peer.is_held_up and not peer.is_gone).leave()
+    assert all(peer.is_gone for peer in never)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcde"), st.booleans()), min_size=1, max_size=40),
+    st.lists(st.tuples(st.integers(0, 39), st.sampled_from(["send", "send", "send", "leave"])), max_size=300),
+)
+def test_no_more_is_held_than_the_total_and_all_that_ends_comes_in(
+    kinds: list[tuple[str, bool]], steps: list[tuple[int, str]]
+) -> None:
+    room = Room()
+    peers = [room.add(address, ends=ends) for address, ends in kinds]
+    for number, step in steps:
+        peer = peers[number % len(peers)]
+        peer.send() if step == "send" else peer.leave()
+        assert sum(peer.held_bytes for peer in room.peers) <= TOTAL
+        for address in "abcde":
+            held_up = [peer for peer in room.peers if peer.address == address and peer.is_held_up]
+            reading = [peer for peer in room.peers if peer.address == address and not peer.is_held_up]
+            assert not held_up or any(peer.held_bytes for peer in reading), "somebody goes on"
+    for peer in peers:
+        if not peer.ends:
+            peer.leave()
+    for _ in range(4 * len(peers)):
+        for peer in peers:
+            peer.send()
+    assert all(peer.is_done or peer.is_gone for peer in peers)
+    assert room.held_bytes("a") == 0
