@@ -120,8 +120,8 @@ LISTEN_BACKLOG = 1_024
 ACCEPTS_PER_TURN_MAX = 2
 """Connections that one turn of the event loop accepts or turns away: each costs up to 0.3 ms."""
 CHORE_PAUSE_MS = 2
-"""Between two turns that accept connections, look at them or close them: calls and the shards' threads have theirs
-meanwhile.
+"""Between two turns that accept connections, look at them or close them: a call needs a dozen turns, and shall not find
+a chore in each of them.
 """
 HANG_UPS_PER_TURN_MAX = 10
 """Connections that one turn closes because they broke the protocol."""
