@@ -110,15 +110,19 @@ UNFINISHED_FRAME_BYTES_MAX = 256 * MIB
 """Of all connections together: bytes of frames that are not complete yet."""
 UNFINISHED_FRAME_BYTES_PER_ADDRESS_MAX = 64 * MIB
 """Of the connections of an address; past it they are read one after the other."""
+READ_BYTES_MAX = 256 * KIB
+"""What an event loop reads of a connection at once."""
 UNSENT_ANSWER_BYTES_MAX = 256 * MIB
 """Of all connections together: bytes of answers that their peers have not taken yet."""
 CONNECTION_SWEEP_MS = 500
-"""How often the deadlines above are looked at; each is overrun by this at most."""
+"""How often the deadlines above are looked at; each is overrun by this and what the look takes, 0.2 s for 10,000."""
 CONNECTIONS_PER_SWEEP_TURN = 100
-"""So many are looked at in one turn of the event loop, and a tenth as many closed."""
+"""So many are looked at in one turn of the event loop; one that has to go counts as ten."""
 LISTEN_BACKLOG = 1_024
 ACCEPTS_PER_TURN_MAX = 2
-"""Connections that one turn of the event loop accepts or turns away: each costs up to 0.3 ms."""
+"""Connections that one turn of the event loop accepts, each of which costs up to 0.3 ms."""
+TURN_AWAYS_PER_ACCEPT = 10
+"""So many that are turned away count as one that is accepted."""
 CHORE_PAUSE_MS = 2
 """Between two turns that accept connections, look at them or close them: a call needs a dozen turns, and shall not find
 a chore in each of them.

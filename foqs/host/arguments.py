@@ -1,4 +1,4 @@
-"""The rules of the contract for the arguments of a call. Each raises the error that its caller gets."""
+"""The rules of the contract for the arguments of a call. A check raises the error that its caller gets."""
 
 from __future__ import annotations
 

@@ -155,12 +155,15 @@ class Connection(asyncio.Protocol):
     # --- what the server asks ---
 
     def refuse(self, reason: str, detail: str) -> None:
-        """Close because of a breach of the protocol or of a bound: nothing that comes is looked at from now on, and
-        soon the calls in flight are cancelled.
-        """
-        if not self._closing:
-            self._door.protocol_error(self, reason, detail)
+        """Close because of a breach of the protocol or of a bound. Calls in flight are cancelled."""
+        if self._closing:
+            return
+        self._door.protocol_error(self, reason, detail)
+        if self.calls:
+            self._close()
+        else:
             self._take_no_more()
+            self._transport.pause_reading()
             self._door.hang_up_soon(self)
 
     def finish(self) -> None:
@@ -176,7 +179,7 @@ class Connection(asyncio.Protocol):
         return self._transport.get_write_buffer_size()
 
     def check(self, now: float) -> bool:
-        """Hold the connection to its deadlines; the server calls this every sweep. False: it is closed now."""
+        """Hold the connection to its deadlines, every sweep. False when this closed it, or soon will."""
         self._pass_over_slow_calls()
         if self._is_write_stalled(now):
             self._door.protocol_error(self, "write_stall", "the peer does not take its answers")
@@ -278,15 +281,19 @@ class Connection(asyncio.Protocol):
         elif here_bytes < LENGTH_BYTES:
             self._wanted = LENGTH_BYTES
             if not self._awaited:
-                self._awaited = "header"
-                self._deadline = self._door.loop.time() + self._limits.header_ms_max / 1000
+                self._await("header", self._limits.header_ms_max)
         else:
             self._wanted = LENGTH_BYTES + length
             if self._awaited != "body":
-                self._awaited = "body"
+                self._await("body", self._limits.body_ms_min + length / self._limits.body_bytes_per_ms_min)
                 self.unfinished_since = self._door.loop.time()
-                allowed_ms = self._limits.body_ms_min + length / self._limits.body_bytes_per_ms_min
-                self._deadline = self.unfinished_since + allowed_ms / 1000
+
+    def _await(self, what: str, allowed_ms: float) -> None:
+        now = self._door.loop.time()
+        self._awaited = what
+        self._deadline = now + allowed_ms / 1000
+        if self._held_up_at is not None:
+            self._held_up_at = now  # This deadline waits from now on.
 
     def _await_nothing(self) -> None:
         self._awaited = ""
@@ -318,8 +325,11 @@ class Connection(asyncio.Protocol):
 
     def go_on(self) -> None:
         if self._held_up_at is not None and not self._closing:
+            now = self._door.loop.time()
             if self._deadline is not None:
-                self._deadline += self._door.loop.time() - self._held_up_at
+                self._deadline += now - self._held_up_at
+            if self.unfinished_since is not None:
+                self.unfinished_since += now - self._held_up_at
             self._held_up_at = None
             self._read_or_not()
 

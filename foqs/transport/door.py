@@ -97,7 +97,7 @@ class Guest(TurnTaker, Holder, Protocol):
     def unsent_bytes(self) -> int: ...
 
     def check(self, now: float) -> bool:
-        """Close the connection if it is past a deadline; whether it goes on."""
+        """Close the connection if it is past a deadline. False when this closed it, or soon will."""
 
 
 class Door:
@@ -222,10 +222,11 @@ class Door:
             self.loop.call_soon(self._hang_up)
 
     def _hang_up(self) -> None:
-        for _ in range(min(limits.HANG_UPS_PER_TURN_MAX, len(self._to_hang_up))):
-            self._to_hang_up.popleft().finish()
+        guests = [self._to_hang_up.popleft() for _ in range(min(limits.HANG_UPS_PER_TURN_MAX, len(self._to_hang_up)))]
         if self._to_hang_up:
             self.loop.call_later(limits.CHORE_PAUSE_MS / 1000, self._hang_up)
+        for guest in guests:
+            guest.finish()
 
     def sweep(self) -> Iterator[None]:
         """Hold every connection to its deadlines, and all of them to the bound on unsent answers.

@@ -14,7 +14,7 @@ from foqs.core import limits
 _log = structlog.get_logger(__name__)
 
 _NO_IPV6 = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
-_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_NONE_THERE = BlockingIOError, InterruptedError, ConnectionAbortedError
 
 
 class Listener:
@@ -40,6 +40,7 @@ class Listener:
     async def open(self, address: str, port: int) -> int:
         """Listen on all that `address` names, port 0 takes a free one; returns the port. Raises OSError."""
         places = await self._loop.getaddrinfo(address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        unusable: OSError | None = None
         try:
             for family, place in dict.fromkeys((family, place) for family, _, _, _, place in places):
                 if self._sockets:
@@ -47,11 +48,14 @@ class Listener:
                 try:
                     listening = socket.create_server(place, family=family, backlog=limits.LISTEN_BACKLOG)
                 except OSError as error:
-                    if family == socket.AF_INET6 and error.errno in _NO_IPV6 and len(places) > 1:
-                        continue
-                    raise
+                    if family != socket.AF_INET6 or error.errno not in _NO_IPV6:
+                        raise
+                    unusable = error
+                    continue
                 listening.setblocking(False)
                 self._sockets.append(listening)
+            if unusable is not None and not self._sockets:
+                raise unusable
         except OSError:
             self.close()
             raise
@@ -70,7 +74,9 @@ class Listener:
     async def wait_closed(self) -> None:
         """Until what was being accepted is a connection. After `close`."""
         if self._accepting:
-            await asyncio.wait(list(self._accepting), timeout=limits.CALL_CANCEL_MS_MAX / 1000)
+            _, late = await asyncio.wait(list(self._accepting), timeout=limits.CALL_CANCEL_MS_MAX / 1000)
+            for task in late:
+                task.cancel()
 
     def _bound_port(self) -> int:
         return int(self._sockets[0].getsockname()[1])
@@ -88,17 +94,21 @@ class Listener:
         self._pause = self._loop.call_later(pause_ms / 1000, self._accept_from_now_on)
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(limits.ACCEPTS_PER_TURN_MAX):
+        left = limits.ACCEPTS_PER_TURN_MAX * limits.TURN_AWAYS_PER_ACCEPT
+        while left > 0:
             try:
                 connection, place = listening.accept()
+            except _NONE_THERE:
+                return
             except OSError as error:
-                if error.errno in _EXHAUSTED:
-                    _log.error("accept_failed", error=str(error), retry_after_ms=limits.ACCEPT_PAUSE_MS)
-                    self._accept_later(limits.ACCEPT_PAUSE_MS)
+                _log.error("accept_failed", error=str(error), retry_after_ms=limits.ACCEPT_PAUSE_MS)
+                self._accept_later(limits.ACCEPT_PAUSE_MS)
                 return
             if self._turns_away(str(place[0])):
                 connection.close()
+                left -= 1
                 continue
+            left -= limits.TURN_AWAYS_PER_ACCEPT
             connection.setblocking(False)
             welcome = self._loop.connect_accepted_socket(self._make, connection)
             task = self._loop.create_task(welcome, name="accept")

@@ -126,7 +126,12 @@ class ThriftServer(Service):
 
     def _sweep(self, door: Door, begun: Iterator[None] | None) -> None:
         sweep = door.sweep() if begun is None else begun
-        if next(sweep, sweep) is None:
-            self._sweep_timer = door.loop.call_later(limits.CHORE_PAUSE_MS / 1000, self._sweep, door, sweep)
-        else:
-            self._sweep_later(door)
+        goes_on = False
+        try:
+            goes_on = next(sweep, sweep) is None
+        finally:  # Whatever happens to it: there must be a next one.
+            if goes_on:
+                pause_s = limits.CHORE_PAUSE_MS / 1000
+                self._sweep_timer = door.loop.call_later(pause_s, self._sweep, door, sweep)
+            else:
+                self._sweep_later(door)

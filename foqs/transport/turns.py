@@ -107,7 +107,7 @@ class Turns:
         """In the loop's time: more than one address sends frames."""
 
     def is_free(self, place: Place, size_bytes: int) -> bool:
-        """Whether work may start at once: nobody waits, or it is little."""
+        """Whether a frame of this size may be taken at once: nobody waits, or it is small and its address had little."""
         if not self._may_start(place):
             return False
         if not self._waiting and self._work < self._work_max:
@@ -116,8 +116,8 @@ class Turns:
             size_bytes <= limits.TURN_AHEAD_BYTES_MAX
             and place not in self._waiting
             and self._work_by_address.get(place[0], 0.0) < limits.TURN_WORK_AHEAD_MAX
-            # Those who are ahead have a bound as well.
-            and len(self._work_by_address) < self._work_max
+            # All but the one who does most have a bound together as well.
+            and self._work - max(self._work_by_address.values(), default=0.0) < self._work_max
         )
 
     def has_work_left(self, place: Place) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import resource
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -15,6 +16,7 @@ from foqs.config import HostConfig
 from foqs.core import limits
 from foqs.core.errors import OverloadedError
 from foqs.core.limits import FILES_BESIDE_CONNECTIONS, KIB, MIB
+from foqs.transport.connection import Connection
 from foqs.transport.door import DoorLimits
 from foqs.transport.server import allowed_connections
 from foqs.transport.turns import TurnLimits
@@ -144,6 +146,12 @@ def test_all_connections_together_are_bounded() -> None:
     run(main)
 
 
+async def _until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():  # noqa: ASYNC110 - nobody tells of what is within the server
+            await asyncio.sleep(0)
+
+
 async def _until_open(w: World, count: int) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while w.counts.open != count:
@@ -200,21 +208,50 @@ def test_too_many_bytes_of_unfinished_frames_close_the_oldest_of_them() -> None:
     run(main)
 
 
-def test_large_frames_of_one_address_all_come_in_and_hold_no_more_than_its_bound_and_one_of_them() -> None:
+def test_large_frames_of_one_address_come_in_one_after_the_other() -> None:
     async def main() -> None:
-        bounds = DoorLimits(unfinished_bytes_per_address_max=MIB, body_ms_min=LONG_MS)
+        bounds = DoorLimits(unfinished_bytes_per_address_max=MIB)
         async with world(bounds) as w, AsyncExitStack() as stack:
             clients = [await stack.enter_async_context(w.connect()) for _ in range(6)]
-            frame = w.codec.encode_call("enqueue", enqueue_request(*[b"x" * 200_000] * 10), 1)
-            before = _resident_bytes()
-            halves = [client.send_bytes(frame[: MIB // 2]) for client in clients]
-            await asyncio.gather(*halves)
-            rests = [asyncio.create_task(client.send_bytes(frame[MIB // 2 :])) for client in clients]
+            frame = w.codec.encode_call("enqueue", enqueue_request(*[b"x" * 400_000] * 10), 1)
+            door = w.server._door
+            assert door is not None
+            sending = [asyncio.create_task(client.send_bytes(frame)) for client in clients]
+            held_up_most = 0
+            while not all(task.done() for task in sending):
+                await asyncio.sleep(0)
+                held_up_most = max(held_up_most, sum(guest._held_up_at is not None for guest in _connections(w)))
+                most_bytes = MIB + len(frame) + len(clients) * limits.READ_BYTES_MAX
+                assert sum(guest.held_bytes for guest in door.guests) <= most_bytes
+            assert held_up_most >= 4
             for client in clients:
                 assert (await client.receive()).error is None
-            await asyncio.gather(*rests)
             assert w.counts.errors == []
-            assert _resident_bytes() - before < len(clients) * len(frame) + 16 * MIB
+            assert not any(guest._held_up_at for guest in _connections(w))
+
+    run(main)
+
+
+def _connections(w: World) -> list[Connection]:
+    assert w.server._door is not None
+    return [cast(Connection, guest) for guest in w.server._door.guests]
+
+
+def test_a_small_frame_of_a_connection_that_is_held_up_does_not_end_it() -> None:
+    async def main() -> None:
+        bounds = DoorLimits(unfinished_bytes_per_address_max=64 * KIB, turns=TurnLimits(enqueues_running_max=1))
+        async with world(bounds) as w, w.connect() as large, w.connect() as busy, w.connect() as small:
+            w.queue.gate = asyncio.Event()
+            frame = w.codec.encode_call("enqueue", enqueue_request(b"x" * 100_000), 1)
+            await busy.send_bytes(w.codec.encode_call("enqueue", enqueue_request(b"1"), 1))
+            await w.queue.until_running(1)
+            await large.send_bytes(frame[:-1])
+            await _until(lambda: any(guest.held_bytes > 64 * KIB for guest in _connections(w)))
+            await small.send_bytes(w.codec.encode_call("enqueue", enqueue_request(b"2"), 1))
+            await _until(lambda: any(guest._held_up_at is not None for guest in _connections(w)))
+            w.queue.gate.set()
+            assert (await small.receive()).error is None
+            assert (await small.call("enqueue", enqueue_request(b"3"))).error is None
 
     run(main)
 
@@ -237,14 +274,16 @@ def test_many_that_break_the_protocol_at_once_are_all_hung_up_on_and_counted() -
 
 def test_deadlines_hold_for_more_connections_than_one_turn_looks_at() -> None:
     async def main() -> None:
-        count = 2 * limits.CONNECTIONS_PER_SWEEP_TURN
-        async with world(DoorLimits(first_frame_ms_max=LONG_MS, idle_ms_max=SHORT_MS, sweep_ms=5)) as w:
-            async with AsyncExitStack() as stack:
-                clients = [await stack.enter_async_context(w.connect()) for _ in range(count)]
-                for client in clients:
-                    assert await client.is_closed()
-            assert w.counts.errors == []
-            assert await w.is_healthy()
+        count = 3 * limits.CONNECTIONS_PER_SWEEP_TURN
+        async with world(DoorLimits(header_ms_max=SHORT_MS, sweep_ms=5)) as w, AsyncExitStack() as stack:
+            for _ in range(count):
+                await stack.enter_async_context(w.connect())
+            last = await stack.enter_async_context(w.connect())
+            await last.call("getHostStatus", structs.HostStatusRequest())
+            await last.send_bytes(b"\0")
+            assert await last.is_closed()
+            assert w.counts.errors == ["header_deadline"]
+            assert len(_connections(w)) == count
 
     run(main)
 

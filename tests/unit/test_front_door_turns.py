@@ -176,6 +176,14 @@ def test_who_sends_little_is_ahead_of_those_who_wait_but_only_with_a_little_in_e
     assert not turns.is_free(("one more", True), 100), "all who are ahead have a bound"
 
 
+def test_one_large_frame_holds_nobody_up_who_sends_little_and_two_of_different_addresses_do() -> None:
+    _, turns, _ = make(8)
+    turns.spend("x", limits.BATCH_ITEMS_MAX, 0, 0.0)
+    assert turns.is_free(("y", True), 100)
+    turns.spend("y", limits.BATCH_ITEMS_MAX, 0, 0.0)
+    assert not turns.is_free(("z", True), 100)
+
+
 def test_many_connections_get_one_address_no_more_than_one() -> None:
     loop, turns, taken = make(8 * limits.TURN_FRAMES_PER_CONNECTION_MAX)
     flood = [Peer(turns, "flood", "address 1", 1_000, taken) for _ in range(500)]

@@ -8,6 +8,7 @@ import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -94,6 +95,8 @@ def test_a_turn_accepts_a_few_connections_however_many_came(loop_factory: Any) -
                 connected(stack, w.port, 30)
                 await w.until(lambda: len(w.made) == 30)
             assert max(w.asked_by_turn.values()) == limits.ACCEPTS_PER_TURN_MAX
+            turns = sorted(w.asked_by_turn)
+            assert all(later - turn > 1 for turn, later in pairwise(turns)), "others have turns in between"
 
     run(loop_factory, main)
 
@@ -110,6 +113,20 @@ def test_who_is_turned_away_is_hung_up_on_and_no_connection_is_made_of_it(loop_f
                 away.settimeout(PATIENCE_S)
                 assert await asyncio.to_thread(away.recv, 1) == b""
             assert w.asked_by_turn.total() == 2
+
+    run(loop_factory, main)
+
+
+@LOOPS
+def test_a_turn_turns_away_more_than_it_accepts(loop_factory: Any) -> None:
+    async def main() -> None:
+        async with world() as w:
+            w.turned_away.add("127.0.0.2")
+            with ExitStack() as stack:
+                connected(stack, w.port, 100, "127.0.0.2")
+                connected(stack, w.port, 1)
+                await w.until(lambda: len(w.made) == 1)
+            assert max(w.asked_by_turn.values()) == limits.ACCEPTS_PER_TURN_MAX * limits.TURN_AWAYS_PER_ACCEPT
 
     run(loop_factory, main)
 
@@ -138,15 +155,15 @@ def test_a_system_out_of_files_is_asked_again_later(loop_factory: Any, monkeypat
 
 
 @LOOPS
-def test_all_addresses_of_a_name_have_one_port(loop_factory: Any) -> None:
+def test_all_addresses_have_one_port(loop_factory: Any) -> None:
     async def main() -> None:
-        async with world("localhost") as w:
+        async with world("") as w:
+            assert len(w.listener._sockets) == 1 + socket.has_ipv6
             with ExitStack() as stack:
                 connected(stack, w.port, 1)
-                await w.until(lambda: len(w.made) == 1)
-                for family, kind, _, _, place in socket.getaddrinfo("localhost", w.port, type=socket.SOCK_STREAM):
-                    with socket.socket(family, kind) as peer:
-                        peer.connect(place)
+                peer = stack.enter_context(socket.socket(socket.AF_INET6))
+                peer.connect(("::1", w.port))
+                await w.until(lambda: len(w.made) == 2)
 
     run(loop_factory, main)
 
@@ -154,10 +171,19 @@ def test_all_addresses_of_a_name_have_one_port(loop_factory: Any) -> None:
 @LOOPS
 def test_a_port_that_is_taken_is_an_error_and_leaves_nothing_open(loop_factory: Any) -> None:
     async def main() -> None:
-        async with world() as w:
+        async with world("::1" if socket.has_ipv6 else "127.0.0.1") as w:
             other = World()
             with pytest.raises(OSError, match="in use"):
-                await other.listener.open("127.0.0.1", w.port)
+                await other.listener.open("", w.port)
             assert other.listener._sockets == []
+
+    run(loop_factory, main)
+
+
+@LOOPS
+def test_an_address_that_is_not_there_is_an_error(loop_factory: Any) -> None:
+    async def main() -> None:
+        with pytest.raises(OSError, match="assign"):
+            await World().listener.open("2001:db8::1", 0)
 
     run(loop_factory, main)

@@ -24,7 +24,7 @@ class Peer:
         self.is_held_up = True
 
     def go_on(self) -> None:
-        assert self.is_held_up
+        assert self.is_held_up or self.is_gone
         self.is_held_up = False
 
     def refuse(self, reason: str, detail: str) -> None:
@@ -47,6 +47,11 @@ class Peer:
         elif self.ends:
             self.is_done, self.unfinished_since = True, None
             self._become(0)
+
+    def take(self) -> None:
+        """What is there was whole frames that waited for their turn."""
+        self.unfinished_since = None
+        self._become(0)
 
     def _become(self, held_bytes: int) -> None:
         added_bytes, self.held_bytes = held_bytes - self.held_bytes, held_bytes
@@ -89,6 +94,41 @@ def test_past_its_bound_one_connection_of_an_address_is_read_and_then_the_next()
     assert all(peer.is_done for peer in peers)
 
 
+def test_who_is_held_up_with_a_whole_frame_goes_on_once_that_is_taken() -> None:
+    room = Room()
+    peers = [room.add("a") for _ in range(7)]
+    for peer in peers:
+        peer.send()
+    assert peers[-1].is_held_up
+    peers[-1].take()
+    assert not peers[-1].is_held_up
+
+
+def test_others_go_on_when_there_is_room_however_slow_the_one_is_that_is_read() -> None:
+    room = Room()
+    *quick, slow, first, second = [room.add("a", ends=False) for _ in range(8)]
+    for peer in room.peers:
+        peer.send()
+    assert [peer.is_held_up for peer in room.peers] == [False] * 6 + [True] * 2
+    for peer in quick[:3]:
+        peer.take()
+    assert (first.is_held_up, second.is_held_up) == (False, True)
+    quick[3].take()
+    assert not second.is_held_up
+    assert slow.held_bytes
+
+
+def test_who_is_beyond_its_bound_makes_room_before_others() -> None:
+    room = Room()
+    good = room.add("good", ends=False)
+    good.send()
+    greedy = [room.add("greedy", ends=False) for _ in range(40)]
+    for peer in greedy:
+        peer.send()
+    assert not good.is_gone
+    assert sum(peer.is_gone for peer in greedy) == 40 + 1 - TOTAL // CHUNK
+
+
 def test_what_never_ends_holds_the_others_of_its_address_up_until_it_is_gone() -> None:
     room = Room()
     never = [room.add("a", ends=False) for _ in range(8)]
@@ -105,7 +145,7 @@ def test_what_never_ends_holds_the_others_of_its_address_up_until_it_is_gone() -
 
 @given(
     st.lists(st.tuples(st.sampled_from("abcde"), st.booleans()), min_size=1, max_size=40),
-    st.lists(st.tuples(st.integers(0, 39), st.sampled_from(["send", "send", "send", "leave"])), max_size=300),
+    st.lists(st.tuples(st.integers(0, 39), st.sampled_from(["send", "send", "send", "take", "leave"])), max_size=300),
 )
 def test_no_more_is_held_than_the_total_and_all_that_ends_comes_in(
     kinds: list[tuple[str, bool]], steps: list[tuple[int, str]]
@@ -114,12 +154,13 @@ def test_no_more_is_held_than_the_total_and_all_that_ends_comes_in(
     peers = [room.add(address, ends=ends) for address, ends in kinds]
     for number, step in steps:
         peer = peers[number % len(peers)]
-        peer.send() if step == "send" else peer.leave()
+        getattr(peer, step)()
         assert sum(peer.held_bytes for peer in room.peers) <= TOTAL
         for address in "abcde":
             held_up = [peer for peer in room.peers if peer.address == address and peer.is_held_up]
             reading = [peer for peer in room.peers if peer.address == address and not peer.is_held_up]
             assert not held_up or any(peer.held_bytes for peer in reading), "somebody goes on"
+            assert all(peer.held_bytes for peer in held_up)
     for peer in peers:
         if not peer.ends:
             peer.leave()
