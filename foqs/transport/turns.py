@@ -107,7 +107,7 @@ class Turns:
         """In the loop's time: more than one address sends frames."""
 
     def is_free(self, place: Place, size_bytes: int) -> bool:
-        """Whether a frame of this size may be taken at once: nobody waits, or it is small and its address had little."""
+        """Whether such a frame may be taken at once: nobody waits, or it is small and its address had little."""
         if not self._may_start(place):
             return False
         if not self._waiting and self._work < self._work_max:
