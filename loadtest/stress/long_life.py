@@ -108,6 +108,7 @@ def run(course: Course, say: Callable[[str], None]) -> Verdict:
         "rows left that are not": sum(row.state is not ItemState.DEAD for row in stored),
         **{f"checked: {name}": count for name, count in sorted(report.counts.items())},
         "times when the host did not answer at once": len(disturbed),
+        **dict(beside_each_other(rows, course)),
         **dict(by_the_clock(rows, course)),
         "found": "; ".join([*map(str, report.violations[:10]), *problems]) or "nothing",
     }
@@ -210,6 +211,17 @@ def flatness(rows: Sequence[dict[str, Any]], course: Course) -> Iterator[Bound]:
     periods = ((last, "last third", LATENCY_FACTOR_MAX), (blocked, "purge blocked", BLOCKED_FACTOR_MAX))
     for verb, (third, when, limit) in product(_VERBS, periods):
         yield Bound(f"{verb} p99 by newcomer's, {when}", _against_newcomer(rows, course, third, verb), limit)
+
+
+def beside_each_other(rows: Sequence[dict[str, Any]], course: Course) -> Iterator[tuple[str, str]]:
+    """What both wait for on a busy machine makes their ratio smaller: so these are the figures themselves."""
+    for verb in _VERBS:
+        pairs = [
+            f"{_median(rows, course.compared(third), _p99(verb)):.0f}, "
+            f"{_median(rows, course.compared(third), _p99(verb, of_newcomer=True)):.0f}"
+            for third in course.thirds
+        ]
+        yield f"{verb} p99 ms of veteran and newcomer, at the end of each third", "; ".join(pairs)
 
 
 def by_the_clock(rows: Sequence[dict[str, Any]], course: Course) -> Iterator[tuple[str, float]]:
