@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import structlog
 
@@ -14,6 +15,7 @@ from foqs.core import limits
 _log = structlog.get_logger(__name__)
 
 _NO_IPV6 = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
+_Resolved = tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ...]]
 _NONE_THERE = BlockingIOError, InterruptedError, ConnectionAbortedError
 
 
@@ -39,7 +41,7 @@ class Listener:
 
     async def open(self, address: str, port: int) -> int:
         """Listen on all that `address` names, port 0 takes a free one; returns the port. Raises OSError."""
-        places = await self._loop.getaddrinfo(address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        places = await self._resolve(address or None, port)
         unusable: OSError | None = None
         try:
             for family, place in dict.fromkeys((family, place) for family, _, _, _, place in places):
@@ -77,6 +79,14 @@ class Listener:
             _, late = await asyncio.wait(list(self._accepting), timeout=limits.CALL_CANCEL_MS_MAX / 1000)
             for task in late:
                 task.cancel()
+
+    async def _resolve(self, name: str | None, port: int) -> Sequence[_Resolved]:
+        """A name that has to be looked up may take long: that is for another thread."""
+        kind, flags = socket.SOCK_STREAM, socket.AI_PASSIVE
+        try:
+            return socket.getaddrinfo(name, port, type=kind, flags=flags | socket.AI_NUMERICHOST)
+        except socket.gaierror:
+            return await self._loop.getaddrinfo(name, port, type=kind, flags=flags)
 
     def _bound_port(self) -> int:
         return int(self._sockets[0].getsockname()[1])
