@@ -61,8 +61,10 @@ TURN_WORK_MAX = 64
 """What one turn of the event loop takes from all connections: a frame counts 1, and 1 for some elements or bytes."""
 TURN_WORK_SHARED_MAX = 16
 """The same while more than one address sends frames, so that they have their turns sooner."""
-TURN_SHARED_MS = 100
-"""More than one address sends frames for so long after a frame of another than the last one's."""
+TURN_MEMORY_MS = 50
+"""Half of what an address had is forgotten after so long. Several send frames while work of several is remembered."""
+TURN_MOST_SHARE = 0.75
+"""An address that had more than this of all that is remembered, while others had some, had most."""
 TURN_WORK_AHEAD_MAX = 4
 """An address that had less than this of a turn does not wait behind those who do: who sends little is not held up."""
 TURN_AHEAD_BYTES_MAX = 16 * KIB

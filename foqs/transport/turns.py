@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict, deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from time import perf_counter
@@ -13,6 +14,10 @@ from foqs.core import limits
 
 Place = tuple[str, bool]
 """In the round: an address, and whether it is for its enqueues or for all else."""
+
+
+_WORK_KEPT_MIN = 0.3
+"""Less than this is forgotten whole: a frame after 100 to 150 ms."""
 
 
 class TurnTaker(Protocol):
@@ -70,6 +75,39 @@ class TurnLimits:
     enqueues_running_shared_max: int = limits.ENQUEUES_RUNNING_SHARED_MAX
 
 
+class RecentWork:
+    """What addresses had of late: of their work half is forgotten every TURN_MEMORY_MS. Times are in seconds."""
+
+    def __init__(self) -> None:
+        self._work: dict[str, float] = {}
+        self._total = 0.0
+        self._forgotten_at = -inf
+
+    def add(self, work_by_address: Mapping[str, float], now: float) -> None:
+        """Count a turn."""
+        if now - self._forgotten_at >= limits.TURN_MEMORY_MS / 1000:
+            self._forget(now)
+        for address, work in work_by_address.items():
+            self._work[address] = self._work.get(address, 0.0) + work
+            self._total += work
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether more than one address had any."""
+        return len(self._work) > 1
+
+    def has_most(self, address: str) -> bool:
+        """Whether others had some, but little next to this one."""
+        return self._total > self._work.get(address, 0.0) > self._total * limits.TURN_MOST_SHARE
+
+    def _forget(self, now: float) -> None:
+        times = (now - self._forgotten_at) * 1000 // limits.TURN_MEMORY_MS
+        left = 0.5 ** min(times, 60.0)
+        self._work = {address: work * left for address, work in self._work.items() if work * left >= _WORK_KEPT_MIN}
+        self._total = sum(self._work.values())
+        self._forgotten_at = now
+
+
 class Turns:
     """Who may start work in this turn of the event loop, so that no turn is long.
 
@@ -78,8 +116,8 @@ class Turns:
     what it takes and settles, which makes the load less, is not behind all that it wants to add. Who sends little does
     not wait at all (the new flows of FQ-CoDel, RFC 8290).
 
-    A place with too many calls running has no turn until some end. While more than one address sends frames, one that
-    had most of a turn has none for some time: the others go on meanwhile.
+    A place with too many calls running has no turn until some end. An address that had most of a turn, and of all that
+    was done of late, has none for some time: the others, who want little, go on meanwhile.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, bounds: TurnLimits) -> None:
@@ -101,10 +139,7 @@ class Turns:
         self._waiting: dict[Place, deque[TurnTaker]] = {}
         self._running: Counter[Place] = Counter()
         self._resting: set[str] = set()
-        self._last_address = ""
-        """Who sent the last frame."""
-        self._shared_until = -inf
-        """In the loop's time: more than one address sends frames."""
+        self._recent = RecentWork()
 
     def is_free(self, place: Place, size_bytes: int) -> bool:
         """Whether such a frame may be taken at once: nobody waits, or it is small and its address had little."""
@@ -154,10 +189,6 @@ class Turns:
     def _spend(self, address: str, work: float, began_s: float) -> None:
         if not self._work_by_address:
             self._began_s = began_s
-        if address != self._last_address:
-            if self._last_address:
-                self._shared_until = self._loop.time() + limits.TURN_SHARED_MS / 1000
-            self._last_address = address
         self._work += work
         self._work_by_address[address] += work
         self._begin_soon()
@@ -167,7 +198,7 @@ class Turns:
 
     def _begin_rests(self) -> None:
         for address, work in self._work_by_address.items():
-            if work > max(self._work, self._work_max) / 2:
+            if work > max(self._work, self._work_max) / 2 and self._recent.has_most(address):
                 self._resting.add(address)
                 self._loop.call_soon(self._rest, address, self._began_s)
 
@@ -188,11 +219,11 @@ class Turns:
 
     def _begin(self) -> None:
         self._is_scheduled = False
-        is_shared = self._loop.time() < self._shared_until
-        if is_shared:
-            self._begin_rests()
+        self._recent.add(self._work_by_address, self._loop.time())
+        self._begin_rests()
         self._work = 0.0
         self._work_by_address.clear()
+        is_shared = self._recent.is_shared
         self._work_max = self._work_maxima[is_shared]
         self._running_max = self._running_maxima[is_shared]
         passed_over = 0

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from foqs.core.errors import UnavailableError
 from foqs.transport.wire import Codec, for_seqid, structs
+from loadtest.bench.clients import process_number
 from loadtest.peers.adapter import Offer
 
 NAMESPACE = "bench"
@@ -27,7 +28,9 @@ class Wire(asyncio.Protocol):
 
     @classmethod
     async def connect(cls, port: int) -> Wire:
-        _, wire = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port)
+        """Each client process has an address of its own, as on a machine of its own: hosts are fair to addresses."""
+        place = (f"127.0.0.{2 + process_number() % 200}", 0)
+        _, wire = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port, local_addr=place)
         return wire
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from foqs.core import limits
-from foqs.transport.turns import StandingQueue, TurnLimits, Turns, TurnTaker
+from foqs.transport.turns import RecentWork, StandingQueue, TurnLimits, Turns, TurnTaker
 
 A = ("a", True)
 
@@ -125,10 +125,9 @@ def test_turns_are_shorter_while_more_than_one_address_sends_frames() -> None:
     turns = Turns(cast(Any, loop), TurnLimits(40, 10, 100, 100, 100))
     wait(turns, *[Peer(turns, "p", "a", 1, taken) for _ in range(1_000)])
     counts = []
-    half_ms = limits.TURN_SHARED_MS / 2
-    for others, passed_ms in ("", 0), ("", 0), ("b", half_ms), ("", half_ms), ("", 0):
+    for others, passed_ms in ("", 0), ("", 0), ("b", limits.TURN_MEMORY_MS), ("", 3 * limits.TURN_MEMORY_MS), ("", 0):
         for address in others:
-            turns.spend_on_refusal(address, 0.0)
+            turns.spend(address, 0, 0, 0.0)
         turn_counts = []
         for _ in range(4):  # Some of them are rests.
             taken.clear()
@@ -224,7 +223,7 @@ def test_a_turn_is_free_again_when_nobody_waits() -> None:
 
 
 @pytest.mark.parametrize("by_refusals", [False, True])
-@pytest.mark.parametrize("others_ms", [None, 0, 2 * limits.TURN_SHARED_MS])
+@pytest.mark.parametrize("others_ms", [None, 0, 9 * limits.TURN_MEMORY_MS])
 def test_an_address_that_had_most_of_a_turn_rests_while_others_send_frames(
     others_ms: int | None, by_refusals: bool
 ) -> None:
@@ -235,7 +234,8 @@ def test_an_address_that_had_most_of_a_turn_rests_while_others_send_frames(
     turns.spend("flood", 0, 0, began_s)
     if others_ms is not None:
         turns.spend("good", 4 * limits.TURN_WORK_ELEMENTS, 0, began_s)
-        turns.spend("flood", 0, 0, began_s)
+        if others_ms:
+            loop.turn()
         loop.now_s += others_ms / 1000
     if by_refusals:
         for _ in range(20 * limits.TURN_REFUSALS):
@@ -257,10 +257,45 @@ def test_an_address_that_had_most_of_a_turn_rests_while_others_send_frames(
     assert taken == ["light", "heavy"]
 
 
+def test_no_address_rests_while_two_do_about_as_much() -> None:
+    loop, turns, _ = make(20)
+    for number in range(20):
+        turns.spend("ab"[number % 2], 50 * limits.TURN_WORK_ELEMENTS, 0, perf_counter())
+        loop.turn()
+        loop.now_s += 0.001
+    assert turns.is_free(("a", True), 100)
+    assert turns.is_free(("b", True), 100)
+    loop.now_s += 9 * limits.TURN_MEMORY_MS / 1000
+    for address in ("b", "a", "a"):
+        turns.spend(address, 50 * limits.TURN_WORK_ELEMENTS * (address == "a"), 0, perf_counter())
+        loop.turn()
+    assert not turns.is_free(("a", True), 100)
+    assert turns.is_free(("b", True), 100)
+
+
+def test_half_of_what_was_done_is_forgotten_after_a_while_and_all_after_a_long_time() -> None:
+    recent, memory_s = RecentWork(), 1.001 * limits.TURN_MEMORY_MS / 1000
+    recent.add({"a": 8.0}, 5.0)
+    assert not recent.is_shared
+    assert not recent.has_most("a"), "there are no others"
+    recent.add({"b": 2.0}, 5.0)
+    assert recent.is_shared
+    assert recent.has_most("a")
+    assert not recent.has_most("b")
+    recent.add({"b": 1.0}, 5.0 + memory_s)
+    assert not recent.has_most("a"), "4 to 2"
+    recent.add({"a": 20.0}, 5.0 + 2 * memory_s)
+    assert recent.has_most("a"), "22 to 1"
+    recent.add({"a": 1.0}, 5.0 + 4.5 * memory_s)
+    assert not recent.is_shared
+    recent.add({"b": 1.0}, 1e9)
+    assert not recent.is_shared
+
+
 def test_a_rest_has_an_end_however_long_the_process_stood_still() -> None:
     loop, turns, _ = make(20)
-    for address in ("flood", "good", "flood"):
-        turns.spend(address, 50 * limits.TURN_WORK_ELEMENTS, 0, perf_counter() - 60)
+    turns.spend("good", 0, 0, perf_counter() - 60)
+    turns.spend("flood", 50 * limits.TURN_WORK_ELEMENTS, 0, perf_counter())
     loop.turn()
     loop.turn()
     ((rest_s, _),) = loop.later
