@@ -121,15 +121,15 @@ CONNECTION_SWEEP_MS = 500
 CONNECTIONS_PER_SWEEP_TURN = 100
 """So many are looked at in one turn of the event loop; one that has to go counts as ten."""
 LISTEN_BACKLOG = 1_024
-ACCEPTS_PER_TURN_MAX = 2
-"""Connections that one turn of the event loop accepts, each of which costs up to 0.3 ms."""
+ACCEPTS_PER_TURN_MAX = 1
+"""Connections that one turn of the event loop accepts: each costs 0.25 ms of it."""
 TURN_AWAYS_PER_ACCEPT = 10
 """So many that are turned away count as one that is accepted."""
 CHORE_PAUSE_MS = 2
 """Between two turns that accept connections, look at them or close them: a call needs a dozen turns, and shall not find
 a chore in each of them.
 """
-HANG_UPS_PER_TURN_MAX = 10
+HANG_UPS_PER_TURN_MAX = 5
 """Connections that one turn closes because they broke the protocol."""
 ACCEPT_PAUSE_MS = 1 * SECOND_MS
 """Before more connections are accepted when the system is out of something that they need."""
