@@ -168,7 +168,7 @@ def test_two_thousand_silent_connections_leave_the_others_served() -> None:
             before = _resident_bytes()
             for _ in range(2_000):
                 await stack.enter_async_context(w.connect())
-            assert w.counts.open == 2_000
+            await _until_open(w, 2_000)
             assert await w.is_healthy()
             assert _resident_bytes() - before < 100 * MIB
             await w.server.stop()
@@ -213,6 +213,7 @@ def test_large_frames_of_one_address_come_in_one_after_the_other() -> None:
         bounds = DoorLimits(unfinished_bytes_per_address_max=MIB)
         async with world(bounds) as w, AsyncExitStack() as stack:
             clients = [await stack.enter_async_context(w.connect()) for _ in range(6)]
+            await _until_open(w, 6)
             frame = w.codec.encode_call("enqueue", enqueue_request(*[b"x" * 400_000] * 10), 1)
             door = w.server._door
             assert door is not None

@@ -28,6 +28,7 @@ class Counts(NoMetrics):
 
     def connection_opened(self) -> None:
         self.open += 1
+        self.changed.set()
 
     def connection_closed(self) -> None:
         self.open -= 1
