@@ -123,7 +123,7 @@ CONNECTIONS_PER_SWEEP_TURN = 100
 LISTEN_BACKLOG = 1_024
 ACCEPTS_PER_TURN_MAX = 1
 """Connections that one turn of the event loop accepts: each costs 0.25 ms of it."""
-TURN_AWAYS_PER_ACCEPT = 10
+TURN_AWAYS_PER_ACCEPT = 4
 """So many that are turned away count as one that is accepted."""
 CHORE_PAUSE_MS = 2
 """Between two turns that accept connections, look at them or close them: a call needs a dozen turns, and shall not find

@@ -21,7 +21,7 @@ _NONE_THERE = BlockingIOError, InterruptedError, ConnectionAbortedError
 
 class Listener:
     """`make` gives the protocol of a connection. `turns_away` says of an address that it may have no more of them:
-    these are closed before there is a transport, which costs a tenth of one.
+    these are closed before there is a transport, which costs less than a third of one.
 
     The event loops' own servers accept all that wait in one turn: of a hundred that is 30 ms.
     """
