@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import uvloop
@@ -15,13 +14,12 @@ from foqs.bootstrap import Host
 from foqs.config import HostConfig
 from foqs.core import limits
 from foqs.core.errors import OverloadedError
-from foqs.core.limits import FILES_BESIDE_CONNECTIONS, KIB, MIB
-from foqs.transport.connection import Connection
+from foqs.core.limits import FILES_BESIDE_CONNECTIONS
 from foqs.transport.door import DoorLimits
 from foqs.transport.server import allowed_connections
 from foqs.transport.turns import TurnLimits
 from foqs.transport.wire import structs
-from tests.support.front_door import PATIENCE_S, World, dequeue_request, enqueue_request, run, world
+from tests.support.front_door import dequeue_request, enqueue_request, run, world
 from tests.support.raw_client import RawClient
 
 pytestmark = pytest.mark.timeout(60)
@@ -129,7 +127,7 @@ def test_connections_over_the_bounds_are_closed_at_once_and_others_served() -> N
             assert w.counts.refused == ["connections_per_address_max"]
             assert (await first[0].call("getHostStatus", structs.HostStatusRequest())).error is None
             first[1].reset()
-            await _until_open(w, 2)
+            await w.until_open(2)
             assert await w.is_healthy()
 
     run(main)
@@ -146,123 +144,12 @@ def test_all_connections_together_are_bounded() -> None:
     run(main)
 
 
-async def _until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not holds():  # noqa: ASYNC110 - nobody tells of what is within the server
-            await asyncio.sleep(0)
-
-
-async def _until_open(w: World, count: int) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while w.counts.open != count:
-            w.counts.changed.clear()
-            await w.counts.changed.wait()
-
-
-def test_two_thousand_silent_connections_leave_the_others_served() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 8_192)), hard))
-
-    async def main() -> None:
-        async with world(DoorLimits(first_frame_ms_max=LONG_MS)) as w, AsyncExitStack() as stack:
-            before = _resident_bytes()
-            for _ in range(2_000):
-                await stack.enter_async_context(w.connect())
-            await _until_open(w, 2_000)
-            assert await w.is_healthy()
-            assert _resident_bytes() - before < 100 * MIB
-            await w.server.stop()
-
-    try:
-        run(main)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def test_a_length_alone_makes_the_server_keep_nothing() -> None:
-    async def main() -> None:
-        async with world() as w, AsyncExitStack() as stack:
-            before = _resident_bytes()
-            for _ in range(100):
-                client = await stack.enter_async_context(w.connect())
-                await client.send_bytes((16 * MIB).to_bytes(4, "big") + b"x")
-            assert await w.is_healthy()
-            assert _resident_bytes() - before < 16 * MIB
-
-    run(main)
-
-
-def test_too_many_bytes_of_unfinished_frames_close_the_oldest_of_them() -> None:
-    async def main() -> None:
-        bounds = DoorLimits(unfinished_bytes_max=300 * KIB)
-        async with world(bounds) as w, w.connect() as slow, w.connect() as newer:
-            part = (16 * MIB).to_bytes(4, "big") + b"x" * 200 * KIB
-            await slow.send_bytes(part)
-            assert not await slow.closes_within(SHORT_MS / 1000)
-            await newer.send_bytes(part)
-            assert await slow.is_closed()
-            assert w.counts.errors == ["unfinished_bytes_max"]
-            assert not await newer.closes_within(SHORT_MS / 1000)
-            assert await w.is_healthy()
-
-    run(main)
-
-
-def test_large_frames_of_one_address_come_in_one_after_the_other() -> None:
-    async def main() -> None:
-        bounds = DoorLimits(unfinished_bytes_per_address_max=MIB)
-        async with world(bounds) as w, AsyncExitStack() as stack:
-            clients = [await stack.enter_async_context(w.connect()) for _ in range(6)]
-            await _until_open(w, 6)
-            frame = w.codec.encode_call("enqueue", enqueue_request(*[b"x" * 400_000] * 10), 1)
-            door = w.server._door
-            assert door is not None
-            sending = [asyncio.create_task(client.send_bytes(frame)) for client in clients]
-            held_up_most = 0
-            while not all(task.done() for task in sending):
-                await asyncio.sleep(0)
-                held_up_most = max(held_up_most, sum(guest._held_up_at is not None for guest in _connections(w)))
-                most_bytes = MIB + len(frame) + len(clients) * limits.READ_BYTES_MAX
-                assert sum(guest.held_bytes for guest in door.guests) <= most_bytes
-            assert held_up_most >= 4
-            for client in clients:
-                assert (await client.receive()).error is None
-            assert w.counts.errors == []
-            assert not any(guest._held_up_at for guest in _connections(w))
-
-    run(main)
-
-
-def _connections(w: World) -> list[Connection]:
-    assert w.server._door is not None
-    return [cast(Connection, guest) for guest in w.server._door.guests]
-
-
-def test_a_small_frame_of_a_connection_that_is_held_up_does_not_end_it() -> None:
-    async def main() -> None:
-        bounds = DoorLimits(unfinished_bytes_per_address_max=64 * KIB, turns=TurnLimits(enqueues_running_max=1))
-        async with world(bounds) as w, w.connect() as large, w.connect() as busy, w.connect() as small:
-            w.queue.gate = asyncio.Event()
-            frame = w.codec.encode_call("enqueue", enqueue_request(b"x" * 100_000), 1)
-            await busy.send_bytes(w.codec.encode_call("enqueue", enqueue_request(b"1"), 1))
-            await w.queue.until_running(1)
-            await large.send_bytes(frame[:-1])
-            await _until(lambda: any(guest.held_bytes > 64 * KIB for guest in _connections(w)))
-            await small.send_bytes(w.codec.encode_call("enqueue", enqueue_request(b"2"), 1))
-            await _until(lambda: any(guest._held_up_at is not None for guest in _connections(w)))
-            w.queue.gate.set()
-            assert (await small.receive()).error is None
-            assert (await small.call("enqueue", enqueue_request(b"3"))).error is None
-
-    run(main)
-
-
 def test_many_that_break_the_protocol_at_once_are_all_hung_up_on_and_counted() -> None:
     async def main() -> None:
         count = 5 * limits.HANG_UPS_PER_TURN_MAX
         async with world() as w, AsyncExitStack() as stack:
             clients = [await stack.enter_async_context(w.connect()) for _ in range(count)]
-            await _until_open(w, count)
+            await w.until_open(count)
             for client in clients:
                 await client.send_bytes(b"\0\0\0\0" * 2)
             for client in clients:
@@ -284,74 +171,9 @@ def test_deadlines_hold_for_more_connections_than_one_turn_looks_at() -> None:
             await last.send_bytes(b"\0")
             assert await last.is_closed()
             assert w.counts.errors == ["header_deadline"]
-            assert len(_connections(w)) == count
+            assert len(w.connections()) == count
 
     run(main)
-
-
-async def _fill_topic(w: World, item_count: int) -> None:
-    async with w.connect() as producer:
-        for _ in range(item_count // 500):
-            await producer.call("enqueue", enqueue_request(*[b"x" * 10_000] * 500))
-
-
-def test_a_peer_that_never_reads_is_stopped_and_closed_and_takes_little() -> None:
-    async def main() -> None:
-        bounds = DoorLimits(
-            calls_in_flight_max=2,
-            write_buffer_bytes_max=64 * KIB,
-            write_stall_ms_max=4 * SHORT_MS,
-            sweep_ms=5,
-        )
-        async with world(bounds) as w:
-            await _fill_topic(w, 2_500)
-            async with w.connect() as deaf:
-                deaf.pause_reading()
-                for seqid in range(250):
-                    deaf.send("dequeue", dequeue_request(100), seqid)
-                await w.counts.until_error("write_stall")
-                assert len(w.queue.ready["ns", "topic"]) > 0
-                assert await w.is_healthy()
-
-    run(main)
-
-
-def test_too_many_bytes_of_unsent_answers_close_the_deafest() -> None:
-    async def main() -> None:
-        bounds = DoorLimits(unsent_bytes_max=1 * MIB, write_stall_ms_max=LONG_MS, sweep_ms=5)
-        async with world(bounds) as w:
-            await _fill_topic(w, 2_000)
-            async with w.connect() as deaf:
-                deaf.pause_reading()
-                for seqid in range(20):
-                    deaf.send("dequeue", dequeue_request(100), seqid)
-                await w.counts.until_error("unsent_bytes_max")
-                assert await w.is_healthy()
-
-    run(main)
-
-
-def test_a_peer_that_reads_late_gets_every_answer() -> None:
-    async def main() -> None:
-        bounds = DoorLimits(write_buffer_bytes_max=64 * KIB, calls_in_flight_max=4)
-        async with world(bounds) as w:
-            await _fill_topic(w, 2_000)
-            async with w.connect() as client:
-                client.pause_reading()
-                for seqid in range(20):
-                    client.send("dequeue", dequeue_request(100), seqid)
-                assert await w.is_healthy()
-                client.resume_reading()
-                replies = [await client.receive() for _ in range(20)]
-                assert {reply.seqid for reply in replies} == set(range(20))
-                assert sum(len(reply.response.items) for reply in replies) == 2_000
-
-    run(main)
-
-
-def _resident_bytes() -> int:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
 
 
 def test_calls_of_all_connections_together_are_bounded() -> None:
@@ -366,56 +188,6 @@ def test_calls_of_all_connections_together_are_bounded() -> None:
             w.queue.gate.set()
             assert (await first.receive()).response.ids == ["1-1"]
             assert (await second.call("enqueue", enqueue_request(b"second"))).response.ids == ["1-2"]
-
-    run(main)
-
-
-@pytest.mark.parametrize("ending", ["answered", "reset"])
-def test_bytes_of_all_calls_together_are_bounded_and_given_back(ending: str) -> None:
-    async def main() -> None:
-        async with world(DoorLimits(all_call_bytes_max=12_000)) as w, w.connect() as first, w.connect() as second:
-            w.queue.gate = asyncio.Event()
-            first.send("enqueue", enqueue_request(b"x" * 9_000), seqid=1)
-            await w.queue.until_running(1)
-            assert isinstance((await second.call("enqueue", enqueue_request(b"x" * 9_000))).error, OverloadedError)
-            assert (await second.call("getHostStatus", structs.HostStatusRequest())).error is None
-            if ending == "answered":
-                w.queue.gate.set()
-                await first.receive()
-            else:
-                first.reset()
-                await _until_open(w, 1)
-                w.queue.gate.set()
-            assert (await second.call("enqueue", enqueue_request(b"x" * 9_000))).error is None
-
-    run(main)
-
-
-def test_a_connection_whose_calls_are_large_is_read_no_further() -> None:
-    async def main() -> None:
-        async with world(DoorLimits(call_bytes_max=10_000)) as w, w.connect() as client:
-            w.queue.gate = asyncio.Event()
-            for seqid in range(6):
-                client.send("enqueue", enqueue_request(b"x" * 6_000), seqid)
-            await w.queue.until_running(2)
-            assert await w.is_healthy()
-            assert w.queue.calls_running == 2
-            w.queue.gate.set()
-            assert {(await client.receive()).seqid for _ in range(6)} == set(range(6))
-
-    run(main)
-
-
-def test_bytes_sent_in_advance_of_calls_that_wait_are_bounded_too() -> None:
-    async def main() -> None:
-        bounds = DoorLimits(calls_in_flight_max=1, unfinished_bytes_max=64 * KIB)
-        async with world(bounds) as w, w.connect() as client:
-            w.queue.gate = asyncio.Event()
-            frame = w.codec.encode_call("enqueue", enqueue_request(b"x" * 9_000), 1)
-            await client.send_bytes(frame * 20)
-            assert await client.is_closed()
-            assert w.counts.errors == ["unfinished_bytes_max"]
-            assert await w.is_healthy()
 
     run(main)
 
@@ -462,7 +234,7 @@ def test_long_polls_of_one_address_are_bounded_by_their_topics(ending: str) -> N
             else:
                 first.reset()
                 await w.queue.long_poll_cancelled.wait()
-                await _until_open(w, 1)
+                await w.until_open(1)
             w.queue.long_poll_began.clear()
             second.send("dequeue", long_poll, seqid=3)
             await w.queue.long_poll_began.wait()

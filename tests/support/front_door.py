@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import uvloop
 
+from foqs.transport.connection import Connection
 from foqs.transport.door import DoorLimits, NoMetrics
 from foqs.transport.server import ThriftServer
 from foqs.transport.wire import Codec, structs
@@ -69,6 +70,22 @@ class World:
         async with self.connect() as client:
             reply = await client.call("getHostStatus", structs.HostStatusRequest())
             return bool(reply.response.host == "fake")
+
+    def connections(self) -> list[Connection]:
+        assert self.server._door is not None
+        return [cast(Connection, guest) for guest in self.server._door.guests]
+
+    async def until_open(self, count: int) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while self.counts.open != count:
+                self.counts.changed.clear()
+                await self.counts.changed.wait()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():  # noqa: ASYNC110 - nobody tells of what is within the server
+            await asyncio.sleep(0)
 
 
 @asynccontextmanager
