@@ -1,8 +1,8 @@
 """`python -m loadtest.fuzz.floods`: the worst inputs and floods of connections against a real host.
 
 A good client works all the while: its p99 in the flood against the one just before. The host has half of the cores to
-itself; its database, the good client and the flood have the other half, and there the flood has the lowest priority:
-elsewhere it would have processors of its own.
+itself; its database, the good client and the flood have the other half, and there the flood runs only when nobody else
+wants to: elsewhere it would have processors of its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from loadtest.fuzz.watched import NAMESPACE, WatchedHost, raise_file_limit, watc
 RATIO_MAX = 2.0
 SETTLE_S = 2.0
 OPENING_S_MAX = 20.0
-_LOWEST_PRIORITY = 19
 _STREAM_BYTES = 64 * limits.KIB
 
 
@@ -186,7 +185,7 @@ def main(only: str, seconds: float, inputs: bool, json_path: Path | None) -> Non
     with Cores() as cores:
         cores.go_on_with_clients()
         with watched_host(cores) as host, good_client(host.port) as client:
-            os.nice(_LOWEST_PRIORITY)
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
             for flood in floods():
                 if only in flood.name:
                     rows.append(uvloop.run(measure(flood, host, client, seconds)))
