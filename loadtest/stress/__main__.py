@@ -38,7 +38,7 @@ def overload(minutes: float, peak_seconds: float, json_path: Path | None) -> Non
 
 @main.command()
 @click.option("--rounds", default=3, show_default=True)
-@click.option("--seconds", default=20.0, show_default=True, help="Of each of the three stretches of a round.")
+@click.option("--seconds", default=30.0, show_default=True, help="Of each of the three stretches of a round.")
 @click.option("--rate", default=400.0, show_default=True, help="Items a second of the calm tenant.")
 @click.option("--quota", default=200.0, show_default=True, help="Items a second of the greedy one.")
 @_json

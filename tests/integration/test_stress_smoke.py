@@ -29,13 +29,14 @@ def test_an_overload_is_offered_in_full_and_every_call_is_accounted_for() -> Non
 @pytest.mark.database
 @pytest.mark.slow
 def test_what_is_over_a_quota_is_refused_and_nothing_of_the_other_tenant() -> None:
-    course = isolation.Course(rounds=1, stretch_s=3, calm_items_per_s=100, quota_items_per_s=5)
+    course = isolation.Course(rounds=1, stretch_s=5, calm_items_per_s=100, quota_items_per_s=10, excess_factor=50)
     verdict = isolation.run(course)
-    alone, within, over = verdict.rows
+    alone, within, burst, over = verdict.rows
     assert alone["others offered a second"] == 0
-    assert within["others refused"] == "none"
-    assert over["others offered a second"] == pytest.approx(25, rel=0.2)
-    assert all(row["enqueue p99 ms"] > 0 and row["dequeue p99 ms"] > 0 for row in verdict.rows)
+    assert within["others refused"] == burst["others refused"] == "none"
+    assert over["others refused"].startswith("RATE_LIMITED")
+    assert over["others offered a second"] == pytest.approx(500, rel=0.2)
+    assert all(row["enqueue p99 ms"] > 0 and row["dequeue p99 ms"] > 0 for row in (alone, within, over))
     assert not verdict.bounds[-1].found
 
 
