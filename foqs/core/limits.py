@@ -161,6 +161,8 @@ TRANSACTION_WHOLE_LOOK_UPS_MAX = 16
 STATEMENT_BYTES_MAX = 1 * MIB
 PACKET_BYTES_MAX = 4 * MIB
 """Statements that go in one round trip; servers take 16 MiB and more by default."""
+PREPARED_INSERT_ROWS = 32
+"""What is left of a transaction's rows goes as SQL text, which costs the server half as much again."""
 STATEMENT_IDS_MAX = 900
 """Below MariaDB's in_predicate_conversion_threshold of 1,000, from which a list becomes a derived table to join."""
 STATEMENT_REWRITES_MAX = 200
@@ -254,6 +256,8 @@ REOPEN_TRIES_MAX = 120
 """REOPEN_PAUSE_MS each: then the shard's state is given up, and its callers are told that they do not know."""
 DEADLOCK_TRIES_MAX = 5
 """Of one transaction; each waits only for the other one that it met."""
+AFTER_ERROR_MS_MAX = 1 * SECOND_MS
+"""For the answers to what was sent along with a command that failed; then the session is given up."""
 META_STATEMENT_MS_MAX = 3 * SECOND_MS
 META_SESSIONS_MAX = 4
 

@@ -1,4 +1,4 @@
-"""The one place that writes values into SQL text: the VALUES of an item insert.
+"""The one place that writes values into SQL text: the VALUES of an item insert, and keys.
 
 By hand because it is a quarter of the cost of bound parameters (design.md, measured costs). Integers are
 formatted with `%d`, which refuses anything else; bytes become hex literals, which no content can leave.
@@ -6,18 +6,22 @@ formatted with `%d`, which refuses anything else; bytes become hex literals, whi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from foqs.core import limits
 from foqs.core.item import Item
 
+_RANGE_KEYS_MIN = 8
+_SPARSE = 4
+"""Keys among so many times as many numbers have no ranges worth a look."""
 _ROW = "(%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,x'%s',x'%s')"
 
 
-def item_row(item: Item, *, delayed: bool) -> str:
-    assert item.payload is not None
+def item_integers(item: Item) -> tuple[int, ...]:
+    """The first columns of statements.INSERT_ITEMS."""
     topic = item.topic.number
-    return _ROW % (
+    delayed = item.due_at > item.enqueued_at
+    return (
         item.key,
         0 if delayed else topic,
         0 if delayed else item.priority,
@@ -28,9 +32,12 @@ def item_row(item: Item, *, delayed: bool) -> str:
         item.expires_at,
         item.lease_ms,
         item.at_most_once,
-        item.metadata.hex(),
-        item.payload.hex(),
     )
+
+
+def item_row(item: Item) -> str:
+    assert item.payload is not None
+    return _ROW % (*item_integers(item), item.metadata.hex(), item.payload.hex())
 
 
 def chunks_by_bytes(rows: Sequence[str]) -> Iterator[str]:
@@ -45,9 +52,28 @@ def chunks_by_bytes(rows: Sequence[str]) -> Iterator[str]:
         yield ",".join(rows[start:])
 
 
-def id_chunks(keys: Sequence[int]) -> Iterator[tuple[str, int]]:
-    """The keys, sorted, as texts for IN (...) with their counts: sorted keys lock in one order everywhere."""
-    ordered = sorted(keys)
+def key_conditions(column: str, keys: Collection[int]) -> Iterator[tuple[str, int]]:
+    """Conditions that name all the keys, with their counts. Sorted: keys lock in one order everywhere."""
+    ordered = sorted(set(keys))
     for start in range(0, len(ordered), limits.STATEMENT_IDS_MAX):
         part = ordered[start : start + limits.STATEMENT_IDS_MAX]
-        yield ",".join([f"{key:d}" for key in part]), len(part)
+        yield _condition(column, part), len(part)
+
+
+def _condition(column: str, ordered: Sequence[int]) -> str:
+    """Keys in a row as a range, which costs the server two thirds of what a list of them does."""
+    if ordered[-1] - ordered[0] >= _SPARSE * len(ordered):
+        return f"{column} IN ({','.join(map(str, ordered))})"
+    ranges: list[str] = []
+    singles: list[int] = []
+    start = 0
+    for end in range(1, len(ordered) + 1):
+        if end == len(ordered) or ordered[end] != ordered[end - 1] + 1:
+            if end - start >= _RANGE_KEYS_MIN:
+                ranges.append(f"{column} BETWEEN {ordered[start]:d} AND {ordered[end - 1]:d}")
+            else:
+                singles += ordered[start:end]
+            start = end
+    if singles:
+        ranges.append(f"{column} IN ({','.join(map(str, singles))})")
+    return " OR ".join(ranges)

@@ -1,4 +1,4 @@
-"""What a MySQL server answers to the statements of one query, out of its bytes as they come.
+"""What a MySQL server answers to a query of many statements, and to commands before it, out of its bytes as they come.
 
 pymysql reads an answer on a thread that blocks, and that thread wants the interpreter's lock back for every piece:
 up to 5 ms each on a busy host, several times a transaction. So the answers of the hot path are read on the event
@@ -14,7 +14,7 @@ from struct import error as struct_error
 from typing import Any, Final
 
 from pymysql.constants import FIELD_TYPE, SERVER_STATUS
-from pymysql.err import raise_mysql_exception
+from pymysql.err import Error, raise_mysql_exception
 
 Row = tuple[Any, ...]
 Rows = list[Row]
@@ -48,14 +48,21 @@ class _Next(Enum):
 
 
 class ReplyReader:
-    """`results` has the rows of every statement that is answered: integers as int, NULL as None, all else as bytes."""
+    """`results` has the rows of every statement of the last command that is answered.
 
-    __slots__ = ("_column_count", "_integers", "_next", "_rest", "_rows", "done", "results")
+    Integers are int, NULL is None, all else bytes. A command that fails does not stop those that were sent after it:
+    their answers are read before the first error is raised.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_column_count", "_commands_left", "_integers", "_next", "_rest", "_rows", "done", "error", "results")
+
+    def __init__(self, command_count: int = 1) -> None:
         self.results: list[Rows] = []
         self.done = False
-        """The last statement is answered."""
+        """The last command is answered."""
+        self._commands_left = command_count
+        self.error: Error | None = None
+        """The first one that the server answered."""
         self._rest = b""
         self._next = _Next.RESULT
         self._column_count = 0
@@ -64,7 +71,7 @@ class ReplyReader:
         self._rows: Rows = []
 
     def feed(self, chunk: bytes) -> None:
-        """Read on. Raises the pymysql.err.Error that the server answers, or AnswerError."""
+        """Read on. Raises AnswerError, or at the end the pymysql.err.Error that the server answered first."""
         data = self._rest + chunk if self._rest else chunk
         at, size = 0, len(data)
         while size - at >= HEADER_BYTES:
@@ -80,12 +87,14 @@ class ReplyReader:
                 raise AnswerError(f"a packet that is not of the protocol: {error!r}") from error
             at = end
         self._rest = data[at:]
+        if self.done and self.error is not None:
+            raise self.error
 
     def _packet(self, data: bytes, at: int, end: int) -> None:
         kind = data[at]
         if kind == _ERROR:
-            raise_mysql_exception(data[at:end])
-        if self._next is _Next.ROWS:
+            self._end_failed_command(data[at:end])
+        elif self._next is _Next.ROWS:
             if kind == _EOF and end - at <= _EOF_BYTES_MAX:
                 self._end_result(_u16(data, at + 3)[0])
             else:
@@ -107,7 +116,24 @@ class ReplyReader:
         self.results.append(self._rows)
         self._rows = []
         self._next = _Next.RESULT
-        self.done = not status & SERVER_STATUS.SERVER_MORE_RESULTS_EXISTS
+        if not status & SERVER_STATUS.SERVER_MORE_RESULTS_EXISTS:
+            self._end_command()
+
+    def _end_failed_command(self, answer: bytes) -> None:
+        try:
+            raise_mysql_exception(answer)
+        except Error as error:
+            self.error = self.error or error
+        self._rows = []
+        self._next = _Next.RESULT
+        self._end_command()
+
+    def _end_command(self) -> None:
+        self._commands_left -= 1
+        if self._commands_left:
+            self.results.clear()
+        else:
+            self.done = True
 
 
 def _row(data: bytes, at: int, integers: list[bool]) -> Row:

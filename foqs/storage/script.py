@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from foqs.core import order
 from foqs.storage import statements as sql
-from foqs.storage.literals import chunks_by_bytes, id_chunks, item_row
+from foqs.storage.literals import chunks_by_bytes, item_row, key_conditions
+from foqs.storage.prepared import PreparedInserts
 from foqs.storage.replies import Rows
 from foqs.storage.transaction import (
     TIMER_LANE,
@@ -32,8 +34,8 @@ def unpack_entries(packed: bytes) -> list[tuple[int, int]]:
 
 def read_statements(transaction: Transaction, mogrify: Mogrify) -> list[str]:
     script = [mogrify(*_refill_statement(refill)) for refill in transaction.refills]
-    script += [sql.FETCH_ITEMS.format(text) for text, _ in id_chunks([item.key for item in transaction.fetches])]
-    return script
+    fetched = key_conditions("id", [item.key for item in transaction.fetches])
+    return script + [sql.FETCH_ITEMS.format(condition) for condition, _ in fetched]
 
 
 def take_reads(transaction: Transaction, rows: list[Rows], result: TransactionResult) -> None:
@@ -59,20 +61,29 @@ def _read_ahead(found: Rows, read_ahead: dict[int, FetchedRow]) -> Rows:
     return places
 
 
-def write_statements(
-    transaction: Transaction, result: TransactionResult, epoch: int, mogrify: Mogrify
-) -> tuple[list[str], int]:
-    """The statements up to COMMIT, and how many of them, before the last two, are look-ups.
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """`ahead` are commands that go before the statements, and `statements` all that is up to COMMIT.
 
-    The writer row comes last: with another epoch than ours in it the statement fails, and nothing is committed.
+    The last two are not look-ups, and as many as `look_up_count` before them are.
     """
-    script = [sql.DELETE_TOPICS.format(*chunk) for chunk in id_chunks(transaction.topics_gone)]
+
+    ahead: list[bytes]
+    statements: list[str]
+    look_up_count: int
+
+
+def write_script(
+    transaction: Transaction, result: TransactionResult, epoch: int, mogrify: Mogrify, prepared: PreparedInserts | None
+) -> Writes:
+    """The writer row comes last: with another epoch than ours in it the statement fails, and nothing is committed."""
+    script = [sql.DELETE_TOPICS.format(*chunk) for chunk in key_conditions("number", transaction.topics_gone)]
     script += [
         mogrify(sql.INSERT_TOPICS, (topic.number, topic.namespace, topic.name.encode()))
         for topic in transaction.topics_new
     ]
-    rows = [item_row(item, delayed=item.due_at > item.enqueued_at) for item in transaction.inserts]
-    script += [sql.INSERT_ITEMS.format(values) for values in chunks_by_bytes(rows)]
+    ahead, items = prepared.commands(transaction.inserts) if prepared is not None else ([], transaction.inserts)
+    script += [sql.INSERT_ITEMS.format(values) for values in chunks_by_bytes([item_row(item) for item in items])]
     script += [mogrify(sql.INSERT_CLAIM, (c.id, c.due_at, _entries(c, result))) for c in transaction.claims]
     script += [mogrify(sql.REWRITE_CLAIM, (_entries(c, result), c.id)) for c in transaction.claims_rewritten]
     for change in sorted(transaction.rewrites, key=lambda rewrite: rewrite.key):
@@ -83,16 +94,17 @@ def write_statements(
         (sql.DELETE_ITEMS, transaction.deletes),
         (sql.DELETE_CLAIMS, transaction.claims_gone),
     ):
-        script += [statement.format(*chunk) for chunk in id_chunks(keys)]
+        script += [statement.format(*chunk) for chunk in key_conditions("id", keys)]
     look_up = sql.READ_ITEMS if transaction.look_ups_whole else sql.READ_HEADS
-    look_ups = [look_up.format(text) for text, _ in id_chunks(transaction.look_ups)]
+    look_ups = [look_up.format(condition) for condition, _ in key_conditions("id", transaction.look_ups)]
     marks = (transaction.number, transaction.delay_checkpoint, transaction.claim_checkpoint)
-    mark = mogrify(sql.MARK_TRANSACTION, (epoch, *marks, transaction.topic_number_last))
-    return [*script, *look_ups, mark, "COMMIT"], len(look_ups)
+    guard = sql.ALL_INSERTED.format(len(transaction.inserts) - len(items)) if ahead else sql.NONE_AHEAD
+    mark = mogrify(sql.MARK_TRANSACTION.format(guard), (epoch, *marks, transaction.topic_number_last))
+    return Writes(ahead, [*script, *look_ups, mark, "COMMIT"], len(look_ups))
 
 
 def take_look_ups(look_up_count: int, rows: list[Rows], result: TransactionResult) -> None:
-    """What the look-ups among `write_statements` found."""
+    """What the look-ups of a `write_script` found."""
     found = rows[len(rows) - 2 - look_up_count : len(rows) - 2]
     result.looked_up = {row[0]: ItemRow(*row) for part in found for row in part}
 

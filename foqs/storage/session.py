@@ -22,7 +22,7 @@ from foqs.core import limits
 from foqs.storage.replies import PACKET_BYTES_MAX, AnswerError, ReplyReader, Rows
 
 _HEAD: Final = Struct("<IB").pack
-"""Of a query: its length, its command included, and sequence number 0; then the command."""
+"""Of a packet: its length, its command included, and sequence number 0; then the command."""
 _RECEIVE_BYTES: Final = 256 * limits.KIB
 _WOULD_BLOCK: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -88,17 +88,28 @@ def is_lost(error: Exception) -> bool:
     return code in _LOST_CODES or isinstance(error, pymysql.err.InterfaceError | OSError)
 
 
-async def run_script(session: Any, statements: Sequence[str], results: list[Rows] | None = None) -> list[Rows]:
+def command_packet(command: int, body: bytes) -> bytes:
+    """A command as it goes to the server."""
+    assert len(body) + 1 < PACKET_BYTES_MAX, "a statement has at most a row more than limits.STATEMENT_BYTES_MAX"
+    return _HEAD(len(body) + 1, command) + body
+
+
+async def run_script(
+    session: Any, statements: Sequence[str], results: list[Rows] | None = None, ahead: Sequence[bytes] = ()
+) -> list[Rows]:
     """Run the statements in order, in as few round trips as limits.PACKET_BYTES_MAX allows; the rows of each.
 
     The server stops at the first statement that fails, so a COMMIT at the end means that all went before it.
+    `ahead`: packets of commands without rows, sent with the first statements and run before them. One that fails does
+    not stop what follows: it is for the statements to find out. Its error is raised all the same.
     `results` grows as the answers come: after a failure it has those of the statements before.
     Raises what pymysql raises. The session must be used by nobody else meanwhile, and is of no more use when the
     call is cancelled.
     """
     results = [] if results is None else results
     for query in _queries(statements):
-        exchange = _Exchange(session._sock, query)
+        exchange = _Exchange(session._sock, [*ahead, command_packet(COMMAND.COM_QUERY, query)])
+        ahead = ()
         try:
             await exchange.run()
         finally:
@@ -107,34 +118,41 @@ async def run_script(session: Any, statements: Sequence[str], results: list[Rows
 
 
 class _Exchange:
-    """One query and its answer on the event loop, over the socket of a session that pymysql has opened.
+    """Commands and their answers on the event loop, over the socket of a session that pymysql has opened.
 
     The socket may be one of TLS, which can have bytes that no poll tells of: so it is read until it would block.
+    Answers are read while commands are sent, or else the two sides could wait for each other.
     """
 
-    def __init__(self, sock: socket.socket, query: bytes) -> None:
-        assert len(query) + 1 < PACKET_BYTES_MAX, "a statement has at most a row more than limits.STATEMENT_BYTES_MAX"
+    def __init__(self, sock: socket.socket, packets: Sequence[bytes]) -> None:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
-        self._unsent = memoryview(_HEAD(len(query) + 1, COMMAND.COM_QUERY) + query)
-        self.reader = ReplyReader()
+        self._unsent = memoryview(b"".join(packets))
+        self.reader = ReplyReader(len(packets))
         self._answered: asyncio.Future[None] = self._loop.create_future()
+        self._timeout: asyncio.Timeout
+        self._is_hurried = False
 
     async def run(self) -> None:
         timeout_s = self._sock.gettimeout()
         self._sock.setblocking(False)
         self._loop.add_reader(self._sock, self._read)
         try:
-            self._write()
-            async with asyncio.timeout(limits.STATEMENT_MS_MAX / 1000):
+            async with asyncio.timeout(limits.STATEMENT_MS_MAX / 1000) as self._timeout:
+                self._write()
                 await self._answered
         except TimeoutError:
-            raise OperationalError(CR.CR_SERVER_LOST, f"no answer in {limits.STATEMENT_MS_MAX} ms") from None
+            raise OperationalError(CR.CR_SERVER_LOST, self._lateness()) from None
         finally:
             if self._sock.fileno() >= 0:
                 self._loop.remove_reader(self._sock)
                 self._loop.remove_writer(self._sock)
                 self._sock.settimeout(timeout_s)
+
+    def _lateness(self) -> str:
+        if self.reader.error is None:
+            return f"no answer in {limits.STATEMENT_MS_MAX} ms"
+        return f"no answer in {limits.AFTER_ERROR_MS_MAX} ms after {self.reader.error}"
 
     def _write(self) -> None:
         try:
@@ -157,6 +175,7 @@ class _Exchange:
                     self._lose("the server closed the session")
                     return
                 self.reader.feed(chunk)
+                self._hurry_after_error()
         except _WOULD_BLOCK:
             return
         except (OSError, AnswerError) as error:
@@ -167,6 +186,12 @@ class _Exchange:
             return
         if not self._answered.done():
             self._answered.set_result(None)
+
+    def _hurry_after_error(self) -> None:
+        """What was sent behind a command that failed may wait as long for the same lock, each one after the other."""
+        if self.reader.error is not None and not self._is_hurried:
+            self._is_hurried = True
+            self._timeout.reschedule(self._loop.time() + limits.AFTER_ERROR_MS_MAX / 1000)
 
     def _lose(self, reason: str) -> None:
         self._fail(OperationalError(CR.CR_SERVER_LOST, reason))

@@ -12,7 +12,7 @@ import pymysql
 from foqs.core import limits
 from foqs.core.errors import UnavailableError
 from foqs.storage import statements as sql
-from foqs.storage.literals import id_chunks
+from foqs.storage.literals import key_conditions
 from foqs.storage.script import edge_arguments
 from foqs.storage.session import connect, is_lost
 from foqs.storage.transaction import ItemRow
@@ -52,7 +52,7 @@ class ShardReader:
                 break
             keys.append(key)
         rows: list[ItemRow] = []
-        for text, _ in id_chunks(keys):
+        for text, _ in key_conditions("id", keys):
             rows += [ItemRow(*row) for row in self._rows(sql.READ_ITEMS.format(text))]
         self._session.rollback()
         more = len(keys) < len(found) or len(found) == limit

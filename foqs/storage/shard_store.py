@@ -21,10 +21,11 @@ from foqs.core import limits
 from foqs.core.errors import UnavailableError
 from foqs.storage import statements as sql
 from foqs.storage.durability import check_durable
-from foqs.storage.literals import id_chunks
+from foqs.storage.literals import key_conditions
 from foqs.storage.migrations import MigrationError, SchemaKind, check_current
+from foqs.storage.prepared import PreparedInserts, prepare_inserts
 from foqs.storage.replies import Rows
-from foqs.storage.script import read_statements, take_look_ups, take_reads, unpack_entries, write_statements
+from foqs.storage.script import Writes, read_statements, take_look_ups, take_reads, unpack_entries, write_script
 from foqs.storage.session import connect, is_lost, run_script
 from foqs.storage.transaction import (
     DeadlockError,
@@ -63,6 +64,7 @@ class ShardStore:
         self._take_epoch = take_epoch
         self._owner_is_dead = owner_is_dead
         self._session: Any = None
+        self._inserts: PreparedInserts | None = None
         self._snapshot: Any = None
         self._owning_session_id = 0
         """The session that holds the lock, or held it last."""
@@ -160,17 +162,18 @@ class ShardStore:
         """
         self._require_session()
         result = TransactionResult()
-        writes: list[str] = []
+        writes: Writes | None = None
         answers: list[Rows] = []
         try:
             reads = read_statements(transaction, self._mogrify)
             if reads:
                 take_reads(transaction, await run_script(self._session, reads), result)
-            writes, look_up_count = write_statements(transaction, result, self.epoch, self._mogrify)
-            take_look_ups(look_up_count, await run_script(self._session, writes, answers), result)
+            writes = write_script(transaction, result, self.epoch, self._mogrify, self._inserts)
+            await run_script(self._session, writes.statements, answers, writes.ahead)
+            take_look_ups(writes.look_up_count, answers, result)
         except (pymysql.err.Error, OSError) as error:
             # The last one is COMMIT: an error in answer to it does not say how far it came.
-            commit_failed = writes and len(answers) >= len(writes) - 1
+            commit_failed = writes is not None and len(answers) >= len(writes.statements) - 1
             if is_lost(error) or commit_failed:
                 raise SessionLostError(str(error), result) from error
             await self._rollback(error, result)
@@ -212,6 +215,7 @@ class ShardStore:
         self.close()
         with self._losing_session():
             self._session = connect(self._access.url)
+            self._inserts = prepare_inserts(self._session)
         with self._closing_on_error():
             problems = self.check()
             if problems:
@@ -261,7 +265,7 @@ class ShardStore:
         for claim_id, due_at, packed in self._rows(sql.READ_CLAIMS, writer[4]):
             claims.append((claim_id, due_at, unpack_entries(packed)))
         claimed: dict[int, ItemRow] = {}
-        for text, _ in id_chunks(list({key for _, _, entries in claims for key, _ in entries})):
+        for text, _ in key_conditions("id", {key for _, _, entries in claims for key, _ in entries}):
             claimed.update((row[0], ItemRow(*row)) for row in self._rows(sql.READ_HEADS.format(text)))
         image = ShardImage(
             epoch=self.epoch,

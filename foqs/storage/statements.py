@@ -1,6 +1,6 @@
 """Every statement on a shard, by name. Works on MariaDB >= 10.6 and MySQL >= 8.0.
 
-`{…}` takes a list of integers or of literals from `foqs.storage.literals`, and nothing else.
+`{…}` takes rows or a condition from `foqs.storage.literals`, and nothing else.
 """
 
 from __future__ import annotations
@@ -21,11 +21,16 @@ READ_WRITER = (
     "FROM writer WHERE one = 1"
 )
 TAKE_WRITER = "UPDATE writer SET epoch = %s, owner = %s WHERE one = 1 AND epoch < %s"
-# The epoch of another owner makes the row's epoch NULL, which it cannot be: the statement fails.
+# The epoch of another owner makes the row's epoch NULL, which it cannot be: the statement fails. So does an insert
+# sent ahead of the script that failed: the script runs all the same, but must not come to its COMMIT.
 MARK_TRANSACTION = (
-    "UPDATE writer SET epoch = IF(epoch = %s, epoch, NULL), transaction_number = %s, delay_checkpoint = %s, "
+    "UPDATE writer SET epoch = IF(epoch = %s AND {}, epoch, NULL), transaction_number = %s, delay_checkpoint = %s, "
     "claim_checkpoint = %s, topic_number_last = %s WHERE one = 1"
 )
+NONE_AHEAD = "TRUE"
+ALL_INSERTED = "@inserted = {}"
+COUNT_FIRST_INSERTED = "SET @inserted = ROW_COUNT()"
+COUNT_INSERTED = "SET @inserted = @inserted + ROW_COUNT()"
 
 REPEATABLE = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 SNAPSHOT = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
@@ -35,14 +40,14 @@ COUNT_DELAYED = "SELECT topic, COUNT(*) FROM item FORCE INDEX (lane_order) WHERE
 READ_CLAIMS = "SELECT id, due_at, entries FROM claim WHERE id >= %s ORDER BY id"
 READ_HEADS = (
     "SELECT id, lane, urgency, due_at, topic, priority, enqueued_at, expires_at, lease_ms, at_most_once, "
-    "deliveries, failed_attempts, NULL, x'', x'' FROM item FORCE INDEX (PRIMARY) WHERE id IN ({}) ORDER BY id"
+    "deliveries, failed_attempts, NULL, x'', x'' FROM item FORCE INDEX (PRIMARY) WHERE {} ORDER BY id"
 )
 # One text of all integers, here and below: the host splits it in half the time that it takes to read a column each.
 FETCH_ITEMS = (
     "SELECT CONCAT_WS(' ', id, enqueued_at, expires_at, lease_ms, at_most_once, deliveries, failed_attempts), "
-    "metadata, payload FROM item FORCE INDEX (PRIMARY) WHERE id IN ({}) ORDER BY id"
+    "metadata, payload FROM item FORCE INDEX (PRIMARY) WHERE {} ORDER BY id"
 )
-READ_ITEMS = f"SELECT {COLUMNS} FROM item FORCE INDEX (PRIMARY) WHERE id IN ({{}}) ORDER BY id"
+READ_ITEMS = f"SELECT {COLUMNS} FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id"
 
 REFILL = (
     "SELECT urgency, due_at, id, 0, 0 FROM item FORCE INDEX (lane_order) "
@@ -83,9 +88,7 @@ REWRITE_ITEM = (
     "UPDATE item SET lane = %s, urgency = %s, due_at = %s, deliveries = %s, failed_attempts = %s, "
     "metadata = COALESCE(%s, metadata), death_reason = COALESCE(%s, death_reason) WHERE id = %s"
 )
-WAKE_ITEMS = (
-    "UPDATE item FORCE INDEX (PRIMARY) SET lane = topic, urgency = priority WHERE id IN ({}) ORDER BY id LIMIT {}"
-)
-DELETE_ITEMS = "DELETE FROM item WHERE id IN ({}) ORDER BY id LIMIT {}"
-DELETE_CLAIMS = "DELETE FROM claim WHERE id IN ({}) ORDER BY id LIMIT {}"
-DELETE_TOPICS = "DELETE FROM topic WHERE number IN ({}) ORDER BY number LIMIT {}"
+WAKE_ITEMS = "UPDATE item FORCE INDEX (PRIMARY) SET lane = topic, urgency = priority WHERE {} ORDER BY id LIMIT {}"
+DELETE_ITEMS = "DELETE FROM item WHERE {} ORDER BY id LIMIT {}"
+DELETE_CLAIMS = "DELETE FROM claim WHERE {} ORDER BY id LIMIT {}"
+DELETE_TOPICS = "DELETE FROM topic WHERE {} ORDER BY number LIMIT {}"

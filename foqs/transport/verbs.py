@@ -160,7 +160,10 @@ def _batch_response(errors: PositionErrors) -> Any:
 
 
 def _item_errors(errors: PositionErrors) -> dict[int, Any]:
-    return {position: structs.ItemError(int(error.code), error.message) for position, error in errors.items()}
+    """Items that are wrong in the same way may have one error: it is told once."""
+    distinct = {id(error): error for error in errors.values()}
+    told = {key: structs.ItemError(int(error.code), error.message) for key, error in distinct.items()}
+    return {position: told[id(error)] for position, error in errors.items()}
 
 
 def _internal_error(method: Method, cause: BaseException) -> InternalError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
@@ -37,14 +38,14 @@ def procedure(shard_urls):
 
 
 def run_with_another_commit(store, monkeypatch, commit):
-    write_statements = shard_store.write_statements
+    write_script = shard_store.write_script
 
     def replaced(*arguments):
-        script, look_up_count = write_statements(*arguments)
-        assert script[-1] == "COMMIT"
-        return [*script[:-1], commit], look_up_count
+        writes = write_script(*arguments)
+        assert writes.statements[-1] == "COMMIT"
+        return replace(writes, statements=[*writes.statements[:-1], commit])
 
-    monkeypatch.setattr(shard_store, "write_statements", replaced)
+    monkeypatch.setattr(shard_store, "write_script", replaced)
     with pytest.raises(SessionLostError):
         asyncio.run(store.run(Transaction(1, inserts=[new_item(1)], look_ups=[1])))
 

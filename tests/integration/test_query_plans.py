@@ -20,7 +20,7 @@ import pytest
 from foqs.core import limits, order
 from foqs.core.item import Item
 from foqs.storage import statements
-from foqs.storage.literals import chunks_by_bytes, id_chunks, item_row
+from foqs.storage.literals import chunks_by_bytes, item_row, key_conditions
 from foqs.storage.migrations import SchemaKind, apply
 from foqs.storage.script import edge_arguments
 from foqs.storage.session import connect
@@ -37,12 +37,14 @@ SLACK = 16
 NO_STATEMENT = {"COLUMNS"}
 TABLES = ("item", "claim", "topic", "writer")
 ITEM_IDS = list(range(5, 5 + 20 * limits.STATEMENT_IDS_MAX, 20))
+RANGE_IDS = list(range(5, 5 + limits.STATEMENT_IDS_MAX))
+MIXED_IDS = [*range(5, 405), 407, 409, *range(420, 700)]
 
 
-def spread(text: str, ids: list[int]) -> str:
-    """The statement with its lists of ids filled in, as the store does it."""
-    ((joined, count),) = id_chunks(ids)
-    return text.format(joined, count)
+def spread(text: str, ids: list[int], column: str = "id") -> str:
+    """The statement with its condition filled in, as the store does it."""
+    ((condition, count),) = key_conditions(column, ids)
+    return text.format(condition, count)
 
 
 def after(lane: int, urgency: int, due_at: int) -> tuple[int, ...]:
@@ -72,7 +74,10 @@ class Case:
 CASES: dict[str, list[Case]] = {
     "READ_WRITER": [Case("PRIMARY", 2)],
     "TAKE_WRITER": [Case("PRIMARY", 3, (9, b"me", 9))],
-    "MARK_TRANSACTION": [Case("PRIMARY", 3, (1, 2, 3, 4, 5))],
+    "MARK_TRANSACTION": [
+        Case("PRIMARY", 3, (1, 2, 3, 4, 5), fill=lambda text: text.format(statements.NONE_AHEAD)),
+        Case("PRIMARY", 3, (1, 2, 3, 4, 5), fill=lambda text: text.format("NOT @inserted <=> 5")),
+    ],
     "READ_TOPICS": [Case("", TOPIC_COUNT + SLACK, whole=True)],
     "COUNT_LANES": [Case("lane_order", ITEM_COUNT + SLACK, whole=True)],
     # One entry of the index and one row each, and the table of the groups.
@@ -84,6 +89,8 @@ CASES: dict[str, list[Case]] = {
     **{
         name: [
             Case("PRIMARY", 2 * len(ITEM_IDS) + SLACK, fill=lambda text: spread(text, ITEM_IDS)),
+            Case("PRIMARY", 2 * len(RANGE_IDS) + SLACK, fill=lambda text: spread(text, RANGE_IDS)),
+            Case("PRIMARY", 2 * len(MIXED_IDS) + SLACK, fill=lambda text: spread(text, MIXED_IDS)),
             Case("PRIMARY", SLACK, fill=lambda text: spread(text, ITEM_IDS[:1])),
             Case("PRIMARY", SLACK, fill=lambda text: spread(text, [10**12, 10**12 + 1])),
         ]
@@ -92,6 +99,7 @@ CASES: dict[str, list[Case]] = {
     # MySQL notes the ids aside first, because the statement changes an index.
     "WAKE_ITEMS": [
         Case("PRIMARY", 3 * len(ITEM_IDS) + SLACK, fill=lambda text: spread(text, ITEM_IDS), notes=True),
+        Case("PRIMARY", 3 * len(RANGE_IDS) + SLACK, fill=lambda text: spread(text, RANGE_IDS), notes=True),
         Case("PRIMARY", SLACK, fill=lambda text: spread(text, ITEM_IDS[:1]), notes=True),
         Case("PRIMARY", SLACK, fill=lambda text: spread(text, [10**12, 10**12 + 1]), notes=True),
     ],
@@ -119,17 +127,22 @@ CASES: dict[str, list[Case]] = {
         Case("PRIMARY", SLACK, fill=lambda text: spread(text, [5])),
     ],
     "DELETE_TOPICS": [
-        Case("PRIMARY", 2 * 200 + SLACK, fill=lambda text: spread(text, list(range(1, TOPIC_COUNT, 10)))),
-        Case("PRIMARY", SLACK, fill=lambda text: spread(text, [5])),
+        Case("PRIMARY", 2 * 200 + SLACK, fill=lambda text: spread(text, list(range(1, TOPIC_COUNT, 10)), "number")),
+        Case("PRIMARY", SLACK, fill=lambda text: spread(text, [5], "number")),
     ],
 }
 INSERTS: dict[str, Case] = {
     "INSERT_TOPICS": Case("", 0, (TOPIC_COUNT + 1, 1, b"new")),
-    "INSERT_ITEMS": Case("", 0, fill=lambda text: text.format(item_row(NEW_ITEM, delayed=False))),
+    "INSERT_ITEMS": Case("", 0, fill=lambda text: text.format(item_row(NEW_ITEM))),
     "INSERT_CLAIM": Case("", 0, (10**9, 5, b"")),
 }
 """They read nothing."""
-WITHOUT_TABLE = {"LOCK_SHARD", "LOCK_HOLDER", "KILL_SESSION", "NOW_MS", "REPEATABLE", "SNAPSHOT", "ROLLBACK"}
+WITHOUT_TABLE = {"LOCK_SHARD", "LOCK_HOLDER", "KILL_SESSION", "NOW_MS", "REPEATABLE", "SNAPSHOT", "ROLLBACK"} | {
+    "NONE_AHEAD",
+    "ALL_INSERTED",
+    "COUNT_FIRST_INSERTED",
+    "COUNT_INSERTED",
+}
 SMALL_TABLE = {"WAKE_ITEMS", "DELETE_ITEMS", "DELETE_CLAIMS", "DELETE_TOPICS", "READ_ITEMS", "REFILL", "REFILL_TIMERS"}
 """What runs all the time, also when the tables hold next to nothing."""
 
@@ -173,7 +186,7 @@ def _fill(url: str, share: int) -> None:
                 item = Item(key, SimpleNamespace(number=abs(lane) or 1), n % 8, n, 0)  # type: ignore[arg-type]
                 item.payload = b"p" * 100
                 # The lane is the first of the values that is not the key.
-                rows.append(re.sub(r"^\((\d+),-?\d+,-?\d+", rf"(\1,{lane},{urgency}", item_row(item, delayed=False)))
+                rows.append(re.sub(r"^\((\d+),-?\d+,-?\d+", rf"(\1,{lane},{urgency}", item_row(item)))
         for values in chunks_by_bytes(rows):
             cursor.execute(statements.INSERT_ITEMS.format(values))
         topics = [(n, n % 7, b"topic-%d" % n) for n in range(1, TOPIC_COUNT // share + 1)]

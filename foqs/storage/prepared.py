@@ -1,0 +1,97 @@
+"""The insert of many items as a prepared statement, to which the rows go as binary values.
+
+The server parses it once. Of a row in SQL text the parser alone takes a third of what the server needs for it
+(`python -m loadtest.bench shapes`), and hexadecimal literals have twice the bytes. The form of an execution:
+https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_stmt_execute.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Any, Final
+
+from pymysql.constants import COMMAND, ER, FIELD_TYPE
+from pymysql.err import OperationalError
+
+from foqs.core import limits
+from foqs.core.item import Item
+from foqs.storage import statements as sql
+from foqs.storage.literals import item_integers
+from foqs.storage.session import command_packet
+
+_UNSIGNED: Final = 0x8000
+_COLUMNS: Final = (
+    ("Q", FIELD_TYPE.LONGLONG | _UNSIGNED),  # id
+    ("i", FIELD_TYPE.LONG),  # lane
+    ("i", FIELD_TYPE.LONG),  # urgency
+    ("q", FIELD_TYPE.LONGLONG),  # due_at
+    ("i", FIELD_TYPE.LONG),  # topic
+    ("i", FIELD_TYPE.LONG),  # priority
+    ("q", FIELD_TYPE.LONGLONG),  # enqueued_at
+    ("q", FIELD_TYPE.LONGLONG),  # expires_at
+    ("I", FIELD_TYPE.LONG | _UNSIGNED),  # lease_ms
+    ("B", FIELD_TYPE.TINY | _UNSIGNED),  # at_most_once
+    ("", FIELD_TYPE.BLOB),  # metadata
+    ("", FIELD_TYPE.BLOB),  # payload
+)
+"""As statements.INSERT_ITEMS has them: the form of the integers, and the types by which the server reads them."""
+_integers = Struct("<" + "".join(form for form, _ in _COLUMNS)).pack
+_ROWS: Final = limits.PREPARED_INSERT_ROWS
+_TYPES: Final = Struct(f"<{len(_COLUMNS)}H").pack(*[kind for _, kind in _COLUMNS]) * _ROWS
+_NO_NULLS: Final = bytes((len(_COLUMNS) * _ROWS + 7) // 8)
+_COUNT_FIRST: Final = command_packet(COMMAND.COM_QUERY, sql.COUNT_FIRST_INSERTED.encode())
+_COUNT: Final = command_packet(COMMAND.COM_QUERY, sql.COUNT_INSERTED.encode())
+_execution = Struct("<IBI").pack
+_prepared = Struct("<IHH").unpack_from
+
+
+class PreparedInserts:
+    """Of one session. Every execution tells the types: the first one may have failed."""
+
+    def __init__(self, statement_id: int) -> None:
+        self._head = _execution(statement_id, 0, 1) + _NO_NULLS + b"\x01" + _TYPES
+
+    def commands(self, items: Sequence[Item]) -> tuple[list[bytes], list[Item]]:
+        """Executions, each followed by a count of its rows, and the items that are left for SQL text."""
+        found: list[bytes] = []
+        rest: list[Item] = []
+        for start in range(0, len(items), _ROWS):
+            part = items[start : start + _ROWS]
+            rows = b"".join(map(_row, part)) if len(part) == _ROWS else b""
+            if rows and len(rows) <= limits.STATEMENT_BYTES_MAX:
+                execution = command_packet(COMMAND.COM_STMT_EXECUTE, self._head + rows)
+                found += [execution, _COUNT if found else _COUNT_FIRST]
+            else:
+                rest += part
+        return found, rest
+
+
+def prepare_inserts(session: Any) -> PreparedInserts | None:
+    """None when the server has no room for one more prepared statement. Blocks; raises what pymysql raises."""
+    row = f"({','.join('?' * len(_COLUMNS))})"
+    try:
+        session._execute_command(COMMAND.COM_STMT_PREPARE, sql.INSERT_ITEMS.format(",".join([row] * _ROWS)))
+        statement_id, column_count, parameter_count = _prepared(session._read_packet().get_all_data(), 1)
+    except OperationalError as error:
+        if error.args[0] == ER.MAX_PREPARED_STMT_COUNT_REACHED:
+            return None
+        raise
+    assert (column_count, parameter_count) == (0, len(_COLUMNS) * _ROWS)
+    for _ in range(parameter_count + 1):
+        session._read_packet()
+    return PreparedInserts(statement_id)
+
+
+def _row(item: Item) -> bytes:
+    assert item.payload is not None
+    return _integers(*item_integers(item)) + _blob(item.metadata) + _blob(item.payload)
+
+
+def _blob(value: bytes) -> bytes:
+    size = len(value)
+    if size <= 250:
+        return size.to_bytes(1, "little") + value
+    if size < 1 << 16:
+        return b"\xfc" + size.to_bytes(2, "little") + value
+    return b"\xfd" + size.to_bytes(3, "little") + value

@@ -1,0 +1,161 @@
+"""Items inserted by a prepared statement: the same rows as by SQL text, and all of a transaction or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+
+import pytest
+from pymysql.constants import COMMAND
+from pymysql.err import IntegrityError
+
+from foqs.core import limits
+from foqs.storage.prepared import PreparedInserts
+from foqs.storage.replies import ReplyReader
+from foqs.storage.session import command_packet, connect, run_script
+from foqs.storage.shard_store import ShardAccess, ShardStore
+from foqs.storage.transaction import SessionLostError, Transaction, TransactionFailedError
+from tests.contract.owner import new_item, new_topic, opened
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.database
+
+PART = limits.PREPARED_INSERT_ROWS
+ROWS = "SELECT * FROM item ORDER BY id"
+SIZES = [0, 1, 250, 251, 252, 65_535, 65_536, 70_000]
+HOSTILE = [b"\x00", b"\xff" * 9, b"\xfb\xfc\xfd\xfe", b"';--\\", "ü€😀".encode(), b"?,?", b'\n\r\x1a"`%s']
+
+
+@pytest.fixture
+def store(shard_urls):
+    access = ShardAccess(shard_id=0, url=shard_urls[0], lock_name="lock", owner="host")
+    with closing(ShardStore(access, lambda at_least: at_least + 1, lambda owner: False)) as store:
+        store.open()
+        yield store
+
+
+def run(store, number, **parts):
+    return asyncio.run(store.run(Transaction(number, **parts)))
+
+
+def rows(store):
+    found = list(store._rows(ROWS))
+    store._session.commit()
+    return found
+
+
+def hostile_items():
+    payloads = [b"p" * size for size in SIZES] + HOSTILE
+    extremes = {"priority": [-(2**31), 2**31 - 1], "lease_ms": [0, 2**32 - 1], "expires_at": [0, 2**63 - 1]}
+    items = []
+    for number, payload in enumerate(payloads * 5):
+        item = new_item(2**63 + number, payload=payload)
+        item.metadata = HOSTILE[number % len(HOSTILE)] if number % 3 else b"m" * SIZES[number % 6]
+        item.at_most_once = number % 2 == 1
+        for name, values in extremes.items():
+            setattr(item, name, values[number % 2])
+        if number % 5 == 0:
+            item.due_at = item.enqueued_at + 1
+        items.append(item)
+    return items
+
+
+def test_rows_are_the_same_as_those_of_sql_text(store):
+    items = hostile_items()
+    assert len(items) > 2 * PART
+    assert len(items) % PART
+    assert len(store._inserts.commands(items)[0]) == 2 * (len(items) // PART)
+    run(store, 1, inserts=items, topics_new=[new_topic(1)])
+    prepared = rows(store)
+    run(store, 2, deletes=[item.key for item in items])
+    store._inserts = None
+    run(store, 3, inserts=items)
+    assert rows(store) == prepared
+    assert [row[-1] for row in prepared] == [item.payload for item in items]
+
+
+def test_rows_that_are_large_together_go_as_text(store):
+    items = [new_item(key, payload=b"x" * limits.PAYLOAD_BYTES_MAX) for key in range(1, 5)]
+    items += [new_item(key, payload=b"x" * 100) for key in range(5, 5 + 2 * PART)]
+    ahead, rest = store._inserts.commands(items)
+    assert (len(ahead), len(rest)) == (2, len(items) - PART)
+    run(store, 1, inserts=items, topics_new=[new_topic(1)])
+    assert [(row[0], row[-1]) for row in rows(store)] == [(item.key, item.payload) for item in items]
+
+
+@pytest.mark.parametrize("taken", [1, PART + 5, 2 * PART, 3 * PART, 3 * PART + 1])
+def test_nothing_of_a_transaction_is_done_when_one_of_its_inserts_fails(store, taken):
+    run(store, 1, inserts=[new_item(taken), new_item(10**6)], topics_new=[new_topic(1)])
+    before = rows(store)
+    with pytest.raises(TransactionFailedError, match="Duplicate"):
+        run(store, 2, inserts=[new_item(key) for key in range(1, 3 * PART + 2)], deletes=[10**6])
+    assert rows(store) == before
+    assert store._rows("SELECT transaction_number FROM writer") == ((1,),)
+    run(store, 2, inserts=[new_item(key) for key in range(1_000, 1_000 + 3 * PART)], deletes=[10**6])
+    assert len(rows(store)) == 1 + 3 * PART
+
+
+def test_a_table_that_is_locked_fails_a_transaction_without_a_wait_for_each_of_its_inserts(
+    store, shard_urls, monkeypatch
+):
+    monkeypatch.setattr(limits, "AFTER_ERROR_MS_MAX", 50)
+    run(store, 1, topics_new=[new_topic(1)])
+    store._rows("SET SESSION lock_wait_timeout = 1")
+    with closing(connect(shard_urls[0])) as other, other.cursor() as cursor:
+        cursor.execute("LOCK TABLES item WRITE")
+        with pytest.raises(SessionLostError, match=r"no answer in 50 ms after .*Lock wait timeout"):
+            run(store, 2, inserts=[new_item(key) for key in range(1, 10 * PART)])
+        cursor.execute("UNLOCK TABLES")
+
+    def is_reopened():
+        try:
+            return store.reopen() == 1
+        except SessionLostError:
+            return False
+
+    asyncio.run(until(is_reopened))
+    assert rows(store) == []
+    run(store, 2, inserts=[new_item(key) for key in range(1, 10 * PART)])
+    assert len(rows(store)) == 10 * PART - 1
+
+
+def test_a_server_with_no_room_for_a_prepared_statement_gets_sql_text(shard_urls, mysql_server):
+    with closing(mysql_server.connect()) as admin, admin.cursor() as cursor:
+        cursor.execute("SELECT @@max_prepared_stmt_count")
+        (most,) = cursor.fetchone()
+        cursor.execute("SET GLOBAL max_prepared_stmt_count = 0")
+        access = ShardAccess(shard_id=0, url=shard_urls[0], lock_name="lock", owner="host")
+        try:
+            with closing(ShardStore(access, lambda at_least: at_least + 1, lambda owner: False)) as store:
+                opened(store)
+                assert store._inserts is None
+                run(store, 1, inserts=[new_item(key) for key in range(1, 100)], topics_new=[new_topic(1)])
+                assert len(rows(store)) == 99
+        finally:
+            cursor.execute(f"SET GLOBAL max_prepared_stmt_count = {most}")
+
+
+def test_answers_to_several_commands_may_come_in_any_pieces_and_the_first_error_is_raised(store):
+    """An insert that works, one that does not, and a script that runs all the same."""
+    sound = PreparedInserts.commands(store._inserts, [new_item(key) for key in range(1, 2 * PART + 1)])[0]
+    query = command_packet(COMMAND.COM_QUERY, b"SELECT @inserted;SELECT nothing;SELECT 5")
+    packets = [*sound[:2], sound[0], *sound[2:], query]
+    store._session._sock.sendall(b"".join(packets))
+    answer = b""
+
+    def read(reader, size):
+        nonlocal answer
+        at = 0
+        while not reader.done:
+            if at == len(answer):
+                answer += store._session._sock.recv(1 << 20)
+            at, start = min(at + size, len(answer)), at
+            reader.feed(answer[start:at])
+
+    for size in (1 << 20, 1, 2, 3, 7, 1_000):
+        reader = ReplyReader(len(packets))
+        with pytest.raises(IntegrityError, match="Duplicate"):
+            read(reader, size)
+        assert reader.done
+        assert reader.results == [[(2 * PART,)]]
+    assert asyncio.run(run_script(store._session, ["ROLLBACK", "SELECT COUNT(*) FROM item"])) == [[], [(0,)]]
