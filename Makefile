@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools demo test lint types imports unit test-mysql sim power chaos overload isolation sick-shard long-life fuzz front-door bench peers bench-peers scale clean
+.PHONY: help setup test-tools demo test lint types imports unit test-mysql sim power chaos overload isolation sick-shard long-life fuzz front-door bench peers bench-peers scale compiled test-compiled clean
 BIN := .venv/bin
 
 help: ## this list
@@ -31,6 +31,12 @@ unit: setup ## only the tests that need no database
 test-mysql: setup ## the database tests against the server that FOQS_TEST_MYSQLD names
 	@test -n "$$FOQS_TEST_MYSQLD" || { echo "error: FOQS_TEST_MYSQLD must name a mysqld or mariadbd" >&2; exit 2; }
 	$(BIN)/pytest -m database
+
+compiled: setup ## a wheel with the host's hot modules compiled to C, and a copy of this tree with them
+	@scripts/compiled.sh
+
+test-compiled: compiled ## the tests on the compiled modules
+	cd build/compiled && PYTHONPATH=. .venv/bin/pytest -m "not interpreted"
 
 sim: setup ## the whole host in virtual time with faults: make sim SEEDS=N
 	@$(BIN)/python -m foqs.testing.sim --seeds $${SEEDS:-2000} --keep-going

@@ -29,9 +29,9 @@ class ItemState(IntEnum):
 
 
 class NewItem(Protocol):
-    topic: str
-    payload: bytes
-    priority: int
+    topic: str | None
+    payload: bytes | None
+    priority: int | None
     deliver_after_ms: int | None
     delay_ms: int | None
     ttl_ms: int | None
@@ -43,17 +43,17 @@ class NewItem(Protocol):
 
 
 class TopicDemand(Protocol):
-    topic: str
-    count: int
+    topic: str | None
+    count: int | None
     group: str | None
 
 
 class Nack(Protocol):
-    receipt: str
-    delay_ms: int
+    receipt: str | None
+    delay_ms: int | None
     metadata: bytes | None
-    release: bool
-    dead_letter: bool
+    release: bool | None
+    dead_letter: bool | None
 
 
 PositionErrors = dict[int, FoqsError]

@@ -26,9 +26,10 @@ def topic_fault(topic: object) -> InvalidArgumentError | None:
     return None
 
 
-def check_topic(topic: str) -> str:
+def check_topic(topic: str | None) -> str:
     if fault := topic_fault(topic):
         raise fault
+    assert topic is not None
     return topic
 
 

@@ -10,6 +10,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection
 from itertools import chain
 
+from mypy_extensions import mypyc_attr
+
 from foqs.core import limits
 from foqs.core.item import Item, ItemEvent
 from foqs.core.topic import ShardTopic
@@ -17,6 +19,7 @@ from foqs.host.topic_queue import DequeueCall, TopicQueue
 from foqs.shard.state import ShardState
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # The simulation watches it so.
 class Dispatcher:
     """The listener of every shard of a host; all on the event loop's thread.
 

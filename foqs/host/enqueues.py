@@ -119,19 +119,21 @@ class Enqueues:
             try:
                 arguments.check_new_item(new, settings)
                 due_at = arguments.deliver_after(new, settings, now_ms)
-                topic = topics.get((number, new.topic)) or new_topics.get(new.topic)
+                name = new.topic or ""
+                topic = topics.get((number, name)) or new_topics.get(name)
                 if topic is None:  # One that is there has a valid name.
-                    if new.topic not in name_faults:
-                        name_faults[new.topic] = arguments.topic_fault(new.topic)
-                    if fault := name_faults[new.topic]:
+                    if name not in name_faults:
+                        name_faults[name] = arguments.topic_fault(name)
+                    if fault := name_faults[name]:
                         errors[position] = fault
                         continue
-                    topic = new_topics[new.topic] = book.new_topic(number, new.topic, len(new_topics))
+                    topic = new_topics[name] = book.new_topic(number, name, len(new_topics))
             except FoqsError as error:
                 errors[position] = error.with_traceback(None)
                 continue
             key = book.next_key()
             priority = new.priority
+            assert priority is not None, "it was checked"
             made[position] = Item(
                 key,
                 topic,

@@ -54,7 +54,7 @@ class Leases:
 
         def make_rewrite(position: int, shard: ShardState, item: Item) -> Rewrite | None:
             nack = nacks[position]
-            arguments.check_range("delay_ms", nack.delay_ms, 0, settings.delay_ms_max)
+            delay_ms = arguments.check_range("delay_ms", nack.delay_ms, 0, settings.delay_ms_max)
             if nack.release and nack.dead_letter:
                 raise InvalidArgumentError("release and dead_letter are both set: set one")
             if nack.metadata is not None:
@@ -62,7 +62,7 @@ class Leases:
             return shard.settlements.failed_attempt(
                 item,
                 self._shards.now_ms(shard.shard_id),
-                delay_ms=nack.delay_ms,
+                delay_ms=delay_ms,
                 reason="dead-lettered by its consumer" if nack.dead_letter else "nacked",
                 dead=bool(nack.dead_letter),
                 release=bool(nack.release),

@@ -7,6 +7,8 @@ thread, so there are no locks; it runs unchanged in a simulation.
 
 from __future__ import annotations
 
+from mypy_extensions import mypyc_attr
+
 from foqs.core import limits, order
 from foqs.core.errors import UnavailableError
 from foqs.core.item import Item
@@ -22,6 +24,7 @@ from foqs.shard.timers import Timers
 from foqs.storage.transaction import ItemRow, LaneCounts, ShardImage, Transaction, TransactionResult
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # The simulation watches it so.
 class ShardState:
     """The parts of one shard, each of which brings its work into the next transaction."""
 

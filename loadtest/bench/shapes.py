@@ -1,4 +1,4 @@
-"""What an item costs the server by the shape of its table: foqs's own, and others that were thought of.
+"""What an item costs the server by the shape of its table and statements: foqs's own, and others that were thought of.
 
 Inserts and deletes, a statement and a transaction each, in one session, the deletes by what the shape finds a row
 with. The items are of 8 lanes and 3 urgencies, so that neighbours by id are none by lane.
@@ -6,17 +6,24 @@ with. The items are of 8 lanes and 3 urgencies, so that neighbours by id are non
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 from foqs.core import limits
+from foqs.core.item import Item, Phase
+from foqs.core.topic import ShardTopic
+from foqs.core.window import WindowBudget
 from foqs.storage import statements as sql
+from foqs.storage.literals import item_row, key_conditions
 from foqs.storage.local_server import LocalServer
 from foqs.storage.migrations import SchemaKind, apply
-from foqs.storage.session import connect
+from foqs.storage.prepared import prepare_inserts
+from foqs.storage.session import connect, run_script
 from loadtest.bench.raw import PAYLOAD_HEX
 from loadtest.bench.usage import usage
 from loadtest.peers.adapter import CACHE_MIB, LOG_MIB
@@ -25,8 +32,11 @@ BATCH = limits.STATEMENT_IDS_MAX
 _LANES, _URGENCIES = 8, 3
 _BEGIN_MS = 1_700_000_000_000
 _END_MS = 2_000_000_000_000
+_LOOK_S, _IDLE_SHARE, _UNPURGED_MAX, _PURGE_S_MAX = 0.2, 0.05, 3, 10.0
 Row = tuple[int, int, int, int]
 """(lane, urgency, due_at, id)."""
+Insert = Callable[[Any, Sequence[Row]], tuple[list[bytes], str]]
+"""What is sent ahead of the script, and a statement or nothing: of a session and rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +45,28 @@ class Shape:
 
     name: str
     changes: str
+    insert: Insert
     delete: Callable[[Sequence[Row]], str]
 
 
+def _as_text(session: Any, rows: Sequence[Row]) -> tuple[list[bytes], str]:
+    return [], sql.INSERT_ITEMS.format(",".join([item_row(_item(row)) for row in rows]))
+
+
+def _prepared(session: Any, rows: Sequence[Row]) -> tuple[list[bytes], str]:
+    inserts = prepare_inserts(session)
+    assert inserts is not None
+    ahead, rest = inserts.commands([_item(row) for row in rows])
+    return ahead, sql.INSERT_ITEMS.format(",".join(map(item_row, rest)))
+
+
+def _by_range(rows: Sequence[Row]) -> str:
+    ((condition, count),) = key_conditions("id", [row[3] for row in rows])
+    return sql.DELETE_ITEMS.format(condition, count)
+
+
 def _by_id(rows: Sequence[Row]) -> str:
-    return sql.DELETE_ITEMS.format(", ".join(str(row[3]) for row in rows), len(rows))
+    return sql.DELETE_ITEMS.format(f"id IN ({', '.join(str(row[3]) for row in rows)})", len(rows))
 
 
 def _by_place(rows: Sequence[Row]) -> str:
@@ -48,10 +75,11 @@ def _by_place(rows: Sequence[Row]) -> str:
 
 _CLUSTERED = "DROP PRIMARY KEY, DROP KEY lane_order, ADD PRIMARY KEY (lane, urgency, due_at, id)"
 SHAPES = (
-    Shape("as it is: by id, lane_order beside it", "", _by_id),
-    Shape("by id, nothing beside it", "DROP KEY lane_order", _by_id),
-    Shape("by place, nothing beside it", _CLUSTERED, _by_place),
-    Shape("by place, the id beside it", f"{_CLUSTERED}, ADD KEY by_id (id)", _by_id),
+    Shape("as it is: prepared inserts, deletes by ranges of ids", "", _prepared, _by_range),
+    Shape("rows as SQL text, deletes by lists of ids", "", _as_text, _by_id),
+    Shape("the same: by id, nothing beside it", "DROP KEY lane_order", _as_text, _by_id),
+    Shape("the same: by place, nothing beside it", _CLUSTERED, _as_text, _by_place),
+    Shape("the same: by place, the id beside it", f"{_CLUSTERED}, ADD KEY by_id (id)", _as_text, _by_id),
 )
 
 
@@ -69,8 +97,10 @@ def measure(transactions: int) -> list[dict[str, Any]]:
                 if shape.changes:
                     cursor.execute(f"ALTER TABLE item {shape.changes}")
                 batches = [_batch(number) for number in range(transactions)]
-                inserted_us = _run(server.pid, session, [_insert(batch) for batch in batches])
-                deleted_us = _run(server.pid, session, [shape.delete(batch) for batch in batches])
+                inserted_us = _run(server.pid, session, [shape.insert(session, batch) for batch in batches])
+                deleted_us = _run(server.pid, session, [([], shape.delete(batch)) for batch in batches])
+                cursor.execute("SELECT COUNT(*) FROM item")
+                assert cursor.fetchone() == (0,)
             rows.append({"shape": shape.name, "insert_us": inserted_us, "delete_us": deleted_us})
     return rows
 
@@ -80,18 +110,37 @@ def _batch(number: int) -> list[Row]:
     return [(1 + key % _LANES, key % _URGENCIES, _BEGIN_MS + number, key) for key in keys]
 
 
-def _insert(rows: Sequence[Row]) -> str:
-    values = [
-        f"({key},{lane},{urgency},{due_at},{lane},{urgency},{due_at},{_END_MS},0,0,'',x'{PAYLOAD_HEX}')"
-        for lane, urgency, due_at, key in rows
-    ]
-    return sql.INSERT_ITEMS.format(",".join(values))
+def _item(row: Row) -> Item:
+    lane, urgency, due_at, key = row
+    topic = ShardTopic(0, lane, 1, str(lane), WindowBudget(), stored=True)
+    return Item(key, topic, urgency, due_at, 0, Phase.INSERTING, due_at, _END_MS, payload=bytes.fromhex(PAYLOAD_HEX))
 
 
-def _run(pid: int, session: Any, statements: Sequence[str]) -> float:
+def _run(pid: int, session: Any, scripts: Sequence[tuple[list[bytes], str]]) -> float:
+    """Each with a commit; the first one is not measured."""
+
+    async def send(ahead: list[bytes], statement: str) -> None:
+        await run_script(session, [statement, "COMMIT"], ahead=ahead)
+
+    asyncio.run(send(*scripts[0]))
+    _wait_until_purged(pid, session)
     before = usage(pid)
+    for script in scripts[1:]:
+        asyncio.run(send(*script))
+    _wait_until_purged(pid, session)
+    return usage(pid).since(before).cpu_s * 1e6 / (max(1, len(scripts) - 1) * BATCH)
+
+
+def _wait_until_purged(pid: int, session: Any) -> None:
+    """The purge of what was deleted is a part of its cost, and none of what comes after."""
+    deadline_s = time.monotonic() + _PURGE_S_MAX
     with session.cursor() as cursor:
-        for statement in statements:
-            assert cursor.execute(statement) == BATCH
+        while time.monotonic() < deadline_s:
+            before = usage(pid)
+            time.sleep(_LOOK_S)
+            is_idle = usage(pid).since(before).cpu_s < _LOOK_S * _IDLE_SHARE
+            cursor.execute("SELECT count FROM information_schema.innodb_metrics WHERE name = 'trx_rseg_history_len'")
+            ((left_count,),) = cursor.fetchall()
             session.commit()
-    return usage(pid).since(before).cpu_s * 1e6 / (len(statements) * BATCH)
+            if is_idle and left_count < _UNPURGED_MAX:
+                return

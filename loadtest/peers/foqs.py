@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from loadtest.bench.stamp import OF_BACKLOG, STAMP
 from loadtest.bench.wire import NAMESPACE, Wire
 from loadtest.peers.adapter import CACHE_MIB, LOG_MIB, Held, Offer
 
+ROOT = Path(__file__).resolve().parents[2]
+COMPILED = ROOT / "build" / "compiled"
 _START_S_MAX = 120
 _STOP_S_MAX = 60
 _FILL_ROWS = 10_000
@@ -38,6 +41,7 @@ class Foqs:
     batch_max = 250
     lacks: frozenset[str] = frozenset()
     claims_any = True
+    _build = "this checkout"
 
     def __init__(self, hosts_count: int = 1, shards_per_host: int = 4) -> None:
         self.lease_ms = 30_000
@@ -81,7 +85,11 @@ class Foqs:
 
     def version(self) -> str:
         assert self._server is not None
-        return f"this checkout on {self._server.binary.version}"
+        return f"{self._build} on {self._server.binary.version}"
+
+    def _environment(self) -> dict[str, str]:
+        """Of the hosts."""
+        return dict(os.environ)
 
     async def connect(self, in_flight: int) -> FoqsClient:
         port = self._ports[process_number() % self._hosts_count]
@@ -130,7 +138,7 @@ class Foqs:
                 options += ["--shard", f"{shard}={urls[shard]}"]
             with log_path.open("ab") as log:
                 command = [str(Path(sys.executable).with_name("foqs")), "host", *options]
-                started.append(subprocess.Popen(command, stderr=log))
+                started.append(subprocess.Popen(command, stderr=log, env=self._environment()))
         self._hosts += started
         deadline_s = time.monotonic() + _START_S_MAX
         for port, host in zip(ports, started, strict=True):
@@ -145,6 +153,27 @@ class Foqs:
         for host in self._hosts:
             host.wait(_STOP_S_MAX)
         self._hosts.clear()
+
+
+class CompiledFoqs(Foqs):
+    """With the host's hot modules compiled to C. Clients and servers are the same."""
+
+    name = "foqs-compiled"
+    _build = "this checkout, hot modules compiled (make compiled)"
+
+    def _environment(self) -> dict[str, str]:
+        return super()._environment() | {"PYTHONPATH": str(COMPILED)}
+
+
+def compiled_fault() -> str | None:
+    """Why there are no compiled modules of this checkout, or None."""
+    if not list(COMPILED.glob("foqs/core/*.so")):
+        return "it is not built (make compiled builds it)"
+    for source in sorted((ROOT / "foqs").rglob("*.py")):
+        built = COMPILED / source.relative_to(ROOT)
+        if not built.exists() or built.read_bytes() != source.read_bytes():
+            return f"{source.relative_to(ROOT)} is another one than what was compiled (make compiled builds it anew)"
+    return None
 
 
 class FoqsClient:

@@ -10,6 +10,7 @@ from loadtest.peers.program import NotInstalledError, find_program
 
 _ADAPTERS = {
     "foqs": "foqs:Foqs",
+    "foqs-compiled": "foqs:CompiledFoqs",
     "raw": "raw:Raw",
     "postgres": "postgres:Postgres",
     "pgqueuer": "pgqueuer:PgQueuer",
@@ -36,6 +37,9 @@ def names() -> list[str]:
 def installed(name: str) -> str | None:
     """None when it can be used, else what is missing. Raises KeyError when there is no such queue."""
     _ = _ADAPTERS[name]
+    if name == "foqs-compiled":
+        fault: str | None = import_module("loadtest.peers.foqs").compiled_fault()
+        return fault
     programs, packages = _NEEDS.get(name, ((), ()))
     for program in programs:
         try:

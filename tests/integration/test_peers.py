@@ -19,7 +19,7 @@ from loadtest.peers import registry
 from loadtest.peers.adapter import Adapter, Client, Held, Offer
 
 pytestmark = pytest.mark.slow
-PEERS = [name for name in registry.names() if name not in ("foqs", "raw")]
+PEERS = [name for name in registry.names() if name not in ("foqs", "foqs-compiled", "raw")]
 NEEDED = "mariadb"
 """Its server is one that foqs's own tests need, so there is no excuse."""
 TOPICS = [f"topic-{number}" for number in range(8)]

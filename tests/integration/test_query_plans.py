@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import pymysql
@@ -24,6 +23,7 @@ from foqs.storage.literals import chunks_by_bytes, item_row, key_conditions
 from foqs.storage.migrations import SchemaKind, apply
 from foqs.storage.script import edge_arguments
 from foqs.storage.session import connect
+from tests.contract.owner import new_topic
 
 LANES = {1: 24_000, 2: 12_000, 3: 6_000, -1: 5_000, 0: 6_000}
 """Rows by lane: three topics, the dead letters of the first, and the timers."""
@@ -51,7 +51,7 @@ def after(lane: int, urgency: int, due_at: int) -> tuple[int, ...]:
     return (lane, *edge_arguments(order.place(urgency, due_at, 7, 0)), PAGE)
 
 
-NEW_ITEM = Item(10**9, SimpleNamespace(number=1), 0, 5, 0)  # type: ignore[arg-type]
+NEW_ITEM = Item(10**9, new_topic(1), 0, 5, 0)
 NEW_ITEM.payload = b"x"
 
 
@@ -183,7 +183,7 @@ def _fill(url: str, share: int) -> None:
             for n in range(0, count, share):
                 key += 1
                 urgency = n % 8 if lane > 0 else 0
-                item = Item(key, SimpleNamespace(number=abs(lane) or 1), n % 8, n, 0)  # type: ignore[arg-type]
+                item = Item(key, new_topic(abs(lane) or 1), n % 8, n, 0)
                 item.payload = b"p" * 100
                 # The lane is the first of the values that is not the key.
                 rows.append(re.sub(r"^\((\d+),-?\d+,-?\d+", rf"(\1,{lane},{urgency}", item_row(item)))

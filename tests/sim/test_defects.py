@@ -10,6 +10,7 @@ from tests.sim.defects import DEFECTS
 SEEDS_MAX = 200
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("name", DEFECTS)
 def test_a_seed_turns_red_when_the_engine(name: str) -> None:
     with DEFECTS[name]():

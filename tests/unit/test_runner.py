@@ -295,6 +295,7 @@ async def until_health(runner: ShardRunner, *, healthy: bool) -> None:
             await asyncio.sleep(limits.TICK_MS / 1000)
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("where", ["transaction", "loss", "abandon", "tick"])
 async def test_a_defect_costs_a_take_over_and_not_the_shard(
     runner: ShardRunner, store: SlowToOpen, monkeypatch: pytest.MonkeyPatch, where: str
