@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 
 rm -rf build/compiled
 mkdir -p build/compiled
-tar -cf - --exclude=./.venv --exclude=./build --exclude=./.git --exclude=__pycache__ --exclude=node_modules --exclude='./.*_cache' . |
+tar -cf - --exclude=./.venv --exclude=./build --exclude=./.git --exclude=__pycache__ --exclude='./.*_cache' . |
     tar -xf - -C build/compiled
 ln -s ../../.venv build/compiled/.venv
 cd build/compiled

@@ -116,17 +116,18 @@ class Enqueues:
         name_faults: dict[str, FoqsError | None] = {}
         """A name that is wrong may be so in each of a thousand items."""
         for position, new in enumerate(news):
+            name = new.topic or ""
+            topic = topics.get((number, name)) or new_topics.get(name)
+            if topic is None:  # One that is there has a valid name.
+                if name not in name_faults:
+                    name_faults[name] = arguments.topic_fault(name)
+                if fault := name_faults[name]:
+                    errors[position] = fault
+                    continue
             try:
                 arguments.check_new_item(new, settings)
                 due_at = arguments.deliver_after(new, settings, now_ms)
-                name = new.topic or ""
-                topic = topics.get((number, name)) or new_topics.get(name)
-                if topic is None:  # One that is there has a valid name.
-                    if name not in name_faults:
-                        name_faults[name] = arguments.topic_fault(name)
-                    if fault := name_faults[name]:
-                        errors[position] = fault
-                        continue
+                if topic is None:
                     topic = new_topics[name] = book.new_topic(number, name, len(new_topics))
             except FoqsError as error:
                 errors[position] = error.with_traceback(None)

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.timeout(90)
 LINES_PER_ELEMENT = 20
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("name", [name for name in worst_inputs() if not name.startswith("a megabyte of")])
 def test_the_scan_of_a_worst_input_is_bounded_work(name: str) -> None:
     message = worst_inputs()[name][LENGTH_BYTES:]
