@@ -10,10 +10,22 @@ cd "$(dirname "$0")/.."
 
 rm -rf build/compiled
 mkdir -p build/compiled
-tar -cf - --exclude=./.venv --exclude=./build --exclude=./.git --exclude=__pycache__ --exclude='./.*_cache' . |
-    tar -xf - -C build/compiled
+for part in foqs idl loadtest schema scripts tests docs pyproject.toml README.md LICENSE Makefile CHANGELOG.md CONTRIBUTING.md; do
+    cp -R "$part" build/compiled/
+done
+find build/compiled -name __pycache__ -type d -prune -exec rm -rf {} +
 ln -s ../../.venv build/compiled/.venv
 cd build/compiled
 # The build leaves the modules in the tree too, which is why it is a copy: they would be used instead of edited ones.
 HATCH_BUILD_HOOK_ENABLE_MYPYC=1 .venv/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir ../wheels .
-echo "build/wheels has the wheel, build/compiled the tree: $(find foqs -name '*.so' | wc -l) compiled modules"
+PYTHONPATH=. .venv/bin/python - <<'PYTHON'
+import tomllib
+from importlib import import_module
+
+with open("pyproject.toml", "rb") as file:
+    hook = tomllib.load(file)["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["mypyc"]
+modules = [path.removesuffix(".py").strip("/").replace("/", ".") for path in hook["include"]]
+interpreted = [name for name in modules if import_module(name).__file__.endswith(".py")]
+assert not interpreted, f"not compiled: {interpreted}"
+print(f"build/wheels has the wheel, build/compiled the tree: {len(modules)} compiled modules")
+PYTHON

@@ -32,7 +32,7 @@ WAIT_MS_MAX = 30 * SECOND_MS
 PAYLOAD_BYTES_DEFAULT = 10 * KIB
 PAYLOAD_BYTES_MAX = 1 * MIB
 METADATA_BYTES_DEFAULT = 512
-METADATA_BYTES_MAX = 64 * KIB
+METADATA_BYTES_MAX = 64 * KIB - 1
 LEASE_MS_MIN = 1 * SECOND_MS
 LEASE_MS_DEFAULT = 30 * SECOND_MS
 LEASE_MS_MAX = 12 * HOUR_MS
@@ -146,7 +146,7 @@ PLACEMENT_RUN_ITEMS = 1_000
 ENQUEUE_BUFFER_RETRY_MS = 200
 TRANSACTION_INSERTS_MAX = 2_000
 TRANSACTION_INSERT_BYTES_MAX = 4 * MIB
-"""The event loop makes SQL of these in one turn, 3 ms a MiB."""
+"""The event loop writes these in one turn: as SQL text, 3 ms a MiB."""
 TRANSACTION_CLAIMS_MAX = 2_000
 TRANSACTION_FETCH_BYTES_MAX = 16 * MIB
 TRANSACTION_CHANGES_MAX = 4_000
@@ -162,7 +162,7 @@ STATEMENT_BYTES_MAX = 1 * MIB
 PACKET_BYTES_MAX = 4 * MIB
 """Statements that go in one round trip; servers take 16 MiB and more by default."""
 PREPARED_INSERT_ROWS = 32
-"""What is left of a transaction's rows goes as SQL text, which costs the server half as much again."""
+"""What is left of a transaction's rows goes as SQL text, which costs the server a third more."""
 STATEMENT_IDS_MAX = 900
 """Below MariaDB's in_predicate_conversion_threshold of 1,000, from which a list becomes a derived table to join."""
 STATEMENT_REWRITES_MAX = 200
@@ -257,7 +257,7 @@ REOPEN_TRIES_MAX = 120
 DEADLOCK_TRIES_MAX = 5
 """Of one transaction; each waits only for the other one that it met."""
 AFTER_ERROR_MS_MAX = 1 * SECOND_MS
-"""For the answers to what was sent along with a command that failed; then the session is given up."""
+"""For the next answer to what was sent along with a command that failed; then the session is given up."""
 META_STATEMENT_MS_MAX = 3 * SECOND_MS
 META_SESSIONS_MAX = 4
 

@@ -61,9 +61,9 @@ def key_conditions(column: str, keys: Collection[int]) -> Iterator[tuple[str, in
 
 
 def _condition(column: str, ordered: Sequence[int]) -> str:
-    """Keys in a row as a range, which costs the server two thirds of what a list of them does."""
+    """Keys in a row as a range, which costs the server less than a list of them."""
     if ordered[-1] - ordered[0] >= _SPARSE * len(ordered):
-        return f"{column} IN ({','.join(map(str, ordered))})"
+        return f"{column} IN ({_listed(ordered)})"
     ranges: list[str] = []
     singles: list[int] = []
     start = 0
@@ -75,5 +75,9 @@ def _condition(column: str, ordered: Sequence[int]) -> str:
                 singles += ordered[start:end]
             start = end
     if singles:
-        ranges.append(f"{column} IN ({','.join(map(str, singles))})")
+        ranges.append(f"{column} IN ({_listed(singles)})")
     return " OR ".join(ranges)
+
+
+def _listed(keys: Sequence[int]) -> str:
+    return ",".join([f"{key:d}" for key in keys])

@@ -1,14 +1,16 @@
 """The insert of many items as a prepared statement, to which the rows go as binary values.
 
-The server parses it once. Of a row in SQL text the parser alone takes a third of what the server needs for it
-(`python -m loadtest.bench shapes`), and hexadecimal literals have twice the bytes. The form of an execution:
+The server parses it once; a row in SQL text costs it a third more (`python -m loadtest.bench shapes`), and hexadecimal
+literals have twice the bytes. The form of an execution:
 https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_stmt_execute.html
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from struct import Struct
+from struct import error as struct_error
 from typing import Any, Final
 
 from pymysql.constants import COMMAND, ER, FIELD_TYPE
@@ -31,7 +33,7 @@ _COLUMNS: Final = (
     ("q", FIELD_TYPE.LONGLONG),  # enqueued_at
     ("q", FIELD_TYPE.LONGLONG),  # expires_at
     ("I", FIELD_TYPE.LONG | _UNSIGNED),  # lease_ms
-    ("B", FIELD_TYPE.TINY | _UNSIGNED),  # at_most_once
+    ("b", FIELD_TYPE.TINY),  # at_most_once
     ("", FIELD_TYPE.BLOB),  # metadata
     ("", FIELD_TYPE.BLOB),  # payload
 )
@@ -40,31 +42,53 @@ _integers = Struct("<" + "".join(form for form, _ in _COLUMNS)).pack
 _ROWS: Final = limits.PREPARED_INSERT_ROWS
 _TYPES: Final = Struct(f"<{len(_COLUMNS)}H").pack(*[kind for _, kind in _COLUMNS]) * _ROWS
 _NO_NULLS: Final = bytes((len(_COLUMNS) * _ROWS + 7) // 8)
-_COUNT_FIRST: Final = command_packet(COMMAND.COM_QUERY, sql.COUNT_FIRST_INSERTED.encode())
-_COUNT: Final = command_packet(COMMAND.COM_QUERY, sql.COUNT_INSERTED.encode())
 _execution = Struct("<IBI").pack
 _prepared = Struct("<IHH").unpack_from
 
 
+_COUNT_STEP: Final = 1 << 16
+assert limits.TRANSACTION_INSERTS_MAX + limits.BATCH_ITEMS_MAX < _COUNT_STEP
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Commands to be sent before a script, and the items that are left for its SQL text.
+
+    The script may commit only where `guard` holds: all rows of the commands are there.
+    """
+
+    packets: list[bytes]
+    rest: Sequence[Item]
+    guard: str = sql.NONE_AHEAD
+
+
 class PreparedInserts:
-    """Of one session. Every execution tells the types: the first one may have failed."""
+    """Of one session. Every execution tells the types: the first one may have failed.
+
+    Every script counts its rows from a number of its own: what a count of before left behind is never the right one.
+    """
 
     def __init__(self, statement_id: int) -> None:
+        self._count_from = 0
         self._head = _execution(statement_id, 0, 1) + _NO_NULLS + b"\x01" + _TYPES
 
-    def commands(self, items: Sequence[Item]) -> tuple[list[bytes], list[Item]]:
-        """Executions, each followed by a count of its rows, and the items that are left for SQL text."""
-        found: list[bytes] = []
+    def ahead(self, items: Sequence[Item]) -> Ahead:
+        """Executions for as many of the items as fill them, each followed by a count of its rows."""
+        packets: list[bytes] = []
         rest: list[Item] = []
+        self._count_from += _COUNT_STEP
         for start in range(0, len(items), _ROWS):
             part = items[start : start + _ROWS]
-            rows = b"".join(map(_row, part)) if len(part) == _ROWS else b""
+            rows = _rows(part) if len(part) == _ROWS else b""
             if rows and len(rows) <= limits.STATEMENT_BYTES_MAX:
-                execution = command_packet(COMMAND.COM_STMT_EXECUTE, self._head + rows)
-                found += [execution, _COUNT if found else _COUNT_FIRST]
+                count = sql.COUNT_INSERTED if packets else sql.COUNT_FIRST_INSERTED.format(self._count_from)
+                packets.append(command_packet(COMMAND.COM_STMT_EXECUTE, self._head + rows))
+                packets.append(command_packet(COMMAND.COM_QUERY, count.encode()))
             else:
                 rest += part
-        return found, rest
+        if not packets:
+            return Ahead([], rest)
+        return Ahead(packets, rest, sql.ALL_INSERTED.format(self._count_from + len(items) - len(rest)))
 
 
 def prepare_inserts(session: Any) -> PreparedInserts | None:
@@ -81,6 +105,14 @@ def prepare_inserts(session: Any) -> PreparedInserts | None:
     for _ in range(parameter_count + 1):
         session._read_packet()
     return PreparedInserts(statement_id)
+
+
+def _rows(items: Sequence[Item]) -> bytes:
+    """Nothing when one has a number that its column cannot hold: the server says so of SQL text."""
+    try:
+        return b"".join(map(_row, items))
+    except struct_error:
+        return b""
 
 
 def _row(item: Item) -> bytes:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from foqs.core import order
 from foqs.storage import statements as sql
 from foqs.storage.literals import chunks_by_bytes, item_row, key_conditions
-from foqs.storage.prepared import PreparedInserts
+from foqs.storage.prepared import Ahead, PreparedInserts
 from foqs.storage.replies import Rows
 from foqs.storage.transaction import (
     TIMER_LANE,
@@ -82,8 +82,9 @@ def write_script(
         mogrify(sql.INSERT_TOPICS, (topic.number, topic.namespace, topic.name.encode()))
         for topic in transaction.topics_new
     ]
-    ahead, items = prepared.commands(transaction.inserts) if prepared is not None else ([], transaction.inserts)
-    script += [sql.INSERT_ITEMS.format(values) for values in chunks_by_bytes([item_row(item) for item in items])]
+    inserts = transaction.inserts
+    ahead = Ahead([], inserts) if prepared is None else prepared.ahead(inserts)
+    script += [sql.INSERT_ITEMS.format(values) for values in chunks_by_bytes([item_row(item) for item in ahead.rest])]
     script += [mogrify(sql.INSERT_CLAIM, (c.id, c.due_at, _entries(c, result))) for c in transaction.claims]
     script += [mogrify(sql.REWRITE_CLAIM, (_entries(c, result), c.id)) for c in transaction.claims_rewritten]
     for change in sorted(transaction.rewrites, key=lambda rewrite: rewrite.key):
@@ -98,9 +99,8 @@ def write_script(
     look_up = sql.READ_ITEMS if transaction.look_ups_whole else sql.READ_HEADS
     look_ups = [look_up.format(condition) for condition, _ in key_conditions("id", transaction.look_ups)]
     marks = (transaction.number, transaction.delay_checkpoint, transaction.claim_checkpoint)
-    guard = sql.ALL_INSERTED.format(len(transaction.inserts) - len(items)) if ahead else sql.NONE_AHEAD
-    mark = mogrify(sql.MARK_TRANSACTION.format(guard), (epoch, *marks, transaction.topic_number_last))
-    return Writes(ahead, [*script, *look_ups, mark, "COMMIT"], len(look_ups))
+    mark = mogrify(sql.MARK_TRANSACTION.format(ahead.guard), (epoch, *marks, transaction.topic_number_last))
+    return Writes(ahead.packets, [*script, *look_ups, mark, "COMMIT"], len(look_ups))
 
 
 def take_look_ups(look_up_count: int, rows: list[Rows], result: TransactionResult) -> None:

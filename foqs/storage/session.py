@@ -28,7 +28,8 @@ _WOULD_BLOCK: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, 
 
 _LOST_CODES = frozenset(
     {0, 1053, 1077, 1078, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1927, 2003, 2006, 2013, 2014, 2055, 4031}
-)
+) | {1243, 1615}
+"""The last two: the server does not know the session's prepared statement any more."""
 
 
 class Session(pymysql.connections.Connection):
@@ -97,7 +98,7 @@ def command_packet(command: int, body: bytes) -> bytes:
 async def run_script(
     session: Any, statements: Sequence[str], results: list[Rows] | None = None, ahead: Sequence[bytes] = ()
 ) -> list[Rows]:
-    """Run the statements in order, in as few round trips as limits.PACKET_BYTES_MAX allows; the rows of each.
+    """Run the statements in order, limits.PACKET_BYTES_MAX in one round trip; the rows of each.
 
     The server stops at the first statement that fails, so a COMMIT at the end means that all went before it.
     `ahead`: packets of commands without rows, sent with the first statements and run before them. One that fails does
@@ -131,14 +132,14 @@ class _Exchange:
         self.reader = ReplyReader(len(packets))
         self._answered: asyncio.Future[None] = self._loop.create_future()
         self._timeout: asyncio.Timeout
-        self._is_hurried = False
+        self._deadline_s = self._loop.time() + limits.STATEMENT_MS_MAX / 1000
 
     async def run(self) -> None:
         timeout_s = self._sock.gettimeout()
         self._sock.setblocking(False)
         self._loop.add_reader(self._sock, self._read)
         try:
-            async with asyncio.timeout(limits.STATEMENT_MS_MAX / 1000) as self._timeout:
+            async with asyncio.timeout_at(self._deadline_s) as self._timeout:
                 self._write()
                 await self._answered
         except TimeoutError:
@@ -189,9 +190,9 @@ class _Exchange:
 
     def _hurry_after_error(self) -> None:
         """What was sent behind a command that failed may wait as long for the same lock, each one after the other."""
-        if self.reader.error is not None and not self._is_hurried:
-            self._is_hurried = True
-            self._timeout.reschedule(self._loop.time() + limits.AFTER_ERROR_MS_MAX / 1000)
+        if self.reader.error is not None and not self.reader.done:
+            at_s = self._loop.time() + limits.AFTER_ERROR_MS_MAX / 1000
+            self._timeout.reschedule(min(self._deadline_s, at_s))
 
     def _lose(self, reason: str) -> None:
         self._fail(OperationalError(CR.CR_SERVER_LOST, reason))

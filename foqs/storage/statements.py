@@ -1,6 +1,6 @@
 """Every statement on a shard, by name. Works on MariaDB >= 10.6 and MySQL >= 8.0.
 
-`{…}` takes rows or a condition from `foqs.storage.literals`, and nothing else.
+`{…}` takes what `foqs.storage.literals` makes, the names above COUNT_INSERTED, and integers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MARK_TRANSACTION = (
 )
 NONE_AHEAD = "TRUE"
 ALL_INSERTED = "@inserted = {}"
-COUNT_FIRST_INSERTED = "SET @inserted = ROW_COUNT()"
+COUNT_FIRST_INSERTED = "SET @inserted = {} + ROW_COUNT()"
 COUNT_INSERTED = "SET @inserted = @inserted + ROW_COUNT()"
 
 REPEATABLE = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"

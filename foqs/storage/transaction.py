@@ -48,7 +48,9 @@ class ClaimEntries:
 
 @dataclass(slots=True)
 class Transaction:
-    """The parts run in the order of the fields; refills first, so that they see no row of this transaction."""
+    """The parts run in the order of the fields; refills first, so that they see no row of this transaction. But inserts
+    may come before the topics.
+    """
 
     number: int
     delay_checkpoint: int = 0

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -167,9 +168,9 @@ class CompiledFoqs(Foqs):
 
 def compiled_fault() -> str | None:
     """Why there are no compiled modules of this checkout, or None."""
-    if not list(COMPILED.glob("foqs/core/*.so")):
+    if not list(COMPILED.glob(f"foqs/core/*{sysconfig.get_config_var('EXT_SUFFIX')}")):
         return "it is not built (make compiled builds it)"
-    for source in sorted((ROOT / "foqs").rglob("*.py")):
+    for source in (ROOT / "pyproject.toml", *sorted((ROOT / "foqs").rglob("*.py"))):
         built = COMPILED / source.relative_to(ROOT)
         if not built.exists() or built.read_bytes() != source.read_bytes():
             return f"{source.relative_to(ROOT)} is another one than what was compiled (make compiled builds it anew)"

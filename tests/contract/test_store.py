@@ -68,7 +68,7 @@ def test_payload_and_metadata_come_back_byte_for_byte(shard, reopened):
 def test_the_largest_items_come_back_byte_for_byte(shard):
     owner = Owner(shard)
     payload = bytes(range(256)) * (limits.PAYLOAD_BYTES_MAX // 256)
-    metadata = bytes(reversed(range(256))) * (limits.METADATA_BYTES_MAX // 256 - 1)
+    metadata = (bytes(reversed(range(256))) * 256)[: limits.METADATA_BYTES_MAX]
     owner.run(inserts=[new_item(n, payload=payload, metadata=metadata) for n in range(1, 9)])
     for key, row in owner.look_up(*range(1, 9)).items():
         assert (row.key, row.payload, row.metadata) == (key, payload, metadata)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from foqs.core import limits
 from foqs.storage import shard_store
 from foqs.storage.session import connect
 from foqs.storage.shard_store import ShardAccess, ShardStore
@@ -18,6 +19,7 @@ from tests.contract.owner import new_item
 pytestmark = pytest.mark.database
 
 FAILS = "SIGNAL SQLSTATE '45000'"
+COUNTS = (1, 2 * limits.PREPARED_INSERT_ROWS + 1)
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def procedure(shard_urls):
         cursor.execute("DROP PROCEDURE commits_and_fails")
 
 
-def run_with_another_commit(store, monkeypatch, commit):
+def run_with_another_commit(store, monkeypatch, commit, count):
     write_script = shard_store.write_script
 
     def replaced(*arguments):
@@ -47,7 +49,7 @@ def run_with_another_commit(store, monkeypatch, commit):
 
     monkeypatch.setattr(shard_store, "write_script", replaced)
     with pytest.raises(SessionLostError):
-        asyncio.run(store.run(Transaction(1, inserts=[new_item(1)], look_ups=[1])))
+        asyncio.run(store.run(Transaction(1, inserts=[new_item(key) for key in range(1, count + 1)], look_ups=[1])))
 
 
 def reopened(store):
@@ -60,11 +62,13 @@ def reopened(store):
                 raise
 
 
-def test_a_commit_that_happened_and_failed_is_known_to_have_happened(store, procedure, monkeypatch):
-    run_with_another_commit(store, monkeypatch, procedure)
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_commit_that_happened_and_failed_is_known_to_have_happened(store, procedure, monkeypatch, count):
+    run_with_another_commit(store, monkeypatch, procedure, count)
     assert reopened(store) == 1
 
 
-def test_a_commit_that_failed_is_known_not_to_have_happened(store, monkeypatch):
-    run_with_another_commit(store, monkeypatch, FAILS)
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_commit_that_failed_is_known_not_to_have_happened(store, monkeypatch, count):
+    run_with_another_commit(store, monkeypatch, FAILS, count)
     assert reopened(store) == 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from pymysql.constants import COMMAND
@@ -14,7 +16,13 @@ from foqs.storage.prepared import PreparedInserts
 from foqs.storage.replies import ReplyReader
 from foqs.storage.session import command_packet, connect, run_script
 from foqs.storage.shard_store import ShardAccess, ShardStore
-from foqs.storage.transaction import SessionLostError, Transaction, TransactionFailedError
+from foqs.storage.transaction import (
+    DeadlockError,
+    OwnershipLostError,
+    SessionLostError,
+    Transaction,
+    TransactionFailedError,
+)
 from tests.contract.owner import new_item, new_topic, opened
 from tests.support.waiting import until
 
@@ -64,7 +72,7 @@ def test_rows_are_the_same_as_those_of_sql_text(store):
     items = hostile_items()
     assert len(items) > 2 * PART
     assert len(items) % PART
-    assert len(store._inserts.commands(items)[0]) == 2 * (len(items) // PART)
+    assert len(store._inserts.ahead(items).packets) == 2 * (len(items) // PART)
     run(store, 1, inserts=items, topics_new=[new_topic(1)])
     prepared = rows(store)
     run(store, 2, deletes=[item.key for item in items])
@@ -77,8 +85,8 @@ def test_rows_are_the_same_as_those_of_sql_text(store):
 def test_rows_that_are_large_together_go_as_text(store):
     items = [new_item(key, payload=b"x" * limits.PAYLOAD_BYTES_MAX) for key in range(1, 5)]
     items += [new_item(key, payload=b"x" * 100) for key in range(5, 5 + 2 * PART)]
-    ahead, rest = store._inserts.commands(items)
-    assert (len(ahead), len(rest)) == (2, len(items) - PART)
+    ahead = store._inserts.ahead(items)
+    assert (len(ahead.packets), len(ahead.rest)) == (2, len(items) - PART)
     run(store, 1, inserts=items, topics_new=[new_topic(1)])
     assert [(row[0], row[-1]) for row in rows(store)] == [(item.key, item.payload) for item in items]
 
@@ -93,6 +101,61 @@ def test_nothing_of_a_transaction_is_done_when_one_of_its_inserts_fails(store, t
     assert store._rows("SELECT transaction_number FROM writer") == ((1,),)
     run(store, 2, inserts=[new_item(key) for key in range(1_000, 1_000 + 3 * PART)], deletes=[10**6])
     assert len(rows(store)) == 1 + 3 * PART
+
+
+def test_a_count_that_another_transaction_left_behind_lets_nothing_be_committed(store, monkeypatch):
+    """As when the server refuses the command that is to count, and what was inserted is rolled back."""
+    items = [new_item(key) for key in range(1, PART + 1)]
+    run(store, 1, inserts=items, topics_new=[new_topic(1)])
+    ahead = PreparedInserts.ahead
+
+    def without_its_rows(self, items):
+        found = ahead(self, items)
+        return replace(found, packets=[])
+
+    monkeypatch.setattr(PreparedInserts, "ahead", without_its_rows)
+    with pytest.raises(OwnershipLostError, match="another epoch"):
+        run(store, 2, inserts=[new_item(key) for key in range(1_000, 1_000 + PART)])
+    assert len(rows(store)) == PART
+
+
+def test_another_owner_fences_inserts_that_are_prepared(store, shard_urls):
+    run(store, 1, topics_new=[new_topic(1)])
+    with closing(connect(shard_urls[0])) as other, other.cursor() as cursor:
+        cursor.execute("UPDATE writer SET epoch = epoch + 1")
+        other.commit()
+    with pytest.raises(OwnershipLostError, match="another epoch"):
+        run(store, 2, inserts=[new_item(key) for key in range(1, 2 * PART + 2)])
+    assert rows(store) == []
+
+
+def test_a_deadlock_in_the_middle_of_the_inserts_undoes_those_before_and_after_it(store, shard_urls):
+    """The server undoes the whole transaction, and the inserts behind that one are in another one already."""
+    run(store, 1, inserts=[new_item(PART + 1)], topics_new=[new_topic(1)])
+    items = [new_item(key) for key in range(1, 3 * PART + 1)]
+    with closing(connect(shard_urls[0])) as other, other.cursor() as cursor, ThreadPoolExecutor(1) as thread:
+        # Heavier than ours, so that ours is the one that the server ends: its own rows, then ours' first.
+        cursor.executemany("UPDATE item SET urgency = %s WHERE id = %s", [(n, PART + 1) for n in range(1, 500)])
+        waiting = thread.submit(run, store, 2, inserts=items)
+        waits = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
+        with closing(connect(shard_urls[0])) as looks, looks.cursor() as look:
+            asyncio.run(until(lambda: bool(look.execute(waits) and look.fetchall()[0][0])))
+        cursor.execute("DELETE FROM item WHERE id <= %s", (PART,))
+        with pytest.raises(DeadlockError):
+            waiting.result()
+        other.rollback()
+    assert [row[0] for row in rows(store)] == [PART + 1]
+    run(store, 2, inserts=[item for item in items if item.key != PART + 1])
+    assert len(rows(store)) == 3 * PART
+
+
+def test_a_number_that_its_column_cannot_hold_is_refused_by_the_server(store):
+    run(store, 1, topics_new=[new_topic(1)])
+    items = [new_item(key) for key in range(1, PART + 1)]
+    items[5].priority = 1 << 31
+    with pytest.raises(TransactionFailedError, match="Out of range"):
+        run(store, 2, inserts=items)
+    assert rows(store) == []
 
 
 def test_a_table_that_is_locked_fails_a_transaction_without_a_wait_for_each_of_its_inserts(
@@ -137,9 +200,9 @@ def test_a_server_with_no_room_for_a_prepared_statement_gets_sql_text(shard_urls
 
 def test_answers_to_several_commands_may_come_in_any_pieces_and_the_first_error_is_raised(store):
     """An insert that works, one that does not, and a script that runs all the same."""
-    sound = PreparedInserts.commands(store._inserts, [new_item(key) for key in range(1, 2 * PART + 1)])[0]
-    query = command_packet(COMMAND.COM_QUERY, b"SELECT @inserted;SELECT nothing;SELECT 5")
-    packets = [*sound[:2], sound[0], *sound[2:], query]
+    sound = store._inserts.ahead([new_item(key) for key in range(1, 2 * PART + 1)])
+    query = command_packet(COMMAND.COM_QUERY, f"SELECT {sound.guard};SELECT nothing;SELECT 5".encode())
+    packets = [*sound.packets[:2], sound.packets[0], *sound.packets[2:], query]
     store._session._sock.sendall(b"".join(packets))
     answer = b""
 
@@ -157,5 +220,5 @@ def test_answers_to_several_commands_may_come_in_any_pieces_and_the_first_error_
         with pytest.raises(IntegrityError, match="Duplicate"):
             read(reader, size)
         assert reader.done
-        assert reader.results == [[(2 * PART,)]]
+        assert reader.results == [[(1,)]]
     assert asyncio.run(run_script(store._session, ["ROLLBACK", "SELECT COUNT(*) FROM item"])) == [[], [(0,)]]

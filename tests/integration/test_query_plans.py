@@ -36,6 +36,7 @@ SLACK = 16
 
 NO_STATEMENT = {"COLUMNS"}
 TABLES = ("item", "claim", "topic", "writer")
+ALL_INSERTED = statements.ALL_INSERTED.format(5)
 ITEM_IDS = list(range(5, 5 + 20 * limits.STATEMENT_IDS_MAX, 20))
 RANGE_IDS = list(range(5, 5 + limits.STATEMENT_IDS_MAX))
 MIXED_IDS = [*range(5, 405), 407, 409, *range(420, 700)]
@@ -76,7 +77,12 @@ CASES: dict[str, list[Case]] = {
     "TAKE_WRITER": [Case("PRIMARY", 3, (9, b"me", 9))],
     "MARK_TRANSACTION": [
         Case("PRIMARY", 3, (1, 2, 3, 4, 5), fill=lambda text: text.format(statements.NONE_AHEAD)),
-        Case("PRIMARY", 3, (1, 2, 3, 4, 5), fill=lambda text: text.format("NOT @inserted <=> 5")),
+        Case(
+            "PRIMARY",
+            3,
+            (1, 2, 3, 4, 5),
+            fill=lambda text: text.format(f"COALESCE({ALL_INSERTED}, TRUE)"),
+        ),
     ],
     "READ_TOPICS": [Case("", TOPIC_COUNT + SLACK, whole=True)],
     "COUNT_LANES": [Case("lane_order", ITEM_COUNT + SLACK, whole=True)],
