@@ -103,6 +103,7 @@ def test_nothing_of_a_transaction_is_done_when_one_of_its_inserts_fails(store, t
     assert len(rows(store)) == 1 + 3 * PART
 
 
+@pytest.mark.interpreted
 def test_a_count_that_another_transaction_left_behind_lets_nothing_be_committed(store, monkeypatch):
     """As when the server refuses the command that is to count, and what was inserted is rolled back."""
     items = [new_item(key) for key in range(1, PART + 1)]
