@@ -148,9 +148,9 @@ class _Machine:
         host_dies = self._random.random() < self._series.host_dies
         self._server.pause()
         time.sleep(_LAST_ANSWERS_S)
+        cut_at_ms = _wall_ms()
         if host_dies:
             self._stop_host()
-        cut_at_ms = _wall_ms()
         self._volume.cut_power()
         self._server.kill()
         self._volume.restore_power()
