@@ -35,7 +35,7 @@ test-mysql: setup ## the database tests against the server that FOQS_TEST_MYSQLD
 compiled: setup ## a wheel with the host's hot modules compiled to C, and a copy of this tree with them
 	@scripts/compiled.sh
 
-test-compiled: compiled ## the tests on the compiled modules
+test-compiled: setup test-tools compiled ## the tests on the compiled modules
 	cd build/compiled && PYTHONPATH=. .venv/bin/pytest -m "not interpreted"
 
 sim: setup ## the whole host in virtual time with faults: make sim SEEDS=N

@@ -160,7 +160,7 @@ TRANSACTION_WHOLE_LOOK_UPS_MAX = 16
 """With metadata and payload, of which each may have the most that there can be."""
 STATEMENT_BYTES_MAX = 1 * MIB
 PACKET_BYTES_MAX = 4 * MIB
-"""Statements that go in one round trip; servers take 16 MiB and more by default."""
+"""Statements that go in one round trip, beside prepared inserts; servers take 16 MiB and more by default."""
 PREPARED_INSERT_ROWS = 32
 """What is left of a transaction's rows goes as SQL text, which costs the server a third more."""
 STATEMENT_IDS_MAX = 900

@@ -12,9 +12,9 @@ import pytest
 from foqs.core import limits
 from foqs.storage import shard_store
 from foqs.storage.session import connect
-from foqs.storage.shard_store import ShardAccess, ShardStore
 from foqs.storage.transaction import SessionLostError, Transaction
 from tests.contract.owner import new_item
+from tests.support.stores import open_store
 
 pytestmark = pytest.mark.database
 
@@ -24,9 +24,7 @@ COUNTS = (1, 2 * limits.PREPARED_INSERT_ROWS + 1)
 
 @pytest.fixture
 def store(shard_urls):
-    access = ShardAccess(shard_id=0, url=shard_urls[0], lock_name="lock", owner="host")
-    with closing(ShardStore(access, lambda at_least: at_least + 1, lambda owner: False)) as store:
-        store.open()
+    with open_store(shard_urls[0]) as store:
         yield store
 
 

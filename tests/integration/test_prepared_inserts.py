@@ -15,7 +15,6 @@ from foqs.core import limits
 from foqs.storage.prepared import PreparedInserts
 from foqs.storage.replies import ReplyReader
 from foqs.storage.session import command_packet, connect, run_script
-from foqs.storage.shard_store import ShardAccess, ShardStore
 from foqs.storage.transaction import (
     DeadlockError,
     OwnershipLostError,
@@ -23,7 +22,8 @@ from foqs.storage.transaction import (
     Transaction,
     TransactionFailedError,
 )
-from tests.contract.owner import new_item, new_topic, opened
+from tests.contract.owner import new_item, new_topic
+from tests.support.stores import open_store
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.database
@@ -36,9 +36,7 @@ HOSTILE = [b"\x00", b"\xff" * 9, b"\xfb\xfc\xfd\xfe", b"';--\\", "ü€😀".enc
 
 @pytest.fixture
 def store(shard_urls):
-    access = ShardAccess(shard_id=0, url=shard_urls[0], lock_name="lock", owner="host")
-    with closing(ShardStore(access, lambda at_least: at_least + 1, lambda owner: False)) as store:
-        store.open()
+    with open_store(shard_urls[0]) as store:
         yield store
 
 
@@ -188,10 +186,8 @@ def test_a_server_with_no_room_for_a_prepared_statement_gets_sql_text(shard_urls
         cursor.execute("SELECT @@max_prepared_stmt_count")
         (most,) = cursor.fetchone()
         cursor.execute("SET GLOBAL max_prepared_stmt_count = 0")
-        access = ShardAccess(shard_id=0, url=shard_urls[0], lock_name="lock", owner="host")
         try:
-            with closing(ShardStore(access, lambda at_least: at_least + 1, lambda owner: False)) as store:
-                opened(store)
+            with open_store(shard_urls[0]) as store:
                 assert store._inserts is None
                 run(store, 1, inserts=[new_item(key) for key in range(1, 100)], topics_new=[new_topic(1)])
                 assert len(rows(store)) == 99

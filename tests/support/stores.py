@@ -1,0 +1,18 @@
+"""A real shard store beside any host, for tests of what a store does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+from foqs.storage.shard_store import ShardAccess, ShardStore
+from tests.contract.owner import opened
+
+
+@contextmanager
+def open_store(url: str) -> Iterator[ShardStore]:
+    """The owner of shard 0; every take-over gets the next epoch."""
+    access = ShardAccess(shard_id=0, url=url, lock_name="lock", owner="host")
+    with closing(ShardStore(access, lambda at_least: at_least + 1, lambda owner: False)) as store:
+        opened(store)
+        yield store
