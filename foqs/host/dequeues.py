@@ -60,8 +60,9 @@ class Dequeues:
     ) -> list[Item]:
         call = DequeueCall(lease_ms, namespace.settings.lease_ms_default, self._clock())
         self._dispatcher.start(namespace.number, wants, call)
-        if call.items is not None:
-            return call.items
+        served = call.items  # By this name: mypy would believe call.items to be None ever after.
+        if served is not None:
+            return served
         loop = asyncio.get_running_loop()
         call.answered = loop.create_future()
         timer = loop.call_later(wait_ms / 1000, self._out_of_time, loop, call, call.since_s + wait_ms / 1000)

@@ -15,6 +15,7 @@ from mypy_extensions import mypyc_attr
 from foqs.core import limits
 from foqs.core.item import Item, ItemEvent
 from foqs.core.topic import ShardTopic
+from foqs.host.prefetch import PrefetchBuffer
 from foqs.host.topic_queue import DequeueCall, TopicQueue
 from foqs.shard.state import ShardState
 
@@ -240,9 +241,16 @@ class Dispatcher:
                 continue
             queue.note_served(0, now_s)
             self.serve(queue)
-            for item in queue.buffer.remove(self._is_held_long):
-                self._give_back(item)
+            self._sweep_buffer(queue.buffer)
             self._rest(queue)
+
+    def _sweep_buffer(self, buffer: PrefetchBuffer) -> None:
+        """Who came back from a call is looked at late, when all that came before it is gone or was held too long."""
+        first = buffer.first_come
+        if first is None or not self._is_held_long(first):
+            return
+        for item in buffer.remove(self._is_held_long):
+            self._give_back(item)
 
     def drain(self) -> None:
         """Claim nothing more; what is held, and what claims on the way will bring, goes back."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable
 
 from foqs.core import order
 from foqs.core.item import Item
+
+_MANY = 32
+"""Where fewer times as many are held as come, sorting all is cheaper than to find a place for each."""
 
 
 class PrefetchBuffer:
@@ -13,8 +17,9 @@ class PrefetchBuffer:
 
     def __init__(self) -> None:
         self._places: list[int] = []
-        """The most urgent last: places alone, because sorting integers costs a fifth of sorting items by key."""
+        """Negated, so that the most urgent comes last, where a list gives it up at once."""
         self._items: dict[int, Item] = {}
+        """By place, in the order in which they came."""
 
     def __len__(self) -> int:
         return len(self._places)
@@ -24,35 +29,45 @@ class PrefetchBuffer:
         return list(self._items.values())
 
     @property
+    def first_come(self) -> Item | None:
+        """Of those that are here, the one that came first."""
+        return next(iter(self._items.values()), None)
+
+    @property
     def last(self) -> int:
         """The least urgent place; order.FIRST when empty."""
-        return self._places[0] if self._places else order.FIRST
+        return -self._places[0] if self._places else order.FIRST
 
     def place_at(self, rank: int) -> int:
         """The place of the item that is the `rank`-th most urgent, from 1."""
-        return self._places[-rank]
+        return -self._places[-rank]
 
     def add(self, items: list[Item]) -> None:
         self._items.update([(item.place, item) for item in items])
-        self._places += [item.place for item in items]
-        self._places.sort(reverse=True)
+        added = [-item.place for item in items]
+        if len(added) * _MANY < len(self._places):
+            for place in added:
+                insort(self._places, place)
+        else:
+            self._places += added
+            self._places.sort()
 
     def pop(self) -> Item:
         """Take the most urgent one."""
-        return self._items.pop(self._places.pop())
+        return self._items.pop(-self._places.pop())
 
     def discard(self, item: Item) -> None:
         del self._items[item.place]
-        self._places.remove(item.place)
+        self._places.remove(-item.place)
 
     def count_up_to(self, place: int, bound: int) -> int:
         """How many stand at or before `place`, up to `bound`."""
-        places = self._places
+        places, least = self._places, -place
         bound = min(bound, len(places))
-        if bound == 0 or places[-bound] <= place:
+        if bound == 0 or places[-bound] >= least:
             return bound
         count = 0
-        while places[-1 - count] <= place:
+        while places[-1 - count] >= least:
             count += 1
         return count
 
@@ -62,5 +77,5 @@ class PrefetchBuffer:
         if removed:
             for item in removed:
                 del self._items[item.place]
-            self._places = sorted(self._items, reverse=True)
+            self._places = sorted([-place for place in self._items])
         return removed

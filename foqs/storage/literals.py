@@ -80,4 +80,4 @@ def _condition(column: str, ordered: Sequence[int]) -> str:
 
 
 def _listed(keys: Sequence[int]) -> str:
-    return ",".join([f"{key:d}" for key in keys])
+    return ",".join(["%d"] * len(keys)) % tuple(keys)

@@ -1,0 +1,74 @@
+"""The prefetch buffer against a plain sorted list."""
+
+from __future__ import annotations
+
+from hypothesis import settings, strategies
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from foqs.core import order
+from foqs.core.item import Item
+from foqs.core.topic import ShardTopic
+from foqs.core.window import WindowBudget
+from foqs.host.prefetch import PrefetchBuffer
+
+TOPIC = ShardTopic(3, 1, 1, "t", WindowBudget(), stored=True)
+
+
+class BufferAndList(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffer = PrefetchBuffer()
+        self.held: list[Item] = []
+        """In the order in which they came."""
+        self.key = 0
+
+    def ordered(self) -> list[Item]:
+        return sorted(self.held, key=lambda item: item.place)
+
+    @rule(urgencies=strategies.lists(strategies.integers(0, 3), min_size=1, max_size=70))
+    def add(self, urgencies):
+        items = []
+        for urgency in urgencies:
+            self.key += 1
+            items.append(Item(self.key, TOPIC, urgency, 5, order.place(urgency, 5, self.key, 3)))
+        self.buffer.add(items)
+        self.held += items
+
+    @precondition(lambda self: self.held)
+    @rule(count=strategies.integers(1, 20))
+    def pop(self, count):
+        for item in self.ordered()[:count]:
+            assert self.buffer.pop() is item
+            self.held.remove(item)
+
+    @precondition(lambda self: self.held)
+    @rule(data=strategies.data())
+    def discard(self, data):
+        item = data.draw(strategies.sampled_from(self.held))
+        self.buffer.discard(item)
+        self.held.remove(item)
+
+    @rule(rest=strategies.integers(0, 4))
+    def remove(self, rest):
+        unwanted = [item for item in self.held if item.key % 5 == rest]
+        assert self.buffer.remove(lambda item: item.key % 5 == rest) == unwanted
+        self.held = [item for item in self.held if item not in unwanted]
+
+    @rule(urgency=strategies.integers(-1, 4), key=strategies.integers(0, 500), bound=strategies.integers(0, 200))
+    def count_up_to(self, urgency, key, bound):
+        place = order.place(urgency, 5, key, 3)
+        count = len([item for item in self.held if item.place <= place])
+        assert self.buffer.count_up_to(place, bound) == min(count, bound)
+
+    @invariant()
+    def they_agree(self):
+        ordered = self.ordered()
+        assert len(self.buffer) == len(ordered)
+        assert self.buffer.items == self.held
+        assert self.buffer.first_come is (self.held[0] if self.held else None)
+        assert self.buffer.last == (ordered[-1].place if ordered else order.FIRST)
+        assert [self.buffer.place_at(rank) for rank in range(1, len(ordered) + 1)] == [item.place for item in ordered]
+
+
+TestBufferAndList = BufferAndList.TestCase
+TestBufferAndList.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
