@@ -97,8 +97,7 @@ class Dispatcher:
             queue.buffer.add(items)
             self.held_bytes += sum([_size_bytes(item) for item in items])
             if self._draining:
-                for item in queue.buffer.remove(lambda item: True):
-                    self._give_back(item)
+                self._give_back(queue.buffer, queue.buffer.items)
 
     def withdrawn(self, item: Item) -> None:
         self._queue_of(item.topic).buffer.discard(item)
@@ -130,8 +129,9 @@ class Dispatcher:
             queue.parts.pop(shard_id, None)
             queue.claims_ended_count += topic.claiming_count
             self._claiming_count -= topic.claiming_count
-            for item in queue.buffer.remove(lambda item: item.topic is topic):  # noqa: B023
-                self.held_bytes -= _size_bytes(item)
+            items = [item for item in queue.buffer.items if item.topic is topic]
+            queue.buffer.remove(items)
+            self.held_bytes -= sum([_size_bytes(item) for item in items])
             queues.append(queue)
         # Only now: a call of several topics is served from all of them.
         for queue in queues:
@@ -241,23 +241,14 @@ class Dispatcher:
                 continue
             queue.note_served(0, now_s)
             self.serve(queue)
-            self._sweep_buffer(queue.buffer)
+            self._give_back(queue.buffer, self._held_long(queue.buffer))
             self._rest(queue)
-
-    def _sweep_buffer(self, buffer: PrefetchBuffer) -> None:
-        """Who came back from a call is looked at late, when all that came before it is gone or was held too long."""
-        first = buffer.first_come
-        if first is None or not self._is_held_long(first):
-            return
-        for item in buffer.remove(self._is_held_long):
-            self._give_back(item)
 
     def drain(self) -> None:
         """Claim nothing more; what is held, and what claims on the way will bring, goes back."""
         self._draining = True
         for queue in self._queues.values():
-            for item in queue.buffer.remove(lambda item: True):
-                self._give_back(item)
+            self._give_back(queue.buffer, queue.buffer.items)
 
     # ---- how ----
 
@@ -379,14 +370,24 @@ class Dispatcher:
             topic = queue.parts[shard_id]
             shard.claims.claim(topic, topic.window.take(part_count))
 
-    def _is_held_long(self, item: Item) -> bool:
-        return self._now_ms(item.topic.shard_id) - item.held_at > limits.PREFETCH_HOLD_MS_MAX
+    def _held_long(self, buffer: PrefetchBuffer) -> list[Item]:
+        now_ms: dict[int, int] = {}
+        found: list[Item] = []
+        for item in buffer.items:
+            shard_id = item.topic.shard_id
+            if shard_id not in now_ms:  # Once for all items: a clock costs more than all else here.
+                now_ms[shard_id] = self._now_ms(shard_id)
+            if now_ms[shard_id] - item.held_at > limits.PREFETCH_HOLD_MS_MAX:
+                found.append(item)
+        return found
 
-    def _give_back(self, item: Item) -> None:
-        self.held_bytes -= _size_bytes(item)
-        shard = self._shard_of(item.topic.shard_id)
-        if shard is not None:
-            shard.settlements.give_back(item)
+    def _give_back(self, buffer: PrefetchBuffer, items: list[Item]) -> None:
+        buffer.remove(items)
+        for item in items:
+            self.held_bytes -= _size_bytes(item)
+            shard = self._shard_of(item.topic.shard_id)
+            if shard is not None:
+                shard.settlements.give_back(item)
 
 
 def _size_bytes(item: Item) -> int:

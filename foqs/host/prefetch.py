@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable
 
 from foqs.core import order
 from foqs.core.item import Item
@@ -19,7 +18,6 @@ class PrefetchBuffer:
         self._places: list[int] = []
         """Negated, so that the most urgent comes last, where a list gives it up at once."""
         self._items: dict[int, Item] = {}
-        """By place, in the order in which they came."""
 
     def __len__(self) -> int:
         return len(self._places)
@@ -27,11 +25,6 @@ class PrefetchBuffer:
     @property
     def items(self) -> list[Item]:
         return list(self._items.values())
-
-    @property
-    def first_come(self) -> Item | None:
-        """Of those that are here, the one that came first."""
-        return next(iter(self._items.values()), None)
 
     @property
     def last(self) -> int:
@@ -71,11 +64,9 @@ class PrefetchBuffer:
             count += 1
         return count
 
-    def remove(self, unwanted: Callable[[Item], bool]) -> list[Item]:
-        """Take out all that are unwanted, and return them."""
-        removed = [item for item in self._items.values() if unwanted(item)]
-        if removed:
-            for item in removed:
+    def remove(self, items: list[Item]) -> None:
+        """Take these out."""
+        if items:
+            for item in items:
                 del self._items[item.place]
             self._places = sorted([-place for place in self._items])
-        return removed

@@ -33,7 +33,7 @@ def test_taking_from_a_window_with_refills_gives_the_order_of_the_whole_lane(see
                 assert window.take(1) == [min(lane)]
                 lane.remove(min(lane))
         assert len(window) <= 20
-        assert list(window.places) == sorted(place for place in lane if place <= window.edge)
+        assert window.places == sorted(place for place in lane if place <= window.edge)
 
 
 def test_a_place_keeps_its_parts_and_sorts_by_urgency_then_time_then_key() -> None:

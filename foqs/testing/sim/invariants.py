@@ -109,9 +109,9 @@ def state_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
 def _window_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
     for topic in shard.book.topics.values():
         window = topic.window
-        places = list(window.places)
-        if len(set(places)) != len(places):
-            yield f"a place stands twice in the window of {topic}"
+        places = window.places
+        if places != sorted(set(places)):
+            yield f"the window of {topic} is not in order, or a place stands twice in it"
         if places and places[-1] > window.edge:
             yield f"the window of {topic} reaches beyond its edge"
         if len(places) > limits.WINDOW_ITEMS_MAX:
