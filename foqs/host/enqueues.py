@@ -113,22 +113,21 @@ class Enqueues:
         topics = book.topics
         now_ms = self._shards.now_ms(shard_id)
         made: dict[int, Item] = {}
-        name_faults: dict[str, FoqsError | None] = {}
-        """A name that is wrong may be so in each of a thousand items."""
+        found: dict[str, ShardTopic | FoqsError | None] = {}
+        """By name: the topic, None where there is none yet, or what is wrong with the name, once for all its items."""
         for position, new in enumerate(news):
             name = new.topic or ""
-            topic = topics.get((number, name)) or new_topics.get(name)
-            if topic is None:  # One that is there has a valid name.
-                if name not in name_faults:
-                    name_faults[name] = arguments.topic_fault(name)
-                if fault := name_faults[name]:
-                    errors[position] = fault
-                    continue
+            if name not in found:
+                found[name] = topics.get((number, name)) or new_topics.get(name) or arguments.topic_fault(name)
+            topic = found[name]
+            if isinstance(topic, FoqsError):
+                errors[position] = topic
+                continue
             try:
                 arguments.check_new_item(new, settings)
                 due_at = arguments.deliver_after(new, settings, now_ms)
                 if topic is None:
-                    topic = new_topics[name] = book.new_topic(number, name, len(new_topics))
+                    topic = found[name] = new_topics[name] = book.new_topic(number, name, len(new_topics))
             except FoqsError as error:
                 errors[position] = error.with_traceback(None)
                 continue

@@ -267,7 +267,7 @@ def test_no_request_has_a_map_for_the_decoder_to_misread() -> None:
 
     for method in METHODS.values():
         look_at(method.args)
-    assert structs.NewItem in seen
+    assert any(issubclass(spec, structs.NewItem) for spec in seen)
 
 
 def test_an_answer_with_a_map_of_strings_is_refused() -> None:
