@@ -21,6 +21,7 @@ from loadtest.peers.program import Program, accepts, find_program, free_port, ru
 from loadtest.peers.waiting import WaitingRoom
 
 _PREFETCH_MAX = 2_000
+_NODE = "bench@localhost"
 _CONF = """
 listeners.tcp.local = 127.0.0.1:{port}
 log.console = false
@@ -60,7 +61,7 @@ class RabbitMQ:
             "HOME": str(home),
             "ERL_EPMD_PORT": str(mapper_port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
-            "RABBITMQ_NODENAME": "bench@localhost",
+            "RABBITMQ_NODENAME": _NODE,
             "RABBITMQ_DIST_PORT": str(free_port()),
             "RABBITMQ_CONFIG_FILE": str(home / "rabbitmq.conf"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "enabled_plugins"),
@@ -76,6 +77,9 @@ class RabbitMQ:
         self._programs["rabbitmq"] = Program([find_program("rabbitmq-server")], home / "log", variables=variables)
         self._programs["rabbitmq"].wait_until(lambda: accepts(self._port))
         asyncio.run(self._declare())
+        # Written a second after they were declared; a crash before that loses the queues, with all that is in them.
+        names = home / "data" / _NODE / "quorum" / _NODE / "names.dets"
+        self._programs["rabbitmq"].wait_until(lambda: _is_written(names))
 
     def stop(self) -> None:
         for program in reversed(self._programs.values()):
@@ -153,6 +157,11 @@ class RabbitMQClient:
         await channel.call(commands.Basic.Qos(0, min(_PREFETCH_MAX, count * self._in_flight), False))
         await channel.call(commands.Basic.Consume(queue=topic))
         return channel
+
+
+def _is_written(table: Path) -> bool:
+    """Whether no change of the table is in memory alone. The mark is the third word of the file (OTP's dets_v9)."""
+    return table.read_bytes()[8:12] == b"\0\0\0\1"
 
 
 def _by_channel(held: Sequence[Held]) -> dict[Channel, list[int]]:
