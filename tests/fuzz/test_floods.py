@@ -15,7 +15,7 @@ from foqs.transport import frame_scan
 from foqs.transport.door import DoorLimits
 from foqs.transport.frame_scan import FrameError, scan_call
 from foqs.transport.wire import LENGTH_BYTES
-from loadtest.fuzz.floods import floods
+from loadtest.fuzz.floods import Row, floods, median
 from loadtest.fuzz.inputs import worst_inputs
 from loadtest.fuzz.peers import Flood, Tally
 from tests.support.front_door import PATIENCE_S, World, run, world
@@ -54,6 +54,17 @@ def _refusal(message: bytes) -> str | None:
     except FrameError as error:
         return error.reason
     return None
+
+
+def test_of_several_measurements_the_median_ratio_counts_and_every_failure() -> None:
+    def row(p99_ms: float, *, failures: int = 0, stall_ms: float = 1.0) -> Row:
+        return Row("flood", 1, 1, 1.0, 2.0, 1.0, p99_ms, 100, failures, stall_ms, 1.0, 1.0)
+
+    of_three = median([row(30.0, stall_ms=7.0), row(3.9), row(3.0)])
+    assert (of_three.ratio, of_three.ratios, of_three.stall_ms) == (1.95, (1.5, 1.95, 15.0), 7.0)
+    assert not of_three.is_bad
+    assert median([row(3.0), row(4.1), row(4.2)]).is_bad
+    assert median([row(3.0, failures=1), row(3.0), row(3.0)]).is_bad
 
 
 async def serves_until(w: World, condition: Callable[[], bool]) -> None:
