@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import pymysql
+import structlog
 from pymysql.constants import ER
 
 from foqs.core import limits
@@ -44,6 +45,8 @@ from foqs.storage.transaction import (
 _READ_ONLY_CODES = frozenset({1290, 1792, 1836})
 """By an option of the server, in a transaction, by the mode of the server."""
 _DISK_FULL_CODES = frozenset({ER.DISK_FULL, ER.RECORD_FILE_FULL})
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +219,8 @@ class ShardStore:
         with self._losing_session():
             self._session = connect(self._access.url)
             self._inserts = prepare_inserts(self._session)
+        if self._inserts is None:
+            _log.warning("inserts_not_prepared", shard=self._access.shard_id)
         with self._closing_on_error():
             problems = self.check()
             if problems:

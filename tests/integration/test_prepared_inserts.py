@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from pymysql.constants import COMMAND
 from pymysql.err import IntegrityError
+from structlog.testing import capture_logs
 
 from foqs.core import limits
 from foqs.storage.prepared import PreparedInserts
@@ -187,8 +188,9 @@ def test_a_server_with_no_room_for_a_prepared_statement_gets_sql_text(shard_urls
         (most,) = cursor.fetchone()
         cursor.execute("SET GLOBAL max_prepared_stmt_count = 0")
         try:
-            with open_store(shard_urls[0]) as store:
+            with capture_logs() as logs, open_store(shard_urls[0]) as store:
                 assert store._inserts is None
+                assert [line["event"] for line in logs] == ["inserts_not_prepared"]
                 run(store, 1, inserts=[new_item(key) for key in range(1, 100)], topics_new=[new_topic(1)])
                 assert len(rows(store)) == 99
         finally:
