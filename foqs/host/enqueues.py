@@ -118,7 +118,7 @@ class Enqueues:
         for position, new in enumerate(news):
             name = new.topic or ""
             if name not in found:
-                found[name] = topics.get((number, name)) or new_topics.get(name) or arguments.topic_fault(name)
+                found[name] = topics.get((number, name)) or arguments.topic_fault(name)
             topic = found[name]
             if isinstance(topic, FoqsError):
                 errors[position] = topic

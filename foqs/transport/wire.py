@@ -69,10 +69,7 @@ class Method:
 
 
 def _quickly_made(struct: Any) -> type:
-    """What a decoder makes where `struct` is due: absent fields are the class's, not set one by one for each instance.
-
-    An item of an enqueue is decoded in 0.8 µs so, and in 1.2 µs by the __init__ of its struct.
-    """
+    """What a decoder makes where `struct` is due: absent fields are the class's, not set in each instance."""
 
     def equals(self: object, other: object) -> bool:
         return isinstance(other, struct) and all(getattr(self, n) == getattr(other, n) for n, _ in struct.default_spec)

@@ -189,7 +189,9 @@ def table(rows: list[Row]) -> Table:
 @click.command()
 @click.option("--only", default="", help="Floods and inputs whose name has this in it.")
 @click.option("--seconds", default=6.0, show_default=True, help="How long each flood is measured, and the time before.")
-@click.option("--runs", default=3, show_default=True, help="Of each flood; that with the median ratio counts.")
+@click.option(
+    "--runs", type=click.IntRange(min=1), default=3, show_default=True, help="Of each; the median ratio counts."
+)
 @click.option("--inputs/--no-inputs", default=True, show_default=True, help="The worst inputs, before the floods.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write all figures there.")
 def main(only: str, seconds: float, runs: int, inputs: bool, json_path: Path | None) -> None:
