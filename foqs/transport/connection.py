@@ -373,7 +373,7 @@ class Connection(asyncio.Protocol):
             return
         batch = getattr(request, method.batch, None) if method.batch and request is not None else None
         element_count = len(batch) if batch else 0
-        self._door.turns.spend(self.address, element_count, size_bytes, began_s)
+        work = self._door.turns.spend(self.address, element_count, size_bytes, began_s)
         waits = is_long_poll(method, request)
         refusal = self._door.refusal(self.address, size_bytes, element_count if waits else 0)
         if refusal is not None:
@@ -388,7 +388,7 @@ class Connection(asyncio.Protocol):
         else:
             self._running[number] = place = self._places[method is ENQUEUE]
             self._door.turns.started(place)
-        run = self._run(number, method, request, seqid, size_bytes)
+        run = self._run(number, method, request, seqid, size_bytes, work)
         self.calls[number] = self._door.loop.create_task(run, name=method.name)
         self._call_bytes += size_bytes
         self._door.call_started(size_bytes)
@@ -401,9 +401,11 @@ class Connection(asyncio.Protocol):
         self._refusals.append(self._door.refusal_frame(self.address, seqid))
         return True
 
-    async def _run(self, number: int, method: Method, request: Any, seqid: int, size_bytes: int) -> None:
+    async def _run(self, number: int, method: Method, request: Any, seqid: int, size_bytes: int, work: int) -> None:
         started = perf_counter()
         try:
+            if work > limits.TURN_WORK_SHARED_MAX:
+                await self._door.turns.after_rest(self.address, work)
             frame, outcome = await self._door.verbs.answer(method, request, seqid)
             self._door.metrics.call_finished(method.name, outcome, perf_counter() - started)
         except Exception as cause:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from time import perf_counter
 from typing import Protocol
 
 from foqs.core import limits
 
-Place = tuple[str, bool]
-"""In the round: an address, and whether it is for its enqueues or for all else."""
+Place = tuple[str, bool | None]
+"""In the round: an address, and whether it is for its enqueues or for all else; None: for calls that were read."""
 
 
 _WORK_KEPT_MIN = 0.3
@@ -24,6 +25,19 @@ class TurnTaker(Protocol):
     """A connection that has frames waiting."""
 
     def take_turn(self, frames_max: int) -> None: ...
+
+
+class _LargeCall:
+    """It was read in one turn, and is done in another."""
+
+    def __init__(self, its_turn: asyncio.Future[None], spend: Callable[[float], None]) -> None:
+        self._its_turn = its_turn
+        self._spend = spend
+
+    def take_turn(self, frames_max: int) -> None:
+        if not self._its_turn.done():
+            self._spend(perf_counter())
+            self._its_turn.set_result(None)
 
 
 class StandingQueue:
@@ -125,8 +139,8 @@ class Turns:
         self._work_maxima = (bounds.work_max, min(bounds.work_max, bounds.work_shared_max))
         enqueues_shared_max = min(bounds.enqueues_running_max, bounds.enqueues_running_shared_max)
         self._running_maxima = (
-            {False: bounds.running_max, True: bounds.enqueues_running_max},
-            {False: bounds.running_max, True: enqueues_shared_max},
+            {False: bounds.running_max, True: bounds.enqueues_running_max, None: 1},
+            {False: bounds.running_max, True: enqueues_shared_max, None: 1},
         )
         self._work_max = self._work_maxima[False]
         """Of this turn."""
@@ -158,11 +172,21 @@ class Turns:
     def has_work_left(self, place: Place) -> bool:
         return self._work < self._work_max and self._may_start(place)
 
-    def spend(self, address: str, element_count: int, size_bytes: int, began_s: float) -> None:
-        """Count a frame; it was begun to be read at that time of `perf_counter`."""
-        self._spend(
-            address, 1 + element_count // limits.TURN_WORK_ELEMENTS + size_bytes // limits.TURN_WORK_BYTES, began_s
-        )
+    def spend(self, address: str, element_count: int, size_bytes: int, began_s: float) -> int:
+        """Count a frame, and return as what; it was begun to be read at that time of `perf_counter`."""
+        work = 1 + element_count // limits.TURN_WORK_ELEMENTS + size_bytes // limits.TURN_WORK_BYTES
+        self._spend(address, work, began_s)
+        return work
+
+    async def after_rest(self, address: str, work: int) -> None:
+        """Return when the address has a turn again, if it rests: for what is left of a call that was read in the last.
+
+        Reading a thousand items takes as long as making them; nobody needs to wait for both.
+        """
+        if address in self._resting:
+            its_turn = self._loop.create_future()
+            self.wait(_LargeCall(its_turn, partial(self._spend, address, work)), (address, None))
+            await its_turn
 
     def spend_on_refusal(self, address: str, began_s: float) -> None:
         """Count a frame that was refused unread."""

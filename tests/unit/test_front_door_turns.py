@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from time import perf_counter
 from typing import Any, cast
@@ -31,10 +32,32 @@ class Loop:
     def call_later(self, delay_s: float, callback: Callable[..., None], *arguments: Any) -> None:
         self.later.append((delay_s, partial(callback, *arguments)))
 
+    def create_future(self) -> Waiter:
+        return Waiter()
+
     def turn(self) -> None:
         due, self.soon = self.soon, []
         for callback in due:
             callback()
+
+
+class Waiter:
+    """A future that may be asked for again and again."""
+
+    is_done = False
+
+    def done(self) -> bool:
+        return self.is_done
+
+    def set_result(self, result: None) -> None:
+        self.is_done = True
+
+    def __await__(self) -> Generator[None, None, None]:
+        try:
+            while not self.is_done:
+                yield
+        finally:
+            self.is_done = True
 
 
 class Peer:
@@ -65,6 +88,17 @@ def make(work_max: int) -> tuple[Loop, Turns, list[str]]:
 def wait(turns: Turns, *peers: Peer) -> None:
     for peer in peers:
         turns.wait(cast(TurnTaker, peer), peer.place)
+
+
+def is_over(call: Coroutine[Any, Any, None]) -> bool:
+    """Whether it has ended, or does so now that it is run until it waits."""
+    if inspect.getcoroutinestate(call) == inspect.CORO_CLOSED:
+        return True
+    try:
+        call.send(None)
+    except StopIteration:
+        return True
+    return False
 
 
 def test_a_frame_is_overdue_that_waits_as_long_as_it_may_and_a_queue_of_short_waits_never_is() -> None:
@@ -255,6 +289,34 @@ def test_an_address_that_had_most_of_a_turn_rests_while_others_send_frames(
     end_rest()
     loop.turn()
     assert taken == ["light", "heavy"]
+
+
+def test_large_calls_of_an_address_that_rests_are_done_one_after_each_rest() -> None:
+    loop, turns, taken = make(20)
+    turns.spend("good", 4 * limits.TURN_WORK_ELEMENTS, 0, perf_counter())
+    work = turns.spend("flood", 50 * limits.TURN_WORK_ELEMENTS, 0, perf_counter())
+    calls = [turns.after_rest("flood", work) for _ in range(3)]
+    loop.turn()
+    assert [is_over(call) for call in calls] == [False, False, False]
+    calls.pop(0).close()
+    for over in [True, False], [True, True]:
+        wait(turns, Peer(turns, "good", "good", 1, taken))
+        loop.turn()
+        loop.turn()
+        assert taken.pop() == "good", "the others go on"
+        ((_, end_rest),) = loop.later
+        assert not is_over(calls[-1])
+        loop.later.clear()
+        end_rest()
+        loop.turn()
+        assert [is_over(call) for call in calls] == over
+
+
+def test_a_large_call_of_an_address_that_does_not_rest_goes_on_at_once() -> None:
+    loop, turns, _ = make(20)
+    call = turns.after_rest("flood", turns.spend("flood", 50 * limits.TURN_WORK_ELEMENTS, 0, perf_counter()))
+    loop.turn()
+    assert is_over(call)
 
 
 def test_no_address_rests_while_two_do_about_as_much() -> None:
