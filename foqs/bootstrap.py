@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from zlib import crc32
@@ -31,8 +32,10 @@ from foqs.host.shards import Shards
 from foqs.host.topics import Topics
 from foqs.host.waiting import Waiting
 from foqs.shard.runner import ShardRunner
+from foqs.shard.slots import ServerSlots
 from foqs.storage.meta import MetaStore
 from foqs.storage.migrations import SchemaKind, check_current
+from foqs.storage.session import server_of
 from foqs.storage.shard_reader import ShardReader
 from foqs.storage.shard_store import ShardAccess, ShardStore
 from foqs.transport.door import DoorLimits
@@ -62,6 +65,8 @@ class Host(Service):
             self._namespaces.item_bytes_max,
             self.metrics.items.happened,
         )
+        self._slots: defaultdict[str, ServerSlots] = defaultdict(partial(ServerSlots, self._loop))
+        """By server."""
         for shard_id, url in config.shards.items():
             self._shards.add(self._make_runner(shard_id, url))
         readers = {shard_id: ShardReader(shard_id, url) for shard_id, url in config.shards.items()}
@@ -162,7 +167,8 @@ class Host(Service):
         )
         take_epoch = partial(self._take_epoch, shard_id)
         store = ShardStore(access, take_epoch, self._owner_is_dead)
-        return ShardRunner(shard_id, store, self._dispatcher, self.metrics.transactions)
+        slots = self._slots[server_of(url)]
+        return ShardRunner(shard_id, store, slots, self._dispatcher, self.metrics.transactions)
 
     def _take_epoch(self, shard_id: int, at_least: int) -> int:
         return self._meta.take_shard_epoch(shard_id, self._config.host_name, _wall_ms(), at_least)

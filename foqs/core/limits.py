@@ -144,6 +144,10 @@ ENQUEUE_BUFFER_BYTES_MAX = 64 * MIB
 PLACEMENT_RUN_ITEMS = 1_000
 """So many enqueued items in a row go to one shard."""
 ENQUEUE_BUFFER_RETRY_MS = 200
+TRANSACTIONS_PER_SERVER_MAX = 3
+"""Of a host's shards on one server, at the same time."""
+SLOT_MS_MAX = 200
+"""A transaction that takes longer does not count any more."""
 TRANSACTION_INSERTS_MAX = 2_000
 TRANSACTION_INSERT_BYTES_MAX = 4 * MIB
 """The event loop writes these in one turn: as SQL text, 3 ms a MiB."""

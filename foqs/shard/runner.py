@@ -18,6 +18,7 @@ from foqs.core.errors import FoqsError
 from foqs.core.service import Service
 from foqs.shard.health import Health
 from foqs.shard.parts import ShardListener
+from foqs.shard.slots import ServerSlots
 from foqs.shard.state import ShardState
 from foqs.storage.transaction import (
     DeadlockError,
@@ -58,7 +59,9 @@ class TransactionMeter(Protocol):
 class ShardRunner(Service):
     """`shard` is None while it is not owned. Transactions run on the event loop, what is rare on a thread."""
 
-    def __init__(self, shard_id: int, store: Store, listener: ShardListener, meter: TransactionMeter) -> None:
+    def __init__(
+        self, shard_id: int, store: Store, slots: ServerSlots, listener: ShardListener, meter: TransactionMeter
+    ) -> None:
         super().__init__(f"shard-{shard_id}")
         self.shard_id = shard_id
         self.shard: ShardState | None = None
@@ -67,6 +70,7 @@ class ShardRunner(Service):
         """The counts of the topics are exact."""
         self.health = Health(self.name, self._health_changed)
         self._store = store
+        self._slots = slots
         self._listener = listener
         self._meter = meter
         self._loop = asyncio.get_running_loop()
@@ -239,18 +243,20 @@ class ShardRunner(Service):
         """Run transactions until the shard is lost."""
         shard = self.shard
         assert shard is not None
-        while not self._is_given_up:
+        while True:
             await self._keep_clock()
             await self._keep_durable()
-            self._work.clear()
-            transaction = shard.take(self.now_ms(), probe=self.health.wants_probe(self._loop.time()))
-            if transaction is not None:
-                await self._execute(shard, transaction)
-                continue
+            async with self._slots.slot():
+                if self._is_given_up:
+                    raise OwnershipLostError(self.detail)
+                self._work.clear()
+                transaction = shard.take(self.now_ms(), probe=self.health.wants_probe(self._loop.time()))
+                if transaction is not None:
+                    await self._execute(shard, transaction)
+                    continue
             self._idle.set()
             await self._work.wait()
             self._idle.clear()
-        raise OwnershipLostError(self.detail)
 
     async def _execute(self, shard: ShardState, transaction: Transaction, *, again: bool = True) -> None:
         """Run it; `again` once more when its session was lost and it certainly has not happened."""

@@ -23,6 +23,7 @@ from foqs.storage.replies import PACKET_BYTES_MAX, AnswerError, ReplyReader, Row
 
 _HEAD: Final = Struct("<IB").pack
 """Of a packet: its length, its command included, and sequence number 0; then the command."""
+_PORT_DEFAULT: Final = 3306
 _RECEIVE_BYTES: Final = 256 * limits.KIB
 _WOULD_BLOCK: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -56,6 +57,12 @@ def session_arguments(url: str | URL) -> dict[str, Any]:
         # On a socket of this machine nothing is encrypted, and a context costs 25 ms to make.
         arguments["ssl_disabled"] = True
     return {"connect_timeout": limits.CONNECT_MS_MAX // 1000, **arguments}
+
+
+def server_of(url: str) -> str:
+    """The server's address in the URL: shards that have it in common share a server."""
+    parsed = make_url(url)
+    return str(parsed.query.get("unix_socket") or f"{parsed.host}:{parsed.port or _PORT_DEFAULT}")
 
 
 def connect(url: str, statement_ms_max: int = limits.STATEMENT_MS_MAX) -> Any:

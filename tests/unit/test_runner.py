@@ -15,6 +15,7 @@ from foqs.core import limits
 from foqs.shard.parts import ShardListener
 from foqs.shard.rows import LookUp
 from foqs.shard.runner import ShardRunner, TransactionMeter
+from foqs.shard.slots import ServerSlots
 from foqs.storage.transaction import (
     DeadlockError,
     DiskFullError,
@@ -104,7 +105,8 @@ def store() -> SlowToOpen:
 
 @pytest.fixture
 async def runner(store: SlowToOpen) -> AsyncIterator[ShardRunner]:
-    runner = ShardRunner(0, store, Mock(spec=ShardListener), Mock(spec=TransactionMeter))
+    slots = ServerSlots(asyncio.get_running_loop())
+    runner = ShardRunner(0, store, slots, Mock(spec=ShardListener), Mock(spec=TransactionMeter))
     yield runner
     store.answers.set()
     store.tells_time.set()

@@ -6,7 +6,7 @@ import ssl
 
 import pytest
 
-from foqs.storage.session import Session, session_arguments
+from foqs.storage.session import Session, server_of, session_arguments
 
 
 def test_server_user_and_tls_come_from_the_url():
@@ -22,6 +22,20 @@ def test_server_user_and_tls_come_from_the_url():
 def test_a_socket_of_this_machine_needs_no_tls():
     found = session_arguments("mysql+pymysql://root@/foqs_0?unix_socket=/run/mysqld.sock")
     assert (found["unix_socket"], found["ssl_disabled"]) == ("/run/mysqld.sock", True)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("db.example/foqs_0", "app@db.example:3306/foqs_1", True),
+        ("db.example/foqs_0", "db.example:3307/foqs_1", False),
+        ("db.example/foqs_0", "other.example/foqs_0", False),
+        ("root@/foqs_0?unix_socket=/a.sock", "root@/foqs_1?unix_socket=/a.sock&connect_timeout=2", True),
+        ("root@/foqs_0?unix_socket=/a.sock", "root@/foqs_0?unix_socket=/b.sock", False),
+    ],
+)
+def test_shards_share_a_server_whose_address_they_have_in_common(one, other, is_same):
+    assert (server_of(f"mysql+pymysql://{one}") == server_of(f"mysql+pymysql://{other}")) is is_same
 
 
 def test_connecting_has_a_bound_which_the_url_may_shorten():

@@ -1,0 +1,109 @@
+"""The slots of a server: so many transactions at a time, and none that holds up the others for long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+from unittest.mock import Mock
+
+import pytest
+
+from foqs.core import limits
+from foqs.shard.slots import ServerSlots
+
+
+class Clock:
+    """Calls what is due when it is told to."""
+
+    def __init__(self) -> None:
+        self.due: list[tuple[float, Callable[[], None]]] = []
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Mock:
+        entry = (delay_s, callback)
+        self.due.append(entry)
+        return Mock(cancel=lambda: self.due.remove(entry) if entry in self.due else None)
+
+
+class Transactions:
+    """Each runs until it is told to end."""
+
+    def __init__(self, slots: ServerSlots) -> None:
+        self.slots = slots
+        self.running: list[str] = []
+        self.ends: dict[str, asyncio.Event] = {}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+
+    def start(self, names: str) -> None:
+        for name in names:
+            self.ends[name] = asyncio.Event()
+            self.tasks[name] = asyncio.create_task(self.run(name))
+
+    async def run(self, name: str) -> None:
+        async with self.slots.slot():
+            self.running.append(name)
+            try:
+                await self.ends[name].wait()
+            finally:
+                self.running.remove(name)
+
+    async def end(self, names: str) -> None:
+        for name in names:
+            self.ends[name].set()
+            await self.tasks[name]
+        await settled()
+
+
+async def settled() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def transactions(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Transactions:
+    monkeypatch.setattr(limits, "TRANSACTIONS_PER_SERVER_MAX", 2)
+    return Transactions(ServerSlots(cast(Any, clock)))
+
+
+async def test_so_many_run_at_a_time_and_the_others_follow_in_their_order(transactions: Transactions) -> None:
+    transactions.start("abcde")
+    await settled()
+    assert transactions.running == ["a", "b"]
+    await transactions.end("b")
+    assert transactions.running == ["a", "c"]
+    await transactions.end("ac")
+    assert transactions.running == ["d", "e"]
+    await transactions.end("de")
+
+
+async def test_one_that_takes_long_holds_up_nobody_and_gives_back_one_slot_in_all(
+    transactions: Transactions, clock: Clock
+) -> None:
+    transactions.start("abcd")
+    await settled()
+    delay_s, pass_over = clock.due[0]
+    assert delay_s * 1000 == limits.SLOT_MS_MAX
+    pass_over()
+    await settled()
+    assert transactions.running == ["a", "b", "c"]
+    await transactions.end("a")
+    assert transactions.running == ["b", "c"]
+    await transactions.end("bcd")
+    assert clock.due == []
+
+
+async def test_one_that_is_cancelled_or_fails_leaves_its_slot_to_the_others(transactions: Transactions) -> None:
+    transactions.start("abcdef")
+    await settled()
+    for name in "cad":  # One that waits, one that runs, and one that waits.
+        transactions.tasks[name].cancel()
+    await settled()
+    assert transactions.running == ["b", "e"]
+    await transactions.end("be")
+    assert transactions.running == ["f"]
+    await transactions.end("f")
