@@ -242,7 +242,8 @@ COUNT_MS_MAX = 10 * MINUTE_MS
 STATEMENT_MS_MAX = 30 * SECOND_MS
 CONNECT_MS_MAX = 5 * SECOND_MS
 DRAIN_MS_MAX = 20 * SECOND_MS
-SWEEP_CHUNK_ITEMS = 1_000
+SWEEP_CHUNK_ITEMS = 200
+"""Delayed items that one transaction makes ready: the more, the longer do enqueues wait beside a storm of them."""
 EXPIRY_SCAN_ITEMS = 1_000
 EXPIRY_SCAN_PAUSE_MS = 200
 """Between two chunks of the TTL scan: a million rows take a little over three minutes."""
