@@ -123,6 +123,13 @@ class TransactionMeters:
         self._seconds = Histogram(
             "foqs_transaction_seconds", "Time of a shard's transaction", ["shard"], buckets=_SECONDS, registry=registry
         )
+        self._waits = Histogram(
+            "foqs_slot_wait_seconds",
+            "Time that a shard waited for its neighbours on the server before a transaction",
+            ["shard"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
         self._outcomes = Counter(
             "foqs_transactions", "Transactions by outcome", ["shard", "outcome"], registry=registry
         )
@@ -132,6 +139,9 @@ class TransactionMeters:
             ["shard", "work"],
             registry=registry,
         )
+
+    def waited(self, shard_id: int, wait_s: float) -> None:
+        self._waits.labels(str(shard_id)).observe(wait_s)
 
     def ended(self, shard_id: int, transaction: Transaction, elapsed_s: float, outcome: str) -> None:
         shard = str(shard_id)

@@ -52,6 +52,9 @@ class Store(Protocol):
 
 
 class TransactionMeter(Protocol):
+    def waited(self, shard_id: int, wait_s: float) -> None:
+        """For a slot of the server, before a transaction."""
+
     def ended(self, shard_id: int, transaction: Transaction, elapsed_s: float, outcome: str) -> None:
         """`outcome` is committed, failed or unknown."""
 
@@ -243,20 +246,26 @@ class ShardRunner(Service):
         """Run transactions until the shard is lost."""
         shard = self.shard
         assert shard is not None
-        while True:
+        while not self._is_given_up:
             await self._keep_clock()
             await self._keep_durable()
+            asked_s = self._loop.time()
             async with self._slots.slot():
                 if self._is_given_up:
-                    raise OwnershipLostError(self.detail)
+                    break
                 self._work.clear()
                 transaction = shard.take(self.now_ms(), probe=self.health.wants_probe(self._loop.time()))
                 if transaction is not None:
+                    self._meter.waited(self.shard_id, self._loop.time() - asked_s)
                     await self._execute(shard, transaction)
-                    continue
-            self._idle.set()
-            await self._work.wait()
-            self._idle.clear()
+            if transaction is None:
+                self._idle.set()
+                await self._work.wait()
+                self._idle.clear()
+            elif self._committed_number < transaction.number and not self.health.healthy:
+                # It failed: what has no caller waits for the next one already, which might fail as fast.
+                await asyncio.sleep(limits.BREAKER_PROBE_MS / 1000)
+        raise OwnershipLostError(self.detail)
 
     async def _execute(self, shard: ShardState, transaction: Transaction, *, again: bool = True) -> None:
         """Run it; `again` once more when its session was lost and it certainly has not happened."""
@@ -272,7 +281,6 @@ class ShardRunner(Service):
             shard.failed(str(error))
             if isinstance(error, ReadOnlyError):
                 await self._reopen(str(error))
-            await self._rest_while_sick()
             return
         except SessionLostError as error:
             self._ended(transaction, began_s, "unknown")
@@ -282,7 +290,6 @@ class ShardRunner(Service):
                     await self._execute(shard, transaction, again=False)
                 else:
                     shard.failed(str(error))
-                    await self._rest_while_sick()
                 return
             result = error.result
         else:
@@ -297,11 +304,6 @@ class ShardRunner(Service):
             except DeadlockError as error:
                 _log.warning("transaction_deadlocked", shard=self.shard_id, error=str(error))
         return await self._store.run(transaction)
-
-    async def _rest_while_sick(self) -> None:
-        """After a failure: what has no caller waits for the next transaction already, which might fail as fast."""
-        if not self.health.healthy:
-            await asyncio.sleep(limits.BREAKER_PROBE_MS / 1000)
 
     def _ended(self, transaction: Transaction, began_s: float, outcome: str) -> None:
         now_s = self._loop.time()

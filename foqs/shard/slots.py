@@ -12,7 +12,7 @@ from foqs.core import limits
 class ServerSlots:
     """A server has but so many cores: where all are busy, more transactions side by side are only smaller ones.
 
-    What waits for a slot collects meanwhile, so that an item costs about the same on one shard and on sixteen
+    What waits for a slot collects meanwhile, so that what a transaction costs beside its items is paid less often
     (docs/decisions/0013). Slots are given in the order in which they were asked for.
     """
 

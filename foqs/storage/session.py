@@ -61,8 +61,8 @@ def session_arguments(url: str | URL) -> dict[str, Any]:
 
 def server_of(url: str) -> str:
     """The server's address in the URL: shards that have it in common share a server."""
-    parsed = make_url(url)
-    return str(parsed.query.get("unix_socket") or f"{parsed.host}:{parsed.port or _PORT_DEFAULT}")
+    found = session_arguments(url)
+    return found.get("unix_socket") or f"{found.get('host', 'localhost')}:{found.get('port', _PORT_DEFAULT)}"
 
 
 def connect(url: str, statement_ms_max: int = limits.STATEMENT_MS_MAX) -> Any:

@@ -404,8 +404,7 @@ class Connection(asyncio.Protocol):
     async def _run(self, number: int, method: Method, request: Any, seqid: int, size_bytes: int, work: int) -> None:
         started = perf_counter()
         try:
-            if work > limits.TURN_WORK_SHARED_MAX:
-                await self._door.turns.after_rest(self.address, work)
+            await self._door.turns.after_rest(self.address, work)
             frame, outcome = await self._door.verbs.answer(method, request, seqid)
             self._door.metrics.call_finished(method.name, outcome, perf_counter() - started)
         except Exception as cause:

@@ -179,13 +179,14 @@ class Turns:
         return work
 
     async def after_rest(self, address: str, work: int) -> None:
-        """Return when the address has a turn again, if it rests: for what is left of a call that was read in the last.
+        """Return when the address has a turn again, if it rests, for what is left of a large call that was read before.
 
-        Reading a thousand items takes as long as making them; nobody needs to wait for both.
+        Nobody needs to wait for both the reading of a thousand items and what is done with them. Nothing more of the
+        address is read meanwhile. Its work was counted when it was read; it has a whole turn all the same.
         """
-        if address in self._resting:
+        if work > self._work_maxima[True] and address in self._resting:
             its_turn = self._loop.create_future()
-            self.wait(_LargeCall(its_turn, partial(self._spend, address, work)), (address, None))
+            self.wait(_LargeCall(its_turn, partial(self._spend, address, self._work_maxima[True])), (address, None))
             await its_turn
 
     def spend_on_refusal(self, address: str, began_s: float) -> None:
@@ -218,7 +219,12 @@ class Turns:
         self._begin_soon()
 
     def _may_start(self, place: Place) -> bool:
-        return self._running[place] < self._running_max[place[1]] and place[0] not in self._resting
+        address, part = place
+        return (
+            self._running[place] < self._running_max[part]
+            and address not in self._resting
+            and (part is None or (address, None) not in self._waiting)
+        )
 
     def _begin_rests(self) -> None:
         for address, work in self._work_by_address.items():

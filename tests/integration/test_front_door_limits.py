@@ -19,7 +19,7 @@ from foqs.transport.door import DoorLimits
 from foqs.transport.server import allowed_connections
 from foqs.transport.turns import TurnLimits
 from foqs.transport.wire import structs
-from tests.support.front_door import dequeue_request, enqueue_request, run, world
+from tests.support.front_door import dequeue_request, enqueue_request, run, until, world
 from tests.support.raw_client import RawClient
 
 pytestmark = pytest.mark.timeout(60)
@@ -268,6 +268,40 @@ async def test_a_host_takes_the_bounds_of_its_configuration(meta_url: str, shard
                 assert await second.is_closed()
     finally:
         await host.stop()
+
+
+def test_a_large_call_of_an_address_that_rests_waits_after_it_was_read_and_the_others_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "TURN_REST_FACTOR", LONG_MS)
+    monkeypatch.setattr(limits, "TURN_REST_MS_MAX", LONG_MS)
+
+    async def main() -> None:
+        async with world() as w, w.connect("127.0.0.2") as good, w.connect("127.0.0.3") as heavy:
+            assert (await good.call("enqueue", enqueue_request(b"good"))).error is None
+            heavy.send("enqueue", enqueue_request(*[b"heavy"] * limits.BATCH_ITEMS_MAX), seqid=2)
+            await until(lambda: any(connection.calls for connection in w.connections()))
+            for _ in range(3):
+                reply = await good.call("dequeue", dequeue_request(2 * limits.BATCH_ITEMS_MAX))
+                assert {item.payload for item in reply.response.items} <= {b"good"}, "the large call is not done yet"
+            for connection in w.connections():
+                connection._door.turns._end_rest("127.0.0.3")
+            assert len((await heavy.receive()).response.ids) == limits.BATCH_ITEMS_MAX
+
+    run(main)
+
+
+def test_the_shards_of_one_server_share_its_slots(meta_url: str, shard_urls: dict[int, str]) -> None:
+    async def main() -> None:
+        urls = shard_urls | {99: "mysql+pymysql://root@elsewhere.example/foqs_99"}
+        host = Host(HostConfig(meta_url=meta_url, shards=urls, port=0, host_name="h"))
+        *here, elsewhere = [host._shards.runners[shard_id]._slots for shard_id in urls]
+        assert len(here) > 1
+        assert {id(slots) for slots in here} == {id(here[0])}
+        assert elsewhere is not here[0]
+        await host.stop()
+
+    run(main)
 
 
 @pytest.mark.parametrize(("turn_wait_ms_max", "outcome"), [(0, "OVERLOADED"), (LONG_MS, "OK")])

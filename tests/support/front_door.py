@@ -62,8 +62,8 @@ class World:
         self.counts = counts
         self.codec = Codec()
 
-    def connect(self) -> AbstractAsyncContextManager[RawClient]:
-        return RawClient.connect("127.0.0.1", self.server.port)
+    def connect(self, own_address: str | None = None) -> AbstractAsyncContextManager[RawClient]:
+        return RawClient.connect("127.0.0.1", self.server.port, own_address)
 
     async def is_healthy(self) -> bool:
         """Whether a client of its own gets an answer."""

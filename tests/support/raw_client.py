@@ -23,8 +23,9 @@ class RawClient:
 
     @classmethod
     @asynccontextmanager
-    async def connect(cls, address: str, port: int) -> AsyncIterator[RawClient]:
-        reader, writer = await asyncio.open_connection(address, port)
+    async def connect(cls, address: str, port: int, own_address: str | None = None) -> AsyncIterator[RawClient]:
+        place = (own_address, 0) if own_address else None
+        reader, writer = await asyncio.open_connection(address, port, local_addr=place)
         client = cls(reader, writer)
         try:
             yield client

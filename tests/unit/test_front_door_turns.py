@@ -299,6 +299,7 @@ def test_large_calls_of_an_address_that_rests_are_done_one_after_each_rest() -> 
     loop.turn()
     assert [is_over(call) for call in calls] == [False, False, False]
     calls.pop(0).close()
+    wait(turns, Peer(turns, "flood", "flood", 1, taken, enqueues=False))
     for over in [True, False], [True, True]:
         wait(turns, Peer(turns, "good", "good", 1, taken))
         loop.turn()
@@ -310,6 +311,12 @@ def test_large_calls_of_an_address_that_rests_are_done_one_after_each_rest() -> 
         end_rest()
         loop.turn()
         assert [is_over(call) for call in calls] == over
+    loop.turn()
+    loop.turn()
+    assert taken == []
+    loop.later.pop()[1]()
+    loop.turn()
+    assert taken == ["flood"], "nothing more is read before"
 
 
 def test_a_large_call_of_an_address_that_does_not_rest_goes_on_at_once() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from unittest.mock import Mock
 
 import pytest
@@ -287,6 +288,29 @@ async def test_a_server_that_has_lost_transactions_is_opened_anew(runner: ShardR
     assert runner.shard is not first
     assert store.opened_count == 2
     assert await run_one(runner, store) == "done"
+
+
+async def test_a_shard_waits_for_a_slot_of_its_server_with_what_it_is_to_write(
+    runner: ShardRunner, store: SlowToOpen
+) -> None:
+    await start(runner, store)
+    await runner._idle.wait()
+    store.numbers_run.clear()
+    shard = runner.shard
+    assert shard is not None
+    async with AsyncExitStack() as neighbours:
+        for _ in range(limits.TRANSACTIONS_PER_SERVER_MAX):
+            await neighbours.enter_async_context(runner._slots.slot())
+        ended = [asyncio.get_running_loop().create_future() for _ in range(2)]
+        for future in ended:
+            shard.rows.look_up(LookUp([1], future.set_result, future.set_exception))
+            runner.wake()
+            for _ in range(5):
+                await asyncio.sleep(0)
+        assert store.numbers_run == []
+    async with asyncio.timeout(10):
+        await asyncio.gather(*ended)
+    assert len(store.numbers_run) == 1, "both are in one transaction"
 
 
 async def until_health(runner: ShardRunner, *, healthy: bool) -> None:

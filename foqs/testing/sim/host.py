@@ -112,6 +112,9 @@ class NoMetrics:
     def happened(self, namespace: int, event: ItemEvent, count: int) -> None:
         return None
 
+    def waited(self, shard_id: int, wait_s: float) -> None:
+        return None
+
     def ended(self, shard_id: int, transaction: Transaction, elapsed_s: float, outcome: str) -> None:
         return None
 
