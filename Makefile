@@ -66,7 +66,7 @@ fuzz: setup ## hostile bytes, mutated and led by coverage, on the frame path and
 	@$(BIN)/python -m loadtest.fuzz.port --seed $${SEED:-1}
 
 front-door: setup ## worst inputs and floods against a host: its event loop, its memory, and a good client's p99
-	@$(BIN)/python -m loadtest.fuzz.floods
+	@$(BIN)/python -m loadtest.fuzz.floods $${OPTIONS:-}
 
 bench: setup ## throughput and latency of foqs on this machine
 	@$(BIN)/python -m loadtest.bench run w1 w2 w3 w4 w5 w6 --quick --out build/bench
