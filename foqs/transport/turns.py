@@ -14,7 +14,7 @@ from typing import Protocol
 from foqs.core import limits
 
 Place = tuple[str, bool | None]
-"""In the round: an address, and whether it is for its enqueues or for all else; None: for calls that were read."""
+"""In the round: an address, and whether it is for its enqueues or for all else; None: for a call that was put off."""
 
 
 _WORK_KEPT_MIN = 0.3
@@ -125,10 +125,11 @@ class RecentWork:
 class Turns:
     """Who may start work in this turn of the event loop, so that no turn is long.
 
-    Round robin over the addresses that have frames waiting, and over the connections of each: many connections
-    get one address no more than one does. What an address enqueues and all else of it have a place each in the round:
-    what it takes and settles, which makes the load less, is not behind all that it wants to add. Who sends little does
-    not wait at all (the new flows of FQ-CoDel, RFC 8290).
+    Round robin over the addresses that have frames waiting, and over the connections of each: many connections get
+    one address no more than one does. What an address enqueues and all else of it have a place each in the round:
+    what it takes and settles, which makes the load less, is not behind all that it wants to add. A large call that
+    was read and then put off (`after_rest`) has a third, and no frame of its address is taken before it. Who sends
+    little does not wait at all (the new flows of FQ-CoDel, RFC 8290).
 
     A place with too many calls running has no turn until some end. An address that had most of a turn, and of all that
     was done of late, has none for some time: the others, who want little, go on meanwhile.

@@ -275,6 +275,7 @@ def test_a_large_call_of_an_address_that_rests_waits_after_it_was_read_and_the_o
 ) -> None:
     monkeypatch.setattr(limits, "TURN_REST_FACTOR", LONG_MS)
     monkeypatch.setattr(limits, "TURN_REST_MS_MAX", LONG_MS)
+    monkeypatch.setattr(limits, "TURN_MEMORY_MS", LONG_MS)
 
     async def main() -> None:
         async with world() as w, w.connect("127.0.0.2") as good, w.connect("127.0.0.3") as heavy:

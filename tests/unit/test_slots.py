@@ -33,6 +33,7 @@ class Transactions:
         self.running: list[str] = []
         self.ends: dict[str, asyncio.Event] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
+        self.failing = ""
 
     def start(self, names: str) -> None:
         for name in names:
@@ -44,6 +45,8 @@ class Transactions:
             self.running.append(name)
             try:
                 await self.ends[name].wait()
+                if name in self.failing:
+                    raise ValueError(name)
             finally:
                 self.running.remove(name)
 
@@ -104,6 +107,11 @@ async def test_one_that_is_cancelled_or_fails_leaves_its_slot_to_the_others(tran
         transactions.tasks[name].cancel()
     await settled()
     assert transactions.running == ["b", "e"]
-    await transactions.end("be")
+    transactions.failing = "b"
+    with pytest.raises(ValueError, match="b"):
+        await transactions.end("b")
+    await settled()
+    assert transactions.running == ["e", "f"]
+    await transactions.end("e")
     assert transactions.running == ["f"]
     await transactions.end("f")
