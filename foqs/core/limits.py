@@ -199,8 +199,12 @@ BREAKER_WINDOW_MS = 5 * SECOND_MS
 BREAKER_SAMPLES_MIN = 5
 BREAKER_MEAN_MS_MAX = 500
 BREAKER_ERRORS_MAX = 0.5
-BREAKER_STALL_MS = 900
+BREAKER_STALL_MS = 700
 """A transaction that takes longer opens the breaker before it ends."""
+PULSE_MS = 200
+"""A shard's server that has said nothing for so long is asked for the time, and must tell it within the same bound."""
+BREAKER_OPENS_MS_MAX = 1_000
+"""From the moment at which a server hangs."""
 BREAKER_PROBE_MS = 500
 
 # --- prefetch ---
@@ -279,4 +283,5 @@ assert WAIT_MS_MAX < IDLE_MS_MAX, "a long poll must not look idle"
 assert LONG_POLL_TOPICS_PER_ADDRESS_MAX * 2 <= DEQUEUE_TOPICS_WAITING_MAX, "one address must leave room for others"
 assert CALL_BYTES_PER_CONNECTION_MAX >= FRAME_BYTES_MAX, "the largest frame must be a call"
 assert HEARTBEAT_MS * 3 < HOST_DEAD_MS, "a host is not dead for one lost heartbeat"
+assert max(PULSE_MS, SLOT_MS_MAX) + BREAKER_STALL_MS + 2 * TICK_MS < BREAKER_OPENS_MS_MAX
 assert PREFETCH_HOLD_MS_MAX < CLAIM_SLACK_MS, "a prefetched claim must still cover the lease at hand-out"

@@ -46,8 +46,8 @@ class Store(Protocol):
     def close(self) -> None: ...
     def interrupt(self) -> None: ...
     def is_session_lost(self) -> bool: ...
-    def now_ms(self) -> int: ...
     def check(self) -> list[str]: ...
+    async def now_ms(self) -> int: ...
     async def run(self, transaction: Transaction) -> TransactionResult: ...
 
 
@@ -88,6 +88,8 @@ class ShardRunner(Service):
         self._count_task: asyncio.Task[None] | None = None
         self._clock_offset_ms = 0.0
         self._clock_probed_s = 0.0
+        self._heard_s = 0.0
+        """When the server answered last."""
         self._checked_s = 0.0
         self._is_given_up = False
         self._loss_logged, self._loss_logged_s = "", 0.0
@@ -306,7 +308,7 @@ class ShardRunner(Service):
         return await self._store.run(transaction)
 
     def _ended(self, transaction: Transaction, began_s: float, outcome: str) -> None:
-        now_s = self._loop.time()
+        self._heard_s = now_s = self._loop.time()
         self.health.ended(now_s, failed=outcome != "committed")
         self._meter.ended(self.shard_id, transaction, now_s - began_s, outcome)
 
@@ -352,8 +354,8 @@ class ShardRunner(Service):
     async def _probe_clock(self) -> float:
         """Returns by how many ms it may be wrong; one that may be far off is soon followed by another."""
         before_s = self._loop.time()
-        now_ms = await self._on_thread(self._store.now_ms)
-        after_s = self._loop.time()
+        now_ms = await self._store.now_ms()
+        self._heard_s = after_s = self._loop.time()
         doubt_ms = (after_s - before_s) * 1000
         is_good = doubt_ms <= limits.CLOCK_DOUBT_MS_MAX
         self._clock_probed_s = after_s if is_good else after_s - (limits.CLOCK_PROBE_MS - limits.CLOCK_RETRY_MS) / 1000
@@ -380,7 +382,9 @@ class ShardRunner(Service):
         return self._is_clock_due(now_s) or self._is_durability_due(now_s) or self.health.wants_probe(now_s)
 
     def _is_clock_due(self, now_s: float) -> bool:
-        return now_s - self._clock_probed_s > limits.CLOCK_PROBE_MS / 1000
+        """Also when the server has not been heard for a while: a shard with nothing to do learns that it is away."""
+        is_silent = self.health.healthy and now_s - self._heard_s > limits.PULSE_MS / 1000
+        return is_silent or now_s - self._clock_probed_s > limits.CLOCK_PROBE_MS / 1000
 
     def _is_durability_due(self, now_s: float) -> bool:
         return now_s - self._checked_s > limits.DURABILITY_CHECK_MS / 1000

@@ -59,7 +59,7 @@ class ShardAccess:
 
 
 class ShardStore:
-    """Not thread-safe: the shard's runner is its only user, with one call at a time. All but `run` block."""
+    """Not thread-safe: the shard's runner is its only user, with one call at a time. What is not async blocks."""
 
     def __init__(self, access: ShardAccess, take_epoch: Callable[[int], int], owner_is_dead: Callable[[str], bool]):
         """`take_epoch(at_least)` gives a new epoch from the meta database; `owner_is_dead(owner)` allows the KILL."""
@@ -139,14 +139,6 @@ class ShardStore:
         # It says nothing unasked, but that it goes.
         return bool(poll.poll(0))
 
-    def now_ms(self) -> int:
-        """The shard server's clock. Raises SessionLostError."""
-        self._require_session()
-        with self._losing_session():
-            now = int(self._rows(sql.NOW_MS)[0][0])
-            self._session.commit()
-            return now
-
     def check(self) -> list[str]:
         """Why the server could lose acknowledged items now; empty when it cannot. Raises SessionLostError."""
         if self._access.allow_undurable:
@@ -156,6 +148,13 @@ class ShardStore:
             problems = check_durable(self._session)
             self._session.commit()
             return problems
+
+    async def now_ms(self) -> int:
+        """The shard server's clock, asked on the event loop. Raises SessionLostError."""
+        self._require_session()
+        with self._losing_session():
+            (((now_ms,),),) = await run_script(self._session, [sql.NOW_MS])
+            return int(now_ms)
 
     async def run(self, transaction: Transaction) -> TransactionResult:
         """Run one transaction and commit it, on the event loop.

@@ -104,13 +104,16 @@ class FakeStore:
     def is_session_lost(self) -> bool:
         return self._session is None or not self._session.alive
 
-    def now_ms(self) -> int:
-        self._touch()
-        return self._server.clock()
-
     def check(self) -> list[str]:
         self._touch()
         return list(self._server.problems)
+
+    async def now_ms(self) -> int:
+        return await asyncio.get_running_loop().run_in_executor(self._network, self._now_ms)
+
+    def _now_ms(self) -> int:
+        self._touch()
+        return self._server.clock()
 
     async def run(self, transaction: Transaction) -> TransactionResult:
         return await asyncio.get_running_loop().run_in_executor(self._network, self._run, transaction)

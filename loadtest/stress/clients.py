@@ -222,11 +222,8 @@ class _Calls:
             return None
         now = self._now()
         now.taken_count += self._stream.batch
-        if due_ns is not None:
-            latency_us = self._note_latency(due_ns)
-            if latency_us > LATE_US:
-                self._record.at(due_ns - self._begin_ns).late_count += 1
-                now.late_by_shard[ids.parse(response.ids[0])[0]] += 1
+        if due_ns is not None and self._note_latency(due_ns) > LATE_US:
+            now.late_by_shard[ids.parse(response.ids[0])[0]] += 1
         return None
 
     async def _dequeue(self, wire: Wire, due_ns: int) -> None:

@@ -12,7 +12,7 @@ SLICES_PER_S = 10
 
 @dataclass(slots=True)
 class Slice:
-    """`due_count` calls were due in it, `latencies_us` and `late_count` are theirs; all else is by time of answer."""
+    """`due_count` calls were due in it, `latencies_us` are theirs; all else is by time of answer."""
 
     due_count: int = 0
     latencies_us: array[int] = field(default_factory=lambda: array("I"))
@@ -28,8 +28,6 @@ class Slice:
     retried_taken_count: int = 0
     unsent_count: int = 0
     """Calls that were due while the client had as many open as it may."""
-    late_count: int = 0
-    """Enqueue calls that were due in it and took long."""
     late_by_shard: Counter[int] = field(default_factory=Counter)
     """Enqueue calls that took long and were taken, by the shard that took them in the end."""
 
@@ -43,7 +41,6 @@ class Slice:
         self.retried_count += other.retried_count
         self.retried_taken_count += other.retried_taken_count
         self.unsent_count += other.unsent_count
-        self.late_count += other.late_count
         self.late_by_shard.update(other.late_by_shard)
 
     def latency_ms(self, percentile: float) -> float:
@@ -74,11 +71,6 @@ class Record:
             if from_s <= number / SLICES_PER_S < until_s:
                 whole.add(found)
         return whole
-
-    def first_late_s(self, from_s: float) -> float | None:
-        """The first slice since then in which a call was due that took long."""
-        late = [number / SLICES_PER_S for number, found in self._slices.items() if found.late_count]
-        return min((at_s for at_s in late if at_s >= from_s), default=None)
 
     def add(self, other: Record) -> None:
         for number, found in other._slices.items():

@@ -30,7 +30,7 @@ _SLOW_MS = 600
 """Each way: a transaction takes longer than a breaker bears."""
 _LEAD_S = 2.0
 _TOPICS = tuple(f"topic-{number}" for number in range(4))
-_SIGNS = ("transaction_failed", "session_lost")
+_REFUSALS = ("transaction_failed", "session_lost")
 _VERBS: tuple[Verb, Verb] = ("enqueue", "dequeue")
 
 
@@ -47,12 +47,16 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class Sickness:
-    """`mends`: what must be done until the server is well; its time to recover begins when that returns."""
+    """`mend`: what must be done until the server is well; its time to recover begins when that returns.
+
+    `from_refusal`: the server is sick from the first transaction that it refuses on, till then its files have room.
+    """
 
     kind: str
     server: int
     begin: Callable[[], None]
     mend: Callable[[], None]
+    from_refusal: bool = False
 
 
 @dataclass(slots=True)
@@ -68,9 +72,12 @@ class _Times:
 
 @dataclass(slots=True)
 class BreakerTimes:
-    """When a transaction first failed, when the breaker opened and closed; seconds since the epoch, 0 for never."""
+    """When a transaction was first refused or lost, when the breaker opened and closed; 0 for never.
 
-    first_failure_s: float = 0.0
+    Seconds since the epoch.
+    """
+
+    first_refusal_s: float = 0.0
     opened_s: float = 0.0
     closed_s: float = 0.0
 
@@ -98,7 +105,7 @@ def _sicknesses(room: Room) -> list[Sickness]:
     ]
     if room.small_disk is not None:
         fault = DiskFull(random.Random(0))
-        found.append(Sickness("full", SMALL, lambda: fault.begin(room), lambda: fault.end(room)))
+        found.append(Sickness("full", SMALL, lambda: fault.begin(room), lambda: fault.end(room), from_refusal=True))
     return found
 
 
@@ -119,7 +126,7 @@ def _go_through(room: Room, sickness: Sickness, course: Course, verdict: Verdict
     found = run_streams(room.host_port, _streams(course), fall_sick)
     shard = next(shard for shard, server in SHARDS.items() if server == sickness.server)
     breaker = breaker_times(room, shard, times.sick_s, times.well_s)
-    row, bounds = judge(sickness.kind, shard, found, times, breaker)
+    row, bounds = judge(sickness, shard, found, times, breaker)
     verdict.rows.append(row)
     verdict.bounds += bounds
 
@@ -152,8 +159,8 @@ def breaker_times(room: Room, shard: int, sick_s: float, well_s: float) -> Break
         if entry.get("shard") != shard or "timestamp" not in entry:
             continue
         at_s, event = datetime.fromisoformat(entry["timestamp"]).timestamp(), entry["event"]
-        if event in _SIGNS and at_s >= sick_s:
-            found.first_failure_s = found.first_failure_s or at_s
+        if event in _REFUSALS and at_s >= sick_s:
+            found.first_refusal_s = found.first_refusal_s or at_s
         if event == "breaker_opened" and at_s >= sick_s:
             found.opened_s = found.opened_s or at_s
         if event == "breaker_closed" and at_s >= well_s:
@@ -162,10 +169,10 @@ def breaker_times(room: Room, shard: int, sick_s: float, well_s: float) -> Break
 
 
 def judge(
-    kind: str, shard: int, found: Mapping[str, Record], times: _Times, breaker: BreakerTimes
+    sickness: Sickness, shard: int, found: Mapping[str, Record], times: _Times, breaker: BreakerTimes
 ) -> tuple[dict[str, Any], list[Bound]]:
     """The others are judged while the breaker is open: before that, a call may wait for the sick one."""
-    opened_s, closed_s = breaker.opened_s, breaker.closed_s
+    kind, opened_s, closed_s = sickness.kind, breaker.opened_s, breaker.closed_s
     sick_s, mended_s, well_s, open_s = (
         at - times.begin_s for at in (times.sick_s, times.mended_s, times.well_s, opened_s)
     )
@@ -182,25 +189,21 @@ def judge(
         }
         ratio = sick.latency_ms(99) / max(before.latency_ms(99), 1e-3)
         bounds.append(Bound(f"{kind}: {verb} p99 by that before", ratio, P99_FACTOR_MAX))
-    # A server that is asked nothing meanwhile, or still has some room, is not found out before somebody notices.
-    late_s = found["enqueue"].first_late_s(sick_s - 0.1)
-    signs_s = [breaker.first_failure_s or opened_s, opened_s if late_s is None else times.begin_s + late_s]
-    noticed_s = min(max(times.sick_s, min(signs_s)), opened_s or float("inf"))
-    opened_ms = (opened_s - times.sick_s) * 1_000 if opened_s else float("inf")
-    opened_after_sign_ms = (opened_s - noticed_s) * 1_000 if opened_s else float("inf")
+    from_s = breaker.first_refusal_s if sickness.from_refusal else times.sick_s
+    opened_ms = (opened_s - from_s) * 1_000 if opened_s and from_s else float("inf")
     closed_ms = max(0.0, (closed_s - times.well_s) * 1_000) if closed_s else float("inf")
     held_up = found["enqueue"].between(sick_s - 1, well_s + 1)
     whole = found["enqueue"].between(0, 1e9)
     row |= {
         "opens ms": opened_ms,
-        "opens ms after the first failure or late call": opened_after_sign_ms,
+        "opens ms after the fault began": (opened_s - times.sick_s) * 1_000,
         "closes ms": closed_ms,
         "held up": sum(held_up.late_by_shard.values()),
         "placed elsewhere": sum(n for at, n in held_up.late_by_shard.items() if at != shard),
         "enqueues refused": ", ".join(f"{name} {n:,}" for name, n in whole.refused.items() if n) or "none",
     }
     bounds += [
-        Bound(f"{kind}: breaker opens, ms after the first sign", opened_after_sign_ms, OPENS_MS_MAX),
+        Bound(f"{kind}: breaker opens, ms", opened_ms, OPENS_MS_MAX),
         Bound(f"{kind}: breaker closes, ms", closed_ms, CLOSES_MS_MAX),
         Bound(f"{kind}: enqueues refused", sum(whole.refused.values()), 0),
     ]

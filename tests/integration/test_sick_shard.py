@@ -70,3 +70,17 @@ async def test_a_frozen_server_is_skipped_and_comes_back(
         while more := await running.client.dequeue("jobs", "t", 100, wait_ms=300):
             got |= {item.id for item in more}
         assert got >= {*ids, *moved, *late}, "an item that was answered is lost"
+
+
+async def test_a_server_that_freezes_while_it_is_asked_for_nothing_is_noticed(
+    meta_url: str, shard_urls: dict[int, str], second_server: LocalServer
+) -> None:
+    shards = {0: shard_urls[0], 1: second_server.url("shard")}
+    async with running_host(meta_url, shards) as running:
+        second_server.pause()
+        try:
+            await until(lambda: not is_healthy(running, 1), limits.CLOCK_PROBE_MS / 2000)
+            assert is_healthy(running, 0)
+        finally:
+            second_server.resume()
+        await until(lambda: is_healthy(running, 1), 10)

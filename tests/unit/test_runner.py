@@ -40,10 +40,11 @@ class SlowToOpen:
     def __init__(self) -> None:
         self.answers = threading.Event()
         self.answers.set()
-        self.tells_time = threading.Event()
+        self.tells_time = asyncio.Event()
         self.tells_time.set()
-        self.holds_time: list[threading.Event] = []
+        self.holds_time: list[asyncio.Event] = []
         """What the next answers wait for, after the time was read."""
+        self.asked_count = 0
         self.errors: list[Exception] = []
         """What the next transactions meet, one each."""
         self.numbers_run: list[int] = []
@@ -75,17 +76,18 @@ class SlowToOpen:
     def is_session_lost(self) -> bool:
         return self.is_lost
 
-    def now_ms(self) -> int:
-        if self.is_lost:
-            raise SessionLostError("somebody killed it")
-        assert self.tells_time.wait(30)
-        told_ms = wall_ms()
-        if self.holds_time:
-            assert self.holds_time.pop().wait(30)
-        return told_ms
-
     def check(self) -> list[str]:
         return []
+
+    async def now_ms(self) -> int:
+        self.asked_count += 1
+        if self.is_lost:
+            raise SessionLostError("somebody killed it")
+        await self.tells_time.wait()
+        told_ms = wall_ms()
+        if self.holds_time:
+            await self.holds_time.pop().wait()
+        return told_ms
 
     async def run(self, transaction: Transaction) -> TransactionResult:
         self.numbers_run.append(transaction.number)
@@ -127,7 +129,7 @@ async def test_a_take_over_on_a_machine_that_stalls_leaves_no_clock_that_is_late
 ) -> None:
     """The time was read at once, and its answer came late: it says no more than that it is not before it."""
     stall_ms = 600
-    store.holds_time.append(threading.Event())
+    store.holds_time.append(asyncio.Event())
     asyncio.get_running_loop().call_later(stall_ms / 1000, store.holds_time[0].set)
     await runner.start()
     assert wall_ms() - runner.now_ms() < stall_ms / 2
@@ -157,6 +159,31 @@ async def test_a_server_that_hangs_when_it_is_asked_for_the_time_opens_the_break
     monkeypatch.setattr(limits, "BREAKER_PROBE_MS", 0)
     store.tells_time.set()
     await until_health(runner, healthy=True)
+
+
+async def test_a_shard_with_nothing_to_do_notices_that_its_server_hangs(
+    runner: ShardRunner, store: SlowToOpen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PULSE_MS", 1)
+    monkeypatch.setattr(limits, "BREAKER_STALL_MS", 20)
+    await start(runner, store)
+    await runner._idle.wait()
+    store.tells_time.clear()
+    async with asyncio.timeout(limits.CLOCK_PROBE_MS / 2000):
+        while runner.health.healthy:
+            runner.tick()
+            await asyncio.sleep(0.001)
+    store.tells_time.set()
+    await until_health(runner, healthy=True)
+
+
+async def test_a_server_that_answers_transactions_is_not_asked_for_more(runner: ShardRunner, store: SlowToOpen) -> None:
+    await start(runner, store)
+    asked_count, until_s = store.asked_count, time.monotonic() + 2 * limits.PULSE_MS / 1000
+    while time.monotonic() < until_s:
+        runner.tick()
+        assert await run_one(runner, store) == "done"
+    assert store.asked_count - asked_count <= 1, "a stall of the machine may look like a silence"
 
 
 async def run_one(runner: ShardRunner, store: SlowToOpen, *errors: Exception) -> str:
