@@ -12,6 +12,7 @@ SECOND_MS = 1_000
 MINUTE_MS = 60 * SECOND_MS
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
+NEVER_MS = 1 << 62
 
 # --- names ---
 TOPIC_BYTES_MAX = 255
@@ -252,7 +253,9 @@ EXPIRY_SCAN_ITEMS = 1_000
 EXPIRY_SCAN_PAUSE_MS = 200
 """Between two chunks of the TTL scan: a million rows take a little over three minutes."""
 EXPIRY_LAP_PAUSE_MS = 2 * SECOND_MS
-"""Between two walks of the TTL scan through a shard: what has expired is not delivered anyhow."""
+"""Between two walks of the TTL scan through a shard: what has expired is not delivered anyhow. Longer while no row can
+have expired.
+"""
 PAGE_BYTES_MAX = 8 * MIB
 TICK_MS = 20
 """How often a shard with nothing to do looks for what has become due."""

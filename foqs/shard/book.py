@@ -27,6 +27,8 @@ class Book:
         self.resident: OrderedDict[int, Item] = OrderedDict()
         self.touched: dict[ShardTopic, None] = {}
         """Topics whose ready or held items are others than before; their consumers are to be told."""
+        self.expires_first_ms = 0
+        """No row but dead letters has a TTL that ends before it; 0 while that is not known."""
         self.counted = False
         """The topics' counts are exact."""
         self._resident_bytes = 0

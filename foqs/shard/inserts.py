@@ -95,10 +95,13 @@ class Inserts:
 
     def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
         flying, self._flying, self._topics_new = self._flying, [], []
+        expires_first_ms = self._book.expires_first_ms
         for batch in flying:
             self._unbuffer(batch)
             for item in batch.items:
                 topic = item.topic
+                if item.expires_at < expires_first_ms:
+                    expires_first_ms = item.expires_at
                 if item.due_at > item.enqueued_at:
                     topic.delayed += 1
                     self._timers.add(item.key, topic, item.priority, item.due_at)
@@ -107,6 +110,7 @@ class Inserts:
                 if item.phase is Phase.INSERTING:
                     self._book.make_ready(item)
             batch.ticket.settle()
+        self._book.expires_first_ms = expires_first_ms
 
     def failed(self, error: FoqsError) -> None:
         flying, self._flying = self._flying, []

@@ -150,6 +150,7 @@ class Rows:
             else:
                 topic.dead -= 1
             if change.rewrite is not None:
+                self._book.expires_first_ms = min(self._book.expires_first_ms, row.expires_at)
                 self._settlements.apply_rewrite(topic, row.priority, change.rewrite)
             change.ticket.settle()
         rows = result.looked_up

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pymysql
 
@@ -18,6 +18,14 @@ from foqs.storage.session import connect, is_lost
 from foqs.storage.transaction import ItemRow
 
 T = TypeVar("T")
+
+
+class ExpiredPage(NamedTuple):
+    keys: list[int]
+    last_key: int
+    """To go on after; 0 when there are no more rows."""
+    expires_first_ms: int
+    """When the first of the page's rows expires or has expired, dead letters excepted; limits.NEVER_MS for none."""
 
 
 class ShardReader:
@@ -58,18 +66,19 @@ class ShardReader:
         more = len(keys) < len(found) or len(found) == limit
         return sorted(rows, key=lambda row: (row.urgency, row.due_at, row.key)), more
 
-    def expired_page(self, after_key: int, now_ms: int) -> tuple[list[int], int]:
-        """The keys of what has expired among the next limits.EXPIRY_SCAN_ITEMS rows, dead letters excepted.
+    def expired_page(self, after_key: int, now_ms: int) -> ExpiredPage:
+        """What has expired among the next limits.EXPIRY_SCAN_ITEMS rows, dead letters excepted.
 
-        And the key to go on after, 0 when there are no more rows. Raises UnavailableError.
+        Raises UnavailableError.
         """
         return self._read(lambda: self._expired_page(after_key, now_ms))
 
-    def _expired_page(self, after_key: int, now_ms: int) -> tuple[list[int], int]:
-        last_key, count = self._rows(sql.SCAN_EXPIRY, (now_ms, after_key, limits.EXPIRY_SCAN_ITEMS))[0]
-        if not count:
-            return [], last_key or 0
-        return [row[0] for row in self._rows(sql.READ_EXPIRED, (after_key, last_key, now_ms))], last_key
+    def _expired_page(self, after_key: int, now_ms: int) -> ExpiredPage:
+        last_key, expires_first = self._rows(sql.SCAN_EXPIRY, (after_key, limits.EXPIRY_SCAN_ITEMS))[0]
+        if expires_first is None or expires_first > now_ms:
+            return ExpiredPage([], last_key or 0, expires_first or limits.NEVER_MS)
+        expired = [row[0] for row in self._rows(sql.READ_EXPIRED, (after_key, last_key, now_ms))]
+        return ExpiredPage(expired, last_key, expires_first)
 
     def interrupt(self) -> None:
         """Make a read that is under way fail, and open no more sessions; another thread may call it."""

@@ -72,7 +72,7 @@ SCAN = (
     "ORDER BY urgency, due_at, id LIMIT %s"
 )
 SCAN_EXPIRY = (
-    "SELECT MAX(id), COUNT(IF(lane >= 0 AND expires_at <= %s, 1, NULL)) FROM "
+    "SELECT MAX(id), MIN(IF(lane >= 0, expires_at, NULL)) FROM "
     "(SELECT id, lane, expires_at FROM item FORCE INDEX (PRIMARY) WHERE id > %s ORDER BY id LIMIT %s) AS page"
 )
 READ_EXPIRED = "SELECT id FROM item FORCE INDEX (PRIMARY) WHERE id > %s AND id <= %s AND lane >= 0 AND expires_at <= %s"

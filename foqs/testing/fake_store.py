@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from foqs.core import limits
 from foqs.core.errors import UnavailableError
+from foqs.storage.shard_reader import ExpiredPage
 from foqs.storage.transaction import (
     DeadlockError,
     ItemRow,
@@ -246,12 +247,13 @@ class FakeReader:
             rows.append(row)
         return rows, len(rows) < len(found) or len(found) == limit
 
-    def expired_page(self, after_key: int, now_ms: int) -> tuple[list[int], int]:
+    def expired_page(self, after_key: int, now_ms: int) -> ExpiredPage:
         self._touch()
         items = self._server.tables.items
         keys = sorted([key for key in items if key > after_key])[: limits.EXPIRY_SCAN_ITEMS]
-        expired = [key for key in keys if items[key].lane >= 0 and items[key].expires_at <= now_ms]
-        return expired, keys[-1] if keys else 0
+        ends = {key: items[key].expires_at for key in keys if items[key].lane >= 0}
+        expired = [key for key, expires_at in ends.items() if expires_at <= now_ms]
+        return ExpiredPage(expired, keys[-1] if keys else 0, min(ends.values(), default=limits.NEVER_MS))
 
     def interrupt(self) -> None:
         return None

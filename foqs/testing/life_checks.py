@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from foqs.core.calls import ItemState
+from foqs.core.limits import NEVER_MS
 from foqs.testing.history import Outcome, Verb
-from foqs.testing.lives import NEVER_MS, Delivery, End, Life, Lives, overlaps, returned_at_ms
+from foqs.testing.lives import Delivery, End, Life, Lives, overlaps, returned_at_ms
 from foqs.testing.report import Report
 
 REDELIVERY_MS_MAX = 1_000

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 from foqs.core import ids
 from foqs.core.calls import ItemState
+from foqs.core.limits import NEVER_MS
 from foqs.testing.history import Call, Outcome, Put, Settled, Taken, Verb
-
-NEVER_MS = 1 << 62
 
 
 class Delivery(NamedTuple):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from foqs.client.items import Nack, NewItem
+from foqs.core import limits
 from foqs.core.calls import DeliveryPolicy, ItemState
 from foqs.core.errors import InvalidArgumentError, NotFoundError, StaleLeaseError, TooLargeError
 from foqs.transport.wire import structs
@@ -176,6 +179,19 @@ async def test_dead_letters_outlive_their_ttl_and_a_restart(meta_url, shard_urls
         (dead,) = (await host.admin.list_dead_letters("jobs", "t")).items
         assert (dead.id, dead.state) == (item.id, ItemState.DEAD)
         assert (await host.stats("jobs"))["t"].dead == 1
+
+
+async def test_a_dead_letter_that_is_redriven_after_its_ttl_goes(host, monkeypatch):
+    monkeypatch.setattr(limits, "EXPIRY_LAP_PAUSE_MS", 50)
+    assert await host.client.dequeue("jobs", "other", wait_ms=2_000) == []
+    await host.client.enqueue("jobs", "t", b"x", ttl_ms=1_000)
+    (item,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+    await host.client.nack("jobs", [item.receipt], dead_letter=True)
+    assert await host.client.dequeue("jobs", "other", wait_ms=1_500) == [], "a walk goes past it"
+    assert (await host.admin.redrive_dead_letters("jobs", "t", [item.id])).count == 1
+    async with asyncio.timeout(10):
+        while host.items_stored():
+            await host.client.dequeue("jobs", "other", wait_ms=100)
 
 
 async def test_an_at_most_once_item_may_become_a_dead_letter_but_is_never_redriven(host):

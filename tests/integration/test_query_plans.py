@@ -122,7 +122,7 @@ CASES: dict[str, list[Case]] = {
     },
     "REFILL_TIMERS": [Case("lane_order", 2 * PAGE + SLACK, (due, due, 7, PAGE)) for due in (-1, 3_000)]
     + [Case("lane_order", SLACK, (10**12, 10**12, 0, PAGE))],
-    "SCAN_EXPIRY": [Case("PRIMARY", 2 * PAGE + SLACK, (10**15, after_key, PAGE)) for after_key in (0, ITEM_COUNT // 2)],
+    "SCAN_EXPIRY": [Case("PRIMARY", 2 * PAGE + SLACK, (after_key, PAGE)) for after_key in (0, ITEM_COUNT // 2)],
     "READ_EXPIRED": [
         Case("PRIMARY", PAGE + SLACK, (key, key + PAGE, now)) for key in (0, 1_000) for now in (0, 10**15)
     ],

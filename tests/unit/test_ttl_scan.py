@@ -1,4 +1,4 @@
-"""The TTL scan next to servers that are away."""
+"""The TTL scan: when it walks through a shard, and what it does next to servers that are away."""
 
 from __future__ import annotations
 
@@ -14,17 +14,23 @@ from foqs.host.inspection import Inspection
 from foqs.host.shards import Shards
 from foqs.host.waiting import Waiting
 from foqs.shard.runner import ShardRunner
-from foqs.storage.shard_reader import ShardReader
+from foqs.storage.shard_reader import ExpiredPage, ShardReader
 from tests.support.waiting import until
 
 _TURNS = 100
 """Of the event loop, in each of which a scan that does not pause would read."""
+NO_ROWS = ExpiredPage([], 0, limits.NEVER_MS)
+
+
+def page(last_key: int, expires_first_ms: int) -> ExpiredPage:
+    """Of which nothing has expired."""
+    return ExpiredPage([], last_key, expires_first_ms)
 
 
 @pytest.fixture
 def runner() -> Mock:
     runner = Mock(spec=ShardRunner)
-    runner.shard = Mock()
+    runner.shard = Mock(book=Mock(expires_first_ms=0))
     runner.now_ms.return_value = 0
     return runner
 
@@ -35,7 +41,7 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Mock:
     monkeypatch.setattr(limits, "EXPIRY_SCAN_PAUSE_MS", 0)
     monkeypatch.setattr(limits, "EXPIRY_LAP_PAUSE_MS", 0)
     reader = Mock(spec=ShardReader)
-    reader.expired_page.return_value = ([], 0)
+    reader.expired_page.return_value = NO_ROWS
     return reader
 
 
@@ -64,15 +70,15 @@ async def test_a_shard_whose_items_could_not_be_deleted_is_not_scanned_until_the
 async def test_a_shard_that_could_not_be_read_is_left_alone_for_a_while_and_then_read_from_there(
     runner: Mock, reader: Mock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers = [([], 70), UnavailableError("its server is away"), ([], 0)]
+    answers = [page(70, limits.NEVER_MS), UnavailableError("its server is away"), NO_ROWS]
     pause_ms = 100
+    monkeypatch.setattr(limits, "EXPIRY_LAP_PAUSE_MS", pause_ms)
     read_at_s: list[float] = []
 
-    def read(*_: int) -> tuple[list[int], int]:
+    def read(*_: int) -> ExpiredPage:
         read_at_s.append(time.monotonic())
         answer = answers.pop(0)
         if isinstance(answer, UnavailableError):
-            monkeypatch.setattr(limits, "EXPIRY_LAP_PAUSE_MS", pause_ms)
             raise answer
         return answer
 
@@ -83,3 +89,63 @@ async def test_a_shard_that_could_not_be_read_is_left_alone_for_a_while_and_then
     await inspection.stop()
     assert [call.args[0] for call in reader.expired_page.mock_calls[:3]] == [0, 70, 70]
     assert read_at_s[2] - read_at_s[1] >= pause_ms / 1000
+
+
+async def test_a_shard_is_walked_through_again_when_the_first_of_its_rows_expires(runner: Mock, reader: Mock) -> None:
+    reader.expired_page.side_effect = [page(70, 900), page(90, 500), page(0, limits.NEVER_MS), NO_ROWS]
+    inspection = inspection_of(runner, reader)
+    await inspection.start()
+    await until(lambda: reader.expired_page.call_count == 3)
+    runner.now_ms.return_value = 499
+    await turns()
+    assert reader.expired_page.call_count == 3
+    runner.now_ms.return_value = 500
+    await until(lambda: reader.expired_page.call_count == 4)
+    await turns()
+    assert [call.args for call in reader.expired_page.mock_calls] == [(0, 0), (70, 0), (90, 0), (0, 500)]
+    await inspection.stop()
+
+
+async def test_a_shard_is_walked_through_again_for_a_row_that_was_written_during_the_walk(
+    runner: Mock, reader: Mock
+) -> None:
+    def read(after_key: int, now_ms: int) -> ExpiredPage:
+        if reader.expired_page.call_count == 1:
+            runner.shard.book.expires_first_ms = 100  # As a commit does, at any time.
+        return NO_ROWS
+
+    reader.expired_page.side_effect = read
+    inspection = inspection_of(runner, reader)
+    await inspection.start()
+    await until(lambda: reader.expired_page.called)
+    await turns()
+    assert reader.expired_page.call_count == 1
+    runner.now_ms.return_value = 100
+    await until(lambda: reader.expired_page.call_count == 2)
+    await inspection.stop()
+
+
+async def test_a_walk_that_could_not_begin_begins_again(runner: Mock, reader: Mock) -> None:
+    reader.expired_page.side_effect = [UnavailableError("its server is away"), NO_ROWS]
+    inspection = inspection_of(runner, reader)
+    await inspection.start()
+    await until(lambda: reader.expired_page.call_count == 2)
+    await inspection.stop()
+
+
+async def test_a_shard_that_was_taken_over_during_a_walk_is_walked_through_from_its_begin(
+    runner: Mock, reader: Mock
+) -> None:
+    def read(after_key: int, now_ms: int) -> ExpiredPage:
+        if reader.expired_page.call_count == 1:
+            runner.shard = Mock(book=Mock(expires_first_ms=0))
+            return page(70, limits.NEVER_MS)
+        return NO_ROWS
+
+    reader.expired_page.side_effect = read
+    inspection = inspection_of(runner, reader)
+    await inspection.start()
+    await until(lambda: reader.expired_page.call_count == 3)
+    await turns()
+    assert [call.args[0] for call in reader.expired_page.mock_calls] == [0, 70, 0]
+    await inspection.stop()

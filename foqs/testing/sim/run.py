@@ -159,7 +159,6 @@ def _rest_problems(world: World, host: SimHost) -> Iterator[str]:
 
 
 def _check_history(world: World) -> Counter[str]:
-    never_ends = 1 << 62
     # With few leases, or no room for what was prefetched, an empty answer is right although something is ready.
     bounds = ("OPEN_LEASES_MAX", "PREFETCH_BYTES_MAX")
     bounded = any(world.profile.limits[name] < getattr(limits, name) for name in bounds)
@@ -168,7 +167,7 @@ def _check_history(world: World) -> Counter[str]:
         world.stored(),
         drained=True,
         tolerance_ms=world.profile.tolerance_ms,
-        disturbed=[(0, never_ends)] if world.profile.disturbed or bounded else [],
+        disturbed=[(0, limits.NEVER_MS)] if world.profile.disturbed or bounded else [],
         ended_ms=world.now_ms(),
     )
     for violation in report.violations:
