@@ -65,7 +65,9 @@ class Host(Service):
             self._namespaces.item_bytes_max,
             self.metrics.items.happened,
         )
-        self._slots: defaultdict[str, ServerSlots] = defaultdict(partial(ServerSlots, self._loop))
+        self._slots: defaultdict[str, ServerSlots] = defaultdict(
+            partial(ServerSlots, self._loop, config.transactions_per_server_max)
+        )
         """By server."""
         for shard_id, url in config.shards.items():
             self._shards.add(self._make_runner(shard_id, url))

@@ -181,6 +181,12 @@ class HostConfig(BaseModel):
         le=limits.DAY_MS,
         description="a connection without a call for so long is closed",
     )
+    transactions_per_server_max: int = Field(
+        default=limits.TRANSACTIONS_PER_SERVER_MAX,
+        ge=1,
+        le=limits.SHARDS_PER_HOST_MAX,
+        description="transactions of this host that one MySQL server has at a time, whatever number of shards it has",
+    )
     drain_ms_max: int = Field(
         default=limits.DRAIN_MS_MAX,
         ge=0,

@@ -146,7 +146,7 @@ PLACEMENT_RUN_ITEMS = 1_000
 """So many enqueued items in a row go to one shard."""
 ENQUEUE_BUFFER_RETRY_MS = 200
 TRANSACTIONS_PER_SERVER_MAX = 3
-"""Of a host's shards on one server, at the same time."""
+"""Of a host's shards on one server, at the same time; an operator may change it."""
 SLOT_MS_MAX = 200
 """A transaction that takes longer does not count any more."""
 TRANSACTION_INSERTS_MAX = 2_000

@@ -16,9 +16,9 @@ class ServerSlots:
     (docs/decisions/0013). Slots are given in the order in which they were asked for.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
         self._loop = loop
-        self._slots = asyncio.Semaphore(limits.TRANSACTIONS_PER_SERVER_MAX)
+        self._slots = asyncio.Semaphore(count)
 
     def slot(self) -> Slot:
         return Slot(self._slots, self._loop.call_later)

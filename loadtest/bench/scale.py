@@ -88,7 +88,10 @@ def _run_once(scenario: Scenario, adapter: Foqs) -> Measured:
 
 
 class _PinnedFoqs(Foqs):
-    """Servers inherit the cores of the process that starts them, and so do the clients after them."""
+    """Servers inherit the cores of the process that starts them, and so do the clients after them.
+
+    The server and the host share theirs, so that more than one transaction at a time would only be smaller ones.
+    """
 
     def __init__(self, shards_count: int, of_servers: Collection[int], of_clients: Collection[int]) -> None:
         super().__init__(1, shards_count)
@@ -98,6 +101,10 @@ class _PinnedFoqs(Foqs):
         os.sched_setaffinity(0, self._of_servers)
         super().start(directory, tuple(topics))
         os.sched_setaffinity(0, self._of_clients)
+
+    def _environment(self) -> dict[str, str]:
+        count = max(1, len(self._of_servers) // 2)
+        return super()._environment() | {"FOQS_TRANSACTIONS_PER_SERVER_MAX": str(count)}
 
 
 @contextmanager

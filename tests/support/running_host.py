@@ -67,10 +67,10 @@ class RunningHost:
 
 @asynccontextmanager
 async def running_host(
-    meta_url: str, shard_urls: Mapping[int, str], *, name: str = "test-host"
+    meta_url: str, shard_urls: Mapping[int, str], *, name: str = "test-host", **settings: Any
 ) -> AsyncIterator[RunningHost]:
     """A host with the namespace `jobs`; drained at the end."""
-    host = Host(HostConfig(meta_url=meta_url, shards=dict(shard_urls), port=0, host_name=name))
+    host = Host(HostConfig(meta_url=meta_url, shards=dict(shard_urls), port=0, host_name=name, **settings))
     await host.start()
     try:
         address = f"127.0.0.1:{host.port}"

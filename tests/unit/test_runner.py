@@ -108,7 +108,7 @@ def store() -> SlowToOpen:
 
 @pytest.fixture
 async def runner(store: SlowToOpen) -> AsyncIterator[ShardRunner]:
-    slots = ServerSlots(asyncio.get_running_loop())
+    slots = ServerSlots(asyncio.get_running_loop(), limits.TRANSACTIONS_PER_SERVER_MAX)
     runner = ShardRunner(0, store, slots, Mock(spec=ShardListener), Mock(spec=TransactionMeter))
     yield runner
     store.answers.set()

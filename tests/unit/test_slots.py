@@ -68,9 +68,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def transactions(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Transactions:
-    monkeypatch.setattr(limits, "TRANSACTIONS_PER_SERVER_MAX", 2)
-    return Transactions(ServerSlots(cast(Any, clock)))
+def transactions(clock: Clock) -> Transactions:
+    return Transactions(ServerSlots(cast(Any, clock), 2))
 
 
 async def test_so_many_run_at_a_time_and_the_others_follow_in_their_order(transactions: Transactions) -> None:
