@@ -203,9 +203,9 @@ BREAKER_ERRORS_MAX = 0.5
 BREAKER_STALL_MS = 700
 """A transaction that takes longer opens the breaker before it ends."""
 PULSE_MS = 200
-"""A shard's server that has said nothing for so long is asked for the time, and must tell it within the same bound."""
+"""A shard's server that has said nothing for so long is asked for the time; BREAKER_STALL_MS holds for the answer."""
 BREAKER_OPENS_MS_MAX = 1_000
-"""From the moment at which a server hangs."""
+"""From the moment at which a server hangs, whatever its shards are doing."""
 BREAKER_PROBE_MS = 500
 
 # --- prefetch ---
@@ -253,9 +253,9 @@ EXPIRY_SCAN_ITEMS = 1_000
 EXPIRY_SCAN_PAUSE_MS = 200
 """Between two chunks of the TTL scan: a million rows take a little over three minutes."""
 EXPIRY_LAP_PAUSE_MS = 2 * SECOND_MS
-"""Between two walks of the TTL scan through a shard: what has expired is not delivered anyhow. Longer while no row can
-have expired.
-"""
+"""Between two walks of the TTL scan through a shard: what has expired is not delivered anyhow."""
+EXPIRY_LAP_MS_MAX = 12 * HOUR_MS
+"""Between them while no row is known to expire before."""
 PAGE_BYTES_MAX = 8 * MIB
 TICK_MS = 20
 """How often a shard with nothing to do looks for what has become due."""

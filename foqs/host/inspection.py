@@ -273,7 +273,7 @@ class Inspection(Service):
     async def _scan(self, shard_id: int) -> None:
         """Walk the shard by key, slowly and whenever a row may have expired, and delete what its TTL has ended."""
         reader, runner = self._readers[shard_id], self._shards.runners[shard_id]
-        after_key, expires_first_ms, pause_ms = 0, limits.NEVER_MS, limits.EXPIRY_LAP_PAUSE_MS
+        after_key, pause_ms = 0, limits.EXPIRY_LAP_PAUSE_MS
         while True:
             await asyncio.sleep(pause_ms / 1000)
             shard, now_ms, pause_ms = runner.shard, runner.now_ms(), limits.EXPIRY_LAP_PAUSE_MS
@@ -282,23 +282,23 @@ class Inspection(Service):
             if not after_key:
                 if shard.book.expires_first_ms > now_ms:
                     continue
-                # From now on it tells of rows that are written behind the walk.
-                shard.book.expires_first_ms = expires_first_ms = limits.NEVER_MS
+                # Pages lower it, and commits meanwhile. What a walk has missed all the same is found by a later one.
+                shard.book.expires_first_ms = now_ms + limits.EXPIRY_LAP_MS_MAX
             try:
                 page = await self._on_thread(shard_id, partial(reader.expired_page, after_key, now_ms))
                 if page.keys and runner.shard is shard:
                     self._expire(runner, shard, page.keys)
-                after_key, expires_first_ms = page.last_key, min(expires_first_ms, page.expires_first_ms)
+                shard.book.expires_first_ms = min(shard.book.expires_first_ms, page.expires_first_ms)
+                after_key = page.last_key
                 if after_key:
                     pause_ms = limits.EXPIRY_SCAN_PAUSE_MS
-                else:
-                    shard.book.expires_first_ms = min(shard.book.expires_first_ms, expires_first_ms)
                 continue
             except UnavailableError as error:
                 _log.warning("ttl_scan_paused", shard=shard_id, error=str(error))
             except Exception:  # A defect must not end the scan for good.
                 _log.error("host_defect", work=f"TTL scan of shard {shard_id}", exc_info=True)
-            shard.book.expires_first_ms = 0
+            if not after_key:
+                shard.book.expires_first_ms = 0
 
     def _expire(self, runner: ShardRunner, shard: ShardState, keys: list[int]) -> None:
         ticket = Ticket(lambda ended: _log.info("items_expired", shard=runner.shard_id, count=len(keys)))

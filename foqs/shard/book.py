@@ -28,7 +28,7 @@ class Book:
         self.touched: dict[ShardTopic, None] = {}
         """Topics whose ready or held items are others than before; their consumers are to be told."""
         self.expires_first_ms = 0
-        """No row but dead letters has a TTL that ends before it; 0 while that is not known."""
+        """No TTL ends before it but of dead letters, and of rows that the TTL scan has yet to see; 0 while unknown."""
         self.counted = False
         """The topics' counts are exact."""
         self._resident_bytes = 0

@@ -89,7 +89,9 @@ class ShardRunner(Service):
         self._clock_offset_ms = 0.0
         self._clock_probed_s = 0.0
         self._heard_s = 0.0
-        """When the server answered last."""
+        """When the last transaction or question ended."""
+        self._slot_asked_s: float | None = None
+        """While the shard waits for a slot."""
         self._checked_s = 0.0
         self._is_given_up = False
         self._loss_logged, self._loss_logged_s = "", 0.0
@@ -106,7 +108,9 @@ class ShardRunner(Service):
     def tick(self) -> None:
         """To be called every limits.TICK_MS: notices what is due, and a transaction that hangs."""
         now_s = self._loop.time()
-        self.health.watch(now_s)
+        waiting_s = self._slot_asked_s
+        # Neighbours that are slow are waited for, but not those that hang as well.
+        self.health.watch(now_s, None if waiting_s is None else max(waiting_s, self._slots.heard_s))
         if self.shard is None or self._is_given_up:
             return
         try:
@@ -251,8 +255,9 @@ class ShardRunner(Service):
         while not self._is_given_up:
             await self._keep_clock()
             await self._keep_durable()
-            asked_s = self._loop.time()
+            self._slot_asked_s = asked_s = self._loop.time()
             async with self._slots.slot():
+                self._slot_asked_s = None
                 if self._is_given_up:
                     break
                 self._work.clear()
@@ -309,6 +314,8 @@ class ShardRunner(Service):
 
     def _ended(self, transaction: Transaction, began_s: float, outcome: str) -> None:
         self._heard_s = now_s = self._loop.time()
+        if outcome != "unknown":
+            self._slots.heard_s = now_s
         self.health.ended(now_s, failed=outcome != "committed")
         self._meter.ended(self.shard_id, transaction, now_s - began_s, outcome)
 
@@ -355,7 +362,7 @@ class ShardRunner(Service):
         """Returns by how many ms it may be wrong; one that may be far off is soon followed by another."""
         before_s = self._loop.time()
         now_ms = await self._store.now_ms()
-        self._heard_s = after_s = self._loop.time()
+        self._heard_s = self._slots.heard_s = after_s = self._loop.time()
         doubt_ms = (after_s - before_s) * 1000
         is_good = doubt_ms <= limits.CLOCK_DOUBT_MS_MAX
         self._clock_probed_s = after_s if is_good else after_s - (limits.CLOCK_PROBE_MS - limits.CLOCK_RETRY_MS) / 1000

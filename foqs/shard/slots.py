@@ -19,6 +19,8 @@ class ServerSlots:
     def __init__(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
         self._loop = loop
         self._slots = asyncio.Semaphore(count)
+        self.heard_s = 0.0
+        """When the server last answered a shard of this host."""
 
     def slot(self) -> Slot:
         return Slot(self._slots, self._loop.call_later)

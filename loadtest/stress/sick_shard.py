@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from foqs.core import limits
 from loadtest.chaos.room import SHARDS, SMALL, Room
 from loadtest.chaos.server_faults import DiskFull
 from loadtest.faults import FaultError
@@ -22,7 +23,7 @@ from loadtest.stress.stand import quiet_room
 from loadtest.stress.verdict import Bound, Verdict
 
 P99_FACTOR_MAX = 1.5
-OPENS_MS_MAX = 1_000
+OPENS_MS_MAX = limits.BREAKER_OPENS_MS_MAX
 CLOSES_MS_MAX = 3_000
 _SICK = 1
 """This server, and SMALL where the disk is full. Each has one shard."""
@@ -30,7 +31,6 @@ _SLOW_MS = 600
 """Each way: a transaction takes longer than a breaker bears."""
 _LEAD_S = 2.0
 _TOPICS = tuple(f"topic-{number}" for number in range(4))
-_REFUSALS = ("transaction_failed", "session_lost")
 _VERBS: tuple[Verb, Verb] = ("enqueue", "dequeue")
 
 
@@ -72,10 +72,7 @@ class _Times:
 
 @dataclass(slots=True)
 class BreakerTimes:
-    """When a transaction was first refused or lost, when the breaker opened and closed; 0 for never.
-
-    Seconds since the epoch.
-    """
+    """When a transaction was first refused, when the breaker opened and closed: seconds since the epoch, or 0."""
 
     first_refusal_s: float = 0.0
     opened_s: float = 0.0
@@ -159,7 +156,7 @@ def breaker_times(room: Room, shard: int, sick_s: float, well_s: float) -> Break
         if entry.get("shard") != shard or "timestamp" not in entry:
             continue
         at_s, event = datetime.fromisoformat(entry["timestamp"]).timestamp(), entry["event"]
-        if event in _REFUSALS and at_s >= sick_s:
+        if event == "transaction_failed" and at_s >= sick_s:
             found.first_refusal_s = found.first_refusal_s or at_s
         if event == "breaker_opened" and at_s >= sick_s:
             found.opened_s = found.opened_s or at_s
@@ -189,14 +186,15 @@ def judge(
         }
         ratio = sick.latency_ms(99) / max(before.latency_ms(99), 1e-3)
         bounds.append(Bound(f"{kind}: {verb} p99 by that before", ratio, P99_FACTOR_MAX))
-    from_s = breaker.first_refusal_s if sickness.from_refusal else times.sick_s
-    opened_ms = (opened_s - from_s) * 1_000 if opened_s and from_s else float("inf")
+    since_fault_ms = (opened_s - times.sick_s) * 1_000 if opened_s else float("inf")
+    refused_after_ms = (breaker.first_refusal_s - times.sick_s) * 1_000 if sickness.from_refusal else 0.0
+    opened_ms = max(0.0, since_fault_ms - max(0.0, refused_after_ms))
     closed_ms = max(0.0, (closed_s - times.well_s) * 1_000) if closed_s else float("inf")
     held_up = found["enqueue"].between(sick_s - 1, well_s + 1)
     whole = found["enqueue"].between(0, 1e9)
     row |= {
         "opens ms": opened_ms,
-        "opens ms after the fault began": (opened_s - times.sick_s) * 1_000,
+        "opens ms after the fault began": since_fault_ms,
         "closes ms": closed_ms,
         "held up": sum(held_up.late_by_shard.values()),
         "placed elsewhere": sum(n for at, n in held_up.late_by_shard.items() if at != shard),

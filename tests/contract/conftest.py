@@ -13,6 +13,7 @@ import pytest
 from foqs.shard.runner import Store
 from foqs.storage.local_server import LocalServer
 from foqs.storage.session import connect
+from foqs.storage.shard_reader import ShardReader
 from foqs.storage.shard_store import ShardAccess, ShardStore
 from tests.contract.fake_shard import FakeShard
 from tests.contract.owner import ContractShard
@@ -40,6 +41,9 @@ class MysqlShard:
         store = ShardStore(access, self._take_epoch, self.dead_owners.__contains__)
         self._stores.append(store)
         return store
+
+    def reader(self) -> AbstractContextManager[ShardReader]:
+        return closing(ShardReader(self.SHARD_ID, self._url))
 
     def cut(self, store: Store) -> None:
         with closing(self._server.connect()) as session, session.cursor() as cursor:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 
 from foqs.shard.runner import Store
 from foqs.testing.fake_server import FakeServer, Fate, Faults
-from foqs.testing.fake_store import FakeStore
+from foqs.testing.fake_store import FakeReader, FakeStore
 from tests.contract.owner import SHARD_ID
 
 
@@ -22,6 +22,9 @@ class FakeShard:
 
     def store(self, owner: str) -> FakeStore:
         return FakeStore(self._server, "lock", owner, self._take_epoch, self.dead_owners.__contains__)
+
+    def reader(self) -> AbstractContextManager[FakeReader]:
+        return closing(FakeReader(self._server))
 
     def cut(self, store: Store) -> None:
         self._server.kill_sessions()

@@ -12,11 +12,16 @@ from foqs.core.item import Item
 from foqs.core.topic import ShardTopic
 from foqs.core.window import WindowBudget
 from foqs.shard.runner import Store
+from foqs.storage.shard_reader import ExpiredPage
 from foqs.storage.transaction import ItemRow, OwnershipLostError, ShardImage, Transaction, TransactionResult
 
 SHARD_ID = 3
 PATIENCE_S = 5.0
 LIFE_MS = 1_000_000
+
+
+class Reader(Protocol):
+    def expired_page(self, after_key: int, now_ms: int) -> ExpiredPage: ...
 
 
 class ContractShard(Protocol):
@@ -29,6 +34,9 @@ class ContractShard(Protocol):
 
     def store(self, owner: str) -> Store:
         """A store of another host process; closed at the end of the test."""
+
+    def reader(self) -> AbstractContextManager[Reader]:
+        """What reads beside the owner."""
 
     def cut(self, store: Store) -> None:
         """End the session that holds the shard, as a broken network or a KILL does."""

@@ -385,6 +385,27 @@ def test_the_counts_are_those_of_the_take_over_whenever_they_are_asked(shard):
     assert sorted(counts.delayed) == [(1, 7)]
 
 
+def test_a_page_of_the_ttl_scan_has_what_has_expired_and_what_will_dead_letters_excepted(shard, monkeypatch):
+    monkeypatch.setattr(limits, "EXPIRY_SCAN_ITEMS", 4)
+    owner = Owner(shard)
+    topic = new_topic(1)
+    # By key: ready, delayed, dead, ready; then two more.
+    items = [new_item(key, topic=topic, enqueued_at=0 if key == 2 else None) for key in range(1, 7)]
+    for item, expires_at in zip(items, [5_000, 4_000, 3_000, 6_000, 9_000, 8_000], strict=True):
+        item.expires_at = expires_at
+    owner.run(inserts=items)
+    owner.run(rewrites=[Rewrite(3, -1, 0, 9, 1, 1)])
+    with shard.reader() as reader:
+        assert reader.expired_page(0, 3_999) == ([], 4, 4_000)
+        assert reader.expired_page(0, 4_000) == ([2], 4, 4_000)
+        assert reader.expired_page(0, 5_999) == ([1, 2], 4, 4_000)
+        assert reader.expired_page(4, 5_999) == ([], 6, 8_000)
+        assert reader.expired_page(6, 5_999) == ([], 0, limits.NEVER_MS)
+        assert reader.expired_page(2, 5_999) == ([], 6, 6_000)
+        owner.run(deletes=[1, 2, 4, 5, 6])
+        assert reader.expired_page(0, 99_000) == ([], 3, limits.NEVER_MS)
+
+
 def test_the_clock_is_the_time_of_day_and_does_not_stand_still(shard):
     owner = Owner(shard)
     first = asyncio.run(owner.store.now_ms())

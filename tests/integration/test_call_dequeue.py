@@ -13,9 +13,11 @@ from foqs.client.items import NewItem
 from foqs.core import limits
 from foqs.core.calls import DeliveryPolicy
 from foqs.core.errors import InvalidArgumentError, PausedError, StaleLeaseError, TooLargeError, UnknownNamespaceError
+from foqs.shard.book import Book
 from foqs.transport.wire import structs
 from tests.support.raw_client import RawClient
 from tests.support.running_host import PATIENCE_S, running_host
+from tests.support.waiting import until
 
 CLOCK_SLACK_MS = 100
 
@@ -309,6 +311,30 @@ async def test_items_that_nobody_asks_for_go_when_their_ttl_ends(host):
         while await host.stats("jobs"):
             await host.client.dequeue("jobs", "other", wait_ms=100)
     assert host.items_stored() == 0
+
+
+def books(host) -> list[Book]:
+    return [runner.shard.book for runner in host.host._shards.runners.values()]
+
+
+@pytest.fixture
+def quick_walks(monkeypatch):
+    """Of the TTL scan."""
+    monkeypatch.setattr(limits, "EXPIRY_LAP_PAUSE_MS", 50)
+
+
+async def test_items_that_come_after_a_walk_of_the_ttl_scan_go(quick_walks, host):
+    await until(lambda: all(book.expires_first_ms for book in books(host)))
+    await host.enqueue_on_all_shards("jobs", [[NewItem("t", b"x", ttl_ms=300)] * 5 for _ in range(8)])
+    await until(lambda: not host.items_stored())
+
+
+async def test_items_that_a_walk_of_the_ttl_scan_saw_delayed_go(quick_walks, host):
+    news = [NewItem("t", b"x", delay_ms=1_500, ttl_ms=300)] * 5
+    await host.enqueue_on_all_shards("jobs", [news for _ in range(8)])
+    for book in books(host):
+        book.expires_first_ms = 0
+    await until(lambda: not host.items_stored())
 
 
 async def test_a_prefetched_item_whose_ttl_ended_is_not_handed_out(host):

@@ -87,7 +87,7 @@ async def test_a_shard_that_could_not_be_read_is_left_alone_for_a_while_and_then
     await inspection.start()
     await until(lambda: not answers)
     await inspection.stop()
-    assert [call.args[0] for call in reader.expired_page.mock_calls[:3]] == [0, 70, 70]
+    assert [call.args[0] for call in reader.expired_page.mock_calls] == [0, 70, 70]
     assert read_at_s[2] - read_at_s[1] >= pause_ms / 1000
 
 
@@ -125,6 +125,18 @@ async def test_a_shard_is_walked_through_again_for_a_row_that_was_written_during
     await inspection.stop()
 
 
+async def test_a_shard_is_walked_through_now_and_then_whatever_is_known_of_it(runner: Mock, reader: Mock) -> None:
+    inspection = inspection_of(runner, reader)
+    await inspection.start()
+    await until(lambda: reader.expired_page.called)
+    runner.now_ms.return_value = limits.EXPIRY_LAP_MS_MAX - 1
+    await turns()
+    assert reader.expired_page.call_count == 1
+    runner.now_ms.return_value = limits.EXPIRY_LAP_MS_MAX
+    await until(lambda: reader.expired_page.call_count == 2)
+    await inspection.stop()
+
+
 async def test_a_walk_that_could_not_begin_begins_again(runner: Mock, reader: Mock) -> None:
     reader.expired_page.side_effect = [UnavailableError("its server is away"), NO_ROWS]
     inspection = inspection_of(runner, reader)
@@ -136,10 +148,12 @@ async def test_a_walk_that_could_not_begin_begins_again(runner: Mock, reader: Mo
 async def test_a_shard_that_was_taken_over_during_a_walk_is_walked_through_from_its_begin(
     runner: Mock, reader: Mock
 ) -> None:
+    before = runner.shard
+
     def read(after_key: int, now_ms: int) -> ExpiredPage:
         if reader.expired_page.call_count == 1:
             runner.shard = Mock(book=Mock(expires_first_ms=0))
-            return page(70, limits.NEVER_MS)
+            return ExpiredPage([5], 70, 0)
         return NO_ROWS
 
     reader.expired_page.side_effect = read
@@ -148,4 +162,5 @@ async def test_a_shard_that_was_taken_over_during_a_walk_is_walked_through_from_
     await until(lambda: reader.expired_page.call_count == 3)
     await turns()
     assert [call.args[0] for call in reader.expired_page.mock_calls] == [0, 70, 0]
+    before.rows.look_up.assert_not_called()
     await inspection.stop()
