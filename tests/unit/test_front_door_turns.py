@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from time import perf_counter
@@ -92,11 +91,9 @@ def wait(turns: Turns, *peers: Peer) -> None:
 
 def is_over(call: Coroutine[Any, Any, None]) -> bool:
     """Whether it has ended, or does so now that it is run until it waits."""
-    if inspect.getcoroutinestate(call) == inspect.CORO_CLOSED:
-        return True
     try:
         call.send(None)
-    except StopIteration:
+    except (StopIteration, RuntimeError):  # The second says that it had ended before.
         return True
     return False
 
