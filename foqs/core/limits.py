@@ -207,6 +207,8 @@ PULSE_MS = 200
 BREAKER_OPENS_MS_MAX = 1_000
 """From the moment at which a server hangs, whatever its shards are doing."""
 BREAKER_PROBE_MS = 500
+BREAKER_PROBE_FACTOR_MAX = 4
+"""Each time that it opens again soon after a probe the next probe waits twice as long, up to so many times as long."""
 
 # --- prefetch ---
 PREFETCH_HORIZON_MS = 100

@@ -29,7 +29,11 @@ class Health:
         self._failed_count = 0
         self._failed_in_a_row_count = 0
         self._began_s: float | None = None
+        self._is_probe = False
+        """What is under way is to show whether the shard is well again."""
         self._opened_at_s = 0.0
+        self._closed_at_s: float | None = None
+        self._probe_pause_ms = limits.BREAKER_PROBE_MS
         self.opened_count = 0
 
     @property
@@ -43,18 +47,20 @@ class Health:
 
     def wants_probe(self, now_s: float) -> bool:
         """The breaker is open, and long enough to try again."""
-        return not self.healthy and now_s - self._opened_at_s >= limits.BREAKER_PROBE_MS / 1000
+        return not self.healthy and now_s - self._opened_at_s >= self._probe_pause_ms / 1000
 
     def began(self, now_s: float) -> None:
         self._began_s = now_s
-        if self.wants_probe(now_s):
+        self._is_probe = self.wants_probe(now_s)
+        if self._is_probe:
             self._breaker.half_open()
 
     def ended(self, now_s: float, *, failed: bool) -> None:
         began_s, self._began_s = self._began_s, None
         assert began_s is not None
         if not self.healthy:
-            self._judge_probe(began_s, now_s, failed)
+            if self._is_probe:
+                self._judge_probe(began_s, now_s, failed)
             return
         samples = self._samples
         samples.append((now_s, now_s - began_s, failed))
@@ -102,17 +108,23 @@ class Health:
         if self.healthy:
             self.opened_count += 1
             self._opened_at_s = now_s
+            self._probe_pause_ms = self._next_pause_ms(now_s)
             self._samples.clear()
             self._seconds_sum, self._failed_count, self._failed_in_a_row_count = 0.0, 0, 0
             self._breaker.open()
             self._on_change(False, reason)
 
     def _judge_probe(self, began_s: float, now_s: float, failed: bool) -> None:
-        if began_s < self._opened_at_s:
-            return  # It began before the breaker opened, and says nothing of now.
         if failed or now_s - began_s > limits.BREAKER_MEAN_MS_MAX / 1000:
             self._opened_at_s = now_s
             self._breaker.open()
         else:
+            self._closed_at_s = now_s
             self._breaker.close()
             self._on_change(True, "a probe was answered in time")
+
+    def _next_pause_ms(self, now_s: float) -> int:
+        """Longer when it opens again at once: a full disk takes a probe, and not the rows that come after it."""
+        if self._closed_at_s is None or now_s - self._closed_at_s > limits.BREAKER_WINDOW_MS / 1000:
+            return limits.BREAKER_PROBE_MS
+        return min(2 * self._probe_pause_ms, limits.BREAKER_PROBE_FACTOR_MAX * limits.BREAKER_PROBE_MS)

@@ -100,3 +100,27 @@ def test_a_probe_that_fails_or_is_slow_leaves_it_open(health: Health, seconds: f
     assert health.state == "open"
     assert not health.wants_probe(ended_s)
     assert health.opened_count == 1
+
+
+def test_what_ends_well_before_a_probe_is_wanted_leaves_it_open(health: Health) -> None:
+    """A full disk takes what deletes."""
+    health.trip(5.0, "its disk is full")
+    run(health, 5.1, 0.001)
+    assert health.state == "open"
+    assert health.wants_probe(5.0 + limits.BREAKER_PROBE_MS / 1000)
+
+
+def test_probes_become_rarer_while_what_comes_after_them_fails_and_not_for_ever(health: Health) -> None:
+    def pause_ms(tripped_s: float) -> int:
+        health.trip(tripped_s, "its disk is full")
+        step_s = limits.BREAKER_PROBE_MS / 1000
+        return next(n for n in range(1, 20) if health.wants_probe(tripped_s + n * step_s)) * limits.BREAKER_PROBE_MS
+
+    now_s, pauses_ms = 5.0, []
+    for _ in range(5):
+        pauses_ms.append(pause_ms(now_s))
+        now_s = run(health, now_s + pauses_ms[-1] / 1000, 0.001) + 0.1
+        assert health.healthy
+    first_ms, most_ms = limits.BREAKER_PROBE_MS, limits.BREAKER_PROBE_MS * limits.BREAKER_PROBE_FACTOR_MAX
+    assert pauses_ms == [first_ms, 2 * first_ms, most_ms, most_ms, most_ms]
+    assert pause_ms(now_s + limits.BREAKER_WINDOW_MS / 1000) == first_ms
