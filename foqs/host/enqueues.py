@@ -77,7 +77,7 @@ class Enqueues:
         if (
             best is not None
             and self._left_count > 0
-            and best.inserts.buffered_count < limits.PLACEMENT_RUN_ITEMS
+            and self._has_room(best)
             and self._shards.state(best.shard_id) is best
             and not self._dispatcher.is_sick(best.shard_id)
             and best.shard_id not in avoided
@@ -97,8 +97,16 @@ class Enqueues:
                 "no shard of this host takes items now: nothing was enqueued",
                 retry_after_ms=limits.NO_SHARD_RETRY_MS,
             )
-        self._current, self._left_count = best, limits.PLACEMENT_RUN_ITEMS - count
+        self._current, self._left_count = best, self._shards.placement_run_items(best.shard_id) - count
         return best
+
+    def _has_room(self, shard: ShardState) -> bool:
+        """In its next two transactions."""
+        run_items = self._shards.placement_run_items(shard.shard_id)
+        return (
+            shard.inserts.buffered_count < min(run_items, 2 * limits.TRANSACTION_INSERTS_MAX)
+            and shard.inserts.buffered_bytes < 2 * limits.TRANSACTION_INSERT_BYTES_MAX
+        )
 
     def _make_items(
         self,

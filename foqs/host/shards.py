@@ -23,6 +23,9 @@ class Shards:
     def wake(self, shard_id: int) -> None:
         self.runners[shard_id].wake()
 
+    def placement_run_items(self, shard_id: int) -> int:
+        return self.runners[shard_id].placement_run_items
+
     def now_ms(self, shard_id: int) -> int:
         """The shard server's clock."""
         return self.runners[shard_id].now_ms()

@@ -74,6 +74,7 @@ class ShardRunner(Service):
         self.health = Health(self.name, self._health_changed)
         self._store = store
         self._slots = slots
+        slots.join()
         self._listener = listener
         self._meter = meter
         self._loop = asyncio.get_running_loop()
@@ -100,6 +101,15 @@ class ShardRunner(Service):
     def now_ms(self) -> int:
         """The shard server's clock."""
         return int(self._loop.time() * 1000 + self._clock_offset_ms)
+
+    @property
+    def placement_run_items(self) -> int:
+        """How many enqueued items in a row the shard takes, when it is its turn.
+
+        So that as many shards of a server take items at a time as may write them: what is enqueued together is handed
+        out and acked together, and a transaction of few items costs each of them more.
+        """
+        return min(limits.PLACEMENT_RUN_ITEMS * self._slots.shards_per_slot, limits.PLACEMENT_RUN_ITEMS_MAX)
 
     def wake(self) -> None:
         """There is something for the next transaction."""

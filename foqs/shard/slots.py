@@ -18,9 +18,20 @@ class ServerSlots:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
         self._loop = loop
+        self._count = count
         self._slots = asyncio.Semaphore(count)
+        self._shards_count = 0
         self.heard_s = 0.0
         """When the server last answered a shard of this host."""
+
+    def join(self) -> None:
+        """One more shard of the server."""
+        self._shards_count += 1
+
+    @property
+    def shards_per_slot(self) -> int:
+        """At least 1."""
+        return max(1, self._shards_count // self._count)
 
     def slot(self) -> Slot:
         return Slot(self._slots, self._loop.call_later)

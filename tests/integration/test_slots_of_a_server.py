@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any
 from unittest.mock import patch
 
@@ -12,7 +13,7 @@ import pytest
 from foqs.client.items import NewItem
 from foqs.core import limits
 from foqs.storage.shard_store import ShardStore
-from tests.support.running_host import running_host
+from tests.support.running_host import running_host, shard_of
 
 pytestmark = pytest.mark.database
 
@@ -39,3 +40,15 @@ async def test_a_server_has_so_many_transactions_at_a_time(
                     await host.enqueue_on_all_shards("jobs", [[NewItem("t", b"x")] * 100] * 8)
                 await host.enqueue_on_all_shards("jobs", [[NewItem("t", b"x")] * 100] * 40)
     assert most == count_max <= len(shard_urls)
+
+
+@pytest.mark.parametrize(("count_max", "runs"), [(1, [4_000, 4_000]), (2, [2_000] * 4), (4, [1_000] * 8)])
+async def test_so_many_shards_of_a_server_take_items_at_a_time_as_may_write_them(
+    meta_url: str, shard_urls: Mapping[int, str], count_max: int, runs: list[int]
+) -> None:
+    assert len(shard_urls) == 4
+    async with running_host(meta_url, shard_urls, transactions_per_server_max=count_max) as host:
+        shards: list[int] = []
+        for _ in range(16):
+            shards += map(shard_of, (await host.client.enqueue_many("jobs", [NewItem("t", b"")] * 500)).ids)
+    assert [len(list(run)) for _, run in groupby(shards)] == runs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foqs.core import order
+from foqs.core import limits, order
 from foqs.core.item import Item, Phase
 from foqs.host.dispatch import Dispatcher
 from foqs.host.topic_queue import DequeueCall
@@ -51,6 +51,9 @@ class Shards:
             )  # fmt: skip
         shard.inserts.add(items, 10, Ticket(lambda _: None))
         return items
+
+    def placement_run_items(self, shard_id: int) -> int:
+        return limits.PLACEMENT_RUN_ITEMS
 
     def dequeue(self, wants: dict[str, int], lease_ms: int | None = None) -> DequeueCall:
         call = DequeueCall(lease_ms, 30_000, self.clock_ms / 1000)

@@ -1,4 +1,4 @@
-"""Enqueues that are refused leave no topics behind: a shard has room for so many, for all tenants together."""
+"""What enqueues leave behind on a shard: no topics when they are refused, and no more bytes than it writes soon."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from foqs import NewItem
+from foqs.core import limits
 from foqs.core.errors import RateLimitedError
 from foqs.core.namespace import Namespace, NamespaceSettings
 from foqs.host.enqueues import Enqueues
@@ -50,3 +51,20 @@ async def test_new_topics_of_one_call_get_numbers_one_after_the_other() -> None:
     topics = shards.states[0].book.topics
     assert {name: topic.number for (_, name), topic in topics.items()} == {"a": 1, "b": 2, "c": 3}
     assert sorted(row.topic for row in shards.tables[0].items.values()) == [1, 1, 2, 2, 3]
+
+
+async def test_a_shard_with_two_transactions_of_bytes_waiting_is_passed_over() -> None:
+    shards = Shards(2)
+    namespace = Namespace(NAMESPACE, "n", NamespaceSettings(payload_bytes_max=limits.PAYLOAD_BYTES_MAX), 0)
+    enqueues = enqueues_of(shards)
+    large = NewItem("t", bytes(limits.PAYLOAD_BYTES_MAX))
+    calls = []
+    for _ in range(4 * limits.TRANSACTION_INSERT_BYTES_MAX // limits.PAYLOAD_BYTES_MAX):
+        calls.append(asyncio.create_task(enqueues.enqueue(namespace, [large])))
+        await asyncio.sleep(0)
+    waiting = [state.inserts.buffered_bytes for state in shards.states.values()]
+    assert waiting == [2 * limits.TRANSACTION_INSERT_BYTES_MAX] * 2
+    for number in shards.states:
+        while shards.states[number].inserts.buffered_count:
+            shards.run(number)
+    await asyncio.gather(*calls)
