@@ -98,10 +98,11 @@ class Health:
     def watch(self, now_s: float, waiting_since_s: float | None = None) -> None:
         """Open for a transaction or a question that hangs; to be called a few times in limits.BREAKER_STALL_MS.
 
-        `waiting_since_s`: while the shard waits for its turn, since when that has been in vain.
+        `waiting_since_s`: since when the shard has waited for its turn, and for its answer then, while its server
+        answered nobody.
         """
-        since_s = waiting_since_s if self._began_s is None else self._began_s
-        if self.healthy and since_s is not None and now_s - since_s > limits.BREAKER_STALL_MS / 1000:
+        since_s = min([at_s for at_s in (self._began_s, waiting_since_s) if at_s is not None], default=now_s)
+        if self.healthy and now_s - since_s > limits.BREAKER_STALL_MS / 1000:
             self.trip(now_s, f"it has not answered for {limits.BREAKER_STALL_MS} ms")
 
     def trip(self, now_s: float, reason: str) -> None:

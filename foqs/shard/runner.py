@@ -92,7 +92,7 @@ class ShardRunner(Service):
         self._heard_s = 0.0
         """When the last transaction or question ended."""
         self._slot_asked_s: float | None = None
-        """While the shard waits for a slot."""
+        """While the shard waits for a slot, and has it."""
         self._checked_s = 0.0
         self._is_given_up = False
         self._loss_logged, self._loss_logged_s = "", 0.0
@@ -221,6 +221,7 @@ class ShardRunner(Service):
 
     def _lost(self, error: BaseException) -> None:
         self._tried.set()
+        self._slot_asked_s = None
         self.detail = reason = str(error)
         now_s = self._loop.time()
         if reason != self._loss_logged or now_s - self._loss_logged_s > limits.LOSS_LOG_MS / 1000:
@@ -267,7 +268,6 @@ class ShardRunner(Service):
             await self._keep_durable()
             self._slot_asked_s = asked_s = self._loop.time()
             async with self._slots.slot():
-                self._slot_asked_s = None
                 if self._is_given_up:
                     break
                 self._work.clear()
@@ -275,6 +275,7 @@ class ShardRunner(Service):
                 if transaction is not None:
                     self._meter.waited(self.shard_id, self._loop.time() - asked_s)
                     await self._execute(shard, transaction)
+            self._slot_asked_s = None
             if transaction is None:
                 self._idle.set()
                 await self._work.wait()

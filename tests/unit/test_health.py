@@ -79,6 +79,17 @@ def test_it_opens_for_a_transaction_that_hangs_before_that_ends(health: Health, 
     assert not health.healthy
 
 
+def test_it_opens_for_a_transaction_that_began_late_because_its_server_answers_nobody(health: Health) -> None:
+    stall_s = limits.BREAKER_STALL_MS / 1000
+    health.began(10.4)
+    health.watch(10.399 + stall_s, waiting_since_s=10.5)
+    assert health.healthy, "a neighbour had an answer since"
+    health.watch(9.999 + stall_s, waiting_since_s=10.0)
+    assert health.healthy
+    health.watch(10.001 + stall_s, waiting_since_s=10.0)
+    assert not health.healthy
+
+
 def test_a_probe_is_wanted_after_a_pause_and_closes_it_when_answered_in_time(
     health: Health, changes: list[bool]
 ) -> None:

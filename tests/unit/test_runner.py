@@ -42,6 +42,8 @@ class SlowToOpen:
         self.answers.set()
         self.tells_time = asyncio.Event()
         self.tells_time.set()
+        self.answers_runs = asyncio.Event()
+        self.answers_runs.set()
         self.holds_time: list[asyncio.Event] = []
         """What the next answers wait for, after the time was read."""
         self.asked_count = 0
@@ -91,6 +93,7 @@ class SlowToOpen:
 
     async def run(self, transaction: Transaction) -> TransactionResult:
         self.numbers_run.append(transaction.number)
+        await self.answers_runs.wait()
         if self.errors:
             raise self.errors.pop(0)
         self.number_stored = transaction.number
@@ -113,6 +116,7 @@ async def runner(store: SlowToOpen) -> AsyncIterator[ShardRunner]:
     yield runner
     store.answers.set()
     store.tells_time.set()
+    store.answers_runs.set()
     await runner.stop()
 
 
@@ -393,6 +397,34 @@ async def test_a_shard_that_waits_for_a_slot_is_sick_when_its_server_answers_non
                 await asyncio.sleep(0.001)
         assert loop.time() - until_s >= stall_ms / 1000
         assert len(store.numbers_run) == run_count, "it still waits"
+    await until_health(runner, healthy=True)
+
+
+async def test_a_shard_that_got_its_slot_late_is_sick_as_soon_as_those_before_it(
+    runner: ShardRunner, store: SlowToOpen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stall_s, wait_s = 0.6, 0.4
+    monkeypatch.setattr(limits, "BREAKER_STALL_MS", stall_s * 1000)
+    monkeypatch.setattr(limits, "PULSE_MS", 60_000)
+    monkeypatch.setattr(limits, "SLOT_MS_MAX", wait_s * 1000)
+    await start(runner, store)
+    await runner._idle.wait()
+    shard, loop = runner.shard, asyncio.get_running_loop()
+    assert shard is not None
+    store.answers_runs.clear()
+    async with AsyncExitStack() as neighbours:
+        for _ in range(limits.TRANSACTIONS_PER_SERVER_MAX):
+            await neighbours.enter_async_context(runner._slots.slot())
+        shard.rows.look_up(LookUp([1], Mock(), Mock()))
+        runner.wake()
+        run_count, asked_s = len(store.numbers_run), loop.time()
+        async with asyncio.timeout(10):
+            while runner.health.healthy:
+                runner.tick()
+                await asyncio.sleep(0.001)
+    assert len(store.numbers_run) == run_count + 1, "it is under way"
+    assert loop.time() - asked_s < stall_s + wait_s
+    store.answers_runs.set()
     await until_health(runner, healthy=True)
 
 
