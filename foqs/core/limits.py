@@ -290,4 +290,6 @@ assert LONG_POLL_TOPICS_PER_ADDRESS_MAX * 2 <= DEQUEUE_TOPICS_WAITING_MAX, "one 
 assert CALL_BYTES_PER_CONNECTION_MAX >= FRAME_BYTES_MAX, "the largest frame must be a call"
 assert HEARTBEAT_MS * 3 < HOST_DEAD_MS, "a host is not dead for one lost heartbeat"
 assert max(PULSE_MS, SLOT_MS_MAX) + BREAKER_STALL_MS + 2 * TICK_MS < BREAKER_OPENS_MS_MAX
+assert 2 * TRANSACTION_INSERTS_MAX + BATCH_ITEMS_MAX <= ENQUEUE_BUFFER_ITEMS_MAX, "no placement may fill a buffer"
+assert 2 * TRANSACTION_INSERT_BYTES_MAX + FRAME_BYTES_MAX <= ENQUEUE_BUFFER_BYTES_MAX, "no placement may fill a buffer"
 assert PREFETCH_HOLD_MS_MAX < CLAIM_SLACK_MS, "a prefetched claim must still cover the lease at hand-out"

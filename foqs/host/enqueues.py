@@ -101,7 +101,7 @@ class Enqueues:
         return best
 
     def _has_room(self, shard: ShardState) -> bool:
-        """In its next two transactions."""
+        """Less waits there than a run, and than fills its next two transactions."""
         run_items = self._shards.placement_run_items(shard.shard_id)
         return (
             shard.inserts.buffered_count < min(run_items, 2 * limits.TRANSACTION_INSERTS_MAX)

@@ -39,7 +39,8 @@ def scale(runs_count: int, variant: Variant, raw_seconds: float, out: Path | Non
     """Two hosts against one on the same cores; then the cost of an item from 1 to 16 shards.
 
     The first by turns, each run next to one of plain SQL, the clients dealt out to the hosts. The second with the
-    host and its server on the first half of the cores, the clients on the other.
+    host and its server on the first half of the cores, one transaction at a time for two of them, the clients on the
+    other.
     """
     lines = ["# Scale-out", ""]
     with Ceiling() as ceiling:

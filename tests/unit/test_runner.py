@@ -173,10 +173,7 @@ async def test_a_shard_with_nothing_to_do_notices_that_its_server_hangs(
     await start(runner, store)
     await runner._idle.wait()
     store.tells_time.clear()
-    async with asyncio.timeout(limits.CLOCK_PROBE_MS / 2000):
-        while runner.health.healthy:
-            runner.tick()
-            await asyncio.sleep(0.001)
+    await tick_until_sick(runner, limits.CLOCK_PROBE_MS / 2000)
     store.tells_time.set()
     await until_health(runner, healthy=True)
 
@@ -192,10 +189,8 @@ async def test_a_server_that_answers_transactions_is_not_asked_for_more(runner: 
 
 async def test_a_server_that_is_silent_is_asked_once_a_while(runner: ShardRunner, store: SlowToOpen) -> None:
     await start(runner, store)
-    asked_count, until_s = store.asked_count, time.monotonic() + 10 * limits.PULSE_MS / 1000
-    while time.monotonic() < until_s:
-        runner.tick()
-        await asyncio.sleep(0.001)
+    asked_count = store.asked_count
+    await tick_for(runner, 10 * limits.PULSE_MS / 1000)
     assert 1 <= store.asked_count - asked_count <= 10
 
 
@@ -207,10 +202,8 @@ async def test_a_sick_server_is_not_asked_beside_the_probes(
     await start(runner, store)
     await runner._idle.wait()
     runner.health.trip(asyncio.get_running_loop().time(), "it is slow")
-    asked_count, until_s = store.asked_count, time.monotonic() + 0.1
-    while time.monotonic() < until_s:
-        runner.tick()
-        await asyncio.sleep(0.001)
+    asked_count = store.asked_count
+    await tick_for(runner, 0.1)
     assert store.asked_count == asked_count
 
 
@@ -391,10 +384,7 @@ async def test_a_shard_that_waits_for_a_slot_is_sick_when_its_server_answers_non
             runner.tick()
             await asyncio.sleep(0)
         assert runner.health.healthy, "they are slow, and no more"
-        async with asyncio.timeout(10):
-            while runner.health.healthy:
-                runner.tick()
-                await asyncio.sleep(0.001)
+        await tick_until_sick(runner)
         assert loop.time() - until_s >= stall_ms / 1000
         assert len(store.numbers_run) == run_count, "it still waits"
     await until_health(runner, healthy=True)
@@ -418,14 +408,27 @@ async def test_a_shard_that_got_its_slot_late_is_sick_as_soon_as_those_before_it
         shard.rows.look_up(LookUp([1], Mock(), Mock()))
         runner.wake()
         run_count, asked_s = len(store.numbers_run), loop.time()
-        async with asyncio.timeout(10):
-            while runner.health.healthy:
-                runner.tick()
-                await asyncio.sleep(0.001)
+        await tick_until_sick(runner)
     assert len(store.numbers_run) == run_count + 1, "it is under way"
     assert loop.time() - asked_s < stall_s + wait_s
     store.answers_runs.set()
     await until_health(runner, healthy=True)
+
+
+async def tick_until_sick(runner: ShardRunner, patience_s: float = 10.0) -> None:
+    """And give it nothing to do."""
+    async with asyncio.timeout(patience_s):
+        while runner.health.healthy:
+            await tick_for(runner, 0)
+
+
+async def tick_for(runner: ShardRunner, seconds: float) -> None:
+    until_s = time.monotonic() + seconds
+    while True:
+        runner.tick()
+        await asyncio.sleep(0.001)
+        if time.monotonic() >= until_s:
+            return
 
 
 async def until_health(runner: ShardRunner, *, healthy: bool) -> None:
