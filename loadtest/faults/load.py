@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from types import TracebackType
@@ -64,8 +64,6 @@ class Load:
         self.history = history or History()
         self._pressure = pressure
         self._address = address
-        self._producing = threading.Event()
-        self._producing.set()
         self._draining = threading.Event()
         self._stopped = threading.Event()
         self._lock = threading.Condition()
@@ -75,26 +73,24 @@ class Load:
         self._failures: list[BaseException] = []
         self._held: dict[str, list[tuple[float, Verb, list[str]]]] = {}
         """By consumer: what it will do at which time with items that it took before."""
-        self._threads = [
-            self._thread(f"{name}-{kind}-{number}", work)
-            for kind, count, work in (
-                ("producer", pressure.producers, self._produce),
-                ("consumer", pressure.consumers, self._consume),
-            )
-            for number in range(count)
+        self._producers = [
+            self._thread(f"{name}-producer-{number}", self._produce, ended_by=self._draining)
+            for number in range(pressure.producers)
+        ]
+        self._consumers = [
+            self._thread(f"{name}-consumer-{number}", self._consume, ended_by=self._stopped)
+            for number in range(pressure.consumers)
         ]
 
     def __enter__(self) -> Self:
-        for thread in self._threads:
+        for thread in [*self._producers, *self._consumers]:
             thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._draining.set()
         self._stopped.set()
-        for thread in self._threads:
-            thread.join(PATIENCE_S)
-            if thread.is_alive():
-                raise FaultError(f"{thread.name} does not end")
+        _join([*self._producers, *self._consumers])
         if self._failures and error is None:
             raise self._failures[0]
 
@@ -111,8 +107,8 @@ class Load:
 
     def drain(self, shard_urls: Mapping[int, str], patience_s: float = PATIENCE_S) -> list[Stored]:
         """Enqueue no more, take and ack until only dead letters are left; the rows that are."""
-        self._producing.clear()
         self._draining.set()
+        _join(self._producers)
         deadline = time.monotonic() + patience_s
         while True:
             rows = stored_rows(shard_urls)
@@ -128,7 +124,9 @@ class Load:
 
     # ---- what the threads do ----
 
-    def _thread(self, name: str, work: Callable[[RecordedClient, random.Random], None]) -> threading.Thread:
+    def _thread(
+        self, name: str, work: Callable[[RecordedClient, random.Random], None], ended_by: threading.Event
+    ) -> threading.Thread:
         def run() -> None:
             retry = RetryPolicy(deadline_ms=0)
             try:
@@ -137,7 +135,7 @@ class Load:
                 ) as client:
                     recorded = RecordedClient(client, self.history, name, NAMESPACE)
                     rng = random.Random(name)
-                    while not self._stopped.is_set():
+                    while not ended_by.is_set():
                         work(recorded, rng)
             except BaseException as error:
                 with self._lock:
@@ -160,13 +158,15 @@ class Load:
         is_full = unsettled - self._gone_count > self._pressure.backlog_items_max
         if is_full and (stored_count := client.stored_count()) is not None:
             self._gone_count = unsettled - stored_count
-        if is_full or not self._producing.is_set():
-            self._stopped.wait(PAUSE_AFTER_FAILURE_S)
+        if is_full:
+            self._draining.wait(PAUSE_AFTER_FAILURE_S)
             return
         count = 1 if rng.random() < 0.5 else rng.randrange(2, 40)
         if self._pressure.items_per_s is not None:
             # Each waits on the average as long as the rate of all producers together allows.
-            self._stopped.wait(rng.expovariate(self._pressure.items_per_s / (count * self._pressure.producers)))
+            mean_s = count * self._pressure.producers / self._pressure.items_per_s
+            if self._draining.wait(rng.expovariate(1 / mean_s)):
+                return
         self._done("enqueued", client.enqueue([_new(client.name, rng) for _ in range(count)]))
 
     def _consume(self, client: RecordedClient, rng: random.Random) -> None:
@@ -201,6 +201,13 @@ class Load:
             self._done("nacked", client.nack([_nack(receipt, rng) for receipt in receipts]))
         else:
             self._done("extended", client.extend(receipts, LEASE_MS))
+
+
+def _join(threads: Sequence[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        if thread.is_alive():
+            raise FaultError(f"{thread.name} does not end")
 
 
 def _new(producer: str, rng: random.Random) -> Put:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from random import Random
-from unittest.mock import Mock
+from threading import Event
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
@@ -23,3 +24,40 @@ def test_its_producers_wait_for_a_backlog_and_not_for_items_that_have_died(
     for _ in range(2):
         load._produce(client, Random(1))
     assert client.enqueue.called is goes_on
+
+
+def test_a_producer_whose_turn_comes_after_the_begin_of_a_drain_enqueues_nothing() -> None:
+    load = Load("nowhere", pressure=Pressure(items_per_s=1))
+    client = Mock(enqueue=Mock())
+    client.name = "producer"
+    load._draining.set()
+    load._produce(client, Random(1))
+    assert not client.enqueue.called
+
+
+def test_a_drain_reads_the_rows_when_the_last_enqueue_has_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+    enqueueing, read_too_early = Event(), Event()
+
+    def enqueue(puts: object) -> Mock:
+        enqueueing.set()
+        assert load._draining.wait(30)
+        read_too_early.wait(0.1)
+        steps.append("enqueued")
+        return Mock(asked=[], outcome=Outcome.OK)
+
+    def read(urls: object) -> list[object]:
+        read_too_early.set()
+        steps.append("read")
+        return []
+
+    client = MagicMock(enqueue=enqueue)
+    client.name = "producer"
+    monkeypatch.setattr("loadtest.faults.load.Client", MagicMock())
+    monkeypatch.setattr("loadtest.faults.load.RecordedClient", Mock(return_value=client))
+    monkeypatch.setattr("loadtest.faults.load.stored_rows", read)
+    load = Load("nowhere", pressure=Pressure(producers=1, consumers=0))
+    with load:
+        assert enqueueing.wait(30)
+        load.drain({})
+    assert steps == ["enqueued", "read"]
