@@ -153,6 +153,24 @@ SLOT_MS_MAX = 200
 TRANSACTION_INSERTS_MAX = 2_000
 TRANSACTION_INSERT_BYTES_MAX = 4 * MIB
 """The event loop writes these in one turn: as SQL text, 3 ms a MiB."""
+PACK_ITEMS_MIN = 8
+"""Of a transaction: for fewer a pack does not pay."""
+PACK_BYTES_MAX = 256 * KIB
+"""One item more may be in it. Who needs one of its items reads all of it."""
+PACK_ITEM_BYTES_MAX = 4 * KIB
+PACKED_ITEM_BYTES = 200
+"""What a packed item has beside its payload and metadata, in the memory of its host too."""
+PACK_MS_MAX = 3 * SECOND_MS
+"""What is left of a pack then gets rows."""
+UNPACK_BYTES_MAX = 1 * MIB
+"""Of packs that a transaction unpacks as a whole; one pack more may be among them."""
+UNPACK_ITEMS_MAX = 1_000
+"""Items that get rows in one transaction; a pack or a call more may be among them."""
+PACKS_READ_BYTES_MAX = 4 * MIB
+"""Of packs that a transaction reads; those of a call more may be among them."""
+PACKS_OF_SHARD_BYTES_MAX = 16 * MIB
+"""Past it items get rows at once. A new owner unpacks all of them before it serves."""
+PACKS_OF_SHARD_MAX = 4_000
 TRANSACTION_CLAIMS_MAX = 2_000
 TRANSACTION_FETCH_BYTES_MAX = 16 * MIB
 TRANSACTION_CHANGES_MAX = 4_000
@@ -162,6 +180,8 @@ LOOK_UPS_WAITING_MAX = 10_000
 """While a shard's server does not answer; each is of a call or of the TTL scan."""
 TRANSACTION_REFILLS_MAX = 64
 TRANSACTION_LOOK_UPS_MAX = 1_000
+TOPIC_LOOK_UP_KEYS = 64
+"""To find the packs of a topic counts as so many keys."""
 TRANSACTION_WHOLE_LOOK_UPS_MAX = 16
 """With metadata and payload, of which each may have the most that there can be."""
 STATEMENT_BYTES_MAX = 1 * MIB

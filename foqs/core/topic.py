@@ -20,6 +20,7 @@ class ShardTopic:
         "name",
         "namespace",
         "number",
+        "pack_count",
         "rows",
         "shard_id",
         "stored",
@@ -38,6 +39,8 @@ class ShardTopic:
         self.window = Window(budget, complete=not stored)
         self.rows = 0
         """Of the topic's lane: ready, claimed or under lease."""
+        self.pack_count = 0
+        """Packs that hold, or have held, items of the topic: while there are any, no query finds all its items."""
         self.leased = 0
         self.lease_ms = limits.LEASE_MS_DEFAULT
         """The longest lease that its consumers lately asked for."""

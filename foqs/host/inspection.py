@@ -25,6 +25,7 @@ from foqs.core.errors import FoqsError, InvalidArgumentError, NotFoundError, Una
 from foqs.core.item import ItemEvent
 from foqs.core.namespace import Namespace
 from foqs.core.service import Service
+from foqs.core.topic import ShardTopic
 from foqs.host import arguments
 from foqs.host.shards import Shards
 from foqs.host.waiting import Answer, Waiting
@@ -71,11 +72,10 @@ class Inspection(Service):
         arguments.check_range("limit", limit, 1, limits.PAGE_ITEMS_MAX)
         edge = _edge_of(page_token)
         reads = []
-        for shard_id, shard in self._owned():
+        for _, shard in self._owned():
             topic = shard.book.topics.get((namespace.number, topic_name))
             if topic is not None:
-                lane = -topic.number if dead else topic.number
-                reads.append(self._read_page(shard_id, lane, edge, limit))
+                reads.append(self._read_page(shard, topic, edge, limit, dead=dead))
         pages = await asyncio.gather(*reads)
         # Beyond the last row of a page that goes on, rows of other pages are not the next ones.
         known_up_to = min([page[-1][0] for page, more in pages if more], default=order.LAST)
@@ -218,9 +218,27 @@ class Inspection(Service):
 
         shard.rows.look_up(LookUp([key for _, key in positions], on_rows, on_failed, whole=whole))
 
+    async def _unpack(self, shard: ShardState, topic: ShardTopic) -> None:
+        """Return when all items that the topic has now have rows of their own. Raises FoqsError."""
+        if self._shards.state(shard.shard_id) is not shard:
+            raise UnavailableError(f"shard {shard.shard_id} was lost: try again")
+        answer = Answer(self._waiting)
+        answer.ticket.open_count += 1
+
+        def on_failed(error: FoqsError) -> None:
+            answer.ticket.failure = error
+            answer.ticket.settle()
+
+        shard.rows.look_up(LookUp([], lambda _: answer.ticket.settle(), on_failed, topic=topic))
+        self._shards.wake(shard.shard_id)
+        await answer.wait()
+
     async def _read_page(
-        self, shard_id: int, lane: int, edge: int, limit: int
+        self, shard: ShardState, topic: ShardTopic, edge: int, limit: int, *, dead: bool
     ) -> tuple[list[tuple[int, ItemRow]], bool]:
+        if topic.pack_count and not dead:
+            await self._unpack(shard, topic)
+        shard_id, lane = shard.shard_id, -topic.number if dead else topic.number
         if edge != order.FIRST and shard_id > edge & 0xFFFF:
             edge -= 1 << 16  # The same key of a later shard stands after the edge.
         rows, more = await self._on_thread(shard_id, lambda: self._readers[shard_id].page(lane, edge, limit))

@@ -135,7 +135,8 @@ class TransactionMeters:
         )
         self._rows = Counter(
             "foqs_rows",
-            "Rows that committed transactions inserted, fetched, claimed, rewrote, woke, deleted or read ahead",
+            "Items that committed transactions gave rows, packed, unpacked, fetched, claimed, rewrote, woke or "
+            "deleted, and windows that they refilled",
             ["shard", "work"],
             registry=registry,
         )
@@ -151,12 +152,14 @@ class TransactionMeters:
             return
         for work, count in (
             ("inserted", len(transaction.inserts)),
+            ("packed", sum([len(pack.items) for pack in transaction.packs_new])),
+            ("unpacked", len(transaction.unpacked)),
             ("fetched", len(transaction.fetches)),
             ("claimed", sum([len(claim.items) for claim in transaction.claims])),
             ("dead_lettered", sum([rewrite.lane < 0 for rewrite in transaction.rewrites])),
             ("rewritten", len(transaction.rewrites)),
             ("woken", len(transaction.wakes)),
-            ("deleted", len(transaction.deletes)),
+            ("deleted", len(transaction.deletes) + transaction.removed_count),
             ("windows_refilled", len(transaction.refills)),
         ):
             if count:
@@ -181,6 +184,7 @@ class _Gauges(Collector):
         )
         items = GaugeMetricFamily("foqs_items", "Items by state", labels=["shard", "state"])
         topics = GaugeMetricFamily("foqs_topics", "Topics known", labels=["shard"])
+        packed = GaugeMetricFamily("foqs_packed_items", "Items that have no rows of their own yet", labels=["shard"])
         leases = GaugeMetricFamily("foqs_open_leases", "Items claimed or under lease", labels=["shard"])
         buffered = GaugeMetricFamily("foqs_enqueue_buffer_items", "Items waiting to be written", labels=["shard"])
         buffered_bytes = GaugeMetricFamily("foqs_enqueue_buffer_bytes", "Their payload and metadata", labels=["shard"])
@@ -199,11 +203,12 @@ class _Gauges(Collector):
             for state in ("ready", "leased", "delayed", "dead"):
                 items.add_metric([*label, state], sum([getattr(topic, state) for topic in known]))
             topics.add_metric(label, len(known))
+            packed.add_metric(label, len(shard.book.packed))
             leases.add_metric(label, len(shard.book.leases))
             buffered.add_metric(label, shard.inserts.buffered_count)
             buffered_bytes.add_metric(label, shard.inserts.buffered_bytes)
             lags.add_metric(label, shard.timers.lag_ms(runner.now_ms()))
-        yield from (owned, healthy, trips, items, topics, leases, buffered, buffered_bytes, lags)
+        yield from (owned, healthy, trips, items, topics, packed, leases, buffered, buffered_bytes, lags)
         yield GaugeMetricFamily(
             "foqs_dequeues_waiting", "Dequeue calls that wait for items", value=self._dispatcher.waiting_count
         )

@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from foqs.core import ids, limits, order
 from foqs.core.errors import OverloadedError
-from foqs.core.item import Item, Phase
+from foqs.core.item import Item, Pack, Phase
 from foqs.core.topic import ShardTopic
 from foqs.core.window import WindowBudget
 from foqs.shard.parts import ShardListener
@@ -24,6 +24,8 @@ class Book:
         self.budget = WindowBudget()
         self.leases: dict[int, Item] = {}
         """Every item that is not ready: claimed, held, handed out or being settled."""
+        self.packed: dict[int, Pack] = {}
+        """By key, the items that have no rows of their own."""
         self.resident: OrderedDict[int, Item] = OrderedDict()
         self.touched: dict[ShardTopic, None] = {}
         """Topics whose ready or held items are others than before; their consumers are to be told."""

@@ -10,6 +10,7 @@ from foqs.core.item import Claim, Item, ItemEvent, Phase
 from foqs.core.topic import ShardTopic
 from foqs.shard.book import Book, fill
 from foqs.shard.journal import Journal
+from foqs.shard.packs import Packs
 from foqs.shard.parts import Ticket
 from foqs.shard.settlements import Settlements
 from foqs.storage.transaction import Transaction, TransactionResult
@@ -29,8 +30,9 @@ class Extension:
 
 
 class Claims:
-    def __init__(self, book: Book, journal: Journal, settlements: Settlements) -> None:
+    def __init__(self, book: Book, packs: Packs, journal: Journal, settlements: Settlements) -> None:
         self._book = book
+        self._packs = packs
         self._journal = journal
         self._settlements = settlements
         self._waiting: deque[Item] = deque()
@@ -95,11 +97,17 @@ class Claims:
     def take(self, transaction: Transaction, now_ms: int) -> None:
         by_lease: dict[int, list[Item]] = {}
         bytes_left = limits.TRANSACTION_FETCH_BYTES_MAX
-        while self._waiting and len(self._flying) < limits.TRANSACTION_CLAIMS_MAX and bytes_left > 0:
+        while (
+            self._waiting
+            and len(self._flying) < limits.TRANSACTION_CLAIMS_MAX
+            and bytes_left > 0
+            and not self._packs.reads_enough()
+        ):
             item = self._waiting.popleft()
             self._flying.append(item)
             if item.payload is None:
-                transaction.fetches.append(item)
+                if not self._packs.read(item.key):
+                    transaction.fetches.append(item)
                 bytes_left -= self._book.listener.item_bytes_max(item.topic.namespace)
         for item in self._flying:
             lease_ms = max(item.topic.lease_ms, item.lease_ms)

@@ -11,6 +11,7 @@ from foqs.core.item import Item, Phase
 from foqs.core.topic import ShardTopic
 from foqs.shard.book import Book
 from foqs.shard.claims import Claims
+from foqs.shard.packs import Packs
 from foqs.shard.parts import Ticket
 from foqs.shard.timers import Timers
 from foqs.storage.transaction import Transaction, TransactionResult
@@ -28,11 +29,12 @@ class EnqueuedBatch:
 
 
 class Inserts:
-    def __init__(self, book: Book, claims: Claims, timers: Timers) -> None:
+    def __init__(self, book: Book, packs: Packs, claims: Claims, timers: Timers) -> None:
         self.buffered_count = 0
         """Items that are not committed yet."""
         self.buffered_bytes = 0
         self._book = book
+        self._packs = packs
         self._claims = claims
         self._timers = timers
         self._waiting: deque[EnqueuedBatch] = deque()
@@ -66,32 +68,33 @@ class Inserts:
         yield from self._flying
 
     def take(self, transaction: Transaction, now_ms: int) -> None:
-        inserts = transaction.inserts
+        items: list[Item] = []
         size_bytes = 0
         while (
             self._waiting
-            and len(inserts) < limits.TRANSACTION_INSERTS_MAX
+            and len(items) < limits.TRANSACTION_INSERTS_MAX
             and size_bytes < limits.TRANSACTION_INSERT_BYTES_MAX
         ):
             batch = self._waiting.popleft()
             self._flying.append(batch)
-            inserts += batch.items
+            items += batch.items
             size_bytes += batch.size_bytes
         ready: dict[ShardTopic, list[Item]] = {}
-        for item in inserts:
+        for item in items:
             if item.due_at <= item.enqueued_at:
                 topic = item.topic
                 if topic in ready:
                     ready[topic].append(item)
                 else:
                     ready[topic] = [item]
-        for topic in dict.fromkeys([item.topic for item in inserts]):
+        for topic in dict.fromkeys([item.topic for item in items]):
             if not topic.stored:
                 topic.stored = True
                 self._topics_new.append(topic)
         transaction.topics_new += self._topics_new
-        for topic, items in ready.items():
-            self._claims.claim_fresh(topic, items)
+        transaction.inserts = self._packs.pack(transaction, items, now_ms)
+        for topic, ready_items in ready.items():
+            self._claims.claim_fresh(topic, ready_items)
 
     def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
         flying, self._flying, self._topics_new = self._flying, [], []

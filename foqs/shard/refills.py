@@ -9,12 +9,14 @@ from foqs.core.errors import FoqsError
 from foqs.core.item import Item
 from foqs.core.topic import ShardTopic
 from foqs.shard.book import Book, fill
+from foqs.shard.packs import Packs
 from foqs.storage.transaction import FetchedRow, Refill, Transaction, TransactionResult
 
 
 class Refills:
-    def __init__(self, book: Book) -> None:
+    def __init__(self, book: Book, packs: Packs) -> None:
         self._book = book
+        self._packs = packs
         self._wanted: dict[ShardTopic, bool] = {}
         """Whether with the rows' contents."""
         self._flying: list[tuple[ShardTopic, Refill]] = []
@@ -39,8 +41,14 @@ class Refills:
 
     def take(self, transaction: Transaction, now_ms: int) -> None:
         bytes_left = limits.TRANSACTION_FETCH_BYTES_MAX
-        while self._wanted and len(self._flying) < limits.TRANSACTION_REFILLS_MAX:
+        put_off: dict[ShardTopic, bool] = {}
+        while self._wanted and len(self._flying) + len(put_off) < limits.TRANSACTION_REFILLS_MAX:
             topic, whole = self._wanted.popitem()
+            if topic.pack_count:
+                # A trim may have left packed items behind the edge: read on when all of them have rows.
+                self._packs.unpack_topic(topic, self._book.last_key)
+                put_off[topic] = whole
+                continue
             window = topic.window
             window.refilling = True
             refill = Refill(topic.number, window.edge, window.budget.refill_items)
@@ -50,6 +58,7 @@ class Refills:
                 bytes_left -= bytes_max if refill.whole else 0
             self._flying.append((topic, refill))
             transaction.refills.append(refill)
+        self._wanted |= put_off
 
     def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
         flying, self._flying = self._flying, []

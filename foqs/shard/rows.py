@@ -12,6 +12,7 @@ from foqs.core.item import Phase
 from foqs.core.topic import ShardTopic
 from foqs.shard.book import Book
 from foqs.shard.claims import Claims
+from foqs.shard.packs import Packs
 from foqs.shard.parts import Ticket
 from foqs.shard.settlements import Settlements
 from foqs.shard.timers import Timers
@@ -22,9 +23,10 @@ class LookUp:
     """Rows to read; `on_rows` is told what they are as soon as the state knows the same.
 
     `whole`: with metadata and payload, which a thousand rows may have a gigabyte of; without they are empty.
+    `topic`: its items that are here now are to have rows of their own by then, so that readers find them too.
     """
 
-    __slots__ = ("keys", "on_failed", "on_rows", "whole")
+    __slots__ = ("keys", "last_id", "on_failed", "on_rows", "topic", "whole")
 
     def __init__(
         self,
@@ -33,8 +35,12 @@ class LookUp:
         on_failed: Callable[[FoqsError], None],
         *,
         whole: bool = False,
+        topic: ShardTopic | None = None,
     ) -> None:
         self.keys = keys
+        self.topic = topic
+        self.last_id = 0
+        """The last key when it was asked for."""
         self.whole = whole
         self.on_rows = on_rows
         self.on_failed = on_failed
@@ -53,8 +59,9 @@ class RowChange:
 
 
 class Rows:
-    def __init__(self, book: Book, settlements: Settlements, claims: Claims, timers: Timers) -> None:
+    def __init__(self, book: Book, packs: Packs, settlements: Settlements, claims: Claims, timers: Timers) -> None:
         self._book = book
+        self._packs = packs
         self._claims = claims
         self._settlements = settlements
         self._timers = timers
@@ -68,6 +75,7 @@ class Rows:
         if len(self._look_ups) >= limits.LOOK_UPS_WAITING_MAX:
             look_up.on_failed(self._book.overloaded(f"{len(self._look_ups)} look-ups wait for it"))
             return
+        look_up.last_id = self._book.last_key
         self._look_ups.append(look_up)
 
     def topic_of(self, row: ItemRow) -> ShardTopic:
@@ -134,10 +142,26 @@ class Rows:
         if self._look_ups:
             whole = transaction.look_ups_whole = self._look_ups[0].whole
             count_max = limits.TRANSACTION_WHOLE_LOOK_UPS_MAX if whole else limits.TRANSACTION_LOOK_UPS_MAX
-            while self._look_ups and self._look_ups[0].whole is whole and len(transaction.look_ups) < count_max:
+            count = 0
+            while self._look_ups and self._look_ups[0].whole is whole and count < count_max:
+                if not self._unpack_for(self._look_ups[0]):
+                    break
                 look_up = self._look_ups.popleft()
                 self._flying_look_ups.append(look_up)
+                count += len(look_up.keys) or limits.TOPIC_LOOK_UP_KEYS
                 transaction.look_ups += look_up.keys
+                transaction.is_awaited = True
+
+    def _unpack_for(self, look_up: LookUp) -> bool:
+        """Whether all that the look-up is for gets rows with this transaction; for the first one there is room."""
+        packs = self._packs
+        if look_up.topic is not None:
+            return packs.unpack_topic(look_up.topic, look_up.last_id)
+        if packs.has(look_up.keys):
+            if not packs.may_unpack() or (self._flying_look_ups and packs.reads_enough()):
+                return False
+            packs.unpack(look_up.keys)
+        return True
 
     def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
         changes, self._flying_changes = self._flying_changes, []

@@ -12,6 +12,7 @@ from foqs.core.topic import ShardTopic
 from foqs.core.wheel import Wheel
 from foqs.shard.book import Book
 from foqs.shard.journal import Journal
+from foqs.shard.packs import Packs
 from foqs.shard.parts import Ticket
 from foqs.shard.timers import Timers
 from foqs.storage.transaction import TIMER_LANE, Rewrite, Transaction, TransactionResult
@@ -33,8 +34,9 @@ class Settlement:
 
 
 class Settlements:
-    def __init__(self, book: Book, journal: Journal, timers: Timers) -> None:
+    def __init__(self, book: Book, packs: Packs, journal: Journal, timers: Timers) -> None:
         self._book = book
+        self._packs = packs
         self._journal = journal
         self._timers = timers
         self.under_lease: dict[str, Item] = {}
@@ -132,18 +134,22 @@ class Settlements:
 
     def take(self, transaction: Transaction, now_ms: int) -> None:
         count = 0
-        while self._waiting and count < limits.TRANSACTION_CHANGES_MAX:
+        put_off: list[Settlement] = []
+        while self._waiting and count < limits.TRANSACTION_CHANGES_MAX and not self._packs.reads_enough():
             settlement = self._waiting.popleft()
+            if settlement.rewrites and self._packs.has(_rewritten(settlement)) and not self._packs.may_unpack():
+                put_off.append(settlement)
+                continue
             self._flying.append(settlement)
             count += len(settlement.items)
             if settlement.rewrites is None:
-                transaction.deletes += [item.key for item in settlement.items]
+                transaction.deletes += self._packs.remove([item.key for item in settlement.items])
                 continue
-            for item, rewrite in zip(settlement.items, settlement.rewrites, strict=True):
-                if rewrite is None:
-                    transaction.deletes.append(item.key)
-                else:
-                    transaction.rewrites.append(rewrite)
+            transaction.rewrites += [rewrite for rewrite in settlement.rewrites if rewrite is not None]
+            self._packs.unpack(_rewritten(settlement))
+            ends = zip(settlement.items, settlement.rewrites, strict=True)
+            transaction.deletes += self._packs.remove([item.key for item, rewrite in ends if rewrite is None])
+        self._waiting.extendleft(reversed(put_off))
 
     def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
         flying, self._flying = self._flying, []
@@ -201,3 +207,8 @@ class Settlements:
         for settlement in [*self._flying, *self._waiting]:
             if settlement.ticket is not None:
                 settlement.ticket.fail(settlement.positions, error)
+
+
+def _rewritten(settlement: Settlement) -> list[int]:
+    """The keys of the items that need rows."""
+    return [rewrite.key for rewrite in settlement.rewrites or () if rewrite is not None]

@@ -16,6 +16,7 @@ from foqs.shard.book import Book, fill
 from foqs.shard.claims import Claims
 from foqs.shard.inserts import Inserts
 from foqs.shard.journal import Journal
+from foqs.shard.packs import Packs
 from foqs.shard.parts import Part, ShardListener
 from foqs.shard.refills import Refills
 from foqs.shard.rows import Rows
@@ -33,13 +34,14 @@ class ShardState:
         self.epoch = image.epoch
         self.flying: Transaction | None = None
         self.book = Book(shard_id, image, listener)
-        self.refills = Refills(self.book)
+        self.packs = Packs(self.book)
+        self.refills = Refills(self.book, self.packs)
         self.timers = Timers(self.book, image.delay_checkpoint)
         self.journal = Journal(self.book)
-        self.settlements = Settlements(self.book, self.journal, self.timers)
-        self.claims = Claims(self.book, self.journal, self.settlements)
-        self.inserts = Inserts(self.book, self.claims, self.timers)
-        self.rows = Rows(self.book, self.settlements, self.claims, self.timers)
+        self.settlements = Settlements(self.book, self.packs, self.journal, self.timers)
+        self.claims = Claims(self.book, self.packs, self.journal, self.settlements)
+        self.inserts = Inserts(self.book, self.packs, self.claims, self.timers)
+        self.rows = Rows(self.book, self.packs, self.settlements, self.claims, self.timers)
         self._parts: list[Part] = [
             self.refills,
             self.timers,
@@ -47,6 +49,7 @@ class ShardState:
             self.claims,
             self.settlements,
             self.rows,
+            self.packs,
             self.journal,
         ]
         self._listener = listener
@@ -62,7 +65,7 @@ class ShardState:
         """What time alone brings; True when that is something for a transaction."""
         ended = self.settlements.tick(now_ms)
         warmed = self.refills.warm_up()
-        return bool(ended or warmed) or self.timers.is_due(now_ms)
+        return bool(ended or warmed) or self.timers.is_due(now_ms) or self.packs.is_due(now_ms)
 
     def take(self, now_ms: int, *, probe: bool = False) -> Transaction | None:
         """The next transaction with all that waits, or None when nothing does and no `probe` is wanted."""

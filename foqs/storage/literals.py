@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from foqs.core import limits
 from foqs.core.item import Item
+from foqs.storage.transaction import ItemRow
 
 _RANGE_KEYS_MIN = 8
 _SPARSE = 4
@@ -38,6 +39,12 @@ def item_integers(item: Item) -> tuple[int, ...]:
 def item_row(item: Item) -> str:
     assert item.payload is not None
     return _ROW % (*item_integers(item), item.metadata.hex(), item.payload.hex())
+
+
+def unpacked_row(row: ItemRow) -> str:
+    """Of an item that was never delivered."""
+    integers = (row.key, row.lane, row.urgency, row.due_at, row.topic, row.priority, row.enqueued_at, row.expires_at)
+    return _ROW % (*integers, row.lease_ms, row.at_most_once, row.metadata.hex(), row.payload.hex())
 
 
 def chunks_by_bytes(rows: Sequence[str]) -> Iterator[str]:

@@ -20,7 +20,9 @@ from foqs.core import limits
 from foqs.core.item import Item
 from foqs.storage import statements as sql
 from foqs.storage.literals import item_integers
+from foqs.storage.packing import pack_items
 from foqs.storage.session import command_packet
+from foqs.storage.transaction import NewPack
 
 _UNSIGNED: Final = 0x8000
 _COLUMNS: Final = (
@@ -42,23 +44,26 @@ _integers = Struct("<" + "".join(form for form, _ in _COLUMNS)).pack
 _ROWS: Final = limits.PREPARED_INSERT_ROWS
 _TYPES: Final = Struct(f"<{len(_COLUMNS)}H").pack(*[kind for _, kind in _COLUMNS]) * _ROWS
 _NO_NULLS: Final = bytes((len(_COLUMNS) * _ROWS + 7) // 8)
+_PACK_TYPES: Final = Struct("<2H").pack(FIELD_TYPE.LONGLONG | _UNSIGNED, FIELD_TYPE.BLOB)
+_pack_id = Struct("<Q").pack
 _execution = Struct("<IBI").pack
 _prepared = Struct("<IHH").unpack_from
 
 
 _COUNT_STEP: Final = 1 << 16
-assert limits.TRANSACTION_INSERTS_MAX + limits.BATCH_ITEMS_MAX < _COUNT_STEP
+assert limits.TRANSACTION_INSERTS_MAX + limits.BATCH_ITEMS_MAX < _COUNT_STEP, "packs are fewer than their items"
 
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """Commands to be sent before a script, and the items that are left for its SQL text.
+    """Commands to be sent before a script, and what is left for its SQL text.
 
     The script may commit only where `guard` holds: all rows of the commands are there.
     """
 
     packets: list[bytes]
     rest: Sequence[Item]
+    packs_rest: Sequence[NewPack]
     guard: str = sql.NONE_AHEAD
 
 
@@ -68,43 +73,57 @@ class PreparedInserts:
     Every script counts its rows from a number of its own: what a count of before left behind is never the right one.
     """
 
-    def __init__(self, statement_id: int) -> None:
+    def __init__(self, items_id: int, pack_id: int) -> None:
+        """The ids of the statements."""
         self._count_from = 0
-        self._head = _execution(statement_id, 0, 1) + _NO_NULLS + b"\x01" + _TYPES
+        self._items_head = _execution(items_id, 0, 1) + _NO_NULLS + b"\x01" + _TYPES
+        self._pack_head = _execution(pack_id, 0, 1) + b"\x00\x01" + _PACK_TYPES
 
-    def ahead(self, items: Sequence[Item]) -> Ahead:
-        """Executions for as many of the items as fill them, each followed by a count of its rows."""
-        packets: list[bytes] = []
-        rest: list[Item] = []
+    def ahead(self, items: Sequence[Item], packs: Sequence[NewPack] = ()) -> Ahead:
+        """Executions for the packs, and for as many of the items as fill them, each followed by a count of its rows."""
         self._count_from += _COUNT_STEP
+        executions = [self._pack_head + _pack_id(pack.id) + _blob(pack_items(pack.items)) for pack in packs]
+        row_count = len(packs)
+        rest: list[Item] = []
         for start in range(0, len(items), _ROWS):
             part = items[start : start + _ROWS]
             rows = _rows(part) if len(part) == _ROWS else b""
             if rows and len(rows) <= limits.STATEMENT_BYTES_MAX:
-                count = sql.COUNT_INSERTED if packets else sql.COUNT_FIRST_INSERTED.format(self._count_from)
-                packets.append(command_packet(COMMAND.COM_STMT_EXECUTE, self._head + rows))
-                packets.append(command_packet(COMMAND.COM_QUERY, count.encode()))
+                executions.append(self._items_head + rows)
+                row_count += _ROWS
             else:
                 rest += part
-        if not packets:
-            return Ahead([], rest)
-        return Ahead(packets, rest, sql.ALL_INSERTED.format(self._count_from + len(items) - len(rest)))
+        if not executions:
+            return Ahead([], rest, ())
+        packets: list[bytes] = []
+        count = sql.COUNT_FIRST_INSERTED.format(self._count_from)
+        for execution in executions:
+            packets.append(command_packet(COMMAND.COM_STMT_EXECUTE, execution))
+            packets.append(command_packet(COMMAND.COM_QUERY, count.encode()))
+            count = sql.COUNT_INSERTED
+        return Ahead(packets, rest, (), sql.ALL_INSERTED.format(self._count_from + row_count))
 
 
 def prepare_inserts(session: Any) -> PreparedInserts | None:
-    """None when the server has no room for one more prepared statement. Blocks; raises what pymysql raises."""
+    """None when the server has no room for more prepared statements. Blocks; raises what pymysql raises."""
     row = f"({','.join('?' * len(_COLUMNS))})"
     try:
-        session._execute_command(COMMAND.COM_STMT_PREPARE, sql.INSERT_ITEMS.format(",".join([row] * _ROWS)))
-        statement_id, column_count, parameter_count = _prepared(session._read_packet().get_all_data(), 1)
+        items_id = _prepare(session, sql.INSERT_ITEMS.format(",".join([row] * _ROWS)), len(_COLUMNS) * _ROWS)
+        return PreparedInserts(items_id, _prepare(session, sql.INSERT_PACK.format("?", "?"), 2))
     except OperationalError as error:
         if error.args[0] == ER.MAX_PREPARED_STMT_COUNT_REACHED:
             return None
         raise
-    assert (column_count, parameter_count) == (0, len(_COLUMNS) * _ROWS)
+
+
+def _prepare(session: Any, statement: str, expected_count: int) -> int:
+    """The id of the statement."""
+    session._execute_command(COMMAND.COM_STMT_PREPARE, statement)
+    statement_id, column_count, parameter_count = _prepared(session._read_packet().get_all_data(), 1)
+    assert (column_count, parameter_count) == (0, expected_count)
     for _ in range(parameter_count + 1):
         session._read_packet()
-    return PreparedInserts(statement_id)
+    return int(statement_id)
 
 
 def _rows(items: Sequence[Item]) -> bytes:

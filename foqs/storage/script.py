@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from foqs.core import order
 from foqs.storage import statements as sql
-from foqs.storage.literals import chunks_by_bytes, item_row, key_conditions
+from foqs.storage.literals import chunks_by_bytes, item_row, key_conditions, unpacked_row
+from foqs.storage.packing import pack_items, pack_keys, unpack_items
 from foqs.storage.prepared import Ahead, PreparedInserts
 from foqs.storage.replies import Rows
 from foqs.storage.transaction import (
@@ -35,19 +36,27 @@ def unpack_entries(packed: bytes) -> list[tuple[int, int]]:
 def read_statements(transaction: Transaction, mogrify: Mogrify) -> list[str]:
     script = [mogrify(*_refill_statement(refill)) for refill in transaction.refills]
     fetched = key_conditions("id", [item.key for item in transaction.fetches])
-    return script + [sql.FETCH_ITEMS.format(condition) for condition, _ in fetched]
+    script += [sql.FETCH_ITEMS.format(condition) for condition, _ in fetched]
+    packs = key_conditions("id", [read.id for read in transaction.packs_read])
+    return script + [sql.READ_PACKS.format(condition) for condition, _ in packs]
 
 
 def take_reads(transaction: Transaction, rows: list[Rows], result: TransactionResult) -> None:
     """What `read_statements` found."""
     for refill, found in zip(transaction.refills, rows, strict=False):
         result.refilled.append(_read_ahead(found, result.read_ahead) if refill.whole else found)
-    fetched: dict[int, FetchedRow] = {}
+    fetched: dict[int, ItemRow | FetchedRow] = {}
+    packs: dict[int, bytes] = {}
     for found in rows[len(transaction.refills) :]:
-        for integers, metadata, payload in found:
-            row = FetchedRow._make([*map(int, integers.split()), metadata, payload])
+        for head, *contents in found:
+            if len(contents) == 1:
+                packs[head] = contents[0]
+                continue
+            row = FetchedRow._make([*map(int, head.split()), *contents])
             fetched[row.key] = row
-    result.fetched = fetched
+    read = {row.key: row for pack_id, keys in transaction.packs_read for row in unpack_items(packs[pack_id], set(keys))}
+    result.unpacked = {key: read[key] for key in transaction.unpacked}
+    result.fetched = fetched | read
 
 
 def _read_ahead(found: Rows, read_ahead: dict[int, FetchedRow]) -> Rows:
@@ -82,17 +91,25 @@ def write_script(
         mogrify(sql.INSERT_TOPICS, (topic.number, topic.namespace, topic.name.encode()))
         for topic in transaction.topics_new
     ]
-    inserts = transaction.inserts
-    ahead = Ahead([], inserts) if prepared is None else prepared.ahead(inserts)
-    script += [sql.INSERT_ITEMS.format(values) for values in chunks_by_bytes([item_row(item) for item in ahead.rest])]
+    inserts, packs = transaction.inserts, transaction.packs_new
+    ahead = Ahead([], inserts, packs) if prepared is None else prepared.ahead(inserts, packs)
+    rows = [*map(item_row, ahead.rest), *map(unpacked_row, result.unpacked.values())]
+    script += [sql.INSERT_ITEMS.format(values) for values in chunks_by_bytes(rows)]
+    insert_pack = sql.INSERT_PACK.format("%s", "%s")
+    script += [mogrify(insert_pack, (pack.id, pack_items(pack.items))) for pack in ahead.packs_rest]
     script += [mogrify(sql.INSERT_CLAIM, (c.id, c.due_at, _entries(c, result))) for c in transaction.claims]
     script += [mogrify(sql.REWRITE_CLAIM, (_entries(c, result), c.id)) for c in transaction.claims_rewritten]
     for change in sorted(transaction.rewrites, key=lambda rewrite: rewrite.key):
         place = (change.lane, change.urgency, change.due_at, change.deliveries, change.failed_attempts)
         script.append(mogrify(sql.REWRITE_ITEM, (*place, change.metadata, change.death_reason, change.key)))
+    if transaction.removal is not None:
+        removal_id, keys_gone = transaction.removal
+        script.append(mogrify(sql.INSERT_REMOVAL, (removal_id, pack_keys(keys_gone))))
     for statement, keys in (
         (sql.WAKE_ITEMS, transaction.wakes),
         (sql.DELETE_ITEMS, transaction.deletes),
+        (sql.DELETE_PACKS, transaction.packs_gone),
+        (sql.DELETE_REMOVALS, transaction.removals_gone),
         (sql.DELETE_CLAIMS, transaction.claims_gone),
     ):
         script += [statement.format(*chunk) for chunk in key_conditions("id", keys)]

@@ -22,8 +22,9 @@ from foqs.core import limits
 from foqs.core.errors import UnavailableError
 from foqs.storage import statements as sql
 from foqs.storage.durability import check_durable
-from foqs.storage.literals import key_conditions
+from foqs.storage.literals import chunks_by_bytes, key_conditions, unpacked_row
 from foqs.storage.migrations import MigrationError, SchemaKind, check_current
+from foqs.storage.packing import unpack_items, unpack_keys
 from foqs.storage.prepared import PreparedInserts, prepare_inserts
 from foqs.storage.replies import Rows
 from foqs.storage.script import Writes, read_statements, take_look_ups, take_reads, unpack_entries, write_script
@@ -92,6 +93,8 @@ class ShardStore:
             self.epoch = self._take_epoch(written[0])
             with self._session.cursor() as cursor:
                 taken = cursor.execute(sql.TAKE_WRITER, (self.epoch, self._access.owner, self.epoch))
+            if taken:
+                self._unpack_all()
             self._session.commit()
             if not taken:
                 raise OwnershipLostError(f"shard {self._access.shard_id} was taken by epoch {written[0]} meanwhile")
@@ -284,6 +287,19 @@ class ShardStore:
         )
         self._session.commit()
         return image
+
+    def _unpack_all(self) -> None:
+        """Give rows to all that is left in packs, with the take-over: only who put them together knows them."""
+        removals = self._rows(sql.READ_REMOVALS)
+        gone = {key for _, packed in removals for key in unpack_keys(packed)}
+        while found := self._rows(sql.READ_FIRST_PACK):
+            ((pack_id, packed),) = found
+            rows = [unpacked_row(row) for row in unpack_items(packed) if row.key not in gone]
+            for values in chunks_by_bytes(rows):
+                self._rows(sql.INSERT_ITEMS.format(values))
+            self._rows(sql.DELETE_PACKS.format(f"id = {pack_id:d}", 1))
+        for condition, count in key_conditions("id", [removal_id for removal_id, _ in removals]):
+            self._rows(sql.DELETE_REMOVALS.format(condition, count))
 
     def _open_snapshot(self) -> None:
         """A session that sees the rows as they are now, between the last owner's transactions and ours."""

@@ -47,6 +47,9 @@ FETCH_ITEMS = (
     "SELECT CONCAT_WS(' ', id, enqueued_at, expires_at, lease_ms, at_most_once, deliveries, failed_attempts), "
     "metadata, payload FROM item FORCE INDEX (PRIMARY) WHERE {} ORDER BY id"
 )
+READ_PACKS = "SELECT id, items FROM pack WHERE {} ORDER BY id"
+READ_FIRST_PACK = "SELECT id, items FROM pack ORDER BY id LIMIT 1"
+READ_REMOVALS = "SELECT id, entries FROM removal ORDER BY id"
 READ_ITEMS = f"SELECT {COLUMNS} FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id"
 
 REFILL = (
@@ -82,6 +85,10 @@ INSERT_ITEMS = (
     "INSERT INTO item (id, lane, urgency, due_at, topic, priority, enqueued_at, expires_at, lease_ms, "
     "at_most_once, metadata, payload) VALUES {}"
 )
+INSERT_PACK = "INSERT INTO pack (id, items) VALUES ({}, {})"
+INSERT_REMOVAL = "INSERT INTO removal (id, entries) VALUES (%s, %s)"
+DELETE_REMOVALS = "DELETE FROM removal WHERE {} ORDER BY id LIMIT {}"
+DELETE_PACKS = "DELETE FROM pack WHERE {} ORDER BY id LIMIT {}"
 REWRITE_CLAIM = "UPDATE claim SET entries = %s WHERE id = %s"
 INSERT_CLAIM = "INSERT INTO claim (id, due_at, entries) VALUES (%s, %s, %s)"
 REWRITE_ITEM = (

@@ -47,6 +47,28 @@ class ClaimEntries:
 
 
 @dataclass(slots=True)
+class NewPack:
+    """None of the items is delayed."""
+
+    id: int
+    items: list[Item]
+
+
+class PackRead(NamedTuple):
+    """Read these items of a pack."""
+
+    id: int
+    keys: list[int]
+
+
+class Removal(NamedTuple):
+    """A row that says which items have left their packs, each as long as one of the packs is there."""
+
+    id: int
+    keys: list[int]
+
+
+@dataclass(slots=True)
 class Transaction:
     """The parts run in the order of the fields; refills first, so that they see no row of this transaction. But inserts
     may come before the topics.
@@ -60,6 +82,13 @@ class Transaction:
     topics_gone: list[int] = field(default_factory=list)
     topics_new: list[ShardTopic] = field(default_factory=list)
     inserts: list[Item] = field(default_factory=list)
+    packs_new: list[NewPack] = field(default_factory=list)
+    packs_read: list[PackRead] = field(default_factory=list)
+    """For claims, and of what is unpacked."""
+    removed_count: int = 0
+    """Of the items that go out of packs, those with the packs too."""
+    unpacked: list[int] = field(default_factory=list)
+    """Items that leave their packs for rows of their own, which the parts after this one find."""
     fetches: list[Item] = field(default_factory=list)
     """Claimed items whose rows are not in memory."""
     claims: list[ClaimEntries] = field(default_factory=list)
@@ -68,11 +97,17 @@ class Transaction:
     rewrites: list[Rewrite] = field(default_factory=list)
     wakes: list[int] = field(default_factory=list)
     deletes: list[int] = field(default_factory=list)
+    removal: Removal | None = None
+    removals_gone: list[int] = field(default_factory=list)
+    packs_gone: list[int] = field(default_factory=list)
+    """With all that is left in them."""
     claims_gone: list[int] = field(default_factory=list)
     look_ups: list[int] = field(default_factory=list)
     """Read last, so that the rows are as this transaction leaves them."""
     look_ups_whole: bool = False
     """With metadata, payload and reason of death; else they are empty."""
+    is_awaited: bool = False
+    """Somebody waits for its end, whatever it does."""
 
     @property
     def is_empty(self) -> bool:
@@ -80,6 +115,7 @@ class Transaction:
         return not (
             self.refills or self.topics_gone or self.inserts or self.claims or self.claims_rewritten
             or self.rewrites or self.wakes or self.deletes or self.look_ups
+            or self.packs_new or self.removal or self.packs_gone or self.is_awaited
         )  # fmt: skip
 
 
@@ -125,6 +161,8 @@ class TransactionResult:
     read_ahead: dict[int, FetchedRow] = field(default_factory=dict)
     """By key, of the refills that are whole."""
     fetched: Mapping[int, ItemRow | FetchedRow] = field(default_factory=dict)
+    unpacked: dict[int, ItemRow] = field(default_factory=dict)
+    """By key, the rows that items of packs got."""
     looked_up: dict[int, ItemRow] | None = None
     """None until they are read: a transaction whose answer was lost has happened without."""
 

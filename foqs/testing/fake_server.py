@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import islice
 
 from sortedcontainers import SortedList
 
 from foqs.core import order
+from foqs.core.item import Item
 from foqs.storage.transaction import (
     TIMER_LANE,
     FetchedRow,
@@ -20,6 +22,7 @@ from foqs.storage.transaction import (
     LaneCounts,
     OwnershipLostError,
     Refill,
+    Removal,
     Rewrite,
     SessionLostError,
     Transaction,
@@ -88,11 +91,16 @@ class Script:
     topics_gone: list[int]
     topics_new: list[tuple[int, int, bytes]]
     inserts: list[ItemRow]
+    packs_new: list[tuple[int, list[ItemRow]]]
+    unpacked: list[int]
     claims: list[tuple[int, int, Entries]]
     claims_rewritten: list[tuple[int, Entries]]
     rewrites: list[Rewrite]
     wakes: list[int]
     deletes: list[int]
+    removal: Removal | None
+    removals_gone: list[int]
+    packs_gone: list[int]
     claims_gone: list[int]
     look_ups: list[int]
     look_ups_whole: bool
@@ -104,6 +112,12 @@ class Tables:
     """What is committed."""
 
     items: dict[int, ItemRow] = field(default_factory=dict)
+    """Those that are packed too."""
+    packs: dict[int, frozenset[int]] = field(default_factory=dict)
+    """The keys that were packed."""
+    removals: dict[int, list[int]] = field(default_factory=dict)
+    packed: dict[int, int] = field(default_factory=dict)
+    """The id of the pack by key, of those that have not left: no statement on item rows finds these."""
     lanes: dict[int, SortedList] = field(default_factory=dict)
     """(urgency, due_at, key) by lane, as the index has them."""
     claims: dict[int, tuple[int, Entries]] = field(default_factory=dict)
@@ -122,6 +136,14 @@ class Tables:
     def delete(self, key: int) -> None:
         self._unindex(self.items.pop(key))
 
+    def row(self, key: int) -> ItemRow | None:
+        return None if key in self.packed else self.items.get(key)
+
+    def unpack_all(self) -> None:
+        self.packs.clear()
+        self.removals.clear()
+        self.packed.clear()
+
     def after(self, lane: int, edge: int, limit: int) -> list[Place]:
         places = self.lanes.get(lane)
         if places is None:
@@ -129,7 +151,9 @@ class Tables:
         at = 0
         if edge != order.FIRST:
             at = places.bisect_right((order.urgency_of(edge), order.due_at_of(edge), order.key_of(edge)))
-        return list(places[at : at + limit])
+        if not self.packed:
+            return list(places[at : at + limit])
+        return list(islice((place for place in places[at:] if place[2] not in self.packed), limit))
 
     def counts(self) -> LaneCounts:
         delayed: dict[int, int] = {}
@@ -140,7 +164,10 @@ class Tables:
 
     def copy(self) -> Tables:
         lanes = {lane: places.copy() for lane, places in self.lanes.items()}
-        return Tables(dict(self.items), lanes, dict(self.claims), dict(self.topics), replace(self.writer))
+        return Tables(
+            dict(self.items), dict(self.packs), dict(self.removals), dict(self.packed), lanes, dict(self.claims),
+            dict(self.topics), replace(self.writer),
+        )  # fmt: skip
 
     def _unindex(self, row: ItemRow) -> None:
         self.lanes[row.lane].remove((row.urgency, row.due_at, row.key))
@@ -236,8 +263,16 @@ class FakeServer:
         """The refills and fetches, before anything is written."""
         result = TransactionResult()
         result.refilled = [self._refill(refill) for refill in transaction.refills]
-        items = self.tables.items
-        result.fetched = {item.key: items[item.key] for item in transaction.fetches if item.key in items}
+        items, packed = self.tables.items, self.tables.packed
+        fetched = {item.key: self.tables.row(item.key) for item in transaction.fetches}
+        for pack_id, keys in transaction.packs_read:
+            if any(packed.get(key) != pack_id for key in keys):
+                error = FakeServerError(f"{keys} are read from pack {pack_id:x}, and some are not there")
+                self.on_nonsense(error)
+                raise error
+            fetched |= {key: items[key] for key in keys}
+        result.fetched = {key: row for key, row in fetched.items() if row is not None}
+        result.unpacked = {key: items[key] for key in transaction.unpacked}
         for refill, found in zip(transaction.refills, result.refilled, strict=True):
             if refill.whole:
                 result.read_ahead |= {place[2]: fetched_row(items[place[2]]) for place in found}
@@ -256,8 +291,8 @@ class FakeServer:
                 raise TransactionFailedError(str(error)) from error
             self.on_nonsense(error)
             raise
-        items = self.tables.items
-        looked_up = {key: items[key] for key in script.look_ups if key in items}
+        rows = {key: self.tables.row(key) for key in script.look_ups}
+        looked_up = {key: row for key, row in rows.items() if row is not None}
         if not script.look_ups_whole:
             looked_up = {
                 key: replace(row, death_reason=None, metadata=b"", payload=b"") for key, row in looked_up.items()
@@ -277,6 +312,7 @@ class FakeServer:
         for row in script.inserts:
             _require(row.key not in tables.items, f"key {row.key:x} is inserted twice")
             tables.put(row)
+        self._write_packs(script)
         for claim_id, due_at, entries in script.claims:
             _require(claim_id not in tables.claims, f"claim {claim_id:x} is inserted twice")
             tables.claims[claim_id] = (due_at, entries)
@@ -284,21 +320,51 @@ class FakeServer:
             if self._is_there(claim_id in tables.claims, f"claim {claim_id:x} is rewritten"):
                 tables.claims[claim_id] = (tables.claims[claim_id][0], entries)
         for rewrite in script.rewrites:
-            if self._is_there(rewrite.key in tables.items, f"row {rewrite.key:x} is rewritten"):
+            if self._is_there(tables.row(rewrite.key) is not None, f"row {rewrite.key:x} is rewritten"):
                 tables.put(_rewritten(tables.items[rewrite.key], rewrite))
         for key in script.wakes:
-            if self._is_there(key in tables.items, f"row {key:x} is woken"):
+            if self._is_there(tables.row(key) is not None, f"row {key:x} is woken"):
                 row = tables.items[key]
                 _require(row.lane == TIMER_LANE or not self.strict, f"row {key:x} is woken and is not delayed")
                 tables.put(replace(row, lane=row.topic, urgency=row.priority))
         for key in script.deletes:
-            if self._is_there(key in tables.items, f"row {key:x} is deleted"):
+            if self._is_there(tables.row(key) is not None, f"row {key:x} is deleted"):
                 tables.delete(key)
         for claim_id in script.claims_gone:
             if self._is_there(claim_id in tables.claims, f"claim {claim_id:x} goes"):
                 del tables.claims[claim_id]
         script.mark.owner = tables.writer.owner
         tables.writer = script.mark
+
+    def _write_packs(self, script: Script) -> None:
+        """All that changes packs: what follows finds the rows that were unpacked."""
+        tables, packs = self.tables, self.tables.packs
+        for pack_id, rows in script.packs_new:
+            _require(pack_id not in packs, f"pack {pack_id:x} is inserted twice")
+            packs[pack_id] = frozenset([row.key for row in rows])
+            for row in rows:
+                _require(row.key not in tables.items, f"key {row.key:x} is packed twice")
+                tables.put(row)
+                tables.packed[row.key] = pack_id
+        left = [key for key, pack_id in tables.packed.items() if pack_id in script.packs_gone]
+        if script.removal is not None:
+            removal_id, keys = script.removal
+            _require(removal_id not in tables.removals, f"removal {removal_id:x} is inserted twice")
+            tables.removals[removal_id] = keys
+            left += keys
+        _require(set(script.unpacked).issubset(left), "an item gets a row and stays in its pack")
+        for key in left:
+            if self._is_there(key in tables.packed, f"{key:x} leaves a pack"):
+                del tables.packed[key]
+                if key not in script.unpacked:
+                    tables.delete(key)
+        for pack_id in script.packs_gone:
+            if self._is_there(pack_id in packs, f"pack {pack_id:x} goes"):
+                del packs[pack_id]
+        for removal_id in script.removals_gone:
+            if self._is_there(removal_id in tables.removals, f"removal {removal_id:x} goes"):
+                gone = tables.removals.pop(removal_id)
+                _require(all(keys.isdisjoint(gone) for keys in packs.values()), "an item comes back to its pack")
 
     def _is_there(self, there: bool, change: str) -> bool:
         _require(there or not self.strict, f"{change} and is not there")
@@ -317,30 +383,35 @@ def fetched_row(row: ItemRow) -> FetchedRow:
     return FetchedRow._make([getattr(row, name) for name in FetchedRow._fields])
 
 
+def new_row(item: Item) -> ItemRow:
+    delayed, number = item.due_at > item.enqueued_at, item.topic.number
+    assert item.payload is not None
+    return ItemRow(
+        item.key, TIMER_LANE if delayed else number, 0 if delayed else item.priority, item.due_at, number,
+        item.priority, item.enqueued_at, item.expires_at, item.lease_ms, int(item.at_most_once), 0, 0, None,
+        item.metadata, item.payload,
+    )  # fmt: skip
+
+
 def make_script(transaction: Transaction, result: TransactionResult, epoch: int) -> Script:
     def entries(items: list[object]) -> Entries:
         return [(item.key, (result.fetched.get(item.key) or item).deliveries + 1) for item in items]  # type: ignore[attr-defined]
 
-    inserts = []
-    for item in transaction.inserts:
-        delayed, number = item.due_at > item.enqueued_at, item.topic.number
-        assert item.payload is not None
-        row = ItemRow(
-            item.key, TIMER_LANE if delayed else number, 0 if delayed else item.priority, item.due_at, number,
-            item.priority, item.enqueued_at, item.expires_at, item.lease_ms, int(item.at_most_once), 0, 0, None,
-            item.metadata, item.payload,
-        )  # fmt: skip
-        inserts.append(row)
     return Script(
         epoch=epoch,
         topics_gone=list(transaction.topics_gone),
         topics_new=[(topic.number, topic.namespace, topic.name.encode()) for topic in transaction.topics_new],
-        inserts=inserts,
+        inserts=[new_row(item) for item in transaction.inserts],
+        packs_new=[(pack.id, [new_row(item) for item in pack.items]) for pack in transaction.packs_new],
+        unpacked=list(transaction.unpacked),
         claims=[(claim.id, claim.due_at, entries(list(claim.items))) for claim in transaction.claims],
         claims_rewritten=[(claim.id, entries(list(claim.items))) for claim in transaction.claims_rewritten],
         rewrites=sorted(transaction.rewrites, key=lambda rewrite: rewrite.key),
         wakes=list(transaction.wakes),
         deletes=list(transaction.deletes),
+        removal=transaction.removal,
+        removals_gone=list(transaction.removals_gone),
+        packs_gone=list(transaction.packs_gone),
         claims_gone=list(transaction.claims_gone),
         look_ups=list(transaction.look_ups),
         look_ups_whole=transaction.look_ups_whole,

@@ -69,7 +69,11 @@ class FakeStore:
             self.close()
             raise
         writer.epoch, writer.owner = self.epoch, self._owner
+        self._unpack_all()
         return self._read_image()
+
+    def _unpack_all(self) -> None:
+        self._server.tables.unpack_all()
 
     def reopen(self) -> int:
         self._connect()
@@ -249,8 +253,8 @@ class FakeReader:
 
     def expired_page(self, after_key: int, now_ms: int) -> ExpiredPage:
         self._touch()
-        items = self._server.tables.items
-        keys = sorted([key for key in items if key > after_key])[: limits.EXPIRY_SCAN_ITEMS]
+        items, packed = self._server.tables.items, self._server.tables.packed
+        keys = sorted([key for key in items if key > after_key and key not in packed])[: limits.EXPIRY_SCAN_ITEMS]
         ends = {key: items[key].expires_at for key in keys if items[key].lane >= 0}
         expired = [key for key, expires_at in ends.items() if expires_at <= now_ms]
         return ExpiredPage(expired, keys[-1] if keys else 0, min(ends.values(), default=limits.NEVER_MS))

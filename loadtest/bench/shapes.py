@@ -1,7 +1,7 @@
 """What an item costs the server by the shape of its table and statements: foqs's own, and others that were thought of.
 
-Inserts and deletes, a statement and a transaction each, in one session, the deletes by what the shape finds a row
-with. The items are of 8 lanes and 3 urgencies, so that neighbours by id are none by lane.
+Inserts and deletes, a transaction each for a batch, in one session, the deletes by what the shape finds a row with. The
+items are of 8 lanes and 3 urgencies, so that neighbours by id are none by lane. Of a pack they go in several steps.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from foqs.storage import statements as sql
 from foqs.storage.literals import item_row, key_conditions
 from foqs.storage.local_server import LocalServer
 from foqs.storage.migrations import SchemaKind, apply
+from foqs.storage.packing import pack_items, pack_keys
 from foqs.storage.prepared import PreparedInserts, prepare_inserts
 from foqs.storage.session import connect, run_script
+from foqs.storage.transaction import NewPack
 from loadtest.bench.raw import PAYLOAD_HEX
 from loadtest.bench.usage import usage
 from loadtest.peers.adapter import CACHE_MIB, LOG_MIB
@@ -41,12 +43,12 @@ Insert = Callable[[PreparedInserts, Sequence[Row]], tuple[list[bytes], str]]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`changes` make it of the item table."""
+    """`change` makes it of foqs's tables."""
 
     name: str
-    changes: str
+    change: str
     insert: Insert
-    delete: Callable[[Sequence[Row]], str]
+    delete: Callable[[Sequence[Row]], list[str]]
 
 
 def _as_text(_: PreparedInserts, rows: Sequence[Row]) -> tuple[list[bytes], str]:
@@ -58,24 +60,62 @@ def _prepared(inserts: PreparedInserts, rows: Sequence[Row]) -> tuple[list[bytes
     return ahead.packets, sql.INSERT_ITEMS.format(",".join(map(item_row, ahead.rest)))
 
 
-def _by_range(rows: Sequence[Row]) -> str:
+def _pack(rows: Sequence[Row]) -> NewPack:
+    return NewPack(rows[0][3], [_item(row) for row in rows])
+
+
+def _packed(inserts: PreparedInserts, rows: Sequence[Row]) -> tuple[list[bytes], str]:
+    ahead = inserts.ahead([], [_pack(rows)])
+    return ahead.packets, f"DO {ahead.guard}"
+
+
+def _packed_as_text(_: PreparedInserts, rows: Sequence[Row]) -> tuple[list[bytes], str]:
+    pack = _pack(rows)
+    return [], sql.INSERT_PACK.format(pack.id, f"x'{pack_items(pack.items).hex()}'")
+
+
+def _by_removals(rows: Sequence[Row]) -> list[str]:
+    keys = [row[3] for row in rows]
+    steps = range(0, len(keys), len(keys) // _STEPS)
+    insert = sql.INSERT_REMOVAL.replace("%s", "{}")
+    removals = [
+        insert.format(keys[0] + start, f"x'{pack_keys(keys[start : start + len(keys) // _STEPS]).hex()}'")
+        for start in steps
+    ]
+    ((gone, count),) = key_conditions("id", [keys[0] + start for start in steps])
+    return [*removals, sql.DELETE_PACKS.format(f"id = {keys[0]}", 1), sql.DELETE_REMOVALS.format(gone, count)]
+
+
+def _by_bits(rows: Sequence[Row]) -> list[str]:
+    key = rows[0][3]
+    bits = [f"UPDATE pack SET gone = x'{step:02x}{'ff' * (len(rows) // 8)}' WHERE id = {key}" for step in range(_STEPS)]
+    return [*bits, sql.DELETE_PACKS.format(f"id = {key}", 1)]
+
+
+def _by_range(rows: Sequence[Row]) -> list[str]:
     ((condition, count),) = key_conditions("id", [row[3] for row in rows])
-    return sql.DELETE_ITEMS.format(condition, count)
+    return [sql.DELETE_ITEMS.format(condition, count)]
 
 
-def _by_id(rows: Sequence[Row]) -> str:
-    return sql.DELETE_ITEMS.format(f"id IN ({', '.join(str(row[3]) for row in rows)})", len(rows))
+def _by_id(rows: Sequence[Row]) -> list[str]:
+    return [sql.DELETE_ITEMS.format(f"id IN ({', '.join(str(row[3]) for row in rows)})", len(rows))]
 
 
-def _by_place(rows: Sequence[Row]) -> str:
-    return f"DELETE FROM item WHERE (lane, urgency, due_at, id) IN ({', '.join(map(str, rows))})"
+def _by_place(rows: Sequence[Row]) -> list[str]:
+    return [f"DELETE FROM item WHERE (lane, urgency, due_at, id) IN ({', '.join(map(str, rows))})"]
 
 
-_CLUSTERED = "DROP PRIMARY KEY, DROP KEY lane_order, ADD PRIMARY KEY (lane, urgency, due_at, id)"
+_STEPS = 10
+"""In which the items of a pack go, but for its last: each a statement."""
+_CLUSTERED = "ALTER TABLE item DROP PRIMARY KEY, DROP KEY lane_order, ADD PRIMARY KEY (lane, urgency, due_at, id)"
+_BITS = "ALTER TABLE pack ADD gone VARBINARY(200) NOT NULL DEFAULT ''"
 SHAPES = (
-    Shape("as it is: prepared inserts, deletes by ranges of ids", "", _prepared, _by_range),
+    Shape("young items: a pack, prepared, and ten removals", "", _packed, _by_removals),
+    Shape("the same: as SQL text", "", _packed_as_text, _by_removals),
+    Shape("the same: ten times bits in the pack's row", _BITS, _packed, _by_bits),
+    Shape("other items: prepared inserts, deletes by ranges of ids", "", _prepared, _by_range),
     Shape("rows as SQL text, deletes by lists of ids", "", _as_text, _by_id),
-    Shape("the same: by id, nothing beside it", "DROP KEY lane_order", _as_text, _by_id),
+    Shape("the same: by id, nothing beside it", "ALTER TABLE item DROP KEY lane_order", _as_text, _by_id),
     Shape("the same: by place, nothing beside it", _CLUSTERED, _as_text, _by_place),
     Shape("the same: by place, the id beside it", f"{_CLUSTERED}, ADD KEY by_id (id)", _as_text, _by_id),
 )
@@ -92,15 +132,20 @@ def measure(transactions: int) -> list[dict[str, Any]]:
             url = server.url(f"shape_{number}")
             apply(url, SchemaKind.SHARD)
             with closing(connect(url)) as session, session.cursor() as cursor:
-                if shape.changes:
-                    cursor.execute(f"ALTER TABLE item {shape.changes}")
+                if shape.change:
+                    cursor.execute(shape.change)
                 inserts = prepare_inserts(session)
                 assert inserts is not None
                 batches = [_batch(number) for number in range(transactions)]
-                inserted_us = _run(server.pid, session, [shape.insert(inserts, batch) for batch in batches])
+                scripts = []
+                for batch in batches:
+                    ahead, statement = shape.insert(inserts, batch)
+                    scripts.append((ahead, [statement]))
+                inserted_us = _run(server.pid, session, scripts)
                 deleted_us = _run(server.pid, session, [([], shape.delete(batch)) for batch in batches])
-                cursor.execute("SELECT COUNT(*) FROM item")
-                assert cursor.fetchone() == (0,)
+                for table in ("item", "pack", "removal"):
+                    cursor.execute(f"SELECT COUNT(*) FROM {table}")
+                    assert cursor.fetchone() == (0,)
             rows.append({"shape": shape.name, "insert_us": inserted_us, "delete_us": deleted_us})
     return rows
 
@@ -116,11 +161,11 @@ def _item(row: Row) -> Item:
     return Item(key, topic, urgency, due_at, 0, Phase.INSERTING, due_at, _END_MS, payload=bytes.fromhex(PAYLOAD_HEX))
 
 
-def _run(pid: int, session: Any, scripts: Sequence[tuple[list[bytes], str]]) -> float:
+def _run(pid: int, session: Any, scripts: Sequence[tuple[list[bytes], list[str]]]) -> float:
     """Each with a commit."""
 
-    async def send(ahead: list[bytes], statement: str) -> None:
-        await run_script(session, [statement, "COMMIT"], ahead=ahead)
+    async def send(ahead: list[bytes], statements: list[str]) -> None:
+        await run_script(session, [*statements, "COMMIT"], ahead=ahead)
 
     _wait_until_purged(pid, session)
     before = usage(pid)

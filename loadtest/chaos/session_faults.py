@@ -13,6 +13,7 @@ from loadtest.faults.load import PAUSE_AFTER_FAILURE_S
 
 _HELD = {
     "the next items": "SELECT id FROM item ORDER BY lane, urgency, due_at LIMIT 50 FOR UPDATE",
+    "packs": "SELECT id FROM pack ORDER BY id LIMIT 50 FOR UPDATE",
     "some claims": "SELECT id FROM claim ORDER BY id LIMIT 20 FOR UPDATE",
     "the writer row": "SELECT one FROM writer FOR UPDATE",
 }
@@ -118,5 +119,6 @@ class _Deadlocking(Work):
             # The host changes its items first and the writer row last.
             self._cursor.execute("SELECT one FROM writer FOR UPDATE")
             self._stopped.wait(PAUSE_AFTER_FAILURE_S)
-            self._cursor.execute("SELECT id FROM item ORDER BY id LIMIT 200 FOR UPDATE")
+            for table in ("pack", "item"):
+                self._cursor.execute(f"SELECT id FROM {table} ORDER BY id LIMIT 200 FOR UPDATE")
         self._cursor.execute("ROLLBACK")

@@ -100,7 +100,7 @@ def torn_tables(shard_urls: Mapping[int, str]) -> Iterator[str]:
     """What the server's own CHECK TABLE finds: each problem a sentence."""
     for shard_id, url in shard_urls.items():
         with closing(connect(url)) as session, session.cursor() as cursor:
-            cursor.execute("CHECK TABLE item, claim, topic, writer")
+            cursor.execute("CHECK TABLE item, pack, removal, claim, topic, writer")
             for table, _, kind, text in cursor.fetchall():
                 if (kind, text) != ("status", "OK"):
                     yield f"shard {shard_id}: {table}: {kind} {text}"
@@ -118,6 +118,9 @@ _UNSOUND = {
     ),
     "items in the lane of another topic": (
         "SELECT COUNT(*) FROM item WHERE lane NOT IN (0, topic, -CAST(topic AS SIGNED))"
+    ),
+    "packs with the id of an owner yet to come": (
+        "SELECT COUNT(*) FROM pack WHERE id >> 40 > (SELECT epoch FROM writer)"
     ),
     "items with the id of an owner yet to come": (
         "SELECT COUNT(*) FROM item WHERE id >> 40 > (SELECT epoch FROM writer)"

@@ -7,7 +7,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -17,10 +16,10 @@ from foqs.client.retry import RetryPolicy
 from foqs.client.sync import Client
 from foqs.core.calls import ItemState
 from foqs.core.ids import item_id
-from foqs.storage.session import connect
 from foqs.testing.history import Call, History, Outcome, Put, Verb, now_ns, uid_of
 from foqs.testing.lives import Stored
 from foqs.testing.recorder import RecordedClient
+from foqs.testing.stored import item_rows
 from loadtest.faults import FaultError
 
 NAMESPACE = "jobs"
@@ -241,9 +240,7 @@ def stored_rows(shard_urls: Mapping[int, str]) -> list[Stored]:
     """What is stored, read past any host."""
     found = []
     for shard_id, url in shard_urls.items():
-        with closing(connect(url)) as session, session.cursor() as cursor:
-            cursor.execute("SELECT id, lane, payload FROM item")
-            for key, lane, payload in cursor.fetchall():
-                state = ItemState.DEAD if lane < 0 else ItemState.READY if lane else ItemState.DELAYED
-                found.append(Stored(item_id(shard_id, key), uid_of(payload), state))
+        for row in item_rows(url):
+            state = ItemState.DEAD if row.lane < 0 else ItemState.READY if row.lane else ItemState.DELAYED
+            found.append(Stored(item_id(shard_id, row.key), uid_of(row.payload), state))
     return found

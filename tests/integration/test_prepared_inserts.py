@@ -13,11 +13,13 @@ from pymysql.err import IntegrityError
 from structlog.testing import capture_logs
 
 from foqs.core import limits
+from foqs.storage.packing import pack_items
 from foqs.storage.prepared import PreparedInserts
 from foqs.storage.replies import ReplyReader
 from foqs.storage.session import command_packet, connect, run_script
 from foqs.storage.transaction import (
     DeadlockError,
+    NewPack,
     OwnershipLostError,
     SessionLostError,
     Transaction,
@@ -109,8 +111,8 @@ def test_a_count_that_another_transaction_left_behind_lets_nothing_be_committed(
     run(store, 1, inserts=items, topics_new=[new_topic(1)])
     ahead = PreparedInserts.ahead
 
-    def without_its_rows(self, items):
-        found = ahead(self, items)
+    def without_its_rows(self, items, packs):
+        found = ahead(self, items, packs)
         return replace(found, packets=[])
 
     monkeypatch.setattr(PreparedInserts, "ahead", without_its_rows)
@@ -180,6 +182,30 @@ def test_a_table_that_is_locked_fails_a_transaction_without_a_wait_for_each_of_i
     assert rows(store) == []
     run(store, 2, inserts=[new_item(key) for key in range(1, 10 * PART)])
     assert len(rows(store)) == 10 * PART - 1
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_packs_are_the_same_as_those_of_sql_text(store, prepared):
+    packs = []
+    for number, size in enumerate(SIZES):
+        items = [new_item(1_000 * number + n, payload=HOSTILE[n % len(HOSTILE)] + b"x" * size) for n in range(9)]
+        packs.append(NewPack(10**6 + number, items))
+    rest = [new_item(10**7 + n) for n in range(PART + 1)]
+    if not prepared:
+        store._inserts = None
+    run(store, 1, packs_new=packs, inserts=rest, topics_new=[new_topic(1)])
+    stored = store._rows("SELECT id, items FROM pack ORDER BY id")
+    assert list(stored) == [(pack.id, pack_items(pack.items)) for pack in packs]
+    assert [row[0] for row in rows(store)] == [item.key for item in rest]
+
+
+def test_a_pack_that_is_refused_takes_the_whole_transaction_with_it(store):
+    pack = NewPack(10, [new_item(n) for n in range(1, 9)])
+    run(store, 1, packs_new=[pack], topics_new=[new_topic(1)])
+    with pytest.raises(TransactionFailedError, match="Duplicate"):
+        run(store, 2, packs_new=[pack], inserts=[new_item(n) for n in range(20, 20 + 2 * PART)])
+    assert rows(store) == []
+    assert store._rows("SELECT COUNT(*) FROM pack") == ((1,),)
 
 
 def test_a_server_with_no_room_for_a_prepared_statement_gets_sql_text(shard_urls, mysql_server):

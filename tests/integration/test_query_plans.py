@@ -21,6 +21,7 @@ from foqs.core.item import Item
 from foqs.storage import statements
 from foqs.storage.literals import chunks_by_bytes, item_row, key_conditions
 from foqs.storage.migrations import SchemaKind, apply
+from foqs.storage.packing import pack_items, pack_keys
 from foqs.storage.script import edge_arguments
 from foqs.storage.session import connect
 from tests.contract.owner import new_topic
@@ -30,12 +31,13 @@ LANES = {1: 24_000, 2: 12_000, 3: 6_000, -1: 5_000, 0: 6_000}
 ITEM_COUNT = sum(LANES.values())
 TOPIC_COUNT = 2_000
 CLAIM_COUNT = 2_000
+PACK_COUNT = 400
 PAGE = 1_000
 SLACK = 16
 """Reads beside the rows themselves: the ends of ranges."""
 
 NO_STATEMENT = {"COLUMNS"}
-TABLES = ("item", "claim", "topic", "writer")
+TABLES = ("item", "pack", "removal", "claim", "topic", "writer")
 ALL_INSERTED = statements.ALL_INSERTED.format(5)
 ITEM_IDS = list(range(5, 5 + 20 * limits.STATEMENT_IDS_MAX, 20))
 RANGE_IDS = list(range(5, 5 + limits.STATEMENT_IDS_MAX))
@@ -126,11 +128,24 @@ CASES: dict[str, list[Case]] = {
     "READ_EXPIRED": [
         Case("PRIMARY", PAGE + SLACK, (key, key + PAGE, now)) for key in (0, 1_000) for now in (0, 10**15)
     ],
+    "READ_PACKS": [
+        Case("PRIMARY", 2 * 40 + SLACK, fill=lambda text: spread(text, list(range(1, PACK_COUNT, 10)))),
+        Case("PRIMARY", SLACK, fill=lambda text: spread(text, [1])),
+    ],
+    "READ_FIRST_PACK": [Case("PRIMARY", SLACK, whole=True)],
+    "READ_REMOVALS": [Case("PRIMARY", CLAIM_COUNT + SLACK, whole=True)],
     "REWRITE_CLAIM": [Case("PRIMARY", 3, (b"", 5))],
     "REWRITE_ITEM": [Case("PRIMARY", 3, (0, 0, 9, 1, 1, b"m", None, 5))],
-    "DELETE_CLAIMS": [
-        Case("PRIMARY", 2 * 200 + SLACK, fill=lambda text: spread(text, list(range(1, CLAIM_COUNT, 10)))),
-        Case("PRIMARY", SLACK, fill=lambda text: spread(text, [5])),
+    **{
+        name: [
+            Case("PRIMARY", 2 * 200 + SLACK, fill=lambda text: spread(text, list(range(1, CLAIM_COUNT, 10)))),
+            Case("PRIMARY", SLACK, fill=lambda text: spread(text, [5])),
+        ]
+        for name in ("DELETE_CLAIMS", "DELETE_REMOVALS")
+    },
+    "DELETE_PACKS": [
+        Case("PRIMARY", 2 * 40 + SLACK, fill=lambda text: spread(text, list(range(1, PACK_COUNT, 10)))),
+        Case("PRIMARY", SLACK, fill=lambda text: spread(text, [1])),
     ],
     "DELETE_TOPICS": [
         Case("PRIMARY", 2 * 200 + SLACK, fill=lambda text: spread(text, list(range(1, TOPIC_COUNT, 10)), "number")),
@@ -140,6 +155,8 @@ CASES: dict[str, list[Case]] = {
 INSERTS: dict[str, Case] = {
     "INSERT_TOPICS": Case("", 0, (TOPIC_COUNT + 1, 1, b"new")),
     "INSERT_ITEMS": Case("", 0, fill=lambda text: text.format(item_row(NEW_ITEM))),
+    "INSERT_PACK": Case("", 0, (10**9, b"x"), fill=lambda text: text.format("%s", "%s")),
+    "INSERT_REMOVAL": Case("", 0, (10**9, b"x")),
     "INSERT_CLAIM": Case("", 0, (10**9, 5, b"")),
 }
 """They read nothing."""
@@ -149,7 +166,10 @@ WITHOUT_TABLE = {"LOCK_SHARD", "LOCK_HOLDER", "KILL_SESSION", "NOW_MS", "REPEATA
     "COUNT_FIRST_INSERTED",
     "COUNT_INSERTED",
 }
-SMALL_TABLE = {"WAKE_ITEMS", "DELETE_ITEMS", "DELETE_CLAIMS", "DELETE_TOPICS", "READ_ITEMS", "REFILL", "REFILL_TIMERS"}
+SMALL_TABLE = {
+    "WAKE_ITEMS", "DELETE_ITEMS", "READ_PACKS", "DELETE_PACKS", "DELETE_REMOVALS", "DELETE_CLAIMS", "DELETE_TOPICS",
+    "READ_ITEMS", "REFILL", "REFILL_TIMERS",
+}  # fmt: skip
 """What runs all the time, also when the tables hold next to nothing."""
 
 EACH_CASE = [
@@ -199,6 +219,10 @@ def _fill(url: str, share: int) -> None:
         cursor.executemany(statements.INSERT_TOPICS, topics)
         claims = [(n, n, b"\x00" * 12 * 50) for n in range(1, CLAIM_COUNT // share + 1)]
         cursor.executemany(statements.INSERT_CLAIM, claims)
+        packs = [(n, pack_items([item])) for n in range(1, PACK_COUNT // share + 1)]
+        cursor.executemany(statements.INSERT_PACK.format("%s", "%s"), packs)
+        removals = [(n, pack_keys([n] * 50)) for n in range(1, CLAIM_COUNT // share + 1)]
+        cursor.executemany(statements.INSERT_REMOVAL, removals)
         cursor.execute("UPDATE writer SET epoch = 1")
         session.commit()
 

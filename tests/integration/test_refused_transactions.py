@@ -29,13 +29,14 @@ async def running(meta_url: str, shard_urls: Mapping[int, str]) -> AsyncIterator
 
 
 async def delivered(running: RunningHost, count: int) -> list[str]:
-    """The receipts of new items."""
+    """The receipts of new items that have rows."""
     await running.client.enqueue_many("jobs", [NewItem("t", b"x") for _ in range(count)])
     receipts: list[str] = []
     while len(receipts) < count:
         items = await running.client.dequeue("jobs", "t", count, wait_ms=5_000, lease_ms=60_000)
         assert items
         receipts += [item.receipt for item in items]
+    await running.give_rows("jobs", "t")
     return receipts
 
 
@@ -125,11 +126,14 @@ def no_room(server: LocalServer) -> Iterator[None]:
         cursor.execute("CREATE TABLE full (filling CHAR(250) NOT NULL) ENGINE = MEMORY")
         with pytest.raises(OperationalError, match="is full"):
             cursor.execute("INSERT INTO full VALUES ('')" + ", ('')" * 1_000)
-        cursor.execute("CREATE TRIGGER no_room BEFORE INSERT ON item FOR EACH ROW INSERT INTO full VALUES ('')")
+        for table in ("item", "pack", "removal"):
+            trigger = f"CREATE TRIGGER no_room_{table} BEFORE INSERT ON {table}"
+            cursor.execute(f"{trigger} FOR EACH ROW INSERT INTO full VALUES ('')")
         try:
             yield
         finally:
-            cursor.execute("DROP TRIGGER no_room")
+            for table in ("item", "pack", "removal"):
+                cursor.execute(f"DROP TRIGGER no_room_{table}")
             cursor.execute("DROP TABLE full")
 
 

@@ -30,6 +30,7 @@ async def test_a_page_is_of_one_moment_whatever_becomes_of_its_rows(
 ) -> None:
     async with running_host(meta_url, {0: shard_urls[0]}) as running:
         await running.client.enqueue_many("jobs", [NewItem("t", b"%d" % number) for number in range(20)])
+        await running.give_rows("jobs", "t")
         ((lane,),) = running.rows("SELECT DISTINCT lane FROM item")
         with closing(ShardReader(0, shard_urls[0])) as reader:
             rows_of = reader._rows

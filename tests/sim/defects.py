@@ -18,6 +18,7 @@ from foqs.host.topic_queue import TopicQueue
 from foqs.shard import book, claims
 from foqs.shard.claims import Claims
 from foqs.shard.journal import Journal
+from foqs.shard.packs import Packs
 from foqs.shard.parts import Ticket
 from foqs.shard.rows import LookUp
 from foqs.shard.runner import ShardRunner
@@ -213,3 +214,41 @@ def does_not_remember_what_is_still_claimed(self: Claims, flying: list[Item], he
     _tell(self, flying, held)
     for item in self._waiting:
         item.topic.claim_head = order.LAST
+
+
+_take = Packs.take
+
+
+@_in_place_of(Packs, "take")
+def forgets_what_has_left_a_pack(self: Packs, transaction: Transaction, now_ms: int) -> None:
+    _take(self, transaction, now_ms)
+    if transaction.removal is not None:
+        del transaction.removal.keys[1:]
+
+
+@_in_place_of(Packs, "take")
+def forgets_too_early_what_has_left_a_pack(self: Packs, transaction: Transaction, now_ms: int) -> None:
+    _take(self, transaction, now_ms)
+    while self._removals and not transaction.is_empty:
+        self._flying_removals_gone.append(self._removals.popleft())
+    transaction.removals_gone = self._flying_removals_gone
+
+
+@_in_place_of(Packs, "unpack")
+def gives_no_row_to_what_needs_one(self: Packs, keys: Any) -> None:
+    return None
+
+
+_packs_committed = Packs.committed
+
+
+@_in_place_of(Packs, "committed")
+def reads_on_past_packed_items(self: Packs, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
+    _packs_committed(self, transaction, result, now_ms)
+    for topic in self._book.topics.values():
+        topic.pack_count = 0
+
+
+@_in_place_of(FakeStore, "_unpack_all")
+def leaves_packs_to_the_next_owner(self: FakeStore) -> None:
+    return None

@@ -17,6 +17,7 @@ from foqs.config import HostConfig
 from foqs.core import limits
 from foqs.core.calls import TopicStats
 from foqs.storage.session import connect
+from foqs.testing.stored import item_rows
 from foqs.transport.wire import Reply
 from tests.support.raw_client import RawClient
 
@@ -62,7 +63,11 @@ class RunningHost:
         return rows(self.shard_urls, statement)
 
     def items_stored(self) -> int:
-        return sum(count for (count,) in self.rows("SELECT COUNT(*) FROM item"))
+        return sum(len(item_rows(url)) for url in self.shard_urls.values())
+
+    async def give_rows(self, namespace: str, topic: str) -> None:
+        """To all items of the topic, so that statements of tests find them."""
+        await self.admin.peek_items(namespace, topic, 1)
 
 
 @asynccontextmanager

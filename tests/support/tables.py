@@ -15,7 +15,7 @@ from foqs.storage.transaction import (
     Transaction,
     TransactionResult,
 )
-from foqs.testing.fake_server import fetched_row
+from foqs.testing.fake_server import fetched_row, new_row
 
 
 class Tables:
@@ -23,6 +23,8 @@ class Tables:
         self.shard_id = shard_id
         self.epoch = 0
         self.items: dict[int, ItemRow] = {}
+        self.packed: dict[int, int] = {}
+        """The id of its pack, by the key of an item that has no row of its own."""
         self.claims: dict[int, tuple[int, list[tuple[int, int]]]] = {}
         self.topics: dict[int, tuple[int, bytes]] = {}
         self.transaction_number = 0
@@ -32,6 +34,7 @@ class Tables:
 
     def open(self, now_ms: int) -> ShardImage:
         self.epoch += 1
+        self.packed.clear()
         claims = [
             (claim_id, due_at, list(entries))
             for claim_id, (due_at, entries) in sorted(self.claims.items())
@@ -70,23 +73,22 @@ class Tables:
         for refill, found in zip(transaction.refills, result.refilled, strict=True):
             if refill.whole:
                 result.read_ahead |= {place[2]: fetched_row(self.items[place[2]]) for place in found}
-        result.fetched = {item.key: self.items[item.key] for item in transaction.fetches if item.key in self.items}
+        fetched = [item.key for item in transaction.fetches if item.key in self.items]
+        assert not self.packed.keys() & fetched, "a packed item is fetched like a row"
+        fetched += [key for read in transaction.packs_read for key in read.keys]
+        assert all(self.packed[key] == read.id for read in transaction.packs_read for key in read.keys)
+        result.fetched = {key: self.items[key] for key in fetched}
+        result.unpacked = {key: self.items[key] for key in transaction.unpacked}
         for number in transaction.topics_gone:
             del self.topics[number]
         for topic in transaction.topics_new:
             assert (topic.namespace, topic.name.encode()) not in self.topics.values(), "a topic is stored twice"
             self.topics[topic.number] = (topic.namespace, topic.name.encode())
-        for item in transaction.inserts:
-            delayed = item.due_at > item.enqueued_at
-            number = item.topic.number
-            assert number in self.topics, "an item of a topic that is not stored"
+        for item in [*transaction.inserts, *[item for pack in transaction.packs_new for item in pack.items]]:
+            assert item.topic.number in self.topics, "an item of a topic that is not stored"
             assert item.key not in self.items, "a key is used twice"
-            assert item.payload is not None
-            self.items[item.key] = ItemRow(
-                item.key, TIMER_LANE if delayed else number, 0 if delayed else item.priority, item.due_at, number,
-                item.priority, item.enqueued_at, item.expires_at, item.lease_ms, int(item.at_most_once), 0, 0, None,
-                item.metadata, item.payload,
-            )  # fmt: skip
+            self.items[item.key] = new_row(item)
+        self._apply_packs(transaction)
         for claim in transaction.claims:
             rows = [self.items[item.key] for item in claim.items]
             self.claims[claim.id] = (claim.due_at, [(row.key, row.deliveries + 1) for row in rows])
@@ -95,19 +97,21 @@ class Tables:
             entries = [(item.key, item.deliveries + 1) for item in claim.items]
             self.claims[claim.id] = (claim.due_at, entries)
         for rewrite in transaction.rewrites:
+            assert rewrite.key not in self.packed
             self.items[rewrite.key] = _rewritten(self.items[rewrite.key], rewrite)
         for key in transaction.wakes:
             row = self.items[key]
             assert row.lane == TIMER_LANE, "only delayed rows are woken"
             self.items[key] = replace(row, lane=row.topic, urgency=row.priority)
         for key in transaction.deletes:
+            assert key not in self.packed
             del self.items[key]
         for claim_id in transaction.claims_gone:
             del self.claims[claim_id]
         result.looked_up = {
             key: self.items[key] if transaction.look_ups_whole else _head(self.items[key])
             for key in transaction.look_ups
-            if key in self.items
+            if key in self.items and key not in self.packed
         }
         self.transaction_number = transaction.number
         self.delay_checkpoint = transaction.delay_checkpoint
@@ -115,8 +119,21 @@ class Tables:
         self.topic_number_last = transaction.topic_number_last
         return result
 
+    def _apply_packs(self, transaction: Transaction) -> None:
+        for pack in transaction.packs_new:
+            self.packed |= {item.key: pack.id for item in pack.items}
+        gone = [key for key, pack_id in self.packed.items() if pack_id in transaction.packs_gone]
+        if transaction.removal is not None:
+            gone += transaction.removal.keys
+        assert set(transaction.unpacked).issubset(gone)
+        for key in gone:
+            del self.packed[key]
+            if key not in transaction.unpacked:
+                del self.items[key]
+
     def _refill(self, refill: Refill) -> list[tuple[int, int, int, int, int]]:
-        rows = [row for row in self.items.values() if row.lane == refill.lane and self.place(row) > refill.edge]
+        in_lane = [row for key, row in self.items.items() if row.lane == refill.lane and key not in self.packed]
+        rows = [row for row in in_lane if self.place(row) > refill.edge]
         rows.sort(key=self.place)
         timers = refill.lane == TIMER_LANE
         return [

@@ -394,9 +394,9 @@ async def test_a_shard_that_got_its_slot_late_is_sick_as_soon_as_those_before_it
     runner: ShardRunner, store: SlowToOpen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stall_s, wait_s = 0.6, 0.4
-    monkeypatch.setattr(limits, "BREAKER_STALL_MS", stall_s * 1000)
+    monkeypatch.setattr(limits, "BREAKER_STALL_MS", int(stall_s * 1000))
     monkeypatch.setattr(limits, "PULSE_MS", 60_000)
-    monkeypatch.setattr(limits, "SLOT_MS_MAX", wait_s * 1000)
+    monkeypatch.setattr(limits, "SLOT_MS_MAX", int(wait_s * 1000))
     await start(runner, store)
     await runner._idle.wait()
     shard, loop = runner.shard, asyncio.get_running_loop()

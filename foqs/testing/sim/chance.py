@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from foqs.core.limits import MIB
+from foqs.core.limits import KIB, MIB
 
 _PAUSE_MS_MAX = 450
 """A host that is stopped while it reads a clock reads it wrong by as much (foqs.testing.sim.nemesis)."""
@@ -105,6 +105,18 @@ def make_limits(chance: random.Random) -> dict[str, Any]:
         "DEQUEUE_ANSWER_BYTES_MAX": pick([150, 12 * MIB]),
         "PAGE_BYTES_MAX": pick([150, 8 * MIB]),
         "TOPICS_PER_SHARD_MAX": pick([3, 200_000]),
+    }
+    apart = random.Random(repr(sizes)).choice  # What is drawn after them stays as it was in the recorded seeds.
+    sizes |= {
+        "PACK_ITEMS_MIN": apart([1, 2, 8]),
+        "PACK_BYTES_MAX": apart([60, 300, 256 * KIB]),
+        "PACK_ITEM_BYTES_MAX": apart([260, 4 * KIB]),
+        "PACK_MS_MAX": apart([50, 300, 3_000]),
+        "UNPACK_BYTES_MAX": apart([0, 500, 1 * MIB]),
+        "UNPACK_ITEMS_MAX": apart([1, 5, 1_000]),
+        "PACKS_READ_BYTES_MAX": apart([150, 2_000, 4 * MIB]),
+        "PACKS_OF_SHARD_BYTES_MAX": apart([2_000, 16 * MIB]),
+        "PACKS_OF_SHARD_MAX": apart([2, 10, 4_000]),
     }
     times = {
         "TICK_MS": pick([20, 40]),

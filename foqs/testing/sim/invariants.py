@@ -86,6 +86,7 @@ def _overtaken(shard: ShardState, key: int, tables: Tables, now_ms: int) -> str:
     if flying is not None and (
         key in flying.wakes
         or any(insert.key == key for insert in flying.inserts)
+        or any(packed.key == key for pack in flying.packs_new for packed in pack.items)
         or any(rewrite.key == key for rewrite in flying.rewrites)
     ):
         return ""  # Committed, and its host does not know yet.
@@ -104,6 +105,7 @@ def state_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
     yield from _timer_problems(shard, tables)
     yield from _buffer_problems(shard)
     yield from _topic_problems(shard, tables)
+    yield from _pack_problems(shard, tables)
 
 
 def _window_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
@@ -226,6 +228,27 @@ def _topic_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
     for row in tables.items.values():
         if row.topic not in tables.topics:
             yield f"row {row.key:x} is of topic {row.topic}, which is not there"
+
+
+def _pack_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
+    packs, book = shard.packs, shard.book
+    if {key: pack.id for key, pack in book.packed.items()} != tables.packed:
+        yield f"{len(book.packed)} items are known to be packed, {len(tables.packed)} are: or not in the same packs"
+    left = Counter(book.packed.values())
+    stored = packs._by_age.values()
+    if left != {pack: pack.left_count for pack in stored}:
+        yield "the packs count other items than are left in them"
+    if packs.stored_bytes != sum(pack.size_bytes for pack in stored):
+        yield f"the packs count {packs.stored_bytes} bytes and have others"
+    if [*packs._removals] != sorted(tables.removals):
+        yield f"removals {[*packs._removals]} are known, {sorted(tables.removals)} are there"
+    topics = Counter(topic for pack in stored for topic in pack.topics)
+    for topic in book.topics.values():
+        if topic.pack_count != topics[topic]:
+            yield f"{topic} counts {topic.pack_count} packs, there are {topics[topic]}"
+    for key, pack in book.packed.items():
+        if tables.items[key].topic not in {topic.number for topic in pack.topics}:
+            yield f"packed {key:x} is of a topic that its pack does not know"
 
 
 # ---- the dispatcher ----

@@ -1,0 +1,245 @@
+"""Packs: rows that hold many young items each, since most items are gone soon after they came.
+
+An item that outlives that, or needs more than to go, gets a row of its own (after the generations of a garbage
+collector: Lieberman and Hewitt, A real-time garbage collector based on the lifetimes of objects, 1983). Every packed
+item is in the window of its topic or among the leases: what the database shall find by order has a row.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+
+from foqs.core import limits, order
+from foqs.core.errors import FoqsError
+from foqs.core.item import Item, Pack
+from foqs.core.topic import ShardTopic
+from foqs.shard.book import Book
+from foqs.storage.transaction import NewPack, PackRead, Removal, Transaction, TransactionResult
+
+
+class Packs:
+    def __init__(self, book: Book) -> None:
+        self.stored_bytes = 0
+        """Of all packs, whatever has left them."""
+        self._book = book
+        self._by_age: OrderedDict[int, Pack] = OrderedDict()
+        """By id, which grows."""
+        self._removals: deque[int] = deque()
+        """The ids of the rows that say what has left packs, in order."""
+        self._leaving: dict[Pack, list[int]] = {}
+        """Keys that leave with the next transaction, or with the one under way."""
+        self._unpacking: dict[int, None] = {}
+        """Keys that get rows of their own with the next transaction."""
+        self._reading: list[int] = []
+        """Keys whose contents the next transaction needs."""
+        self._read_ids: set[int] = set()
+        """Of the packs that the next transaction reads."""
+        self._read_bytes = 0
+        self._unpacked_ids: set[int] = set()
+        """Of the packs that the next transaction unpacks as a whole."""
+        self._unpacked_bytes = 0
+        self._flying_new: list[Pack] = []
+        self._flying_removals_gone: list[int] = []
+        self._has_failed = False
+        """The last transaction, so that the next one does without new rows: a server without room lets items go."""
+        self._is_wanted = False
+        """Something waits for the transaction after that."""
+
+    # ---- what the other parts want of the next transaction, while it is put together ----
+
+    def pack(self, transaction: Transaction, items: list[Item], now_ms: int) -> list[Item]:
+        """Put into packs what is ready and will be in its window; returns the items that get rows."""
+        is_full = self.stored_bytes >= limits.PACKS_OF_SHARD_BYTES_MAX or len(self._by_age) >= limits.PACKS_OF_SHARD_MAX
+        if is_full or len(items) < limits.PACK_ITEMS_MIN:
+            return items
+        packed: list[Item] = []
+        rows: list[Item] = []
+        for item in items:
+            is_ready = item.due_at <= item.enqueued_at and item.topic.window.edge == order.LAST
+            if is_ready and _size_bytes(item) <= limits.PACK_ITEM_BYTES_MAX:
+                packed.append(item)
+            else:
+                rows.append(item)
+        if len(packed) < limits.PACK_ITEMS_MIN:
+            return items
+        first = size_bytes = 0
+        for at, item in enumerate(packed):
+            if size_bytes > limits.PACK_BYTES_MAX:
+                self._new(transaction, packed[first:at], size_bytes, now_ms)
+                first, size_bytes = at, 0
+            size_bytes += _size_bytes(item)
+        self._new(transaction, packed[first:], size_bytes, now_ms)
+        return rows
+
+    def _new(self, transaction: Transaction, items: list[Item], size_bytes: int, now_ms: int) -> None:
+        topics = dict.fromkeys([item.topic for item in items])
+        pack = Pack(self._book.next_key(), [item.key for item in items], topics, size_bytes, now_ms)
+        transaction.packs_new.append(NewPack(pack.id, items))
+        self._flying_new.append(pack)
+
+    def remove(self, keys: list[int]) -> list[int]:
+        """Let the items go; returns the keys of those that have rows of their own."""
+        packed = self._book.packed
+        if not packed:
+            return keys
+        rows = []
+        leaving = self._leaving
+        for key in keys:
+            pack = packed.get(key)
+            if pack is None:
+                rows.append(key)
+            elif pack in leaving:
+                leaving[pack].append(key)
+            else:
+                leaving[pack] = [key]
+        return rows
+
+    def unpack(self, keys: Iterable[int]) -> None:
+        """Give rows to the items, but to those that go."""
+        packed = self._book.packed
+        for key in keys:
+            pack = packed.get(key)
+            if pack is not None:
+                self._unpacking[key] = None
+                self._will_read(pack)
+
+    def unpack_topic(self, topic: ShardTopic, last_id: int) -> bool:
+        """Give rows to the items of packs that have some of the topic, up to this id, as many as one transaction can.
+
+        Whether that is all of them.
+        """
+        for pack in self._by_age.values():
+            if pack.id > last_id:
+                break
+            if topic in pack.topics and pack.id not in self._unpacked_ids and not self._unpack_whole(pack):
+                return False
+        return True
+
+    def _unpack_whole(self, pack: Pack) -> bool:
+        """Whether the transaction has room for it; for one it always has."""
+        is_full = self._unpacked_bytes > limits.UNPACK_BYTES_MAX or len(self._unpacking) >= limits.UNPACK_ITEMS_MAX
+        if not self.may_unpack() or (is_full and self._unpacked_ids):
+            return False
+        self._unpacked_ids.add(pack.id)
+        self._unpacked_bytes += pack.size_bytes
+        self.unpack(pack.keys)
+        return True
+
+    def may_unpack(self) -> bool:
+        """If not, what needs rows of packed items has to wait for the next transaction."""
+        self._is_wanted = self._is_wanted or self._has_failed
+        return not self._has_failed
+
+    def has(self, keys: Iterable[int]) -> bool:
+        """Whether one of them is packed."""
+        return not self._book.packed.keys().isdisjoint(keys)
+
+    def read(self, key: int) -> bool:
+        """Whether the contents of the item come from a pack, with the transaction's reads."""
+        pack = self._book.packed.get(key)
+        if pack is None:
+            return False
+        self._reading.append(key)
+        self._will_read(pack)
+        return True
+
+    def reads_enough(self) -> bool:
+        """What else needs items out of packs has to wait for the next transaction."""
+        return self._read_bytes >= limits.PACKS_READ_BYTES_MAX or len(self._unpacking) >= limits.UNPACK_ITEMS_MAX
+
+    def _will_read(self, pack: Pack) -> None:
+        if pack.id not in self._read_ids:
+            self._read_ids.add(pack.id)
+            self._read_bytes += pack.size_bytes
+
+    # ---- part of a transaction ----
+
+    def is_due(self, now_ms: int) -> bool:
+        oldest = self._oldest
+        return self._is_wanted or (oldest is not None and now_ms - oldest.born_ms >= limits.PACK_MS_MAX)
+
+    @property
+    def _oldest(self) -> Pack | None:
+        return next(iter(self._by_age.values()), None)
+
+    def take(self, transaction: Transaction, now_ms: int) -> None:
+        self._unpack_old(now_ms)
+        self._take_unpacking(transaction)
+        self._is_wanted = self._is_wanted and self._has_failed
+        self._has_failed = False
+        left_count = sum(map(len, self._leaving.values()))
+        transaction.removed_count = left_count - len(transaction.unpacked)
+        removed: list[int] = []
+        for pack, keys in self._leaving.items():
+            if len(keys) == pack.left_count:
+                transaction.packs_gone.append(pack.id)
+            else:
+                removed += keys
+        if removed:
+            transaction.removal = Removal(self._book.next_key(), removed)
+        if self._removals and not transaction.is_empty:
+            oldest = self._oldest
+            while self._removals and (oldest is None or self._removals[0] < oldest.id):
+                self._flying_removals_gone.append(self._removals.popleft())
+            transaction.removals_gone = self._flying_removals_gone
+
+    def _unpack_old(self, now_ms: int) -> None:
+        for pack in self._by_age.values():
+            if now_ms - pack.born_ms < limits.PACK_MS_MAX or not self._unpack_whole(pack):
+                return
+
+    def _take_unpacking(self, transaction: Transaction) -> None:
+        packed, leaving = self._book.packed, self._leaving
+        reads: dict[int, list[int]] = {}
+        for key in self._reading:
+            reads.setdefault(packed[key].id, []).append(key)
+        if self._unpacking:
+            going = {key for keys in leaving.values() for key in keys}
+            transaction.unpacked = [key for key in self._unpacking if key not in going]
+        for key in transaction.unpacked:
+            pack = packed[key]
+            leaving.setdefault(pack, []).append(key)
+            reads.setdefault(pack.id, []).append(key)
+        transaction.packs_read = [PackRead(*read) for read in reads.items()]
+        self._reading, self._read_ids, self._read_bytes = [], set(), 0
+        self._unpacking, self._unpacked_ids, self._unpacked_bytes = {}, set(), 0
+
+    def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
+        book = self._book
+        new, leaving = self._flying_new, self._leaving
+        self._flying_new, self._leaving, self._flying_removals_gone = [], {}, []
+        if transaction.removal is not None:
+            self._removals.append(transaction.removal.id)
+        for row in result.unpacked.values():
+            book.expires_first_ms = min(book.expires_first_ms, row.expires_at)
+        for pack, keys in leaving.items():
+            pack.left_count -= len(keys)
+            for key in keys:
+                del book.packed[key]
+            if not pack.left_count:
+                self._drop(pack)
+        for pack in new:
+            self._by_age[pack.id] = pack
+            self.stored_bytes += pack.size_bytes
+            book.packed.update(dict.fromkeys(pack.keys, pack))
+            for topic in pack.topics:
+                topic.pack_count += 1
+
+    def _drop(self, pack: Pack) -> None:
+        del self._by_age[pack.id]
+        self.stored_bytes -= pack.size_bytes
+        for topic in pack.topics:
+            topic.pack_count -= 1
+
+    def failed(self, error: FoqsError) -> None:
+        self._removals.extendleft(reversed(self._flying_removals_gone))
+        self._flying_new, self._leaving, self._flying_removals_gone = [], {}, []
+        self._has_failed = True
+
+    def abandon(self, error: FoqsError) -> None:
+        return None
+
+
+def _size_bytes(item: Item) -> int:
+    return limits.PACKED_ITEM_BYTES + len(item.payload or b"") + len(item.metadata)

@@ -1,0 +1,400 @@
+"""What is packed, what gets a row at once, and what leaves a pack in which way."""
+
+from __future__ import annotations
+
+from unittest.mock import Mock
+
+import pytest
+
+from foqs.core import limits, order
+from foqs.core.item import Item, Phase
+from foqs.shard.parts import Ticket
+from foqs.shard.rows import LookUp
+from tests.support.shards import NAMESPACE, Shards
+
+MANY = 2 * limits.PACK_ITEMS_MIN
+
+
+@pytest.fixture
+def one() -> Shards:
+    """A shard whose topic "t" is there, and whose window is complete."""
+    shards = Shards(1)
+    shards.enqueue(0, "t")
+    shards.run(0)
+    shards.states[0].book.topic(NAMESPACE, "t").window.edge = order.LAST
+    return shards
+
+
+def packed_keys(shards: Shards) -> set[int]:
+    assert shards.states[0].book.packed.keys() == shards.tables[0].packed.keys()
+    return set(shards.tables[0].packed)
+
+
+def keys(items: list[Item]) -> set[int]:
+    return {item.key for item in items}
+
+
+def leased(shards: Shards, count: int) -> list[Item]:
+    """Out of topic "t", the first one left alone."""
+    call = shards.dequeue({"t": count})
+    shards.run(0)
+    items = list(call.items)
+    state = shards.states[0]
+    for item in items:
+        if item.phase is Phase.HELD:
+            state.settlements.hand_out(item, shards.clock_ms + 30_000)
+    return items
+
+
+def settle(shards: Shards, items: list[Item], *, delay_ms: int | None = None) -> None:
+    settlements = shards.states[0].settlements
+    rewrites = None
+    for item in items:
+        settlements.end_lease(item)
+    if delay_ms is not None:
+        rewrites = [settlements.failed_attempt(item, shards.clock_ms, delay_ms=delay_ms) for item in items]
+    settlements.settle(items, rewrites, Ticket(lambda _: None), list(range(len(items))))
+
+
+# ---- what is packed ----
+
+
+def test_items_that_come_together_have_one_pack_and_few_have_rows(one):
+    few = one.enqueue(0, "t", count=limits.PACK_ITEMS_MIN - 1)
+    one.run(0)
+    assert not packed_keys(one)
+    many = one.enqueue(0, "t", count=limits.PACK_ITEMS_MIN)
+    one.run(0)
+    assert packed_keys(one) == keys(many)
+    assert len(set(one.tables[0].packed.values())) == 1
+    assert keys(few) < one.tables[0].items.keys()
+
+
+def test_delayed_and_large_items_and_those_behind_a_window_get_rows(one):
+    delayed = one.enqueue(0, "t", count=MANY)
+    for item in delayed:
+        item.due_at += 1
+    large = one.enqueue(0, "t", count=MANY, payload=b"x" * limits.PACK_ITEM_BYTES_MAX)
+    one.enqueue(0, "other")
+    one.run(0)
+    one.states[0].book.topic(NAMESPACE, "other").window.edge = order.FIRST
+    behind = one.enqueue(0, "other", count=MANY)
+    mixed = one.enqueue(0, "t", count=MANY)
+    one.begin(0)
+    assert keys(one.states[0].flying.inserts) == keys(behind)
+    one.end(0)
+    assert packed_keys(one) == keys(mixed)
+    assert keys([*delayed, *large, *behind]) < one.tables[0].items.keys()
+
+
+def test_a_pack_has_no_more_than_its_bytes(one):
+    payload = b"x" * (limits.PACK_ITEM_BYTES_MAX // 2)
+    items = one.enqueue(0, "t", count=3 * limits.PACK_BYTES_MAX // len(payload), payload=payload)
+    one.begin(0)
+    packs = one.states[0].flying.packs_new
+    assert [item for pack in packs for item in pack.items] == items
+    assert len(packs) >= 3
+    for pack in packs:
+        assert sum(len(item.payload or b"") for item in pack.items[:-1]) <= limits.PACK_BYTES_MAX
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize(("limit", "value"), [("PACKS_OF_SHARD_BYTES_MAX", 500), ("PACKS_OF_SHARD_MAX", 1)])
+def test_items_get_rows_while_the_packs_of_a_shard_are_full(one, monkeypatch, limit, value):
+    monkeypatch.setattr(limits, limit, value)
+    first = one.enqueue(0, "t", count=MANY)
+    one.run(0)
+    one.enqueue(0, "t", count=MANY)
+    one.run(0)
+    assert packed_keys(one) == keys(first)
+    settle(one, leased(one, 1 + MANY))
+    one.run(0)
+    third = one.enqueue(0, "t", count=MANY)
+    one.run(0)
+    assert packed_keys(one) == keys(third)
+
+
+def test_a_transaction_that_fails_packs_nothing_and_lets_nothing_leave(one):
+    one.enqueue(0, "t", count=MANY)
+    one.begin(0)
+    one.end(0, well=False)
+    assert not packed_keys(one)
+    kept = one.enqueue(0, "t", count=MANY)
+    one.run(0)
+    settle(one, leased(one, 4))
+    one.begin(0)
+    assert one.states[0].flying.removal is not None
+    one.end(0, well=False)
+    assert packed_keys(one) == keys(kept)
+
+
+# ---- what leaves ----
+
+
+def test_what_is_acked_leaves_by_a_removal_and_the_last_of_it_with_its_pack(one):
+    items = one.enqueue(0, "t", count=MANY)
+    one.run(0)
+    first, *taken = leased(one, 1 + MANY)
+    settle(one, [first, *taken[:3]])
+    one.begin(0)
+    flying = one.states[0].flying
+    assert flying.deletes == [first.key]
+    assert flying.removal.keys == [item.key for item in taken[:3]]
+    assert not flying.packs_gone
+    one.end(0)
+    assert packed_keys(one) == keys(items) - keys(taken[:3])
+    settle(one, taken[3:])
+    one.begin(0)
+    flying = one.states[0].flying
+    assert (flying.removal, len(flying.packs_gone)) == (None, 1)
+    one.end(0)
+    assert not one.tables[0].items
+    assert one.states[0].packs.stored_bytes == 0
+
+
+def test_a_removal_goes_once_no_older_pack_is_there(one):
+    one.enqueue(0, "t", count=MANY)
+    one.run(0)
+    taken = leased(one, 1 + MANY)
+    settle(one, taken[:3])
+    one.run(0)
+    (removal_id,) = one.states[0].packs._removals
+    younger = one.enqueue(0, "t", count=MANY)
+    one.run(0)
+    settle(one, taken[3:])
+    one.begin(0)
+    assert one.states[0].flying.removals_gone == []
+    one.end(0)
+    one.dequeue({"t": 1})
+    for well in (False, True):
+        one.begin(0)
+        assert one.states[0].flying.removals_gone == [removal_id]
+        one.end(0, well=well)
+    assert not one.states[0].packs._removals
+    assert packed_keys(one) == keys(younger)
+
+
+def test_a_nack_gives_the_item_a_row(one):
+    items = one.enqueue(0, "t", count=MANY)
+    one.run(0)
+    taken = leased(one, 3)[1:]
+    settle(one, taken, delay_ms=500)
+    one.run(0)
+    assert packed_keys(one) == keys(items) - keys(taken)
+    assert {one.tables[0].items[item.key].lane for item in taken} == {0}
+    assert one.states[0].book.topic(NAMESPACE, "t").delayed == 2
+
+
+def test_a_look_up_finds_a_packed_item(one):
+    items = one.enqueue(0, "t", count=MANY)
+    one.run(0)
+    found: dict = {}
+    one.states[0].rows.look_up(LookUp([items[1].key], found.update, lambda error: None))
+    one.run(0)
+    assert list(found) == [items[1].key]
+    assert packed_keys(one) == keys(items) - {items[1].key}
+
+
+def test_all_of_a_topic_gets_rows_when_it_is_asked_for_and_what_comes_later_does_not(one):
+    one.enqueue(0, "t", count=MANY)
+    one.run(0)
+    done: list = []
+    one.states[0].rows.look_up(
+        LookUp([], done.append, lambda error: None, topic=one.states[0].book.topic(NAMESPACE, "t"))
+    )
+    later = one.enqueue(0, "t", count=MANY)
+    one.run(0)
+    assert done == [{}]
+    assert packed_keys(one) == keys(later)
+
+
+def test_who_asks_for_a_topic_without_packs_is_answered_too(one):
+    done: list = []
+    one.states[0].rows.look_up(
+        LookUp([], done.append, lambda error: None, topic=one.states[0].book.topic(NAMESPACE, "t"))
+    )
+    one.run(0)
+    assert done == [{}]
+
+
+def test_many_packs_of_a_topic_get_rows_in_several_transactions(one):
+    payload = b"x" * (limits.PACK_ITEM_BYTES_MAX // 2)
+    count = 0
+    while one.states[0].packs.stored_bytes < 3 * limits.UNPACK_BYTES_MAX:
+        count += len(one.enqueue(0, "t", count=100, payload=payload))
+        one.run(0)
+    done: list = []
+    one.states[0].rows.look_up(
+        LookUp([], done.append, lambda error: None, topic=one.states[0].book.topic(NAMESPACE, "t"))
+    )
+    unpacked_bytes = []
+    while one.begin(0) is not None:
+        unpacked_bytes.append(len(one.states[0].flying.unpacked) * len(payload))
+        assert not done
+        one.end(0)
+    assert done == [{}]
+    assert len(unpacked_bytes) >= 3
+    assert max(unpacked_bytes) <= limits.UNPACK_BYTES_MAX + limits.PACK_BYTES_MAX + len(payload)
+    assert not packed_keys(one)
+
+
+def test_what_is_left_of_an_old_pack_gets_rows(one):
+    items = one.enqueue(0, "t", count=MANY)
+    one.run(0)
+    settle(one, leased(one, 4))
+    one.run(0)
+    one.clock_ms += limits.PACK_MS_MAX - 1
+    assert one.begin(0) is None
+    one.clock_ms += 1
+    one.run(0)
+    assert not packed_keys(one)
+    assert len(one.tables[0].items) == len(items) - 3
+    assert len(leased(one, MANY)) == len(items) - 3
+
+
+# ---- what holds up what ----
+
+
+def fill(shards: Shards, size_bytes: int, payload: bytes) -> None:
+    """Packs of so many bytes: of topic "t", and of others when its window is full."""
+    for topic in ("t", *[f"t{number}" for number in range(50)]):
+        for _ in range(limits.WINDOW_ITEMS_MAX // 500 - 1):
+            if shards.states[0].packs.stored_bytes >= size_bytes:
+                return
+            shards.enqueue(0, topic, count=500, payload=payload)
+            shards.run(0)
+    raise AssertionError("they are not packed")
+
+
+def ask_for_topic(shards: Shards) -> list:
+    """The look-ups' answers, when there are any."""
+    state, done = shards.states[0], []
+    state.rows.look_up(LookUp([], done.append, done.append, topic=state.book.topic(NAMESPACE, "t")))
+    return done
+
+
+@pytest.mark.parametrize("why", ["it is old", "its lease has ended", "somebody looks at its topic", "a refill"])
+def test_acks_go_without_what_needs_room_after_a_transaction_that_failed(one, why):
+    fill(one, 3 * limits.UNPACK_BYTES_MAX, b"x" * 3_000)
+    other, *acked = leased(one, 8)[1:]
+    state = one.states[0]
+    if why == "it is old":
+        one.clock_ms += limits.PACK_MS_MAX
+    elif why == "its lease has ended":
+        state.settlements.resume_lease(other, one.clock_ms)
+        one.clock_ms += 200
+    elif why == "a refill":
+        topic = state.book.topic(NAMESPACE, "t")
+        topic.window.edge = topic.window.places[0]
+        del topic.window.places[1:]
+        state.refills.want(topic, whole=False)
+    else:
+        ask_for_topic(one)
+    outcomes = []
+    for item in acked:
+        settle(one, [item])
+        one.begin(0)
+        outcomes.append(not state.flying.unpacked)
+        one.end(0, well=outcomes[-1])
+    assert outcomes == [False, True] * 3
+
+
+def test_what_had_to_wait_for_a_transaction_without_it_is_not_forgotten(one):
+    one.enqueue(0, "t", count=MANY)
+    one.run(0)
+    item = leased(one, 3)[1]
+    one.states[0].settlements.resume_lease(item, one.clock_ms)
+    one.clock_ms += 200
+    one.begin(0)
+    assert one.states[0].flying.unpacked == [item.key]
+    one.end(0, well=False)
+    assert one.states[0].take(one.clock_ms) is None
+    assert one.states[0].tick(one.clock_ms)
+    one.begin(0)
+    assert one.states[0].flying.unpacked == [item.key]
+    one.end(0)
+    assert not one.states[0].tick(one.clock_ms)
+
+
+def test_a_look_up_of_a_topic_and_those_behind_it_end_although_items_are_nacked_all_the_time(one):
+    fill(one, limits.PACKS_OF_SHARD_BYTES_MAX - limits.UNPACK_BYTES_MAX, b"x" * 1_000)
+    packed = one.states[0].book.packed
+    by_pack: dict[int, list[Item]] = {}
+    for item in leased(one, limits.DEQUEUE_ITEMS_MAX)[1:]:
+        by_pack.setdefault(packed[item.key].id, []).append(item)
+    done, other = ask_for_topic(one), []
+    one.states[0].rows.look_up(LookUp([1], other.append, other.append))
+    for _ in range(100):
+        settle(one, [items.pop() for items in by_pack.values() if items], delay_ms=60_000)
+        one.begin(0)
+        one.end(0)
+        if done and other:
+            break
+    assert done == [{}]
+    assert other == [{}]
+
+
+def test_the_look_ups_of_a_transaction_read_no_more_than_one_of_them_beyond_the_bound(one):
+    fill(one, limits.PACKS_OF_SHARD_BYTES_MAX, b"x" * 3_500)
+    state = one.states[0]
+    keys_of_all = list(state.book.packed)
+    for first in (0, 1):
+        state.rows.look_up(LookUp(keys_of_all[first::5], lambda _: None, lambda _: None))
+    one.begin(0)
+    assert state.flying.look_ups == keys_of_all[::5]
+    one.end(0)
+    one.begin(0)
+    assert state.flying.look_ups == keys_of_all[1::5]
+
+
+def test_a_transaction_gives_rows_to_a_bounded_number_of_small_items(one):
+    fill(one, limits.PACKS_OF_SHARD_BYTES_MAX // 4, b"x")
+    one.clock_ms += limits.PACK_MS_MAX
+    counts = []
+    while one.begin(0) is not None:
+        counts.append(len(one.states[0].flying.unpacked))
+        one.end(0)
+    assert len(counts) > 5
+    assert max(counts) <= limits.UNPACK_ITEMS_MAX + limits.PACK_BYTES_MAX // limits.PACKED_ITEM_BYTES
+
+
+@pytest.mark.interpreted
+def test_those_who_ask_for_the_same_packs_look_at_them_once(one, monkeypatch):
+    fill(one, limits.UNPACK_BYTES_MAX // 2, b"x")
+    answers = [ask_for_topic(one) for _ in range(100)]
+    packs = one.states[0].packs
+    unpacked = Mock(side_effect=packs.unpack)
+    monkeypatch.setattr(packs, "unpack", unpacked)
+    pack_count = len(packs._by_age)
+    one.run(0)
+    assert answers == [[{}]] * 100
+    assert unpacked.call_count <= pack_count + 1
+
+
+def test_a_window_is_refilled_when_all_packed_items_behind_its_edge_have_rows(one):
+    state = one.states[0]
+    window = state.book.topic(NAMESPACE, "t").window
+    items = one.enqueue(0, "t", count=MANY)
+    one.run(0)
+    # As a trim leaves it.
+    del window.places[4:]
+    window.edge = window.places[-1]
+    window.refilling = False
+    state.refills.want(state.book.topic(NAMESPACE, "t"), whole=False)
+    one.begin(0)
+    assert (state.flying.refills, keys(items) - set(state.flying.unpacked)) == ([], set())
+    one.end(0)
+    one.begin(0)
+    assert len(state.flying.refills) == 1
+    one.end(0)
+    assert {order.key_of(place) for place in window.places} >= keys(items)
+
+
+def test_the_next_owner_gets_all_of_it(one):
+    items = one.enqueue(0, "t", count=MANY)
+    one.run(0)
+    settle(one, leased(one, 4))
+    one.run(0)
+    one.take_over()
+    assert not packed_keys(one)
+    assert len(leased(one, MANY)) == len(items) - 3
