@@ -53,30 +53,31 @@ class Packs:
         is_full = self.stored_bytes >= limits.PACKS_OF_SHARD_BYTES_MAX or len(self._by_age) >= limits.PACKS_OF_SHARD_MAX
         if is_full or len(items) < limits.PACK_ITEMS_MIN:
             return items
-        packed: list[Item] = []
         rows: list[Item] = []
+        packs: list[tuple[list[Item], int]] = []
+        packed: list[Item] = []
+        size_bytes = 0
         for item in items:
+            item_bytes = limits.PACKED_ITEM_BYTES + len(item.payload or b"") + len(item.metadata)
             is_ready = item.due_at <= item.enqueued_at and item.topic.window.edge == order.LAST
-            if is_ready and _size_bytes(item) <= limits.PACK_ITEM_BYTES_MAX:
-                packed.append(item)
-            else:
+            if not is_ready or item_bytes > limits.PACK_ITEM_BYTES_MAX:
                 rows.append(item)
-        if len(packed) < limits.PACK_ITEMS_MIN:
+                continue
+            packed.append(item)
+            size_bytes += item_bytes
+            if size_bytes >= limits.PACK_BYTES_MAX:
+                packs.append((packed, size_bytes))
+                packed, size_bytes = [], 0
+        if packed:
+            packs.append((packed, size_bytes))
+        if len(items) - len(rows) < limits.PACK_ITEMS_MIN:
             return items
-        first = size_bytes = 0
-        for at, item in enumerate(packed):
-            if size_bytes > limits.PACK_BYTES_MAX:
-                self._new(transaction, packed[first:at], size_bytes, now_ms)
-                first, size_bytes = at, 0
-            size_bytes += _size_bytes(item)
-        self._new(transaction, packed[first:], size_bytes, now_ms)
+        for packed, size_bytes in packs:
+            topics = dict.fromkeys([item.topic for item in packed])
+            pack = Pack(self._book.next_key(), [item.key for item in packed], topics, size_bytes, now_ms)
+            transaction.packs_new.append(NewPack(pack.id, packed))
+            self._flying_new.append(pack)
         return rows
-
-    def _new(self, transaction: Transaction, items: list[Item], size_bytes: int, now_ms: int) -> None:
-        topics = dict.fromkeys([item.topic for item in items])
-        pack = Pack(self._book.next_key(), [item.key for item in items], topics, size_bytes, now_ms)
-        transaction.packs_new.append(NewPack(pack.id, items))
-        self._flying_new.append(pack)
 
     def remove(self, keys: list[int]) -> list[int]:
         """Let the items go; returns the keys of those that have rows of their own."""
@@ -239,7 +240,3 @@ class Packs:
 
     def abandon(self, error: FoqsError) -> None:
         return None
-
-
-def _size_bytes(item: Item) -> int:
-    return limits.PACKED_ITEM_BYTES + len(item.payload or b"") + len(item.metadata)
