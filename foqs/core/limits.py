@@ -160,7 +160,7 @@ PACK_BYTES_MAX = 256 * KIB
 PACK_ITEM_BYTES_MAX = 4 * KIB
 PACKED_ITEM_BYTES = 200
 """What a packed item has beside its payload and metadata, in the memory of its host too."""
-PACK_MS_MAX = 3 * SECOND_MS
+PACK_MS_MAX = 10 * SECOND_MS
 """What is left of a pack then gets rows."""
 UNPACK_BYTES_MAX = 1 * MIB
 """Of packs that a transaction unpacks as a whole; one pack more may be among them."""
