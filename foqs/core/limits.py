@@ -165,9 +165,9 @@ PACK_MS_MAX = 10 * SECOND_MS
 UNPACK_BYTES_MAX = 1 * MIB
 """Of packs that a transaction unpacks as a whole; one pack more may be among them."""
 UNPACK_ITEMS_MAX = 1_000
-"""Items that get rows in one transaction; a pack or a call more may be among them."""
+"""Items that get rows in one transaction, of whole packs and single ones each; a pack and a call more may be there."""
 PACKS_READ_BYTES_MAX = 4 * MIB
-"""Of packs that a transaction reads; those of a call more may be among them."""
+"""Of packs that a transaction reads for single items; those of a call more may be among them."""
 PACKS_OF_SHARD_BYTES_MAX = 16 * MIB
 """Past it items get rows at once. A new owner unpacks all of them before it serves."""
 PACKS_OF_SHARD_MAX = 4_000

@@ -34,11 +34,12 @@ class Packs:
         self._reading: list[int] = []
         """Keys whose contents the next transaction needs."""
         self._read_ids: set[int] = set()
-        """Of the packs that the next transaction reads."""
+        """Of the packs that the next transaction reads for single items."""
         self._read_bytes = 0
-        self._unpacked_ids: set[int] = set()
-        """Of the packs that the next transaction unpacks as a whole."""
-        self._unpacked_bytes = 0
+        self._whole_ids: set[int] = set()
+        """Of the packs that the next transaction unpacks as a whole, which have bounds of their own."""
+        self._whole_bytes = 0
+        self._whole_count = 0
         self._flying_new: list[Pack] = []
         self._flying_removals_gone: list[int] = []
         self._has_failed = False
@@ -113,18 +114,20 @@ class Packs:
         for pack in self._by_age.values():
             if pack.id > last_id:
                 break
-            if topic in pack.topics and pack.id not in self._unpacked_ids and not self._unpack_whole(pack):
+            if topic in pack.topics and pack.id not in self._whole_ids and not self._unpack_whole(pack):
                 return False
         return True
 
     def _unpack_whole(self, pack: Pack) -> bool:
         """Whether the transaction has room for it; for one it always has."""
-        is_full = self._unpacked_bytes > limits.UNPACK_BYTES_MAX or len(self._unpacking) >= limits.UNPACK_ITEMS_MAX
-        if not self.may_unpack() or (is_full and self._unpacked_ids):
+        is_full = self._whole_bytes > limits.UNPACK_BYTES_MAX or self._whole_count >= limits.UNPACK_ITEMS_MAX
+        if not self.may_unpack() or (is_full and self._whole_ids):
             return False
-        self._unpacked_ids.add(pack.id)
-        self._unpacked_bytes += pack.size_bytes
-        self.unpack(pack.keys)
+        self._whole_ids.add(pack.id)
+        self._whole_bytes += pack.size_bytes
+        before_count = len(self._unpacking)
+        self._unpacking |= dict.fromkeys([key for key in pack.keys if key in self._book.packed])
+        self._whole_count += len(self._unpacking) - before_count
         return True
 
     def may_unpack(self) -> bool:
@@ -146,8 +149,9 @@ class Packs:
         return True
 
     def reads_enough(self) -> bool:
-        """What else needs items out of packs has to wait for the next transaction."""
-        return self._read_bytes >= limits.PACKS_READ_BYTES_MAX or len(self._unpacking) >= limits.UNPACK_ITEMS_MAX
+        """What else needs single items out of packs has to wait for the next transaction."""
+        single_count = len(self._unpacking) - self._whole_count
+        return self._read_bytes >= limits.PACKS_READ_BYTES_MAX or single_count >= limits.UNPACK_ITEMS_MAX
 
     def _will_read(self, pack: Pack) -> None:
         if pack.id not in self._read_ids:
@@ -204,7 +208,7 @@ class Packs:
             reads.setdefault(pack.id, []).append(key)
         transaction.packs_read = [PackRead(*read) for read in reads.items()]
         self._reading, self._read_ids, self._read_bytes = [], set(), 0
-        self._unpacking, self._unpacked_ids, self._unpacked_bytes = {}, set(), 0
+        self._unpacking, self._whole_ids, self._whole_bytes, self._whole_count = {}, set(), 0, 0
 
     def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
         book = self._book

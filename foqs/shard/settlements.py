@@ -137,7 +137,9 @@ class Settlements:
         put_off: list[Settlement] = []
         while self._waiting and count < limits.TRANSACTION_CHANGES_MAX and not self._packs.reads_enough():
             settlement = self._waiting.popleft()
-            if settlement.rewrites and self._packs.has(_rewritten(settlement)) and not self._packs.may_unpack():
+            rewrites = [rewrite for rewrite in settlement.rewrites or () if rewrite is not None]
+            keys = [rewrite.key for rewrite in rewrites]
+            if self._packs.has(keys) and not self._packs.may_unpack():
                 put_off.append(settlement)
                 continue
             self._flying.append(settlement)
@@ -145,8 +147,8 @@ class Settlements:
             if settlement.rewrites is None:
                 transaction.deletes += self._packs.remove([item.key for item in settlement.items])
                 continue
-            transaction.rewrites += [rewrite for rewrite in settlement.rewrites if rewrite is not None]
-            self._packs.unpack(_rewritten(settlement))
+            transaction.rewrites += rewrites
+            self._packs.unpack(keys)
             ends = zip(settlement.items, settlement.rewrites, strict=True)
             transaction.deletes += self._packs.remove([item.key for item, rewrite in ends if rewrite is None])
         self._waiting.extendleft(reversed(put_off))
@@ -207,8 +209,3 @@ class Settlements:
         for settlement in [*self._flying, *self._waiting]:
             if settlement.ticket is not None:
                 settlement.ticket.fail(settlement.positions, error)
-
-
-def _rewritten(settlement: Settlement) -> list[int]:
-    """The keys of the items that need rows."""
-    return [rewrite.key for rewrite in settlement.rewrites or () if rewrite is not None]

@@ -49,7 +49,7 @@ def take_reads(transaction: Transaction, rows: list[Rows], result: TransactionRe
     packs: dict[int, bytes] = {}
     for found in rows[len(transaction.refills) :]:
         for head, *contents in found:
-            if len(contents) == 1:
+            if len(contents) == 1:  # Of a row there are the metadata and the payload.
                 packs[head] = contents[0]
                 continue
             row = FetchedRow._make([*map(int, head.split()), *contents])

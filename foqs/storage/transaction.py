@@ -85,8 +85,6 @@ class Transaction:
     packs_new: list[NewPack] = field(default_factory=list)
     packs_read: list[PackRead] = field(default_factory=list)
     """For claims, and of what is unpacked."""
-    removed_count: int = 0
-    """Of the items that go out of packs, those with the packs too."""
     unpacked: list[int] = field(default_factory=list)
     """Items that leave their packs for rows of their own, which the parts after this one find."""
     fetches: list[Item] = field(default_factory=list)
@@ -106,6 +104,8 @@ class Transaction:
     """Read last, so that the rows are as this transaction leaves them."""
     look_ups_whole: bool = False
     """With metadata, payload and reason of death; else they are empty."""
+    removed_count: int = 0
+    """Of the items that go out of packs, those with the packs too."""
     is_awaited: bool = False
     """Somebody waits for its end, whatever it does."""
 

@@ -334,6 +334,26 @@ def test_a_look_up_of_a_topic_and_those_behind_it_end_although_items_are_nacked_
     assert other == [{}]
 
 
+def test_acks_nacks_and_claims_go_on_while_a_topic_is_unpacked_for_its_refill(one):
+    fill(one, 3 * limits.UNPACK_BYTES_MAX, b"x" * 500)
+    state = one.states[0]
+    topic = state.book.topic(NAMESPACE, "t")
+    acked, nacked = leased(one, 8)[1:3]
+    one.enqueue(0, "u")
+    one.run(0)
+    topic.window.edge = topic.window.places[0]
+    del topic.window.places[1:]
+    state.refills.want(topic, whole=False)
+    one.dequeue({"u": 1})
+    settle(one, [acked])
+    settle(one, [nacked], delay_ms=1_000)
+    one.begin(0)
+    assert len(state.flying.unpacked) > limits.UNPACK_ITEMS_MAX // 2
+    assert state.flying.removed_count == 1
+    assert [rewrite.key for rewrite in state.flying.rewrites] == [nacked.key]
+    assert len(state.flying.claims) == 1
+
+
 def test_the_look_ups_of_a_transaction_read_no_more_than_one_of_them_beyond_the_bound(one):
     fill(one, limits.PACKS_OF_SHARD_BYTES_MAX, b"x" * 3_500)
     state = one.states[0]

@@ -106,18 +106,6 @@ def make_limits(chance: random.Random) -> dict[str, Any]:
         "PAGE_BYTES_MAX": pick([150, 8 * MIB]),
         "TOPICS_PER_SHARD_MAX": pick([3, 200_000]),
     }
-    apart = random.Random(repr(sizes)).choice  # What is drawn after them stays as it was in the recorded seeds.
-    sizes |= {
-        "PACK_ITEMS_MIN": apart([1, 2, 8]),
-        "PACK_BYTES_MAX": apart([60, 300, 256 * KIB]),
-        "PACK_ITEM_BYTES_MAX": apart([260, 4 * KIB]),
-        "PACK_MS_MAX": apart([50, 300, 3_000]),
-        "UNPACK_BYTES_MAX": apart([0, 500, 1 * MIB]),
-        "UNPACK_ITEMS_MAX": apart([1, 5, 1_000]),
-        "PACKS_READ_BYTES_MAX": apart([150, 2_000, 4 * MIB]),
-        "PACKS_OF_SHARD_BYTES_MAX": apart([2_000, 16 * MIB]),
-        "PACKS_OF_SHARD_MAX": apart([2, 10, 4_000]),
-    }
     times = {
         "TICK_MS": pick([20, 40]),
         "LEASE_MS_MIN": 100,
@@ -145,7 +133,23 @@ def make_limits(chance: random.Random) -> dict[str, Any]:
         "BREAKER_PROBE_MS": 60,
         "DRAIN_MS_MAX": pick([300, 5_000]),
     }
-    return {**sizes, **times}
+    # Drawn apart, so that what is drawn after them stays as it was in the recorded seeds.
+    return {**sizes, **_sizes_of_packs(random.Random(repr(sizes))), **times}
+
+
+def _sizes_of_packs(chance: random.Random) -> dict[str, Any]:
+    pick = chance.choice
+    return {
+        "PACK_ITEMS_MIN": pick([1, 2, 8]),
+        "PACK_BYTES_MAX": pick([60, 300, 256 * KIB]),
+        "PACK_ITEM_BYTES_MAX": pick([260, 4 * KIB]),
+        "PACK_MS_MAX": pick([50, 300, 3_000]),
+        "UNPACK_BYTES_MAX": pick([0, 500, 1 * MIB]),
+        "UNPACK_ITEMS_MAX": pick([1, 5, 1_000]),
+        "PACKS_READ_BYTES_MAX": pick([150, 2_000, 4 * MIB]),
+        "PACKS_OF_SHARD_BYTES_MAX": pick([2_000, 16 * MIB]),
+        "PACKS_OF_SHARD_MAX": pick([2, 10, 4_000]),
+    }
 
 
 class Delays:
