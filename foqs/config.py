@@ -61,6 +61,8 @@ def redact_url(url: str) -> str:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
         return _HIDDEN
+    if re.search(r"[\s:@]", parsed.database or ""):
+        return _HIDDEN  # Something else behind it, a second URL with its password maybe.
     hidden = {key: _HIDDEN for key in parsed.query if key.startswith("pass")}
     return parsed.update_query_dict(hidden).render_as_string(hide_password=True)
 
@@ -72,13 +74,15 @@ def _mysql_url(value: str) -> str:
         raise ValueError("is not a URL; allowed: mysql://USER:PASSWORD@HOST:PORT/DATABASE") from error
     if url.drivername not in _DRIVERS:
         raise ValueError(f"names the driver {url.drivername}; allowed: {', '.join(_DRIVERS)}")
+    if re.search(r"\s", value):
+        raise ValueError("has white space in it; allowed: %20 where a part of it has some")
     if not url.database:
         raise ValueError("names no database; allowed: mysql://USER:PASSWORD@HOST:PORT/DATABASE")
     return url.set(drivername=_DRIVER).render_as_string(hide_password=False)
 
 
 def _shard_urls(value: object) -> dict[int, str]:
-    """`{id: url}`, the same as JSON, or `ID=URL` parted by spaces (one string or several)."""
+    """`{id: url}`, the same as JSON, or `ID=URL` parted by spaces, in one string or several."""
     given = _shard_pairs(value)
     problems = [] if given else ["names no shard; allowed: at least one ID=URL"]
     if len(given) > limits.SHARDS_PER_HOST_MAX:
@@ -113,8 +117,9 @@ def _shard_pairs(value: object) -> list[tuple[str, str]]:
             raise ValueError(f"is not JSON: {error}") from error
     if isinstance(value, Mapping):
         return [(str(shard_id), str(url)) for shard_id, url in value.items()]
-    words = value.split() if isinstance(value, str) else value
-    if not isinstance(words, list | tuple) or not all(isinstance(word, str) and "=" in word for word in words):
+    texts = [value] if isinstance(value, str) else value
+    words = " ".join(map(str, texts)).split() if isinstance(texts, list | tuple) else None
+    if words is None or not all("=" in word for word in words):
         raise ValueError("is not a map; allowed: a table of ID = URL, or ID=URL parted by spaces")
     return [(shard_id, url) for shard_id, _, url in (word.partition("=") for word in words)]
 

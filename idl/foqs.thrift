@@ -27,7 +27,7 @@ enum ErrorCode {
 exception FoqsError {
   1: ErrorCode code,
   2: string message,
-  /** When trying again can succeed. Set with RATE_LIMITED and OVERLOADED. */
+  /** When trying again can succeed. Set with RATE_LIMITED and OVERLOADED, and with UNAVAILABLE where a shard is not served now. */
   3: optional i64 retry_after_ms
 }
 
@@ -255,7 +255,7 @@ struct PurgeDeadLettersRequest { 1: required string namespace_name, 2: required 
 struct DeadLettersResponse { 1: i64 count, 2: map<i32, ItemError> errors }
 
 struct HostStatusRequest {}
-struct ShardStatus { 1: i32 shard_id, 2: string state /* owned, opening, lost, sick */, 3: i64 epoch, 4: i64 items, 5: i64 open_leases, 6: string detail }
+struct ShardStatus { 1: i32 shard_id, 2: string state /* owned, sick (its breaker is open), lost (not owned now); detail says why */, 3: i64 epoch, 4: i64 items, 5: i64 open_leases, 6: string detail }
 struct HostStatus { 1: string host, 2: string version, 3: i64 started_at_ms, 4: list<ShardStatus> shards, 5: bool draining }
 
 service FoqsAdmin {

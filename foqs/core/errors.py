@@ -66,7 +66,7 @@ class RateLimitedError(FoqsError):
 
 
 class OverloadedError(FoqsError):
-    """The host's buffers are full; nothing was done."""
+    """The host takes no such call now: it is full, it drains, or none of its shards takes items. Nothing was done."""
 
     code = ErrorCode.OVERLOADED
     retryable = True

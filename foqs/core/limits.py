@@ -196,7 +196,7 @@ WINDOW_ITEMS_MAX = 4_000
 """A window that holds under a quarter of its bound, and is not complete, is refilled by a quarter."""
 WINDOW_ITEMS_MIN = 16
 WINDOWS_OF_SHARD_ITEMS_MAX = 400_000
-"""Of all windows of a shard together: about 52 bytes an item."""
+"""Of all windows of a shard together, unless that is less than WINDOW_ITEMS_MIN each: about 52 bytes an item."""
 OLDEST_URGENCIES_MAX = 16
 WARM_UPS_PER_TICK = 4
 TIMER_ENTRIES_SPARE = 4_000
@@ -299,7 +299,7 @@ META_SESSIONS_MAX = 4
 # --- one host ---
 SHARD_ID_MAX = 65_535
 SHARDS_PER_HOST_MAX = 256
-"""Each has a thread and a session."""
+"""Each has three threads and two sessions, and a third session while its rows are counted."""
 
 assert WINDOW_ITEMS_MIN >= 8, "a quarter of a window must be some items"
 assert PAYLOAD_BYTES_MAX + METADATA_BYTES_MAX < FRAME_BYTES_MAX // 2, "the largest item must fit a frame"

@@ -1,7 +1,7 @@
 """The most urgent part of a lane in memory, the rest only in MySQL.
 
 Invariant: every row of the lane at or before `edge` that is not taken is in the window; rows after it are
-only in the database. So memory does not grow with the backlog, and a take-over serves its first item at once.
+only in the database. So neither memory nor the time from a take-over to its first item grows with the backlog.
 """
 
 from __future__ import annotations

@@ -110,9 +110,11 @@ class Admin:
             if shard is None:
                 shards.append(ShardStatus(shard_id, "lost", 0, 0, 0, runner.detail))
             else:
-                state = "owned" if runner.health.healthy else "sick"
+                state, detail = "owned", runner.detail
+                if not runner.health.healthy:
+                    state, detail = "sick", f"{runner.health.reason}; {runner.detail}"
                 leases = len(shard.book.leases)
-                shards.append(ShardStatus(shard_id, state, shard.epoch, shard.items_count, leases, runner.detail))
+                shards.append(ShardStatus(shard_id, state, shard.epoch, shard.items_count, leases, detail))
         return HostStatus(self._host_name, self._version, self._started_at_ms, shards, self._draining())
 
 

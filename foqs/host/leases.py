@@ -37,7 +37,7 @@ class Leases:
         self._inspection = inspection
 
     async def ack(self, namespace: Namespace, receipts: Sequence[str]) -> PositionErrors:
-        """Delete the items; returns once their rows are gone."""
+        """Let the items go; returns once that is durable."""
         arguments.check_batch("receipts", len(receipts), limits.BATCH_ITEMS_MAX)
         errors: PositionErrors = {}
         unleased: list[tuple[int, int, int]] = []

@@ -178,7 +178,9 @@ class _Gauges(Collector):
 
     def collect(self) -> Iterator[Metric]:
         owned = GaugeMetricFamily("foqs_shard_owned", "1 while this host owns the shard", labels=["shard"])
-        healthy = GaugeMetricFamily("foqs_shard_healthy", "0 while the shard's breaker is open", labels=["shard"])
+        healthy = GaugeMetricFamily(
+            "foqs_shard_healthy", "0 while the shard's breaker is open, or it is not owned", labels=["shard"]
+        )
         trips = GaugeMetricFamily(
             "foqs_breaker_opened", "Times the breaker opened since the take-over", labels=["shard"]
         )

@@ -35,6 +35,8 @@ class Health:
         self._closed_at_s: float | None = None
         self._probe_pause_ms = limits.BREAKER_PROBE_MS
         self.opened_count = 0
+        self.reason = ""
+        """Why the breaker opened last."""
 
     @property
     def healthy(self) -> bool:
@@ -108,6 +110,7 @@ class Health:
     def trip(self, now_s: float, reason: str) -> None:
         if self.healthy:
             self.opened_count += 1
+            self.reason = reason
             self._opened_at_s = now_s
             self._probe_pause_ms = self._next_pause_ms(now_s)
             self._samples.clear()

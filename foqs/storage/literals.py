@@ -1,7 +1,7 @@
 """The one place that writes values into SQL text: the VALUES of an item insert, and keys.
 
-By hand because it is a quarter of the cost of bound parameters (design.md, measured costs). Integers are
-formatted with `%d`, which refuses anything else; bytes become hex literals, which no content can leave.
+By hand because the driver escapes each value by several calls of Python. Integers are formatted with `%d`, which
+refuses anything else; bytes become hex literals, which no content can leave.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def item_row(item: Item) -> str:
 
 
 def unpacked_row(row: ItemRow) -> str:
-    """Of an item that was never delivered."""
+    """Of an item no delivery of which has ended."""
     integers = (row.key, row.lane, row.urgency, row.due_at, row.topic, row.priority, row.enqueued_at, row.expires_at)
     return _ROW % (*integers, row.lease_ms, row.at_most_once, row.metadata.hex(), row.payload.hex())
 

@@ -70,8 +70,9 @@ class Removal(NamedTuple):
 
 @dataclass(slots=True)
 class Transaction:
-    """The parts run in the order of the fields; refills first, so that they see no row of this transaction. But inserts
-    may come before the topics.
+    """All reads but the look-ups come first, so that they see no row of this transaction.
+
+    The order of the writes is that of `foqs.storage.script.write_script`.
     """
 
     number: int

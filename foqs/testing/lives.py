@@ -35,7 +35,7 @@ class End(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """One row of the item table after all that the history holds."""
+    """One item as the tables have it after all that the history holds."""
 
     id: str
     uid: str

@@ -54,6 +54,8 @@ async def test_a_frozen_server_is_skipped_and_comes_back(
             (healthy, _) = await asyncio.wait(calls, timeout=5)
             moved = [call.result() for call in healthy if call.exception() is None]
             assert len(moved) >= 20
+            status = (await running.admin.host_status()).shards[1]
+            assert (status.state, status.detail.split(";")[0]) == ("sick", "it has not answered for 700 ms")
             assert {shard_of(item_id) for item_id in moved} == {0}
             began_s = time.monotonic()
             late = [await enqueue_one(running, b"late") for _ in range(10)]

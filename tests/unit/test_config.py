@@ -58,6 +58,7 @@ def test_the_file_may_be_named_by_a_variable(tmp_path: Path, monkeypatch: pytest
         '{"0": "mysql://h/a", "12": "mysql://h/b"}',
         "0=mysql://h/a 12=mysql://h/b",
         ("0=mysql://h/a", "12=mysql://h/b"),
+        ["0=mysql://h/a 12=mysql://h/b"],
     ],
 )
 def test_shards_may_be_a_table_json_or_pairs(shards: object) -> None:
@@ -94,6 +95,7 @@ def test_every_problem_is_reported_at_once_with_key_value_origin_and_range(
         ("1=mysql://h/a 1=mysql://h/b", "shard 1 is named twice"),
         ({"1": "postgresql://h/a"}, "names the driver postgresql"),
         ({"1": "mysql://h"}, "names no database"),
+        ({"1": "mysql://h/a 2=mysql://u:geheim@h/b"}, "shard 1: *** has white space in it"),
         ({"1": "mysql://h/a", "2": "mariadb://other@H:3306/a"}, "shards 1 and 2 are the same database"),
         ({str(shard_id): f"mysql://h/s{shard_id}" for shard_id in range(257)}, "up to 256"),
     ],
@@ -118,6 +120,7 @@ def test_passwords_are_shown_nowhere() -> None:
     assert len(problems) == 2
     assert "geheim" not in str(problems)
     assert redact_url("not a url geheim") == redact_url("mysql://u:geheim@h:port/x") == "***"
+    assert redact_url("mysql://h/a 1=mysql://u:geheim@h/b") == "***"
 
 
 def test_a_missing_or_broken_file_is_a_problem(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from scripts import code_tables, idl_tables
 from scripts.generate_docs import ROOT, SECTIONS, documents, up_to_date
 
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "loadtest/README.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
