@@ -82,7 +82,7 @@ def find_server_binary(path: str | os.PathLike[str] | None = None) -> ServerBina
     )
     if asked.returncode != 0 or "Ver " not in asked.stdout:
         raise LocalServerError(f"{found} --version failed ({asked.returncode}): {asked.stderr.strip()[-500:]}")
-    return ServerBinary(Path(found), asked.stdout.strip())
+    return ServerBinary(Path(found), asked.stdout.strip().partition("Ver ")[2])
 
 
 class LocalServer:

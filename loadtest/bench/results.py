@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
@@ -45,11 +46,13 @@ class Workload:
     ratios: dict[str, tuple[str, str]]
     differences: dict[str, tuple[str, str]]
     queues: dict[str, Entry] = field(default_factory=dict)
+    of: str = ""
+    """The code that was measured last, and when."""
 
     def renew(self, scenario: Scenario, queues: Collection[str]) -> None:
         """Forget the runs of these queues, and of all when they were of another variant."""
         kept = self.queues if scenario.variant == self.variant else {}
-        self.title, self.variant = scenario.title, scenario.variant
+        self.title, self.variant, self.of = scenario.title, scenario.variant, _code_and_time()
         self.ratios, self.differences = scenario.ratios, scenario.differences
         self.queues = {name: entry for name, entry in kept.items() if name not in queues}
 
@@ -103,11 +106,19 @@ def this_machine() -> dict[str, str]:
     model = models[0].partition(":")[2].strip() if models else platform.machine()
     return {
         "cores": f"{len(os.sched_getaffinity(0))} of {model}",
-        "kernel": platform.release(),
+        "kernel": platform.release().partition("-")[0],
         "python": platform.python_version(),
-        "load before": f"{os.getloadavg()[0]:.1f}",
-        "begun": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
     }
+
+
+def _code_and_time() -> str:
+    asked = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        commit = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        commit = "unknown"
+    begun = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    return f"Commit {commit}, begun {begun}, load before {os.getloadavg()[0]:.1f}."
 
 
 def with_ratios(raw: dict[str, float], figures: dict[str, float]) -> dict[str, float]:
