@@ -88,6 +88,7 @@ class Item:
         "place",
         "priority",
         "receipt",
+        "size_bytes",
         "topic",
     )
 
@@ -118,6 +119,8 @@ class Item:
         self.at_most_once = at_most_once
         self.metadata = metadata
         self.payload = payload
+        self.size_bytes = len(metadata) if payload is None else len(metadata) + len(payload)
+        """Of metadata and payload as they were read or enqueued, also once they are not in memory any more."""
         self.deliveries = 0
         """Ended ones; the present delivery has the number deliveries + 1."""
         self.failed_attempts = 0

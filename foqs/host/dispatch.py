@@ -95,13 +95,13 @@ class Dispatcher:
         self._active[queue] = None
         if items:
             queue.buffer.add(items)
-            self.held_bytes += sum([_size_bytes(item) for item in items])
+            self.held_bytes += sum([item.size_bytes for item in items])
             if self._draining:
                 self._give_back(queue.buffer, queue.buffer.items)
 
     def withdrawn(self, item: Item) -> None:
         self._queue_of(item.topic).buffer.discard(item)
-        self.held_bytes -= _size_bytes(item)
+        self.held_bytes -= item.size_bytes
 
     def touched(self, topic: ShardTopic) -> None:
         self.serve(self._queue_of(topic))
@@ -131,7 +131,7 @@ class Dispatcher:
             self._claiming_count -= topic.claiming_count
             items = [item for item in queue.buffer.items if item.topic is topic]
             queue.buffer.remove(items)
-            self.held_bytes -= sum([_size_bytes(item) for item in items])
+            self.held_bytes -= sum([item.size_bytes for item in items])
             queues.append(queue)
         # Only now: a call of several topics is served from all of them.
         for queue in queues:
@@ -289,13 +289,14 @@ class Dispatcher:
         must_wait = False
         """Once an item must be claimed anew: for those after it."""
         behind: list[Item] = []
+        """What stays in the buffer."""
         clocks: dict[int, tuple[ShardState, int]] = {}
-        for _ in range(count):
+        taken = queue.buffer.take(count)
+        self.held_bytes -= sum([item.size_bytes for item in taken])
+        for item in taken:
             if bytes_left <= 0:
-                break
-            item = queue.buffer.pop()
-            size_bytes = _size_bytes(item)
-            self.held_bytes -= size_bytes
+                behind.append(item)
+                continue
             shard_id = item.topic.shard_id
             if shard_id not in clocks:
                 shard = self._shard_of(shard_id)
@@ -311,7 +312,6 @@ class Dispatcher:
                 continue
             if must_wait:
                 behind.append(item)
-                self.held_bytes += size_bytes
                 continue
             shard.settlements.hand_out(item, lease_due_at)
             if item.expires_at <= now_ms:
@@ -321,9 +321,10 @@ class Dispatcher:
                 self._wake(shard_id)
                 continue
             given.append(item)
-            bytes_left -= size_bytes
+            bytes_left -= item.size_bytes
         if behind:
             queue.buffer.add(behind)
+            self.held_bytes += sum([item.size_bytes for item in behind])
         queue.note_served(len(given) - given_before, self._clock())
         return bytes_left
 
@@ -384,11 +385,7 @@ class Dispatcher:
     def _give_back(self, buffer: PrefetchBuffer, items: list[Item]) -> None:
         buffer.remove(items)
         for item in items:
-            self.held_bytes -= _size_bytes(item)
+            self.held_bytes -= item.size_bytes
             shard = self._shard_of(item.topic.shard_id)
             if shard is not None:
                 shard.settlements.give_back(item)
-
-
-def _size_bytes(item: Item) -> int:
-    return len(item.payload or b"") + len(item.metadata)

@@ -70,8 +70,7 @@ class Enqueues:
     def _place(self, avoided: set[int], count: int) -> ShardState:
         """The shard of the last call while it has room, else the healthy one with the shortest buffer.
 
-        Items that come together so go into one transaction, and leave together: three shards in turn cost a
-        third less than all three at once (docs/performance.md).
+        Items that come together so go into one transaction, and leave together (docs/performance.md, Runs).
         """
         best = self._current
         if (
@@ -171,7 +170,7 @@ class Enqueues:
 
     async def _write(self, shard: ShardState, items: list[Item]) -> None:
         answer = Answer(self._waiting)
-        size_bytes = sum([len(item.payload or b"") + len(item.metadata) for item in items])
+        size_bytes = sum([item.size_bytes for item in items])
         shard.inserts.add(items, size_bytes, answer.ticket)
         self._shards.wake(shard.shard_id)
         await answer.wait()

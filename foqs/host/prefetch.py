@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from operator import neg
 
 from foqs.core import order
 from foqs.core.item import Item
@@ -16,7 +17,7 @@ class PrefetchBuffer:
 
     def __init__(self) -> None:
         self._places: list[int] = []
-        """Negated, so that the most urgent comes last, where a list gives it up at once."""
+        """The least urgent first, so that the most urgent come last, where a list gives them up at once."""
         self._items: dict[int, Item] = {}
 
     def __len__(self) -> int:
@@ -29,38 +30,43 @@ class PrefetchBuffer:
     @property
     def last(self) -> int:
         """The least urgent place; order.FIRST when empty."""
-        return -self._places[0] if self._places else order.FIRST
+        return self._places[0] if self._places else order.FIRST
 
     def place_at(self, rank: int) -> int:
         """The place of the item that is the `rank`-th most urgent, from 1."""
-        return -self._places[-rank]
+        return self._places[-rank]
 
     def add(self, items: list[Item]) -> None:
-        self._items.update([(item.place, item) for item in items])
-        added = [-item.place for item in items]
+        added = [item.place for item in items]
+        self._items.update(zip(added, items, strict=True))
         if len(added) * _MANY < len(self._places):
             for place in added:
-                insort(self._places, place)
+                insort(self._places, place, key=neg)
         else:
             self._places += added
-            self._places.sort()
+            self._places.sort(reverse=True)
 
-    def pop(self) -> Item:
-        """Take the most urgent one."""
-        return self._items.pop(-self._places.pop())
+    def take(self, count: int) -> list[Item]:
+        """The `count` most urgent ones, in order, which are here no more."""
+        start = len(self._places) - count
+        taken = self._places[start:]
+        del self._places[start:]
+        taken.reverse()
+        pop = self._items.pop
+        return [pop(place) for place in taken]
 
     def discard(self, item: Item) -> None:
         del self._items[item.place]
-        self._places.remove(-item.place)
+        self._places.remove(item.place)
 
     def count_up_to(self, place: int, bound: int) -> int:
         """How many stand at or before `place`, up to `bound`."""
-        places, least = self._places, -place
+        places = self._places
         bound = min(bound, len(places))
-        if bound == 0 or places[-bound] >= least:
+        if bound == 0 or places[-bound] <= place:
             return bound
         count = 0
-        while places[-1 - count] >= least:
+        while places[-1 - count] <= place:
             count += 1
         return count
 
@@ -69,4 +75,4 @@ class PrefetchBuffer:
         if items:
             for item in items:
                 del self._items[item.place]
-            self._places = sorted([-place for place in self._items])
+            self._places = sorted(self._items, reverse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from foqs.core import ids, limits, order
 from foqs.core.errors import OverloadedError
@@ -90,13 +91,16 @@ class Book:
     def place_of(self, row: ItemRow) -> int:
         return order.place(row.urgency, row.due_at, row.key, self.shard_id)
 
-    def make_ready(self, item: Item) -> None:
-        """The item may be claimed, and is served from memory while it is resident."""
-        item.phase = Phase.READY
-        item.lease_due_at = 0
-        item.topic.window.add(item.place)
-        self.touched[item.topic] = None
-        self.keep_resident(item)
+    def make_ready(self, items: Sequence[Item]) -> None:
+        """The items may be claimed, and are served from memory while they are resident."""
+        touched = self.touched
+        for item in items:
+            topic = item.topic
+            item.phase = Phase.READY
+            item.lease_due_at = 0
+            topic.window.add(item.place)
+            touched[topic] = None
+        self.keep_resident(items)
 
     def take_ready(self, row: ItemRow) -> Item:
         """A ready row out of its window, so that nobody claims it."""
@@ -110,18 +114,19 @@ class Book:
 
     def drop_resident(self, item: Item) -> None:
         if self.resident.pop(item.key, None) is not None:
-            self._resident_bytes -= _size_bytes(item)
+            self._resident_bytes -= limits.RESIDENT_ITEM_BYTES + item.size_bytes
 
-    def keep_resident(self, item: Item) -> None:
-        """Keep the contents of a ready item in memory, as long as there is room."""
-        if item.payload is None:
-            return
-        self.resident[item.key] = item
-        self._resident_bytes += _size_bytes(item)
+    def keep_resident(self, items: Sequence[Item]) -> None:
+        """Keep the contents of ready items in memory, as long as there is room."""
+        resident = self.resident
+        for item in items:
+            if item.payload is not None:
+                resident[item.key] = item
+                self._resident_bytes += limits.RESIDENT_ITEM_BYTES + item.size_bytes
         while self._resident_bytes > limits.RESIDENT_BYTES_MAX:
             # Of a plain dict the first entry is behind the places of all that went before it.
-            _, oldest = self.resident.popitem(last=False)
-            self._resident_bytes -= _size_bytes(oldest)
+            _, oldest = resident.popitem(last=False)
+            self._resident_bytes -= limits.RESIDENT_ITEM_BYTES + oldest.size_bytes
 
     def _add_topic(self, topic: ShardTopic) -> None:
         self.topics[topic.namespace, topic.name] = topic
@@ -138,7 +143,4 @@ def fill(item: Item, row: ItemRow | FetchedRow) -> None:
     item.failed_attempts = row.failed_attempts
     item.metadata = row.metadata
     item.payload = row.payload
-
-
-def _size_bytes(item: Item) -> int:
-    return limits.RESIDENT_ITEM_BYTES + len(item.payload or b"") + len(item.metadata)
+    item.size_bytes = len(row.metadata) + len(row.payload)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 
 from foqs.core import limits, order
 from foqs.core.errors import FoqsError, StaleLeaseError
@@ -173,7 +173,7 @@ class Claims:
             self._extensions.append(extension)
             return
         else:
-            self._journal.leave(item)
+            self._journal.leave([item])
             item.claim = claim
             self._settlements.resume_lease(item, min(now_ms + extension.lease_ms, claim.due_at))
         extension.ticket.settle()
@@ -184,6 +184,7 @@ class Claims:
         for extension in extensions:
             self._settlements.resume_lease(extension.item, extension.item.lease_due_at)
             extension.ticket.fail([extension.position], error)
+        ready: list[Item] = []
         for item in flying:
             item.claim = None
             if item.phase is not Phase.CLAIMING:
@@ -192,7 +193,8 @@ class Claims:
             if item.key in fresh:
                 item.phase = Phase.INSERTING
             else:
-                self._book.make_ready(item)
+                ready.append(item)
+        self._book.make_ready(ready)
         self._tell(flying, {item.topic: [] for item in flying})
 
     def abandon(self, error: FoqsError) -> None:
@@ -201,9 +203,7 @@ class Claims:
 
     def _tell(self, flying: list[Item], held: dict[ShardTopic, list[Item]]) -> None:
         """The claims of `flying` have ended, those of `held` well."""
-        counts: dict[ShardTopic, int] = {}
-        for item in flying:
-            counts[item.topic] = counts.get(item.topic, 0) + 1
+        counts = Counter([item.topic for item in flying])
         for topic in counts:
             topic.claim_head = order.LAST
         for item in [*self._flying, *self._waiting]:

@@ -99,6 +99,7 @@ class Inserts:
     def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
         flying, self._flying, self._topics_new = self._flying, [], []
         expires_first_ms = self._book.expires_first_ms
+        ready: list[Item] = []
         for batch in flying:
             self._unbuffer(batch)
             for item in batch.items:
@@ -111,8 +112,9 @@ class Inserts:
                     continue
                 topic.rows += 1
                 if item.phase is Phase.INSERTING:
-                    self._book.make_ready(item)
+                    ready.append(item)
             batch.ticket.settle()
+        self._book.make_ready(ready)
         self._book.expires_first_ms = expires_first_ms
 
     def failed(self, error: FoqsError) -> None:

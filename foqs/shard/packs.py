@@ -59,7 +59,7 @@ class Packs:
         packed: list[Item] = []
         size_bytes = 0
         for item in items:
-            item_bytes = limits.PACKED_ITEM_BYTES + len(item.payload or b"") + len(item.metadata)
+            item_bytes = limits.PACKED_ITEM_BYTES + item.size_bytes
             is_ready = item.due_at <= item.enqueued_at and item.topic.window.edge == order.LAST
             if not is_ready or item_bytes > limits.PACK_ITEM_BYTES_MAX:
                 rows.append(item)

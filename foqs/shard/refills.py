@@ -83,11 +83,13 @@ class Refills:
         self, topic: ShardTopic, rows: list[tuple[int, int, int, int, int]], contents: dict[int, FetchedRow]
     ) -> None:
         book = self._book
+        read: list[Item] = []
         for urgency, due_at, key, _, _ in rows:
             if key not in book.resident:
                 item = Item(key, topic, urgency, due_at, order.place(urgency, due_at, key, book.shard_id))
                 fill(item, contents[key])
-                book.keep_resident(item)
+                read.append(item)
+        book.keep_resident(read)
 
     def failed(self, error: FoqsError) -> None:
         flying, self._flying = self._flying, []

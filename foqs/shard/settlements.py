@@ -1,4 +1,7 @@
-"""How a lease ends: ack, nack, release, expiry. Each deletes the item's row or rewrites it."""
+"""How a lease ends: ack, nack, release, expiry.
+
+The item goes, with its row or out of its pack, or its row is rewritten; a packed item gets its row first.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ class Settlement:
     ) -> None:
         self.items = items
         self.rewrites = rewrites
-        """By item; None deletes the row, and no list at all deletes all."""
+        """By item; None lets the item go, and no list at all lets all go."""
         self.ticket = ticket
         self.positions = positions
 
@@ -71,8 +74,8 @@ class Settlements:
             item.topic.leased -= 1
             self.end_lease(item)
         del self._book.leases[item.key]
-        self._journal.leave(item)
-        self._book.make_ready(item)
+        self._journal.leave([item])
+        self._book.make_ready([item])
 
     def pause_lease(self, item: Item) -> None:
         """The lease does not end while its extension is on the way."""
@@ -118,7 +121,7 @@ class Settlements:
 
     def failed_attempt(self, item: Item, now_ms: int, *, delay_ms: int = 0, reason: str = "", dead: bool = False,
                        release: bool = False, metadata: bytes | None = None) -> Rewrite | None:  # fmt: skip
-        """What a nack, release or ended lease makes of the item's row; None deletes it (at-most-once)."""
+        """What a nack, release or ended lease makes of the item's row; with None it goes (at-most-once)."""
         if item.at_most_once and not dead:
             return None
         failed = item.failed_attempts + (not release)
@@ -155,14 +158,14 @@ class Settlements:
 
     def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
         flying, self._flying = self._flying, []
-        leases, leave = self._book.leases, self._journal.leave
+        leases = self._book.leases
         for settlement in flying:
+            self._journal.leave(settlement.items)
             for item in settlement.items:
                 topic = item.topic
                 topic.leased -= 1
                 topic.rows -= 1
                 del leases[item.key]
-                leave(item)
                 item.phase = Phase.GONE
             for rewrite, item in zip(settlement.rewrites or (), settlement.items, strict=False):
                 if rewrite is not None:
@@ -202,8 +205,8 @@ class Settlements:
         else:
             item.topic.leased -= 1
             del self._book.leases[item.key]
-            self._journal.leave(item)
-            self._book.make_ready(item)
+            self._journal.leave([item])
+            self._book.make_ready([item])
 
     def abandon(self, error: FoqsError) -> None:
         for settlement in [*self._flying, *self._waiting]:
