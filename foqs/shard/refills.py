@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 
 from foqs.core import limits, order
 from foqs.core.errors import FoqsError
@@ -17,8 +17,8 @@ class Refills:
     def __init__(self, book: Book, packs: Packs) -> None:
         self._book = book
         self._packs = packs
-        self._wanted: dict[ShardTopic, bool] = {}
-        """Whether with the rows' contents."""
+        self._wanted: OrderedDict[ShardTopic, bool] = OrderedDict()
+        """Whether with the rows' contents; the first one asked for is the first to be read."""
         self._flying: list[tuple[ShardTopic, Refill]] = []
         self._cold: deque[ShardTopic] = deque(book.topics.values())
         """Topics that nobody has asked for since the take-over."""
@@ -43,7 +43,7 @@ class Refills:
         bytes_left = limits.TRANSACTION_FETCH_BYTES_MAX
         put_off: dict[ShardTopic, bool] = {}
         while self._wanted and len(self._flying) + len(put_off) < limits.TRANSACTION_REFILLS_MAX:
-            topic, whole = self._wanted.popitem()
+            topic, whole = self._wanted.popitem(last=False)
             if topic.pack_count:
                 # A trim may have left packed items behind the edge: read on when all of them have rows.
                 self._packs.unpack_topic(topic, self._book.last_key)

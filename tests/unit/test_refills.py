@@ -1,0 +1,33 @@
+"""Windows are refilled in the order in which somebody asked for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from foqs.core import limits
+from tests.support.shards import NAMESPACE, Shards
+
+
+def test_topics_that_are_asked_for_again_and_again_keep_no_other_from_its_refill(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "TRANSACTION_REFILLS_MAX", 2)
+    monkeypatch.setattr(limits, "WARM_UPS_PER_TICK", 0)
+    shards = Shards(1)
+    names = [f"topic-{number}" for number in range(6)]
+    for name in names:
+        shards.enqueue(0, name)
+    shards.run(0)
+    shards.take_over()
+    state = shards.states[0]
+    topics = [state.book.topic(NAMESPACE, name) for name in names]
+    refilled: list[int] = []
+    for turn in range(3):
+        # As many as one transaction takes come anew each time, and the others only once.
+        for topic in topics if turn == 0 else topics[-2:]:
+            state.refills.want(topic, whole=True)
+        transaction = shards.begin(0)
+        assert transaction is not None
+        refilled += [refill.lane for refill in transaction.refills if refill.lane]
+        shards.end(0, well=False)
+    assert refilled == [topic.number for topic in topics]
