@@ -25,9 +25,11 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
+    field_validator,
     model_validator,
 )
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticCustomError
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -198,6 +200,14 @@ class HostConfig(BaseModel):
         le=600_000,
         description="on shutdown, time to finish what was accepted",
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_no_truth_value(cls, value: object, info: ValidationInfo) -> object:
+        """Python takes `port = true` for port 1."""
+        if isinstance(value, bool) and cls.model_fields[info.field_name or ""].annotation is not bool:
+            raise PydanticCustomError("truth_value", "a number or a text")
+        return value
 
     @model_validator(mode="after")
     def _meta_is_no_shard(self) -> HostConfig:

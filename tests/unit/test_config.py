@@ -105,6 +105,14 @@ def test_a_wrong_shard_map_is_refused(shards: object, problem: str) -> None:
     assert problem in found
 
 
+def test_a_truth_value_is_no_number_and_a_number_no_truth_value() -> None:
+    settings = {"meta_url": META, "shards": SHARDS, "port": True, "allow_undurable_servers": 7}
+    assert problems_of(settings) == [
+        "port = True (flag) is refused; allowed: 0..65535",
+        "allow_undurable_servers = 7 (flag) is refused; allowed: true, false",
+    ]
+
+
 def test_the_meta_database_is_no_shard() -> None:
     assert problems_of({"meta_url": META, "shards": {"3": META}}) == ["meta_url and shard 3 are the same database"]
 
