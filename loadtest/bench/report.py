@@ -67,20 +67,56 @@ _HOW_TO_READ = (
 )
 
 
+_TITLES = {
+    "foqs": "**foqs**",
+    "foqs-compiled": "**foqs**, hot modules compiled (`make compiled`)",
+    "raw": "",
+    "postgres": "PostgreSQL, SKIP LOCKED in batches",
+    "pgqueuer": "pgqueuer",
+    "mariadb": "MariaDB, SKIP LOCKED as Solid Queue does it (no leases)",
+    "rabbitmq": "RabbitMQ, quorum queue (no leases, no priorities)",
+    "beanstalkd": "beanstalkd, fsync for each write (no lease times)",
+    "redis": "Redis, `appendfsync always`, by Lua script",
+}
+"""For the short table; what is empty is not in it."""
+_SHORT_COLUMNS = (
+    ("w3", "items_per_s", "whole life in batches, items/s"),
+    ("w3", "of_raw", "of plain SQL"),
+    ("w1", "items_per_s", "single enqueues/s, 64 connections"),
+)
+
+
+def short_summary(session: Session) -> str:
+    """A row a queue, best rate first: the medians that a reader wants first."""
+    figures = {
+        (name, queue): found
+        for name in ("w3", "w1")
+        for queue, entry in session.workloads[name].queues.items()
+        for phase in phase_names(session.workloads[name])
+        if (found := figures_of(entry, phase))
+    }
+    lines = [_row(["", *(title for _, _, title in _SHORT_COLUMNS)]), _row(["---"] * (len(_SHORT_COLUMNS) + 1))]
+    queues = [queue for name, queue in figures if name == "w3" and _TITLES.get(queue, queue)]
+    for queue in sorted(queues, key=lambda queue: -figures["w3", queue]["items_per_s"].median):
+        of_queue = [(figures.get((name, queue), {}), key) for name, key, _ in _SHORT_COLUMNS]
+        cells = [_number(found[key].median) if key in found else "" for found, key in of_queue]
+        lines.append(_row([_TITLES.get(queue, queue), *cells]))
+    return "\n".join(lines)
+
+
 def write_docs(session: Session, root: Path) -> list[str]:
     """Replace what stands between the markers in the documents; what was done, file by file."""
     told = []
-    for path, link in (
-        (root / "docs" / "performance.md", "../loadtest/README.md"),
-        (root / "README.md", "loadtest/README.md"),
-    ):
+    bodies = {root / "docs" / "performance.md": summary(session).replace("LOADTEST", "../loadtest/README.md")}
+    if {"w3", "w1"} <= session.workloads.keys():
+        bodies[root / "README.md"] = short_summary(session)
+    for path, body in bodies.items():
         text = path.read_text()
         if _BEGIN not in text or _END not in text:
             told.append(f"{path.name}: has no markers ({_BEGIN} and {_END}), left as it is")
             continue
         before, _, rest = text.partition(_BEGIN)
         after = rest.partition(_END)[2]
-        body = summary(session).replace("LOADTEST", link)
         path.write_text(f"{before}{_BEGIN}\n\n{body}\n\n{_END}{after}")
         told.append(f"{path.name}: written")
     return told

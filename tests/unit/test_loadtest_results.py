@@ -82,7 +82,35 @@ def test_documents_are_written_between_their_markers_only(tmp_path: Path) -> Non
     assert "old" not in text
     assert summary(_session()).splitlines()[2] in text
     assert readme.read_text() == "no place for it\n"
-    assert "README.md: has no markers" in told[1]
+    assert len(told) == 1, "a session without the workloads of the short table leaves it alone"
+
+
+def test_the_readme_has_a_row_a_queue_with_the_fastest_first(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "performance.md").write_text("no place for it\n")
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{_BEGIN}\nold\n{_END}\nafter\n")
+    ratios: dict[str, tuple[str, str]] = {}
+    rates = {"foqs": 12_000.0, "redis": 20_000.0, "raw": 50_000.0, "another": 1_000.0}
+    runs = {queue: Run(_RAW, {"all": _run(rate, 1.0).phases["few"]}) for queue, rate in rates.items()}
+    queues = {queue: Entry(runs=[run]) for queue, run in runs.items()}
+    single = {"foqs": Entry(runs=[runs["another"]]), "redis": Entry(not_run="it was not there")}
+    session = Session(
+        {},
+        {
+            "w1": Workload("one", "quick", ratios, ratios, single),
+            "w3": Workload("many", "quick", ratios, ratios, queues),
+        },
+    )
+    told = write_docs(session, tmp_path)
+    assert "performance.md: has no markers" in told[0]
+    rows = readme.read_text().splitlines()
+    assert (rows[0], rows[-1]) == ("before", "after")
+    assert [row for row in rows if row.startswith("| ")][2:] == [
+        "| Redis, `appendfsync always`, by Lua script | 20,000 | 1.00 |  |",
+        "| **foqs** | 12,000 | 0.60 | 1,000 |",
+        "| another | 1,000 | 0.05 |  |",
+    ]
 
 
 @pytest.mark.parametrize(
