@@ -18,6 +18,12 @@ from loadtest.faults.own_thread import OwnThread
 from loadtest.faults.programs import HostProgram, free_port
 
 SHARD_COUNT = 4
+_CACHE_MIB = 4_096
+"""Room for the four million items of five minutes of overload.
+
+With 1 GiB their pages came from the disk again: as long as the backlog was there, each second had a moment of up to
+200 ms in which a shard waited for it.
+"""
 _LOOK_EVERY_S = 1.0
 NO_QUOTA = 1_000_000_000
 
@@ -34,7 +40,7 @@ class Stand:
         with self._stack as stack:
             home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="foqs-stress-")))
             cores = stack.enter_context(Cores())
-            server = stack.enter_context(LocalServer(home / "mysql", buffer_pool_mib=1_024, log_file_mib=512))
+            server = stack.enter_context(LocalServer(home / "mysql", buffer_pool_mib=_CACHE_MIB, log_file_mib=512))
             databases = make_databases(server, dict.fromkeys(range(SHARD_COUNT), server))
             self.host = HostProgram("host-1", self.port, databases.meta_url, databases.shard_urls)
             cores.go_on_with_clients()
