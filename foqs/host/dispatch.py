@@ -289,14 +289,12 @@ class Dispatcher:
         must_wait = False
         """Once an item must be claimed anew: for those after it."""
         behind: list[Item] = []
-        """What stays in the buffer."""
         clocks: dict[int, tuple[ShardState, int]] = {}
-        taken = queue.buffer.take(count)
-        self.held_bytes -= sum([item.size_bytes for item in taken])
-        for item in taken:
+        for _ in range(count):
             if bytes_left <= 0:
-                behind.append(item)
-                continue
+                break
+            item = queue.buffer.pop()
+            self.held_bytes -= item.size_bytes
             shard_id = item.topic.shard_id
             if shard_id not in clocks:
                 shard = self._shard_of(shard_id)
@@ -312,6 +310,7 @@ class Dispatcher:
                 continue
             if must_wait:
                 behind.append(item)
+                self.held_bytes += item.size_bytes
                 continue
             shard.settlements.hand_out(item, lease_due_at)
             if item.expires_at <= now_ms:
@@ -324,7 +323,6 @@ class Dispatcher:
             bytes_left -= item.size_bytes
         if behind:
             queue.buffer.add(behind)
-            self.held_bytes += sum([item.size_bytes for item in behind])
         queue.note_served(len(given) - given_before, self._clock())
         return bytes_left
 

@@ -17,7 +17,7 @@ class PrefetchBuffer:
 
     def __init__(self) -> None:
         self._places: list[int] = []
-        """The least urgent first, so that the most urgent come last, where a list gives them up at once."""
+        """The least urgent first, so that the most urgent comes last, where a list gives it up at once."""
         self._items: dict[int, Item] = {}
 
     def __len__(self) -> int:
@@ -46,14 +46,9 @@ class PrefetchBuffer:
             self._places += added
             self._places.sort(reverse=True)
 
-    def take(self, count: int) -> list[Item]:
-        """The `count` most urgent ones, in order, which are here no more."""
-        start = len(self._places) - count
-        taken = self._places[start:]
-        del self._places[start:]
-        taken.reverse()
-        pop = self._items.pop
-        return [pop(place) for place in taken]
+    def pop(self) -> Item:
+        """Take the most urgent one."""
+        return self._items.pop(self._places.pop())
 
     def discard(self, item: Item) -> None:
         del self._items[item.place]

@@ -50,10 +50,7 @@ def summary(session: Session) -> str:
     """What the documents show: one table a workload, a row a queue, and what each queue's writes rest on."""
     lines = ["; ".join(f"{key}: {value}" for key, value in session.machine.items()) + ". " + _HOW_TO_READ, ""]
     for name, workload in session.workloads.items():
-        lines += [
-            f"**{name.upper()}**: {workload.title} ({workload.variant}). {_runs_told(workload)}",
-            "",
-        ]
+        lines += [f"**{name.upper()}**: {workload.title} ({workload.variant}). {_runs_told(workload)}", ""]
         lines += _phase_tables(workload)
     told = {queue: entry for of in session.workloads.values() for queue, entry in of.queues.items() if entry.version}
     lines += ["| queue | version | an acknowledged write survives a power cut by |", "| --- | --- | --- |"]

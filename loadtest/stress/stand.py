@@ -21,8 +21,7 @@ SHARD_COUNT = 4
 _CACHE_MIB = 4_096
 """Room for the four million items of five minutes of overload.
 
-With 1 GiB their pages came from the disk again: as long as the backlog was there, each second had a moment of up to
-200 ms in which a shard waited for it.
+With 1 GiB latency was not normal again in time while that backlog was there: docs/reliability.md.
 """
 _LOOK_EVERY_S = 1.0
 NO_QUOTA = 1_000_000_000

@@ -1,8 +1,9 @@
 -- One shard. Every change of these tables comes from the one session that holds the shard's named lock.
 
--- One row an item, young ones excepted (0002_packs.sql). lane: the topic's number while ready or under lease, 0 while delayed, the topic's number negated
--- once dead. urgency: the priority, or 0 in lane 0 and among the dead. due_at: deliver_after, or the time of death.
--- The index serves every query: the most urgent of a topic, the delays that are due, the dead in order, the counts.
+-- One row an item, young ones excepted (0002_packs.sql). lane: the topic's number while ready or under lease, 0 while
+-- delayed, the topic's number negated once dead. urgency: the priority, or 0 in lane 0 and among the dead. due_at:
+-- deliver_after, or the time of death. The index serves every query: the most urgent of a topic, the delays that are
+-- due, the dead in order, the counts.
 CREATE TABLE item (
   id BIGINT UNSIGNED NOT NULL,
   lane INT NOT NULL,

@@ -35,12 +35,11 @@ class BufferAndList(RuleBasedStateMachine):
         self.held += items
 
     @precondition(lambda self: self.held)
-    @rule(count=strategies.integers(0, 20))
-    def take(self, count):
-        count = min(count, len(self.held))
-        first = self.ordered()[:count]
-        assert self.buffer.take(count) == first
-        self.held = [item for item in self.held if item not in first]
+    @rule(count=strategies.integers(1, 20))
+    def pop(self, count):
+        for item in self.ordered()[:count]:
+            assert self.buffer.pop() is item
+            self.held.remove(item)
 
     @precondition(lambda self: self.held)
     @rule(data=strategies.data())
