@@ -9,8 +9,9 @@ from foqs.core import ids, limits, order
 from foqs.core.errors import OverloadedError
 from foqs.core.item import Item, Pack, Phase
 from foqs.core.topic import ShardTopic
-from foqs.core.window import WindowBudget
+from foqs.core.window import Window, WindowBudget
 from foqs.shard.parts import ShardListener
+from foqs.shard.prereads import Prereads
 from foqs.storage.transaction import FetchedRow, ItemRow, ShardImage
 
 
@@ -23,6 +24,7 @@ class Book:
         self.by_number: dict[int, ShardTopic] = {}
         self.topic_number_last = image.topic_number_last
         self.budget = WindowBudget()
+        self.prereads = Prereads()
         self.leases: dict[int, Item] = {}
         """Every item that is not ready: claimed, held, handed out or being settled."""
         self.packed: dict[int, Pack] = {}
@@ -39,6 +41,10 @@ class Book:
         for number, namespace, name in image.topics:
             self._add_topic(ShardTopic(shard_id, number, namespace, name.decode(), self.budget, stored=True))
         self.budget.share(len(self.topics))
+
+    def refill_items(self, window: Window) -> int:
+        """How many rows are to be read when the window is refilled."""
+        return min(window.budget.refill_items, self.prereads.refill_items_max)
 
     def next_key(self) -> int:
         self._sequence += 1

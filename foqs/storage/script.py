@@ -132,11 +132,15 @@ def _entries(claim: ClaimEntries, result: TransactionResult) -> bytes:
 
 
 def _refill_statement(refill: Refill) -> tuple[str, tuple[int, ...]]:
-    urgency, _, due_at, _, key = edge_arguments(refill.edge)
     if refill.lane == TIMER_LANE:
-        return sql.REFILL_TIMERS, (due_at, due_at, key, refill.limit)
-    statement = sql.REFILL_WHOLE if refill.whole else sql.REFILL
-    return statement, (refill.lane, urgency, urgency, due_at, due_at, key, refill.limit)
+        _, _, *after = edge_arguments(refill.edge)
+        return sql.REFILL_TIMERS, (*after, refill.limit)
+    return sql.REFILL_WHOLE if refill.whole else sql.REFILL, range_arguments(refill)
+
+
+def range_arguments(refill: Refill) -> tuple[int, ...]:
+    """Of a statement that reads the refill's rows."""
+    return (refill.lane, *edge_arguments(refill.edge), refill.limit)
 
 
 def edge_arguments(edge: int) -> tuple[int, int, int, int, int]:

@@ -52,6 +52,8 @@ READ_FIRST_PACK = "SELECT id, items FROM pack ORDER BY id LIMIT 1"
 READ_REMOVALS = "SELECT id, entries FROM removal ORDER BY id"
 READ_ITEMS = f"SELECT {COLUMNS} FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id"
 
+READS_BEGIN = "SET @reads_begin = SYSDATE(6)"
+READS_END = "SELECT TIMESTAMPDIFF(MICROSECOND, @reads_begin, SYSDATE(6))"
 REFILL = (
     "SELECT urgency, due_at, id, 0, 0 FROM item FORCE INDEX (lane_order) "
     "WHERE lane = %s AND (urgency > %s OR (urgency = %s AND (due_at > %s OR (due_at = %s AND id > %s)))) "
@@ -68,6 +70,19 @@ REFILL_TIMERS = (
     "WHERE lane = 0 AND urgency = 0 AND (due_at > %s OR (due_at = %s AND id > %s)) "
     "ORDER BY due_at, id LIMIT %s"
 )
+
+# To know its length the server reads all of a value; the value itself would make it write a temporary table. With LIMIT
+# the inner query is run before the outer one looks at the clock.
+PREREAD = (
+    "SELECT COUNT(*), SUM(size_bytes), TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) FROM "
+    "(SELECT OCTET_LENGTH(payload) + OCTET_LENGTH(metadata) AS size_bytes FROM item {}) AS page"
+)
+PREREAD_LANE = PREREAD.format(
+    "FORCE INDEX (lane_order) "
+    "WHERE lane = %s AND (urgency > %s OR (urgency = %s AND (due_at > %s OR (due_at = %s AND id > %s)))) "
+    "ORDER BY urgency, due_at, id LIMIT %s"
+)
+PREREAD_ITEMS = PREREAD.format("FORCE INDEX (PRIMARY) WHERE {} LIMIT {}")
 
 SCAN = (
     "SELECT urgency, due_at, id, OCTET_LENGTH(payload) + OCTET_LENGTH(metadata) FROM item FORCE INDEX (lane_order) "

@@ -134,7 +134,20 @@ def make_limits(chance: random.Random) -> dict[str, Any]:
         "DRAIN_MS_MAX": pick([300, 5_000]),
     }
     # Drawn apart, so that what is drawn after them stays as it was in the recorded seeds.
-    return {**sizes, **_sizes_of_packs(random.Random(repr(sizes))), **times}
+    apart = repr(sizes)
+    return {**sizes, **_sizes_of_packs(random.Random(apart)), **_reads(random.Random(f"reads {apart}")), **times}
+
+
+def _reads(chance: random.Random) -> dict[str, Any]:
+    """The fastest transaction takes 0.2 ms."""
+    pick = chance.choice
+    return {
+        "COLD_READ_US_MIN": pick([0, 1_000, 20_000]),
+        "COLD_MS": pick([0, 30, 1_000]),
+        "COLD_READ_ROW_US_MIN": pick([0, 100]),
+        "PREREAD_ITEMS_MAX": pick([1, 5, 200]),
+        "PREREAD_PAUSE_MS": pick([20, 1_000]),
+    }
 
 
 def _sizes_of_packs(chance: random.Random) -> dict[str, Any]:
