@@ -169,9 +169,8 @@ class Host(Service):
         )
         take_epoch = partial(self._take_epoch, shard_id)
         store = ShardStore(access, take_epoch, self._owner_is_dead)
-        reader = ShardReader(shard_id, url, limits.PREREAD_MS_MAX)
         slots = self._slots[server_of(url)]
-        return ShardRunner(shard_id, store, reader, slots, self._dispatcher, self.metrics.transactions)
+        return ShardRunner(shard_id, store, slots, self._dispatcher, self.metrics.transactions)
 
     def _take_epoch(self, shard_id: int, at_least: int) -> int:
         return self._meta.take_shard_epoch(shard_id, self._config.host_name, _wall_ms(), at_least)

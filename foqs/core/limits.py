@@ -197,16 +197,12 @@ WINDOW_ITEMS_MAX = 4_000
 WINDOW_ITEMS_MIN = 16
 WINDOWS_OF_SHARD_ITEMS_MAX = 400_000
 """Of all windows of a shard together, unless that is less than WINDOW_ITEMS_MIN each: about 52 bytes an item."""
-COLD_READ_US_MIN = 20_000
-COLD_READ_ROW_US_MIN = 100
-"""Reads that take so long in all and for each row wait for the server's disk; from its cache a row takes 3 to 10."""
-COLD_MS = 1 * MINUTE_MS
-"""After the last reads that did, others are expected to. Rows of many topics share a page: most reads are fast then."""
-PREREAD_ITEMS_MAX = 200
-"""Of a lane, and of claimed items, at a time: claims wait for it."""
-PREREAD_MS_MAX = 2 * SECOND_MS
-PREREAD_PAUSE_MS = 1 * MINUTE_MS
-"""After a preread that failed."""
+READ_US_TARGET = 10_000
+"""Reads of a transaction that take longer are fewer next time: what commits with them waits for them."""
+READ_ROWS_FIRST = 1_000
+READ_ROWS_MIN = 32
+READ_ROWS_MAX = 8_000
+"""That a transaction reads to refill windows, a window more may be among them; and as many of items that it claims."""
 OLDEST_URGENCIES_MAX = 16
 WARM_UPS_PER_TICK = 4
 TIMER_ENTRIES_SPARE = 4_000

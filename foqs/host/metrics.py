@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from foqs.core.item import ItemEvent
 from foqs.host.dispatch import Dispatcher
 from foqs.host.shards import Shards
-from foqs.storage.transaction import Preread, Transaction
+from foqs.storage.transaction import Transaction
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
@@ -140,19 +140,6 @@ class TransactionMeters:
             ["shard", "work"],
             registry=registry,
         )
-        self._preread_rows = Counter(
-            "foqs_preread_rows",
-            "Rows that were read ahead of their transactions, because the server did not have them in its cache",
-            ["shard"],
-            registry=registry,
-        )
-        self._preread_seconds = Counter(
-            "foqs_preread_seconds", "Time that the server took for them", ["shard"], registry=registry
-        )
-
-    def preread(self, shard_id: int, preread: Preread) -> None:
-        self._preread_rows.labels(str(shard_id)).inc(preread.row_count)
-        self._preread_seconds.labels(str(shard_id)).inc(preread.elapsed_us / 1_000_000)
 
     def waited(self, shard_id: int, wait_s: float) -> None:
         self._waits.labels(str(shard_id)).observe(wait_s)

@@ -11,7 +11,7 @@ from foqs.core.item import Item, Pack, Phase
 from foqs.core.topic import ShardTopic
 from foqs.core.window import Window, WindowBudget
 from foqs.shard.parts import ShardListener
-from foqs.shard.prereads import Prereads
+from foqs.shard.read_budget import ReadBudget
 from foqs.storage.transaction import FetchedRow, ItemRow, ShardImage
 
 
@@ -24,7 +24,7 @@ class Book:
         self.by_number: dict[int, ShardTopic] = {}
         self.topic_number_last = image.topic_number_last
         self.budget = WindowBudget()
-        self.prereads = Prereads()
+        self.read_budget = ReadBudget()
         self.leases: dict[int, Item] = {}
         """Every item that is not ready: claimed, held, handed out or being settled."""
         self.packed: dict[int, Pack] = {}
@@ -44,7 +44,7 @@ class Book:
 
     def refill_items(self, window: Window) -> int:
         """How many rows are to be read when the window is refilled."""
-        return min(window.budget.refill_items, self.prereads.refill_items_max)
+        return min(window.budget.refill_items, self.read_budget.rows_max)
 
     def next_key(self) -> int:
         self._sequence += 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from itertools import islice
 
 from foqs.core import limits, order
 from foqs.core.errors import FoqsError, StaleLeaseError
@@ -93,35 +92,24 @@ class Claims:
             return
         self._extensions.append(Extension(item, lease_ms, ticket, position))
 
-    def keys_to_fetch(self, count: int) -> list[int]:
-        """Of the first items that are to be claimed and whose rows are not in memory."""
-        packed = self._book.packed
-        cold = (item.key for item in self._waiting if item.payload is None and item.key not in packed)
-        return list(islice(cold, count))
-
     # ---- part of a transaction ----
 
     def take(self, transaction: Transaction, now_ms: int) -> None:
         by_lease: dict[int, list[Item]] = {}
         bytes_left = limits.TRANSACTION_FETCH_BYTES_MAX
-        may_fetch = self._book.prereads.may_fetch
-        put_off: list[Item] = []
         while (
             self._waiting
             and len(self._flying) < limits.TRANSACTION_CLAIMS_MAX
             and bytes_left > 0
+            and len(transaction.fetches) < self._book.read_budget.rows_max
             and not self._packs.reads_enough()
         ):
             item = self._waiting.popleft()
+            self._flying.append(item)
             if item.payload is None:
                 if not self._packs.read(item.key):
-                    if not may_fetch(item.key):
-                        put_off.append(item)
-                        continue
                     transaction.fetches.append(item)
                 bytes_left -= self._book.listener.item_bytes_max(item.topic.namespace)
-            self._flying.append(item)
-        self._waiting.extendleft(reversed(put_off))
         for item in self._flying:
             lease_ms = max(item.topic.lease_ms, item.lease_ms)
             if lease_ms in by_lease:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from itertools import islice
 
 from foqs.core import limits, order
 from foqs.core.errors import FoqsError
@@ -42,32 +41,27 @@ class Refills:
 
     def take(self, transaction: Transaction, now_ms: int) -> None:
         bytes_left = limits.TRANSACTION_FETCH_BYTES_MAX
-        may_refill = self._book.prereads.may_refill
-        # Without contents a refill reads but a few pages of the index.
-        ripe = (t for t, whole in self._wanted.items() if not whole or t.pack_count or may_refill(t.number))
-        for topic in list(islice(ripe, limits.TRANSACTION_REFILLS_MAX)):
-            whole = self._wanted.pop(topic)
+        rows_left = self._book.read_budget.rows_max
+        put_off: dict[ShardTopic, bool] = {}
+        while self._wanted and rows_left > 0 and len(self._flying) + len(put_off) < limits.TRANSACTION_REFILLS_MAX:
+            topic, whole = self._wanted.popitem(last=False)
             if topic.pack_count:
                 # A trim may have left packed items behind the edge: read on when all of them have rows.
                 self._packs.unpack_topic(topic, self._book.last_key)
-                self._wanted[topic] = whole
+                put_off[topic] = whole
                 continue
-            topic.window.refilling = True
-            refill = self._refill(topic)
+            window = topic.window
+            window.refilling = True
+            refill = Refill(topic.number, window.edge, self._book.refill_items(window))
+            # So many rows it has at most, once they are counted.
+            rows_left -= min(refill.limit, max(topic.rows, 1))
             if whole:
                 bytes_max = refill.limit * self._book.listener.item_bytes_max(topic.namespace)
                 refill.whole = bytes_max <= bytes_left
                 bytes_left -= bytes_max if refill.whole else 0
             self._flying.append((topic, refill))
             transaction.refills.append(refill)
-
-    def first(self) -> Refill | None:
-        """What is to be read next with its contents."""
-        ripe = (topic for topic, whole in self._wanted.items() if whole and not topic.pack_count)
-        return next(map(self._refill, ripe), None)
-
-    def _refill(self, topic: ShardTopic) -> Refill:
-        return Refill(topic.number, topic.window.edge, self._book.refill_items(topic.window))
+        self._wanted |= put_off
 
     def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
         flying, self._flying = self._flying, []

@@ -7,18 +7,17 @@ is no timer to tune.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 import structlog
 
 from foqs.core import limits
-from foqs.core.errors import FoqsError, UnavailableError
+from foqs.core.errors import FoqsError
 from foqs.core.service import Service
 from foqs.shard.health import Health
 from foqs.shard.parts import ShardListener
-from foqs.shard.prereads import Reads
 from foqs.shard.slots import ServerSlots
 from foqs.shard.state import ShardState
 from foqs.storage.transaction import (
@@ -26,9 +25,7 @@ from foqs.storage.transaction import (
     LaneCounts,
     NoWritesError,
     OwnershipLostError,
-    Preread,
     ReadOnlyError,
-    Refill,
     SessionLostError,
     ShardImage,
     Transaction,
@@ -54,14 +51,6 @@ class Store(Protocol):
     async def run(self, transaction: Transaction) -> TransactionResult: ...
 
 
-class Reader(Protocol):
-    """What the runner needs of a session beside the writer's; foqs.storage.shard_reader.ShardReader is the real one."""
-
-    def preread(self, refills: Sequence[Refill], keys: Sequence[int]) -> Preread: ...
-    def interrupt(self) -> None: ...
-    def close(self) -> None: ...
-
-
 class TransactionMeter(Protocol):
     def waited(self, shard_id: int, wait_s: float) -> None:
         """For a slot of the server, before a transaction."""
@@ -69,20 +58,12 @@ class TransactionMeter(Protocol):
     def ended(self, shard_id: int, transaction: Transaction, elapsed_s: float, outcome: str) -> None:
         """`outcome` is committed, failed or unknown."""
 
-    def preread(self, shard_id: int, preread: Preread) -> None: ...
-
 
 class ShardRunner(Service):
     """`shard` is None while it is not owned. Transactions run on the event loop, what is rare on a thread."""
 
     def __init__(
-        self,
-        shard_id: int,
-        store: Store,
-        reader: Reader,
-        slots: ServerSlots,
-        listener: ShardListener,
-        meter: TransactionMeter,
+        self, shard_id: int, store: Store, slots: ServerSlots, listener: ShardListener, meter: TransactionMeter
     ) -> None:
         super().__init__(f"shard-{shard_id}")
         self.shard_id = shard_id
@@ -92,14 +73,12 @@ class ShardRunner(Service):
         """The counts of the topics are exact."""
         self.health = Health(self.name, self._health_changed)
         self._store = store
-        self._reader = reader
         self._slots = slots
         slots.join()
         self._listener = listener
         self._meter = meter
         self._loop = asyncio.get_running_loop()
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self.name)
-        self._prereader = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{self.name}-preread")
         self._counter = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{self.name}-count")
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
@@ -108,7 +87,6 @@ class ShardRunner(Service):
         """The shard has been opened, or could not be."""
         self._task: asyncio.Task[None] | None = None
         self._count_task: asyncio.Task[None] | None = None
-        self._preread_task: asyncio.Task[None] | None = None
         self._clock_offset_ms = 0.0
         self._clock_probed_s = 0.0
         self._heard_s = 0.0
@@ -173,7 +151,6 @@ class ShardRunner(Service):
         if self.shard is None:
             return
         self.shard.journal.make_exact()
-        self.shard.book.prereads.give_up()
         self._idle.clear()
         self.wake()
         try:
@@ -184,8 +161,7 @@ class ShardRunner(Service):
 
     async def _stop(self) -> None:
         self._store.interrupt()
-        self._reader.interrupt()
-        tasks = [task for task in (self._task, self._count_task, self._preread_task) if task is not None]
+        tasks = [task for task in (self._task, self._count_task) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -193,8 +169,7 @@ class ShardRunner(Service):
             self.shard.abandon("the host stops")
             self.shard = None
         await self._on_thread(self._store.close)
-        await self._loop.run_in_executor(self._prereader, self._reader.close)
-        for thread in (self._writer, self._counter, self._prereader):
+        for thread in (self._writer, self._counter):
             thread.shutdown(wait=True)
 
     # ---- ownership ----
@@ -297,7 +272,6 @@ class ShardRunner(Service):
                     break
                 self._work.clear()
                 transaction = shard.take(self.now_ms(), probe=self.health.wants_probe(self._loop.time()))
-                self._start_preread(shard)
                 if transaction is not None:
                     self._meter.waited(self.shard_id, self._loop.time() - asked_s)
                     await self._execute(shard, transaction)
@@ -310,28 +284,6 @@ class ShardRunner(Service):
                 # It failed: what has no caller waits for the next one already, which might fail as fast.
                 await asyncio.sleep(limits.BREAKER_PROBE_MS / 1000)
         raise OwnershipLostError(self.detail)
-
-    def _start_preread(self, shard: ShardState) -> None:
-        """If there is something to be read before a transaction may read it."""
-        if self._preread_task is not None and not self._preread_task.done():
-            return  # It will wake the shard, another owner's too.
-        reads = shard.next_preread()
-        if reads is not None:
-            self._preread_task = asyncio.create_task(self._preread(shard, reads), name=f"{self.name}-preread")
-
-    async def _preread(self, shard: ShardState, reads: Reads) -> None:
-        try:
-            preread = await self._loop.run_in_executor(self._prereader, self._reader.preread, *reads)
-        except UnavailableError as error:
-            _log.warning("preread_failed", shard=self.shard_id, error=str(error))
-            shard.book.prereads.failed(self.now_ms())
-        except Exception:
-            self._defect()
-            shard.book.prereads.failed(self.now_ms())
-        else:
-            shard.book.prereads.ended(reads, preread, self.now_ms())
-            self._meter.preread(self.shard_id, preread)
-        self.wake()
 
     async def _execute(self, shard: ShardState, transaction: Transaction, *, again: bool = True) -> None:
         """Run it; `again` once more when its session was lost and it certainly has not happened."""

@@ -18,7 +18,6 @@ from foqs.shard.inserts import Inserts
 from foqs.shard.journal import Journal
 from foqs.shard.packs import Packs
 from foqs.shard.parts import Part, ShardListener
-from foqs.shard.prereads import Reads
 from foqs.shard.refills import Refills
 from foqs.shard.rows import Rows
 from foqs.shard.settlements import Settlements
@@ -75,7 +74,6 @@ class ShardState:
         transaction.topics_gone = self._topics_gone
         for part in self._parts:
             part.take(transaction, now_ms)
-        self.book.prereads.taken()
         if transaction.is_empty and not transaction.claims_gone and not probe:
             return None
         transaction.topic_number_last = self.book.topic_number_last
@@ -86,20 +84,10 @@ class ShardState:
         self.flying = transaction
         return transaction
 
-    def next_preread(self) -> Reads | None:
-        """What is to be read before the next transaction may read it; None when nothing is."""
-        if not self.book.prereads.is_due:
-            return None
-        refills = [refill for refill in (self.timers.first(), self.refills.first()) if refill is not None]
-        reads = Reads(refills, self.claims.keys_to_fetch(limits.PREREAD_ITEMS_MAX))
-        return reads if reads.refills or reads.keys else None
-
     def committed(self, result: TransactionResult, now_ms: int) -> None:
         transaction, self.flying = self.flying, None
         assert transaction is not None
-        if transaction.refills or transaction.fetches:
-            row_count = sum(map(len, result.refilled)) + len(result.fetched)
-            self.book.prereads.read(row_count, result.read_us, now_ms)
+        self.book.read_budget.read(sum(map(len, result.refilled)) + len(transaction.fetches), result.read_us)
         for part in self._parts:
             part.committed(transaction, result, now_ms)
         self._tell_listener()

@@ -59,11 +59,10 @@ class Timers:
 
     def take(self, transaction: Transaction, now_ms: int) -> None:
         window = self._window
-        refill = self.first()
-        if refill is not None and self._book.prereads.may_refill(TIMER_LANE):
+        if window.wants_refill:
             window.refilling = True
-            self._refill = refill
-            transaction.refills.append(refill)
+            self._refill = Refill(TIMER_LANE, window.edge, self._book.refill_items(window))
+            transaction.refills.append(self._refill)
         due = 0
         for place in window.first(limits.SWEEP_CHUNK_ITEMS):
             if order.due_at_of(place) > now_ms:
@@ -74,11 +73,6 @@ class Timers:
             topic, priority = self._topics.pop(key)
             self._flying.append((key, topic, priority, order.due_at_of(place)))
             transaction.wakes.append(key)
-
-    def first(self) -> Refill | None:
-        """What is to be read next."""
-        window = self._window
-        return Refill(TIMER_LANE, window.edge, self._book.refill_items(window)) if window.wants_refill else None
 
     def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
         if self._refill is not None:

@@ -37,18 +37,25 @@ def read_statements(transaction: Transaction, mogrify: Mogrify) -> list[str]:
     script = [mogrify(*_refill_statement(refill)) for refill in transaction.refills]
     fetched = key_conditions("id", [item.key for item in transaction.fetches])
     script += [sql.FETCH_ITEMS.format(condition) for condition, _ in fetched]
+    if script:
+        script = [sql.READS_BEGIN, *script, sql.READS_END]
     packs = key_conditions("id", [read.id for read in transaction.packs_read])
     return script + [sql.READ_PACKS.format(condition) for condition, _ in packs]
 
 
 def take_reads(transaction: Transaction, rows: list[Rows], result: TransactionResult) -> None:
     """What `read_statements` found."""
+    if transaction.refills or transaction.fetches:
+        rows = rows[1:]  # READS_BEGIN finds none.
     for refill, found in zip(transaction.refills, rows, strict=False):
         result.refilled.append(_read_ahead(found, result.read_ahead) if refill.whole else found)
     fetched: dict[int, ItemRow | FetchedRow] = {}
     packs: dict[int, bytes] = {}
     for found in rows[len(transaction.refills) :]:
         for head, *contents in found:
+            if not contents:
+                result.read_us = head
+                continue
             if len(contents) == 1:  # Of a row there are the metadata and the payload.
                 packs[head] = contents[0]
                 continue
@@ -132,15 +139,11 @@ def _entries(claim: ClaimEntries, result: TransactionResult) -> bytes:
 
 
 def _refill_statement(refill: Refill) -> tuple[str, tuple[int, ...]]:
+    urgency, _, due_at, _, key = edge_arguments(refill.edge)
     if refill.lane == TIMER_LANE:
-        _, _, *after = edge_arguments(refill.edge)
-        return sql.REFILL_TIMERS, (*after, refill.limit)
-    return sql.REFILL_WHOLE if refill.whole else sql.REFILL, range_arguments(refill)
-
-
-def range_arguments(refill: Refill) -> tuple[int, ...]:
-    """Of a statement that reads the refill's rows."""
-    return (refill.lane, *edge_arguments(refill.edge), refill.limit)
+        return sql.REFILL_TIMERS, (due_at, due_at, key, refill.limit)
+    statement = sql.REFILL_WHOLE if refill.whole else sql.REFILL
+    return statement, (refill.lane, urgency, urgency, due_at, due_at, key, refill.limit)
 
 
 def edge_arguments(edge: int) -> tuple[int, int, int, int, int]:

@@ -1,9 +1,9 @@
-"""Reads of a shard that must not hold up its writer: pages for operators, the TTL scan, prereads. Never writes."""
+"""Reads of a shard that must not hold up its writer: pages for operators, the TTL scan. Never writes."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,9 +13,9 @@ from foqs.core import limits
 from foqs.core.errors import UnavailableError
 from foqs.storage import statements as sql
 from foqs.storage.literals import key_conditions
-from foqs.storage.script import edge_arguments, range_arguments
+from foqs.storage.script import edge_arguments
 from foqs.storage.session import connect, is_lost
-from foqs.storage.transaction import ItemRow, Preread, Refill
+from foqs.storage.transaction import ItemRow
 
 T = TypeVar("T")
 
@@ -29,16 +29,15 @@ class ExpiredPage(NamedTuple):
 
 
 class ShardReader:
-    """`statement_ms_max` bounds each statement. The session opens on first use and after a loss.
+    """Not thread-safe: one reader thread is its only user. The session opens on first use and after a loss.
 
-    Not thread-safe: one reader thread is its only user. A session that was lost while it was idle, by the server's
-    timeout, a KILL or a fail-over, costs a read nothing but a new one: the read is sent once more.
+    A session that was lost while it was idle, by the server's timeout, a KILL or a fail-over, costs a read nothing
+    but a new one: the read is sent once more.
     """
 
-    def __init__(self, shard_id: int, url: str, statement_ms_max: int = limits.STATEMENT_MS_MAX) -> None:
+    def __init__(self, shard_id: int, url: str) -> None:
         self._shard_id = shard_id
         self._url = url
-        self._statement_ms_max = statement_ms_max
         self._session: Any = None
         self._interrupted = False
 
@@ -81,15 +80,6 @@ class ShardReader:
         expired = [row[0] for row in self._rows(sql.READ_EXPIRED, (after_key, last_key, now_ms))]
         return ExpiredPage(expired, last_key, expires_first)
 
-    def preread(self, refills: Sequence[Refill], keys: Sequence[int]) -> Preread:
-        """Bring rows into the server's cache, those of the refills and those with the keys. Raises UnavailableError."""
-        return self._read(lambda: self._preread(refills, keys))
-
-    def _preread(self, refills: Sequence[Refill], keys: Sequence[int]) -> Preread:
-        found = [self._rows(sql.PREREAD_ITEMS.format(*chunk)) for chunk in key_conditions("id", keys)]
-        found += [self._rows(sql.PREREAD_LANE, range_arguments(refill)) for refill in refills]
-        return Preread(sum(count for ((count, _, _),) in found), sum(took_us for ((_, _, took_us),) in found))
-
     def interrupt(self) -> None:
         """Make a read that is under way fail, and open no more sessions; another thread may call it."""
         self._interrupted = True
@@ -107,7 +97,7 @@ class ShardReader:
         was_open = self._session is not None
         try:
             if not was_open:
-                self._session = connect(self._url, self._statement_ms_max)
+                self._session = connect(self._url)
                 self._session.autocommit(True)
                 self._rows(sql.REPEATABLE)
             if self._interrupted:

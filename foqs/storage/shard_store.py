@@ -172,9 +172,7 @@ class ShardStore:
         try:
             reads = read_statements(transaction, self._mogrify)
             if reads:
-                _, *found, ((read_us,),) = await run_script(self._session, [sql.READS_BEGIN, *reads, sql.READS_END])
-                result.read_us = int(read_us)
-                take_reads(transaction, found, result)
+                take_reads(transaction, await run_script(self._session, reads), result)
             writes = write_script(transaction, result, self.epoch, self._mogrify, self._inserts)
             await run_script(self._session, writes.statements, answers, writes.ahead)
             take_look_ups(writes.look_up_count, answers, result)

@@ -71,19 +71,6 @@ REFILL_TIMERS = (
     "ORDER BY due_at, id LIMIT %s"
 )
 
-# To know its length the server reads all of a value; the value itself would make it write a temporary table. With LIMIT
-# the inner query is run before the outer one looks at the clock.
-PREREAD = (
-    "SELECT COUNT(*), SUM(size_bytes), TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) FROM "
-    "(SELECT OCTET_LENGTH(payload) + OCTET_LENGTH(metadata) AS size_bytes FROM item {}) AS page"
-)
-PREREAD_LANE = PREREAD.format(
-    "FORCE INDEX (lane_order) "
-    "WHERE lane = %s AND (urgency > %s OR (urgency = %s AND (due_at > %s OR (due_at = %s AND id > %s)))) "
-    "ORDER BY urgency, due_at, id LIMIT %s"
-)
-PREREAD_ITEMS = PREREAD.format("FORCE INDEX (PRIMARY) WHERE {} LIMIT {}")
-
 SCAN = (
     "SELECT urgency, due_at, id, OCTET_LENGTH(payload) + OCTET_LENGTH(metadata) FROM item FORCE INDEX (lane_order) "
     "WHERE lane = %s AND (urgency > %s OR (urgency = %s AND (due_at > %s OR (due_at = %s AND id > %s)))) "

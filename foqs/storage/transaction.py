@@ -158,7 +158,7 @@ class FetchedRow(NamedTuple):
 @dataclass(slots=True)
 class TransactionResult:
     read_us: int = 0
-    """How long the reads before the writes took the server."""
+    """How long the refills and fetches took the server."""
     refilled: list[list[tuple[int, int, int, int, int]]] = field(default_factory=list)
     """By refill: (urgency, due_at, key, topic, priority); topic and priority are 0 outside the timer lane."""
     read_ahead: dict[int, FetchedRow] = field(default_factory=dict)
@@ -168,13 +168,6 @@ class TransactionResult:
     """By key, the rows that items of packs got."""
     looked_up: dict[int, ItemRow] | None = None
     """None until they are read: a transaction whose answer was lost has happened without."""
-
-
-class Preread(NamedTuple):
-    """Rows that were read ahead of a transaction, and how long that took the server."""
-
-    row_count: int
-    elapsed_us: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import replace
 
@@ -15,9 +15,7 @@ from foqs.storage.transaction import (
     ItemRow,
     LaneCounts,
     OwnershipLostError,
-    Preread,
     ReadOnlyError,
-    Refill,
     SessionLostError,
     ShardImage,
     Transaction,
@@ -123,7 +121,7 @@ class FakeStore:
         return self._server.clock()
 
     async def run(self, transaction: Transaction) -> TransactionResult:
-        """What delays it is taken for slow reads."""
+        """Whatever delays it is taken for slow reads."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         result = await loop.run_in_executor(self._network, self._run, transaction)
@@ -243,7 +241,6 @@ class FakeReader:
 
     def __init__(self, server: FakeServer) -> None:
         self._server = server
-        self._preread_count = 0
 
     def page(self, lane: int, edge: int, limit: int) -> tuple[list[ItemRow], bool]:
         self._touch()
@@ -266,15 +263,6 @@ class FakeReader:
         ends = {key: items[key].expires_at for key in keys if items[key].lane >= 0}
         expired = [key for key, expires_at in ends.items() if expires_at <= now_ms]
         return ExpiredPage(expired, keys[-1] if keys else 0, min(ends.values(), default=limits.NEVER_MS))
-
-    def preread(self, refills: Sequence[Refill], keys: Sequence[int]) -> Preread:
-        """Every other one is slow, so that some are followed by another one and some are not."""
-        self._touch()
-        tables = self._server.tables
-        found = [tables.after(refill.lane, refill.edge, refill.limit) for refill in refills]
-        count = sum(map(len, found)) + sum(key in tables.items for key in keys)
-        self._preread_count += 1
-        return Preread(count, self._preread_count % 2 * (limits.COLD_READ_US_MIN + limits.COLD_READ_ROW_US_MIN * count))
 
     def interrupt(self) -> None:
         return None

@@ -266,7 +266,9 @@ class Door:
 
 
 def _overdue_frames(codec: Codec, wait_ms: int) -> Iterator[bytes]:
-    """Encoded once. What is refused in one moment must not come back in one."""
+    """Encoded once. What is refused in one moment must not come back in one, nor all of it while the queue that takes
+    its place stands in turn: that lasts for one to two times what a frame may wait.
+    """
     message = f"this host has more calls than it can do: enqueues wait for {wait_ms} ms and more, nothing was done"
-    for retry_after_ms in range(wait_ms, 3 * wait_ms + 1, max(1, wait_ms // 8)):
+    for retry_after_ms in range(2 * wait_ms, 6 * wait_ms + 1, max(1, wait_ms // 4)):
         yield codec.encode_error(ENQUEUE, OverloadedError(message, retry_after_ms=max(1, retry_after_ms)), 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -14,15 +13,7 @@ from foqs.core.topic import ShardTopic
 from foqs.core.window import WindowBudget
 from foqs.shard.runner import Store
 from foqs.storage.shard_reader import ExpiredPage
-from foqs.storage.transaction import (
-    ItemRow,
-    OwnershipLostError,
-    Preread,
-    Refill,
-    ShardImage,
-    Transaction,
-    TransactionResult,
-)
+from foqs.storage.transaction import ItemRow, OwnershipLostError, ShardImage, Transaction, TransactionResult
 
 SHARD_ID = 3
 PATIENCE_S = 5.0
@@ -31,7 +22,6 @@ LIFE_MS = 1_000_000
 
 class Reader(Protocol):
     def expired_page(self, after_key: int, now_ms: int) -> ExpiredPage: ...
-    def preread(self, refills: Sequence[Refill], keys: Sequence[int]) -> Preread: ...
 
 
 class ContractShard(Protocol):

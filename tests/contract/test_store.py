@@ -406,29 +406,12 @@ def test_a_page_of_the_ttl_scan_has_what_has_expired_and_what_will_dead_letters_
         assert reader.expired_page(0, 99_000) == ([], 3, limits.NEVER_MS)
 
 
-def test_a_preread_finds_what_the_transaction_will_and_changes_nothing(shard):
+def test_a_transaction_tells_how_long_its_refills_and_fetches_took(shard):
     owner = Owner(shard)
-    items = [new_item(n, payload=b"x" * 20_000, due_at=n) for n in range(1, 31)]
+    items = [new_item(n) for n in range(1, 6)]
     owner.run(topics_new=[new_topic(1)], topic_number_last=1, inserts=items)
-    first, rest = Refill(1, order.FIRST, 10), Refill(1, items[19].place, 1_000)
-    with shard.reader() as reader:
-        for refills, keys, count in [
-            ([first], [], 10),
-            ([rest], [], 10),
-            ([first, rest, Refill(0, order.FIRST, 5)], [3, 4, 99], 22),
-            ([], list(range(1, 2_000)), 30),
-            ([], [], 0),
-        ]:
-            preread = reader.preread(refills, keys)
-            assert preread.row_count == count
-            assert preread.elapsed_us >= 0
-    assert [len(found) for found in owner.run(refills=[first, rest]).refilled] == [10, 10]
-
-
-def test_a_transaction_tells_how_long_its_reads_took(shard):
-    owner = Owner(shard)
-    owner.run(topics_new=[new_topic(1)], topic_number_last=1, inserts=[new_item(1)])
-    assert 0 < owner.run(refills=[Refill(1, order.FIRST, 10)]).read_us < 60_000_000
+    for reads in ({"refills": [Refill(1, order.FIRST, 10)]}, {"fetches": items[:1]}):
+        assert 0 < owner.run(**reads).read_us < 60_000_000
 
 
 def test_the_clock_is_the_time_of_day_and_does_not_stand_still(shard):

@@ -36,7 +36,7 @@ PAGE = 1_000
 SLACK = 16
 """Reads beside the rows themselves: the ends of ranges."""
 
-NO_STATEMENT = {"COLUMNS", "PREREAD"}
+NO_STATEMENT = {"COLUMNS"}
 TABLES = ("item", "pack", "removal", "claim", "topic", "writer")
 ALL_INSERTED = statements.ALL_INSERTED.format(5)
 ITEM_IDS = list(range(5, 5 + 20 * limits.STATEMENT_IDS_MAX, 20))
@@ -122,16 +122,6 @@ CASES: dict[str, list[Case]] = {
         ]
         for name in ("REFILL", "REFILL_WHOLE", "SCAN")
     },
-    # The last reads are of the sizes that the inner query has found, from memory.
-    "PREREAD_LANE": [
-        Case("lane_order", 2 * PAGE + SLACK, (1, *edge_arguments(order.FIRST), PAGE), notes=True),
-        Case("lane_order", 2 * PAGE + SLACK, after(1, 4, 10_000), notes=True),
-        Case("lane_order", SLACK, after(1, 10**6, 0), notes=True),
-    ],
-    "PREREAD_ITEMS": [
-        Case("PRIMARY", 3 * len(ids) + SLACK, fill=lambda text, ids=ids: spread(text, ids), notes=True)
-        for ids in (ITEM_IDS, RANGE_IDS, MIXED_IDS, ITEM_IDS[:1], [10**12, 10**12 + 1])
-    ],
     "REFILL_TIMERS": [Case("lane_order", 2 * PAGE + SLACK, (due, due, 7, PAGE)) for due in (-1, 3_000)]
     + [Case("lane_order", SLACK, (10**12, 10**12, 0, PAGE))],
     "SCAN_EXPIRY": [Case("PRIMARY", 2 * PAGE + SLACK, (after_key, PAGE)) for after_key in (0, ITEM_COUNT // 2)],

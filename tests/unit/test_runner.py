@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
 
-from foqs.core import limits, order
-from foqs.core.errors import UnavailableError
+from foqs.core import limits
 from foqs.shard.parts import ShardListener
 from foqs.shard.rows import LookUp
 from foqs.shard.runner import ShardRunner, TransactionMeter
@@ -22,9 +21,7 @@ from foqs.storage.transaction import (
     DeadlockError,
     DiskFullError,
     LaneCounts,
-    Preread,
     ReadOnlyError,
-    Refill,
     SessionLostError,
     ShardImage,
     Transaction,
@@ -53,7 +50,6 @@ class SlowToOpen:
         self.errors: list[Exception] = []
         """What the next transactions meet, one each."""
         self.numbers_run: list[int] = []
-        self.refilled_count = 0
         self.number_stored = 0
         self.opened_count = self.reopened_count = 0
         self.is_lost = False
@@ -97,7 +93,6 @@ class SlowToOpen:
 
     async def run(self, transaction: Transaction) -> TransactionResult:
         self.numbers_run.append(transaction.number)
-        self.refilled_count += len(transaction.refills)
         await self.answers_runs.wait()
         if self.errors:
             raise self.errors.pop(0)
@@ -109,46 +104,16 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class SlowReader:
-    """Its prereads end with `answers`: as slow ones, or with `error`."""
-
-    def __init__(self) -> None:
-        self.asked = threading.Event()
-        self.answers = threading.Event()
-        self.error: Exception | None = None
-        self.is_closed = self.is_interrupted = False
-
-    def preread(self, refills: Sequence[Refill], keys: Sequence[int]) -> Preread:
-        self.asked.set()
-        assert self.answers.wait(30)
-        if self.error is not None:
-            raise self.error
-        return Preread(0, limits.COLD_READ_US_MIN)
-
-    def interrupt(self) -> None:
-        self.is_interrupted = True
-        self.answers.set()
-
-    def close(self) -> None:
-        self.is_closed = True
-
-
-@pytest.fixture
-def reader() -> SlowReader:
-    return SlowReader()
-
-
 @pytest.fixture
 def store() -> SlowToOpen:
     return SlowToOpen()
 
 
 @pytest.fixture
-async def runner(store: SlowToOpen, reader: SlowReader) -> AsyncIterator[ShardRunner]:
+async def runner(store: SlowToOpen) -> AsyncIterator[ShardRunner]:
     slots = ServerSlots(asyncio.get_running_loop(), limits.TRANSACTIONS_PER_SERVER_MAX)
-    runner = ShardRunner(0, store, reader, slots, Mock(spec=ShardListener), Mock(spec=TransactionMeter))
+    runner = ShardRunner(0, store, slots, Mock(spec=ShardListener), Mock(spec=TransactionMeter))
     yield runner
-    reader.answers.set()
     store.answers.set()
     store.tells_time.set()
     store.answers_runs.set()
@@ -503,48 +468,3 @@ async def test_a_defect_costs_a_take_over_and_not_the_shard(
     assert "shard_defect" in {log["event"] for log in logs}
     assert store.opened_count == opened_count + 1
     assert await run_one(runner, store) == "done"
-
-
-async def make_cold(runner: ShardRunner, store: SlowToOpen, reader: SlowReader) -> None:
-    """The reads of a transaction were slow, and a topic's window is to be refilled: a preread of it is under way."""
-    await start(runner, store)
-    shard = runner.shard
-    assert shard is not None
-    shard.book.prereads.read(0, limits.COLD_READ_US_MIN, runner.now_ms())
-    store.refilled_count = 0
-    topic = shard.book.topic(1, "t")
-    topic.window.edge = order.FIRST
-    shard.refills.want(topic, whole=True)
-    runner.wake()
-    await until(reader.asked.is_set)
-
-
-async def test_transactions_go_on_while_what_is_slow_to_read_is_read_ahead(
-    runner: ShardRunner, store: SlowToOpen, reader: SlowReader
-) -> None:
-    await make_cold(runner, store, reader)
-    assert await run_one(runner, store) == "done"
-    assert store.refilled_count == 0
-    reader.answers.set()
-    await until(lambda: store.refilled_count == 1)
-
-
-@pytest.mark.parametrize("error", [UnavailableError("away"), ValueError("a defect")])
-async def test_a_preread_that_fails_is_told_and_the_transaction_reads_for_itself(
-    runner: ShardRunner, store: SlowToOpen, reader: SlowReader, error: Exception
-) -> None:
-    await make_cold(runner, store, reader)
-    reader.error = error
-    with capture_logs() as logs:
-        reader.answers.set()
-        await until(lambda: store.refilled_count == 1)
-    assert logs[0]["event"] == ("preread_failed" if isinstance(error, UnavailableError) else "shard_defect")
-
-
-async def test_a_preread_is_interrupted_and_its_session_closed_at_the_end(
-    runner: ShardRunner, store: SlowToOpen, reader: SlowReader
-) -> None:
-    await make_cold(runner, store, reader)
-    await runner.stop()
-    assert reader.is_interrupted
-    assert reader.is_closed

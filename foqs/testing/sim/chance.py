@@ -142,11 +142,10 @@ def _reads(chance: random.Random) -> dict[str, Any]:
     """The fastest transaction takes 0.2 ms."""
     pick = chance.choice
     return {
-        "COLD_READ_US_MIN": pick([0, 1_000, 20_000]),
-        "COLD_MS": pick([0, 30, 1_000]),
-        "COLD_READ_ROW_US_MIN": pick([0, 100]),
-        "PREREAD_ITEMS_MAX": pick([1, 5, 200]),
-        "PREREAD_PAUSE_MS": pick([20, 1_000]),
+        "READ_US_TARGET": pick([1, 1_000, 3_000]),
+        "READ_ROWS_FIRST": pick([3, 1_000]),
+        "READ_ROWS_MIN": pick([1, 5]),
+        "READ_ROWS_MAX": pick([10, 8_000]),
     }
 
 

@@ -19,7 +19,7 @@ from foqs.core.service import Service
 from foqs.shard import runner
 from foqs.shard.state import ShardState
 from foqs.storage.shard_store import ShardAccess
-from foqs.storage.transaction import Preread, Transaction
+from foqs.storage.transaction import Transaction
 from foqs.testing.fake_store import FakeReader, FakeStore
 from foqs.testing.sim.loop import Process
 
@@ -112,9 +112,6 @@ class NoMetrics:
     def happened(self, namespace: int, event: ItemEvent, count: int) -> None:
         return None
 
-    def preread(self, shard_id: int, preread: Preread) -> None:
-        return None
-
     def waited(self, shard_id: int, wait_s: float) -> None:
         return None
 
@@ -193,7 +190,7 @@ def simulated(world_of: Callable[[], World], shard_state: type[ShardState], disp
     replaced: dict[str, Any] = {
         "MetaStore": lambda url: FakeMeta(world_of()),
         "ShardStore": make_store,
-        "ShardReader": lambda shard_id, url, _=0: FakeReader(world_of().servers[shard_id]),
+        "ShardReader": lambda shard_id, url: FakeReader(world_of().servers[shard_id]),
         "ThriftServer": FakeDoor,
         "Metrics": NoMetrics,
         "Dispatcher": dispatcher,
