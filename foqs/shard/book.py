@@ -43,8 +43,9 @@ class Book:
         self.budget.share(len(self.topics))
 
     def refill_items(self, window: Window) -> int:
-        """How many rows are to be read when the window is refilled."""
-        return min(window.budget.refill_items, self.read_budget.rows_max)
+        """How many rows are to be read when the window is refilled: few as long as nobody knows how many there are."""
+        rows_max = self.read_budget.rows_max if self.counted else limits.READ_ROWS_MIN
+        return min(window.budget.refill_items, rows_max)
 
     def next_key(self) -> int:
         self._sequence += 1

@@ -86,6 +86,14 @@ def test_a_transaction_refills_and_fetches_no_more_than_its_budget(shards: Shard
     assert 0 < most_fetched <= rows_max
 
 
+def test_before_its_rows_are_counted_a_shard_reads_a_few_of_each_topic(shards: Shards) -> None:
+    shards.states[0].book.counted = False
+    shards.dequeue({"a": 100, "b": 100})
+    transaction = shards.begin(0)
+    assert transaction is not None
+    assert [refill.limit for refill in transaction.refills if refill.lane] == [limits.READ_ROWS_MIN] * 2
+
+
 def test_topics_that_have_few_rows_are_refilled_together(shards: Shards) -> None:
     names = [f"small-{number}" for number in range(20)]
     for name in names:
