@@ -288,7 +288,7 @@ EXPIRY_LAP_MS_MAX = 12 * HOUR_MS
 PAGE_BYTES_MAX = 8 * MIB
 TICK_MS = 20
 """How often a shard with nothing to do looks for what has become due."""
-SHARD_OPEN_WAIT_MS_MAX = 5 * SECOND_MS
+SHARD_OPEN_WAIT_MS_MAX = 2 * SECOND_MS
 """How long a host that starts waits for a shard before it serves without it."""
 REOPEN_PAUSE_MS = 500
 LOSS_LOG_MS = MINUTE_MS
