@@ -202,7 +202,7 @@ READ_US_TARGET = 10_000
 READ_ROWS_FIRST = 1_000
 READ_ROWS_MIN = 32
 READ_ROWS_MAX = 8_000
-"""That a transaction reads to refill windows, a window more may be among them; and as many of items that it claims."""
+"""That a transaction reads to refill windows, READ_ROWS_MIN more may be among them; and as many of items it claims."""
 OLDEST_URGENCIES_MAX = 16
 WARM_UPS_PER_TICK = 4
 TIMER_ENTRIES_SPARE = 4_000

@@ -9,7 +9,7 @@ from foqs.core import ids, limits, order
 from foqs.core.errors import OverloadedError
 from foqs.core.item import Item, Pack, Phase
 from foqs.core.topic import ShardTopic
-from foqs.core.window import Window, WindowBudget
+from foqs.core.window import WindowBudget
 from foqs.shard.parts import ShardListener
 from foqs.shard.read_budget import ReadBudget
 from foqs.storage.transaction import FetchedRow, ItemRow, ShardImage
@@ -41,11 +41,6 @@ class Book:
         for number, namespace, name in image.topics:
             self._add_topic(ShardTopic(shard_id, number, namespace, name.decode(), self.budget, stored=True))
         self.budget.share(len(self.topics))
-
-    def refill_items(self, window: Window) -> int:
-        """How many rows are to be read when the window is refilled: few as long as nobody knows how many there are."""
-        rows_max = self.read_budget.rows_max if self.counted else limits.READ_ROWS_MIN
-        return min(window.budget.refill_items, rows_max)
 
     def next_key(self) -> int:
         self._sequence += 1

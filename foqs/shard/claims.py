@@ -97,19 +97,25 @@ class Claims:
     def take(self, transaction: Transaction, now_ms: int) -> None:
         by_lease: dict[int, list[Item]] = {}
         bytes_left = limits.TRANSACTION_FETCH_BYTES_MAX
+        fetches_max = self._book.read_budget.rows_max
+        put_off: list[Item] = []
         while (
             self._waiting
-            and len(self._flying) < limits.TRANSACTION_CLAIMS_MAX
+            and len(self._flying) + len(put_off) < limits.TRANSACTION_CLAIMS_MAX
             and bytes_left > 0
-            and len(transaction.fetches) < self._book.read_budget.rows_max
             and not self._packs.reads_enough()
         ):
             item = self._waiting.popleft()
-            self._flying.append(item)
             if item.payload is None:
                 if not self._packs.read(item.key):
+                    if len(transaction.fetches) >= fetches_max:
+                        # What is in memory need not wait for it; the order is kept where items are handed out.
+                        put_off.append(item)
+                        continue
                     transaction.fetches.append(item)
                 bytes_left -= self._book.listener.item_bytes_max(item.topic.namespace)
+            self._flying.append(item)
+        self._waiting.extendleft(reversed(put_off))
         for item in self._flying:
             lease_ms = max(item.topic.lease_ms, item.lease_ms)
             if lease_ms in by_lease:

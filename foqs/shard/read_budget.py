@@ -11,7 +11,7 @@ from foqs.core import limits
 
 
 class ReadBudget:
-    """`rows_max`: for the windows that a transaction refills together, and as many again for the items it claims."""
+    """`rows_max`: of the topics whose windows a transaction refills together, and of the items it claims, each."""
 
     def __init__(self) -> None:
         self.rows_max = limits.READ_ROWS_FIRST
@@ -23,8 +23,8 @@ class ReadBudget:
         grows slowly, and only by reads that made use of it. One that was slow by chance costs three quarters at most.
         """
         target_us = limits.READ_US_TARGET
-        if elapsed_us > target_us:
-            fitting = row_count * target_us // elapsed_us
+        if elapsed_us > target_us and row_count > limits.READ_ROWS_MIN:
+            fitting = min(row_count, self.rows_max) * target_us // elapsed_us
             self.rows_max = max(limits.READ_ROWS_MIN, min(self.rows_max, fitting), self.rows_max // 4)
         elif elapsed_us <= target_us // 2 and row_count >= self.rows_max // 2:
             self.rows_max = min(limits.READ_ROWS_MAX, self.rows_max + self.rows_max // 32 + 1)

@@ -41,7 +41,11 @@ class Refills:
 
     def take(self, transaction: Transaction, now_ms: int) -> None:
         bytes_left = limits.TRANSACTION_FETCH_BYTES_MAX
-        rows_left = self._book.read_budget.rows_max
+        book = self._book
+        rows_left = book.read_budget.rows_max
+        # As long as nobody knows how many rows they have, topics have equal parts.
+        topics_max = 1 if book.counted else min(max(1, len(self._wanted)), limits.TRANSACTION_REFILLS_MAX)
+        limit_max = max(limits.READ_ROWS_MIN, rows_left // topics_max)
         put_off: dict[ShardTopic, bool] = {}
         while self._wanted and rows_left > 0 and len(self._flying) + len(put_off) < limits.TRANSACTION_REFILLS_MAX:
             topic, whole = self._wanted.popitem(last=False)
@@ -52,9 +56,9 @@ class Refills:
                 continue
             window = topic.window
             window.refilling = True
-            refill = Refill(topic.number, window.edge, self._book.refill_items(window))
-            # So many rows it has at most, once they are counted.
-            rows_left -= min(refill.limit, max(topic.rows, 1))
+            limit = min(window.budget.refill_items, limit_max, max(limits.READ_ROWS_MIN, rows_left))
+            refill = Refill(topic.number, window.edge, limit)
+            rows_left -= min(limit, max(topic.rows, 1)) if book.counted else limit
             if whole:
                 bytes_max = refill.limit * self._book.listener.item_bytes_max(topic.namespace)
                 refill.whole = bytes_max <= bytes_left

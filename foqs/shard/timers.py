@@ -61,7 +61,9 @@ class Timers:
         window = self._window
         if window.wants_refill:
             window.refilling = True
-            self._refill = Refill(TIMER_LANE, window.edge, self._book.refill_items(window))
+            # No fewer than are swept at a time.
+            limit = min(window.budget.refill_items, max(limits.SWEEP_CHUNK_ITEMS, self._book.read_budget.rows_max))
+            self._refill = Refill(TIMER_LANE, window.edge, limit)
             transaction.refills.append(self._refill)
         due = 0
         for place in window.first(limits.SWEEP_CHUNK_ITEMS):

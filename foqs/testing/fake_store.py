@@ -121,11 +121,12 @@ class FakeStore:
         return self._server.clock()
 
     async def run(self, transaction: Transaction) -> TransactionResult:
-        """Whatever delays it is taken for slow reads."""
+        """Whatever delays it is taken for slow reads, if it reads."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         result = await loop.run_in_executor(self._network, self._run, transaction)
-        result.read_us = round((loop.time() - began_s) * 1_000_000)
+        if transaction.refills or transaction.fetches:
+            result.read_us = round((loop.time() - began_s) * 1_000_000)
         return result
 
     def _run(self, transaction: Transaction) -> TransactionResult:

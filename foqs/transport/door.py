@@ -22,6 +22,9 @@ from foqs.transport.wire import ENQUEUE, Codec, for_seqid
 _log = structlog.get_logger(__name__)
 
 _LOGGED_ERRORS_PER_SWEEP = 10
+_HINTS = 64
+_GOLDEN = (5**0.5 - 1) / 2
+"""Its multiples are spread evenly, however many there are, and meet no period."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,9 +269,10 @@ class Door:
 
 
 def _overdue_frames(codec: Codec, wait_ms: int) -> Iterator[bytes]:
-    """Encoded once. What is refused in one moment must not come back in one, nor all of it while the queue that takes
-    its place stands in turn: that lasts for one to two times what a frame may wait.
+    """Encoded once. What is refused in one moment must not come back in one, nor in step with queues that are flushed
+    again and again when they have stood for as long as a frame may wait.
     """
     message = f"this host has more calls than it can do: enqueues wait for {wait_ms} ms and more, nothing was done"
-    for retry_after_ms in range(2 * wait_ms, 6 * wait_ms + 1, max(1, wait_ms // 4)):
-        yield codec.encode_error(ENQUEUE, OverloadedError(message, retry_after_ms=max(1, retry_after_ms)), 0)
+    for number in range(_HINTS):
+        retry_after_ms = max(1, round(wait_ms * (2 + 4 * (number * _GOLDEN % 1))))
+        yield codec.encode_error(ENQUEUE, OverloadedError(message, retry_after_ms=retry_after_ms), 0)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.core import limits
+from foqs.core import limits, order
 from foqs.shard.read_budget import ReadBudget
-from tests.support.shards import Shards
+from foqs.storage import statements as sql
+from foqs.storage.script import read_statements
+from foqs.storage.transaction import PackRead, Refill, Transaction
+from tests.contract.owner import new_item
+from tests.support.shards import NAMESPACE, Shards
 
 COUNT = 400
 COLD_US, WARM_US = 250, 5
@@ -38,9 +42,23 @@ def test_reads_from_a_disk_come_down_to_what_fits_the_time_and_no_lower() -> Non
     assert budget.rows_max == limits.READ_ROWS_MIN
 
 
+def test_refills_and_fetches_together_come_down_to_the_time_as_well() -> None:
+    budget = ReadBudget()
+    for _ in range(20):
+        budget.read(2 * budget.rows_max, 2 * budget.rows_max * COLD_US)
+    assert limits.READ_ROWS_MIN * 2 * COLD_US <= 2 * budget.rows_max * COLD_US <= 1.6 * limits.READ_US_TARGET
+
+
+def test_few_rows_that_take_long_by_chance_change_nothing() -> None:
+    budget = ReadBudget()
+    budget.read(limits.READ_ROWS_MIN, 1_000_000)
+    budget.read(0, 1_000_000)
+    assert budget.rows_max == limits.READ_ROWS_FIRST
+
+
 def test_one_read_that_is_slow_by_chance_leaves_it_a_quarter_and_fast_ones_bring_it_back() -> None:
     budget = ReadBudget()
-    budget.read(1, 1_000_000)
+    budget.read(limits.READ_ROWS_MIN + 1, 1_000_000)
     assert budget.rows_max == limits.READ_ROWS_FIRST // 4
     for _ in range(50):
         budget.read(budget.rows_max, budget.rows_max * WARM_US)
@@ -70,28 +88,76 @@ def test_a_fast_read_now_and_then_does_not_make_the_next_slow_one_long() -> None
     assert longest_us < 1.5 * limits.READ_US_TARGET
 
 
-def test_a_transaction_refills_and_fetches_no_more_than_its_budget(shards: Shards) -> None:
+@pytest.mark.parametrize("rows_max", [32, 40])
+def test_a_transaction_refills_and_fetches_no_more_than_its_budget(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch, rows_max: int
+) -> None:
+    monkeypatch.setattr(limits, "TRANSACTION_FETCH_BYTES_MAX", 1 << 40)
     shard = shards.states[0]
-    shard.book.read_budget.rows_max = rows_max = 40
+    shard.book.read_budget.rows_max = rows_max
     call = shards.dequeue({"a": 100, "b": 100})
-    most_refilled = most_fetched = 0
+    refilled, fetched = [], []
     while not call.items:
         transaction = shards.begin(0)
         assert transaction is not None
-        most_refilled = max(most_refilled, sum(refill.limit for refill in transaction.refills if refill.lane))
-        most_fetched = max(most_fetched, len(transaction.fetches))
+        refilled.append(sum(refill.limit for refill in transaction.refills if refill.lane))
+        fetched.append(len(transaction.fetches))
         shards.end(0)
         shard.book.read_budget.rows_max = rows_max
-    assert most_refilled == rows_max
-    assert 0 < most_fetched <= rows_max
+    assert max(refilled) == max(fetched) == rows_max
 
 
-def test_before_its_rows_are_counted_a_shard_reads_a_few_of_each_topic(shards: Shards) -> None:
-    shards.states[0].book.counted = False
-    shards.dequeue({"a": 100, "b": 100})
+def test_claims_of_what_is_in_memory_do_not_wait_for_those_that_have_to_be_fetched(shards: Shards) -> None:
+    shard = shards.states[0]
+    a, b = shard.book.topic(NAMESPACE, "a"), shard.book.topic(NAMESPACE, "b")
+    for topic in (a, b):
+        shard.refills.want(topic, whole=False)
+    shards.run(0)
+    shard.book.read_budget.rows_max = rows_max = 5
+    shard.claims.claim(a, a.window.take(20))
+    in_memory = b.window.take(3)
+    shard.claims.claim(b, in_memory)
+    for place in in_memory:
+        shard.book.leases[order.key_of(place)].payload = b"p"
     transaction = shards.begin(0)
     assert transaction is not None
-    assert [refill.limit for refill in transaction.refills if refill.lane] == [limits.READ_ROWS_MIN] * 2
+    assert len(transaction.fetches) == rows_max
+    claimed = {item.place for claim in transaction.claims for item in claim.items}
+    assert claimed == {*in_memory, *[item.place for item in transaction.fetches]}
+    shards.end(0)
+    rest = shards.begin(0)
+    assert rest is not None
+    assert [item.place for item in rest.fetches] == sorted(item.place for item in rest.fetches)
+    assert rest.fetches[0].place > transaction.fetches[-1].place, "they keep their turn"
+
+
+@pytest.mark.parametrize(
+    ("names", "limit"), [(["a"], limits.READ_ROWS_FIRST), (["a", "b"], limits.READ_ROWS_FIRST // 2)]
+)
+def test_before_their_rows_are_counted_topics_share_the_budget(shards: Shards, names: list[str], limit: int) -> None:
+    shards.states[0].book.counted = False
+    shards.dequeue(dict.fromkeys(names, 100))
+    transaction = shards.begin(0)
+    assert transaction is not None
+    assert [refill.limit for refill in transaction.refills if refill.lane] == [limit] * len(names)
+
+
+def test_the_shard_tells_its_budget_how_long_reads_took(shards: Shards) -> None:
+    shard = shards.states[0]
+    shards.dequeue({"a": 100})
+    transaction = shards.begin(0)
+    assert transaction is not None
+    result = shards.tables[0].apply(transaction)
+    result.read_us = 1_000_000
+    shard.committed(result, shards.clock_ms)
+    assert shard.book.read_budget.rows_max == limits.READ_ROWS_FIRST // 4
+
+
+def test_no_fewer_delayed_items_are_read_than_are_swept_at_a_time(shards: Shards) -> None:
+    shards.states[0].book.read_budget.rows_max = limits.READ_ROWS_MIN
+    transaction = shards.begin(0)
+    assert transaction is not None
+    assert [refill.limit for refill in transaction.refills if not refill.lane] == [limits.SWEEP_CHUNK_ITEMS]
 
 
 def test_topics_that_have_few_rows_are_refilled_together(shards: Shards) -> None:
@@ -105,3 +171,13 @@ def test_topics_that_have_few_rows_are_refilled_together(shards: Shards) -> None
     transaction = shards.begin(0)
     assert transaction is not None
     assert len([refill for refill in transaction.refills if refill.lane]) == len(names)
+
+
+def test_the_time_is_that_of_refills_and_fetches_alone() -> None:
+    items = [new_item(1), new_item(2)]
+    reads = Transaction(1, refills=[Refill(1, order.FIRST, 10)], fetches=items, packs_read=[PackRead(5, [6])])
+    begin, refill, fetch, end, packs = read_statements(reads, lambda statement, _: statement)
+    assert (begin, refill, end) == (sql.READS_BEGIN, sql.REFILL, sql.READS_END)
+    assert "FROM item" in fetch
+    assert "FROM pack" in packs
+    assert len(read_statements(Transaction(1, packs_read=[PackRead(5, [6])]), lambda statement, _: statement)) == 1
