@@ -22,9 +22,6 @@ from foqs.transport.wire import ENQUEUE, Codec, for_seqid
 _log = structlog.get_logger(__name__)
 
 _LOGGED_ERRORS_PER_SWEEP = 10
-_HINTS = 64
-_GOLDEN = (5**0.5 - 1) / 2
-"""Its multiples are spread evenly, however many there are, and meet no period."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,10 +266,7 @@ class Door:
 
 
 def _overdue_frames(codec: Codec, wait_ms: int) -> Iterator[bytes]:
-    """Encoded once. What is refused in one moment must not come back in one, nor in step with queues that are flushed
-    again and again when they have stood for as long as a frame may wait.
-    """
+    """Encoded once. What is refused in one moment must not come back in one."""
     message = f"this host has more calls than it can do: enqueues wait for {wait_ms} ms and more, nothing was done"
-    for number in range(_HINTS):
-        retry_after_ms = max(1, round(wait_ms * (2 + 4 * (number * _GOLDEN % 1))))
-        yield codec.encode_error(ENQUEUE, OverloadedError(message, retry_after_ms=retry_after_ms), 0)
+    for retry_after_ms in range(wait_ms, 3 * wait_ms + 1, max(1, wait_ms // 8)):
+        yield codec.encode_error(ENQUEUE, OverloadedError(message, retry_after_ms=max(1, retry_after_ms)), 0)
