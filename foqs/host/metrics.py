@@ -187,6 +187,9 @@ class _Gauges(Collector):
         items = GaugeMetricFamily("foqs_items", "Items by state", labels=["shard", "state"])
         topics = GaugeMetricFamily("foqs_topics", "Topics known", labels=["shard"])
         packed = GaugeMetricFamily("foqs_packed_items", "Items that have no rows of their own yet", labels=["shard"])
+        budget = GaugeMetricFamily(
+            "foqs_read_budget_rows", "What a transaction may read for refills, and again for claims", labels=["shard"]
+        )
         leases = GaugeMetricFamily("foqs_open_leases", "Items claimed or under lease", labels=["shard"])
         buffered = GaugeMetricFamily("foqs_enqueue_buffer_items", "Items waiting to be written", labels=["shard"])
         buffered_bytes = GaugeMetricFamily("foqs_enqueue_buffer_bytes", "Their payload and metadata", labels=["shard"])
@@ -206,11 +209,12 @@ class _Gauges(Collector):
                 items.add_metric([*label, state], sum([getattr(topic, state) for topic in known]))
             topics.add_metric(label, len(known))
             packed.add_metric(label, len(shard.book.packed))
+            budget.add_metric(label, shard.book.read_budget.rows_max)
             leases.add_metric(label, len(shard.book.leases))
             buffered.add_metric(label, shard.inserts.buffered_count)
             buffered_bytes.add_metric(label, shard.inserts.buffered_bytes)
             lags.add_metric(label, shard.timers.lag_ms(runner.now_ms()))
-        yield from (owned, healthy, trips, items, topics, packed, leases, buffered, buffered_bytes, lags)
+        yield from (owned, healthy, trips, items, topics, packed, budget, leases, buffered, buffered_bytes, lags)
         yield GaugeMetricFamily(
             "foqs_dequeues_waiting", "Dequeue calls that wait for items", value=self._dispatcher.waiting_count
         )

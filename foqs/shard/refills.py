@@ -40,32 +40,34 @@ class Refills:
         self._wanted.pop(topic, None)
 
     def take(self, transaction: Transaction, now_ms: int) -> None:
-        bytes_left = limits.TRANSACTION_FETCH_BYTES_MAX
         book = self._book
+        bytes_left = limits.TRANSACTION_FETCH_BYTES_MAX
         rows_left = book.read_budget.rows_max
-        # As long as nobody knows how many rows they have, topics have equal parts.
-        topics_max = 1 if book.counted else min(max(1, len(self._wanted)), limits.TRANSACTION_REFILLS_MAX)
-        limit_max = max(limits.READ_ROWS_MIN, rows_left // topics_max)
+        part = rows_left // self._part_count()
         put_off: dict[ShardTopic, bool] = {}
         while self._wanted and rows_left > 0 and len(self._flying) + len(put_off) < limits.TRANSACTION_REFILLS_MAX:
             topic, whole = self._wanted.popitem(last=False)
             if topic.pack_count:
                 # A trim may have left packed items behind the edge: read on when all of them have rows.
-                self._packs.unpack_topic(topic, self._book.last_key)
+                self._packs.unpack_topic(topic, book.last_key)
                 put_off[topic] = whole
                 continue
             window = topic.window
             window.refilling = True
-            limit = min(window.budget.refill_items, limit_max, max(limits.READ_ROWS_MIN, rows_left))
+            limit = min(window.budget.refill_items, max(limits.READ_ROWS_MIN, min(part, rows_left)))
             refill = Refill(topic.number, window.edge, limit)
             rows_left -= min(limit, max(topic.rows, 1)) if book.counted else limit
             if whole:
-                bytes_max = refill.limit * self._book.listener.item_bytes_max(topic.namespace)
+                bytes_max = refill.limit * book.listener.item_bytes_max(topic.namespace)
                 refill.whole = bytes_max <= bytes_left
                 bytes_left -= bytes_max if refill.whole else 0
             self._flying.append((topic, refill))
             transaction.refills.append(refill)
         self._wanted |= put_off
+
+    def _part_count(self) -> int:
+        """In how many equal parts topics share the budget; in one, for whoever comes first, once rows are counted."""
+        return 1 if self._book.counted else min(max(1, len(self._wanted)), limits.TRANSACTION_REFILLS_MAX)
 
     def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
         flying, self._flying = self._flying, []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foqs.client.items import NewItem
+from foqs.core import limits
 from foqs.core.errors import RateLimitedError
 from foqs.core.item import ItemEvent
 from tests.support.running_host import running_host
@@ -66,3 +67,13 @@ async def test_a_sweep_that_keeps_up_lags_by_less_than_a_second(host):
     registry = host.host.metrics.registry
     lags = [registry.get_sample_value("foqs_delay_sweep_lag_ms", {"shard": str(shard)}) for shard in host.shard_urls]
     assert all(0 <= lag < 1_000 for lag in lags)
+
+
+async def test_slow_reads_show_in_the_budget_of_their_shard_alone(host):
+    registry = host.host.metrics.registry
+    slow, *others = host.shard_urls
+    host.host._shards.runners[slow].shard.book.read_budget.read(limits.READ_ROWS_FIRST, 4 * limits.READ_US_TARGET)
+    assert registry.get_sample_value("foqs_read_budget_rows", {"shard": str(slow)}) == limits.READ_ROWS_FIRST // 4
+    for shard in others:
+        rows = registry.get_sample_value("foqs_read_budget_rows", {"shard": str(shard)})
+        assert rows == limits.READ_ROWS_FIRST
