@@ -142,11 +142,11 @@ CALL_CANCEL_MS_MAX = 5 * SECOND_MS
 # --- one shard in memory ---
 ENQUEUE_BUFFER_ITEMS_MAX = 20_000
 ENQUEUE_BUFFER_BYTES_MAX = 64 * MIB
-PLACEMENT_RUN_ITEMS = 1_000
+PLACEMENT_RUN_ITEMS = 2_000
 """So many enqueued items in a row go to one shard, and as many more as there are shards to a slot of its server."""
 PLACEMENT_RUN_ITEMS_MAX = 16_000
 ENQUEUE_BUFFER_RETRY_MS = 200
-TRANSACTIONS_PER_SERVER_MAX = 3
+TRANSACTIONS_PER_SERVER_MAX = 2
 """Of a host's shards on one server, at the same time; an operator may change it."""
 SLOT_MS_MAX = 200
 """A transaction that takes longer does not count any more."""
