@@ -155,13 +155,18 @@ TRANSACTION_INSERT_BYTES_MAX = 4 * MIB
 """The event loop writes these in one turn: as SQL text, 3 ms a MiB."""
 PACK_ITEMS_MIN = 8
 """Of a transaction: for fewer a pack does not pay."""
-PACK_BYTES_MAX = 256 * KIB
+PACK_BYTES_MAX = 64 * KIB
 """One item more may be in it. Who needs one of its items reads all of it."""
 PACK_ITEM_BYTES_MAX = 4 * KIB
 PACKED_ITEM_BYTES = 200
 """What a packed item has beside its payload and metadata, in the memory of its host too."""
 PACK_MS_MAX = 10 * SECOND_MS
-"""What is left of a pack then gets rows."""
+"""What is left of a pack then gets rows, a few at a time: nobody waits for that, and all else would."""
+UNPACK_OLD_ITEMS = 100
+UNPACK_OLD_EVERY_MS = 200
+"""So many items so often, where there is nothing else to do."""
+UNPACK_OLD_RATIO = 4
+"""One item for so many that a transaction lets come and go."""
 UNPACK_BYTES_MAX = 1 * MIB
 """Of packs that a transaction unpacks as a whole; one pack more may be among them."""
 UNPACK_ITEMS_MAX = 1_000

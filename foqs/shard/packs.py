@@ -46,6 +46,8 @@ class Packs:
         """The last transaction, so that the next one does without new rows: a server without room lets items go."""
         self._is_wanted = False
         """Something waits for the transaction after that."""
+        self._rest_until_ms = 0
+        """Before it no items get rows because they are old, but for those that go with other work."""
 
     # ---- what the other parts want of the next transaction, while it is put together ----
 
@@ -162,14 +164,16 @@ class Packs:
 
     def is_due(self, now_ms: int) -> bool:
         oldest = self._oldest
-        return self._is_wanted or (oldest is not None and now_ms - oldest.born_ms >= limits.PACK_MS_MAX)
+        if oldest is None:
+            return self._is_wanted
+        return self._is_wanted or now_ms >= max(oldest.born_ms + limits.PACK_MS_MAX, self._rest_until_ms)
 
     @property
     def _oldest(self) -> Pack | None:
         return next(iter(self._by_age.values()), None)
 
     def take(self, transaction: Transaction, now_ms: int) -> None:
-        self._unpack_old(now_ms)
+        self._unpack_old(transaction, now_ms)
         self._take_unpacking(transaction)
         self._is_wanted = self._is_wanted and self._has_failed
         self._has_failed = False
@@ -189,10 +193,24 @@ class Packs:
                 self._flying_removals_gone.append(self._removals.popleft())
             transaction.removals_gone = self._flying_removals_gone
 
-    def _unpack_old(self, now_ms: int) -> None:
+    def _unpack_old(self, transaction: Transaction, now_ms: int) -> None:
+        """A few now and then, and more with a transaction that has much else to do."""
+        oldest = self._oldest
+        if oldest is None or now_ms - oldest.born_ms < limits.PACK_MS_MAX or not self.may_unpack():
+            return
+        come_count = len(transaction.inserts) + sum([len(pack.items) for pack in transaction.packs_new])
+        gone_count = len(transaction.deletes) + sum(map(len, self._leaving.values()))
+        count = min((come_count + gone_count) // limits.UNPACK_OLD_RATIO, limits.UNPACK_ITEMS_MAX)
+        if now_ms >= self._rest_until_ms:
+            self._rest_until_ms = now_ms + limits.UNPACK_OLD_EVERY_MS
+            count = max(count, limits.UNPACK_OLD_ITEMS)
+        packed, unpacking = self._book.packed, self._unpacking
         for pack in self._by_age.values():
-            if now_ms - pack.born_ms < limits.PACK_MS_MAX or not self._unpack_whole(pack):
+            if not count or now_ms - pack.born_ms < limits.PACK_MS_MAX or self._read_bytes > limits.UNPACK_BYTES_MAX:
                 return
+            keys = [key for key in pack.keys if key in packed and key not in unpacking][:count]
+            self.unpack(keys)
+            count -= len(keys)
 
     def _take_unpacking(self, transaction: Transaction) -> None:
         packed, leaving = self._book.packed, self._leaving

@@ -14,6 +14,9 @@ from multiprocessing.queues import Queue as Results
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from pymysql.constants import ER
+from pymysql.err import OperationalError
+
 from foqs.storage.local_server import LocalServer
 from foqs.storage.migrations import SchemaKind, apply
 from foqs.storage.session import connect
@@ -103,15 +106,24 @@ def _work(url: str, number: int, seconds: float, results: Results[Any]) -> None:
     began_s, cpu_began_s = time.monotonic(), time.thread_time()
     with session.cursor() as cursor:
         while time.monotonic() - began_s < seconds:
-            keys = range(first + count, first + count + BATCH)
-            values = ",".join([f"({key},1,{key % 10},5,1,1,5,5,0,0,'',x'{PAYLOAD_HEX}')" for key in keys])
-            ids = ",".join(map(str, keys))
-            cursor.execute(INSERT_INTO + values)
-            cursor.execute(f"SELECT id, deliveries, metadata, payload FROM item WHERE id IN ({ids})")
-            cursor.fetchall()
-            cursor.execute(f"UPDATE item SET deliveries = 1, due_at = 6 WHERE id IN ({ids})")
-            cursor.execute(f"DELETE FROM item WHERE id IN ({ids}) ORDER BY id LIMIT {BATCH}")
-            session.commit()
+            try:
+                _live(cursor, range(first + count, first + count + BATCH))
+                session.commit()
+            except OperationalError as error:
+                if error.args[0] != ER.LOCK_DEADLOCK:
+                    raise
+                continue  # It is rolled back: deletes that meet in the second index may lock each other.
             count += BATCH
     results.put((count, time.monotonic() - began_s, time.thread_time() - cpu_began_s))
     session.close()
+
+
+def _live(cursor: Any, keys: range) -> None:
+    """The whole life of a batch."""
+    values = ",".join([f"({key},1,{key % 10},5,1,1,5,5,0,0,'',x'{PAYLOAD_HEX}')" for key in keys])
+    ids = ",".join(map(str, keys))
+    cursor.execute(INSERT_INTO + values)
+    cursor.execute(f"SELECT id, deliveries, metadata, payload FROM item WHERE id IN ({ids})")
+    cursor.fetchall()
+    cursor.execute(f"UPDATE item SET deliveries = 1, due_at = 6 WHERE id IN ({ids})")
+    cursor.execute(f"DELETE FROM item WHERE id IN ({ids}) ORDER BY id LIMIT {BATCH}")

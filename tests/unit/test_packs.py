@@ -296,6 +296,7 @@ def test_acks_go_without_what_needs_room_after_a_transaction_that_failed(one, wh
         one.begin(0)
         outcomes.append(not state.flying.unpacked)
         one.end(0, well=outcomes[-1])
+        one.clock_ms += limits.UNPACK_OLD_EVERY_MS
     assert outcomes == [False, True] * 3
 
 
@@ -367,15 +368,72 @@ def test_the_look_ups_of_a_transaction_read_no_more_than_one_of_them_beyond_the_
     assert state.flying.look_ups == keys_of_all[1::5]
 
 
-def test_a_transaction_gives_rows_to_a_bounded_number_of_small_items(one):
+@pytest.mark.parametrize("why", ["they are old", "somebody looks at their topic"])
+def test_a_transaction_gives_rows_to_a_bounded_number_of_small_items(one, why):
     fill(one, limits.PACKS_OF_SHARD_BYTES_MAX // 4, b"x")
-    one.clock_ms += limits.PACK_MS_MAX
+    if why == "they are old":
+        one.clock_ms += limits.PACK_MS_MAX
+        count_max = limits.UNPACK_OLD_ITEMS
+    else:
+        ask_for_topic(one)
+        count_max = limits.UNPACK_ITEMS_MAX + limits.PACK_BYTES_MAX // limits.PACKED_ITEM_BYTES
     counts = []
     while one.begin(0) is not None:
         counts.append(len(one.states[0].flying.unpacked))
         one.end(0)
-    assert len(counts) > 5
-    assert max(counts) <= limits.UNPACK_ITEMS_MAX + limits.PACK_BYTES_MAX // limits.PACKED_ITEM_BYTES
+        one.clock_ms += limits.UNPACK_OLD_EVERY_MS
+    assert len(counts) > 3
+    assert max(counts) <= count_max
+
+
+def test_old_items_that_are_settled_just_now_get_no_rows_and_the_others_do(one):
+    kept = one.enqueue(0, "t", count=3 * limits.UNPACK_OLD_ITEMS)
+    one.run(0)
+    settled = leased(one, limits.UNPACK_OLD_ITEMS)
+    one.clock_ms += limits.PACK_MS_MAX
+    settle(one, settled)
+    rows: list[int] = []
+    while one.begin(0) is not None:
+        rows += one.states[0].flying.unpacked
+        one.end(0)
+        one.clock_ms += limits.UNPACK_OLD_EVERY_MS
+    assert sorted(rows) == sorted({item.key for item in kept} - {item.key for item in settled})
+
+
+def test_old_items_get_rows_now_and_then_and_other_work_goes_on_between(one):
+    one.enqueue(0, "t", count=5 * limits.UNPACK_OLD_ITEMS)
+    one.run(0)
+    state = one.states[0]
+    one.clock_ms += limits.PACK_MS_MAX
+    assert state.tick(one.clock_ms)
+    one.begin(0)
+    assert len(state.flying.unpacked) == limits.UNPACK_OLD_ITEMS
+    one.end(0)
+    one.clock_ms += limits.UNPACK_OLD_EVERY_MS - 1
+    assert not state.tick(one.clock_ms)
+    one.enqueue(0, "u")
+    one.begin(0)
+    assert len(state.flying.inserts) == 1
+    assert not state.flying.unpacked
+    one.end(0)
+    one.clock_ms += 1
+    assert state.tick(one.clock_ms)
+    one.begin(0)
+    assert len(state.flying.unpacked) == limits.UNPACK_OLD_ITEMS
+    one.end(0)
+
+
+def test_more_old_items_get_rows_with_a_transaction_that_has_much_else_to_do(one):
+    one.enqueue(0, "t", count=limits.TRANSACTION_INSERTS_MAX)
+    one.run(0)
+    one.clock_ms += limits.PACK_MS_MAX
+    one.begin(0)
+    one.end(0)
+    one.enqueue(0, "u", count=limits.TRANSACTION_INSERTS_MAX)
+    one.begin(0)
+    flying = one.states[0].flying
+    assert len(flying.unpacked) == limits.TRANSACTION_INSERTS_MAX // limits.UNPACK_OLD_RATIO > limits.UNPACK_OLD_ITEMS
+    assert len(flying.packs_read) > 1
 
 
 @pytest.mark.interpreted

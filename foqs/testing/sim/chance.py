@@ -135,10 +135,15 @@ def make_limits(chance: random.Random) -> dict[str, Any]:
     }
     # Drawn apart, so that what is drawn after them stays as it was in the recorded seeds.
     apart = repr(sizes)
-    return {**sizes, **_sizes_of_packs(random.Random(apart)), **_reads(random.Random(f"reads {apart}")), **times}
+    return {
+        **sizes,
+        **_sizes_of_packs(random.Random(apart)),
+        **_rows_read_and_unpacked(random.Random(f"reads {apart}")),
+        **times,
+    }
 
 
-def _reads(chance: random.Random) -> dict[str, Any]:
+def _rows_read_and_unpacked(chance: random.Random) -> dict[str, Any]:
     """The fastest transaction takes 0.2 ms."""
     pick = chance.choice
     return {
@@ -146,6 +151,9 @@ def _reads(chance: random.Random) -> dict[str, Any]:
         "READ_ROWS_FIRST": pick([3, 1_000]),
         "READ_ROWS_MIN": pick([1, 5]),
         "READ_ROWS_MAX": pick([10, 8_000]),
+        "UNPACK_OLD_ITEMS": pick([1, 4, 100]),
+        "UNPACK_OLD_EVERY_MS": 20,
+        "UNPACK_OLD_RATIO": pick([1, 4]),
     }
 
 
@@ -153,7 +161,7 @@ def _sizes_of_packs(chance: random.Random) -> dict[str, Any]:
     pick = chance.choice
     return {
         "PACK_ITEMS_MIN": pick([1, 2, 8]),
-        "PACK_BYTES_MAX": pick([60, 300, 256 * KIB]),
+        "PACK_BYTES_MAX": pick([60, 300, 64 * KIB]),
         "PACK_ITEM_BYTES_MAX": pick([260, 4 * KIB]),
         "PACK_MS_MAX": pick([50, 300, 3_000]),
         "UNPACK_BYTES_MAX": pick([0, 500, 1 * MIB]),
