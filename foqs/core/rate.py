@@ -20,25 +20,28 @@ class MinuteWindow:
         self._buckets: deque[list[int]] = deque()
         self._used = 0
 
-    def take(self, count: int, limit: int, now_ms: int) -> int:
-        """Admit `count` items and return 0, or admit none and return the milliseconds until they fit.
+    def wait_ms(self, count: int, limit: int, now_ms: int) -> int:
+        """The milliseconds until `count` items fit: 0 when they fit now.
 
         A count over the limit never fits; then the answer is a whole minute.
         """
         buckets = self._buckets
         while buckets and buckets[0][0] + MINUTE_MS + BUCKET_MS <= now_ms:
             self._used -= buckets.popleft()[1]
-        if self._used + count > limit:
-            return self._wait_ms(self._used + count - limit, now_ms)
+        excess = self._used + count - limit
+        return self._leave_ms(excess, now_ms) if excess > 0 else 0
+
+    def add(self, count: int, now_ms: int) -> None:
+        """Count items that were admitted."""
+        buckets = self._buckets
         start = now_ms - now_ms % BUCKET_MS
         if buckets and buckets[-1][0] >= start:
             buckets[-1][1] += count
         else:
             buckets.append([start, count])
         self._used += count
-        return 0
 
-    def _wait_ms(self, excess: int, now_ms: int) -> int:
+    def _leave_ms(self, excess: int, now_ms: int) -> int:
         for start, used in self._buckets:
             excess -= used
             if excess <= 0:

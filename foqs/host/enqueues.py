@@ -36,6 +36,7 @@ class Enqueues:
         if namespace.settings.enqueue_paused:
             raise PausedError(f"enqueues of namespace {namespace.name!r} are paused by an operator")
         arguments.check_batch("items", len(news), namespace.settings.batch_items_max)
+        rate, now_ms = self._admit(namespace, len(news))
         item_ids = [""] * len(news)
         errors: PositionErrors = {}
         avoided: set[int] = set()
@@ -44,7 +45,7 @@ class Enqueues:
         made = self._make_items(shard, namespace, news, topics, errors)
         if not made:
             return EnqueueResult(item_ids, errors)
-        self._admit(namespace, len(made))
+        rate.add(len(made), now_ms)
         for topic in topics.values():
             shard.book.add_topic(topic)
         items = list(made.values())
@@ -157,16 +158,22 @@ class Enqueues:
             )
         return made
 
-    def _admit(self, namespace: Namespace, count: int) -> None:
+    def _admit(self, namespace: Namespace, count: int) -> tuple[MinuteWindow, int]:
+        """Before anything is done for the items: a namespace over its quota must not cost the others.
+
+        Returns where those that are valid have to be counted, and the time.
+        """
         limit = namespace.settings.enqueues_per_minute_max
         rate = self._rates.setdefault(namespace.number, MinuteWindow())
-        wait_ms = rate.take(count, limit, int(self._clock() * 1000))
+        now_ms = int(self._clock() * 1000)
+        wait_ms = rate.wait_ms(count, limit, now_ms)
         if wait_ms:
             raise RateLimitedError(
                 f"namespace {namespace.name!r} is over its limit of {limit} enqueues per minute: "
                 f"{count} more fit in {wait_ms} ms",
                 retry_after_ms=wait_ms,
             )
+        return rate, now_ms
 
     async def _write(self, shard: ShardState, items: list[Item]) -> None:
         answer = Answer(self._waiting)

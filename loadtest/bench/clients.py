@@ -18,7 +18,7 @@ import uvloop
 
 from loadtest.bench.scenario import STAMP_BYTES, Phase, Scenario
 from loadtest.bench.stamp import STAMP, Lateness, TopicDelay, histogram
-from loadtest.bench.ticker import Ticker
+from loadtest.bench.ticker import Ticker, evenly
 from loadtest.peers.adapter import Adapter, Client, Held, Offer
 
 NEVER = 1 << 62
@@ -176,7 +176,7 @@ class _Producer:
             self._due.put_nowait(None)
 
         with Ticker(
-            first_ns, turn_ns * self._role.processes, end_ns,
+            evenly(first_ns, turn_ns * self._role.processes, end_ns),
             self._due.put_nowait, lambda: self._due.put_nowait(None),
         ):  # fmt: skip
             await asyncio.gather(*[one(client) for client in clients])

@@ -22,7 +22,7 @@ import uvloop
 from foqs.core import ids
 from foqs.core.errors import FoqsError
 from foqs.transport.wire import Codec, structs
-from loadtest.bench.ticker import Ticker
+from loadtest.bench.ticker import Ticker, at_random
 from loadtest.bench.wire import Wire
 from loadtest.faults import FaultError
 from loadtest.stress.record import Record, merged
@@ -43,7 +43,8 @@ class Stream:
     """Calls of one process, from one time until another since the begin of the run. Streams of one name are counted
     together.
 
-    calls_per_s: open loop; without it `in_flight` calls are open at any time on each connection.
+    calls_per_s: open loop, at random times: streams in step would all wake on one core at once. Without it `in_flight`
+        calls are open at any time on each connection.
     open_max: in an open loop, calls that are due while so many are open are not sent, but counted.
     retried_share: so much of what is refused with retry_after_ms is tried again once, that much later.
     A dequeue is followed by the ack of its items, which its latency does not count.
@@ -163,8 +164,8 @@ class _Calls:
         await work(wires, start_ns, end_ns)
         if self._open:
             await asyncio.wait(self._open, timeout=LAST_ANSWERS_S_MAX)
-        self._now().refused["no answer"] += len(self._open)
         for task in self._open:
+            self._now().refused["no answer"] += 1
             task.cancel()
         for wire in wires:
             wire.close()
@@ -191,7 +192,8 @@ class _Calls:
                 return
             self._spawn(self._call(wires[next(numbers) % len(wires)], due_ns))
 
-        with Ticker(start_ns, 1e9 / self._stream.calls_per_s, end_ns, due, done.set):
+        times_ns = at_random(start_ns, 1e9 / self._stream.calls_per_s, end_ns, self._rng)
+        with Ticker(times_ns, due, done.set):
             await done.wait()
 
     def _spawn(self, work: Awaitable[None]) -> None:

@@ -35,7 +35,7 @@ def test_what_is_over_a_quota_is_refused_and_nothing_of_the_other_tenant() -> No
     assert alone["others offered a second"] == 0
     assert within["others refused"] == burst["others refused"] == "none"
     assert over["others refused"].startswith("RATE_LIMITED")
-    assert over["others offered a second"] == pytest.approx(500, rel=0.2)
+    assert over["others offered a second"] == pytest.approx(500, rel=0.4)
     assert all(row["enqueue p99 ms"] > 0 and row["dequeue p99 ms"] > 0 for row in (alone, within, over))
     assert not verdict.bounds[-1].found
 

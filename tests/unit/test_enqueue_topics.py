@@ -1,4 +1,4 @@
-"""What enqueues leave behind on a shard: no topics when they are refused, and no more bytes than it writes soon."""
+"""What enqueues leave behind on a shard: nothing when they are refused, and no more bytes than it writes soon."""
 
 from __future__ import annotations
 
@@ -28,6 +28,24 @@ async def test_a_call_over_its_quota_leaves_no_topics_behind() -> None:
         await enqueues_of(shards).enqueue(namespace, [NewItem(f"t{number}", b"") for number in range(1_000)])
     book = shards.states[0].book
     assert (len(book.topics), book.topic_number_last) == (0, 0)
+
+
+async def test_a_call_over_its_quota_takes_no_part_of_another_namespaces_run_to_a_shard() -> None:
+    shards = Shards(2)
+    greedy = Namespace(NAMESPACE + 1, "greedy", NamespaceSettings(enqueues_per_minute_max=1), 0)
+    enqueues = enqueues_of(shards)
+    writes = []
+    for _ in range(3):
+        calm = enqueues.enqueue(Namespace(NAMESPACE, "calm", NamespaceSettings(), 0), [NewItem("t", b"")])
+        writes.append(asyncio.create_task(calm))
+        await asyncio.sleep(0)
+        for _ in range(2):
+            with pytest.raises(RateLimitedError):
+                await enqueues.enqueue(greedy, [NewItem("t", b"")] * (limits.PLACEMENT_RUN_ITEMS // 2))
+    assert sorted(state.inserts.buffered_count for state in shards.states.values()) == [0, 3]
+    for number in shards.states:
+        shards.run(number)
+    await asyncio.gather(*writes)
 
 
 async def test_items_that_are_not_valid_leave_no_topics_behind() -> None:

@@ -3,40 +3,57 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from random import Random
 
 import pytest
 
 from loadtest.bench.clients import Outcome
 from loadtest.bench.figures import Ledger, RunError
 from loadtest.bench.stamp import OF_BACKLOG, STAMP, Lateness, histogram
-from loadtest.bench.ticker import Ticker
+from loadtest.bench.ticker import Ticker, at_random, evenly
 from loadtest.bench.usage import memory_mib, usage
 
 _MS_NS = 1_000_000
 
 
-async def _ticks(first_ns: int, interval_ns: float, end_ns: int) -> list[int]:
+async def _ticks(times_ns: Iterator[int]) -> list[int]:
     found: list[int] = []
     done = asyncio.Event()
-    with Ticker(first_ns, interval_ns, end_ns, found.append, done.set):
+    with Ticker(times_ns, found.append, done.set):
         await asyncio.wait_for(done.wait(), 10)
     return found
 
 
 async def test_every_event_of_an_open_loop_has_its_own_time() -> None:
     first_ns = time.monotonic_ns() + 2 * _MS_NS
-    found = await _ticks(first_ns, 0.5 * _MS_NS, first_ns + 10 * _MS_NS)
+    found = await _ticks(evenly(first_ns, 0.5 * _MS_NS, first_ns + 10 * _MS_NS))
     assert found == [first_ns + n * _MS_NS // 2 for n in range(20)]
 
 
 async def test_what_was_due_during_a_stall_comes_after_it_with_the_time_at_which_it_was_due() -> None:
     first_ns = time.monotonic_ns() - 50 * _MS_NS
-    found = await _ticks(first_ns, _MS_NS, first_ns + 40 * _MS_NS)
+    found = await _ticks(evenly(first_ns, _MS_NS, first_ns + 40 * _MS_NS))
     assert found == [first_ns + n * _MS_NS for n in range(40)]
+
+
+async def test_an_open_loop_without_events_is_done() -> None:
+    assert await _ticks(evenly(5, 1, 5)) == []
+
+
+def test_calls_at_random_times_have_the_rate_that_was_asked_for_and_come_at_any_distance() -> None:
+    times_ns = list(at_random(0, _MS_NS, 10_000 * _MS_NS, Random(7)))
+    distances_ns = sorted(b - a for a, b in itertools.pairwise(times_ns))
+    assert len(times_ns) == pytest.approx(10_000, rel=0.05)
+    assert times_ns == sorted(times_ns)
+    assert times_ns[-1] < 10_000 * _MS_NS
+    assert distances_ns[len(distances_ns) // 2] == pytest.approx(math.log(2) * _MS_NS, rel=0.1)
 
 
 def test_stamps_tell_how_late_items_are_and_whether_one_is_missing() -> None:

@@ -55,18 +55,18 @@ def test_no_minute_admits_more_than_the_limit_and_the_wait_is_true(seed: int) ->
     for _ in range(400):
         now_ms += chance.randrange(2_000)
         count = chance.randrange(1, 20)
-        wait_ms = window.take(count, 100, now_ms)
-        if wait_ms:
-            assert 0 < wait_ms <= MINUTE_MS + BUCKET_MS
-            if chance.random() < 0.2:
-                now_ms += wait_ms
-                assert window.take(count, 100, now_ms) == 0
-                admitted.append((now_ms, count))
-        else:
+        wait_ms = window.wait_ms(count, 100, now_ms)
+        assert 0 <= wait_ms <= MINUTE_MS + BUCKET_MS
+        if wait_ms and chance.random() < 0.2:
+            now_ms += wait_ms
+            wait_ms = window.wait_ms(count, 100, now_ms)
+            assert not wait_ms
+        if not wait_ms:
+            window.add(count, now_ms)
             admitted.append((now_ms, count))
     for start, _ in admitted:
         assert sum(count for at, count in admitted if start <= at < start + MINUTE_MS) <= 100
 
 
 def test_a_batch_over_the_limit_never_fits() -> None:
-    assert MinuteWindow().take(101, 100, 0) == MINUTE_MS
+    assert MinuteWindow().wait_ms(101, 100, 0) == MINUTE_MS
