@@ -59,6 +59,10 @@ class Sickness:
     from_refusal: bool = False
 
 
+_REFUSALS = ("transaction_failed", "session_lost")
+"""A server without room may refuse a row or end: which comes first depends on what room its files have left."""
+
+
 @dataclass(slots=True)
 class _Times:
     """In seconds since the epoch; the begin of the run, and what happened in it."""
@@ -72,7 +76,8 @@ class _Times:
 
 @dataclass(slots=True)
 class BreakerTimes:
-    """When a transaction was first refused, when the breaker opened and closed: seconds since the epoch, or 0."""
+    """When a transaction was first refused or lost its session, when the breaker opened and closed: seconds since the
+    epoch, or 0."""
 
     first_refusal_s: float = 0.0
     opened_s: float = 0.0
@@ -156,7 +161,7 @@ def breaker_times(room: Room, shard: int, sick_s: float, well_s: float) -> Break
         if entry.get("shard") != shard or "timestamp" not in entry:
             continue
         at_s, event = datetime.fromisoformat(entry["timestamp"]).timestamp(), entry["event"]
-        if event == "transaction_failed" and at_s >= sick_s:
+        if event in _REFUSALS and at_s >= sick_s:
             found.first_refusal_s = found.first_refusal_s or at_s
         if event == "breaker_opened" and at_s >= sick_s:
             found.opened_s = found.opened_s or at_s

@@ -26,6 +26,7 @@ from foqs.storage.transaction import (
     TransactionFailedError,
 )
 from tests.contract.owner import new_item, new_topic
+from tests.support.other_session import until_somebody_waits
 from tests.support.stores import open_store
 from tests.support.waiting import until
 
@@ -131,7 +132,7 @@ def test_another_owner_fences_inserts_that_are_prepared(store, shard_urls):
     assert rows(store) == []
 
 
-def test_a_deadlock_in_the_middle_of_the_inserts_undoes_those_before_and_after_it(store, shard_urls):
+def test_a_deadlock_in_the_middle_of_the_inserts_undoes_those_before_and_after_it(store, shard_urls, mysql_server):
     """The server undoes the whole transaction, and the inserts behind that one are in another one already."""
     run(store, 1, inserts=[new_item(PART + 1)], topics_new=[new_topic(1)])
     items = [new_item(key) for key in range(1, 3 * PART + 1)]
@@ -139,9 +140,7 @@ def test_a_deadlock_in_the_middle_of_the_inserts_undoes_those_before_and_after_i
         # Heavier than ours, so that ours is the one that the server ends: its own rows, then ours' first.
         cursor.executemany("UPDATE item SET urgency = %s WHERE id = %s", [(n, PART + 1) for n in range(1, 500)])
         waiting = thread.submit(run, store, 2, inserts=items)
-        waits = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
-        with closing(connect(shard_urls[0])) as looks, looks.cursor() as look:
-            asyncio.run(until(lambda: bool(look.execute(waits) and look.fetchall()[0][0])))
+        until_somebody_waits(mysql_server)
         cursor.execute("DELETE FROM item WHERE id <= %s", (PART,))
         with pytest.raises(DeadlockError):
             waiting.result()
