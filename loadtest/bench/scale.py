@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from loadtest.bench.report import shown
 from loadtest.bench.results import Figure, with_ratios
 from loadtest.bench.runner import run
 from loadtest.bench.scenario import Scenario, Variant, load
-from loadtest.peers.foqs import Foqs
+from loadtest.peers.foqs import CompiledFoqs, Foqs, compiled_fault
 
 _HOSTS = (1, 2)
 _SHARDS = (1, 2, 4, 8, 16)
@@ -38,23 +38,24 @@ console = Console()
 def scale(runs_count: int, variant: Variant, raw_seconds: float, out: Path | None) -> None:
     """Two hosts against one on the same cores; then the cost of an item from 1 to 16 shards.
 
-    The first by turns, each run next to one of plain SQL, the clients dealt out to the hosts. The second with the
-    host and its server on the first half of the cores, one transaction at a time for two of them, the clients on the
-    other.
+    The first by turns, each run next to one of plain SQL, the clients dealt out to the hosts; compiled hosts too where
+    they are built (make compiled). The second with the host and its server on the first half of the cores, one
+    transaction at a time for two of them, the clients on the other.
     """
     lines = ["# Scale-out", ""]
     with Ceiling() as ceiling:
-        hosts = _by_turns(
-            ceiling, {f"hosts: {count}": (count, 4) for count in _HOSTS}, runs_count, variant, raw_seconds
-        )
-        lines += _told(f"{_WORKLOAD.upper()} by hosts of 4 shards, all on the same cores", hosts)
+        hosts: dict[str, Callable[[], Foqs]] = {f"hosts: {count}": partial(Foqs, count) for count in _HOSTS}
+        if compiled_fault() is None:
+            hosts |= {f"hosts: {count}, compiled": partial(CompiledFoqs, count) for count in _HOSTS}
+        found = _by_turns(ceiling, hosts, runs_count, variant, raw_seconds)
+        lines += _told(f"{_WORKLOAD.upper()} by hosts of 4 shards, all on the same cores", found)
         cores = sorted(os.sched_getaffinity(0))
         half = max(1, len(cores) // 2)
         parts = cores[:half], cores[half:] or cores
-        layouts = {f"shards: {count}": (1, count) for count in _SHARDS}
-        shards = _by_turns(ceiling, layouts, runs_count, variant, raw_seconds, parts)
+        shards = {f"shards: {count}": partial(_PinnedFoqs, count, *parts) for count in _SHARDS}
+        found = _by_turns(ceiling, shards, runs_count, variant, raw_seconds)
         lines += _told(
-            f"{_WORKLOAD.upper()} by shards of one host, servers on cores {parts[0]}, clients on {parts[1]}", shards
+            f"{_WORKLOAD.upper()} by shards of one host, servers on cores {parts[0]}, clients on {parts[1]}", found
         )
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
@@ -63,19 +64,17 @@ def scale(runs_count: int, variant: Variant, raw_seconds: float, out: Path | Non
 
 def _by_turns(
     ceiling: Ceiling,
-    layouts: dict[str, tuple[int, int]],
+    layouts: Mapping[str, Callable[[], Foqs]],
     runs_count: int,
     variant: Variant,
     raw_seconds: float,
-    cores: tuple[Collection[int], Collection[int]] | None = None,
 ) -> dict[str, dict[str, Figure]]:
-    """Figures by layout, which is (hosts, shards of each)."""
+    """Figures by the name of the layout."""
     scenario = load(_WORKLOAD, variant)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in layouts}
     for _ in range(runs_count):
-        for name, (hosts_count, shards_count) in layouts.items():
-            adapter = Foqs(hosts_count, shards_count) if cores is None else _PinnedFoqs(shards_count, *cores)
-            raw, measured = ceiling.around(raw_seconds, partial(_run_once, scenario, adapter))
+        for name, new_adapter in layouts.items():
+            raw, measured = ceiling.around(raw_seconds, partial(_run_once, scenario, new_adapter()))
             found[name].append(with_ratios(raw, measured.figures))
     return {
         name: {key: Figure.of([figures[key] for figures in runs]) for key in runs[0]} for name, runs in found.items()
