@@ -146,9 +146,9 @@ PLACEMENT_RUN_ITEMS = 2_000
 """So many enqueued items in a row go to one shard, and as many more as there are shards to a slot of its server."""
 PLACEMENT_RUN_ITEMS_MAX = 16_000
 ENQUEUE_BUFFER_RETRY_MS = 200
-TRANSACTIONS_PER_SERVER_MAX = 2
+TRANSACTIONS_PER_SERVER_MAX = 1
 """Of a host's shards on one server, at the same time; an operator may change it."""
-SLOT_MS_MAX = 200
+SLOT_MS_MAX = 50
 """A transaction that takes longer does not count any more."""
 TRANSACTION_INSERTS_MAX = 2_000
 TRANSACTION_INSERT_BYTES_MAX = 4 * MIB

@@ -57,30 +57,28 @@ class Packs:
         if is_full or len(items) < limits.PACK_ITEMS_MIN:
             return items
         rows: list[Item] = []
-        packs: list[tuple[list[Item], int]] = []
         packed: list[Item] = []
-        size_bytes = 0
         for item in items:
-            item_bytes = limits.PACKED_ITEM_BYTES + item.size_bytes
             is_ready = item.due_at <= item.enqueued_at and item.topic.window.edge == order.LAST
-            if not is_ready or item_bytes > limits.PACK_ITEM_BYTES_MAX:
-                rows.append(item)
-                continue
-            packed.append(item)
-            size_bytes += item_bytes
-            if size_bytes >= limits.PACK_BYTES_MAX:
-                packs.append((packed, size_bytes))
-                packed, size_bytes = [], 0
-        if packed:
-            packs.append((packed, size_bytes))
-        if len(items) - len(rows) < limits.PACK_ITEMS_MIN:
+            is_small = limits.PACKED_ITEM_BYTES + item.size_bytes <= limits.PACK_ITEM_BYTES_MAX
+            (packed if is_ready and is_small else rows).append(item)
+        if len(packed) < limits.PACK_ITEMS_MIN:
             return items
-        for packed, size_bytes in packs:
-            topics = dict.fromkeys([item.topic for item in packed])
-            pack = Pack(self._book.next_key(), [item.key for item in packed], topics, size_bytes, now_ms)
-            transaction.packs_new.append(NewPack(pack.id, packed))
-            self._flying_new.append(pack)
+        # What is as urgent goes as soon: packs that are gone as a whole leave no removals and no room unused.
+        packed.sort(key=_place)
+        first = size_bytes = 0
+        for end, item in enumerate(packed, start=1):
+            size_bytes += limits.PACKED_ITEM_BYTES + item.size_bytes
+            if size_bytes >= limits.PACK_BYTES_MAX or end == len(packed):
+                self._add(transaction, packed[first:end], size_bytes, now_ms)
+                first, size_bytes = end, 0
         return rows
+
+    def _add(self, transaction: Transaction, items: list[Item], size_bytes: int, now_ms: int) -> None:
+        topics = dict.fromkeys([item.topic for item in items])
+        pack = Pack(self._book.next_key(), [item.key for item in items], topics, size_bytes, now_ms)
+        transaction.packs_new.append(NewPack(pack.id, items))
+        self._flying_new.append(pack)
 
     def remove(self, keys: list[int]) -> list[int]:
         """Let the items go; returns the keys of those that have rows of their own."""
@@ -262,3 +260,7 @@ class Packs:
 
     def abandon(self, error: FoqsError) -> None:
         return None
+
+
+def _place(item: Item) -> int:
+    return item.place

@@ -39,8 +39,8 @@ def scale(runs_count: int, variant: Variant, raw_seconds: float, out: Path | Non
     """Two hosts against one on the same cores; then the cost of an item from 1 to 16 shards.
 
     The first by turns, each run next to one of plain SQL, the clients dealt out to the hosts; compiled hosts too where
-    they are built (make compiled). The second with the host and its server on the first half of the cores, one
-    transaction at a time for two of them, the clients on the other.
+    they are built (make compiled). The second with the host and its server on the first half of the cores, the clients
+    on the other.
     """
     lines = ["# Scale-out", ""]
     with Ceiling() as ceiling:
@@ -88,10 +88,7 @@ def _run_once(scenario: Scenario, adapter: Foqs) -> Measured:
 
 
 class _PinnedFoqs(Foqs):
-    """Servers inherit the cores of the process that starts them, and so do the clients after them.
-
-    The server and the host share theirs, so that more than one transaction at a time would only be smaller ones.
-    """
+    """Servers inherit the cores of the process that starts them, and so do the clients after them."""
 
     def __init__(self, shards_count: int, of_servers: Collection[int], of_clients: Collection[int]) -> None:
         super().__init__(1, shards_count)
@@ -101,10 +98,6 @@ class _PinnedFoqs(Foqs):
         os.sched_setaffinity(0, self._of_servers)
         super().start(directory, tuple(topics))
         os.sched_setaffinity(0, self._of_clients)
-
-    def _environment(self) -> dict[str, str]:
-        count = max(1, len(self._of_servers) // 2)
-        return super()._environment() | {"FOQS_TRANSACTIONS_PER_SERVER_MAX": str(count)}
 
 
 @contextmanager

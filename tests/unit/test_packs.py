@@ -70,6 +70,23 @@ def test_items_that_come_together_have_one_pack_and_few_have_rows(one):
     assert keys(few) < one.tables[0].items.keys()
 
 
+def test_items_that_are_as_urgent_share_packs_so_that_these_go_as_a_whole(one):
+    payload = b"x" * (limits.PACK_ITEM_BYTES_MAX // 2)
+    count = 2 * limits.PACK_BYTES_MAX // len(payload)
+    given = {-1: [], 1: []}
+    for priority in (1, -1) * count:
+        given[priority] += one.enqueue(0, "t", priority, payload=payload)
+    one.run(0)
+    packs = {priority: {one.tables[0].packed[item.key] for item in items} for priority, items in given.items()}
+    assert len(packs[-1]) > 1
+    assert len(packs[-1] & packs[1]) <= 1, "there may be one where they meet"
+    urgent = leased(one, count)
+    assert keys(urgent) == keys(given[-1])
+    settle(one, urgent)
+    one.begin(0)
+    assert len(one.states[0].flying.packs_gone) >= len(packs[-1]) - 1
+
+
 def test_delayed_and_large_items_and_those_behind_a_window_get_rows(one):
     delayed = one.enqueue(0, "t", count=MANY)
     for item in delayed:
