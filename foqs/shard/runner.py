@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Protocol, TypeVar
 
 import structlog
@@ -267,7 +268,8 @@ class ShardRunner(Service):
             await self._keep_clock()
             await self._keep_durable()
             self._slot_asked_s = asked_s = self._loop.time()
-            async with self._slots.slot():
+            # A sick shard tries in vain, again and again: its neighbours on a well server shall not wait for that.
+            async with self._slots.slot() if self.health.healthy else nullcontext():
                 if self._is_given_up:
                     break
                 self._work.clear()

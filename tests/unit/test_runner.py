@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from unittest.mock import Mock
 
 import pytest
@@ -346,9 +346,7 @@ async def test_a_shard_waits_for_a_slot_of_its_server_with_what_it_is_to_write(
     store.numbers_run.clear()
     shard = runner.shard
     assert shard is not None
-    async with AsyncExitStack() as neighbours:
-        for _ in range(limits.TRANSACTIONS_PER_SERVER_MAX):
-            await neighbours.enter_async_context(runner._slots.slot())
+    async with runner_has_no_slot(runner):
         ended = [asyncio.get_running_loop().create_future() for _ in range(2)]
         for future in ended:
             shard.rows.look_up(LookUp([1], future.set_result, future.set_exception))
@@ -372,9 +370,7 @@ async def test_a_shard_that_waits_for_a_slot_is_sick_when_its_server_answers_non
     await runner._idle.wait()
     shard, loop = runner.shard, asyncio.get_running_loop()
     assert shard is not None
-    async with AsyncExitStack() as neighbours:
-        for _ in range(limits.TRANSACTIONS_PER_SERVER_MAX):
-            await neighbours.enter_async_context(runner._slots.slot())
+    async with runner_has_no_slot(runner):
         run_count = len(store.numbers_run)
         shard.rows.look_up(LookUp([1], Mock(), Mock()))
         runner.wake()
@@ -390,6 +386,29 @@ async def test_a_shard_that_waits_for_a_slot_is_sick_when_its_server_answers_non
     await until_health(runner, healthy=True)
 
 
+async def test_a_sick_shard_neither_waits_for_a_slot_nor_keeps_one(
+    runner: ShardRunner, store: SlowToOpen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SLOT_MS_MAX", 60_000)
+    await start(runner, store)
+    await runner._idle.wait()
+    loop = asyncio.get_running_loop()
+    runner.health.trip(loop.time(), "for the test")
+    async with runner_has_no_slot(runner):
+        await until_health(runner, healthy=True)
+    await runner._idle.wait()
+    runner.health.trip(loop.time(), "for the test")
+    store.answers_runs.clear()
+    run_count = len(store.numbers_run)
+    while len(store.numbers_run) == run_count:
+        runner.wake()
+        await tick_for(runner, 0)
+    async with asyncio.timeout(10), runner_has_no_slot(runner):
+        assert not runner.health.healthy, "its probe is under way"
+    store.answers_runs.set()
+    await until_health(runner, healthy=True)
+
+
 async def test_a_shard_that_got_its_slot_late_is_sick_as_soon_as_those_before_it(
     runner: ShardRunner, store: SlowToOpen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -402,9 +421,7 @@ async def test_a_shard_that_got_its_slot_late_is_sick_as_soon_as_those_before_it
     shard, loop = runner.shard, asyncio.get_running_loop()
     assert shard is not None
     store.answers_runs.clear()
-    async with AsyncExitStack() as neighbours:
-        for _ in range(limits.TRANSACTIONS_PER_SERVER_MAX):
-            await neighbours.enter_async_context(runner._slots.slot())
+    async with runner_has_no_slot(runner):
         shard.rows.look_up(LookUp([1], Mock(), Mock()))
         runner.wake()
         run_count, asked_s = len(store.numbers_run), loop.time()
@@ -413,6 +430,15 @@ async def test_a_shard_that_got_its_slot_late_is_sick_as_soon_as_those_before_it
     assert loop.time() - asked_s < stall_s + wait_s
     store.answers_runs.set()
     await until_health(runner, healthy=True)
+
+
+@asynccontextmanager
+async def runner_has_no_slot(runner: ShardRunner) -> AsyncIterator[None]:
+    """Its neighbours have them all."""
+    async with AsyncExitStack() as neighbours:
+        for _ in range(limits.TRANSACTIONS_PER_SERVER_MAX):
+            await neighbours.enter_async_context(runner._slots.slot())
+        yield
 
 
 async def tick_until_sick(runner: ShardRunner, patience_s: float = 10.0) -> None:
