@@ -150,6 +150,12 @@ TRANSACTIONS_PER_SERVER_MAX = 1
 """Of a host's shards on one server, at the same time; an operator may change it."""
 SLOT_MS_MAX = 50
 """A transaction that takes longer does not count any more."""
+GATHER_TURNS_MAX = 8
+"""Of the event loop, after a transaction of a shard and before its next one: callers that were answered come back."""
+GATHER_MS_MAX = 5
+"""And no longer than this."""
+GATHER_CALLS = 32
+"""Where so many wait already nobody is waited for: what a transaction costs beside its items is little to each."""
 TRANSACTION_INSERTS_MAX = 2_000
 TRANSACTION_INSERT_BYTES_MAX = 4 * MIB
 """The event loop writes these in one turn: as SQL text, 3 ms a MiB."""

@@ -63,6 +63,11 @@ class Inserts:
         for batch in evicted:
             self._fail(batch, NotWrittenError(f"shard {self._book.shard_id} takes no items now: {reason}"))
 
+    @property
+    def waiting_count(self) -> int:
+        """Calls whose items no transaction has taken yet."""
+        return len(self._waiting)
+
     def batches(self) -> Iterator[EnqueuedBatch]:
         yield from self._waiting
         yield from self._flying

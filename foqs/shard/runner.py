@@ -1,7 +1,7 @@
 """The writer of one shard: opens it, runs its transactions one after the other, opens it again when it is lost.
 
-While one transaction commits, the next one collects: the busier the shard, the bigger the batch, and there
-is no timer to tune.
+While one transaction commits, the next one collects, and for a moment after it: the busier the shard, the bigger the
+batch, and there is no timer to tune.
 """
 
 from __future__ import annotations
@@ -264,18 +264,22 @@ class ShardRunner(Service):
         """Run transactions until the shard is lost."""
         shard = self.shard
         assert shard is not None
+        transaction: Transaction | None = None
         while not self._is_given_up:
             await self._keep_clock()
             await self._keep_durable()
             self._slot_asked_s = asked_s = self._loop.time()
             # A sick shard tries in vain, again and again: its neighbours on a well server shall not wait for that.
             async with self._slots.slot() if self.health.healthy else nullcontext():
+                wait_s = self._loop.time() - asked_s
+                if transaction is not None:
+                    await self._gather(shard)
                 if self._is_given_up:
                     break
                 self._work.clear()
                 transaction = shard.take(self.now_ms(), probe=self.health.wants_probe(self._loop.time()))
                 if transaction is not None:
-                    self._meter.waited(self.shard_id, self._loop.time() - asked_s)
+                    self._meter.waited(self.shard_id, wait_s)
                     await self._execute(shard, transaction)
             self._slot_asked_s = None
             if transaction is None:
@@ -286,6 +290,18 @@ class ShardRunner(Service):
                 # It failed: what has no caller waits for the next one already, which might fail as fast.
                 await asyncio.sleep(limits.BREAKER_PROBE_MS / 1000)
         raise OwnershipLostError(self.detail)
+
+    async def _gather(self, shard: ShardState) -> None:
+        """After a transaction, let those whom it answered come back, so that fewer transactions do as much.
+
+        What they want next comes within some turns of the event loop; where enough waits already nobody need be
+        waited for (as PostgreSQL's commit_delay does, which counts the others that are active).
+        """
+        until_s = self._loop.time() + limits.GATHER_MS_MAX / 1000
+        for _ in range(limits.GATHER_TURNS_MAX):
+            if shard.waiting_calls_count >= limits.GATHER_CALLS or self._loop.time() >= until_s:
+                return
+            await asyncio.sleep(0)
 
     async def _execute(self, shard: ShardState, transaction: Transaction, *, again: bool = True) -> None:
         """Run it; `again` once more when its session was lost and it certainly has not happened."""

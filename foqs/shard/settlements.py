@@ -119,6 +119,11 @@ class Settlements:
         if ticket is not None:
             ticket.open_count += len(items)
 
+    @property
+    def waiting_count(self) -> int:
+        """Settlements that no transaction has taken yet."""
+        return len(self._waiting)
+
     def failed_attempt(self, item: Item, now_ms: int, *, delay_ms: int = 0, reason: str = "", dead: bool = False,
                        release: bool = False, metadata: bytes | None = None) -> Rewrite | None:  # fmt: skip
         """What a nack, release or ended lease makes of the item's row; with None it goes (at-most-once)."""

@@ -61,6 +61,11 @@ class ShardState:
     def items_count(self) -> int:
         return sum([topic.rows + topic.delayed + topic.dead for topic in self.book.topics.values()])
 
+    @property
+    def waiting_calls_count(self) -> int:
+        """Calls that enqueued or settled items here and wait for the next transaction."""
+        return self.inserts.waiting_count + self.settlements.waiting_count
+
     def tick(self, now_ms: int) -> bool:
         """What time alone brings; True when that is something for a transaction."""
         ended = self.settlements.tick(now_ms)

@@ -359,6 +359,34 @@ async def test_a_shard_waits_for_a_slot_of_its_server_with_what_it_is_to_write(
     assert len(store.numbers_run) == 1, "both are in one transaction"
 
 
+@pytest.mark.parametrize(("calls_enough", "transactions"), [(1, 2), (0, 3)])
+async def test_who_was_answered_comes_back_before_the_next_transaction_unless_enough_wait(
+    runner: ShardRunner, store: SlowToOpen, monkeypatch: pytest.MonkeyPatch, calls_enough: int, transactions: int
+) -> None:
+    monkeypatch.setattr(limits, "GATHER_MS_MAX", 60_000)
+    monkeypatch.setattr(limits, "GATHER_CALLS", calls_enough)
+    await start(runner, store)
+    await runner._idle.wait()
+    store.numbers_run.clear()
+    shard, loop = runner.shard, asyncio.get_running_loop()
+    assert shard is not None
+
+    def call() -> asyncio.Future[object]:
+        ended: asyncio.Future[object] = loop.create_future()
+        shard.rows.look_up(LookUp([1], ended.set_result, ended.set_exception))
+        runner.wake()
+        return ended
+
+    store.answers_runs.clear()
+    first = call()
+    await until(lambda: len(store.numbers_run) == 1)
+    second = call()
+    store.answers_runs.set()
+    await first
+    await asyncio.gather(call(), second)
+    assert len(store.numbers_run) == transactions
+
+
 async def test_a_shard_that_waits_for_a_slot_is_sick_when_its_server_answers_none_of_its_neighbours(
     runner: ShardRunner, store: SlowToOpen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
