@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -17,13 +18,21 @@ from loadtest.bench.raw import RAW_SECONDS, Ceiling
 from loadtest.bench.report import shown
 from loadtest.bench.results import Figure, with_ratios
 from loadtest.bench.runner import run
-from loadtest.bench.scenario import Scenario, Variant, load
+from loadtest.bench.scenario import Consumers, Phase, Producers, Scenario, Variant, load
 from loadtest.peers.foqs import CompiledFoqs, Foqs, compiled_fault
 
 _HOSTS = (1, 2)
 _SHARDS = (1, 2, 4, 8, 16)
+_CALLS = (1, 2)
+"""Times as many in flight as the workload says: more than one host can use may be what two need."""
 _WORKLOAD = "w3"
 console = Console()
+
+
+@dataclass(frozen=True)
+class _Layout:
+    scenario: Scenario
+    new_adapter: Callable[[], Foqs]
 
 
 @click.command()
@@ -38,22 +47,29 @@ console = Console()
 def scale(runs_count: int, variant: Variant, raw_seconds: float, out: Path | None) -> None:
     """Two hosts against one on the same cores; then the cost of an item from 1 to 16 shards.
 
-    The first by turns, each run next to one of plain SQL, the clients dealt out to the hosts; compiled hosts too where
-    they are built (make compiled). The second with the host and its server on the first half of the cores, the clients
-    on the other.
+    The first by turns, each run next to one of plain SQL, the clients dealt out to the hosts, with the workload's calls
+    in flight and with twice as many; compiled hosts too where they are built (make compiled). The second with the host
+    and its server on the first half of the cores, the clients on the other.
     """
     lines = ["# Scale-out", ""]
+    scenario = load(_WORKLOAD, variant)
     with Ceiling() as ceiling:
-        hosts: dict[str, Callable[[], Foqs]] = {f"hosts: {count}": partial(Foqs, count) for count in _HOSTS}
+        builds: dict[str, type[Foqs]] = {"": Foqs}
         if compiled_fault() is None:
-            hosts |= {f"hosts: {count}, compiled": partial(CompiledFoqs, count) for count in _HOSTS}
-        found = _by_turns(ceiling, hosts, runs_count, variant, raw_seconds)
+            builds[", compiled"] = CompiledFoqs
+        hosts = {
+            f"hosts: {count}, calls: {_calls(busier)}{build}": _Layout(busier, partial(adapter, count))
+            for build, adapter in builds.items()
+            for count in _HOSTS
+            for busier in (_with_calls(scenario, times) for times in _CALLS)
+        }
+        found = _by_turns(ceiling, hosts, runs_count, raw_seconds)
         lines += _told(f"{_WORKLOAD.upper()} by hosts of 4 shards, all on the same cores", found)
         cores = sorted(os.sched_getaffinity(0))
         half = max(1, len(cores) // 2)
         parts = cores[:half], cores[half:] or cores
-        shards = {f"shards: {count}": partial(_PinnedFoqs, count, *parts) for count in _SHARDS}
-        found = _by_turns(ceiling, shards, runs_count, variant, raw_seconds)
+        shards = {f"shards: {count}": _Layout(scenario, partial(_PinnedFoqs, count, *parts)) for count in _SHARDS}
+        found = _by_turns(ceiling, shards, runs_count, raw_seconds)
         lines += _told(
             f"{_WORKLOAD.upper()} by shards of one host, servers on cores {parts[0]}, clients on {parts[1]}", found
         )
@@ -64,21 +80,45 @@ def scale(runs_count: int, variant: Variant, raw_seconds: float, out: Path | Non
 
 def _by_turns(
     ceiling: Ceiling,
-    layouts: Mapping[str, Callable[[], Foqs]],
+    layouts: Mapping[str, _Layout],
     runs_count: int,
-    variant: Variant,
     raw_seconds: float,
 ) -> dict[str, dict[str, Figure]]:
     """Figures by the name of the layout."""
-    scenario = load(_WORKLOAD, variant)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in layouts}
     for _ in range(runs_count):
-        for name, new_adapter in layouts.items():
-            raw, measured = ceiling.around(raw_seconds, partial(_run_once, scenario, new_adapter()))
+        for name, layout in layouts.items():
+            once = partial(_run_once, layout.scenario, layout.new_adapter())
+            raw, measured = ceiling.around(raw_seconds, once)
             found[name].append(with_ratios(raw, measured.figures))
     return {
         name: {key: Figure.of([figures[key] for figures in runs]) for key in runs[0]} for name, runs in found.items()
     }
+
+
+def _with_calls(scenario: Scenario, times: int) -> Scenario:
+    """With as many times the calls in flight."""
+    phases = {}
+    for name, phase in scenario.phases.items():
+        producers, consumers = _clients(phase)
+        phases[name] = replace(
+            phase,
+            producers=replace(producers, in_flight=producers.in_flight * times),
+            consumers=replace(consumers, in_flight=consumers.in_flight * times),
+        )
+    return replace(scenario, phases=phases)
+
+
+def _calls(scenario: Scenario) -> int:
+    """In flight, of all clients together."""
+    (phase,) = scenario.phases.values()
+    return sum(clients.processes * clients.connections * clients.in_flight for clients in _clients(phase))
+
+
+def _clients(phase: Phase) -> tuple[Producers, Consumers]:
+    assert phase.producers is not None
+    assert phase.consumers is not None
+    return phase.producers, phase.consumers
 
 
 def _run_once(scenario: Scenario, adapter: Foqs) -> Measured:

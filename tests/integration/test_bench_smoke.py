@@ -94,7 +94,8 @@ def test_clients_are_dealt_out_to_two_hosts_and_servers_pinned_to_their_cores(
     assert done.exit_code == 0, done.output
     assert os.sched_getaffinity(0) == cores
     text = (tmp_path / "scale.md").read_text()
-    assert "| hosts: 2 |" in text
+    assert "| hosts: 2, calls: 32 |" in text
+    assert "| hosts: 2, calls: 64 |" in text
     assert "| shards: 2 |" in text
 
 
