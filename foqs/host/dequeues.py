@@ -10,6 +10,7 @@ from foqs.core.calls import Delivery, TopicDemand
 from foqs.core.errors import InvalidArgumentError, OverloadedError, PausedError
 from foqs.core.item import Item, Phase
 from foqs.core.namespace import Namespace
+from foqs.core.topic import ShardTopic
 from foqs.host import arguments
 from foqs.host.dispatch import Dispatcher
 from foqs.host.shards import Shards
@@ -89,11 +90,15 @@ class Dequeues:
             self._dispatcher.answer(call, [])
 
     def _give_back(self, items: list[Item]) -> None:
-        """Their caller is gone and has not seen them."""
+        """Their caller is gone and has not seen them: whoever else waits for them is served now."""
+        topics: dict[ShardTopic, None] = {}
         for item in items:
             shard = self._shards.state(item.topic.shard_id)
             if shard is not None and item.phase is Phase.LEASED and shard.book.leases.get(item.key) is item:
                 shard.settlements.give_back(item)
+                topics[item.topic] = None
+        for topic in topics:
+            self._dispatcher.touched(topic)
 
 
 def _wants(topics: Sequence[TopicDemand]) -> dict[str, int]:

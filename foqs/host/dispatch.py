@@ -306,6 +306,8 @@ class Dispatcher:
             if item.claim.due_at < lease_due_at:
                 # Its claim is too short for the lease that is asked for: it is claimed anew, and those after it wait.
                 shard.settlements.give_back(item)
+                # A call may wait for longer than its lease is remembered: the next claim would be as short.
+                queue.note_lease(call.lease_ms or call.lease_ms_default, self._clock())
                 must_wait = True
                 continue
             if must_wait:

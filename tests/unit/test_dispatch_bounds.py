@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+
 import pytest
 
 from foqs.core import limits
 from foqs.core.errors import FoqsError, OverloadedError
+from foqs.core.namespace import Namespace, NamespaceSettings
+from foqs.host.dequeues import Dequeues
 from foqs.shard.rows import LookUp
 from foqs.storage.transaction import ItemRow
 from tests.support.shards import ITEM_BYTES_MAX, NAMESPACE, Shards
@@ -47,6 +52,43 @@ def test_items_whose_claims_are_too_short_for_their_lease_are_claimed_anew_all_a
         shards.dispatcher.tick()
         taken += len(call.items or [])
         shards.dispatcher.end(call)
+
+
+def test_a_long_lease_is_remembered_for_as_long_as_its_call_waits() -> None:
+    shards = Shards(1)
+    long = shards.dequeue({"a": 1}, 60_000)
+    for _ in range(2):
+        shards.clock_ms += limits.LEASE_MEMORY_MS + 1
+        shards.dispatcher.end(shards.dequeue({"a": 1}, 1_000))
+    short = shards.dequeue({"a": 1}, 1_000)
+    shards.enqueue(0, "a", count=2)
+    for _ in range(10):
+        if shards.begin(0) is not None:
+            shards.end(0)
+    assert long.items
+    assert short.items
+    assert long.items[0].lease_due_at == shards.clock_ms + 60_000
+
+
+def test_what_a_caller_who_is_gone_has_not_seen_is_handed_to_the_next_one_at_once() -> None:
+    async def scenario() -> None:
+        shards = Shards(1)
+        dequeues = Dequeues(shards, shards.dispatcher, lambda: shards.clock_ms / 1000)
+        namespace = Namespace(NAMESPACE, "n", NamespaceSettings(), 0)
+        demand = SimpleNamespace(topic="a", count=1, group=None)
+        first, second = (
+            asyncio.create_task(dequeues.dequeue(namespace, [demand], None, 30_000)) for _ in range(2)
+        )  # fmt: skip
+        await asyncio.sleep(0)
+        shards.enqueue(0, "a")
+        shards.run(0)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        shards.run(0)
+        assert [delivery.topic for delivery in await asyncio.wait_for(second, 5)] == ["a"]
+
+    asyncio.run(scenario())
 
 
 def test_calls_that_are_over_leave_nothing_of_topics_that_do_not_exist() -> None:
