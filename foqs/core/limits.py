@@ -17,7 +17,6 @@ NEVER_MS = 1 << 62
 # --- names ---
 TOPIC_BYTES_MAX = 255
 NAMESPACE_NAME_CHARS_MAX = 64
-GROUP_BYTES_MAX = 64
 
 # --- one call ---
 FRAME_BYTES_MAX = 16 * MIB
@@ -42,7 +41,6 @@ TTL_MS_DEFAULT = 14 * DAY_MS
 TTL_MS_MAX = 90 * DAY_MS
 ATTEMPTS_DEFAULT = 16
 ATTEMPTS_MAX = 1_000
-DEATH_REASON_BYTES_MAX = 255
 
 # --- one namespace ---
 ENQUEUES_PER_MINUTE_DEFAULT = 6_000_000
@@ -202,7 +200,6 @@ PREPARED_INSERT_ROWS = 32
 """What is left of a transaction's rows goes as SQL text, which costs the server a third more."""
 STATEMENT_IDS_MAX = 900
 """Below MariaDB's in_predicate_conversion_threshold of 1,000, from which a list becomes a derived table to join."""
-STATEMENT_REWRITES_MAX = 200
 WINDOW_ITEMS_MAX = 4_000
 """A window that holds under a quarter of its bound, and is not complete, is refilled by a quarter."""
 WINDOW_ITEMS_MIN = 16

@@ -123,7 +123,7 @@ class Rows:
 
     def _change(self, change: RowChange) -> None:
         row = change.row
-        self._timers.changing.add(row.key)
+        self._timers.changing[row.key] = row.due_at if row.lane == TIMER_LANE else limits.NEVER_MS
         if row.lane == TIMER_LANE:
             self._timers.remove(row.key, row.due_at)
         change.ticket.open_count += 1
@@ -168,7 +168,7 @@ class Rows:
         look_ups, self._flying_look_ups = self._flying_look_ups, []
         for change in changes:
             row, topic = change.row, self._book.by_number[change.row.topic]
-            self._timers.changing.discard(row.key)
+            del self._timers.changing[row.key]
             if row.lane == TIMER_LANE:
                 topic.delayed -= 1
             else:
@@ -189,7 +189,7 @@ class Rows:
         look_ups, self._flying_look_ups = self._flying_look_ups, []
         for change in changes:
             row = change.row
-            self._timers.changing.discard(row.key)
+            del self._timers.changing[row.key]
             if row.lane == TIMER_LANE:
                 self._timers.add(row.key, self._book.by_number[row.topic], row.priority, row.due_at)
             change.ticket.fail([change.position], error)

@@ -16,8 +16,8 @@ from foqs.storage.transaction import TIMER_LANE, Refill, Transaction, Transactio
 
 class Timers:
     def __init__(self, book: Book, delay_checkpoint: int) -> None:
-        self.changing: set[int] = set()
-        """Delayed and dead rows with a change on the way."""
+        self.changing: dict[int, int] = {}
+        """Delayed and dead rows with a change on the way, by key: when they are due, dead ones never."""
         self._book = book
         self._window = Window(WindowBudget(), complete=False)
         self._window.edge = order.place(0, max(0, delay_checkpoint - 1), (1 << 64) - 1, (1 << 16) - 1)
@@ -55,7 +55,7 @@ class Timers:
         lowest = now_ms if head == order.LAST else order.due_at_of(head)
         starts = [item.due_at for item in transaction.inserts if item.due_at > item.enqueued_at]
         starts += [rewrite.due_at for rewrite in transaction.rewrites if rewrite.lane == TIMER_LANE]
-        return min([lowest, now_ms, *starts])
+        return min([lowest, now_ms, *starts, *self.changing.values()])
 
     def take(self, transaction: Transaction, now_ms: int) -> None:
         window = self._window

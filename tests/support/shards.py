@@ -37,15 +37,16 @@ class Shards:
             shard.add_counts(image.count())
 
     def enqueue(
-        self, number: int, topic: str, priority: int = 0, *, lease_ms: int = 0, count: int = 1, payload: bytes = b"p"
-    ) -> list[Item]:
-        shard, items = self.states[number], []
+        self, number: int, topic: str, priority: int = 0, *, lease_ms: int = 0, delay_ms: int = 0, count: int = 1,
+        payload: bytes = b"p",
+    ) -> list[Item]:  # fmt: skip
+        shard, items, due_at = self.states[number], [], self.clock_ms + delay_ms
         for _ in range(count):
             key = shard.book.next_key()
-            place = order.place(priority, self.clock_ms, key, number)
+            place = order.place(priority, due_at, key, number)
             items.append(
                 Item(
-                    key, shard.book.topic(NAMESPACE, topic), priority, self.clock_ms, place, Phase.INSERTING,
+                    key, shard.book.topic(NAMESPACE, topic), priority, due_at, place, Phase.INSERTING,
                     self.clock_ms, self.clock_ms + 10**9, lease_ms, False, b"", payload,
                 )
             )  # fmt: skip
