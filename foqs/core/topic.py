@@ -11,6 +11,7 @@ class ShardTopic:
 
     __slots__ = (
         "claim_head",
+        "claiming_bytes",
         "claiming_count",
         "dead",
         "delayed",
@@ -51,6 +52,8 @@ class ShardTopic:
         """The first place that was taken from the window and whose claim is not committed yet."""
         self.claiming_count = 0
         """Claims on the way to the database."""
+        self.claiming_bytes = 0
+        """The most that their items may have; of a sick shard they do not count."""
 
     @property
     def ready(self) -> int:

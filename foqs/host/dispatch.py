@@ -59,8 +59,8 @@ class Dispatcher:
         """Topics of each of them."""
         self.held_bytes = 0
         """Payload and metadata of all prefetch buffers."""
-        self._claiming_count = 0
-        """Of items whose claims are on the way, over all shards."""
+        self._claiming_bytes = 0
+        """The most that items may have whose claims are on the way, over all shards."""
 
     # ---- ShardListener ----
 
@@ -83,16 +83,23 @@ class Dispatcher:
         if not queue.claims_count or last > queue.claiming_last:
             queue.claiming_last = last
         topic.claiming_count += count
-        self._claiming_count += count
+        if topic.shard_id not in self._sick:
+            size_bytes = count * self._bytes_each(topic.namespace)
+            topic.claiming_bytes += size_bytes
+            self._claiming_bytes += size_bytes
         queue.claims_started_count += count
         self._wake(topic.shard_id)
 
     def claims_ended(self, topic: ShardTopic, count: int, items: list[Item]) -> None:
         queue = self._queue_of(topic)
         topic.claiming_count -= count
-        self._claiming_count -= count
+        if topic.claiming_bytes:
+            left_bytes = topic.claiming_bytes * topic.claiming_count // (topic.claiming_count + count)
+            self._claiming_bytes -= topic.claiming_bytes - left_bytes
+            topic.claiming_bytes = left_bytes
         queue.claims_ended_count += count
         self._active[queue] = None
+        queue.in_vain_count = 0 if items else min(queue.in_vain_count + count, limits.TRANSACTION_CLAIMS_MAX)
         if items:
             queue.buffer.add(items)
             self.held_bytes += sum([item.size_bytes for item in items])
@@ -108,7 +115,11 @@ class Dispatcher:
 
     def topic_gone(self, topic: ShardTopic) -> None:
         queue = self._queues.get((topic.namespace, topic.name))
-        if queue is not None and queue.parts.get(topic.shard_id) is topic:
+        if queue is None:
+            return
+        if queue.sick_parts.get(topic.shard_id) is topic:
+            del queue.sick_parts[topic.shard_id]
+        if queue.parts.get(topic.shard_id) is topic:
             del queue.parts[topic.shard_id]
             self.serve(queue)
             self._rest(queue)
@@ -127,8 +138,9 @@ class Dispatcher:
             if queue is None:
                 continue
             queue.parts.pop(shard_id, None)
+            queue.sick_parts.pop(shard_id, None)
             queue.claims_ended_count += topic.claiming_count
-            self._claiming_count -= topic.claiming_count
+            self._forget_claiming_bytes(topic)
             items = [item for item in queue.buffer.items if item.topic is topic]
             queue.buffer.remove(items)
             self.held_bytes -= sum([item.size_bytes for item in items])
@@ -144,8 +156,10 @@ class Dispatcher:
             return
         self._sick.add(shard_id)
         for topic in topics:
+            self._forget_claiming_bytes(topic)
             queue = self._queues.get((topic.namespace, topic.name))
             if queue is not None and queue.parts.pop(shard_id, None) is not None:
+                queue.sick_parts[shard_id] = topic
                 self.serve(queue)
 
     def is_sick(self, shard_id: int) -> bool:
@@ -169,6 +183,9 @@ class Dispatcher:
             queue.waiting_count += count
             queue.note_lease(call.lease_ms or call.lease_ms_default, call.since_s)
             self._active[queue] = None
+        if len(wants) > 1:
+            for queue in call.wants:
+                self._claim(queue)  # Those before it may have enough to answer each call at once.
         for queue in call.wants:
             if call.done:
                 break
@@ -177,7 +194,7 @@ class Dispatcher:
     def is_hopeful(self, call: DequeueCall) -> bool:
         """Something of the call's topics is ready or on the way."""
         return any(
-            queue.claims_count or queue.buffer or any(len(part.window) for part in queue.parts.values())
+            queue.coming_count or queue.buffer or any(len(part.window) for part in queue.parts.values())
             or any(not part.window.complete for part in queue.parts.values())
             for queue in call.wants
         )  # fmt: skip
@@ -213,9 +230,11 @@ class Dispatcher:
             count = queue.servable_count(want)
             if count == 0:
                 break
-            if count < want and not queue.has_waited(call, self._clock()):
-                self._lingering[queue] = None
-                break
+            if count < want:
+                self._claim(queue)  # First, so that the call waits for what is ready as well.
+                if not queue.has_waited(call, self._clock()):
+                    self._lingering[queue] = None
+                    break
             self._answer(call)
         self._claim(queue)
 
@@ -260,8 +279,11 @@ class Dispatcher:
 
     def _queue_of(self, topic: ShardTopic) -> TopicQueue:
         queue = self._queue(topic.namespace, topic.name)
-        if queue.parts.get(topic.shard_id) is not topic and topic.shard_id not in self._sick:
+        if topic.shard_id in self._sick:
+            queue.sick_parts[topic.shard_id] = topic
+        elif queue.parts.get(topic.shard_id) is not topic:
             queue.parts[topic.shard_id] = topic
+            queue.sick_parts.pop(topic.shard_id, None)
             topic.lease_ms = queue.lease_ms or limits.LEASE_MS_DEFAULT
         return queue
 
@@ -277,6 +299,8 @@ class Dispatcher:
         items: list[Item] = []
         bytes_left = limits.DEQUEUE_ANSWER_BYTES_MAX
         for queue, want in call.wants.items():
+            if next(iter(queue.calls)) is not call:
+                continue  # Others have waited there for longer.
             count = queue.servable_count(min(want, limits.DEQUEUE_ITEMS_MAX - len(items)))
             if count and bytes_left > 0:
                 bytes_left = self._hand_out(queue, call, count, bytes_left, items)
@@ -338,9 +362,15 @@ class Dispatcher:
 
     def _room(self, queue: TopicQueue) -> int:
         """For how many items more there is, each as large as it may be; at least one, so that all goes on."""
-        bytes_left = limits.PREFETCH_BYTES_MAX - self.held_bytes
-        bytes_each = limits.RESIDENT_ITEM_BYTES + self._item_bytes_max(queue.namespace)
-        return max(1, bytes_left // bytes_each - self._claiming_count)
+        bytes_left = limits.PREFETCH_BYTES_MAX - self.held_bytes - self._claiming_bytes
+        return max(1, bytes_left // self._bytes_each(queue.namespace))
+
+    def _forget_claiming_bytes(self, topic: ShardTopic) -> None:
+        self._claiming_bytes -= topic.claiming_bytes
+        topic.claiming_bytes = 0
+
+    def _bytes_each(self, namespace: int) -> int:
+        return limits.RESIDENT_ITEM_BYTES + self._item_bytes_max(namespace)
 
     def _claim(self, queue: TopicQueue) -> None:
         """K-way merge over the heads of the shards' windows."""

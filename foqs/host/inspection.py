@@ -22,7 +22,7 @@ from foqs.core.calls import (
     StoredItemPage,
 )
 from foqs.core.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError, shown
-from foqs.core.item import ItemEvent
+from foqs.core.item import ItemEvent, Phase
 from foqs.core.namespace import Namespace
 from foqs.core.service import Service
 from foqs.core.topic import ShardTopic
@@ -324,7 +324,12 @@ class Inspection(Service):
 
         def on_rows(rows: dict[int, ItemRow]) -> None:
             for position, row in enumerate(rows.values()):
-                held = row.lane > 0 and row.key in shard.book.leases
+                item = shard.book.leases.get(row.key) if row.lane > 0 else None
+                held = item is not None
+                if item is not None and item.phase is not Phase.SETTLING:
+                    # It may be ready again then, with nobody who asks for it.
+                    ends_ms = max(item.lease_due_at, runner.now_ms() + limits.PREFETCH_HOLD_MS_MAX)
+                    shard.book.expires_first_ms = min(shard.book.expires_first_ms, ends_ms)
                 if not held and row.lane >= 0 and row.expires_at <= runner.now_ms():
                     try:
                         shard.rows.delete(row, ticket, position)
@@ -336,6 +341,7 @@ class Inspection(Service):
 
         def on_failed(error: FoqsError) -> None:
             _log.warning("ttl_scan_paused", shard=runner.shard_id, error=str(error))
+            shard.book.expires_first_ms = 0
 
         shard.rows.look_up(LookUp(keys, on_rows, on_failed))
         runner.wake()

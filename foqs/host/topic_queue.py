@@ -45,10 +45,12 @@ class TopicQueue:
         "claiming_last",
         "claims_ended_count",
         "claims_started_count",
+        "in_vain_count",
         "lease_ms",
         "name",
         "namespace",
         "parts",
+        "sick_parts",
         "waiting_count",
     )
 
@@ -57,6 +59,8 @@ class TopicQueue:
         self.name = name
         self.parts: dict[int, ShardTopic] = {}
         """By shard: those of healthy shards."""
+        self.sick_parts: dict[int, ShardTopic] = {}
+        """The others: what they have on the way may come late, or never."""
         self.buffer = PrefetchBuffer()
         self.calls: dict[DequeueCall, None] = {}
         """In the order of their arrival."""
@@ -66,6 +70,8 @@ class TopicQueue:
         self.claims_ended_count = 0
         self.claiming_last = order.FIRST
         """No claim on the way is of a later place."""
+        self.in_vain_count = 0
+        """Of the last claims, those in a row that brought nothing: their items had expired, or they failed."""
         self.lease_ms = 0
         """The longest lease that consumers lately asked for."""
         self._lease_ms_next = 0
@@ -80,9 +86,16 @@ class TopicQueue:
         """Claims on the way to the database."""
         return self.claims_started_count - self.claims_ended_count
 
+    @property
+    def coming_count(self) -> int:
+        """Of these claims those of healthy shards."""
+        if not self.sick_parts:
+            return self.claims_count
+        return self.claims_count - sum([part.claiming_count for part in self.sick_parts.values()])
+
     def has_waited(self, call: DequeueCall, now_s: float) -> bool:
         """A call that can be answered in part waits for what is on the way at that moment, and no longer."""
-        if self.claims_started_count == self.claims_ended_count:
+        if self.coming_count == 0:
             return True
         awaited = call.awaited.setdefault(self, self.claims_started_count)
         return self.claims_ended_count >= awaited or now_s - call.since_s > limits.LINGER_MS_MAX / 1000
@@ -90,6 +103,8 @@ class TopicQueue:
     def demand(self) -> int:
         """Items for those who wait, and for those who will soon come."""
         ahead = min(int(self._rate * limits.PREFETCH_HORIZON_MS / 1000), limits.PREFETCH_ITEMS_PER_TOPIC_MAX)
+        if self.calls:
+            ahead += self.in_vain_count  # Twice as many each time, so that few transactions get past what has expired.
         return min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX) + ahead
 
     def wanted(self, demand: int) -> tuple[int, int]:
@@ -98,10 +113,10 @@ class TopicQueue:
         What is short, and whatever stands before an item that is held for the demand: as a ready item it would
         hold that one back.
         """
-        shortage = max(0, demand - len(self.buffer) - self.claims_count)
+        shortage = max(0, demand - len(self.buffer) - self.coming_count)
         if len(self.buffer) >= demand:
             return shortage, self.buffer.place_at(demand)
-        if self.claims_count:
+        if self.coming_count:
             return shortage, max(self.buffer.last, self.claiming_last)
         return shortage, self.buffer.last
 

@@ -104,6 +104,7 @@ class Refills:
         flying, self._flying = self._flying, []
         for topic, _ in flying:
             topic.window.refilling = False
+            self._book.touched[topic] = None
 
     def abandon(self, error: FoqsError) -> None:
         return None

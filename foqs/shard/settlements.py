@@ -164,6 +164,7 @@ class Settlements:
     def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
         flying, self._flying = self._flying, []
         leases = self._book.leases
+        was_full = len(leases) >= limits.OPEN_LEASES_MAX
         for settlement in flying:
             self._journal.leave(settlement.items)
             for item in settlement.items:
@@ -172,6 +173,8 @@ class Settlements:
                 topic.rows -= 1
                 del leases[item.key]
                 item.phase = Phase.GONE
+                if was_full:
+                    self._book.touched[topic] = None
             for rewrite, item in zip(settlement.rewrites or (), settlement.items, strict=False):
                 if rewrite is not None:
                     self.apply_rewrite(item.topic, item.priority, rewrite)

@@ -1,0 +1,292 @@
+"""No call waits for an item that could be handed out, whatever stands still beside it."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from unittest.mock import Mock
+
+import pytest
+
+from foqs.core import limits
+from foqs.core.item import Item, Phase
+from foqs.host.inspection import Inspection
+from foqs.host.topic_queue import DequeueCall
+from foqs.shard.parts import Ticket
+from tests.support.shards import NAMESPACE, Shards
+
+
+def sicken(shards: Shards, number: int, *, healthy: bool = False) -> None:
+    shards.dispatcher.shard_health(number, shards.states[number].book.topics.values(), healthy=healthy)
+
+
+def ack(shards: Shards, items: list[Item]) -> None:
+    for item in items:
+        settlements = shards.states[item.topic.shard_id].settlements
+        settlements.end_lease(item)
+        settlements.settle([item])
+
+
+def test_claims_that_a_sick_shard_keeps_do_not_count_for_the_well_ones() -> None:
+    shards = Shards(2)
+    shards.enqueue(0, "a", 0)
+    shards.enqueue(1, "a", 1)
+    call = shards.dequeue({"a": 1})
+    shards.begin(0)
+    sicken(shards, 0)
+    shards.run(1)
+    assert [item.topic.shard_id for item in call.items or []] == [1]
+
+
+def test_a_call_does_not_hope_for_what_a_sick_shard_keeps() -> None:
+    shards = Shards(1)
+    shards.enqueue(0, "a")
+    shards.run(0)
+    call = shards.dequeue({"a": 1})
+    assert shards.dispatcher.is_hopeful(call)
+    shards.begin(0)
+    sicken(shards, 0)
+    assert not shards.dispatcher.is_hopeful(call)
+
+
+def test_a_steady_consumer_gets_full_batches() -> None:
+    shards, sizes = Shards(1), []
+    shards.dispatcher._item_bytes_max = lambda _: 10_000
+    for _ in range(20):
+        shards.enqueue(0, "a", count=1_000)
+        shards.run(0)
+        call = shards.dequeue({"a": 100})
+        shards.run(0)
+        shards.clock_ms += 120
+        shards.dispatcher.tick()
+        shards.run(0)
+        assert call.items is not None
+        sizes.append(len(call.items))
+        ack(shards, call.items)
+    assert sizes == [100] * 20
+
+
+def test_a_topic_that_is_named_behind_one_with_enough_is_claimed_too() -> None:
+    shards, taken = Shards(1), Counter[str]()
+    shards.enqueue(0, "a", count=2_000)
+    shards.run(0)
+    for number in range(1_500):
+        call = shards.dequeue({"a": 1, "b": 1})
+        shards.run(0)
+        if number == 1_000:
+            shards.enqueue(0, "b", -1, count=10)
+            shards.run(0)
+        assert call.items
+        taken.update(item.topic.name for item in call.items)
+        ack(shards, call.items)
+        shards.clock_ms += 5
+        shards.dispatcher.tick()
+        shards.run(0)
+    assert taken["b"] == 10
+
+
+def test_who_waits_for_more_topics_does_not_pass_who_has_waited_for_longer() -> None:
+    shards = Shards(1)
+    shards.states[0].book.topic(NAMESPACE, "a")  # known before b
+    old = shards.dequeue({"b": 1})
+    new = shards.dequeue({"a": 1, "b": 1})
+    shards.enqueue(0, "a")
+    shards.enqueue(0, "b")
+    shards.run(0)
+    assert [item.topic.name for item in old.items or []] == ["b"]
+    assert [item.topic.name for item in new.items or []] == ["a"]
+
+
+def test_claims_on_the_way_take_the_room_of_their_own_namespace_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    shards, large = Shards(1), NAMESPACE + 1
+    shards.dispatcher._item_bytes_max = lambda number: 1_100_000 if number == large else 10_000
+    shards.enqueue(0, "small", count=100)
+    with monkeypatch.context() as patch:
+        patch.setattr("tests.support.shards.NAMESPACE", large)
+        shards.enqueue(0, "large", count=20)
+    shards.run(0)
+    shards.dequeue({"small": 100})
+    monkeypatch.setattr("tests.support.shards.NAMESPACE", large)
+    call = shards.dequeue({"large": 20})
+    transaction = shards.begin(0)
+    assert transaction is not None
+    shards.end(0)
+    assert len(call.items or []) == 20
+
+
+def test_what_has_expired_before_a_live_item_costs_few_transactions() -> None:
+    shards = Shards(1)
+    for item in shards.enqueue(0, "a", count=2_000):
+        item.expires_at = shards.clock_ms + 1_000
+    shards.enqueue(0, "a", 1)
+    shards.run(0)
+    shards.clock_ms += 2_000
+    call = shards.dequeue({"a": 1})
+    transactions_count = 0
+    while call.items is None:
+        assert shards.begin(0) is not None
+        shards.end(0)
+        transactions_count += 1
+    assert transactions_count < 50
+
+
+def test_a_failed_refill_is_tried_again_at_once() -> None:
+    shards = Shards(1)
+    shards.enqueue(0, "a")
+    shards.run(0)
+    shards.take_over()
+    call = shards.dequeue({"a": 1})
+    shards.begin(0)
+    shards.end(0, well=False)
+    shards.run(0)
+    assert call.items
+
+
+def test_an_ack_on_a_shard_with_as_many_leases_as_it_may_have_makes_room_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "OPEN_LEASES_MAX", 1)
+    shards = Shards(1)
+    shards.enqueue(0, "a", count=2)
+    first, second = shards.dequeue({"a": 1}), shards.dequeue({"a": 1})
+    shards.run(0)
+    assert first.items
+    assert second.items is None
+    ack(shards, first.items)
+    shards.run(0)
+    assert second.items
+
+
+@pytest.mark.parametrize("is_leased", [True, False])
+def test_the_ttl_scan_comes_back_for_what_it_could_not_delete(*, is_leased: bool) -> None:
+    shards = Shards(1)
+    (item,) = shards.enqueue(0, "a")
+    item.expires_at = shards.clock_ms + 1_000
+    shards.run(0)
+    if is_leased:
+        assert shards.dequeue({"a": 1}, 5_000).items is None
+        shards.run(0)
+    shards.clock_ms += 2_000
+    shard = shards.states[0]
+    shard.book.expires_first_ms = shards.clock_ms + limits.EXPIRY_LAP_MS_MAX
+    runner = Mock(shard_id=0, shard=shard, now_ms=lambda: shards.clock_ms)
+    Inspection(Mock(), {}, Mock(), Mock())._expire(runner, shard, [item.key])
+    shards.begin(0)
+    shards.end(0, well=is_leased)
+    assert shard.book.expires_first_ms <= shards.clock_ms + 5_000
+
+
+class Chaos:
+    """Small limits, and a step at random after the other."""
+
+    def __init__(self, seed: int, *, sick: bool) -> None:
+        self.chance = random.Random(seed)
+        self.shards = Shards(self.chance.randint(1, 3))
+        self.shards.dispatcher._item_bytes_max = lambda _: 10
+        self.sick: set[int] = set()
+        self.calls: list[DequeueCall] = []
+        self.leased: list[Item] = []
+        self.steps = [
+            (self.enqueue, 20), (self.dequeue, 20), (self.end_call, 5), (self.begin, 15), (self.end, 15),
+            (self.pass_time, 5), (self.shards.dispatcher.sweep, 3), (self.settle, 7), (self.settle_down, 4),
+            (self.change_health, 3 if sick else 0),
+        ]  # fmt: skip
+
+    def step(self) -> None:
+        steps, weights = zip(*self.steps, strict=True)
+        self.chance.choices(steps, weights)[0]()
+        self.leased += [item for call in self.calls for item in call.items or []]
+        self.calls = [call for call in self.calls if not call.done]
+
+    def number(self) -> int:
+        return self.chance.choice(list(self.shards.states))
+
+    def enqueue(self) -> None:
+        chance = self.chance
+        items = self.shards.enqueue(
+            self.number(), chance.choice("abcd"), chance.randint(-2, 2), lease_ms=chance.choice([0, 0, 0, 60_000]),
+            delay_ms=chance.choice([0, 0, 0, 300]), count=chance.randint(1, 12),
+        )  # fmt: skip
+        for item in items:
+            if chance.random() < 0.2:
+                item.expires_at = self.shards.clock_ms + chance.randint(100, 3_000)
+
+    def dequeue(self) -> None:
+        chance = self.chance
+        wants = {topic: chance.randint(1, 6) for topic in chance.sample("abcd", chance.randint(1, 3))}
+        self.calls.append(self.shards.dequeue(wants, chance.choice([None, 1_000, 2_000, 40_000])))
+
+    def end_call(self) -> None:
+        if self.calls:
+            self.shards.dispatcher.end(self.chance.choice(self.calls))
+
+    def begin(self) -> None:
+        number = self.number()
+        if self.shards.states[number].flying is None:
+            self.shards.begin(number)
+
+    def end(self) -> None:
+        number = self.number()
+        if self.shards.states[number].flying is not None:
+            self.shards.end(number, well=self.chance.random() > 0.15)
+
+    def pass_time(self, *, elapsed_ms: int = 0) -> None:
+        self.shards.clock_ms += elapsed_ms or self.chance.choice([5, 20, 200, 1_500])
+        self.shards.dispatcher.tick()
+
+    def settle(self) -> None:
+        if not self.leased:
+            return
+        item = self.leased.pop(self.chance.randrange(len(self.leased)))
+        shard = self.shards.states[item.topic.shard_id]
+        if item.phase is Phase.LEASED and shard.book.leases.get(item.key) is item:
+            settlements, is_nack = shard.settlements, self.chance.random() < 0.5
+            rewrite = settlements.failed_attempt(item, self.shards.clock_ms) if is_nack else None
+            settlements.end_lease(item)
+            settlements.settle([item], [rewrite], Ticket(lambda _: None), [0])
+
+    def change_health(self) -> None:
+        number = self.number()
+        self.sick ^= {number}
+        sicken(self.shards, number, healthy=number not in self.sick)
+
+    def settle_down(self) -> None:
+        """Let the well shards work, without a sweep: nobody may wait for what they have then."""
+        well = [number for number in self.shards.states if number not in self.sick]
+        for _ in range(12):
+            for number in well:
+                self._work_off(number)
+            self.pass_time(elapsed_ms=20)
+        for call in self.calls:
+            if call.done:
+                continue
+            for queue in call.wants:
+                assert not [item for item in queue.buffer.items if item.topic.shard_id in well]
+                for number in well:
+                    topic = self.shards.states[number].book.topics.get((NAMESPACE, queue.name))
+                    assert topic is None or (topic.window.complete and not topic.window.places)
+
+    def _work_off(self, number: int) -> None:
+        for _ in range(300):
+            if self.shards.states[number].flying is not None:
+                self.shards.end(number)
+            elif self.shards.begin(number) is None:
+                return
+        raise AssertionError(f"shard {number} goes round and round")
+
+
+@pytest.mark.parametrize("sick", [False, True])
+@pytest.mark.parametrize("seed", range(40))
+def test_once_all_is_calm_nobody_waits_for_what_a_well_shard_has(
+    seed: int, *, sick: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = {
+        "WINDOW_ITEMS_MAX": 8, "WINDOW_ITEMS_MIN": 8, "TRANSACTION_INSERTS_MAX": 10, "TRANSACTION_CLAIMS_MAX": 6,
+        "TRANSACTION_CHANGES_MAX": 5, "PREFETCH_BYTES_MAX": 40, "RESIDENT_BYTES_MAX": 3_000, "DEQUEUE_ITEMS_MAX": 5,
+        "TRANSACTION_REFILLS_MAX": 2, "LEASE_MEMORY_MS": 3_000,
+    }  # fmt: skip
+    for name, value in small.items():
+        monkeypatch.setattr(limits, name, value)
+    chaos = Chaos(seed, sick=sick)
+    for _ in range(250):
+        chaos.step()
