@@ -224,6 +224,8 @@ CLAIM_REWRITE_ITEMS_MIN = 64
 CLAIM_REWRITE_EVERY_MS = 10 * SECOND_MS
 OPEN_LEASES_MAX = 250_000
 """Of one shard: items under lease or claimed by the prefetch buffer."""
+OPEN_LEASES_OF_TOPIC_RATIO = 4
+"""A topic may have so many times what is left free of them: alone 200,000, two of them 111,111 each."""
 TOPICS_PER_SHARD_MAX = 200_000
 TOPIC_NUMBER_MAX = (1 << 31) - 1
 """As the columns hold it. Numbers of forgotten topics do not come back."""

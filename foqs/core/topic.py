@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
+
 from foqs.core import limits, order
 from foqs.core.window import Window, WindowBudget
 
@@ -10,6 +12,7 @@ class ShardTopic:
     """The counts are what changed since the take-over until the shard's rows are counted, and exact after."""
 
     __slots__ = (
+        "_leases",
         "claim_head",
         "claiming_bytes",
         "claiming_count",
@@ -29,7 +32,15 @@ class ShardTopic:
     )
 
     def __init__(
-        self, shard_id: int, number: int, namespace: int, name: str, budget: WindowBudget, *, stored: bool
+        self,
+        shard_id: int,
+        number: int,
+        namespace: int,
+        name: str,
+        budget: WindowBudget,
+        leases: Sized,
+        *,
+        stored: bool,
     ) -> None:
         self.shard_id = shard_id
         self.number = number
@@ -37,6 +48,8 @@ class ShardTopic:
         self.name = name
         self.stored = stored
         """Its row is in the topic table."""
+        self._leases = leases
+        """Of the whole shard."""
         self.window = Window(budget, complete=not stored)
         self.rows = 0
         """Of the topic's lane: ready, claimed or under lease."""
@@ -64,10 +77,21 @@ class ShardTopic:
         return not (self.rows or self.delayed or self.dead)
 
     @property
+    def room(self) -> int:
+        """How many items more may be claimed.
+
+        A topic may have so many times what is left free to all: one that never settles leaves room for the others
+        (dynamic thresholds, Choudhury and Hahne 1998).
+        """
+        ratio, free = limits.OPEN_LEASES_OF_TOPIC_RATIO, limits.OPEN_LEASES_MAX - len(self._leases)
+        spare = ratio * free - self.leased - self.claiming_count
+        return (spare + ratio) // (ratio + 1) if spare > 0 else 0  # Each one claimed is one less that is free, too.
+
+    @property
     def first_place(self) -> int:
-        """The most urgent item that is ready and not yet in anybody's hands; the last place when there is none."""
+        """The most urgent item that can be claimed or is being claimed; the last place when there is none."""
         head = self.window.head
-        return head if head < self.claim_head else self.claim_head
+        return head if head < self.claim_head and self.room else self.claim_head
 
     def __repr__(self) -> str:
         return f"ShardTopic({self.shard_id}, {self.name!r})"

@@ -12,7 +12,7 @@ from itertools import chain
 
 from mypy_extensions import mypyc_attr
 
-from foqs.core import limits
+from foqs.core import limits, order
 from foqs.core.item import Item, ItemEvent
 from foqs.core.topic import ShardTopic
 from foqs.host.prefetch import PrefetchBuffer
@@ -193,11 +193,7 @@ class Dispatcher:
 
     def is_hopeful(self, call: DequeueCall) -> bool:
         """Something of the call's topics is ready or on the way."""
-        return any(
-            queue.coming_count or queue.buffer or any(len(part.window) for part in queue.parts.values())
-            or any(not part.window.complete for part in queue.parts.values())
-            for queue in call.wants
-        )  # fmt: skip
+        return any(queue.coming_count or queue.buffer or queue.first_unclaimed() < order.LAST for queue in call.wants)
 
     def end(self, call: DequeueCall) -> None:
         """The call wants nothing more."""
@@ -389,7 +385,7 @@ class Dispatcher:
                 shard.refills.want(topic, whole=True)
                 self._wake(shard_id)
             if window.places and (shortage or window.places[0] < before):
-                heads.append(window.first(shortage, before, min(demand, shard.claims.room)))
+                heads.append(window.first(shortage, before, min(demand, topic.room)))
         chosen = heads[0] if len(heads) == 1 else sorted(chain.from_iterable(heads))
         counts: dict[int, int] = {}
         for place in chosen[: min(demand, max(shortage, bisect_left(chosen, before)))]:

@@ -39,7 +39,8 @@ class Book:
         self._resident_bytes = 0
         self._sequence = image.epoch << ids.SEQUENCE_BITS
         for number, namespace, name in image.topics:
-            self._add_topic(ShardTopic(shard_id, number, namespace, name.decode(), self.budget, stored=True))
+            topic = ShardTopic(shard_id, number, namespace, name.decode(), self.budget, self.leases, stored=True)
+            self._add_topic(topic)
         self.budget.share(len(self.topics))
 
     def next_key(self) -> int:
@@ -77,7 +78,7 @@ class Book:
                 f"shard {self.shard_id} has named {limits.TOPIC_NUMBER_MAX} topics in its life, which is its limit: "
                 "use topics that are there, and let an operator drain the shard and make it anew"
             )
-        return ShardTopic(self.shard_id, number, namespace, name, self.budget, stored=False)
+        return ShardTopic(self.shard_id, number, namespace, name, self.budget, self.leases, stored=False)
 
     def add_topic(self, topic: ShardTopic) -> None:
         """In the order in which they were made."""

@@ -41,11 +41,6 @@ class Claims:
         self._flying_fresh: set[int] = set()
         self._flying_extensions: list[Extension] = []
 
-    @property
-    def room(self) -> int:
-        """How many more items may be claimed."""
-        return max(0, limits.OPEN_LEASES_MAX - len(self._book.leases))
-
     def claim(self, topic: ShardTopic, places: list[int]) -> None:
         """Lease items that were just taken from the head of the topic's window."""
         book = self._book
@@ -69,7 +64,7 @@ class Claims:
         """
         items.sort(key=_place)
         wanted = self._book.listener.fresh_demand(topic.namespace, topic.name, [item.place for item in items])
-        count = min(wanted, self.room, limits.TRANSACTION_CLAIMS_MAX - len(self._flying), len(items))
+        count = min(wanted, topic.room, limits.TRANSACTION_CLAIMS_MAX - len(self._flying), len(items))
         if count <= 0:
             return
         for item in items[:count]:

@@ -164,7 +164,7 @@ class Settlements:
     def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
         flying, self._flying = self._flying, []
         leases = self._book.leases
-        was_full = len(leases) >= limits.OPEN_LEASES_MAX
+        was_crowded = len(leases) >= limits.OPEN_LEASES_OF_TOPIC_RATIO * (limits.OPEN_LEASES_MAX - len(leases))
         for settlement in flying:
             self._journal.leave(settlement.items)
             for item in settlement.items:
@@ -173,7 +173,7 @@ class Settlements:
                 topic.rows -= 1
                 del leases[item.key]
                 item.phase = Phase.GONE
-                if was_full:
+                if was_crowded:  # Topics may have had no room.
                     self._book.touched[topic] = None
             for rewrite, item in zip(settlement.rewrites or (), settlement.items, strict=False):
                 if rewrite is not None:

@@ -157,7 +157,7 @@ def _batch(number: int) -> list[Row]:
 
 def _item(row: Row) -> Item:
     lane, urgency, due_at, key = row
-    topic = ShardTopic(0, lane, 1, str(lane), WindowBudget(), stored=True)
+    topic = ShardTopic(0, lane, 1, str(lane), WindowBudget(), {}, stored=True)
     return Item(key, topic, urgency, due_at, 0, Phase.INSERTING, due_at, _END_MS, payload=bytes.fromhex(PAYLOAD_HEX))
 
 

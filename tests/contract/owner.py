@@ -80,7 +80,7 @@ def opened(store: Store) -> ShardImage:
 
 
 def new_topic(number: int, name: str = "t", namespace: int = 1) -> ShardTopic:
-    return ShardTopic(SHARD_ID, number, namespace, name, WindowBudget(), stored=False)
+    return ShardTopic(SHARD_ID, number, namespace, name, WindowBudget(), {}, stored=False)
 
 
 def new_item(

@@ -157,6 +157,62 @@ def test_an_ack_on_a_shard_with_as_many_leases_as_it_may_have_makes_room_at_once
     assert second.items
 
 
+def test_a_shard_without_room_for_claims_holds_up_nothing_of_other_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "OPEN_LEASES_MAX", 1)
+    shards = Shards(2)
+    shards.enqueue(0, "hog", count=2)
+    hog = shards.dequeue({"hog": 1})
+    shards.run(0)
+    assert hog.items
+    shards.enqueue(0, "a", -5)
+    shards.enqueue(1, "a", count=3)
+    for number in (0, 1):
+        shards.run(number)
+    for _ in range(3):
+        call = shards.dequeue({"a": 1})
+        shards.run(1)
+        assert [item.topic.shard_id for item in call.items or []] == [1]
+        ack(shards, call.items or [])
+        shards.run(1)
+    call = shards.dequeue({"a": 1})
+    assert not shards.dispatcher.is_hopeful(call)
+    ack(shards, hog.items)
+    shards.run(0)
+    shards.dispatcher.sweep()
+    shards.run(0)
+    assert [item.priority for item in call.items or []] == [-5]
+
+
+def test_a_topic_that_never_settles_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "OPEN_LEASES_MAX", 100)
+    shards = Shards(1)
+    taken = {}
+    for topic, count in (("hog", 200), ("greedy", 200), ("modest", 2)):
+        shards.enqueue(0, topic, count=count)
+        shards.run(0)
+        calls = [shards.dequeue({topic: 1}) for _ in range(count)]
+        shards.run(0)
+        taken[topic] = sum(bool(call.items) for call in calls)
+        for call in calls:
+            shards.dispatcher.end(call)
+    assert taken == {"hog": 80, "greedy": 16, "modest": 2}
+
+
+def test_a_topic_without_room_goes_on_as_its_own_leases_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "OPEN_LEASES_MAX", 10)
+    shards = Shards(1)
+    shards.enqueue(0, "a", count=40)
+    shards.run(0)
+    calls = [shards.dequeue({"a": 1}) for _ in range(40)]
+    shards.run(0)
+    for _ in range(40):
+        settled = next((call for call in calls if call.items), None)
+        assert settled is not None
+        calls.remove(settled)
+        ack(shards, settled.items or [])
+        shards.run(0)
+
+
 @pytest.mark.parametrize("is_leased", [True, False])
 def test_the_ttl_scan_comes_back_for_what_it_could_not_delete(*, is_leased: bool) -> None:
     shards = Shards(1)

@@ -11,7 +11,7 @@ from foqs.core.topic import ShardTopic
 from foqs.core.window import WindowBudget
 from foqs.host.prefetch import PrefetchBuffer
 
-TOPIC = ShardTopic(3, 1, 1, "t", WindowBudget(), stored=True)
+TOPIC = ShardTopic(3, 1, 1, "t", WindowBudget(), {}, stored=True)
 
 
 class BufferAndList(RuleBasedStateMachine):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from foqs.core import limits, order
 from foqs.core.item import Item, Phase
+from foqs.core.topic import ShardTopic
 from foqs.core.wheel import SLOT_MS
 from foqs.host.dispatch import Dispatcher
 from foqs.host.topic_queue import DequeueCall, TopicQueue
@@ -18,6 +20,7 @@ from foqs.testing.fake_server import Tables
 if TYPE_CHECKING:
     from foqs.testing.sim.world import World
 
+_READY = "ready"
 _UNDER_LEASE = (Phase.LEASED, Phase.SETTLING)
 
 
@@ -44,9 +47,17 @@ def checked_classes(world_of: Callable[[], World], every: int) -> tuple[type[Sha
                     world.complain(f"shard {self.shard_id}: {problem}")
 
     class CheckedDispatcher(Dispatcher):
+        passed: Container[ShardTopic] = ()
+        """Topics that had no room for more claims when an answer was put together: they hold nobody up."""
+
+        def _answer(self, call: DequeueCall) -> None:
+            parts = chain.from_iterable(queue.parts.values() for queue in call.wants)
+            self.passed = {part for part in parts if not part.room}
+            super()._answer(call)
+
         def answer(self, call: DequeueCall, items: list[Item]) -> None:
             world = world_of()
-            for problem in order_problems(self, call, items, world):
+            for problem in order_problems(self, call, items, world, self.passed):
                 world.complain(problem)
             super().answer(call, items)
 
@@ -56,7 +67,9 @@ def checked_classes(world_of: Callable[[], World], every: int) -> tuple[type[Sha
 # ---- P6: nothing is handed out past something more urgent ----
 
 
-def order_problems(dispatcher: Dispatcher, call: DequeueCall, items: list[Item], world: World) -> Iterator[str]:
+def order_problems(
+    dispatcher: Dispatcher, call: DequeueCall, items: list[Item], world: World, passed: Container[ShardTopic]
+) -> Iterator[str]:
     last: dict[TopicQueue, int] = {}
     for item in items:
         queue = dispatcher._queues[item.topic.namespace, item.topic.name]
@@ -70,6 +83,8 @@ def order_problems(dispatcher: Dispatcher, call: DequeueCall, items: list[Item],
             before = (order.urgency_of(place), order.due_at_of(place), order.key_of(place))
             for found in lane.irange(maximum=before, inclusive=(True, False)):
                 problem = _overtaken(shard, found[2], world.servers[shard_id].tables, dispatcher._now_ms(shard_id))
+                if problem == _READY and topic in passed:
+                    continue
                 if problem:
                     yield f"P6: {found[2]:x} of {topic.name} is {problem} and overtaken by {before}"
 
@@ -90,7 +105,7 @@ def _overtaken(shard: ShardState, key: int, tables: Tables, now_ms: int) -> str:
         or any(rewrite.key == key for rewrite in flying.rewrites)
     ):
         return ""  # Committed, and its host does not know yet.
-    return "ready"
+    return _READY
 
 
 # ---- the state is what the rows are ----
