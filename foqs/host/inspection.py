@@ -241,7 +241,13 @@ class Inspection(Service):
         shard_id, lane = shard.shard_id, -topic.number if dead else topic.number
         if edge != order.FIRST and shard_id > edge & 0xFFFF:
             edge -= 1 << 16  # The same key of a later shard stands after the edge.
-        rows, more = await self._on_thread(shard_id, lambda: self._readers[shard_id].page(lane, edge, limit))
+        try:
+            async with asyncio.timeout(limits.CALL_MS_MAX / 1000):  # Others may be read first, of a server that hangs.
+                rows, more = await self._on_thread(shard_id, lambda: self._readers[shard_id].page(lane, edge, limit))
+        except TimeoutError:
+            raise UnavailableError(
+                f"shard {shard_id} was not read within {limits.CALL_MS_MAX} ms: nothing was done, try again"
+            ) from None
         return [(order.place(row.urgency, row.due_at, row.key, shard_id), row) for row in rows], more
 
     def _stored_item(self, shard_id: int, row: ItemRow, topic_name: str) -> StoredItem:
