@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -115,6 +116,7 @@ class Scenario:
 
     name: str
     title: str
+    """What is in braces is filled in from this workload (str.format), so that it is right in every variant."""
     variant: Variant
     phases: dict[str, Phase]
     topics: _Count = 10
@@ -192,10 +194,14 @@ def parse(document: dict[str, Any]) -> Scenario:
                 if all(place.rpartition(".")[0] in only for place in pair)
             }
     try:
-        return TypeAdapter(Scenario).validate_python(document)
+        scenario = TypeAdapter(Scenario).validate_python(document)
     except ValidationError as error:
         wrong = [f"{'.'.join(map(str, part['loc'])) or 'it'}: {part['msg']}" for part in error.errors()]
         raise ScenarioError(f"workload {name}: {'; '.join(wrong)}") from error
+    try:
+        return replace(scenario, title=scenario.title.format_map(vars(scenario)))
+    except (LookupError, AttributeError, ValueError, TypeError) as error:
+        raise ScenarioError(f"workload {name}: title: {error} in {scenario.title!r}") from error
 
 
 def _document(name: str) -> dict[str, Any]:

@@ -21,6 +21,11 @@ def test_every_workload_can_be_run_in_every_size(name: str) -> None:
     assert full.phases != smoke.phases
 
 
+def test_a_title_tells_the_numbers_of_its_variant() -> None:
+    assert load("w5").title.startswith("a backlog of 1,000,000 items drained;")
+    assert load("w5", "quick").title.startswith("a backlog of 50,000 items drained;")
+
+
 def test_the_nine_workloads_are_there_in_order() -> None:
     assert names()[:9] == [f"w{number}" for number in range(1, 10)]
 
@@ -55,6 +60,7 @@ def test_a_file_that_extends_another_says_only_what_differs() -> None:
         ({"ratios": {"r": ["one.items_per_s", "all.items_per_s"]}}, "not there: one"),
         ({"topics": 5, "base": {"items": 1, "consumers": {"topics_per_claim": 2}}}, "leave topics without"),
         ({"phases": {}}, "needs a phase"),
+        ({"title": "{phases[two].items} items"}, "title: 'two' in '{phases.two..items} items'"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(parts: dict[str, Any], told: str) -> None:
