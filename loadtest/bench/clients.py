@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from multiprocessing.context import BaseContext
 from multiprocessing.queues import Queue as Results
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 import uvloop
 
@@ -25,12 +25,6 @@ NEVER = 1 << 62
 READY = "ready"
 _DUE_MAX = 1_000_000
 """Of an open loop: so much may wait in a producer."""
-
-
-class ManyTopics(Protocol):
-    """A client that can ask for items of many topics in one call."""
-
-    async def claim_any(self, topics: Sequence[str], count: int, wait_ms: int) -> list[Held]: ...
 
 
 class Gate:
@@ -241,16 +235,12 @@ class _Consumer:
         for client in clients:
             await client.close()
 
-    async def _consume(self, client: Any, turn: int) -> None:
+    async def _consume(self, client: Client, turn: int) -> None:
         while (left := self._gate.left()) > 0:
             topics = self._topics[turn % len(self._topics)]
             turn += self._role.topics_per_claim == 1
             began_ns = time.monotonic_ns()
-            count = min(self._batch, left)
-            if self._role.topics_per_claim > 1:
-                held = await client.claim_any(topics, count, self._role.wait_ms)
-            else:
-                held = await client.claim(topics[0], count, self._role.wait_ms)
+            held = await client.claim(topics, min(self._batch, left), self._role.wait_ms)
             if not held:
                 continue
             claimed_ns = time.monotonic_ns()

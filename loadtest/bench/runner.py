@@ -61,7 +61,7 @@ class Countable(Protocol):
 def unfit(scenario: Scenario, adapter: Adapter) -> str | None:
     """Why this workload makes no sense on that queue, if so."""
     if lacking := sorted(scenario.needs & adapter.lacks):
-        return f"has no {', no '.join(lacking)}"
+        return f"has no {', no '.join(lacking).replace('_', ' ')}"
     phases = scenario.phases.values()
     if any(phase.backlog and phase.backlog.is_written_to_tables for phase in phases) and not isinstance(
         adapter, Fillable
@@ -69,10 +69,6 @@ def unfit(scenario: Scenario, adapter: Adapter) -> str | None:
         return "a backlog of this size is not written to it in a reasonable time"
     if any(phase.restart for phase in phases) and not isinstance(adapter, Restartable):
         return "is not restarted by its adapter"
-    if any(phase.consumers and phase.consumers.topics_per_claim > 1 for phase in phases) and not getattr(
-        adapter, "claims_any", False
-    ):
-        return "a claim is of one topic"
     return None
 
 
@@ -267,7 +263,7 @@ async def _take_one(adapter: Adapter, topic: str) -> int:
     """The number of the item."""
     client = await adapter.connect(1)
     try:
-        held = await client.claim(topic, 1, 30_000)
+        held = await client.claim([topic], 1, 30_000)
         if not held:
             raise RunError("no item within 30 s after the restart")
         await client.ack(held)

@@ -19,7 +19,7 @@ _Count = Annotated[int, Field(ge=1)]
 _Batch = Annotated[int, Field(ge=1, le=1_000)]
 _Seconds = Annotated[float, Field(gt=0)]
 _Share = Annotated[float, Field(ge=0, lt=1)]
-Feature = Literal["priority", "delay", "lease", "batch", "nack_delay"]
+Feature = Literal["priority", "delay", "lease", "batch", "nack_delay", "many_topics"]
 Variant = Literal["full", "quick", "smoke"]
 
 

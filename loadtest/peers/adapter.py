@@ -36,8 +36,11 @@ class Client(Protocol):
 
     async def enqueue(self, offers: Sequence[Offer]) -> None: ...
 
-    async def claim(self, topic: str, count: int, wait_ms: int) -> list[Held]:
-        """At most `count` ready items of the topic, none when there was none for `wait_ms`."""
+    async def claim(self, topics: Sequence[str], count: int, wait_ms: int) -> list[Held]:
+        """At most `count` ready items of the topics, none when there was none for `wait_ms`.
+
+        Priorities hold within a topic.
+        """
         ...
 
     async def ack(self, held: Sequence[Held]) -> None: ...
@@ -56,7 +59,10 @@ class Adapter(Protocol):
     batch_max: int
     """The batch size that suits it; workloads in batches use the least of it and theirs."""
     lacks: frozenset[str]
-    """Of {"priority", "delay", "lease", "batch", "nack_delay"}: workloads that need one of them are not run."""
+    """Of {"priority", "delay", "lease", "batch", "nack_delay", "many_topics"}: workloads that need one are not run.
+
+    Without many_topics a claim is of one.
+    """
 
     def start(self, directory: Path, topics: Sequence[str]) -> None:
         """Start its servers with all data in `directory`; return when clients can connect."""

@@ -66,7 +66,7 @@ class _Link:
         self._reader, self._writer = reader, writer
         self.lock = asyncio.Lock()
         self._used = b"default"
-        self._watched = b"default"
+        self.watched: Sequence[str] = ("default",)
 
     async def put(self, offers: Sequence[Offer], lease_s: int) -> None:
         commands: list[bytes] = []
@@ -81,15 +81,13 @@ class _Link:
             answers.append(b"INSERTED")
         await self._do(commands, answers)
 
-    async def reserve(self, topic: str, count: int, wait_s: int) -> list[tuple[bytes, bytes]]:
+    async def reserve(self, topics: Sequence[str], count: int, wait_s: int) -> list[tuple[bytes, bytes]]:
         """Payloads and ids. Waits for the first only."""
-        commands: list[bytes] = []
-        answers: list[bytes] = []
-        if (watched := topic.encode()) != self._watched:
-            commands += (b"watch %s\r\n" % watched, b"ignore %s\r\n" % self._watched)
-            answers += (b"WATCHING", b"WATCHING")
-            self._watched = watched
-        await self._do(commands, answers)
+        if topics != self.watched:
+            commands = [b"watch %s\r\n" % topic.encode() for topic in topics]
+            commands += [b"ignore %s\r\n" % topic.encode() for topic in self.watched if topic not in topics]
+            await self._do(commands, [b"WATCHING"] * len(commands))
+            self.watched = topics
         first = await self._reserve(1, wait_s)
         return first + await self._reserve(count - 1, 0) if first and count > 1 else first
 
@@ -136,12 +134,12 @@ class BeanstalkdClient:
         async with self._free_link() as link:
             await link.put(offers, self._lease_s)
 
-    async def claim(self, topic: str, count: int, wait_ms: int) -> list[Held]:
+    async def claim(self, topics: Sequence[str], count: int, wait_ms: int) -> list[Held]:
         deadline_s = asyncio.get_running_loop().time() + wait_ms / 1_000
         while True:
             left_s = deadline_s - asyncio.get_running_loop().time()
-            async with self._free_link() as link:
-                found = await link.reserve(topic, count, max(0, int(left_s)))
+            async with self._free_link(topics) as link:
+                found = await link.reserve(topics, count, max(0, int(left_s)))
             if found:
                 return [Held(payload, (link, number)) for payload, number in found]
             left_s = deadline_s - asyncio.get_running_loop().time()
@@ -170,10 +168,11 @@ class BeanstalkdClient:
                 await link.settle(commands, answer)
 
     @asynccontextmanager
-    async def _free_link(self) -> AsyncIterator[_Link]:
-        """One that is not in use, if there is one."""
+    async def _free_link(self, topics: Sequence[str] = ()) -> AsyncIterator[_Link]:
+        """One that is not in use, if there is one; best one that watches these topics already."""
         links = self._links
-        link = next((link for link in links if not link.lock.locked()), links[next(self._turn) % len(links)])
+        free = [link for link in links if not link.lock.locked()] or [links[next(self._turn) % len(links)]]
+        link = next((link for link in free if link.watched == topics), free[0])
         async with link.lock:
             yield link
 

@@ -41,7 +41,6 @@ class Foqs:
     )
     batch_max = 250
     lacks: frozenset[str] = frozenset()
-    claims_any = True
     _build = "this checkout"
 
     def __init__(self, hosts_count: int = 1, shards_per_host: int = 4) -> None:
@@ -186,10 +185,7 @@ class FoqsClient:
     async def enqueue(self, offers: Sequence[Offer]) -> None:
         await self._wire.enqueue(offers)
 
-    async def claim(self, topic: str, count: int, wait_ms: int) -> list[Held]:
-        return await self.claim_any([topic], count, wait_ms)
-
-    async def claim_any(self, topics: Sequence[str], count: int, wait_ms: int) -> list[Held]:
+    async def claim(self, topics: Sequence[str], count: int, wait_ms: int) -> list[Held]:
         items = await self._wire.dequeue(topics, count, wait_ms, self._lease_ms)
         return [Held(item.payload, item.receipt) for item in items]
 

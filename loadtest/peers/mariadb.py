@@ -3,8 +3,9 @@
 Jobs keep their payload in one table; a row in one of three others says that a job is ready, scheduled or claimed. A
 claim moves rows from `ready` to `claimed`, an ack deletes the job and its claim (Solid Queue with
 preserve_finished_jobs=false), the dispatcher moves scheduled rows that are due. More than Solid Queue does: acks are
-batched; two statements or more share a round trip (foqs's own session, which reads on the event loop); one waiting
-call a process polls every 5 ms instead of every worker every 100 ms, for MySQL has nothing that notifies.
+batched; two statements or more share a round trip (foqs's own session, which reads on the event loop); a claim of many
+queues is one statement instead of one for each; of the calls of a process that wait for one queue one polls every 5 ms,
+instead of every worker every 100 ms, for MySQL has nothing that notifies. With many queues it is every 100 ms here too.
 
 Claims belong to a process, whose heartbeat is watched; there is no lease.
 """
@@ -58,7 +59,7 @@ _DUE = (
     "SELECT job_id, queue_name, priority FROM scheduled_executions WHERE scheduled_at <= NOW(3) "
     "ORDER BY scheduled_at, priority, job_id LIMIT 500 FOR UPDATE SKIP LOCKED"
 )
-_POLL_S = 0.005
+_POLL_S, _POLL_MANY_S = 0.005, 0.1
 _DISPATCH_EVERY_S = 0.1
 _SESSIONS_MAX = 2
 """Of a client; chosen for two cores."""
@@ -150,7 +151,7 @@ class _Process(ClientProcess):
     def __init__(self, url: str) -> None:
         super().__init__()
         self.polled: set[str] = set()
-        """Topics that a waiting call asks for already."""
+        """Lists of topics that a waiting call asks for already."""
         self._sessions = _Sessions(url, 1)
 
     def begin_dispatching(self) -> None:
@@ -196,23 +197,26 @@ class MariaDBClient:
             rows = [_READY + ",".join(ready)] * bool(ready) + [_SCHEDULED + ",".join(later)] * bool(later)
             await run_script(session, [*rows, "COMMIT"])
 
-    async def claim(self, topic: str, count: int, wait_ms: int) -> list[Held]:
+    async def claim(self, topics: Sequence[str], count: int, wait_ms: int) -> list[Held]:
         self._process.begin_dispatching()
-        room, polled = self._process.room, self._process.polled
+        room, polled, listed = self._process.room, self._process.polled, _topics(topics)
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + wait_ms / 1_000
-        while not (rows := await self._claim(topic, count)):
+        room.forget(topics)
+        while not (rows := await self._claim(listed, count)):
             left_s = deadline_s - loop.time()
             if left_s <= 0:
                 return []
-            if topic in polled:
-                await room.wait(topic, left_s)
+            if listed in polled:
+                await room.wait(topics, left_s)
                 continue
-            polled.add(topic)
-            await asyncio.sleep(min(left_s, _POLL_S))
-            polled.discard(topic)
-        room.wake(topic)
-        return [Held(payload, (key, topic, priority)) for key, priority, payload in rows]
+            polled.add(listed)
+            await asyncio.sleep(min(left_s, _POLL_S if len(topics) == 1 else _POLL_MANY_S))
+            polled.discard(listed)
+        held = [Held(payload, (key, topic.decode(), priority)) for key, topic, priority, payload in rows]
+        for topic in {one.receipt[1] for one in held}:
+            room.wake(topic)
+        return held
 
     async def ack(self, held: Sequence[Held]) -> None:
         ids = _listed(one.receipt[0] for one in held)
@@ -231,9 +235,9 @@ class MariaDBClient:
         await self._process.leave()
         self._sessions.close()
 
-    async def _claim(self, topic: str, count: int) -> Rows:
+    async def _claim(self, listed: str, count: int) -> Rows:
         find = (
-            f"SELECT id, job_id FROM ready_executions WHERE queue_name = '{topic}' "
+            f"SELECT id, job_id FROM ready_executions WHERE queue_name IN ({listed}) "
             f"ORDER BY priority, job_id LIMIT {count} FOR UPDATE SKIP LOCKED"
         )
         try:
@@ -254,7 +258,7 @@ class MariaDBClient:
             _CLAIMED + ",".join([f"({job},{self._process_id},NOW(3))" for _, job in found]),
             _delete("ready_executions", "id", _listed(key for key, _ in found)),
             "COMMIT",
-            f"SELECT id, priority, payload FROM jobs WHERE id IN ({_listed(job for _, job in found)}) "
+            f"SELECT id, queue_name, priority, payload FROM jobs WHERE id IN ({_listed(job for _, job in found)}) "
             "ORDER BY priority, id",
         ]
 
@@ -263,6 +267,10 @@ def _delete(table: str, column: str, ids: str) -> str:
     """By the index of that column: a small table would be read, and locked, whole."""
     index = "PRIMARY" if column == "id" else column
     return f"DELETE t FROM {table} AS t FORCE INDEX ({index}) WHERE t.{column} IN ({ids})"
+
+
+def _topics(topics: Sequence[str]) -> str:
+    return ",".join([f"'{topic}'" for topic in topics])
 
 
 def _job(offer: Offer) -> str:

@@ -11,12 +11,12 @@ import asyncio
 import uuid
 from collections.abc import Sequence
 from datetime import timedelta
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import asyncpg
+from pgqueuer.models import Job
 from pgqueuer.queries import EntrypointExecutionParameter, Queries
 from pgqueuer.types import QueueEntrypoint, QueueManagerId
 
@@ -104,11 +104,14 @@ class PgQueuerClient:
             [timedelta(milliseconds=offer.delay_ms) for offer in offers] if is_delayed else None,
         )
 
-    async def claim(self, topic: str, count: int, wait_ms: int) -> list[Held]:
+    async def claim(self, topics: Sequence[str], count: int, wait_ms: int) -> list[Held]:
         self._process.listen()
-        limits = {QueueEntrypoint(topic): _UNLIMITED}
-        dequeue = partial(self._queries.dequeue, count, limits, self._manager, None, self._lease)
-        jobs = await self._process.room.ask(dequeue, topic, count, wait_ms, _POLL_S)
+        limits = {QueueEntrypoint(topic): _UNLIMITED for topic in topics}
+
+        async def find(_: Sequence[str]) -> list[Job]:
+            return await self._queries.dequeue(count, limits, self._manager, None, self._lease)
+
+        jobs = await self._process.room.ask(find, [" ".join(topics)], count, wait_ms, _POLL_S)
         jobs.sort(key=lambda job: (-job.priority, job.id))
         return [Held(job.payload or b"", job) for job in jobs]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +55,7 @@ WHERE id = ANY(ARRAY(
 ))
 RETURNING payload, id, priority
 """
+_CLAIM_OF_ANY = _CLAIM.replace("topic = $1", "topic = ANY($1::text[])")
 _ACK = "DELETE FROM item WHERE id = ANY($1::bigint[])"
 _NACK = "UPDATE item SET ready_at = now() + $2 * interval '1 ms', is_delayed = $2 > 0 WHERE id = ANY($1::bigint[])"
 _FALL_DUE = """
@@ -208,10 +208,15 @@ class PostgresClient:
         )
         self._process.tell(set(topics))
 
-    async def claim(self, topic: str, count: int, wait_ms: int) -> list[Held]:
+    async def claim(self, topics: Sequence[str], count: int, wait_ms: int) -> list[Held]:
         self._process.listen()
-        fetch = partial(self._pool.fetch, _CLAIM, topic, count, self._lease_ms)
-        rows = await self._process.room.ask(fetch, topic, count, wait_ms, _POLL_S)
+
+        async def find(asked: Sequence[str]) -> list[asyncpg.Record]:
+            statement, of = (_CLAIM, asked[0]) if len(asked) == 1 else (_CLAIM_OF_ANY, asked)
+            rows: list[asyncpg.Record] = await self._pool.fetch(statement, of, count, self._lease_ms)
+            return rows
+
+        rows = await self._process.room.ask(find, topics, count, wait_ms, _POLL_S)
         if count > 1:
             rows.sort(key=lambda row: (row[2], row[1]))  # RETURNING has no order.
         return [Held(payload, number) for payload, number, _ in rows]

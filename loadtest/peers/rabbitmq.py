@@ -1,9 +1,9 @@
 """RabbitMQ: a quorum queue for each topic, confirms pipelined, consumers with a prefetch, multiple acks.
 
-The broker pushes: a topic's consumer begins with the first claim of it and its prefetch is what the calls in flight
-can claim. An ack has no answer in AMQP, so that a power cut may bring acked items again; what is sent after it on the
-same connection is handled after it. Quorum queues of this version have no priorities and no delays; an item is held as
-long as its connection lives.
+The broker pushes: consumers of the topics of a claim begin with the first one of them, on a channel of their own, and
+the prefetch of each is what the calls in flight can claim. An ack has no answer in AMQP, so that a power cut may bring
+acked items again; what is sent after it on the same connection is handled after it. Quorum queues of this version have
+no priorities and no delays; an item is held as long as its connection lives.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class RabbitMQ:
 
 
 class RabbitMQClient:
-    """One connection; a channel for all confirms and one for each topic that is claimed from."""
+    """One connection; a channel for all confirms and one for each topic, or list of topics, that is claimed from."""
 
     def __init__(self, link: Link, publishing: Channel, in_flight: int) -> None:
         self._link, self._publishing, self._in_flight = link, publishing, in_flight
@@ -122,10 +122,11 @@ class RabbitMQClient:
             routings[topic] = routing(topic)
         await self._publishing.publish([(routings[offer.topic], offer.payload) for offer in offers])
 
-    async def claim(self, topic: str, count: int, wait_ms: int) -> list[Held]:
-        begun = self._consuming.get(topic)
+    async def claim(self, topics: Sequence[str], count: int, wait_ms: int) -> list[Held]:
+        listed = " ".join(topics)
+        begun = self._consuming.get(listed)
         if begun is None:
-            begun = self._consuming[topic] = asyncio.create_task(self._consume(topic, count))
+            begun = self._consuming[listed] = asyncio.create_task(self._consume(topics, count, listed))
         channel = await begun
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + wait_ms / 1_000
@@ -134,10 +135,10 @@ class RabbitMQClient:
             left_s = deadline_s - loop.time()
             if left_s <= 0:
                 return []
-            await self._room.wait(topic, left_s)
+            await self._room.wait([listed], left_s)
         found = [delivered.popleft() for _ in range(min(count, len(delivered)))]
         if delivered:
-            self._room.wake(topic)
+            self._room.wake(listed)
         return [Held(payload, (channel, tag)) for tag, payload in found]
 
     async def ack(self, held: Sequence[Held]) -> None:
@@ -151,11 +152,12 @@ class RabbitMQClient:
     async def close(self) -> None:
         await self._link.close()
 
-    async def _consume(self, topic: str, count: int) -> Channel:
+    async def _consume(self, topics: Sequence[str], count: int, listed: str) -> Channel:
         channel = await self._link.open_channel()
-        channel.on_delivery = lambda: self._room.wake(topic)
+        channel.on_delivery = lambda: self._room.wake(listed)
         await channel.call(commands.Basic.Qos(0, min(_PREFETCH_MAX, count * self._in_flight), False))
-        await channel.call(commands.Basic.Consume(queue=topic))
+        for topic in topics:
+            await channel.call(commands.Basic.Consume(queue=topic))
         return channel
 
 

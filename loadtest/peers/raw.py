@@ -37,7 +37,7 @@ class Raw(OneServer[LocalServer]):
     server_name = "mysql"
     durability = "one SQL transaction a call, innodb_flush_log_at_trx_commit=1, doublewrite on, no binlog"
     batch_max = 1_000
-    lacks = frozenset({"priority", "delay", "lease", "nack_delay"})
+    lacks = frozenset({"priority", "delay", "lease", "nack_delay", "many_topics"})
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +94,8 @@ class RawClient:
         for topic, begin, count in ranges:
             os.write(self._pipes[topic], _RANGE.pack(begin, count))
 
-    async def claim(self, topic: str, count: int, wait_ms: int) -> list[Held]:
+    async def claim(self, topics: Sequence[str], count: int, wait_ms: int) -> list[Held]:
+        (topic,) = topics
         found: list[Held] = await self._do(self._claim, self._pipes[topic], count, wait_ms)
         return found
 

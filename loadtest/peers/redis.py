@@ -34,22 +34,29 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 _CLAIM = (
     _NOW
     + """
-local due = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 1000)
-for _, id in ipairs(due) do
-    redis.call('ZADD', KEYS[1], struct.unpack('>I4', id), id)
-    redis.call('ZREM', KEYS[2], id)
+local found, left, ends = {}, tonumber(ARGV[1]), now + ARGV[2]
+for k = 1, #KEYS, 3 do
+    local ready, later, payloads = KEYS[k], KEYS[k + 1], KEYS[k + 2]
+    local due = redis.call('ZRANGEBYSCORE', later, '-inf', now, 'LIMIT', 0, 1000)
+    for _, id in ipairs(due) do
+        redis.call('ZADD', ready, struct.unpack('>I4', id), id)
+        redis.call('ZREM', later, id)
+    end
+    local popped = redis.call('ZPOPMIN', ready, left)
+    if #popped > 0 then
+        local ids, leases = {}, {}
+        for i = 1, #popped, 2 do
+            ids[#ids + 1] = popped[i]
+            leases[i] = ends
+            leases[i + 1] = popped[i]
+        end
+        redis.call('ZADD', later, unpack(leases))
+        found[#found + 1] = {(k - 1) / 3, ids, redis.call('HMGET', payloads, unpack(ids))}
+        left = left - #ids
+        if left == 0 then break end
+    end
 end
-local popped = redis.call('ZPOPMIN', KEYS[1], ARGV[1])
-if #popped == 0 then return {{}, {}} end
-local ids, leases = {}, {}
-local ends = now + ARGV[2]
-for i = 1, #popped, 2 do
-    ids[#ids + 1] = popped[i]
-    leases[i] = ends
-    leases[i + 1] = popped[i]
-end
-redis.call('ZADD', KEYS[2], unpack(leases))
-return {ids, redis.call('HMGET', KEYS[3], unpack(ids))}
+return found
 """
 )
 _LATER = _NOW + "for i = 1, #ARGV, 2 do redis.call('ZADD', KEYS[1], now + ARGV[i], ARGV[i + 1]) end"
@@ -143,17 +150,19 @@ class RedisClient:
             by_topic.setdefault(offer.topic, []).append((member, offer))
         await self._transact([command for topic, items in by_topic.items() for command in _insert(topic, items)])
 
-    async def claim(self, topic: str, count: int, wait_ms: int) -> list[Held]:
+    async def claim(self, topics: Sequence[str], count: int, wait_ms: int) -> list[Held]:
         self._process.listen()
-        claim = (
-            "EVALSHA", self._claim, 3, f"{topic}:ready", f"{topic}:later", f"{topic}:payloads", count, self._lease_ms,
-        )  # fmt: skip
 
-        async def find() -> list[Held]:
-            ((members, payloads),) = await self._link.call(claim)
-            return [Held(payload, (topic, member)) for member, payload in zip(members, payloads, strict=True)]
+        async def find(asked: Sequence[str]) -> list[Held]:
+            keys = [f"{topic}:{part}" for topic in asked for part in ("ready", "later", "payloads")]
+            (found,) = await self._link.call(("EVALSHA", self._claim, len(keys), *keys, count, self._lease_ms))
+            return [
+                Held(payload, (asked[number], member))
+                for number, members, payloads in found
+                for member, payload in zip(members, payloads, strict=True)
+            ]
 
-        return await self._process.room.ask(find, topic, count, wait_ms, _POLL_S)
+        return await self._process.room.ask(find, topics, count, wait_ms, _POLL_S)
 
     async def ack(self, held: Sequence[Held]) -> None:
         commands: list[Command] = []

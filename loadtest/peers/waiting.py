@@ -4,64 +4,93 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 F = TypeVar("F")
 P = TypeVar("P", bound="ClientProcess")
 
 
+class _Call:
+    """One that waits, in the line of each of its topics until there is a sign of that one."""
+
+    def __init__(self) -> None:
+        self.woken = asyncio.Event()
+        self.signs: list[str] = []
+
+
 class WaitingRoom:
     """For peers that tell of new items, or are asked again after a while: not every waiting call need ask.
 
-    Of the calls that wait for items of a topic, one is woken for each sign of an item.
+    Of the calls that wait for items of a topic, one is woken for each sign of an item. A sign that comes while nobody
+    waits is for the next one that would.
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._waiting: dict[str, deque[_Call]] = {}
+        self._unheard: set[str] = set()
 
-    async def wait(self, topic: str, seconds: float) -> None:
-        """Until woken, or for so long."""
-        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = self._waiting.setdefault(topic, deque())
-        waiting.append(woken)
-        handle = woken.get_loop().call_later(seconds, _wake, woken)
+    async def wait(self, topics: Sequence[str], seconds: float) -> list[str]:
+        """Until woken, or for so long: the topics that there was a sign of."""
+        if unheard := [topic for topic in topics if topic in self._unheard]:
+            self._unheard.difference_update(unheard)
+            return unheard
+        call = _Call()
+        for topic in topics:
+            self._waiting.setdefault(topic, deque()).append(call)
+        handle = asyncio.get_running_loop().call_later(seconds, call.woken.set)
         try:
-            await woken
+            await call.woken.wait()
+            return call.signs
         finally:
             handle.cancel()
-            if woken in waiting:
-                waiting.remove(woken)
+            for topic in set(topics) - set(call.signs):
+                self._waiting[topic].remove(call)
 
     async def ask(
-        self, find: Callable[[], Awaitable[list[F]]], topic: str, count: int, wait_ms: int, poll_s: float
+        self,
+        find: Callable[[Sequence[str]], Awaitable[list[F]]],
+        topics: Sequence[str],
+        count: int,
+        wait_ms: int,
+        poll_s: float,
     ) -> list[F]:
-        """What `find` finds, at most `count`: asked at once, whenever woken, and after each `poll_s` at the latest.
+        """What `find` finds of the topics that it is given, at most `count`.
 
-        Empty when it found nothing for `wait_ms`.
+        Asked for all at once and after each `poll_s`, and whenever woken for those that there was a sign of. Empty when
+        it found nothing for `wait_ms`.
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + wait_ms / 1_000
-        while not (found := await find()):
+        asked = topics
+        while True:
+            self.forget(asked)
+            if found := await find(asked):
+                break
             left_s = deadline_s - loop.time()
             if left_s <= 0:
                 return found
-            await self.wait(topic, min(left_s, poll_s))
+            asked = await self.wait(topics, min(left_s, poll_s)) or topics
         if len(found) == count:
-            self.wake(topic)
+            for topic in asked:
+                self.wake(topic)
         return found
+
+    def forget(self, topics: Sequence[str]) -> None:
+        """Signs that nobody has heard: who asks now for all there is of these topics needs none of them."""
+        self._unheard.difference_update(topics)
 
     def wake(self, topic: str) -> None:
         """The one that has waited longest. Whoever finds items calls this again: there may be more."""
-        waiting = self._waiting.get(topic)
-        while waiting:
-            woken = waiting.popleft()
-            if not woken.done():
-                woken.set_result(None)
-                return
+        if waiting := self._waiting.get(topic):
+            call = waiting.popleft()
+            call.signs.append(topic)
+            call.woken.set()
+        else:
+            self._unheard.add(topic)
 
     def wake_each(self) -> None:
-        """One for each topic: there are items, but not known of which."""
+        """One for each topic that was ever waited for: there are items, but not known of which."""
         for topic in self._waiting:
             self.wake(topic)
 
@@ -102,8 +131,3 @@ def joined(process: P | None, begin: Callable[[], P]) -> P:
         process = begin()
     process.join()
     return process
-
-
-def _wake(woken: asyncio.Future[None]) -> None:
-    if not woken.done():
-        woken.set_result(None)
