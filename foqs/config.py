@@ -192,7 +192,8 @@ class HostConfig(BaseModel):
         default=limits.TRANSACTIONS_PER_SERVER_MAX,
         ge=1,
         le=limits.SHARDS_PER_HOST_MAX,
-        description="transactions of this host that one MySQL server has at a time, whatever number of shards it has",
+        description="transactions of this host that one MySQL server has at a time, whatever number of shards it has; "
+        "some of many rows may run beside them",
     )
     drain_ms_max: int = Field(
         default=limits.DRAIN_MS_MAX,

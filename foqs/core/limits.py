@@ -148,6 +148,10 @@ TRANSACTIONS_PER_SERVER_MAX = 1
 """Of a host's shards on one server, at the same time; an operator may change it."""
 SLOT_MS_MAX = 50
 """A transaction that takes longer does not count any more."""
+STEP_ASIDE_ROWS = 64
+"""A transaction that reads or writes so many rows does not count either."""
+TRANSACTIONS_BESIDE_MAX = 4
+"""Of those, on one server at the same time; more of them count."""
 GATHER_TURNS_MAX = 8
 """Of the event loop, after a transaction of a shard and before its next one: callers that were answered come back."""
 GATHER_MS_MAX = 5

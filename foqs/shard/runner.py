@@ -270,7 +270,7 @@ class ShardRunner(Service):
             await self._keep_durable()
             self._slot_asked_s = asked_s = self._loop.time()
             # A sick shard tries in vain, again and again: its neighbours on a well server shall not wait for that.
-            async with self._slots.slot() if self.health.healthy else nullcontext():
+            async with self._slots.slot() if self.health.healthy else nullcontext() as slot:
                 wait_s = self._loop.time() - asked_s
                 if transaction is not None:
                     await self._gather(shard)
@@ -280,6 +280,8 @@ class ShardRunner(Service):
                 transaction = shard.take(self.now_ms(), probe=self.health.wants_probe(self._loop.time()))
                 if transaction is not None:
                     self._meter.waited(self.shard_id, wait_s)
+                    if slot is not None and transaction.rows_count >= limits.STEP_ASIDE_ROWS:
+                        slot.step_aside()
                     await self._execute(shard, transaction)
             self._slot_asked_s = None
             if transaction is None:

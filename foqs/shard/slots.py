@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from types import TracebackType
 
 from foqs.core import limits
@@ -17,10 +16,12 @@ class ServerSlots:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
-        self._loop = loop
+        self.call_later = loop.call_later
+        self.free = asyncio.Semaphore(count)
         self._count = count
-        self._slots = asyncio.Semaphore(count)
         self._shards_count = 0
+        self.beside_count = 0
+        """Transactions of many rows, which run without a slot."""
         self.heard_s = 0.0
         """When the server last answered a shard of this host."""
 
@@ -34,7 +35,7 @@ class ServerSlots:
         return max(1, self._shards_count // self._count)
 
     def slot(self) -> Slot:
-        return Slot(self._slots, self._loop.call_later)
+        return Slot(self)
 
 
 class Slot:
@@ -42,22 +43,35 @@ class Slot:
     sick, or waits for a lock, and the others shall not wait with it.
     """
 
-    def __init__(self, slots: asyncio.Semaphore, call_later: Callable[..., asyncio.TimerHandle]) -> None:
+    def __init__(self, slots: ServerSlots) -> None:
         self._slots = slots
-        self._call_later = call_later
         self._timer: asyncio.TimerHandle | None = None
+        self._is_beside = False
 
-    async def __aenter__(self) -> None:
-        await self._slots.acquire()
-        self._timer = self._call_later(limits.SLOT_MS_MAX / 1000, self._free)
+    def step_aside(self) -> None:
+        """Leave the slot to others and run beside them, with a transaction that keeps the server busy for long.
+
+        The host has work of its own with one of many rows, before and after it: one at a time, server and host would
+        wait for each other by turns. At most limits.TRANSACTIONS_BESIDE_MAX of a server are beside.
+        """
+        if self._timer is not None and self._slots.beside_count < limits.TRANSACTIONS_BESIDE_MAX:
+            self._slots.beside_count += 1
+            self._is_beside = True
+            self._free()
+
+    async def __aenter__(self) -> Slot:
+        await self._slots.free.acquire()
+        self._timer = self._slots.call_later(limits.SLOT_MS_MAX / 1000, self._free)
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._slots.beside_count -= self._is_beside
         self._free()
 
     def _free(self) -> None:
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
-            self._slots.release()
+            self._slots.free.release()

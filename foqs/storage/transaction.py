@@ -111,6 +111,12 @@ class Transaction:
     """Somebody waits for its end, whatever it does."""
 
     @property
+    def rows_count(self) -> int:
+        """Rows of items that it writes, and may read before."""
+        written = len(self.inserts) + len(self.unpacked) + len(self.rewrites) + len(self.wakes) + len(self.deletes)
+        return written + len(self.fetches) + sum([refill.limit for refill in self.refills])
+
+    @property
     def is_empty(self) -> bool:
         """Nothing that is worth a commit of its own."""
         return not (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any
 from unittest.mock import patch
@@ -18,28 +18,57 @@ from tests.support.running_host import running_host, shard_of
 pytestmark = pytest.mark.database
 
 
+class Most:
+    """How many transactions ran at the same time, at the most."""
+
+    def __init__(self) -> None:
+        self.running = self.most = 0
+        self._run = ShardStore.run
+
+    async def watched_run(self, store: ShardStore, transaction: Any) -> Any:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            return await self._run(store, transaction)
+        finally:
+            self.running -= 1
+
+
+@pytest.fixture
+def most() -> Iterator[Most]:
+    most = Most()
+
+    async def run(store: ShardStore, transaction: Any) -> Any:
+        return await most.watched_run(store, transaction)
+
+    with patch.object(ShardStore, "run", run), patch.object(limits, "SLOT_MS_MAX", 60_000):
+        yield most
+
+
 @pytest.mark.parametrize("count_max", [1, 2, 4])
 async def test_a_server_has_so_many_transactions_at_a_time(
-    meta_url: str, shard_urls: Mapping[int, str], count_max: int
+    meta_url: str, shard_urls: Mapping[int, str], most: Most, count_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running, most, run = 0, 0, ShardStore.run
+    monkeypatch.setattr(limits, "STEP_ASIDE_ROWS", 1 << 30)
+    async with running_host(meta_url, shard_urls, transactions_per_server_max=count_max) as host:
+        async with asyncio.timeout(30):
+            while most.most < count_max:
+                await host.enqueue_on_all_shards("jobs", [[NewItem("t", b"x")] * 100] * 8)
+            await host.enqueue_on_all_shards("jobs", [[NewItem("t", b"x")] * 100] * 40)
+    assert most.most == count_max <= len(shard_urls)
 
-    async def watched_run(store: ShardStore, transaction: Any) -> Any:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        try:
-            return await run(store, transaction)
-        finally:
-            running -= 1
 
-    with patch.object(ShardStore, "run", watched_run), patch.object(limits, "SLOT_MS_MAX", 60_000):
-        async with running_host(meta_url, shard_urls, transactions_per_server_max=count_max) as host:
-            async with asyncio.timeout(30):
-                while most < count_max:
-                    await host.enqueue_on_all_shards("jobs", [[NewItem("t", b"x")] * 100] * 8)
-                await host.enqueue_on_all_shards("jobs", [[NewItem("t", b"x")] * 100] * 40)
-    assert most == count_max <= len(shard_urls)
+async def test_those_of_many_rows_run_beside_the_others_up_to_a_bound(
+    meta_url: str, shard_urls: Mapping[int, str], most: Most
+) -> None:
+    delayed = [NewItem("t", b"x", delay_ms=60_000)] * limits.STEP_ASIDE_ROWS
+    with patch.object(limits, "TRANSACTIONS_BESIDE_MAX", 2):
+        async with running_host(meta_url, shard_urls) as host, asyncio.timeout(30):
+            while most.most < 3:
+                await host.enqueue_on_all_shards("jobs", [delayed] * 8)
+            for _ in range(10):
+                await host.enqueue_on_all_shards("jobs", [delayed] * 8)
+    assert most.most == 3 < len(shard_urls)
 
 
 @pytest.mark.parametrize(("count_max", "runs"), [(1, [4, 4]), (2, [2] * 4), (4, [1] * 8)])

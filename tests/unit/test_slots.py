@@ -34,6 +34,7 @@ class Transactions:
         self.ends: dict[str, asyncio.Event] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.failing = ""
+        self.of_many_rows = ""
 
     def start(self, names: str) -> None:
         for name in names:
@@ -41,8 +42,10 @@ class Transactions:
             self.tasks[name] = asyncio.create_task(self.run(name))
 
     async def run(self, name: str) -> None:
-        async with self.slots.slot():
+        async with self.slots.slot() as slot:
             self.running.append(name)
+            if name in self.of_many_rows:
+                slot.step_aside()
             try:
                 await self.ends[name].wait()
                 if name in self.failing:
@@ -97,6 +100,37 @@ async def test_one_that_takes_long_holds_up_nobody_and_gives_back_one_slot_in_al
     assert transactions.running == ["b", "c"]
     await transactions.end("bcd")
     assert clock.due == []
+
+
+async def test_those_of_many_rows_run_beside_the_others_up_to_a_bound(
+    transactions: Transactions, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "TRANSACTIONS_BESIDE_MAX", 2)
+    transactions.of_many_rows = "abc"
+    transactions.start("abcdef")
+    await settled()
+    assert transactions.running == ["a", "b", "c", "d"]  # c and d have the slots.
+    await transactions.end("a")
+    assert transactions.running == ["b", "c", "d"]
+    await transactions.end("c")
+    assert transactions.running == ["b", "d", "e"]
+    transactions.tasks["b"].cancel()
+    await transactions.end("def")
+    assert transactions.slots.beside_count == 0
+    assert clock.due == []
+
+
+async def test_one_that_took_too_long_already_has_no_slot_to_step_aside_from(
+    transactions: Transactions, clock: Clock
+) -> None:
+    async with transactions.slots.slot() as slot:
+        clock.due[0][1]()
+        slot.step_aside()
+        assert transactions.slots.beside_count == 0
+    transactions.start("abc")
+    await settled()
+    assert transactions.running == ["a", "b"]
+    await transactions.end("abc")
 
 
 async def test_one_that_is_cancelled_or_fails_leaves_its_slot_to_the_others(transactions: Transactions) -> None:
