@@ -109,7 +109,8 @@ class PgQueuerClient:
         limits = {QueueEntrypoint(topic): _UNLIMITED for topic in topics}
 
         async def find(_: Sequence[str]) -> list[Job]:
-            return await self._queries.dequeue(count, limits, self._manager, None, self._lease)
+            jobs: list[Job] = await self._queries.dequeue(count, limits, self._manager, None, self._lease)
+            return jobs
 
         jobs = await self._process.room.ask(find, [" ".join(topics)], count, wait_ms, _POLL_S)
         jobs.sort(key=lambda job: (-job.priority, job.id))
