@@ -370,22 +370,25 @@ class Dispatcher:
 
     def _claim(self, queue: TopicQueue) -> None:
         """K-way merge over the heads of the shards' windows."""
+        parts = [part for part in queue.parts.values() if part.window.head != order.LAST]
+        if not parts:
+            return  # Most topics of a call that names many have nothing, and it asks for each of them.
         demand = queue.demand()
         if not demand or not self._may_claim(queue):
             return
         demand = min(demand, self._room(queue))
         shortage, before = queue.wanted(demand)
         heads: list[list[int]] = []
-        for shard_id, topic in queue.parts.items():
-            window = topic.window
-            shard = self._shard_of(shard_id)
+        for part in parts:
+            window = part.window
+            shard = self._shard_of(part.shard_id)
             if shard is None:
                 continue
             if window.wants_refill:
-                shard.refills.want(topic, whole=True)
-                self._wake(shard_id)
+                shard.refills.want(part, whole=True)
+                self._wake(part.shard_id)
             if window.places and (shortage or window.places[0] < before):
-                heads.append(window.first(shortage, before, min(demand, topic.room)))
+                heads.append(window.first(shortage, before, min(demand, part.room)))
         chosen = heads[0] if len(heads) == 1 else sorted(chain.from_iterable(heads))
         counts: dict[int, int] = {}
         for place in chosen[: min(demand, max(shortage, bisect_left(chosen, before)))]:

@@ -129,17 +129,19 @@ class TopicQueue:
 
     def servable_count(self, bound: int) -> int:
         """How many held items precede every ready item that is not held, up to `bound`."""
-        return self.buffer.count_up_to(self.first_unclaimed(), bound)
+        return self.buffer.count_up_to(self.first_unclaimed(), bound) if self.buffer else 0
 
     def note_lease(self, lease_ms: int, now_s: float) -> None:
+        before_ms = self.lease_ms
         if now_s - self._leases_since_s > limits.LEASE_MEMORY_MS / 1000:
             self._leases_since_s = now_s
             self.lease_ms, self._lease_ms_next = self._lease_ms_next, 0
         self._lease_ms_next = max(self._lease_ms_next, lease_ms)
         if lease_ms > self.lease_ms:
             self.lease_ms = lease_ms
-        for part in self.parts.values():
-            part.lease_ms = self.lease_ms
+        if self.lease_ms != before_ms:
+            for part in self.parts.values():
+                part.lease_ms = self.lease_ms
 
     def note_served(self, count: int, now_s: float) -> None:
         self._served_count += count
