@@ -2,10 +2,7 @@
 
 A job is reserved by a connection, which alone may delete it: so each call in flight has its own. The protocol has no
 batches; what is pipelined here saves the round trips, not the fsync that the server does for each put and delete.
-Reservations wait in whole seconds: shorter waits poll every 5 ms. Delays are whole seconds, rounded up.
-
-Its users report reservations that did not end when their time to run was over (beanstalkd's issues 262 and 380). So it
-counts as without leases.
+Reservations wait in whole seconds: waits of less than half a one poll every 5 ms. Delays are whole seconds, rounded up.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ class Beanstalkd(OneServer[Program]):
     name = server_name = "beanstalkd"
     durability = "-b DIR -f 0: the log is fsynced for every put, delete and release before the answer"
     batch_max = 100
-    lacks = frozenset({"lease"})
+    lacks: frozenset[str] = frozenset()
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +68,7 @@ class _Link:
     async def put(self, offers: Sequence[Offer], lease_s: int) -> None:
         commands: list[bytes] = []
         answers: list[bytes] = []
-        for offer in offers:
+        for offer in sorted(offers, key=_topic):
             if (topic := offer.topic.encode()) != self._used:
                 commands.append(b"use %s\r\n" % topic)
                 answers.append(b"USING")
@@ -139,7 +136,7 @@ class BeanstalkdClient:
         while True:
             left_s = deadline_s - asyncio.get_running_loop().time()
             async with self._free_link(topics) as link:
-                found = await link.reserve(topics, count, max(0, int(left_s)))
+                found = await link.reserve(topics, count, max(0, round(left_s)))
             if found:
                 return [Held(payload, (link, number)) for payload, number in found]
             left_s = deadline_s - asyncio.get_running_loop().time()
@@ -175,6 +172,10 @@ class BeanstalkdClient:
         link = next((link for link in free if link.watched == topics), free[0])
         async with link.lock:
             yield link
+
+
+def _topic(offer: Offer) -> str:
+    return offer.topic
 
 
 def _seconds(duration_ms: int) -> int:

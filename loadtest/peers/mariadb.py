@@ -61,7 +61,7 @@ _DUE = (
 )
 _POLL_S, _POLL_MANY_S = 0.005, 0.1
 _DISPATCH_EVERY_S = 0.1
-_SESSIONS_MAX = 2
+_SESSIONS_MAX = 4
 """Of a client; chosen for two cores."""
 _TRY_AGAIN = (1205, 1213)
 """A lock that took too long, a deadlock."""
@@ -111,22 +111,22 @@ class _Sessions:
 
     def __init__(self, url: str, count_max: int) -> None:
         self._url = url
-        self._free: asyncio.LifoQueue[Any] = asyncio.LifoQueue()
-        for _ in range(count_max):
-            self._free.put_nowait(connect(url))
+        self._free = [connect(url) for _ in range(count_max)]
+        self._turn = asyncio.Semaphore(count_max)
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[Any]:
-        """A session that is not used by others and has no transaction open, before and after."""
-        session = await self._free.get() or connect(self._url)
-        try:
-            yield session
-        except BaseException:
-            session.close()
-            session = None
-            raise
-        finally:
-            self._free.put_nowait(session)
+        """A session that is not used by others and has no transaction open, before and after; in turn."""
+        async with self._turn:
+            session = self._free.pop() or connect(self._url)
+            try:
+                yield session
+            except BaseException:
+                session.close()
+                session = None
+                raise
+            finally:
+                self._free.append(session)
 
     async def transact(self, *statements: str) -> list[Rows]:
         """All or nothing, again after a deadlock, as Rails would."""
@@ -140,8 +140,8 @@ class _Sessions:
         raise AssertionError
 
     def close(self) -> None:
-        while not self._free.empty():
-            if (session := self._free.get_nowait()) is not None:
+        for session in self._free:
+            if session is not None:
                 session.close()
 
 

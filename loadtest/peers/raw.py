@@ -63,7 +63,9 @@ class Raw(OneServer[LocalServer]):
         return self._running.binary.version
 
     async def connect(self, in_flight: int) -> RawClient:
-        return RawClient(self._url, self._pipes, in_flight)
+        client = RawClient(self._url, self._pipes, in_flight)
+        await client.open_sessions(in_flight)
+        return client
 
 
 class RawClient:
@@ -76,6 +78,16 @@ class RawClient:
         self._of_thread = threading.local()
         self._sessions: list[Any] = []
         self._next_id = secrets.randbits(_CLIENTS_BITS) << _ITEMS_BITS
+
+    async def open_sessions(self, count: int) -> None:
+        """All of them: what is measured begins later."""
+        all_there = threading.Barrier(count)
+
+        def open_one() -> None:
+            self._session()
+            all_there.wait()
+
+        await asyncio.gather(*[self._do(open_one) for _ in range(count)])
 
     async def enqueue(self, offers: Sequence[Offer]) -> None:
         by_topic: dict[str, list[Offer]] = {}
