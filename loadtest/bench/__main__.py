@@ -140,12 +140,16 @@ def _measure(
 ) -> None:
     """Queues take turns, so that what else the machine does meets them alike."""
     workload = session.workload(scenario)
-    for _ in range(runs_count):
-        for name in queues:
+    begun = results.code_and_time()
+    for number in range(runs_count):
+        # Each time another one first: none shall always follow the same other's writes.
+        first = number % len(queues)
+        for name in queues[first:] + queues[:first]:
             entry = workload.queues.setdefault(name, Entry())
             if entry.not_run:
                 continue
             _one_run(entry, scenario, name, ceiling, raw_seconds, samples)
+            entry.of = begun
             if out is not None:
                 session.save(out)
     for name in queues:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from loadtest.bench.results import Entry, Figure, Session, Workload, derived, figures_of, phase_names
+from loadtest.bench.results import Entry, Figure, Session, Workload, derived, figures_of, phase_names, runs_of
 
 INDEX = "index.md"
 _BEGIN, _END = "<!-- against-peers: begin -->", "<!-- against-peers: end -->"
@@ -59,8 +60,10 @@ def summary(session: Session) -> str:
 
 
 _HOW_TO_READ = (
-    "Medians; R is plain SQL in the moment before each run (least and greatest ratio in brackets). CPU in microseconds "
-    "an item, of all processes. How to measure: [loadtest/README.md](LOADTEST)."
+    "Medians; R is plain SQL, half of it before each run and half after (least and greatest ratio in brackets). CPU in "
+    "microseconds an item, of all processes. Written bytes of servers that write through the page cache, which are all but "
+    "foqs, raw and mariadb, count whole folios of it: many times what they write. How to measure: "
+    "[loadtest/README.md](LOADTEST)."
 )
 
 
@@ -68,14 +71,14 @@ _TITLES = {
     "foqs": "**foqs**",
     "foqs-compiled": "**foqs**, hot modules compiled (`make compiled`)",
     "raw": "",
-    "postgres": "PostgreSQL, SKIP LOCKED in batches",
-    "pgqueuer": "pgqueuer",
-    "mariadb": "MariaDB, SKIP LOCKED as Solid Queue does it (no leases)",
-    "rabbitmq": "RabbitMQ, quorum queue (no leases, no priorities)",
-    "beanstalkd": "beanstalkd, fsync for each write (no lease times)",
-    "redis": "Redis, `appendfsync always`, by Lua script",
+    "postgres": "PostgreSQL {}, SKIP LOCKED in batches",
+    "pgqueuer": "pgqueuer {}",
+    "mariadb": "MariaDB {}, SKIP LOCKED as Solid Queue does it (no leases)",
+    "rabbitmq": "RabbitMQ {}, quorum queue (no leases; priorities only since 4.3)",
+    "beanstalkd": "beanstalkd {}, fsync for each write",
+    "redis": "Redis {}, `appendfsync always`, by Lua script",
 }
-"""For the short table; what is empty is not in it."""
+"""For the short table, with the version; what is empty is not in it."""
 _SHORT_COLUMNS = (
     ("w3", "items_per_s", "whole life in batches, items/s"),
     ("w3", "of_raw", "of plain SQL"),
@@ -97,8 +100,13 @@ def short_summary(session: Session) -> str:
     for queue in sorted(queues, key=lambda queue: -figures["w3", queue]["items_per_s"].median):
         of_queue = [(figures.get((name, queue), {}), key) for name, key, _ in _SHORT_COLUMNS]
         cells = [_number(found[key].median) if key in found else "" for found, key in of_queue]
-        lines.append(_row([_TITLES.get(queue, queue), *cells]))
+        lines.append(_row([_title(queue, session.workloads["w3"].queues[queue]), *cells]))
     return "\n".join(lines)
+
+
+def _title(queue: str, entry: Entry) -> str:
+    number = re.search(r"\d+(\.\d+)+", entry.version)
+    return _TITLES.get(queue, queue).format(number.group() if number else "(unknown version)")
 
 
 def write_docs(session: Session, root: Path) -> list[str]:
@@ -133,7 +141,8 @@ def _number(value: float, digits: int | None = None) -> str:
 
 def _runs_told(workload: Workload) -> str:
     counts = sorted({len(entry.runs) for entry in workload.queues.values() if entry.runs})
-    return f"Runs: {', '.join(map(str, counts)) or 'none'}. {workload.of}"
+    of = dict.fromkeys(entry.of for entry in workload.queues.values() if entry.runs)
+    return f"Runs: {', '.join(map(str, counts)) or 'none'}. {' '.join(of)}"
 
 
 def _phase_tables(workload: Workload) -> list[str]:
@@ -151,8 +160,10 @@ def _phase_tables(workload: Workload) -> list[str]:
             _row(["---"] * (len(columns) + 2)),
         ]
         for queue, figures in sorted(found.items(), key=lambda pair: -pair[1]["items_per_s"].median):
-            cells = [_cell(figures, key) for key, _ in columns]
-            lines.append(_row([queue, workload.queues[queue].calls.get(phase, ""), *cells]))
+            entry = workload.queues[queue]
+            count, of = runs_of(entry, phase), len(entry.runs)
+            name = queue if count == of else f"{queue} ({count} of {of} runs)"
+            lines.append(_row([name, entry.calls.get(phase, ""), *(_cell(figures, key) for key, _ in columns)]))
         lines.append("")
     lines += _derived_table(workload)
     for queue, entry in workload.queues.items():

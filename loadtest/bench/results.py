@@ -37,6 +37,8 @@ class Entry:
     calls: dict[str, str] = field(default_factory=dict)
     """By phase: calls in flight and items a call."""
     not_run: str = ""
+    of: str = ""
+    """The code that was measured last, and when."""
     runs: list[Run] = field(default_factory=list)
 
 
@@ -47,13 +49,11 @@ class Workload:
     ratios: dict[str, tuple[str, str]]
     differences: dict[str, tuple[str, str]]
     queues: dict[str, Entry] = field(default_factory=dict)
-    of: str = ""
-    """The code that was measured last, and when."""
 
     def renew(self, scenario: Scenario, queues: Collection[str]) -> None:
         """Forget the runs of these queues, and of all when they were of another variant."""
         kept = self.queues if scenario.variant == self.variant else {}
-        self.title, self.variant, self.of = scenario.title, scenario.variant, _code_and_time()
+        self.title, self.variant = scenario.title, scenario.variant
         self.ratios, self.differences = scenario.ratios, scenario.differences
         self.queues = {name: entry for name, entry in kept.items() if name not in queues}
 
@@ -117,7 +117,7 @@ def _maker_of_python() -> str:
     return "the distribution's" if Path(sys.base_prefix) == Path("/usr") else "not the distribution's"
 
 
-def _code_and_time() -> str:
+def code_and_time() -> str:
     asked = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:
         commit = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
@@ -173,6 +173,11 @@ def run_figure(run: Run, place: str) -> float:
     """`place` is `phase.figure`."""
     phase, _, name = place.rpartition(".")
     return run.phases[phase].figures[name]
+
+
+def runs_of(entry: Entry, phase: str) -> int:
+    """How many came to this phase."""
+    return sum(phase in run.phases for run in entry.runs)
 
 
 def phase_names(workload: Workload) -> list[str]:

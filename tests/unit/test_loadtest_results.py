@@ -26,8 +26,7 @@ def _session() -> Session:
         "1",
         "fsync",
         {"few": "8 of 100", "deep": "8 of 100"},
-        "",
-        [_run(10_000.0, 3.0), _run(16_000.0, 8.0), _run(12_000.0, 4.0)],
+        runs=[_run(10_000.0, 3.0), _run(16_000.0, 8.0), _run(12_000.0, 4.0)],
     )
     queues = {"slow": Entry(runs=[_run(5_000.0, 2.0)]), "foqs": foqs, "other": Entry(not_run="has no delay")}
     return Session({"cores": "2"}, {"w5": Workload("drain", "quick", ratios, {}, queues)})
@@ -53,6 +52,21 @@ def test_a_phase_that_a_run_did_not_come_to_counts_in_the_others() -> None:
     entry = _session().workloads["w5"].queues["foqs"]
     del entry.runs[0].phases["deep"]
     assert figures_of(entry, "deep")["items_per_s"] == Figure(14_000.0, 12_000.0, 16_000.0)
+
+
+def test_the_report_says_so_where_not_all_runs_came_to_a_phase(tmp_path: Path) -> None:
+    session = _session()
+    del session.workloads["w5"].queues["foqs"].runs[0].phases["deep"]
+    text = write_report(session, tmp_path).read_text()
+    assert "| foqs (2 of 3 runs) | 8 of 100 |" in text
+    assert "| foqs | 8 of 100 |" in text
+
+
+def test_the_report_says_of_which_code_the_runs_are(tmp_path: Path) -> None:
+    session = _session()
+    session.workloads["w5"].queues["foqs"].of = "Commit b."
+    session.workloads["w5"].queues["slow"].of = "Commit a."
+    assert "Runs: 1, 3. Commit a. Commit b." in write_report(session, tmp_path).read_text()
 
 
 def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -93,7 +107,7 @@ def test_the_readme_has_a_row_a_queue_with_the_fastest_first(tmp_path: Path) -> 
     ratios: dict[str, tuple[str, str]] = {}
     rates = {"foqs": 12_000.0, "redis": 20_000.0, "raw": 50_000.0, "another": 1_000.0}
     runs = {queue: Run(_RAW, {"all": _run(rate, 1.0).phases["few"]}) for queue, rate in rates.items()}
-    queues = {queue: Entry(runs=[run]) for queue, run in runs.items()}
+    queues = {queue: Entry(f"{queue} v=7.0.15", runs=[run]) for queue, run in runs.items()}
     single = {"foqs": Entry(runs=[runs["another"]]), "redis": Entry(not_run="it was not there")}
     session = Session(
         {},
@@ -107,7 +121,7 @@ def test_the_readme_has_a_row_a_queue_with_the_fastest_first(tmp_path: Path) -> 
     rows = readme.read_text().splitlines()
     assert (rows[0], rows[-1]) == ("before", "after")
     assert [row for row in rows if row.startswith("| ")][2:] == [
-        "| Redis, `appendfsync always`, by Lua script | 20,000 | 1.00 |  |",
+        "| Redis 7.0.15, `appendfsync always`, by Lua script | 20,000 | 1.00 |  |",
         "| **foqs** | 12,000 | 0.60 | 1,000 |",
         "| another | 1,000 | 0.05 |  |",
     ]
