@@ -80,6 +80,7 @@ class TopicQueue:
         """Items handed out a second, lately."""
         self._rated_at_s = 0.0
         self._served_count = 0
+        """Since then."""
 
     @property
     def claims_count(self) -> int:
@@ -101,8 +102,14 @@ class TopicQueue:
         return self.claims_ended_count >= awaited or now_s - call.since_s > limits.LINGER_MS_MAX / 1000
 
     def demand(self) -> int:
-        """Items for those who wait, and for those who will soon come."""
-        ahead = min(int(self._rate * limits.PREFETCH_HORIZON_MS / 1000), limits.PREFETCH_ITEMS_PER_TOPIC_MAX)
+        """Items for those who wait, and for those who will soon come.
+
+        As many as come within the horizon at the rate of late; where consumers have just begun, a few: as many as they
+        have had, up to a bound (as TCP's slow start).
+        """
+        at_rate = int(self._rate * limits.PREFETCH_HORIZON_MS / 1000)
+        begun = min(self._served_count, limits.PREFETCH_BEGIN_ITEMS_MAX)
+        ahead = min(max(at_rate, begun), limits.PREFETCH_ITEMS_PER_TOPIC_MAX)
         if self.calls:
             ahead += self.in_vain_count  # Twice as many each time, so that few transactions get past what has expired.
         return min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX) + ahead
@@ -144,9 +151,9 @@ class TopicQueue:
                 part.lease_ms = self.lease_ms
 
     def note_served(self, count: int, now_s: float) -> None:
-        self._served_count += count
         elapsed_s = now_s - self._rated_at_s
         if elapsed_s >= limits.PREFETCH_HORIZON_MS / 1000:
             self._rate = (self._rate + self._served_count / elapsed_s) / 2 if elapsed_s < 2 else 0.0
             self._served_count = 0
             self._rated_at_s = now_s
+        self._served_count += count

@@ -123,6 +123,7 @@ class _Run:
         loading = Phase(producers=Producers(processes=2, in_flight=8, batch=1_000), items=backlog.items)
         due_in_ns = None if backlog.due_in_s is None else int(backlog.due_in_s * 1e9)
         self._measure(loading, number_flag=OF_BACKLOG, due_in_ns=due_in_ns)
+        time.sleep(backlog.rest_s)
         return None if due_in_ns is None else self._begun_ns + due_in_ns
 
     def _restart(self) -> dict[str, float]:
@@ -243,9 +244,11 @@ class _Memory:
 @contextmanager
 def _standing_still(fault: Fault | None, pids: Mapping[str, int], begin_ns: int) -> Iterator[Callable[[], None]]:
     """The function that it gives is to be called again and again."""
-    if fault is None or fault.server not in pids:
+    if fault is None:
         yield lambda: None
         return
+    if fault.server not in pids:
+        raise RunError(f"has no server {fault.server} that could stand still, but {', '.join(pids)}")
     pid, stop_ns = pids[fault.server], begin_ns + int(fault.at_s * 1e9)
     signals = [(stop_ns, signal.SIGSTOP), (stop_ns + int(fault.for_s * 1e9), signal.SIGCONT)]
 

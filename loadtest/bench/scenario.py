@@ -67,6 +67,8 @@ class Backlog:
     due_in_s: _Seconds | None = None
     """All of them become due at one moment, so long after the first is enqueued; the phase begins a second before, or
     when its clients are ready."""
+    rest_s: Annotated[float, Field(ge=0)] = 0.0
+    """So long they lie before the phase begins."""
     is_written_to_tables: bool = False
     """Past the queue, as it would have left them, where its adapter can: for backlogs that take too long otherwise."""
 

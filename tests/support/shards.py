@@ -78,6 +78,11 @@ class Shards:
         while self.begin(number) is not None:
             self.end(number)
 
+    def rest(self) -> None:
+        """Until nothing more is claimed for consumers that were there."""
+        self.clock_ms += limits.PREFETCH_HOLD_MS_MAX + 1
+        self.dispatcher.sweep()
+
     # ---- as foqs.host.shards.Shards ----
 
     def owned(self) -> list[tuple[None, ShardState]]:

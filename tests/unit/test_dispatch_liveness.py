@@ -66,6 +66,19 @@ def test_a_steady_consumer_gets_full_batches() -> None:
     assert sizes == [100] * 20
 
 
+def test_a_consumer_that_has_just_begun_waits_for_its_first_item_alone() -> None:
+    shards, waits = Shards(1), []
+    shards.enqueue(0, "a", count=100)
+    shards.run(0)
+    shards.rest()
+    for _ in range(20):
+        call = shards.dequeue({"a": 1})
+        waits.append(not call.items)
+        shards.run(0)
+        shards.clock_ms += 16
+    assert waits == [True] + [False] * 19
+
+
 def test_a_topic_that_is_named_behind_one_with_enough_is_claimed_too() -> None:
     shards, taken = Shards(1), Counter[str]()
     shards.enqueue(0, "a", count=2_000)
@@ -164,6 +177,7 @@ def test_a_shard_without_room_for_claims_holds_up_nothing_of_other_shards(monkey
     hog = shards.dequeue({"hog": 1})
     shards.run(0)
     assert hog.items
+    shards.rest()
     shards.enqueue(0, "a", -5)
     shards.enqueue(1, "a", count=3)
     for number in (0, 1):

@@ -176,6 +176,7 @@ def test_a_removal_goes_once_no_older_pack_is_there(one):
     settle(one, taken[:3])
     one.run(0)
     (removal_id,) = one.states[0].packs._removals
+    one.rest()
     younger = one.enqueue(0, "t", count=MANY)
     one.run(0)
     settle(one, taken[3:])
@@ -489,6 +490,8 @@ def test_the_next_owner_gets_all_of_it(one):
     items = one.enqueue(0, "t", count=MANY)
     one.run(0)
     settle(one, leased(one, 4))
+    one.rest()
+    one.enqueue(0, "another")
     one.run(0)
     one.take_over()
     assert not packed_keys(one)
