@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from itertools import islice
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -37,8 +38,12 @@ class Wheel(Generic[T]):
             if not slot:
                 del self._slots[number]
 
-    def pop_due(self, now_ms: int) -> list[T]:
+    def pop_due(self, now_ms: int, count_max: int) -> list[T]:
         due: list[T] = []
         while self._order and self._order[0] * SLOT_MS <= now_ms:
-            due.extend(self._slots.pop(heappop(self._order), {}).values())
+            slot = self._slots.get(self._order[0], {})
+            due += [slot.pop(key) for key in list(islice(slot, count_max - len(due)))]
+            if slot:
+                break
+            self._slots.pop(heappop(self._order), None)
         return due

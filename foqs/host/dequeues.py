@@ -87,7 +87,7 @@ class Dequeues:
         if overdue_s < limits.CLAIM_WAIT_MS_MAX / 1000 and self._dispatcher.is_hopeful(call):
             call.timer = loop.call_later(limits.TICK_MS / 1000, self._out_of_time, loop, call, deadline_s)
         else:
-            self._dispatcher.answer(call, [])
+            self._dispatcher.end(call)
 
     def _give_back(self, items: list[Item]) -> None:
         """Their caller is gone and has not seen them: whoever else waits for them is served now."""

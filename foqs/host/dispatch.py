@@ -119,6 +119,7 @@ class Dispatcher:
             return
         if queue.sick_parts.get(topic.shard_id) is topic:
             del queue.sick_parts[topic.shard_id]
+            self._rest(queue)
         if queue.parts.get(topic.shard_id) is topic:
             del queue.parts[topic.shard_id]
             self.serve(queue)
@@ -148,6 +149,7 @@ class Dispatcher:
         # Only now: a call of several topics is served from all of them.
         for queue in queues:
             self.serve(queue)
+            self._rest(queue)
 
     def shard_health(self, shard_id: int, topics: Collection[ShardTopic], *, healthy: bool) -> None:
         """Of a sick shard the ready items count for nothing, so that others are served past them."""
@@ -196,9 +198,12 @@ class Dispatcher:
         return any(queue.coming_count or queue.buffer or queue.first_unclaimed() < order.LAST for queue in call.wants)
 
     def end(self, call: DequeueCall) -> None:
-        """The call wants nothing more."""
+        """The call wants nothing more: who waited behind it may be served now."""
         if not call.done:
             self.answer(call, [])
+            for queue in call.wants:
+                if queue.calls:
+                    self.serve(queue)
 
     def answer(self, call: DequeueCall, items: list[Item]) -> None:
         call.items = items
@@ -287,7 +292,7 @@ class Dispatcher:
         """A queue that nothing happens in costs no time; one that nothing refers to costs no memory."""
         if not (queue.calls or queue.buffer or queue.claims_count):
             self._active.pop(queue, None)
-            if not queue.parts:
+            if not (queue.parts or queue.sick_parts):
                 self._queues.pop((queue.namespace, queue.name), None)
 
     def _answer(self, call: DequeueCall) -> None:

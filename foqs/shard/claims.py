@@ -64,7 +64,9 @@ class Claims:
         """
         items.sort(key=_place)
         wanted = self._book.listener.fresh_demand(topic.namespace, topic.name, [item.place for item in items])
-        count = min(wanted, topic.room, limits.TRANSACTION_CLAIMS_MAX - len(self._flying), len(items))
+        # Half of a transaction is for claims that wait already: of other topics, maybe of other namespaces.
+        kept = min(len(self._waiting), limits.TRANSACTION_CLAIMS_MAX // 2)
+        count = min(wanted, topic.room, limits.TRANSACTION_CLAIMS_MAX - kept - len(self._flying), len(items))
         if count <= 0:
             return
         for item in items[:count]:

@@ -102,8 +102,9 @@ class Refills:
 
     def failed(self, error: FoqsError) -> None:
         flying, self._flying = self._flying, []
-        for topic, _ in flying:
+        for topic, refill in flying:
             topic.window.refilling = False
+            self._wanted.setdefault(topic, refill.whole)
             self._book.touched[topic] = None
 
     def abandon(self, error: FoqsError) -> None:

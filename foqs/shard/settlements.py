@@ -46,6 +46,9 @@ class Settlements:
         """By receipt."""
         self._wheel: Wheel[Item] = Wheel()
         self._waiting: deque[Settlement] = deque()
+        """Of callers."""
+        self._ended: deque[Settlement] = deque()
+        """Those without a caller: when many leases end together, acks do not wait for that."""
         self._flying: list[Settlement] = []
 
     # ---- leases ----
@@ -88,8 +91,9 @@ class Settlements:
         item.lease_due_at = lease_due_at  # Of one that is being settled too: that may fail.
 
     def tick(self, now_ms: int) -> int:
-        """End the leases that are over; returns how many."""
-        items = [item for item in self._wheel.pop_due(now_ms) if item.phase is Phase.LEASED]
+        """End the leases that are over, up to a bound; returns how many."""
+        due = self._wheel.pop_due(now_ms, limits.TICK_LEASE_ENDS_MAX)
+        items = [item for item in due if item.phase is Phase.LEASED]
         for item in items:
             item.phase = Phase.SETTLING
             del self.under_lease[item.receipt]
@@ -115,13 +119,16 @@ class Settlements:
         positions: list[int] | None = None,
     ) -> None:
         """Write how these leases ended with the next transaction; the ticket is told once that is durable."""
-        self._waiting.append(Settlement(items, rewrites, ticket, positions or []))
-        if ticket is not None:
+        settlement = Settlement(items, rewrites, ticket, positions or [])
+        if ticket is None:
+            self._ended.append(settlement)
+        else:
+            self._waiting.append(settlement)
             ticket.open_count += len(items)
 
     @property
     def waiting_count(self) -> int:
-        """Settlements that no transaction has taken yet."""
+        """Callers' settlements that no transaction has taken yet."""
         return len(self._waiting)
 
     def failed_attempt(self, item: Item, now_ms: int, *, delay_ms: int = 0, reason: str = "", dead: bool = False,
@@ -141,17 +148,25 @@ class Settlements:
     # ---- part of a transaction ----
 
     def take(self, transaction: Transaction, now_ms: int) -> None:
+        self._take(self._waiting, limits.TRANSACTION_CHANGES_MAX, transaction)
+        self._take(self._ended, limits.TRANSACTION_LEASE_ENDS_MAX, transaction)
+
+    def _take(self, waiting: deque[Settlement], items_max: int, transaction: Transaction) -> None:
+        """Those that read packs leave room for each other, but one of them goes whatever claims read."""
         count = 0
+        has_unpacked = False
         put_off: list[Settlement] = []
-        while self._waiting and count < limits.TRANSACTION_CHANGES_MAX and not self._packs.reads_enough():
-            settlement = self._waiting.popleft()
+        while waiting and count < items_max:
+            settlement = waiting.popleft()
+            count += len(settlement.items)
             rewrites = [rewrite for rewrite in settlement.rewrites or () if rewrite is not None]
             keys = [rewrite.key for rewrite in rewrites]
-            if self._packs.has(keys) and not self._packs.may_unpack():
-                put_off.append(settlement)
-                continue
+            if self._packs.has(keys):
+                if not self._packs.may_unpack() or (has_unpacked and self._packs.reads_enough()):
+                    put_off.append(settlement)
+                    continue
+                has_unpacked = True
             self._flying.append(settlement)
-            count += len(settlement.items)
             if settlement.rewrites is None:
                 transaction.deletes += self._packs.remove([item.key for item in settlement.items])
                 continue
@@ -159,7 +174,7 @@ class Settlements:
             self._packs.unpack(keys)
             ends = zip(settlement.items, settlement.rewrites, strict=True)
             transaction.deletes += self._packs.remove([item.key for item, rewrite in ends if rewrite is None])
-        self._waiting.extendleft(reversed(put_off))
+        waiting.extendleft(reversed(put_off))
 
     def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
         flying, self._flying = self._flying, []
@@ -198,7 +213,7 @@ class Settlements:
         flying, self._flying = self._flying, []
         for settlement in flying:
             if settlement.ticket is None:
-                self._waiting.append(settlement)
+                self._ended.append(settlement)
                 continue
             for item in settlement.items:
                 self._undo(item)

@@ -61,8 +61,8 @@ def summary(session: Session) -> str:
 
 _HOW_TO_READ = (
     "Medians; R is plain SQL, half of it before each run and half after (least and greatest ratio in brackets). CPU in "
-    "microseconds an item, of all processes. Written bytes of servers that write through the page cache, which are all but "
-    "foqs, raw and mariadb, count whole folios of it: many times what they write. How to measure: "
+    "microseconds an item, of all processes. Written bytes of servers that write through the page cache (all but "
+    "foqs, raw and mariadb) count whole folios of it: many times what they write. How to measure: "
     "[loadtest/README.md](LOADTEST)."
 )
 

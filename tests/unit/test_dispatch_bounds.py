@@ -99,6 +99,26 @@ def test_calls_that_are_over_leave_nothing_of_topics_that_do_not_exist() -> None
     assert len(shards.dispatcher._queues) == 0
 
 
+@pytest.mark.parametrize("way", ["its shard is lost", "it ends while its shard is sick"])
+def test_a_topic_that_is_gone_leaves_nothing(way: str) -> None:
+    shards = Shards(1)
+    shards.enqueue(0, "a")
+    shards.run(0)
+    call = shards.dequeue({"a": 1})
+    shards.run(0)
+    (item,) = call.items or ()
+    shards.rest()
+    (topic,) = shards.states[0].book.topics.values()
+    if way == "its shard is lost":
+        shards.dispatcher.shard_lost(0, [topic])
+    else:
+        shards.dispatcher.shard_health(0, [topic], healthy=False)
+        shards.rest()
+        assert len(shards.dispatcher._queues) == 1, "it comes back with its shard"
+        shards.dispatcher.topic_gone(item.topic)
+    assert not shards.dispatcher._queues
+
+
 def test_claims_on_the_way_count_for_the_bound_of_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "PREFETCH_BYTES_MAX", 10 * ITEM_BYTES_MAX)
     monkeypatch.setattr(limits, "DEQUEUE_ANSWER_BYTES_MAX", 2 * ITEM_BYTES_MAX)

@@ -79,6 +79,40 @@ def test_a_consumer_that_has_just_begun_waits_for_its_first_item_alone() -> None
     assert waits == [True] + [False] * 19
 
 
+def test_a_claim_is_made_though_others_are_made_with_all_that_is_enqueued() -> None:
+    shards, batch = Shards(1), 250
+    hot = [shards.dequeue({"hot": batch}) for _ in range(limits.TRANSACTION_CLAIMS_MAX // batch)]
+    shards.enqueue(0, "modest")
+    shards.run(0)
+    shards.rest()
+    modest = shards.dequeue({"modest": 1})
+    for _ in range(3):
+        for _ in range(2 * limits.TRANSACTION_INSERTS_MAX // batch):
+            shards.enqueue(0, "hot", count=batch)
+        shards.begin(0)
+        shards.end(0)
+        done = [call for call in hot if call.items]
+        hot = [call for call in hot if not call.items] + [shards.dequeue({"hot": batch}) for _ in done]
+        for call in done:
+            ack(shards, call.items or [])
+    assert modest.items
+
+
+def test_who_waits_behind_a_call_that_ends_is_served_at_once() -> None:
+    shards = Shards(2)
+    for number, priority in ((0, -1), (1, 0)):
+        shards.enqueue(number, "a", priority, count=3)
+        shards.run(number)
+    greedy = shards.dequeue({"a": 6})
+    for number in (0, 1):
+        shards.begin(number)
+    shards.end(0)
+    modest = shards.dequeue({"a": 1})
+    assert (greedy.items, modest.items) == (None, None), "the first one waits for the other shard's"
+    shards.dispatcher.end(greedy)
+    assert [item.priority for item in modest.items or []] == [-1]
+
+
 def test_a_topic_that_is_named_behind_one_with_enough_is_claimed_too() -> None:
     shards, taken = Shards(1), Counter[str]()
     shards.enqueue(0, "a", count=2_000)

@@ -43,6 +43,19 @@ class Leased:
         self.shard.tick(self.shards.clock_ms)
 
 
+def lease_out(shards: Shards, count: int) -> list[Item]:
+    """So many thousand items of topic "b", for 5 s."""
+    for _ in range(count // 1_000):
+        shards.enqueue(0, "b", count=1_000)
+        shards.run(0)
+    leased: list[Item] = []
+    while len(leased) < count:
+        call = shards.dequeue({"b": 1_000}, 5_000)
+        shards.run(0)
+        leased += call.items or []
+    return leased
+
+
 @pytest.fixture
 def leased() -> Leased:
     return Leased()
@@ -94,22 +107,41 @@ def test_an_extension_whose_transaction_took_longer_than_its_lease_is_written_an
 
 
 def test_leases_that_end_together_are_ended_by_several_transactions() -> None:
-    shards, count = Shards(1), 10_000
-    for _ in range(10):
-        shards.enqueue(0, "a", count=count // 10)
-        shards.run(0)
-    leased: list[Item] = []
-    while len(leased) < count:
-        call = shards.dequeue({"a": 1_000}, 5_000)
-        shards.run(0)
-        leased += call.items or []
+    shards = Shards(1)
+    leased = lease_out(shards, 10_000)
     shards.clock_ms += 60_000
     transaction = shards.begin(0)
     assert transaction is not None
-    assert 0 < len(transaction.rewrites) < 2 * limits.TRANSACTION_CHANGES_MAX
+    assert 0 < len(transaction.rewrites) <= limits.TRANSACTION_LEASE_ENDS_MAX
     shards.end(0)
     shards.run(0)
     assert all(item.phase is not Phase.LEASED for item in leased)
+
+
+def test_an_ack_does_not_wait_for_leases_that_ended_before_it(leased: Leased) -> None:
+    leased.extend(60_000)
+    shards = leased.shards
+    lease_out(shards, 2 * limits.TRANSACTION_LEASE_ENDS_MAX)
+    shards.clock_ms += 10_000
+    leased.shard.tick(shards.clock_ms)
+    leased.ack()
+    transaction = shards.begin(0)
+    assert transaction is not None
+    assert transaction.deletes == [leased.item.key]
+    assert len(transaction.rewrites) == limits.TRANSACTION_LEASE_ENDS_MAX, "they are not held up either"
+
+
+def test_one_tick_ends_no_more_leases_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TICK_LEASE_ENDS_MAX", 3)
+    shards = Shards(1)
+    shards.enqueue(0, "a", count=10)
+    shards.run(0)
+    call = shards.dequeue({"a": 10}, 1_000)
+    shards.run(0)
+    shards.clock_ms += 2_000
+    ended = [shards.states[0].settlements.tick(shards.clock_ms) for _ in range(5)]
+    assert ended == [3, 3, 3, 1, 0]
+    assert all(item.phase is Phase.SETTLING for item in call.items or [])
 
 
 def test_extensions_that_wait_for_a_server_that_hangs_are_bounded(

@@ -373,6 +373,23 @@ def test_acks_nacks_and_claims_go_on_while_a_topic_is_unpacked_for_its_refill(on
     assert len(state.flying.claims) == 1
 
 
+def test_acks_go_on_while_claims_read_all_the_packs_that_a_transaction_may(one, monkeypatch):
+    fill(one, 40_000, b"x" * 500)
+    acked, nacked = leased(one, 3)[1:]
+    one.rest()
+    monkeypatch.setattr(limits, "PACKS_READ_BYTES_MAX", 1)
+    for item in list(one.states[0].book.resident.values()):
+        one.states[0].book.drop_resident(item)
+        item.payload = None
+    one.dequeue({"t": 50})
+    settle(one, [nacked], delay_ms=1_000)
+    settle(one, [acked])
+    one.begin(0)
+    assert one.states[0].flying.packs_read
+    assert one.states[0].flying.removed_count == 1
+    assert [rewrite.key for rewrite in one.states[0].flying.rewrites] == [nacked.key]
+
+
 def test_the_look_ups_of_a_transaction_read_no_more_than_one_of_them_beyond_the_bound(one):
     fill(one, limits.PACKS_OF_SHARD_BYTES_MAX, b"x" * 3_500)
     state = one.states[0]

@@ -31,3 +31,15 @@ def test_topics_that_are_asked_for_again_and_again_keep_no_other_from_its_refill
         refilled += [refill.lane for refill in transaction.refills if refill.lane]
         shards.end(0, well=False)
     assert refilled == [topic.number for topic in topics]
+
+
+def test_a_refill_that_failed_is_made_again_though_nobody_asks() -> None:
+    shards = Shards(1)
+    shards.enqueue(0, "a")
+    shards.run(0)
+    shards.take_over()
+    topic = shards.states[0].book.topic(NAMESPACE, "a")
+    shards.begin(0)
+    shards.end(0, well=False)
+    shards.run(0)
+    assert topic.window.complete
