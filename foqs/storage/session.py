@@ -136,6 +136,8 @@ class _Exchange:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._unsent = memoryview(b"".join(packets))
+        self._awaits_room = False
+        """The loop calls `_write` when the socket takes more."""
         self.reader = ReplyReader(len(packets))
         self._answered: asyncio.Future[None] = self._loop.create_future()
         self._timeout: asyncio.Timeout
@@ -154,7 +156,7 @@ class _Exchange:
         finally:
             if self._sock.fileno() >= 0:
                 self._loop.remove_reader(self._sock)
-                self._loop.remove_writer(self._sock)
+                self._await_room(False)
                 self._sock.settimeout(timeout_s)
 
     def _lateness(self) -> str:
@@ -170,10 +172,15 @@ class _Exchange:
         except OSError as error:
             self._lose(str(error))
             return
-        if self._unsent:
-            self._loop.add_writer(self._sock, self._write)
-        else:
-            self._loop.remove_writer(self._sock)
+        self._await_room(bool(self._unsent))
+
+    def _await_room(self, wanted: bool) -> None:
+        if wanted is not self._awaits_room:  # Each of these calls costs more than a small statement takes to be made.
+            self._awaits_room = wanted
+            if wanted:
+                self._loop.add_writer(self._sock, self._write)
+            else:
+                self._loop.remove_writer(self._sock)
 
     def _read(self) -> None:
         try:
