@@ -143,7 +143,8 @@ class Settlements:
             return Rewrite(item.key, -number, 0, now_ms, deliveries, failed, metadata, reason.encode())
         if delay_ms > 0:
             return Rewrite(item.key, TIMER_LANE, 0, now_ms + delay_ms, deliveries, failed, metadata)
-        return Rewrite(item.key, number, item.priority, item.due_at, deliveries, failed, metadata)
+        place = (number, item.priority, item.due_at)
+        return Rewrite(item.key, *place, deliveries, failed, metadata, is_in_place=True)
 
     # ---- part of a transaction ----
 

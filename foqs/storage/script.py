@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from foqs.core import order
@@ -18,6 +18,7 @@ from foqs.storage.transaction import (
     FetchedRow,
     ItemRow,
     Refill,
+    Rewrite,
     Transaction,
     TransactionResult,
 )
@@ -106,9 +107,7 @@ def write_script(
     script += [mogrify(insert_pack, (pack.id, pack_items(pack.items))) for pack in ahead.packs_rest]
     script += [mogrify(sql.INSERT_CLAIM, (c.id, c.due_at, _entries(c, result))) for c in transaction.claims]
     script += [mogrify(sql.REWRITE_CLAIM, (_entries(c, result), c.id)) for c in transaction.claims_rewritten]
-    for change in sorted(transaction.rewrites, key=lambda rewrite: rewrite.key):
-        place = (change.lane, change.urgency, change.due_at, change.deliveries, change.failed_attempts)
-        script.append(mogrify(sql.REWRITE_ITEM, (*place, change.metadata, change.death_reason, change.key)))
+    script += _rewrites(transaction.rewrites, mogrify)
     if transaction.removal is not None:
         removal_id, keys_gone = transaction.removal
         script.append(mogrify(sql.INSERT_REMOVAL, (removal_id, pack_keys(keys_gone))))
@@ -125,6 +124,20 @@ def write_script(
     marks = (transaction.number, transaction.delay_checkpoint, transaction.claim_checkpoint)
     mark = mogrify(sql.MARK_TRANSACTION.format(ahead.guard), (epoch, *marks, transaction.topic_number_last))
     return Writes(ahead.packets, [*script, *look_ups, mark, "COMMIT"], len(look_ups))
+
+
+def _rewrites(rewrites: Sequence[Rewrite], mogrify: Mogrify) -> Iterator[str]:
+    """A statement a row, but one for all rows that stay where they are and have the same counts then."""
+    recounts: dict[tuple[int, int], list[int]] = {}
+    for change in sorted(rewrites, key=lambda rewrite: rewrite.key):
+        counts = (change.deliveries, change.failed_attempts)
+        if change.is_in_place and change.metadata is None:
+            recounts.setdefault(counts, []).append(change.key)
+            continue
+        place = (change.lane, change.urgency, change.due_at)
+        yield mogrify(sql.REWRITE_ITEM, (*place, *counts, change.metadata, change.death_reason, change.key))
+    for counts, keys in recounts.items():
+        yield from (sql.RECOUNT_ITEMS.format(*counts, *chunk) for chunk in key_conditions("id", keys))
 
 
 def take_look_ups(look_up_count: int, rows: list[Rows], result: TransactionResult) -> None:

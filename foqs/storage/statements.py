@@ -97,6 +97,9 @@ REWRITE_ITEM = (
     "UPDATE item SET lane = %s, urgency = %s, due_at = %s, deliveries = %s, failed_attempts = %s, "
     "metadata = COALESCE(%s, metadata), death_reason = COALESCE(%s, death_reason) WHERE id = %s"
 )
+RECOUNT_ITEMS = (
+    "UPDATE item FORCE INDEX (PRIMARY) SET deliveries = {}, failed_attempts = {} WHERE {} ORDER BY id LIMIT {}"
+)
 WAKE_ITEMS = "UPDATE item FORCE INDEX (PRIMARY) SET lane = topic, urgency = priority WHERE {} ORDER BY id LIMIT {}"
 DELETE_ITEMS = "DELETE FROM item WHERE {} ORDER BY id LIMIT {}"
 DELETE_CLAIMS = "DELETE FROM claim WHERE {} ORDER BY id LIMIT {}"

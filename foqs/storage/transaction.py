@@ -35,6 +35,8 @@ class Rewrite:
     failed_attempts: int
     metadata: bytes | None = None
     death_reason: bytes | None = None
+    is_in_place: bool = False
+    """The row stands there already, as that of an item under lease does: only its counts are others."""
 
 
 @dataclass(slots=True)

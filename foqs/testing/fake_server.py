@@ -321,7 +321,12 @@ class FakeServer:
                 tables.claims[claim_id] = (tables.claims[claim_id][0], entries)
         for rewrite in script.rewrites:
             if self._is_there(tables.row(rewrite.key) is not None, f"row {rewrite.key:x} is rewritten"):
-                tables.put(_rewritten(tables.items[rewrite.key], rewrite))
+                row = tables.items[rewrite.key]
+                is_there = (row.lane, row.urgency, row.due_at) == (rewrite.lane, rewrite.urgency, rewrite.due_at)
+                _require(
+                    is_there or not rewrite.is_in_place or not self.strict, f"row {rewrite.key:x} is not in its place"
+                )
+                tables.put(_rewritten(row, rewrite))
         for key in script.wakes:
             if self._is_there(tables.row(key) is not None, f"row {key:x} is woken"):
                 row = tables.items[key]
@@ -423,11 +428,13 @@ def make_script(transaction: Transaction, result: TransactionResult, epoch: int)
 
 
 def _rewritten(row: ItemRow, rewrite: Rewrite) -> ItemRow:
+    place = (row.lane, row.urgency, row.due_at)
+    lane, urgency, due_at = place if rewrite.is_in_place else (rewrite.lane, rewrite.urgency, rewrite.due_at)
     return replace(
         row,
-        lane=rewrite.lane,
-        urgency=rewrite.urgency,
-        due_at=rewrite.due_at,
+        lane=lane,
+        urgency=urgency,
+        due_at=due_at,
         deliveries=rewrite.deliveries,
         failed_attempts=rewrite.failed_attempts,
         metadata=row.metadata if rewrite.metadata is None else rewrite.metadata,

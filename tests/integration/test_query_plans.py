@@ -136,6 +136,10 @@ CASES: dict[str, list[Case]] = {
     "READ_REMOVALS": [Case("PRIMARY", CLAIM_COUNT + SLACK, whole=True)],
     "REWRITE_CLAIM": [Case("PRIMARY", 3, (b"", 5))],
     "REWRITE_ITEM": [Case("PRIMARY", 3, (0, 0, 9, 1, 1, b"m", None, 5))],
+    "RECOUNT_ITEMS": [
+        Case("PRIMARY", 2 * len(ids) + SLACK, fill=lambda text, ids=ids: spread(text.replace("{}", "1", 2), ids))
+        for ids in (ITEM_IDS, RANGE_IDS, ITEM_IDS[:1], [10**12, 10**12 + 1])
+    ],
     **{
         name: [
             Case("PRIMARY", 2 * 200 + SLACK, fill=lambda text: spread(text, list(range(1, CLAIM_COUNT, 10)))),
@@ -176,8 +180,8 @@ WITHOUT_TABLE = {
     "COUNT_INSERTED",
 }
 SMALL_TABLE = {
-    "WAKE_ITEMS", "DELETE_ITEMS", "READ_PACKS", "DELETE_PACKS", "DELETE_REMOVALS", "DELETE_CLAIMS", "DELETE_TOPICS",
-    "READ_ITEMS", "REFILL", "REFILL_TIMERS",
+    "WAKE_ITEMS", "RECOUNT_ITEMS", "DELETE_ITEMS", "READ_PACKS", "DELETE_PACKS", "DELETE_REMOVALS", "DELETE_CLAIMS",
+    "DELETE_TOPICS", "READ_ITEMS", "REFILL", "REFILL_TIMERS",
 }  # fmt: skip
 """What runs all the time, also when the tables hold next to nothing."""
 

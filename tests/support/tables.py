@@ -98,7 +98,10 @@ class Tables:
             self.claims[claim.id] = (claim.due_at, entries)
         for rewrite in transaction.rewrites:
             assert rewrite.key not in self.packed
-            self.items[rewrite.key] = _rewritten(self.items[rewrite.key], rewrite)
+            row = self.items[rewrite.key]
+            if rewrite.is_in_place:
+                assert (row.lane, row.urgency, row.due_at) == (rewrite.lane, rewrite.urgency, rewrite.due_at)
+            self.items[rewrite.key] = _rewritten(row, rewrite)
         for key in transaction.wakes:
             row = self.items[key]
             assert row.lane == TIMER_LANE, "only delayed rows are woken"
@@ -147,11 +150,13 @@ def _head(row: ItemRow) -> ItemRow:
 
 
 def _rewritten(row: ItemRow, rewrite: Rewrite) -> ItemRow:
+    place = (row.lane, row.urgency, row.due_at)
+    lane, urgency, due_at = place if rewrite.is_in_place else (rewrite.lane, rewrite.urgency, rewrite.due_at)
     return replace(
         row,
-        lane=rewrite.lane,
-        urgency=rewrite.urgency,
-        due_at=rewrite.due_at,
+        lane=lane,
+        urgency=urgency,
+        due_at=due_at,
         deliveries=rewrite.deliveries,
         failed_attempts=rewrite.failed_attempts,
         metadata=row.metadata if rewrite.metadata is None else rewrite.metadata,
