@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest.bench import profile, results, shapes
-from loadtest.bench.raw import RAW_SECONDS, Ceiling
+from loadtest.bench.raw import FORMS, RAW_SECONDS, Ceiling
 from loadtest.bench.report import shown, write_docs, write_report
 from loadtest.bench.results import Entry, Run, Session, Workload
 from loadtest.bench.runner import run, unfit
@@ -125,6 +125,26 @@ def show_shapes(runs_count: int, transactions: int) -> None:
         figures = [sorted(row[name] for row in found) for name in ("insert_us", "delete_us")]
         cells = [f"{statistics.median(each):.1f} ({each[0]:.1f} to {each[-1]:.1f})" for each in figures]
         table.add_row(found[0]["shape"], *cells)
+    console.print(table)
+
+
+@main.command("ceilings")
+@click.option("--runs", "runs_count", default=3, show_default=True, help="Of each, by turns.")
+@click.option("--raw-seconds", default=RAW_SECONDS, show_default=True, help="Of each run.")
+def show_ceilings(runs_count: int, raw_seconds: float) -> None:
+    """R, which everything is compared with, next to plain SQL of other forms."""
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in FORMS}
+    with Ceiling() as ceiling:
+        for _ in range(runs_count):
+            for name, form in FORMS.items():
+                runs[name].append(ceiling.measure(raw_seconds, form))
+    of_r = [found["raw_per_s"] for found in runs[next(iter(FORMS))]]
+    table = Table("plain SQL", "items/s", "of R", "server µs", "clients µs")
+    for name, each in runs.items():
+        ratios = [found["raw_per_s"] / r for found, r in zip(each, of_r, strict=True)]
+        figures = [[found[key] for found in each] for key in ("raw_per_s", "raw_servers_us", "raw_clients_us")]
+        rate, servers, clients = (shown(results.Figure.of(values)) for values in figures)
+        table.add_row(name, rate, shown(results.Figure.of(ratios)), servers, clients)
     console.print(table)
 
 

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from loadtest.bench import shapes
 from loadtest.bench.__main__ import main
 from loadtest.bench.figures import Measured, RunError
+from loadtest.bench.raw import FORMS
 from loadtest.bench.results import figures_of, load_session
 from loadtest.bench.runner import go_through
 from loadtest.bench.scenario import Scenario, load, parse
@@ -103,6 +104,13 @@ def test_every_shape_of_the_item_table_takes_and_gives_up_its_items() -> None:
     done = CliRunner().invoke(main, ["shapes", "--runs", "1", "--transactions", "1"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert len(shapes.SHAPES) == done.output.count(" to ") / 2
+
+
+def test_plain_sql_of_each_form_lets_items_live() -> None:
+    done = CliRunner().invoke(main, ["ceilings", "--runs", "1", "--raw-seconds", "0.2"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert all(name in done.output for name in FORMS)
+
 
 
 def _percentile_ms(measured: Measured, kind: str, percentile: float) -> float:
