@@ -9,6 +9,7 @@ _URGENCY_OFFSET = 1 << 31
 _KEY_SHIFT = 16
 _DUE_SHIFT = 64 + _KEY_SHIFT
 _URGENCY_SHIFT = 48 + _DUE_SHIFT
+_SHARD_MASK = (1 << _KEY_SHIFT) - 1
 _KEY_MASK = (1 << 64) - 1
 _DUE_MASK = (1 << 48) - 1
 
@@ -20,6 +21,10 @@ LAST = 1 << (32 + _URGENCY_SHIFT)
 
 def place(urgency: int, due_at: int, key: int, shard_id: int) -> int:
     return (urgency + _URGENCY_OFFSET) << _URGENCY_SHIFT | due_at << _DUE_SHIFT | key << _KEY_SHIFT | shard_id
+
+
+def shard_of(packed: int) -> int:
+    return packed & _SHARD_MASK
 
 
 def key_of(packed: int) -> int:

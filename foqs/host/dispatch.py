@@ -75,8 +75,7 @@ class Dispatcher:
         demand = queue.demand() if queue is not None and self._may_claim(queue) else 0
         if queue is None or not demand:
             return 0
-        shortage, before = queue.wanted(demand)
-        return min(demand, max(shortage, bisect_left(places, before)))
+        return queue.count_to_claim(places, demand)
 
     def claims_started(self, topic: ShardTopic, count: int, last: int) -> None:
         queue = self._queue_of(topic)
@@ -236,7 +235,7 @@ class Dispatcher:
                 if not queue.has_waited(call, self._clock()):
                     self._lingering[queue] = None
                     break
-            self._answer(call)
+            self._hand_out(call)
         self._claim(queue)
 
     def tick(self) -> None:
@@ -295,7 +294,7 @@ class Dispatcher:
             if not (queue.parts or queue.sick_parts):
                 self._queues.pop((queue.namespace, queue.name), None)
 
-    def _answer(self, call: DequeueCall) -> None:
+    def _hand_out(self, call: DequeueCall) -> None:
         """Hand out what the call may have of all its topics; it ends unless there is nothing."""
         items: list[Item] = []
         bytes_left = limits.DEQUEUE_ANSWER_BYTES_MAX
@@ -304,11 +303,11 @@ class Dispatcher:
                 continue  # Others have waited there for longer.
             count = queue.servable_count(min(want, limits.DEQUEUE_ITEMS_MAX - len(items)))
             if count and bytes_left > 0:
-                bytes_left = self._hand_out(queue, call, count, bytes_left, items)
+                bytes_left = self._hand_out_of(queue, call, count, bytes_left, items)
         if items:
             self.answer(call, items)
 
-    def _hand_out(self, queue: TopicQueue, call: DequeueCall, count: int, bytes_left: int, given: list[Item]) -> int:
+    def _hand_out_of(self, queue: TopicQueue, call: DequeueCall, count: int, bytes_left: int, given: list[Item]) -> int:
         """Lease up to `count` items of the buffer to the call; returns what is left of the answer's bytes."""
         given_before = len(given)
         must_wait = False
@@ -397,7 +396,7 @@ class Dispatcher:
         chosen = heads[0] if len(heads) == 1 else sorted(chain.from_iterable(heads))
         counts: dict[int, int] = {}
         for place in chosen[: min(demand, max(shortage, bisect_left(chosen, before)))]:
-            shard_id = place & 0xFFFF
+            shard_id = order.shard_of(place)
             counts[shard_id] = counts.get(shard_id, 0) + 1
         for shard_id, part_count in counts.items():
             shard = self._shard_of(shard_id)

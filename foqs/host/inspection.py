@@ -88,7 +88,7 @@ class Inspection(Service):
             chosen.append((place, row))
         more = any(more for _, more in pages) or sum(len(page) for page, _ in pages) > len(chosen)
         # The topic's name is not looked up: its last item may have gone since the rows were read, and it with it.
-        items = [self._stored_item(place & 0xFFFF, row, topic_name) for place, row in chosen]
+        items = [self._stored_item(order.shard_of(place), row, topic_name) for place, row in chosen]
         return StoredItemPage(items, f"{chosen[-1][0]:x}" if chosen and more else "")
 
     async def get(self, namespace: Namespace, item_id: str) -> StoredItem:
@@ -239,7 +239,7 @@ class Inspection(Service):
         if topic.pack_count and not dead:
             await self._unpack(shard, topic)
         shard_id, lane = shard.shard_id, -topic.number if dead else topic.number
-        if edge != order.FIRST and shard_id > edge & 0xFFFF:
+        if edge != order.FIRST and shard_id > order.shard_of(edge):
             edge -= 1 << 16  # The same key of a later shard stands after the edge.
         try:
             async with asyncio.timeout(limits.CALL_MS_MAX / 1000):  # Others may be read first, of a server that hangs.

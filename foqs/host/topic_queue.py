@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 
 from foqs.core import limits, order
 from foqs.core.item import Item
@@ -126,6 +127,11 @@ class TopicQueue:
         if self.coming_count:
             return shortage, max(self.buffer.last, self.claiming_last)
         return shortage, self.buffer.last
+
+    def count_to_claim(self, places: list[int], demand: int) -> int:
+        """How many of what stands at these places, which are in order."""
+        shortage, before = self.wanted(demand)
+        return min(demand, max(shortage, bisect_left(places, before)))
 
     def first_unclaimed(self) -> int:
         first = order.LAST

@@ -42,6 +42,9 @@ class ShardState:
         self.claims = Claims(self.book, self.packs, self.journal, self.settlements)
         self.inserts = Inserts(self.book, self.packs, self.claims, self.timers)
         self.rows = Rows(self.book, self.packs, self.settlements, self.claims, self.timers)
+        # What each may take of a transaction depends on those before it. Reads come first: they see no row of the
+        # transaction. Of what is enqueued, what somebody waits for is claimed with it, before other claims are taken.
+        # Packs know only then what all the others read and let go, and what has gone goes with whatever there is.
         self._parts: list[Part] = [
             self.refills,
             self.timers,

@@ -112,7 +112,6 @@ def test_plain_sql_of_each_form_lets_items_live() -> None:
     assert all(name in done.output for name in FORMS)
 
 
-
 def _percentile_ms(measured: Measured, kind: str, percentile: float) -> float:
     of = histogram()
     of.decode_and_add(measured.histograms[kind].encode())

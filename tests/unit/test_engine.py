@@ -55,10 +55,10 @@ class WatchedDispatcher(Dispatcher):
         self._world = world
         self._passed: set[tuple[int, int]] = set()
 
-    def _answer(self, call: DequeueCall) -> None:
+    def _hand_out(self, call: DequeueCall) -> None:
         parts = chain.from_iterable(queue.parts.values() for queue in call.wants)
         self._passed = {(part.shard_id, part.number) for part in parts if not part.room}
-        super()._answer(call)
+        super()._hand_out(call)
 
     def answer(self, call: DequeueCall, items: list[Item]) -> None:
         super().answer(call, items)

@@ -50,10 +50,10 @@ def checked_classes(world_of: Callable[[], World], every: int) -> tuple[type[Sha
         passed: Container[ShardTopic] = ()
         """Topics that had no room for more claims when an answer was put together: they hold nobody up."""
 
-        def _answer(self, call: DequeueCall) -> None:
+        def _hand_out(self, call: DequeueCall) -> None:
             parts = chain.from_iterable(queue.parts.values() for queue in call.wants)
             self.passed = {part for part in parts if not part.room}
-            super()._answer(call)
+            super()._hand_out(call)
 
         def answer(self, call: DequeueCall, items: list[Item]) -> None:
             world = world_of()
