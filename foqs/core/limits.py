@@ -187,7 +187,7 @@ PACKS_OF_SHARD_MAX = 4_000
 TRANSACTION_CLAIMS_MAX = 2_000
 TRANSACTION_FETCH_BYTES_MAX = 16 * MIB
 TRANSACTION_CHANGES_MAX = 4_000
-TRANSACTION_LEASE_ENDS_MAX = 1_000
+TRANSACTION_LEASE_ENDS_MAX = 2_000
 """Leases that nobody settled, beside all that callers wait for."""
 TICK_LEASE_ENDS_MAX = 2_000
 """The rest of the leases that end together are ended in the ticks after it."""

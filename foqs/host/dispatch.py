@@ -201,7 +201,7 @@ class Dispatcher:
         if not call.done:
             self.answer(call, [])
             for queue in call.wants:
-                if queue.calls:
+                if queue.calls and queue.buffer:
                     self.serve(queue)
 
     def answer(self, call: DequeueCall, items: list[Item]) -> None:
@@ -289,7 +289,7 @@ class Dispatcher:
 
     def _rest(self, queue: TopicQueue) -> None:
         """A queue that nothing happens in costs no time; one that nothing refers to costs no memory."""
-        if not (queue.calls or queue.buffer or queue.claims_count):
+        if not (queue.calls or queue.buffer or queue.claims_count or queue.expects_consumers):
             self._active.pop(queue, None)
             if not (queue.parts or queue.sick_parts):
                 self._queues.pop((queue.namespace, queue.name), None)

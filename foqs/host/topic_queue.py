@@ -102,6 +102,11 @@ class TopicQueue:
         awaited = call.awaited.setdefault(self, self.claims_started_count)
         return self.claims_ended_count >= awaited or now_s - call.since_s > limits.LINGER_MS_MAX / 1000
 
+    @property
+    def expects_consumers(self) -> bool:
+        """Some were here of late."""
+        return bool(self._rate or self._served_count)
+
     def demand(self) -> int:
         """Items for those who wait, and for those who will soon come.
 
@@ -160,6 +165,8 @@ class TopicQueue:
         elapsed_s = now_s - self._rated_at_s
         if elapsed_s >= limits.PREFETCH_HORIZON_MS / 1000:
             self._rate = (self._rate + self._served_count / elapsed_s) / 2 if elapsed_s < 2 else 0.0
+            if self._rate < 1:
+                self._rate = 0.0
             self._served_count = 0
             self._rated_at_s = now_s
         self._served_count += count

@@ -96,6 +96,7 @@ class Claims:
         bytes_left = limits.TRANSACTION_FETCH_BYTES_MAX
         fetches_max = self._book.read_budget.rows_max
         put_off: list[Item] = []
+        self._packs.begin_share()
         while (
             self._waiting
             and len(self._flying) + len(put_off) < limits.TRANSACTION_CLAIMS_MAX

@@ -36,6 +36,8 @@ class Packs:
         self._read_ids: set[int] = set()
         """Of the packs that the next transaction reads for single items."""
         self._read_bytes = 0
+        self._bytes_before = self._count_before = 0
+        """What was read and unpacked before the present share."""
         self._whole_ids: set[int] = set()
         """Of the packs that the next transaction unpacks as a whole, which have bounds of their own."""
         self._whole_bytes = 0
@@ -148,10 +150,20 @@ class Packs:
         self._will_read(pack)
         return True
 
+    def begin_share(self) -> None:
+        """What needs single items out of packs from here on has bounds of its own, whatever others took before."""
+        self._bytes_before, self._count_before = self._read_bytes, self._single_count
+
     def reads_enough(self) -> bool:
-        """What else needs single items out of packs has to wait for the next transaction."""
-        single_count = len(self._unpacking) - self._whole_count
-        return self._read_bytes >= limits.PACKS_READ_BYTES_MAX or single_count >= limits.UNPACK_ITEMS_MAX
+        """What else of this share needs single items out of packs has to wait for the next transaction."""
+        return (
+            self._read_bytes - self._bytes_before >= limits.PACKS_READ_BYTES_MAX
+            or self._single_count - self._count_before >= limits.UNPACK_ITEMS_MAX
+        )
+
+    @property
+    def _single_count(self) -> int:
+        return len(self._unpacking) - self._whole_count
 
     def _will_read(self, pack: Pack) -> None:
         if pack.id not in self._read_ids:
@@ -224,6 +236,7 @@ class Packs:
             reads.setdefault(pack.id, []).append(key)
         transaction.packs_read = [PackRead(*read) for read in reads.items()]
         self._reading, self._read_ids, self._read_bytes = [], set(), 0
+        self._bytes_before = self._count_before = 0
         self._unpacking, self._whole_ids, self._whole_bytes, self._whole_count = {}, set(), 0, 0
 
     def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:

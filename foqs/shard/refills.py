@@ -22,6 +22,8 @@ class Refills:
         self._flying: list[tuple[ShardTopic, Refill]] = []
         self._cold: deque[ShardTopic] = deque(book.topics.values())
         """Topics that nobody has asked for since the take-over."""
+        self._has_failed = False
+        """The last transaction: the next one does without, since a refill may be what failed, and will again."""
 
     def want(self, topic: ShardTopic, *, whole: bool) -> None:
         """Read on in the next transaction; `whole` with the rows' contents, for consumers who will have them next."""
@@ -32,14 +34,20 @@ class Refills:
         """Learn the heads of topics that nobody asks for, a few at a time, for whoever discovers topics."""
         for _ in range(min(len(self._cold), limits.WARM_UPS_PER_TICK)):
             topic = self._cold.popleft()
-            if topic.window.edge == order.FIRST and self._book.by_number.get(topic.number) is topic:
+            if topic.window.edge == order.FIRST and not self._is_gone(topic):
                 self.want(topic, whole=False)
         return bool(self._wanted)
+
+    def _is_gone(self, topic: ShardTopic) -> bool:
+        return self._book.by_number.get(topic.number) is not topic
 
     def forget(self, topic: ShardTopic) -> None:
         self._wanted.pop(topic, None)
 
     def take(self, transaction: Transaction, now_ms: int) -> None:
+        if self._has_failed:
+            self._has_failed = False
+            return
         book = self._book
         bytes_left = limits.TRANSACTION_FETCH_BYTES_MAX
         rows_left = book.read_budget.rows_max
@@ -76,6 +84,8 @@ class Refills:
         for topic, refill in flying:
             window = topic.window
             window.refilling = False
+            if self._is_gone(topic):
+                continue
             if window.edge != refill.edge:
                 continue  # A trim has moved the edge back meanwhile: what was read lies beyond it, is read again.
             rows = rows_of[id(refill)]
@@ -102,8 +112,11 @@ class Refills:
 
     def failed(self, error: FoqsError) -> None:
         flying, self._flying = self._flying, []
+        self._has_failed = bool(flying)
         for topic, refill in flying:
             topic.window.refilling = False
+            if self._is_gone(topic):
+                continue
             self._wanted.setdefault(topic, refill.whole)
             self._book.touched[topic] = None
 

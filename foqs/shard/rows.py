@@ -139,6 +139,7 @@ class Rows:
                 transaction.deletes.append(change.row.key)
             else:
                 transaction.rewrites.append(change.rewrite)
+        self._packs.begin_share()
         if self._look_ups:
             whole = transaction.look_ups_whole = self._look_ups[0].whole
             count_max = limits.TRANSACTION_WHOLE_LOOK_UPS_MAX if whole else limits.TRANSACTION_LOOK_UPS_MAX

@@ -45,10 +45,13 @@ class Settlements:
         self.under_lease: dict[str, Item] = {}
         """By receipt."""
         self._wheel: Wheel[Item] = Wheel()
-        self._waiting: deque[Settlement] = deque()
-        """Of callers."""
+        # Apart, so that acks wait neither for nacks of packed items nor for many leases that end together.
+        self._acks: deque[Settlement] = deque()
+        """Of callers, whose items all go."""
+        self._nacks: deque[Settlement] = deque()
+        """Of callers, the others."""
         self._ended: deque[Settlement] = deque()
-        """Those without a caller: when many leases end together, acks do not wait for that."""
+        """Without a caller."""
         self._flying: list[Settlement] = []
 
     # ---- leases ----
@@ -123,13 +126,13 @@ class Settlements:
         if ticket is None:
             self._ended.append(settlement)
         else:
-            self._waiting.append(settlement)
+            (self._acks if rewrites is None else self._nacks).append(settlement)
             ticket.open_count += len(items)
 
     @property
     def waiting_count(self) -> int:
         """Callers' settlements that no transaction has taken yet."""
-        return len(self._waiting)
+        return len(self._acks) + len(self._nacks)
 
     def failed_attempt(self, item: Item, now_ms: int, *, delay_ms: int = 0, reason: str = "", dead: bool = False,
                        release: bool = False, metadata: bytes | None = None) -> Rewrite | None:  # fmt: skip
@@ -149,25 +152,21 @@ class Settlements:
     # ---- part of a transaction ----
 
     def take(self, transaction: Transaction, now_ms: int) -> None:
-        self._take(self._waiting, limits.TRANSACTION_CHANGES_MAX, transaction)
+        self._take(self._acks, limits.TRANSACTION_CHANGES_MAX, transaction)
+        self._take(self._nacks, limits.TRANSACTION_CHANGES_MAX, transaction)
         self._take(self._ended, limits.TRANSACTION_LEASE_ENDS_MAX, transaction)
 
     def _take(self, waiting: deque[Settlement], items_max: int, transaction: Transaction) -> None:
-        """Those that read packs leave room for each other, but one of them goes whatever claims read."""
+        self._packs.begin_share()
         count = 0
-        has_unpacked = False
-        put_off: list[Settlement] = []
         while waiting and count < items_max:
-            settlement = waiting.popleft()
-            count += len(settlement.items)
-            rewrites = [rewrite for rewrite in settlement.rewrites or () if rewrite is not None]
+            rewrites = [rewrite for rewrite in waiting[0].rewrites or () if rewrite is not None]
             keys = [rewrite.key for rewrite in rewrites]
-            if self._packs.has(keys):
-                if not self._packs.may_unpack() or (has_unpacked and self._packs.reads_enough()):
-                    put_off.append(settlement)
-                    continue
-                has_unpacked = True
+            if self._packs.has(keys) and (not self._packs.may_unpack() or self._packs.reads_enough()):
+                break
+            settlement = waiting.popleft()
             self._flying.append(settlement)
+            count += len(settlement.items)
             if settlement.rewrites is None:
                 transaction.deletes += self._packs.remove([item.key for item in settlement.items])
                 continue
@@ -175,7 +174,6 @@ class Settlements:
             self._packs.unpack(keys)
             ends = zip(settlement.items, settlement.rewrites, strict=True)
             transaction.deletes += self._packs.remove([item.key for item, rewrite in ends if rewrite is None])
-        waiting.extendleft(reversed(put_off))
 
     def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
         flying, self._flying = self._flying, []
@@ -233,6 +231,6 @@ class Settlements:
             self._book.make_ready([item])
 
     def abandon(self, error: FoqsError) -> None:
-        for settlement in [*self._flying, *self._waiting]:
+        for settlement in [*self._flying, *self._acks, *self._nacks]:
             if settlement.ticket is not None:
                 settlement.ticket.fail(settlement.positions, error)

@@ -244,13 +244,13 @@ def test_a_rewrite_gives_a_row_its_place_and_texts(shard, data):
 def test_a_rewrite_in_place_leaves_the_place_alone(shard, count):
     owner = Owner(shard)
     owner.run(inserts=[new_item(n, priority=n % 5, metadata=b"old") for n in range(1, count + 3)])
-    rewrites = [Rewrite(n, 1, n % 5, 1_000, 1, 1, is_in_place=True) for n in range(1, count + 1)]
+    rewrites = [Rewrite(n, 1, n % 5, 1_000, n % 3 + 1, n % 2, is_in_place=True) for n in range(1, count + 1)]
     rewrites += [Rewrite(count + 1, 1, (count + 1) % 5, 1_000, 3, 2, b"new", is_in_place=True)]
     before = owner.look_up(*range(1, count + 3))
     owner.run(rewrites=rewrites)
     after = owner.look_up(*range(1, count + 3))
     for n in range(1, count + 1):
-        assert after[n] == replace(before[n], deliveries=1, failed_attempts=1)
+        assert after[n] == replace(before[n], deliveries=n % 3 + 1, failed_attempts=n % 2)
     assert after[count + 1] == replace(before[count + 1], deliveries=3, failed_attempts=2, metadata=b"new")
     assert after[count + 2] == before[count + 2]
 

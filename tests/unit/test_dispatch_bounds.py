@@ -107,16 +107,31 @@ def test_a_topic_that_is_gone_leaves_nothing(way: str) -> None:
     call = shards.dequeue({"a": 1})
     shards.run(0)
     (item,) = call.items or ()
-    shards.rest()
+    for _ in range(10):
+        shards.rest()
     (topic,) = shards.states[0].book.topics.values()
     if way == "its shard is lost":
         shards.dispatcher.shard_lost(0, [topic])
     else:
         shards.dispatcher.shard_health(0, [topic], healthy=False)
-        shards.rest()
+        shards.dispatcher.end(shards.dequeue({"a": 1}))
         assert len(shards.dispatcher._queues) == 1, "it comes back with its shard"
         shards.dispatcher.topic_gone(item.topic)
     assert not shards.dispatcher._queues
+
+
+def test_nothing_is_claimed_for_consumers_that_left_long_ago() -> None:
+    shards = Shards(1)
+    shards.enqueue(0, "a", count=40)
+    shards.run(0)
+    assert shards.dequeue({"a": 40}).items is None
+    shards.run(0)
+    for _ in range(10):
+        shards.clock_ms += limits.PREFETCH_SWEEP_MS
+        shards.dispatcher.sweep()
+    shards.enqueue(0, "a", count=40)
+    shards.run(0)
+    assert not shards.dispatcher.held(NAMESPACE, "a")
 
 
 def test_claims_on_the_way_count_for_the_bound_of_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -390,6 +390,18 @@ def test_acks_go_on_while_claims_read_all_the_packs_that_a_transaction_may(one, 
     assert [rewrite.key for rewrite in one.states[0].flying.rewrites] == [nacked.key]
 
 
+def test_an_ack_does_not_wait_for_nacks_that_need_rows(one, monkeypatch):
+    fill(one, 40_000, b"x" * 500)
+    acked, *nacked = leased(one, 21)[1:]
+    monkeypatch.setattr(limits, "UNPACK_ITEMS_MAX", 4)
+    for start in range(0, 20, 2):
+        settle(one, nacked[start : start + 2], delay_ms=1_000)
+    settle(one, [acked])
+    one.begin(0)
+    assert one.states[0].flying.removed_count == 1
+    assert len(one.states[0].flying.rewrites) == 4
+
+
 def test_the_look_ups_of_a_transaction_read_no_more_than_one_of_them_beyond_the_bound(one):
     fill(one, limits.PACKS_OF_SHARD_BYTES_MAX, b"x" * 3_500)
     state = one.states[0]

@@ -22,15 +22,48 @@ def test_topics_that_are_asked_for_again_and_again_keep_no_other_from_its_refill
     state = shards.states[0]
     topics = [state.book.topic(NAMESPACE, name) for name in names]
     refilled: list[int] = []
-    for turn in range(3):
+    for turn in range(6):
         # As many as one transaction takes come anew each time, and the others only once.
         for topic in topics if turn == 0 else topics[-2:]:
             state.refills.want(topic, whole=True)
         transaction = shards.begin(0)
-        assert transaction is not None
+        if transaction is None:
+            continue  # After one that failed.
         refilled += [refill.lane for refill in transaction.refills if refill.lane]
         shards.end(0, well=False)
     assert refilled == [topic.number for topic in topics]
+
+
+def test_a_refill_that_always_fails_holds_up_nothing_else() -> None:
+    shards = Shards(1)
+    shards.enqueue(0, "a")
+    shards.run(0)
+    shards.take_over()
+    outcomes = []
+    for _ in range(6):
+        shards.enqueue(0, "b")
+        transaction = shards.begin(0)
+        assert transaction is not None
+        outcomes.append(not any(refill.lane for refill in transaction.refills))
+        shards.end(0, well=outcomes[-1])
+    assert outcomes == [False, True] * 3
+
+
+@pytest.mark.parametrize("well", [False, True])
+def test_a_topic_that_went_while_it_was_read_leaves_nothing(*, well: bool) -> None:
+    shards = Shards(1)
+    shards.enqueue(0, "a")
+    shards.run(0)
+    shards.take_over()
+    state = shards.states[0]
+    topic = state.book.topic(NAMESPACE, "a")
+    shards.begin(0)
+    state.book.remove_topic(topic)
+    state.refills.forget(topic)
+    shards.dispatcher.topic_gone(topic)
+    shards.end(0, well=well)
+    assert topic not in state.refills._wanted
+    assert not shards.dispatcher._queues
 
 
 def test_a_refill_that_failed_is_made_again_though_nobody_asks() -> None:
