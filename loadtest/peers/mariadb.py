@@ -61,8 +61,8 @@ _DUE = (
 )
 _POLL_S, _POLL_MANY_S = 0.005, 0.1
 _DISPATCH_EVERY_S = 0.1
-_SESSIONS_MAX = 4
-"""Of a client; chosen for two cores."""
+_SESSIONS_MIN, _CALLS_PER_SESSION = 2, 4
+"""Of a client; chosen for two cores: more sessions cost batches, fewer make single calls wait."""
 _TRY_AGAIN = (1205, 1213)
 """A lock that took too long, a deadlock."""
 _TRIES_MAX = 20
@@ -103,7 +103,8 @@ class MariaDB(OneServer[LocalServer]):
 
     async def connect(self, in_flight: int) -> MariaDBClient:
         self._process = joined(self._process, lambda: _Process(self._url))
-        return MariaDBClient(_Sessions(self._url, min(in_flight, _SESSIONS_MAX)), self._process)
+        count = min(in_flight, max(_SESSIONS_MIN, in_flight // _CALLS_PER_SESSION))
+        return MariaDBClient(_Sessions(self._url, count), self._process)
 
 
 class _Sessions:
