@@ -50,11 +50,11 @@ class Topics:
                 parts.append(topic)
         ready = sum([part.ready for part in parts])
         held = self._dispatcher.held(number, name)
-        places = (
-            [item.place for item in held] + [part.claim_head for part in parts] + [part.window.head for part in parts]
-        )
+        claiming = [part.claim_head for part in parts if part.claim_head != order.LAST]
+        places = [item.place for item in held] + claiming + [part.window.head for part in parts]
         first = min([place for place in places if order.FIRST < place < order.LAST], default=order.LAST)
         oldest = [part.window.oldest_due_at() for part in parts] + [item.due_at for item in held]
+        oldest += map(order.due_at_of, claiming)
         return TopicStats(
             topic=name,
             ready=ready,
