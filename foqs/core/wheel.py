@@ -39,6 +39,7 @@ class Wheel(Generic[T]):
                 del self._slots[number]
 
     def pop_due(self, now_ms: int, count_max: int) -> list[T]:
+        """Take out what is due, at most so many; the rest comes with the next call."""
         due: list[T] = []
         while self._order and self._order[0] * SLOT_MS <= now_ms:
             slot = self._slots.get(self._order[0], {})

@@ -175,7 +175,7 @@ class _Exchange:
         self._await_room(bool(self._unsent))
 
     def _await_room(self, wanted: bool) -> None:
-        if wanted is not self._awaits_room:  # Each of these calls costs more than a small statement takes to be made.
+        if wanted is not self._awaits_room:  # The loop asks the kernel each time, also for nothing.
             self._awaits_room = wanted
             if wanted:
                 self._loop.add_writer(self._sock, self._write)

@@ -184,16 +184,18 @@ class _Process(ClientProcess):
 
     async def _keep_telling(self) -> None:
         session = await open_session(self._socket)
+        telling: set[str] = set()
         try:
             while True:
                 await self._news.wait()
                 self._news.clear()
-                topics, self._untold = list(self._untold), set()
-                await session.execute(_NOTIFY, topics)
+                telling, self._untold = self._untold, set()
+                await session.execute(_NOTIFY, list(telling))
+                telling = set()
                 await asyncio.sleep(_NOTIFY_EVERY_S)
         finally:
-            if self._untold:
-                await session.execute(_NOTIFY, list(self._untold))
+            if left := self._untold | telling:  # What the last client enqueued before it left.
+                await session.execute(_NOTIFY, list(left))
             await session.close(timeout=1)
 
     async def _keep_listening(self) -> None:
