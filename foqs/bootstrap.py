@@ -142,18 +142,15 @@ class Host(Service):
                 works.append(self._dispatcher.sweep)
             if now_s - cleaned_s > limits.TOPIC_IDLE_MS / 4_000:
                 cleaned_s = now_s
-                works.append(self._forget_idle)
+                works.append(self._forget_rates)
             for work in works:
                 try:
                     work()
                 except Exception:  # A defect of one must not stop the clock of all.
                     _log.error("host_defect", work=work.__qualname__, exc_info=True)
 
-    def _forget_idle(self) -> None:
+    def _forget_rates(self) -> None:
         self._enqueues.forget(self._namespaces.numbers)
-        for runner, shard in self._shards.owned():
-            shard.forget_idle_topics(runner.now_ms())
-            runner.wake()
 
     def _is_draining(self) -> bool:
         return self.state is ServiceState.DRAINING

@@ -187,6 +187,7 @@ PACKS_OF_SHARD_MAX = 4_000
 TRANSACTION_CLAIMS_MAX = 2_000
 TRANSACTION_FETCH_BYTES_MAX = 16 * MIB
 TRANSACTION_CHANGES_MAX = 4_000
+TRANSACTION_TOPICS_GONE_MAX = 1_000
 TRANSACTION_LEASE_ENDS_MAX = 2_000
 """Leases that nobody settled, beside all that callers wait for."""
 TICK_LEASE_ENDS_MAX = 2_000
@@ -239,6 +240,8 @@ TOPIC_NUMBER_MAX = (1 << 31) - 1
 """As the columns hold it. Numbers of forgotten topics do not come back."""
 TOPIC_IDLE_MS = 30 * SECOND_MS
 """An empty topic is forgotten after this time."""
+TOPICS_PER_TICK_MAX = 1_000
+"""Of a shard: topics that were empty for so long, and are looked at in one tick."""
 
 # --- circuit breaker of a shard ---
 BREAKER_WINDOW_MS = 5 * SECOND_MS

@@ -1,14 +1,77 @@
-"""One topic on one shard: its number, its ready window and its exact counts."""
+"""The topics of one shard: of each its number, its ready window and its exact counts; by namespace in order."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sized
 
+from sortedcontainers import SortedDict
+
 from foqs.core import limits, order
+from foqs.core.counts import ItemCounts
 from foqs.core.window import Window, WindowBudget
 
 
-class ShardTopic:
+class NamespaceTopics(ItemCounts):
+    """What one namespace has on one shard: the counts of its topics together, and the topics by name, in order."""
+
+    __slots__ = ("_book", "by_name")
+
+    def __init__(self, book: TopicBook) -> None:
+        super().__init__(book.counts)
+        self._book = book
+        self.by_name: SortedDict = SortedDict()
+        """ShardTopic by name."""
+
+    def emptied(self, topic: ShardTopic) -> None:
+        self._book.note_empty(topic)
+
+
+class TopicBook:
+    """All topics of one shard."""
+
+    __slots__ = ("by_number", "counts", "empty_since_ms", "namespaces", "now_ms", "topics")
+
+    def __init__(self, now_ms: int) -> None:
+        self.topics: dict[tuple[int, str], ShardTopic] = {}
+        """By namespace and name."""
+        self.by_number: dict[int, ShardTopic] = {}
+        self.namespaces: dict[int, NamespaceTopics] = {}
+        """By number, those that have topics: one that holds items is always here."""
+        self.counts = ItemCounts(None)
+        """Of the whole shard."""
+        self.empty_since_ms: OrderedDict[ShardTopic, int] = OrderedDict()
+        """When a topic was empty last, the first one first; it may hold items again."""
+        self.now_ms = now_ms
+        """The time of the last tick."""
+
+    def add(self, topic: ShardTopic) -> None:
+        namespace = self.namespaces.get(topic.namespace)
+        if namespace is None:
+            namespace = self.namespaces[topic.namespace] = NamespaceTopics(self)
+        namespace.by_name[topic.name] = topic
+        topic.whole = topic.of_namespace = namespace
+        self.topics[topic.namespace, topic.name] = topic
+        self.by_number[topic.number] = topic
+        self.note_empty(topic)
+
+    def remove(self, topic: ShardTopic) -> None:
+        """Forget a topic that holds no items."""
+        del self.topics[topic.namespace, topic.name]
+        del self.by_number[topic.number]
+        self.empty_since_ms.pop(topic, None)
+        namespace = self.namespaces[topic.namespace]
+        del namespace.by_name[topic.name]
+        if not namespace.by_name:
+            del self.namespaces[topic.namespace]
+
+    def note_empty(self, topic: ShardTopic) -> None:
+        """From now on it is empty, as far as is known."""
+        self.empty_since_ms.pop(topic, None)
+        self.empty_since_ms[topic] = self.now_ms
+
+
+class ShardTopic(ItemCounts):
     """The counts are what changed since the take-over until the shard's rows are counted, and exact after."""
 
     __slots__ = (
@@ -16,16 +79,12 @@ class ShardTopic:
         "claim_head",
         "claiming_bytes",
         "claiming_count",
-        "dead",
-        "delayed",
-        "empty_since_ms",
         "lease_ms",
-        "leased",
         "name",
         "namespace",
         "number",
+        "of_namespace",
         "pack_count",
-        "rows",
         "shard_id",
         "stored",
         "window",
@@ -42,6 +101,9 @@ class ShardTopic:
         *,
         stored: bool,
     ) -> None:
+        super().__init__(None)
+        self.of_namespace: NamespaceTopics | None = None
+        """None while it is no topic of the shard: then nothing counts."""
         self.shard_id = shard_id
         self.number = number
         self.namespace = namespace
@@ -51,16 +113,10 @@ class ShardTopic:
         self._leases = leases
         """Of the whole shard."""
         self.window = Window(budget, complete=not stored)
-        self.rows = 0
-        """Of the topic's lane: ready, claimed or under lease."""
         self.pack_count = 0
         """Packs that hold, or have held, items of the topic: while there are any, no query finds all its items."""
-        self.leased = 0
         self.lease_ms = limits.LEASE_MS_DEFAULT
         """The longest lease that its consumers lately asked for."""
-        self.delayed = 0
-        self.dead = 0
-        self.empty_since_ms = 0
         self.claim_head = order.LAST
         """The first place that was taken from the window and whose claim is not committed yet."""
         self.claiming_count = 0
@@ -68,9 +124,10 @@ class ShardTopic:
         self.claiming_bytes = 0
         """The most that their items may have; of a sick shard they do not count."""
 
-    @property
-    def ready(self) -> int:
-        return self.rows - self.leased
+    def count(self, rows: int = 0, leased: int = 0, delayed: int = 0, dead: int = 0) -> None:
+        super().count(rows, leased, delayed, dead)
+        if self.of_namespace is not None and self.empty:
+            self.of_namespace.emptied(self)
 
     @property
     def empty(self) -> bool:

@@ -68,12 +68,8 @@ class Admin:
 
     async def delete_namespace(self, name: str) -> None:
         namespace = self._namespaces.get(check_namespace_name(name))
-        held = sum(
-            topic.rows + topic.delayed + topic.dead
-            for runner in self._shards.runners.values()
-            for topic in self._shards.serving(runner.shard_id)[1].book.topics.values()
-            if topic.namespace == namespace.number
-        )
+        books = [self._shards.serving(shard_id)[1].book for shard_id in self._shards.runners]
+        held = sum([book.namespaces[namespace.number].total for book in books if namespace.number in book.namespaces])
         if held:
             raise InvalidArgumentError(f"namespace {name!r} still holds {held} items: consume or delete them first")
         await self._namespaces.on_meta(lambda meta: meta.delete_namespace(name))

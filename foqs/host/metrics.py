@@ -204,10 +204,9 @@ class _Gauges(Collector):
             trips.add_metric(label, runner.health.opened_count)
             if shard is None:
                 continue
-            known = list(shard.book.topics.values())
             for state in ("ready", "leased", "delayed", "dead"):
-                items.add_metric([*label, state], sum([getattr(topic, state) for topic in known]))
-            topics.add_metric(label, len(known))
+                items.add_metric([*label, state], getattr(shard.book.counts, state))
+            topics.add_metric(label, len(shard.book.topics))
             packed.add_metric(label, len(shard.book.packed))
             budget.add_metric(label, shard.book.read_budget.rows_max)
             leases.add_metric(label, len(shard.book.leases))

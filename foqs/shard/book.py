@@ -6,9 +6,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from foqs.core import ids, limits, order
+from foqs.core.counts import ItemCounts
 from foqs.core.errors import OverloadedError
 from foqs.core.item import Item, Pack, Phase
-from foqs.core.topic import ShardTopic
+from foqs.core.topic import NamespaceTopics, ShardTopic, TopicBook
 from foqs.core.window import WindowBudget
 from foqs.shard.parts import ShardListener
 from foqs.shard.read_budget import ReadBudget
@@ -20,8 +21,10 @@ class Book:
         self.shard_id = shard_id
         self.epoch = image.epoch
         self.listener = listener
-        self.topics: dict[tuple[int, str], ShardTopic] = {}
-        self.by_number: dict[int, ShardTopic] = {}
+        self.topic_book = TopicBook(image.now_ms)
+        self.topics = self.topic_book.topics
+        """By namespace and name."""
+        self.by_number = self.topic_book.by_number
         self.topic_number_last = image.topic_number_last
         self.budget = WindowBudget()
         self.read_budget = ReadBudget()
@@ -40,8 +43,21 @@ class Book:
         self._sequence = image.epoch << ids.SEQUENCE_BITS
         for number, namespace, name in image.topics:
             topic = ShardTopic(shard_id, number, namespace, name.decode(), self.budget, self.leases, stored=True)
-            self._add_topic(topic)
+            self.topic_book.add(topic)
         self.budget.share(len(self.topics))
+
+    @property
+    def counts(self) -> ItemCounts:
+        """Items of the shard by state; exact once `counted`."""
+        return self.topic_book.counts
+
+    @property
+    def namespaces(self) -> dict[int, NamespaceTopics]:
+        """By number the namespaces that have topics here, each with the counts of its items and its topics by name.
+
+        Exact once `counted`. Another thread may walk a copy of it.
+        """
+        return self.topic_book.namespaces
 
     def next_key(self) -> int:
         self._sequence += 1
@@ -83,12 +99,11 @@ class Book:
     def add_topic(self, topic: ShardTopic) -> None:
         """In the order in which they were made."""
         self.topic_number_last = topic.number
-        self._add_topic(topic)
+        self.topic_book.add(topic)
         self.budget.share(len(self.topics))
 
     def remove_topic(self, topic: ShardTopic) -> None:
-        del self.topics[topic.namespace, topic.name]
-        del self.by_number[topic.number]
+        self.topic_book.remove(topic)
         self.budget.share(len(self.topics))
 
     def place_of(self, row: ItemRow) -> int:
@@ -130,10 +145,6 @@ class Book:
             # Of a plain dict the first entry is behind the places of all that went before it.
             _, oldest = resident.popitem(last=False)
             self._resident_bytes -= limits.RESIDENT_ITEM_BYTES + oldest.size_bytes
-
-    def _add_topic(self, topic: ShardTopic) -> None:
-        self.topics[topic.namespace, topic.name] = topic
-        self.by_number[topic.number] = topic
 
 
 def fill(item: Item, row: ItemRow | FetchedRow) -> None:

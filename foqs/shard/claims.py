@@ -154,7 +154,7 @@ class Claims:
             if item.phase is not Phase.CLAIMING:
                 continue  # Deleted while its claim was on the way.
             if item.expires_at <= now_ms:
-                topic.leased += 1
+                topic.count_leased(1)
                 item.phase = Phase.SETTLING
                 expired.append(item)
                 self._book.listener.happened(topic.namespace, ItemEvent.EXPIRED, 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 
 from foqs.core import limits
@@ -107,15 +107,17 @@ class Inserts:
         ready: list[Item] = []
         for batch in flying:
             self._unbuffer(batch)
+            is_ready = [item.topic for item in batch.items if item.due_at <= item.enqueued_at]
+            for topic, count in Counter(is_ready).items():
+                topic.count(rows=count)
             for item in batch.items:
                 topic = item.topic
                 if item.expires_at < expires_first_ms:
                     expires_first_ms = item.expires_at
                 if item.due_at > item.enqueued_at:
-                    topic.delayed += 1
+                    topic.count(delayed=1)
                     self._timers.add(item.key, topic, item.priority, item.due_at)
                     continue
-                topic.rows += 1
                 if item.phase is Phase.INSERTING:
                     ready.append(item)
             batch.ticket.settle()

@@ -105,7 +105,7 @@ class Rows:
         elif item.phase is Phase.CLAIMING:
             self._claims.withdraw(item)
         if item.phase is not Phase.LEASED:
-            item.topic.leased += 1
+            item.topic.count_leased(1)
         self._settlements.end_lease(item)
         self._settlements.settle([item], None, ticket, [position])
 
@@ -171,9 +171,9 @@ class Rows:
             row, topic = change.row, self._book.by_number[change.row.topic]
             del self._timers.changing[row.key]
             if row.lane == TIMER_LANE:
-                topic.delayed -= 1
+                topic.count(delayed=-1)
             else:
-                topic.dead -= 1
+                topic.count(dead=-1)
             if change.rewrite is not None:
                 self._book.expires_first_ms = min(self._book.expires_first_ms, row.expires_at)
                 self._settlements.apply_rewrite(topic, row.priority, change.rewrite)

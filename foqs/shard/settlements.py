@@ -5,7 +5,7 @@ The item goes, with its row or out of its pack, or its row is rewritten; a packe
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 
 from foqs.core import ids, limits, order
@@ -68,7 +68,7 @@ class Settlements:
 
     def hand_out(self, item: Item, lease_due_at: int) -> None:
         item.phase = Phase.LEASED
-        item.topic.leased += 1
+        item.topic.count_leased(1)
         item.lease_due_at = lease_due_at
         item.receipt = receipt = ids.receipt(self._book.shard_id, item.key, item.deliveries + 1)
         self.under_lease[receipt] = item
@@ -77,7 +77,7 @@ class Settlements:
     def give_back(self, item: Item) -> None:
         """Nobody has seen this delivery: ready again under the same delivery number, and nothing to write."""
         if item.phase is Phase.LEASED:
-            item.topic.leased -= 1
+            item.topic.count_leased(-1)
             self.end_lease(item)
         del self._book.leases[item.key]
         self._journal.leave([item])
@@ -182,11 +182,10 @@ class Settlements:
         for settlement in flying:
             self._journal.leave(settlement.items)
             for item in settlement.items:
-                topic = item.topic
-                topic.leased -= 1
-                topic.rows -= 1
                 del leases[item.key]
                 item.phase = Phase.GONE
+            for topic, count in Counter([item.topic for item in settlement.items]).items():
+                topic.count(rows=-count, leased=-count)
                 if was_crowded:  # Topics may have had no room.
                     self._book.touched[topic] = None
             for rewrite, item in zip(settlement.rewrites or (), settlement.items, strict=False):
@@ -198,13 +197,13 @@ class Settlements:
     def apply_rewrite(self, topic: ShardTopic, priority: int, rewrite: Rewrite) -> None:
         """What a rewritten row means."""
         if rewrite.lane == TIMER_LANE:
-            topic.delayed += 1
+            topic.count(delayed=1)
             self._timers.add(rewrite.key, topic, priority, rewrite.due_at)
         elif rewrite.lane < 0:
-            topic.dead += 1
+            topic.count(dead=1)
             self._book.listener.happened(topic.namespace, ItemEvent.DEAD_LETTERED, 1)
         else:
-            topic.rows += 1
+            topic.count(rows=1)
             topic.window.add(order.place(rewrite.urgency, rewrite.due_at, rewrite.key, self._book.shard_id))
             self._book.touched[topic] = None
 
@@ -225,7 +224,7 @@ class Settlements:
             self.under_lease[item.receipt] = item
             self._wheel.add(item.key, item.lease_due_at, item)
         else:
-            item.topic.leased -= 1
+            item.topic.count_leased(-1)
             del self._book.leases[item.key]
             self._journal.leave([item])
             self._book.make_ready([item])

@@ -12,6 +12,7 @@ from mypy_extensions import mypyc_attr
 from foqs.core import limits, order
 from foqs.core.errors import UnavailableError
 from foqs.core.item import Item
+from foqs.core.topic import ShardTopic
 from foqs.shard.book import Book, fill
 from foqs.shard.claims import Claims
 from foqs.shard.inserts import Inserts
@@ -62,7 +63,7 @@ class ShardState:
 
     @property
     def items_count(self) -> int:
-        return sum([topic.rows + topic.delayed + topic.dead for topic in self.book.topics.values()])
+        return self.book.counts.total
 
     @property
     def waiting_calls_count(self) -> int:
@@ -73,7 +74,8 @@ class ShardState:
         """What time alone brings; True when that is something for a transaction."""
         ended = self.settlements.tick(now_ms)
         warmed = self.refills.warm_up()
-        return bool(ended or warmed) or self.timers.is_due(now_ms) or self.packs.is_due(now_ms)
+        self._forget_idle_topics(now_ms)
+        return bool(ended or warmed or self._topics_gone) or self.timers.is_due(now_ms) or self.packs.is_due(now_ms)
 
     def take(self, now_ms: int, *, probe: bool = False) -> Transaction | None:
         """The next transaction with all that waits, or None when nothing does and no `probe` is wanted."""
@@ -124,29 +126,46 @@ class ShardState:
             if topic is None:
                 continue
             if lane > 0:
-                topic.rows += rows
+                topic.count(rows=rows)
             else:
-                topic.dead += rows
+                topic.count(dead=rows)
         for number, rows in counts.delayed:
-            self.book.by_number[number].delayed += rows
+            self.book.by_number[number].count(delayed=rows)
         self.book.counted = True
 
-    def forget_idle_topics(self, now_ms: int) -> None:
-        """Topics exist while they hold an item; one that was empty for a while leaves the topic table."""
-        if not self.book.counted:
+    def _forget_idle_topics(self, now_ms: int) -> None:
+        """Topics exist while they hold an item; one that was empty for a while leaves the topic table.
+
+        Only those are looked at that were empty for long enough, a bounded number of them in a tick. All that are
+        forgotten go with one transaction, since their names may come back with the next one.
+        """
+        book = self.book
+        book.topic_book.now_ms = now_ms
+        if not book.counted:
             return
-        arriving = {item.topic for batch in self.inserts.batches() for item in batch.items}
-        for topic in list(self.book.topics.values()):
-            if not topic.empty or topic in arriving:
-                topic.empty_since_ms = 0
-            elif topic.empty_since_ms == 0:
-                topic.empty_since_ms = now_ms
-            elif now_ms - topic.empty_since_ms > limits.TOPIC_IDLE_MS:
-                self.book.remove_topic(topic)
-                self.refills.forget(topic)
-                if topic.stored:
-                    self._topics_gone.append(topic.number)
-                self._listener.topic_gone(topic)
+        empty_since_ms = book.topic_book.empty_since_ms
+        arriving: set[ShardTopic] | None = None
+        for _ in range(min(len(empty_since_ms), limits.TOPICS_PER_TICK_MAX)):
+            topic, since_ms = next(iter(empty_since_ms.items()))
+            is_full = len(self._topics_gone) >= limits.TRANSACTION_TOPICS_GONE_MAX
+            if is_full or now_ms - since_ms <= limits.TOPIC_IDLE_MS:
+                break
+            del empty_since_ms[topic]
+            if not topic.empty:
+                continue
+            if arriving is None:
+                arriving = {item.topic for batch in self.inserts.batches() for item in batch.items}
+            if topic in arriving:
+                book.topic_book.note_empty(topic)
+            else:
+                self._forget_topic(topic)
+
+    def _forget_topic(self, topic: ShardTopic) -> None:
+        self.book.remove_topic(topic)
+        self.refills.forget(topic)
+        if topic.stored:
+            self._topics_gone.append(topic.number)
+        self._listener.topic_gone(topic)
 
     def _tell_listener(self) -> None:
         touched, self.book.touched = self.book.touched, {}

@@ -82,8 +82,7 @@ class Timers:
             self._refill = None
         flying, self._flying = self._flying, []
         for key, topic, priority, due_at in flying:
-            topic.delayed -= 1
-            topic.rows += 1
+            topic.count(rows=1, delayed=-1)
             topic.window.add(order.place(priority, due_at, key, self._book.shard_id))
             self._book.touched[topic] = None
 

@@ -7,8 +7,10 @@ from typing import Any
 from unittest.mock import patch
 
 from foqs.core import order
+from foqs.core.counts import ItemCounts
 from foqs.core.errors import NotFoundError, StaleLeaseError
 from foqs.core.item import Item, Phase
+from foqs.core.topic import TopicBook
 from foqs.core.window import Window
 from foqs.host.dispatch import Dispatcher
 from foqs.host.enqueues import Enqueues
@@ -251,4 +253,19 @@ def reads_on_past_packed_items(self: Packs, transaction: Transaction, result: Tr
 
 @_in_place_of(FakeStore, "_unpack_all")
 def leaves_packs_to_the_next_owner(self: FakeStore) -> None:
+    return None
+
+
+@_in_place_of(ItemCounts, "count")
+def counts_an_item_in_its_topic_alone(
+    self: ItemCounts, rows: int = 0, leased: int = 0, delayed: int = 0, dead: int = 0
+) -> None:
+    self.rows += rows
+    self.leased += leased
+    self.delayed += delayed
+    self.dead += dead
+
+
+@_in_place_of(TopicBook, "note_empty")
+def never_forgets_a_topic(self: TopicBook, topic: Any) -> None:
     return None

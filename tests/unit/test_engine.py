@@ -6,13 +6,14 @@ No clock, thread or database: the transactions are applied to dictionaries, and 
 from __future__ import annotations
 
 import random
-from collections.abc import Container
+from collections.abc import Collection, Container
 from dataclasses import dataclass, field
 from itertools import chain
 
 import pytest
 
 from foqs.core import limits, order
+from foqs.core.counts import ItemCounts
 from foqs.core.errors import InvalidArgumentError, NotFoundError
 from foqs.core.item import Item, Phase
 from foqs.host.dispatch import Dispatcher
@@ -293,8 +294,6 @@ class World:
             self.dispatcher.tick()
             if self.chance.random() < 0.3:
                 self.dispatcher.sweep()
-            for shard in self.shards.values():
-                shard.forget_idle_topics(self.now_ms)
 
     def drain(self) -> None:
         """A graceful end: what was held is there for the next owner at once."""
@@ -390,6 +389,12 @@ def check_state(shard: ShardState, tables: Tables) -> None:
         place for place in timers if order.key_of(place) not in shard.timers.changing
     ]
     assert all(order.due_at_of(place) >= tables.delay_checkpoint for place in by_lane.get(TIMER_LANE, []))
+    for number, namespace in book.namespaces.items():
+        parts = [topic for topic in book.topics.values() if topic.namespace == number]
+        assert list(namespace.by_name.values()) == sorted(parts, key=lambda topic: topic.name)
+        assert _counts(namespace) == _sum(parts)
+    assert _counts(book.counts) == _sum(book.namespaces.values())
+    assert {topic for topic in book.topics.values() if topic.empty} <= book.topic_book.empty_since_ms.keys()
     assert not arriving & set(book.leases)
     for key, item in book.leases.items():
         assert key in tables.items
@@ -401,6 +406,14 @@ def check_state(shard: ShardState, tables: Tables) -> None:
     assert set(shard.journal._open) == {item.claim.id for item in book.leases.values() if item.claim is not None}
     assert set(tables.claims) >= set(shard.journal._open)
     assert all(claim_id >= tables.claim_checkpoint for claim_id in shard.journal._open)
+
+
+def _counts(counts: ItemCounts) -> list[int]:
+    return [counts.rows, counts.leased, counts.delayed, counts.dead]
+
+
+def _sum(parts: Collection[ItemCounts]) -> list[int]:
+    return [sum(_counts(part)[at] for part in parts) for at in range(4)]
 
 
 def check_dispatcher(dispatcher: Dispatcher, untold: set[str]) -> None:

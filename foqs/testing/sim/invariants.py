@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from foqs.core import limits, order
+from foqs.core.counts import ItemCounts
 from foqs.core.item import Item, Phase
 from foqs.core.topic import ShardTopic
 from foqs.core.wheel import SLOT_MS
 from foqs.host.dispatch import Dispatcher
 from foqs.host.topic_queue import DequeueCall, TopicQueue
+from foqs.shard.book import Book
 from foqs.shard.state import ShardState
 from foqs.storage.transaction import TIMER_LANE, TransactionResult
 from foqs.testing.fake_server import Tables
@@ -148,6 +150,8 @@ def _count_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
     leased = Counter(item.topic for item in shard.book.leases.values() if item.phase in _UNDER_LEASE)
     delayed = Counter(tables.items[key].topic for _, _, key in tables.lanes.get(TIMER_LANE, ()))
     for topic in shard.book.topics.values():
+        if topic.empty and topic not in shard.book.topic_book.empty_since_ms:
+            yield f"{topic} is empty and will not be forgotten"
         if topic.leased != leased[topic]:
             yield f"{topic} counts {topic.leased} leased, there are {leased[topic]}"
         if not shard.book.counted:
@@ -157,6 +161,33 @@ def _count_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
         there = (len(tables.lanes.get(number, ())), delayed[number], len(tables.lanes.get(-number, ())))
         if counted != there:
             yield f"{topic} counts (rows, delayed, dead) {counted}, there are {there}"
+    yield from _kept_count_problems(shard.book)
+
+
+def _kept_count_problems(book: Book) -> Iterator[str]:
+    """What is kept by namespace and for the shard is the sum of what its topics count."""
+    by_namespace: dict[int, list[ItemCounts]] = {}
+    for topic in book.topics.values():
+        by_namespace.setdefault(topic.namespace, []).append(topic)
+    if book.namespaces.keys() != by_namespace.keys():
+        yield f"namespaces {list(book.namespaces)} are known, those of the topics are {list(by_namespace)}"
+        return
+    for number, namespace in book.namespaces.items():
+        if _counts(namespace) != _sum(by_namespace[number]):
+            yield f"namespace {number} counts {_counts(namespace)}, its topics {_sum(by_namespace[number])}"
+    if _counts(book.counts) != _sum(book.namespaces.values()):
+        yield f"the shard counts {_counts(book.counts)}, its namespaces {_sum(book.namespaces.values())}"
+
+
+def _counts(counts: ItemCounts) -> tuple[int, int, int, int]:
+    return (counts.rows, counts.leased, counts.delayed, counts.dead)
+
+
+def _sum(parts: Iterable[ItemCounts]) -> tuple[int, int, int, int]:
+    total = ItemCounts(None)
+    for part in parts:
+        total.count(*_counts(part))
+    return _counts(total)
 
 
 def _lease_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
