@@ -1,11 +1,8 @@
 #!/bin/sh
 # Installs Debian packages when that is possible, and says exactly what to install when it is not.
 #   system-packages.sh WHY PACKAGE...
+#   system-packages.sh --possible       whether it could
 set -eu
-
-why=$1
-shift
-command="apt-get install --no-install-recommends $*"
 
 if [ "$(id -u)" -eq 0 ]; then
     as_root=""
@@ -14,7 +11,16 @@ elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
 else
     as_root="no"
 fi
-if [ "$as_root" = no ] || ! command -v apt-get >/dev/null; then
+[ "$as_root" = no ] || command -v apt-get >/dev/null || as_root="no"
+if [ "$1" = --possible ]; then
+    [ "$as_root" != no ]
+    exit
+fi
+
+why=$1
+shift
+command="apt-get install --no-install-recommends $*"
+if [ "$as_root" = no ]; then
     echo "error: $why: install the equivalent of: $command" >&2
     exit 1
 fi
