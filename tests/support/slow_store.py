@@ -1,0 +1,146 @@
+"""A shard's store that takes its time or fails, as a test says, and the runner of such a shard."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from unittest.mock import Mock
+
+from foqs.core import limits
+from foqs.shard.parts import ShardListener
+from foqs.shard.rows import LookUp
+from foqs.shard.runner import ShardRunner, TransactionMeter
+from foqs.shard.slots import ServerSlots
+from foqs.storage.transaction import (
+    LaneCounts,
+    SessionLostError,
+    ShardImage,
+    Transaction,
+    TransactionResult,
+)
+
+BOOTED_MS = 1_700_000_000_000
+SLOW_READ_MS = 5_000
+"""As long as the take-over of many topics, a slow network or a stopped host takes after the time was asked for."""
+
+
+class SlowStore:
+    """A store whose image is old when it is complete, which may take until `answers` is set. It stores a number."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.answers = threading.Event()
+        self.answers.set()
+        self.tells_time = asyncio.Event()
+        self.tells_time.set()
+        self.answers_runs = asyncio.Event()
+        self.answers_runs.set()
+        self.holds_time: list[asyncio.Event] = []
+        """What the next answers wait for, after the time was read."""
+        self.asked_count = 0
+        self.errors: list[Exception] = []
+        """What the next transactions meet, one each."""
+        self.numbers_run: list[int] = []
+        self.number_stored = 0
+        self.opened_count = self.reopened_count = 0
+        self.is_lost = False
+        self.reopen_errors: list[Exception] = []
+        """What the next tries to reopen meet, one each."""
+
+    def wall_ms(self) -> int:
+        """The server's clock, which goes as the event loop's."""
+        return BOOTED_MS + int(self.loop.time() * 1000)
+
+    def open(self) -> ShardImage:
+        assert self.answers.wait(30)
+        self.opened_count += 1
+        return ShardImage(
+            1, self.number_stored, 0, 0, self.wall_ms() - SLOW_READ_MS, [], lambda: LaneCounts([], []), [], {}
+        )
+
+    def reopen(self) -> int:
+        assert self.answers.wait(30)
+        if self.reopen_errors:
+            raise self.reopen_errors.pop(0)
+        self.reopened_count += 1
+        self.is_lost = False
+        return self.number_stored
+
+    def close(self) -> None:
+        return
+
+    def interrupt(self) -> None:
+        return
+
+    def is_session_lost(self) -> bool:
+        return self.is_lost
+
+    def check(self) -> list[str]:
+        return []
+
+    async def now_ms(self) -> int:
+        self.asked_count += 1
+        if self.is_lost:
+            raise SessionLostError("somebody killed it")
+        await self.tells_time.wait()
+        told_ms = self.wall_ms()
+        if self.holds_time:
+            await self.holds_time.pop().wait()
+        return told_ms
+
+    async def run(self, transaction: Transaction) -> TransactionResult:
+        self.numbers_run.append(transaction.number)
+        await self.answers_runs.wait()
+        if self.errors:
+            raise self.errors.pop(0)
+        self.number_stored = transaction.number
+        return TransactionResult(refilled=[[] for _ in transaction.refills], looked_up={})
+
+
+@asynccontextmanager
+async def runner_of(store: SlowStore) -> AsyncIterator[ShardRunner]:
+    slots = ServerSlots(asyncio.get_running_loop(), limits.TRANSACTIONS_PER_SERVER_MAX)
+    runner = ShardRunner(0, store, slots, Mock(spec=ShardListener), Mock(spec=TransactionMeter))
+    yield runner
+    store.answers.set()
+    store.tells_time.set()
+    store.answers_runs.set()
+    await runner.stop()
+
+
+async def run_one(runner: ShardRunner, store: SlowStore, *errors: Exception) -> str:
+    """Let a look-up be in a transaction that meets these errors; what became of it."""
+    assert runner.shard is not None
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    store.errors, store.numbers_run = list(errors), []
+    on_rows, on_failed = (lambda _: ended.set_result("done")), (lambda error: ended.set_result(error.message))
+    runner.shard.rows.look_up(LookUp([1], on_rows, on_failed))
+    runner.wake()
+    async with asyncio.timeout(10):
+        return await ended
+
+
+async def start(runner: ShardRunner, store: SlowStore) -> None:
+    """And run what every new owner reads first."""
+    await runner.start()
+    assert await run_one(runner, store) == "done"
+
+
+async def tick_for(runner: ShardRunner, seconds: float) -> None:
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + seconds
+    while True:
+        runner.tick()
+        await asyncio.sleep(0.001)
+        if loop.time() >= until_s:
+            return
+
+
+async def until_health(runner: ShardRunner, *, healthy: bool) -> None:
+    async with asyncio.timeout(10):
+        while runner.health.healthy is not healthy:
+            runner.wake()
+            runner.tick()
+            await asyncio.sleep(limits.TICK_MS / 1000)
