@@ -311,6 +311,8 @@ EXPIRY_LAP_MS_MAX = 12 * HOUR_MS
 PAGE_BYTES_MAX = 8 * MIB
 TICK_MS = 20
 """How often a shard with nothing to do looks for what has become due."""
+LOOP_HELD_MS = 100
+"""An event loop that has not turned for longer was held: the rest of that time is no server's silence."""
 SHARD_OPEN_WAIT_MS_MAX = 2 * SECOND_MS
 """How long a host that starts waits for a shard before it serves without it."""
 REOPEN_PAUSE_MS = 500

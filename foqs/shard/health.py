@@ -17,7 +17,10 @@ from foqs.core import limits
 
 
 class Health:
-    """Times are monotonic seconds; `on_change(healthy, reason)` is told when the breaker opens and closes."""
+    """Times are seconds in which the event loop turned (`TurningTime`).
+
+    `on_change(healthy, reason)` is told when the breaker opens and closes.
+    """
 
     def __init__(self, name: str, on_change: Callable[[bool, str], None]) -> None:
         # Neither its count of failures nor its timer decide anything: the window below and `began` do.

@@ -91,9 +91,9 @@ class ShardRunner(Service):
         self._clock_offset_ms = 0.0
         self._clock_probed_s = 0.0
         self._heard_s = 0.0
-        """When the last transaction or question ended."""
+        """When the last transaction or question ended, in turning time."""
         self._slot_asked_s: float | None = None
-        """While the shard waits for a slot, and has it."""
+        """While the shard waits for a slot, and has it; in turning time."""
         self._checked_s = 0.0
         self._is_given_up = False
         self._loss_logged, self._loss_logged_s = "", 0.0
@@ -121,7 +121,8 @@ class ShardRunner(Service):
         now_s = self._loop.time()
         waiting_s = self._slot_asked_s
         # Neighbours that are slow are waited for, but not those that hang as well.
-        self.health.watch(now_s, None if waiting_s is None else max(waiting_s, self._slots.heard_s))
+        turned_s = self._slots.turning.tick(now_s)
+        self.health.watch(turned_s, None if waiting_s is None else max(waiting_s, self._slots.heard_s))
         if self.shard is None or self._is_given_up:
             return
         try:
@@ -268,7 +269,7 @@ class ShardRunner(Service):
         while not self._is_given_up:
             await self._keep_clock()
             await self._keep_durable()
-            self._slot_asked_s = asked_s = self._loop.time()
+            self._slot_asked_s, asked_s = self._slots.turned_s(), self._loop.time()
             # A sick shard tries in vain, again and again: its neighbours on a well server shall not wait for that.
             async with self._slots.slot() if self.health.healthy else nullcontext() as slot:
                 wait_s = self._loop.time() - asked_s
@@ -277,7 +278,7 @@ class ShardRunner(Service):
                 if self._is_given_up:
                     break
                 self._work.clear()
-                transaction = shard.take(self.now_ms(), probe=self.health.wants_probe(self._loop.time()))
+                transaction = shard.take(self.now_ms(), probe=self.health.wants_probe(self._slots.turned_s()))
                 if transaction is not None:
                     self._meter.waited(self.shard_id, wait_s)
                     if slot is not None and transaction.rows_count >= limits.STEP_ASIDE_ROWS:
@@ -308,14 +309,14 @@ class ShardRunner(Service):
     async def _execute(self, shard: ShardState, transaction: Transaction, *, again: bool = True) -> None:
         """Run it; `again` once more when its session was lost and it certainly has not happened."""
         began_s = self._loop.time()
-        self.health.began(began_s)
+        self.health.began(self._slots.turned_s())
         try:
             result = await self._run_past_deadlocks(transaction)
         except TransactionFailedError as error:
             self._ended(transaction, began_s, "failed")
             _log.warning("transaction_failed", shard=self.shard_id, error=str(error))
             if isinstance(error, NoWritesError):
-                self.health.trip(self._loop.time(), str(error))
+                self.health.trip(self._slots.turned_s(), str(error))
             shard.failed(str(error))
             if isinstance(error, ReadOnlyError):
                 await self._reopen(str(error))
@@ -344,11 +345,11 @@ class ShardRunner(Service):
         return await self._store.run(transaction)
 
     def _ended(self, transaction: Transaction, began_s: float, outcome: str) -> None:
-        self._heard_s = now_s = self._loop.time()
+        self._heard_s = turned_s = self._slots.turned_s()
         if outcome != "unknown":
-            self._slots.heard_s = now_s
-        self.health.ended(now_s, failed=outcome != "committed")
-        self._meter.ended(self.shard_id, transaction, now_s - began_s, outcome)
+            self._slots.heard_s = turned_s
+        self.health.ended(turned_s, failed=outcome != "committed")
+        self._meter.ended(self.shard_id, transaction, self._loop.time() - began_s, outcome)
 
     async def _reopen(self, reason: str) -> int:
         """The number of the last transaction that happened; waits while the server is away.
@@ -359,11 +360,11 @@ class ShardRunner(Service):
         _log.warning("session_lost", shard=self.shard_id, error=reason)
         for _ in range(limits.REOPEN_TRIES_MAX):
             try:
-                with self.health.watched(self._loop.time()):
+                with self.health.watched(self._slots.turned_s()):
                     number = await self._on_thread(self._store.reopen)
             except SessionLostError as error:
                 self.detail = str(error)
-                self.health.trip(self._loop.time(), "its session is lost")
+                self.health.trip(self._slots.turned_s(), "its session is lost")
                 await asyncio.sleep(limits.REOPEN_PAUSE_MS / 1000)
                 continue
             if number < self._committed_number:
@@ -384,7 +385,7 @@ class ShardRunner(Service):
     async def _keep_clock(self) -> None:
         if self._is_clock_due(self._loop.time()):
             try:
-                with self.health.watched(self._loop.time()):
+                with self.health.watched(self._slots.turned_s()):
                     await self._probe_clock()
             except SessionLostError as error:
                 await self._reopen(str(error))
@@ -393,7 +394,8 @@ class ShardRunner(Service):
         """Returns by how many ms it may be wrong; one that may be far off is soon followed by another."""
         before_s = self._loop.time()
         now_ms = await self._store.now_ms()
-        self._heard_s = self._slots.heard_s = after_s = self._loop.time()
+        after_s = self._loop.time()
+        self._heard_s = self._slots.heard_s = self._slots.turned_s()
         doubt_ms = (after_s - before_s) * 1000
         is_good = doubt_ms <= limits.CLOCK_DOUBT_MS_MAX
         self._clock_probed_s = after_s if is_good else after_s - (limits.CLOCK_PROBE_MS - limits.CLOCK_RETRY_MS) / 1000
@@ -407,7 +409,7 @@ class ShardRunner(Service):
         if self._is_durability_due(self._loop.time()):
             self._checked_s = self._loop.time()
             try:
-                with self.health.watched(self._loop.time()):
+                with self.health.watched(self._slots.turned_s()):
                     problems = await self._on_thread(self._store.check)
             except SessionLostError as error:
                 await self._reopen(str(error))
@@ -417,11 +419,12 @@ class ShardRunner(Service):
                 raise OwnershipLostError("; ".join(problems))
 
     def _is_check_due(self, now_s: float) -> bool:
-        return self._is_clock_due(now_s) or self._is_durability_due(now_s) or self.health.wants_probe(now_s)
+        wants_probe = self.health.wants_probe(self._slots.turned_s())
+        return wants_probe or self._is_clock_due(now_s) or self._is_durability_due(now_s)
 
     def _is_clock_due(self, now_s: float) -> bool:
         """Also when the server has not been heard for a while: a shard with nothing to do learns that it is away."""
-        is_silent = self.health.healthy and now_s - self._heard_s > limits.PULSE_MS / 1000
+        is_silent = self.health.healthy and self._slots.turned_s() - self._heard_s > limits.PULSE_MS / 1000
         return is_silent or now_s - self._clock_probed_s > limits.CLOCK_PROBE_MS / 1000
 
     def _is_durability_due(self, now_s: float) -> bool:

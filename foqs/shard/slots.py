@@ -6,6 +6,7 @@ import asyncio
 from types import TracebackType
 
 from foqs.core import limits
+from foqs.shard.turning import TurningTime
 
 
 class ServerSlots:
@@ -17,17 +18,23 @@ class ServerSlots:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
         self.call_later = loop.call_later
+        self._loop = loop
+        self.turning = TurningTime()
         self.free = asyncio.Semaphore(count)
         self._count = count
         self._shards_count = 0
         self.beside_count = 0
         """Transactions of many rows, which run without a slot."""
         self.heard_s = 0.0
-        """When the server last answered a shard of this host."""
+        """When the server last answered a shard of this host, in turning time."""
 
     def join(self) -> None:
         """One more shard of the server."""
         self._shards_count += 1
+
+    def turned_s(self) -> float:
+        """Now, in the time in which the event loop turned: for what a server is to answer in."""
+        return self.turning.at(self._loop.time())
 
     @property
     def shards_per_slot(self) -> int:

@@ -97,6 +97,26 @@ async def test_a_shard_with_nothing_to_do_notices_that_its_server_hangs(
 
 
 @in_virtual_time
+async def test_an_event_loop_that_was_held_is_not_taken_for_a_server_that_hangs(
+    runner: ShardRunner, store: SlowStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await start(runner, store)
+    await runner._idle.wait()
+    assert runner.shard is not None
+    for _ in range(2 * limits.BREAKER_SAMPLES_MIN):
+        store.answers_runs.clear()
+        runner.shard.rows.look_up(LookUp([1], Mock(), Mock()))
+        runner.wake()
+        await tick_for(runner, limits.TICK_MS / 1000)
+        monkeypatch.setattr(store.loop, "_now_s", store.loop.time() + 2)
+        runner.tick()
+        assert runner.health.healthy
+        store.answers_runs.set()
+        await runner._idle.wait()
+    assert runner.health.opened_count == 0
+
+
+@in_virtual_time
 async def test_a_server_that_answers_transactions_is_not_asked_for_more(runner: ShardRunner, store: SlowStore) -> None:
     await start(runner, store)
     asked_count, loop = store.asked_count, asyncio.get_running_loop()
