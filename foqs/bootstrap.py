@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Mapping
 from functools import partial
 from zlib import crc32
 
 import structlog
-from prometheus_client import start_http_server
 from sqlalchemy import make_url
 
 from foqs.config import HostConfig
@@ -20,6 +17,7 @@ from foqs.core import limits
 from foqs.core.errors import UnavailableError
 from foqs.core.service import Service, ServiceState
 from foqs.host.admin import Admin
+from foqs.host.condition import Condition
 from foqs.host.dequeues import Dequeues
 from foqs.host.dispatch import Dispatcher
 from foqs.host.enqueues import Enqueues
@@ -27,6 +25,7 @@ from foqs.host.inspection import Inspection
 from foqs.host.leases import Leases
 from foqs.host.metrics import Metrics
 from foqs.host.namespaces import Namespaces
+from foqs.host.pulse import Pulse
 from foqs.host.queue import Queue
 from foqs.host.shards import Shards
 from foqs.host.topics import Topics
@@ -69,11 +68,12 @@ class Host(Service):
             partial(ServerSlots, self._loop, config.transactions_per_server_max)
         )
         """By server."""
+        self._stores: dict[int, ShardStore] = {}
         for shard_id, url in config.shards.items():
             self._shards.add(self._make_runner(shard_id, url))
-        readers = {shard_id: ShardReader(shard_id, url) for shard_id, url in config.shards.items()}
+        self._readers = {shard_id: ShardReader(shard_id, url) for shard_id, url in config.shards.items()}
         self._waiting = Waiting(self._loop)
-        self._inspection = Inspection(self._shards, readers, self._waiting, self.metrics.items.happened)
+        self._inspection = Inspection(self._shards, self._readers, self._waiting, self.metrics.items.happened)
         self._enqueues = Enqueues(self._shards, self._dispatcher, self._waiting, self._loop.time)
         self._dequeues = Dequeues(self._shards, self._dispatcher, self._loop.time)
         queue = Queue(
@@ -101,16 +101,31 @@ class Host(Service):
         )
         self.metrics.watch(self._shards, self._dispatcher)
         self._ticker: asyncio.Task[None] | None = None
+        self._pulse = Pulse()
+        self.condition = Condition(self._pulse, self._shards, lambda: self.state)
 
     @property
     def port(self) -> int:
         return self._server.port
 
+    @property
+    def owned_count(self) -> int:
+        """Shards that this host owns now."""
+        return sum(1 for _ in self._shards.owned())
+
+    def use_urls(self, meta_url: str, shard_urls: Mapping[int, str]) -> None:
+        """New sessions are opened by these URLs, which lead to the same databases; those that are open stay."""
+        self._meta.use_url(meta_url)
+        for shard_id, url in shard_urls.items():
+            self._stores[shard_id].use_url(url)
+            self._readers[shard_id].use_url(url)
+
     async def _start(self) -> None:
-        check_current(self._config.meta_url, SchemaKind.META)
+        # First of all: it tells that the event loop turns.
+        self._ticker = asyncio.create_task(self._tick(), name="ticker")
+        await self._namespaces.on_meta(lambda _: check_current(self._config.meta_url, SchemaKind.META))
         await self._namespaces.start()
         await asyncio.gather(*[runner.start() for runner in self._shards.runners.values()])
-        self._ticker = asyncio.create_task(self._tick(), name="ticker")
         await self._inspection.start()
         await self._server.start()
 
@@ -134,6 +149,7 @@ class Host(Service):
         swept_s = cleaned_s = self._loop.time()
         while True:
             await asyncio.sleep(limits.TICK_MS / 1000)
+            self._pulse.beat()
             now_s = self._loop.time()
             works = [runner.tick for runner in self._shards.runners.values()]
             works += [self._dispatcher.tick, self._waiting.tick]
@@ -165,7 +181,7 @@ class Host(Service):
             allow_undurable=config.allow_undurable_servers,
         )
         take_epoch = partial(self._take_epoch, shard_id)
-        store = ShardStore(access, take_epoch, self._owner_is_dead)
+        self._stores[shard_id] = store = ShardStore(access, take_epoch, self._owner_is_dead)
         slots = self._slots[server_of(url)]
         return ShardRunner(shard_id, store, slots, self._dispatcher, self.metrics.transactions)
 
@@ -177,49 +193,6 @@ class Host(Service):
             return not self._meta.host_is_alive(owner, limits.HOST_DEAD_MS)
         except UnavailableError:
             return False
-
-
-async def run_host(config: HostConfig, stop_requested: asyncio.Event, on_ready: Callable[[int], None]) -> None:
-    """Run one host until `stop_requested`, then drain it.
-
-    `on_ready` gets the bound port. Raises FoqsError when the meta database cannot be reached, MigrationError
-    when its schema is not this version's, OSError when the port is taken.
-    """
-    configure_logs(config)
-    host = Host(config)
-    metrics = None
-    if config.metrics_port:
-        metrics = start_http_server(config.metrics_port, config.metrics_address, host.metrics.registry)
-    try:
-        await host.start()
-        on_ready(host.port)
-        await stop_requested.wait()
-        _log.info("host_draining")
-        async with asyncio.timeout(config.drain_ms_max / 1000):
-            await host.drain()
-    except TimeoutError:
-        _log.warning("drain_bound_reached", drain_ms_max=config.drain_ms_max)
-    finally:
-        await host.stop()
-        if metrics is not None:
-            server, thread = metrics
-            server.shutdown()
-            server.server_close()
-            thread.join()
-
-
-def configure_logs(config: HostConfig) -> None:
-    console = structlog.dev.ConsoleRenderer(colors=sys.stdout.isatty())
-    renderer = structlog.processors.JSONRenderer() if config.log_format == "json" else console
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, config.log_level.upper())),
-    )
 
 
 def _lock_name(cluster: str, shard_id: int, url: str) -> str:

@@ -12,8 +12,9 @@ import os
 import re
 import socket
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -162,9 +163,9 @@ class HostConfig(BaseModel):
         description="name of the cluster; part of the lock that makes a host the owner of a shard",
     )
     metrics_address: str = Field(
-        default="127.0.0.1", pattern=_ADDRESS_PATTERN, description="address to serve metrics on"
+        default="127.0.0.1", pattern=_ADDRESS_PATTERN, description="address to serve metrics and probes on"
     )
-    metrics_port: Port = Field(default=0, description="port to serve metrics on; 0 serves none")
+    metrics_port: Port = Field(default=0, description="port to serve metrics and probes on; 0 serves none")
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="least level to log")
     log_format: Literal["json", "console"] = Field(default="json", description="json for machines, console for people")
     allow_undurable_servers: bool = Field(
@@ -233,10 +234,11 @@ class _Environment(BaseSettings, HostConfig):
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """`origins`: where each value came from, by key."""
+    """`origins`: where each value came from, by key; `again` loads what the same flags and file give now."""
 
     config: HostConfig
     origins: dict[str, str]
+    again: Callable[[], LoadedConfig]
 
 
 def load_config(flags: Mapping[str, object] | None = None, path: str | Path | None = None) -> LoadedConfig:
@@ -257,7 +259,8 @@ def load_config(flags: Mapping[str, object] | None = None, path: str | Path | No
         values |= layer
         origins |= dict.fromkeys(layer, origin)
     try:
-        return LoadedConfig(HostConfig.model_validate(values), origins)
+        again = partial(load_config, flags, path)
+        return LoadedConfig(HostConfig.model_validate(values), origins, again)
     except ValidationError as error:
         # A default that hangs on a value with a problem is no problem of its own.
         details = [detail for detail in error.errors() if detail["type"] != "default_factory_not_called"]

@@ -15,7 +15,13 @@ from foqs.config import LoadedConfig
 def host(loaded: LoadedConfig) -> None:
     """Run one host until SIGTERM or SIGINT, which drain it.
 
+    SIGHUP has it read its configuration again, for the log level and the TLS options of its URLs.
+
     Its databases must be up to date: see `foqs schema apply`.
     """
     config = loaded.config
-    run_until_signal(config, lambda port: note(f"host {config.host_name} serves {config.listen_address}:{port}"))
+    run_until_signal(
+        config,
+        lambda port: note(f"host {config.host_name} serves {config.listen_address}:{port}"),
+        lambda: loaded.again().config,
+    )

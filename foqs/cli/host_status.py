@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import click
 
-from foqs.cli.output import note, time_of
+from foqs.cli.output import Exit, leave, note, time_of
 from foqs.cli.remote import Remote, remote_command
+from foqs.core.calls import HostStatus
 
 
 @click.command("host-status")
+@click.option("--check", is_flag=True, help="Exit code 1 unless every shard is owned and healthy here.")
 @remote_command
-def host_status(remote: Remote) -> None:
-    """Show the host that answers, and the shards it serves."""
+def host_status(remote: Remote, check: bool) -> None:
+    """Show the host that answers, and the shards it serves.
+
+    With --check the exit code is 0 when every shard is owned and healthy and the host is not draining, 1 when not,
+    and 5 when no host answers.
+    """
     with remote.admin() as admin:
         status = admin.host_status()
     remote.output.document(status)
@@ -21,3 +27,15 @@ def host_status(remote: Remote) -> None:
         ["SHARD", "STATE", "EPOCH", "ITEMS", "OPEN LEASES", "DETAIL"],
         ((s.shard_id, s.state, s.epoch, s.items, s.open_leases, s.detail) for s in status.shards),
     )
+    problems = _problems(status)
+    if check and problems:
+        for problem in problems:
+            note(f"not well: {problem}")
+        leave(Exit.FAILURE)
+
+
+def _problems(status: HostStatus) -> list[str]:
+    problems = ["the host is draining"] if status.draining else []
+    if not status.shards:
+        problems.append("the host has no shard")
+    return problems + [f"shard {s.shard_id} is {s.state}: {s.detail}" for s in status.shards if s.state != "owned"]

@@ -7,6 +7,7 @@ import errno
 import gc
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 
 import uvloop
@@ -24,14 +25,17 @@ last, which walks all that is kept in memory, comes after 20 million at the soon
 """
 
 
-def run_until_signal(config: HostConfig, on_ready: Callable[[int], None]) -> None:
-    """Run a host until SIGINT or SIGTERM, then drain it; the second signal ends the process at once.
+def run_until_signal(
+    config: HostConfig, on_ready: Callable[[int], None], load_config: Callable[[], HostConfig] | None = None
+) -> None:
+    """Run a host until SIGINT or SIGTERM, then drain it; the second of these signals ends the process at once.
 
-    `on_ready` gets the port that is bound. Leaves with FAILURE when the host cannot start.
+    SIGHUP has the host take what may change from `load_config`; without one it drains like the others, for then the
+    terminal was closed. `on_ready` gets the port that is bound. Leaves with FAILURE when the host cannot start.
     """
     tune_collector()
     try:
-        uvloop.run(_serve(config, on_ready))
+        uvloop.run(_serve(config, on_ready, load_config))
     except OSError as error:
         metrics = f", with metrics on {config.metrics_address}:{config.metrics_port}" if config.metrics_port else ""
         note(f"error: cannot serve on {config.listen_address}:{config.port}{metrics}: {error}")
@@ -48,24 +52,33 @@ def tune_collector() -> None:
 
     A queue makes and drops many objects, nearly all of them in no cycle.
     """
-    import_module("foqs.bootstrap")  # not before a host is wanted: other commands start faster without
+    import_module("foqs.supervised")  # not before a host is wanted: other commands start faster without
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
 
 
-async def _serve(config: HostConfig, on_ready: Callable[[int], None]) -> None:
-    from foqs.bootstrap import run_host
+async def _serve(
+    config: HostConfig, on_ready: Callable[[int], None], load_config: Callable[[], HostConfig] | None
+) -> None:
+    from foqs.supervised import Orders, run_host
 
     loop = asyncio.get_running_loop()
-    stop_requested = asyncio.Event()
+    orders = Orders(loop.create_future(), asyncio.Event(), load_config or (lambda: config))
 
-    def stop() -> None:
-        stop_requested.set()
+    def stop(name: str) -> None:
+        if orders.stop.done():
+            return
+        orders.stop.set_result(name)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
-        note("draining; a second signal ends at once")
+        with suppress(OSError):  # The terminal may be what has gone.
+            note("draining; a second signal ends at once")
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    await run_host(config, stop_requested, on_ready)
+        loop.add_signal_handler(number, stop, number.name)
+    if load_config is None:
+        loop.add_signal_handler(signal.SIGHUP, stop, signal.SIGHUP.name)
+    else:
+        loop.add_signal_handler(signal.SIGHUP, orders.reload.set)
+    await run_host(config, orders, on_ready)

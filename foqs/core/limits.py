@@ -327,6 +327,14 @@ AFTER_ERROR_MS_MAX = 1 * SECOND_MS
 META_STATEMENT_MS_MAX = 3 * SECOND_MS
 META_SESSIONS_MAX = 4
 
+# --- the port for operators ---
+OPERATOR_CONNECTIONS_MAX = 16
+"""At a time; each is one question and one answer, and one more is closed unread."""
+OPERATOR_CALL_MS_MAX = 10 * SECOND_MS
+"""From a connection to its end, whoever is slow."""
+LOOP_SILENCE_MS_MAX = 5 * SECOND_MS
+"""An event loop that has not turned for longer is dead: /livez says so."""
+
 # --- one host ---
 SHARD_ID_MAX = 65_535
 SHARDS_PER_HOST_MAX = 256

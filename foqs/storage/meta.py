@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from functools import partial
 from typing import TypeVar
 
 from pymysql.constants import CLIENT, ER
@@ -69,6 +68,7 @@ HOST = Table(
 
 _SERVER_NOW_MS = literal_column("CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)", BigInteger)
 """Right only in a session in UTC: elsewhere an hour comes twice a year."""
+_STATEMENT_S = math.ceil(limits.META_STATEMENT_MS_MAX / 1000)
 _DEADLOCK_TRIES = 5
 _SETTING_TYPES = {field.name: type(getattr(NamespaceSettings(), field.name)) for field in fields(NamespaceSettings)}
 """int, or bool for what the table holds as 0 and 1."""
@@ -83,25 +83,20 @@ class MetaStore:
     """
 
     def __init__(self, url: str) -> None:
-        statement_s = math.ceil(limits.META_STATEMENT_MS_MAX / 1000)
+        self._url = url
         self._engine = create_engine(
             url,
             isolation_level="READ COMMITTED",
             pool_size=limits.META_SESSIONS_MAX,
             max_overflow=0,
-            pool_timeout=statement_s,
+            pool_timeout=_STATEMENT_S,
             pool_pre_ping=True,
-            creator=partial(
-                Session,
-                **session_arguments(url)
-                | {
-                    "client_flag": CLIENT.FOUND_ROWS,
-                    "read_timeout": statement_s,
-                    "write_timeout": statement_s,
-                    "init_command": f"SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = {statement_s}",
-                },
-            ),
+            creator=self._connect,
         )
+
+    def use_url(self, url: str) -> None:
+        """The next sessions are opened by this one, which leads to the same database; any thread may call it."""
+        self._url = url
 
     def close(self) -> None:
         """Close the sessions that are not in use; those in use close when their call ends."""
@@ -209,6 +204,15 @@ class MetaStore:
         """The host ended in order. Does nothing when there is no such host."""
         with self._transaction() as connection:
             connection.execute(delete(HOST).where(HOST.c.name == name.encode()))
+
+    def _connect(self) -> Session:
+        wanted = {
+            "client_flag": CLIENT.FOUND_ROWS,
+            "read_timeout": _STATEMENT_S,
+            "write_timeout": _STATEMENT_S,
+            "init_command": f"SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = {_STATEMENT_S}",
+        }
+        return Session(**session_arguments(self._url) | wanted)
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:

@@ -65,6 +65,17 @@ def server_of(url: str) -> str:
     return found.get("unix_socket") or f"{found.get('host', 'localhost')}:{found.get('port', _PORT_DEFAULT)}"
 
 
+def without_tls_options(url: str | URL) -> URL:
+    """The URL without what it says of TLS: what is left tells the database and who opens it."""
+    parsed = make_url(url)
+    return parsed.difference_update_query([key for key in parsed.query if key.startswith("ssl")])
+
+
+def check_tls_files(url: str) -> None:
+    """Read what the URL names for TLS. Raises OSError, which ssl.SSLError is, when a session could not use it."""
+    Session(**session_arguments(url) | {"defer_connect": True})
+
+
 def connect(url: str, statement_ms_max: int = limits.STATEMENT_MS_MAX) -> Any:
     """A pymysql session with bounded waits, READ COMMITTED, no autocommit, several statements in one query."""
     connect_s = limits.CONNECT_MS_MAX // 1000

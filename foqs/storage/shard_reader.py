@@ -41,6 +41,10 @@ class ShardReader:
         self._session: Any = None
         self._interrupted = False
 
+    def use_url(self, url: str) -> None:
+        """The next sessions are opened by this one, which leads to the same database; any thread may call it."""
+        self._url = url
+
     def page(self, lane: int, edge: int, limit: int) -> tuple[list[ItemRow], bool]:
         """Up to `limit` rows of a lane after `edge`, in order, and whether there may be more.
 

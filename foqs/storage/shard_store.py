@@ -10,7 +10,7 @@ import select
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -73,6 +73,10 @@ class ShardStore:
         self._owning_session_id = 0
         """The session that holds the lock, or held it last."""
         self.epoch = 0
+
+    def use_url(self, url: str) -> None:
+        """The next sessions are opened by this one, which leads to the same database; any thread may call it."""
+        self._access = replace(self._access, url=url)
 
     def open(self) -> ShardImage:
         """Take the shard over: lock, new epoch, then read what the last owner left.

@@ -17,9 +17,10 @@ from typing import Any
 import uvloop
 
 from foqs import AdminClient
-from foqs.bootstrap import Host, configure_logs
+from foqs.bootstrap import Host
 from foqs.cli.running import tune_collector
 from foqs.config import HostConfig
+from foqs.logs import configure_logs
 from foqs.storage.local_server import LocalServer
 from foqs.storage.migrations import SchemaKind, apply
 from loadtest.cores import Cores
@@ -132,7 +133,7 @@ def _serve(pipe: Connection, config: dict[str, Any]) -> None:
     """In the child: until the pipe is closed."""
     raise_file_limit()
     settings = HostConfig(**config)
-    configure_logs(settings)
+    configure_logs(settings.log_level, settings.log_format)
     tune_collector()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run(pipe, settings))

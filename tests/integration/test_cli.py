@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from foqs.cli.main import cli
 from foqs.cli.output import Output
-from foqs.core.calls import TopicPage, TopicStats
+from foqs.core.calls import HostStatus, ShardStatus, TopicPage, TopicStats
 from foqs.core.errors import FoqsError, OverloadedError, PausedError
 from foqs.core.namespace import NamespaceSettings
 from tests.support.background_host import background_host
@@ -242,3 +242,31 @@ def test_host_status_shows_the_shards(shell: Shell) -> None:
         {"shard_id": 1, "state": "owned", "epoch": 3, "items": 5, "open_leases": 2, "detail": ""}
     ]
     assert "owned" in shell.run("host-status").stdout
+
+
+@pytest.mark.parametrize(
+    ("shards", "draining", "words"),
+    [
+        (
+            [ShardStatus(1, "owned", 3, 5, 2), ShardStatus(2, "lost", 0, 0, 0, "owned by b")],
+            False,
+            "2 is lost: owned by b",
+        ),
+        ([ShardStatus(1, "sick", 3, 5, 2, "it is slow")], False, "1 is sick: it is slow"),
+        ([ShardStatus(1, "owned", 3, 5, 2)], True, "draining"),
+        ([], False, "no shard"),
+    ],
+)
+def test_a_check_of_the_host_fails_unless_all_is_well(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, shards: list[ShardStatus], draining: bool, words: str
+) -> None:
+    assert shell.run("host-status", "--check").exit_code == 0
+
+    async def status() -> HostStatus:
+        return HostStatus("fake", "0", 1, shards, draining)
+
+    monkeypatch.setattr(shell.queue, "get_host_status", status)
+    assert shell.run("host-status").exit_code == 0
+    checked = shell.run("host-status", "--check")
+    assert checked.exit_code == 1
+    assert words in checked.stderr

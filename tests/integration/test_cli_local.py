@@ -6,19 +6,19 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from click.testing import CliRunner, Result
 
+from foqs import supervised
 from foqs.cli.main import cli
 from foqs.config import HostConfig
 from foqs.storage.local_server import BINARY_VARIABLE, LocalServer
 from foqs.storage.meta import MetaStore
+from foqs.supervised import Orders
 from tests.support.databases import server_binary
 
 
@@ -41,25 +41,28 @@ def database_flags(meta_url: str, shard_urls: dict[int, str]) -> list[str]:
 
 
 class FakeBootstrap:
-    """Stands in for the host itself: says it is ready, asks for the end as Ctrl-C does, and waits for it."""
+    """Stands in for the host: says it is ready, hangs up, asks for the end as Ctrl-C does, and waits for it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.configs: list[HostConfig] = []
+        self.reloaded: list[HostConfig] = []
+        self.reasons: list[str] = []
         self.failure: OSError | None = None
-        module = ModuleType("foqs.bootstrap")
-        module.run_host = self.run_host  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "foqs.bootstrap", module)
+        monkeypatch.setattr(supervised, "run_host", self.run_host)
 
-    async def run_host(
-        self, config: HostConfig, stop_requested: asyncio.Event, on_ready: Callable[[int], None]
-    ) -> None:
+    async def run_host(self, config: HostConfig, orders: Orders, on_ready: Callable[[int], None]) -> None:
         if self.failure is not None:
             raise self.failure
         self.configs.append(config)
         on_ready(1234)
-        assert not stop_requested.is_set()
-        os.kill(os.getpid(), signal.SIGINT)
-        await asyncio.wait_for(stop_requested.wait(), 10)
+        os.kill(os.getpid(), signal.SIGHUP)
+        is_dev = config.host_name == "dev"
+        if not is_dev:
+            await asyncio.wait_for(orders.reload.wait(), 10)
+            self.reloaded.append(orders.load_config())
+            assert not orders.stop.done()
+            os.kill(os.getpid(), signal.SIGINT)
+        self.reasons.append(await asyncio.wait_for(orders.stop, 10))
 
 
 @pytest.fixture
@@ -135,6 +138,8 @@ def test_host_runs_with_its_configuration_until_a_signal(
     assert result.exit_code == 0, result.output
     assert "draining" in result.stderr
     assert [(config.cluster, len(config.shards)) for config in bootstrap.configs] == [("c1", 4)]
+    assert bootstrap.reloaded == bootstrap.configs
+    assert bootstrap.reasons == ["SIGINT"]
 
 
 def test_a_port_that_is_taken_is_a_failure_that_names_it(bootstrap: FakeBootstrap) -> None:
@@ -162,6 +167,7 @@ def test_dev_prepares_everything_and_keeps_it_for_the_next_run(bootstrap: FakeBo
     assert (second.exit_code, third.exit_code) == (0, 0)
     assert [len(config.shards) for config in bootstrap.configs] == [2, 3, 3]
     assert bootstrap.configs[0].metrics_port == 9
+    assert bootstrap.reasons == ["SIGHUP"] * 3, "its terminal was closed"
     refused = run("dev", "--data-dir", data_dir, "--shards", "1")
     assert refused.exit_code == 2
     assert "3 shards" in refused.stderr

@@ -1,0 +1,49 @@
+"""What a host says of itself to a supervisor or a load balancer: does it live, is it ready, has it started?
+
+Each answer is None when all is well, and else the reason in words. Any thread may ask: nothing here waits for the
+event loop, which may be what has stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from foqs.core import limits
+from foqs.core.service import ServiceState
+from foqs.host.pulse import Pulse
+from foqs.host.shards import Shards
+
+
+class Condition:
+    """Of one host; `state` tells that of its service."""
+
+    def __init__(self, pulse: Pulse, shards: Shards, state: Callable[[], ServiceState]) -> None:
+        self._pulse = pulse
+        self._shards = shards
+        self._state = state
+        self._has_started = False
+
+    def not_live(self) -> str | None:
+        """Why the process should be ended and started anew."""
+        silent_ms = self._pulse.silent_ms
+        if silent_ms > limits.LOOP_SILENCE_MS_MAX:
+            return f"the event loop has not turned for {silent_ms} ms; allowed are {limits.LOOP_SILENCE_MS_MAX}"
+        return None
+
+    def not_ready(self) -> str | None:
+        """Why no calls should be sent here."""
+        problem = self.not_live() or self.not_started()
+        if problem is not None:
+            return problem
+        if self._state() is not ServiceState.RUNNING:
+            return "the host is draining" if self._state() is ServiceState.DRAINING else "the host has stopped"
+        runners = list(self._shards.runners.values())
+        owned = [runner for runner in runners if runner.shard is not None]
+        if any(runner.health.healthy for runner in owned):
+            return None
+        return f"none of the {len(runners)} shards is healthy here: {len(owned)} owned, see `foqs host-status`"
+
+    def not_started(self) -> str | None:
+        """Why it cannot be told yet whether the host will serve; None for good once it has begun to."""
+        self._has_started = self._has_started or self._state() in (ServiceState.RUNNING, ServiceState.DRAINING)
+        return None if self._has_started else "the host is starting"

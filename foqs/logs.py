@@ -1,0 +1,34 @@
+"""The log of a host: one event a line on stdout."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextlib import suppress
+
+import structlog
+
+
+class Lines:
+    """Prints lines for structlog. A reader that has gone, as a closed terminal has, must not end the work of a host."""
+
+    def msg(self, message: str) -> None:
+        with suppress(OSError):
+            print(message, flush=True)
+
+    debug = info = warning = error = critical = exception = msg
+
+
+def configure_logs(level: str, style: str) -> None:
+    """Log from `level` up, as `style` json or console has it; may be called again."""
+    console = structlog.dev.ConsoleRenderer(colors=sys.stdout.isatty())
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer() if style == "json" else console,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=lambda *_: Lines(),
+    )

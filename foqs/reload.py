@@ -1,0 +1,59 @@
+"""What a host that runs takes from its configuration when it is read again: log level, TLS options of its URLs.
+
+Everything else waits for the next start, and nothing that cannot be used replaces what works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from foqs.config import ConfigError, HostConfig
+from foqs.storage.session import check_tls_files, without_tls_options
+
+_log = structlog.get_logger(__name__)
+
+
+class Reload:
+    """Of one host; `load` reads the configuration anew and raises ConfigError."""
+
+    def __init__(self, config: HostConfig, load: Callable[[], HostConfig]) -> None:
+        self._config = config
+        self._load = load
+
+    def run(self) -> HostConfig:
+        """The configuration in force from now on: the one before, with what may change. Blocks while files are read."""
+        try:
+            wanted = self._load()
+        except ConfigError as error:
+            _log.error("configuration_not_reloaded", problems=error.problems)
+            return self._config
+        before = self._config
+        meta_url = self._url_of("meta_url", before.meta_url, wanted.meta_url)
+        shards = {
+            shard_id: self._url_of(f"shard {shard_id}", url, wanted.shards.get(shard_id, ""))
+            for shard_id, url in before.shards.items()
+        }
+        after = before.model_copy(update={"log_level": wanted.log_level, "meta_url": meta_url, "shards": shards})
+        self._config = after
+        _log.info(
+            "configuration_reloaded", changed=_differences(before, after), needs_restart=_differences(after, wanted)
+        )
+        return after
+
+    def _url_of(self, name: str, url: str, wanted: str) -> str:
+        """The URL with the TLS options of `wanted`, when it leads to the same place and its files can be used."""
+        if not wanted or without_tls_options(wanted) != without_tls_options(url):
+            wanted = url
+        try:
+            check_tls_files(wanted)
+        except (OSError, ValueError) as error:
+            _log.error("tls_files_unusable", url_of=name, error=str(error))
+            return url
+        return wanted
+
+
+def _differences(one: HostConfig, other: HostConfig) -> list[str]:
+    """The keys with different values, of which some are secret."""
+    return [key for key in HostConfig.model_fields if getattr(one, key) != getattr(other, key)]

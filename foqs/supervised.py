@@ -1,0 +1,114 @@
+"""One host under a supervisor: it starts, reloads, drains and stops as signals ask, and its log says so."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import structlog
+
+from foqs.bootstrap import Host
+from foqs.config import HostConfig
+from foqs.logs import configure_logs
+from foqs.reload import Reload
+from foqs.transport.operator_port import OperatorPort
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a supervisor may ask of a host that runs.
+
+    `stop` gets the reason why the host shall drain and stop. Each time that `reload` is set, what may change while a
+    host runs is taken from the configuration that `load_config` returns, which is called on a thread.
+    """
+
+    stop: asyncio.Future[str]
+    reload: asyncio.Event
+    load_config: Callable[[], HostConfig]
+
+
+async def run_host(config: HostConfig, orders: Orders, on_ready: Callable[[int], None]) -> None:
+    """Run one host until it is told to stop, then drain it.
+
+    `on_ready` gets the bound port. Raises FoqsError when the meta database cannot be reached, MigrationError
+    when its schema is not this version's, OSError when a port is taken.
+    """
+    configure_logs(config.log_level, config.log_format)
+    _log.info("host_starting", **_introduction(config, config.port))
+    began_s = time.monotonic()
+    host = Host(config)
+    operator_port = _operator_port(host, config)
+    reason = ""
+    try:
+        await operator_port.start()
+        await host.start()
+        introduction = _introduction(config, host.port)
+        _log.info("host_started", **introduction, shards_owned=host.owned_count, duration_ms=_ms_since(began_s))
+        on_ready(host.port)
+        reason = await _serve(host, config, orders)
+        began_s = time.monotonic()
+        await _drain(host, config.drain_ms_max, reason)
+    except BaseException as error:
+        reason = reason or f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        await host.stop()
+        await operator_port.stop()
+        _log.info("host_stopped", host_name=config.host_name, reason=reason, duration_ms=_ms_since(began_s))
+
+
+def _operator_port(host: Host, config: HostConfig) -> OperatorPort:
+    condition = host.condition
+    probes = {"/livez": condition.not_live, "/readyz": condition.not_ready, "/startupz": condition.not_started}
+    return OperatorPort(config.metrics_address, config.metrics_port or None, probes, host.metrics.registry)
+
+
+async def _serve(host: Host, config: HostConfig, orders: Orders) -> str:
+    """Returns why the host shall stop."""
+    reloading = asyncio.create_task(_reload_when_asked(host, config, orders), name="reload")
+    try:
+        return await orders.stop
+    finally:
+        reloading.cancel()
+        await asyncio.gather(reloading, return_exceptions=True)
+
+
+async def _drain(host: Host, drain_ms_max: int, reason: str) -> None:
+    _log.info("host_draining", reason=reason)
+    try:
+        async with asyncio.timeout(drain_ms_max / 1000):
+            await host.drain()
+    except TimeoutError:
+        _log.warning("drain_bound_reached", drain_ms_max=drain_ms_max)
+
+
+async def _reload_when_asked(host: Host, config: HostConfig, orders: Orders) -> None:
+    reload = Reload(config, orders.load_config)
+    while True:
+        await orders.reload.wait()
+        orders.reload.clear()
+        try:
+            config = await asyncio.to_thread(reload.run)
+            configure_logs(config.log_level, config.log_format)
+            host.use_urls(config.meta_url, config.shards)
+        except Exception:  # The host goes on as it was.
+            _log.error("host_defect", work="reload", exc_info=True)
+
+
+def _introduction(config: HostConfig, port: int) -> dict[str, object]:
+    return {
+        "version": version("foqs"),
+        "host_name": config.host_name,
+        "port": port,
+        "metrics_port": config.metrics_port,
+        "shards": len(config.shards),
+    }
+
+
+def _ms_since(began_s: float) -> int:
+    return int((time.monotonic() - began_s) * 1000)

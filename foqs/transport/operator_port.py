@@ -1,0 +1,168 @@
+"""The port for those who watch a host: /livez, /readyz and /startupz for supervisors, /metrics for Prometheus.
+
+It answers on threads of its own, so also while the event loop does not turn. Each connection is one request and one
+answer within limits.OPERATOR_CALL_MS_MAX, and there are few at a time: a watcher that is slow or malicious holds up
+other watchers at most, never the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Any
+from urllib.parse import urlsplit
+
+import structlog
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from foqs.core import limits
+from foqs.core.service import Service
+
+_log = structlog.get_logger(__name__)
+
+Probe = Callable[[], str | None]
+"""None when all is well, and else the reason why it is not."""
+_POLL_S = 0.1
+"""How often connections are looked at that should have ended, and whether the port should."""
+
+
+class OperatorPort(Service):
+    """`probes` by path; each answers 200, or 503 with its reason. Port 0 takes a free one, None none."""
+
+    def __init__(
+        self, address: str, port: int | None, probes: Mapping[str, Probe], registry: CollectorRegistry
+    ) -> None:
+        super().__init__("operator-port")
+        self._address = address
+        self._port = port
+        self._probes = probes
+        self._registry = registry
+        self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def port(self) -> int | None:
+        """The port that is bound; the one asked for before `start`."""
+        return self._port
+
+    async def _start(self) -> None:
+        """Raises OSError when the port cannot be had."""
+        if self._port is None:
+            return
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(
+            self._address, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
+        )
+        family, _, _, _, place = found[0]
+        self._server = server = _Server(family, place, self._probes, self._registry)
+        self._port = server.server_address[1]
+        self._thread = threading.Thread(target=server.serve_forever, args=(_POLL_S,), name=self.name, daemon=True)
+        self._thread.start()
+
+    async def _stop(self) -> None:
+        server, thread = self._server, self._thread
+        if server is None or thread is None:
+            return
+        await asyncio.to_thread(server.shutdown)
+        server.server_close()
+        server.end_connections(older_than_ms=-1)
+        await asyncio.to_thread(thread.join)
+
+
+class _Server(ThreadingMixIn, TCPServer):
+    """A thread for each connection, of which there are limits.OPERATOR_CONNECTIONS_MAX at most."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = limits.OPERATOR_CONNECTIONS_MAX
+
+    def __init__(self, family: int, place: Any, probes: Mapping[str, Probe], registry: CollectorRegistry) -> None:
+        self.address_family = family
+        self.probes = probes
+        self.registry = registry
+        self._open: dict[socket.socket, float] = {}
+        """When each connection was accepted."""
+        self._lock = threading.Lock()
+        super().__init__(place, _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            if len(self._open) >= limits.OPERATOR_CONNECTIONS_MAX:
+                is_admitted = False
+            else:
+                is_admitted = True
+                self._open[request] = time.monotonic()
+        if is_admitted:
+            super().process_request(request, client_address)
+        else:
+            super().shutdown_request(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        self.end_connections(limits.OPERATOR_CALL_MS_MAX)
+
+    def end_connections(self, older_than_ms: int) -> None:
+        """A timeout of the socket would begin anew with each byte."""
+        with self._lock:
+            for connection, since_s in self._open.items():
+                if (time.monotonic() - since_s) * 1000 > older_than_ms:
+                    try:
+                        connection.shutdown(socket.SHUT_RDWR)
+                    except OSError:
+                        continue  # It has ended by itself; its thread is about to forget it.
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        error = sys.exception()
+        if isinstance(error, OSError):
+            _log.debug("watcher_left", address=str(client_address[0]), error=str(error))
+        else:
+            _log.error("host_defect", work=self.__class__.__qualname__, exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request. HTTP/1.0, as the base class speaks by default: the connection ends with the answer."""
+
+    server: _Server
+    server_version = "foqs"
+    sys_version = ""
+    timeout = limits.OPERATOR_CALL_MS_MAX / 1000
+
+    def do_GET(self) -> None:
+        path = urlsplit(self.path).path
+        probe = self.server.probes.get(path)
+        if probe is not None:
+            problem = probe()
+            status = HTTPStatus.OK if problem is None else HTTPStatus.SERVICE_UNAVAILABLE
+            self._answer(status, f"{problem or 'ok'}\n".encode(), "text/plain; charset=utf-8")
+        elif path == "/metrics":
+            encode, content_type = choose_encoder(self.headers.get("Accept", ""))
+            self._answer(HTTPStatus.OK, encode(self.server.registry), content_type)
+        else:
+            known = ", ".join(["/metrics", *self.server.probes])
+            self._answer(HTTPStatus.NOT_FOUND, f"there are {known}\n".encode(), "text/plain; charset=utf-8")
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: a probe every few seconds is no event."""
+
+    def _answer(self, status: HTTPStatus, body: bytes, content_type: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)

@@ -1,0 +1,126 @@
+"""The port for operators: what it answers, and that nobody holds it up."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import socket
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, closing
+from unittest.mock import patch
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from foqs.core import limits
+from foqs.transport.operator_port import OperatorPort
+
+PATIENCE_S = 20.0
+
+
+class Watched:
+    def __init__(self) -> None:
+        self.problem: str | None = None
+        registry = CollectorRegistry()
+        Counter("things", "Things that happened", registry=registry).inc(3)
+        probes = {"/livez": lambda: None, "/readyz": lambda: self.problem}
+        self.service = OperatorPort("127.0.0.1", 0, probes, registry)
+
+    def ask(self, path: str, method: str = "GET") -> tuple[int, str]:
+        assert self.service.port is not None
+        with closing(http.client.HTTPConnection("127.0.0.1", self.service.port, timeout=PATIENCE_S)) as connection:
+            connection.request(method, path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.service.port), PATIENCE_S)
+
+
+def is_closed(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.fixture
+async def watched() -> AsyncIterator[Watched]:
+    found = Watched()
+    await found.service.start()
+    yield found
+    await found.service.stop()
+
+
+async def test_a_probe_is_200_or_503_with_its_reason(watched):
+    assert watched.ask("/readyz") == (200, "ok\n")
+    watched.problem = "none of the 4 shards is healthy here"
+    assert watched.ask("/readyz?verbose") == (503, "none of the 4 shards is healthy here\n")
+    assert watched.ask("/livez") == (200, "ok\n")
+
+
+async def test_metrics_are_there_and_every_other_path_is_not_found(watched):
+    status, text = watched.ask("/metrics")
+    assert status == 200
+    assert "things_total 3.0" in text
+    for path in ("/", "/metrics/", "/favicon.ico", "/livez/x", "//"):
+        assert watched.ask(path)[0] == 404, path
+
+
+async def test_only_get_and_head_are_understood(watched):
+    assert watched.ask("/livez", "HEAD") == (200, "")
+    for method in ("POST", "DELETE", "BREW"):
+        assert watched.ask("/livez", method)[0] == 501
+
+
+async def test_it_answers_while_the_event_loop_does_not_turn(watched):
+    # This call itself keeps the loop from turning: ask() blocks.
+    assert watched.ask("/livez") == (200, "ok\n")
+
+
+async def test_who_is_slow_is_cut_off_in_the_end_though_bytes_keep_coming(watched):
+    with patch.object(limits, "OPERATOR_CALL_MS_MAX", 200), watched.connect() as slow:
+
+        def trickle() -> None:
+            try:
+                while True:
+                    slow.sendall(b"G")
+            except OSError:
+                return
+
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.to_thread(trickle)
+
+
+async def test_past_the_bound_a_connection_is_closed_and_those_before_are_answered(watched):
+    with ExitStack() as stack:
+        held = [stack.enter_context(watched.connect()) for _ in range(limits.OPERATOR_CONNECTIONS_MAX)]
+        one_more = stack.enter_context(watched.connect())
+        assert is_closed(one_more)
+        for connection in held:
+            connection.sendall(b"GET /livez HTTP/1.0\r\n\r\n")
+            assert b"200" in connection.recv(100)
+
+
+async def test_stopping_ends_who_is_connected(watched):
+    with watched.connect() as silent:
+        await watched.service.stop()
+        assert is_closed(silent)
+    with pytest.raises(ConnectionRefusedError):
+        watched.connect()
+
+
+async def test_a_defect_while_metrics_are_collected_ends_one_scrape_alone(watched):
+    broken = patch.object(watched.service._registry, "collect", side_effect=RuntimeError("broken"))
+    with broken, pytest.raises(http.client.BadStatusLine):
+        watched.ask("/metrics")
+    assert watched.ask("/metrics")[0] == 200
+
+
+async def test_a_port_that_is_taken_is_an_error_and_no_port_is_none(watched):
+    with pytest.raises(OSError, match="in use"):
+        await OperatorPort("127.0.0.1", watched.service.port, {}, CollectorRegistry()).start()
+    nowhere = OperatorPort("127.0.0.1", None, {}, CollectorRegistry())
+    await nowhere.start()
+    assert nowhere.port is None
+    await nowhere.stop()
