@@ -152,7 +152,7 @@ class Host(Service):
             self._pulse.beat()
             now_s = self._loop.time()
             works = [runner.tick for runner in self._shards.runners.values()]
-            works += [self._dispatcher.tick, self._waiting.tick]
+            works += [self._dispatcher.tick, self._dequeues.tick, self._waiting.tick]
             if now_s - swept_s > limits.PREFETCH_SWEEP_MS / 1000:
                 swept_s = now_s
                 works.append(self._dispatcher.sweep)

@@ -23,18 +23,31 @@ enum ErrorCode {
   PAUSED = 11, INTERNAL = 12
 }
 
-/** A whole call failed. Nothing of it was done, except where the code is UNAVAILABLE: then the outcome is unknown. */
+/**
+ * A whole call failed. Nothing of it was done, except where the code is UNAVAILABLE or INTERNAL without nothing_done:
+ * then the outcome is unknown.
+ */
 exception FoqsError {
   1: ErrorCode code,
   2: string message,
-  /** When trying again can succeed. Set with RATE_LIMITED and OVERLOADED, and with UNAVAILABLE where a shard is not served now. */
-  3: optional i64 retry_after_ms
+  /** When trying again here can succeed. Set with RATE_LIMITED and OVERLOADED, and with UNAVAILABLE where a shard is not served now. */
+  3: optional i64 retry_after_ms,
+  /**
+   * true: certainly nothing of this call was done, so repeating it does nothing twice, whatever the verb. With
+   * UNAVAILABLE or OVERLOADED send it at once to another host, if you know one, and let this one rest for a moment:
+   * a standby answers so until it takes over. Absent or false: the call was done or it was not.
+   */
+  4: optional bool nothing_done
 }
 
 /** One position of a batch failed; the other positions stand. */
 struct ItemError {
   1: ErrorCode code,
-  2: string message
+  2: string message,
+  /** As in FoqsError. */
+  3: optional i64 retry_after_ms,
+  /** As in FoqsError, for this position alone: with UNAVAILABLE its shard may be served by another host. */
+  4: optional bool nothing_done
 }
 
 struct NewItem {
@@ -114,7 +127,12 @@ struct DequeueResponse {
 struct AckRequest {
   1: required string namespace_name,
   /** Receipts, or bare ids (then without the check for a stale lease). */
-  2: required list<string> receipts
+  2: required list<string> receipts,
+  /**
+   * true when an earlier attempt of this call had no answer and may have been done. A receipt whose item is gone then
+   * counts as done, where otherwise it gets STALE_LEASE; that now says that the item is there and yours no more.
+   */
+  3: optional bool repeated
 }
 
 struct Nack {

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from foqs.core.errors import InvalidArgumentError
 
 PORT_DEFAULT = 7600
-COOLDOWN_MS = 2_000
-"""A host that refused a connection is tried after the others for this long."""
+COOLDOWN_MS = 1_000
+"""A host that could not be reached or did not serve is tried after the others for this long, doubled each time."""
+COOLDOWN_MS_MAX = 30_000
 
 
 class Address(NamedTuple):
@@ -44,19 +46,51 @@ def _parse(text: str) -> Address:
 
 
 class AddressBook:
-    """Spreads connections over the addresses in turn; those that failed of late come last."""
+    """Spreads connections over the addresses in turn; those that failed of late come last. Safe for threads.
+
+    An address that comes last is still tried when the others fail, so a long cooldown costs no availability.
+    """
 
     def __init__(self, addresses: Sequence[Address], first: int) -> None:
-        self._addresses = list(addresses)
+        self._addresses = list(dict.fromkeys(addresses))
         self._next = first
-        self._cooling_until_ms: dict[Address, int] = {}
+        self._lock = threading.Lock()
+        self._cooling: dict[Address, tuple[int, int]] = {}
+        """Until when, and for how long it was."""
 
-    def candidates(self, now_ms: int) -> list[Address]:
-        """Every address once, in the order to try."""
-        start = self._next % len(self._addresses)
-        self._next = start + 1
-        turn = self._addresses[start:] + self._addresses[:start]
-        return sorted(turn, key=lambda address: self._cooling_until_ms.get(address, 0) > now_ms)
+    def candidates(self, now_ms: int, avoided: Collection[Address] = ()) -> list[Address]:
+        """Every address once that is not avoided, in the order to try."""
+        with self._lock:
+            start = self._next % len(self._addresses)
+            self._next = start + 1
+            turn = self._addresses[start:] + self._addresses[:start]
+            return sorted([a for a in turn if a not in avoided], key=lambda address: self._is_cooling(address, now_ms))
+
+    def preferred(self, now_ms: int, avoided: Collection[Address] = ()) -> Collection[Address]:
+        """Those whose connections to use: that are not avoided, and of them those that did not fail of late, if any."""
+        with self._lock:
+            if not self._cooling and not avoided:
+                return self._addresses
+            open_ones = [address for address in self._addresses if address not in avoided]
+            return [address for address in open_ones if not self._is_cooling(address, now_ms)] or open_ones
+
+    def has_other(self, avoided: Collection[Address]) -> bool:
+        """Whether there is an address that is not avoided."""
+        return any(address not in avoided for address in self._addresses)
 
     def failed(self, address: Address, now_ms: int) -> None:
-        self._cooling_until_ms[address] = now_ms + COOLDOWN_MS
+        """It could not be reached, or does not serve what it was asked for."""
+        with self._lock:
+            until_ms, lasted_ms = self._cooling.get(address, (0, 0))
+            if until_ms <= now_ms:  # Calls that failed together count once.
+                lasts_ms = min(max(COOLDOWN_MS, 2 * lasted_ms), COOLDOWN_MS_MAX)
+                self._cooling[address] = (now_ms + lasts_ms, lasts_ms)
+
+    def served(self, address: Address) -> None:
+        """It did what it was asked for."""
+        if address in self._cooling:
+            with self._lock:
+                self._cooling.pop(address, None)
+
+    def _is_cooling(self, address: Address, now_ms: int) -> bool:
+        return address in self._cooling and self._cooling[address][0] > now_ms

@@ -76,7 +76,7 @@ def delete_items(terms: Terms, namespace: str, ids: str | Iterable[str]) -> Flow
     entries = _ids(ids)
     errors: PositionErrors = {}
 
-    def make_call(pending: Sequence[str]) -> Call:
+    def make_call(pending: Sequence[str], repeated: bool) -> Call:
         request = wire.structs.DeleteItemsRequest(namespace_name=namespace, ids=pending)
         return Call("deleteItems", request, Repeat.ALWAYS)
 
@@ -117,7 +117,7 @@ def _dead_letters_call(
         namespace_name=namespace, topic=topic, ids=None if ids is None else _ids(ids), limit=limit
     )
     response = yield from call_flow(terms, Call(method, request, Repeat.UNLESS_UNKNOWN))
-    errors = {p: error_from_wire(e.code, e.message) for p, e in (response.errors or {}).items()}
+    errors = {position: error_from_wire(told) for position, told in (response.errors or {}).items()}
     return DeadLettersResult(response.count or 0, errors)
 
 

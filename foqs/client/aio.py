@@ -60,7 +60,7 @@ class _AsyncShell:
             random=random,
         )
         self._terms = self.options.terms()
-        self._pool = AsyncPool(self.options)
+        self._pool = AsyncPool(self.options, self._terms.book)
 
     async def _run(self, flow: Flow[T]) -> T:
         return await run_flow(self._pool, flow)

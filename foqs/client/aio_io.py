@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Collection
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from foqs.client.addresses import Address
+from foqs.client.addresses import Address, AddressBook
 from foqs.client.dialogue import (
     BrokenDialogueError,
     Dialogue,
@@ -137,11 +138,14 @@ class AsyncConnection(asyncio.Protocol):
 
 
 class AsyncPool:
-    """At most `connections_max` connections; a call goes on the one with the fewest in flight."""
+    """At most `connections_max` connections; a call goes on the one with the fewest in flight.
 
-    def __init__(self, options: Options) -> None:
+    One to an address that failed of late is used when there is no other; it makes room for others.
+    """
+
+    def __init__(self, options: Options, book: AddressBook) -> None:
         self._options = options
-        self._book = options.address_book()
+        self._book = book
         self._connections: list[AsyncConnection] = []
         self._closing: set[AsyncConnection] = set()
         self._slots = asyncio.Semaphore(options.connections_max * CALLS_IN_FLIGHT_MAX)
@@ -153,8 +157,9 @@ class AsyncPool:
         sent_on: AsyncConnection | None = None
         try:
             async with asyncio.timeout(step.timeout_ms / 1000), self._slots:
-                connection = await self._pick()
+                connection = await self._pick(step.avoided)
                 sent_on = connection
+                step.address = connection.address
                 return await connection.exchange(step.call)
         except TimeoutError as error:
             if sent_on is None:
@@ -162,16 +167,16 @@ class AsyncPool:
             sent_on.retire()
             raise no_answer(step, sent_on.address) from error
 
-    async def _pick(self) -> AsyncConnection:
-        connection = self._least_busy()
+    async def _pick(self, avoided: Collection[Address]) -> AsyncConnection:
+        connection = self._least_busy(avoided)
         if connection is not None and not (connection.in_flight_count and self._may_grow()):
             return connection
         async with self._connecting:
-            connection = self._least_busy()
+            connection = self._least_busy(avoided)
             if connection is not None and not (connection.in_flight_count and self._may_grow()):
                 return connection
             try:
-                return await self._connect()
+                return await self._connect(avoided)
             except NotSentError:
                 if connection is not None:
                     return connection
@@ -180,21 +185,30 @@ class AsyncPool:
     def _may_grow(self) -> bool:
         return len(self._connections) < self._options.connections_max
 
-    def _least_busy(self) -> AsyncConnection | None:
+    def _least_busy(self, avoided: Collection[Address]) -> AsyncConnection | None:
         if self.closed.is_set():
             raise ClientClosedError("the client is closed")
         for connection in [c for c in self._connections if not c.usable]:
-            self._connections.remove(connection)
-            self._closing.add(connection)
-            connection.retire()
+            self._retire(connection)
         self._closing = {connection for connection in self._closing if not connection.lost.is_set()}
-        free = [c for c in self._connections if c.in_flight_count < CALLS_IN_FLIGHT_MAX]
+        return self._least_busy_of(self._book.preferred(self._options.clock_ms(), avoided))
+
+    def _least_busy_of(self, addresses: Collection[Address]) -> AsyncConnection | None:
+        free = [c for c in self._connections if c.address in addresses and c.in_flight_count < CALLS_IN_FLIGHT_MAX]
         return min(free, key=lambda c: c.in_flight_count, default=None)
 
-    async def _connect(self) -> AsyncConnection:
+    def _retire(self, connection: AsyncConnection) -> None:
+        self._connections.remove(connection)
+        self._closing.add(connection)
+        connection.retire()
+
+    async def _connect(self, avoided: Collection[Address]) -> AsyncConnection:
         options = self._options
+        preferred = self._book.preferred(options.clock_ms(), avoided)
         failures = []
-        for address in self._book.candidates(options.clock_ms()):
+        for address in self._book.candidates(options.clock_ms(), avoided):
+            if address not in preferred and (connection := self._least_busy_of([address])):
+                return connection
             try:
                 async with asyncio.timeout(options.connect_timeout_ms / 1000):
                     _, connection = await asyncio.get_running_loop().create_connection(
@@ -208,6 +222,9 @@ class AsyncPool:
                 connection.break_off(None)
                 await connection.lost.wait()
                 raise ClientClosedError("the client is closed")
+            for spare in [c for c in self._connections if c.address not in preferred]:
+                if not self._may_grow():
+                    self._retire(spare)
             self._connections.append(connection)
             return connection
         raise NotSentError("no connection: " + "; ".join(failures))

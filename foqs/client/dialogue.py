@@ -11,10 +11,10 @@ from typing import Any
 
 from thriftpy2.thrift import TDecodeException
 
-from foqs.client.errors import OutcomeUnknownError
+from foqs.client.errors import as_client_error
 from foqs.client.flows import Call
 from foqs.core import limits
-from foqs.core.errors import InternalError, InvalidArgumentError, UnavailableError
+from foqs.core.errors import InternalError, InvalidArgumentError
 from foqs.transport import wire
 from foqs.transport.frame_scan import FrameError
 
@@ -63,9 +63,7 @@ def outcome_of(reply: wire.Reply, call: Call) -> Any:
         if error.kind == wire.UNKNOWN_METHOD:
             raise InvalidArgumentError(f"the host does not know {call.method}: {error}")
         raise InternalError(f"{call.method}: the host could not answer: {error}")
-    if type(error) is UnavailableError:
-        raise OutcomeUnknownError(error.message, retry_after_ms=error.retry_after_ms)
-    raise error
+    raise as_client_error(error)
 
 
 def leaves_connection_usable(reply: wire.Reply, call: Call) -> bool:

@@ -1,16 +1,19 @@
 """What can go wrong on the client's side, and the typed error of what came over the wire.
 
 The tree of foqs.core.errors stays whole: everything here that concerns a host is an UnavailableError, split
-by what a caller must know, namely whether the call can have been done.
+by what a caller must know, namely whether the call can have been done. A plain UnavailableError comes from a host
+that does not serve the shard: nothing was done.
 """
 
 from __future__ import annotations
 
-from foqs.core.errors import ErrorCode, FoqsError, UnavailableError, error_for_code
+from typing import Any
+
+from foqs.core.errors import FoqsError, UnavailableError, error_for_code
 
 
 class OutcomeUnknownError(UnavailableError):
-    """The call was sent and no answer came, or the host answered UNAVAILABLE: it was done or it was not.
+    """The call was sent and no answer came, or the host does not know either: it was done or it was not.
 
     Repeating an enqueue may store the items twice.
     """
@@ -19,20 +22,27 @@ class OutcomeUnknownError(UnavailableError):
 class NotSentError(UnavailableError):
     """No host was reached in time, or the call was never handed over whole: certainly nothing was done."""
 
+    is_refusal = True
+
 
 class ClientClosedError(RuntimeError):
     """The client was closed before the call was through; if the call was sent, its outcome is unknown."""
 
 
-def error_from_wire(code: int, message: str | None, retry_after_ms: int | None = None) -> FoqsError:
-    """The typed error of a FoqsError or an ItemError; UNAVAILABLE becomes OutcomeUnknownError."""
-    if code == ErrorCode.UNAVAILABLE:
-        return OutcomeUnknownError(message or "", retry_after_ms=retry_after_ms)
-    return error_for_code(code, message or "", retry_after_ms)
+def error_from_wire(told: Any) -> FoqsError:
+    """The typed error of an ItemError, as `as_client_error` has it."""
+    return as_client_error(error_for_code(told.code, told.message or "", told.retry_after_ms, told.nothing_done))
+
+
+def as_client_error(error: FoqsError) -> FoqsError:
+    """What a host answered, with OutcomeUnknownError for UNAVAILABLE that does not exclude that it was done."""
+    if type(error) is UnavailableError and not error.nothing_done:
+        return OutcomeUnknownError(error.message, retry_after_ms=error.retry_after_ms)
+    return error
 
 
 def copy_of(error: FoqsError) -> FoqsError:
     """An equal error for another caller: one exception raised in two threads would mix their tracebacks."""
-    copy = type(error)(error.message, retry_after_ms=error.retry_after_ms)
+    copy = type(error)(error.message, retry_after_ms=error.retry_after_ms, nothing_done=error.nothing_done)
     copy.__cause__ = error.__cause__
     return copy

@@ -7,12 +7,13 @@ and in `verbs`, once for both shells, and tests drive it by hand without a socke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from foqs.client.addresses import Address, AddressBook
 from foqs.client.errors import OutcomeUnknownError, error_from_wire
-from foqs.client.retry import Pauses, Repeat, RetryPolicy, may_repeat, verdict
+from foqs.client.retry import Pauses, Repeat, RetryPolicy, goes_elsewhere, may_repeat, verdict
 from foqs.core.calls import PositionErrors
 from foqs.core.errors import FoqsError, InternalError, NotFoundError
 
@@ -31,8 +32,12 @@ class Call:
 
 @dataclass(slots=True)
 class Send:
+    """One attempt, at an address that is not among `avoided`; the shell enters at which one it was tried."""
+
     call: Call
     timeout_ms: int
+    avoided: Collection[Address] = ()
+    address: Address | None = None
 
 
 @dataclass(slots=True)
@@ -56,80 +61,124 @@ class Terms:
     timeout_ms: int
     clock_ms: Callable[[], int]
     random: Callable[[], float]
+    book: AddressBook
 
-    def pauses(self) -> Pauses:
-        return Pauses(self.retry, self.clock_ms, self.random)
+
+class _Attempts:
+    """Where and when the attempts of one call go: round the addresses, and after a pause round again."""
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+        self._pauses = Pauses(terms.retry, terms.clock_ms, terms.random)
+        self._avoided: set[Address] = set()
+        self._step: Send | None = None
 
     def send(self, call: Call) -> Send:
-        return Send(call, self.timeout_ms + call.wait_ms)
+        self._step = step = Send(call, self._terms.timeout_ms + call.wait_ms, tuple(self._avoided))
+        return step
+
+    def served(self) -> None:
+        """The last attempt was answered, and something of it was done."""
+        if self._step is not None and self._step.address is not None:
+            self._terms.book.served(self._step.address)
+
+    def failed(self, error: FoqsError) -> int | None:
+        """The last attempt failed and may be repeated: the pause before the next one, None for no more."""
+        address = self._step.address if self._step is not None else None
+        if address is not None and (goes_elsewhere(error) or isinstance(error, OutcomeUnknownError)):
+            self._terms.book.failed(address, self._terms.clock_ms())
+        return self.after(error, elsewhere=goes_elsewhere(error))
+
+    def after(self, error: FoqsError, *, elsewhere: bool) -> int | None:
+        """The same; `elsewhere`: another address may do at once what this one did not."""
+        address = self._step.address if self._step is not None else None
+        if elsewhere and address is not None:
+            self._avoided.add(address)
+            if self._terms.book.has_other(self._avoided):
+                return 0
+        self._avoided.clear()
+        return self._pauses.next_ms(error.retry_after_ms)
 
 
 def call_flow(terms: Terms, call: Call) -> Flow[Any]:
     """One call with its repetitions; returns the response struct."""
-    pauses = terms.pauses()
+    attempts = _Attempts(terms)
     uncertain = False
     while True:
         try:
-            return (yield terms.send(call))
+            response = yield attempts.send(call)
         except FoqsError as error:
-            pause_ms = pauses.next_ms(error.retry_after_ms) if may_repeat(error, call.repeat) else None
+            pause_ms = attempts.failed(error) if may_repeat(error, call.repeat) else None
             if pause_ms is None:
                 final = verdict(error, uncertain)
                 if final is error:
                     raise
                 raise final from error
-            uncertain = uncertain or isinstance(error, OutcomeUnknownError)
-        yield Pause(pause_ms)
+            uncertain = uncertain or not error.nothing_done
+        else:
+            attempts.served()
+            return response
+        if pause_ms:
+            yield Pause(pause_ms)
 
 
 def batch_flow(
     terms: Terms,
     entries: Sequence[Any],
-    make_call: Callable[[Sequence[Any]], Call],
+    make_call: Callable[[Sequence[Any], bool], Call],
     take: Callable[[Any, Sequence[int]], Mapping[int, Any] | None],
     *,
     gone_is_done: bool = False,
 ) -> Flow[PositionErrors]:
     """One batch whose positions succeed or fail alone; those that may be repeated are, until the deadline.
 
+    make_call(pending, repeated) makes the next attempt; `repeated`: some of `pending` may have been done by an earlier
+    one.
     take(response, places) keeps what the response holds beside errors, and returns its errors; `places` are
     the positions in `entries` that the response speaks of, in its order.
     gone_is_done: NOT_FOUND after an unknown outcome means that an earlier attempt did it.
     Raises when the call as a whole fails before anything is known of any position.
     """
-    batch = _Batch(terms.pauses(), len(entries), gone_is_done)
+    batch = _Batch(_Attempts(terms), len(entries), gone_is_done)
     while True:
-        call = make_call([entries[place] for place in batch.places] if batch.answered_once else entries)
+        pending = [entries[place] for place in batch.places] if batch.answered_once else entries
+        call = make_call(pending, batch.is_uncertain)
         try:
-            wire_errors = take((yield terms.send(call)), batch.places)
+            wire_errors = take((yield batch.attempts.send(call)), batch.places)
         except FoqsError as error:
             pause_ms = batch.failed(error, call.repeat)
         else:
-            pause_ms = batch.answered(wire_errors, call.repeat) if wire_errors else None
+            pause_ms = batch.answered(wire_errors or {}, call.repeat)
         if pause_ms is None:
             return batch.errors
-        yield Pause(pause_ms)
+        if pause_ms:
+            yield Pause(pause_ms)
 
 
 class _Batch:
     """What is known of each position between the attempts. `places`: the positions of the next attempt."""
 
-    def __init__(self, pauses: Pauses, count: int, gone_is_done: bool) -> None:
+    def __init__(self, attempts: _Attempts, count: int, gone_is_done: bool) -> None:
+        self.attempts = attempts
         self.errors: PositionErrors = {}
         self.places: Sequence[int] = range(count)
         self.answered_once = False
-        self._pauses = pauses
         self._gone_is_done = gone_is_done
         self._uncertain: set[int] = set()
 
+    @property
+    def is_uncertain(self) -> bool:
+        """Whether an earlier attempt may have done some of `places`."""
+        return bool(self._uncertain) and not self._uncertain.isdisjoint(self.places)
+
     def failed(self, error: FoqsError, repeat: Repeat) -> int | None:
         """The call failed as a whole: the pause before the next attempt, or None, the verdict in `errors`."""
-        pause_ms = self._pauses.next_ms(error.retry_after_ms) if may_repeat(error, repeat) else None
+        pause_ms = self.attempts.failed(error) if may_repeat(error, repeat) else None
         if pause_ms is None:
             if not self.answered_once:
                 raise verdict(error, bool(self._uncertain)) from error.__cause__
             self._give_up(dict.fromkeys(self.places, error))
-        elif isinstance(error, OutcomeUnknownError):
+        elif not error.nothing_done:
             self._uncertain.update(self.places)
         return pause_ms
 
@@ -141,20 +190,30 @@ class _Batch:
             if not 0 <= index < len(self.places):
                 raise InternalError(f"the host reported position {index} of a batch of {len(self.places)}")
             place = self.places[index]
-            error = error_from_wire(wire_error.code, wire_error.message)
+            error = error_from_wire(wire_error)
             if self._gone_is_done and isinstance(error, NotFoundError) and place in self._uncertain:
                 continue
             if may_repeat(error, repeat):
                 again[place] = error
             else:
                 self.errors[place] = error
-        pause_ms = self._pauses.next_ms(None) if again else None
+        pause_ms = self._next_pause_ms(again)
         if pause_ms is None:
             self._give_up(again)
         else:
             self.places = sorted(again)
-            self._uncertain.update(place for place, error in again.items() if isinstance(error, OutcomeUnknownError))
+            self._uncertain.update(place for place, error in again.items() if not error.nothing_done)
         return pause_ms
+
+    def _next_pause_ms(self, again: PositionErrors) -> int | None:
+        if len(again) < len(self.places):
+            self.attempts.served()
+        if not again:
+            return None
+        errors = sorted(again.values(), key=lambda error: error.retry_after_ms or 0)
+        if len(again) == len(self.places) and all(map(goes_elsewhere, errors)):
+            return self.attempts.failed(errors[-1])
+        return self.attempts.after(errors[-1], elsewhere=any(map(goes_elsewhere, errors)))
 
     def _give_up(self, errors: PositionErrors) -> None:
         for place, error in errors.items():

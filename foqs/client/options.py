@@ -47,8 +47,7 @@ class Options:
             raise InvalidArgumentError(f"retry is {type(self.retry).__name__}, not a RetryPolicy")
 
     def terms(self) -> Terms:
-        return Terms(self.retry, self.timeout_ms, self.clock_ms, self.random)
-
-    def address_book(self) -> AddressBook:
+        """Of one client: they hold what it knows of its addresses."""
         parsed = parse_addresses(self.addresses)
-        return AddressBook(parsed, int(self.random() * len(parsed)))
+        book = AddressBook(parsed, int(self.random() * len(parsed)))
+        return Terms(self.retry, self.timeout_ms, self.clock_ms, self.random, book)

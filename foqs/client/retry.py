@@ -6,8 +6,12 @@ top of the host's `retry_after_ms`. What may be repeated depends on what is know
     failure                                          done?      repeated
     no connection, frame not handed over whole       no         always
     RATE_LIMITED, OVERLOADED, PAUSED                 no         always
+    UNAVAILABLE with nothing_done                    no         always
     UNAVAILABLE, connection lost after sending       unknown    only Repeat.ALWAYS
     any other code                                   no         never: the same call fails again
+
+Before any pause an attempt goes round the addresses, where another host may do what one could not: see
+`goes_elsewhere`.
 """
 
 from __future__ import annotations
@@ -17,10 +21,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from foqs.client.checks import check_whole
-from foqs.client.errors import NotSentError, OutcomeUnknownError
-from foqs.core.errors import FoqsError, OverloadedError, PausedError, RateLimitedError, UnavailableError
-
-NOTHING_DONE = (NotSentError, RateLimitedError, OverloadedError, PausedError)
+from foqs.client.errors import OutcomeUnknownError
+from foqs.core.errors import FoqsError, OverloadedError, UnavailableError
 
 
 class Repeat(Enum):
@@ -34,7 +36,7 @@ class Repeat(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
     """`deadline_ms` bounds a call with all its repetitions, measured to the start of the last one; 0: no
-    repetition.
+    repetition. Going on to another address, where nothing was done, is none.
 
     The n-th pause is drawn from 0 .. min(backoff_ms_max, backoff_ms * 2**n), plus what the host asked for.
     Raises InvalidArgumentError for what is negative.
@@ -51,14 +53,17 @@ class RetryPolicy:
 
 def may_repeat(error: FoqsError, repeat: Repeat) -> bool:
     """Whether what is known about the failed attempt allows another one."""
-    if isinstance(error, NOTHING_DONE):
-        return True
-    return repeat is Repeat.ALWAYS and isinstance(error, UnavailableError)
+    return error.retryable and (error.nothing_done or repeat is Repeat.ALWAYS)
+
+
+def goes_elsewhere(error: FoqsError) -> bool:
+    """Whether nothing was done and another host may do it: a quota or a pause holds on every host."""
+    return error.nothing_done and isinstance(error, UnavailableError | OverloadedError)
 
 
 def verdict(error: FoqsError, uncertain: bool) -> FoqsError:
     """What the caller gets: "nothing was done" does not hold when an earlier attempt may have been done."""
-    if not (uncertain and isinstance(error, NOTHING_DONE)):
+    if not (uncertain and error.retryable and error.nothing_done):
         return error
     unknown = OutcomeUnknownError(f"an earlier attempt may have been done; the last one: {error.message}")
     unknown.__cause__ = error

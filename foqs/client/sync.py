@@ -60,7 +60,7 @@ class _BlockingShell:
             random=random,
         )
         self._terms = self.options.terms()
-        self._pool = Pool(self.options)
+        self._pool = Pool(self.options, self._terms.book)
 
     def _run(self, flow: Flow[T]) -> T:
         return run_flow(self._pool, flow)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import select
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
-from foqs.client.addresses import Address
+from foqs.client.addresses import Address, AddressBook
 from foqs.client.dialogue import (
     BrokenDialogueError,
     Dialogue,
@@ -32,7 +32,7 @@ class Connection:
 
     def __init__(self, sock: socket.socket, address: Address, clock_ms: Callable[[], int]) -> None:
         self._socket = sock
-        self._address = address
+        self.address = address
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
         self._timeout_ms = 0
@@ -63,19 +63,19 @@ class Connection:
             self._socket.sendall(frame)
         except OSError as error:
             # A host acts on whole frames only, and the last bytes of this one never left.
-            raise NotSentError(f"the connection to {self._address} broke while sending: {error}") from error
+            raise NotSentError(f"the connection to {self.address} broke while sending: {error}") from error
 
     def _receive(self, step: Send, seqid: int, deadline_at_ms: int) -> wire.Reply:
         method = step.call.method
         try:
             reply = self._dialogue.reply_in(self._read_frame(deadline_at_ms))
         except TimeoutError as error:
-            raise no_answer(step, self._address) from error
+            raise no_answer(step, self.address) from error
         except OSError as error:
-            broken = f"{method}: the connection to {self._address} broke before the answer: {error}"
+            broken = f"{method}: the connection to {self.address} broke before the answer: {error}"
             raise OutcomeUnknownError(broken) from error
         except BrokenDialogueError as error:
-            raise OutcomeUnknownError(f"{method}: {self._address} sent no answer of foqs: {error}") from error
+            raise OutcomeUnknownError(f"{method}: {self.address} sent no answer of foqs: {error}") from error
         if reply.seqid != seqid:
             raise OutcomeUnknownError(f"{method}: the answer has seqid {reply.seqid}, the call {seqid}")
         return reply
@@ -131,11 +131,11 @@ class Connection:
 
 
 class Pool:
-    """At most `connections_max` connections, the one used last first."""
+    """At most `connections_max` connections, the one used last first, unless its address failed of late."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, book: AddressBook) -> None:
         self._options = options
-        self._book = options.address_book()
+        self._book = book
         self._lock = threading.Lock()
         self._slots = threading.Semaphore(options.connections_max)
         self._idle: list[Connection] = []
@@ -148,7 +148,8 @@ class Pool:
         if not self._slots.acquire(timeout=step.timeout_ms / 1000):
             raise OverloadedError(f"all {self._options.connections_max} connections of the client are busy")
         try:
-            connection = self._take(deadline_at_ms)
+            connection = self._take(deadline_at_ms, step.avoided)
+            step.address = connection.address
             try:
                 return connection.exchange(step, deadline_at_ms)
             finally:
@@ -156,27 +157,32 @@ class Pool:
         finally:
             self._slots.release()
 
-    def _take(self, deadline_at_ms: int) -> Connection:
+    def _take(self, deadline_at_ms: int, avoided: Collection[Address]) -> Connection:
+        preferred = self._book.preferred(self._options.clock_ms(), avoided)
+        return self._take_idle(preferred) or self._connect(deadline_at_ms, avoided)
+
+    def _take_idle(self, addresses: Collection[Address]) -> Connection | None:
+        """The connection to one of them that was used last, if it still is one."""
         while True:
             with self._lock:
                 self.check_open()
-                connection = self._idle.pop() if self._idle else None
-                if connection is not None:
-                    self._busy.add(connection)
-            if connection is None:
-                return self._connect(deadline_at_ms)
+                connection = next((c for c in reversed(self._idle) if c.address in addresses), None)
+                if connection is None:
+                    return None
+                self._idle.remove(connection)
+                self._busy.add(connection)
             if not connection.is_stale():
                 return connection
             connection.close()
             with self._lock:
                 self._busy.discard(connection)
 
-    def _connect(self, deadline_at_ms: int) -> Connection:
+    def _connect(self, deadline_at_ms: int, avoided: Collection[Address]) -> Connection:
         now_ms = self._options.clock_ms
-        with self._lock:
-            candidates = self._book.candidates(now_ms())
         failures = []
-        for address in candidates:
+        for address in self._book.candidates(now_ms(), avoided):
+            if connection := self._take_idle([address]):  # One that was not preferred.
+                return connection
             left_ms = min(self._options.connect_timeout_ms, deadline_at_ms - now_ms())
             if left_ms <= 0:
                 failures.append(f"{address}: no time left")
@@ -185,8 +191,7 @@ class Pool:
                 sock = socket.create_connection(address, timeout=left_ms / 1000)
             except OSError as error:
                 failures.append(f"{address}: {error}")
-                with self._lock:
-                    self._book.failed(address, now_ms())
+                self._book.failed(address, now_ms())
                 continue
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return self._admit(Connection(sock, address, now_ms))
@@ -194,11 +199,18 @@ class Pool:
 
     def _admit(self, connection: Connection) -> Connection:
         with self._lock:
-            if not self.closed.is_set():
+            is_open = not self.closed.is_set()
+            spare: Connection | None = connection
+            if is_open:
                 self._busy.add(connection)
-                return connection
-        connection.close()
-        raise ClientClosedError("the client is closed")
+                # To an address that is not preferred, or not used for the longest time.
+                is_full = len(self._idle) + len(self._busy) > self._options.connections_max
+                spare = self._idle.pop(0) if is_full and self._idle else None
+        if spare is not None:
+            spare.close()
+        if not is_open:
+            raise ClientClosedError("the client is closed")
+        return connection
 
     def _give_back(self, connection: Connection) -> None:
         with self._lock:

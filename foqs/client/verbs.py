@@ -74,7 +74,7 @@ def enqueue_batch(terms: Terms, namespace: str, items: Sequence[NewItem], repeat
     """One call of at most a batch, repeated for the positions that may be."""
     ids = [""] * len(items)
 
-    def make_call(pending: Sequence[NewItem]) -> Call:
+    def make_call(pending: Sequence[NewItem], repeated: bool) -> Call:
         request = wire.structs.EnqueueRequest(namespace_name=namespace, items=pending)
         return Call("enqueue", request, repeat)
 
@@ -117,15 +117,15 @@ def dequeue(
 
 
 def ack(terms: Terms, namespace: str, receipts: Receipts) -> Flow[PositionErrors]:
-    def make_call(pending: Sequence[str]) -> Call:
-        request = wire.structs.AckRequest(namespace_name=namespace, receipts=pending)
+    def make_call(pending: Sequence[str], repeated: bool) -> Call:
+        request = wire.structs.AckRequest(namespace_name=namespace, receipts=pending, repeated=repeated or None)
         return Call("ack", request, Repeat.ALWAYS)
 
     return _settle(terms, receipt_list(receipts), make_call, is_single(receipts), gone_is_done=True)
 
 
 def extend(terms: Terms, namespace: str, receipts: Receipts, lease_ms: int) -> Flow[PositionErrors]:
-    def make_call(pending: Sequence[str]) -> Call:
+    def make_call(pending: Sequence[str], repeated: bool) -> Call:
         request = wire.structs.ExtendRequest(namespace_name=namespace, receipts=pending, lease_ms=lease_ms)
         return Call("extendLease", request, Repeat.ALWAYS)
 
@@ -151,7 +151,7 @@ def nack(
             return entry
         return Nack(receipt_of(entry), delay_ms, metadata, release, dead_letter)
 
-    def make_call(pending: Sequence[Nack]) -> Call:
+    def make_call(pending: Sequence[Nack], repeated: bool) -> Call:
         request = wire.structs.NackRequest(namespace_name=namespace, nacks=pending)
         return Call("nack", request, Repeat.UNLESS_UNKNOWN)
 

@@ -1,6 +1,6 @@
 """One tree of errors, with the codes of the contract (idl/foqs.thrift).
 
-A code for machines, a sentence for people, `retryable` as data. A sentence says what was wrong,
+A code for machines, a sentence for people, `retryable` and `nothing_done` as data. A sentence says what was wrong,
 with the value and the limit, and what to do.
 """
 
@@ -29,15 +29,20 @@ class FoqsError(Exception):
     """Base of every error a caller can get.
 
     `retry_after_ms` says when trying again can succeed; None when the host cannot tell.
+    `nothing_done`: certainly nothing of what was asked was done, so asking again, here or elsewhere, does nothing
+    twice. False: nobody knows. It goes without saying for a refusal; UNAVAILABLE and INTERNAL are said for each error.
     """
 
     code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
     retryable: ClassVar[bool] = False
+    is_refusal: ClassVar[bool] = True
+    """The code itself says that nothing was done."""
 
-    def __init__(self, message: str, *, retry_after_ms: int | None = None) -> None:
+    def __init__(self, message: str, *, retry_after_ms: int | None = None, nothing_done: bool | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.retry_after_ms = retry_after_ms
+        self.nothing_done = self.is_refusal if nothing_done is None else nothing_done
 
 
 class InvalidArgumentError(FoqsError):
@@ -80,10 +85,11 @@ class NotWrittenError(FoqsError):
 
 
 class UnavailableError(FoqsError):
-    """The shard cannot answer now. Whether a write happened is unknown."""
+    """The shard cannot answer now. Whether a write happened is unknown, unless `nothing_done` says that none did."""
 
     code = ErrorCode.UNAVAILABLE
     retryable = True
+    is_refusal = False
 
 
 class NotFoundError(FoqsError):
@@ -121,6 +127,7 @@ class InternalError(FoqsError):
     """A defect of the host; its log has the cause under the id in the message."""
 
     code = ErrorCode.INTERNAL
+    is_refusal = False
 
 
 ERROR_BY_CODE: dict[int, type[FoqsError]] = {
@@ -147,6 +154,9 @@ def shown(value: object) -> str:
     return repr(value[:80] if isinstance(value, str) else value)[:80]
 
 
-def error_for_code(code: int, message: str, retry_after_ms: int | None = None) -> FoqsError:
+def error_for_code(
+    code: int, message: str, retry_after_ms: int | None = None, nothing_done: bool | None = None
+) -> FoqsError:
     """The typed error of a code that came over the wire; a code of a newer host becomes InternalError."""
-    return ERROR_BY_CODE.get(code, InternalError)(message, retry_after_ms=retry_after_ms)
+    cls = ERROR_BY_CODE.get(code, InternalError)
+    return cls(message, retry_after_ms=retry_after_ms, nothing_done=nothing_done)

@@ -278,6 +278,8 @@ LINGER_MS_MAX = 100
 DEQUEUES_WAITING_MAX = 50_000
 DEQUEUE_TOPICS_WAITING_MAX = 200_000
 """Of the dequeue calls that wait, each counted with all its topics."""
+DEQUEUES_ENDED_PER_TICK = 500
+"""Of those that wait for a host that has lost its last shard."""
 CALL_MS_MAX = 20 * SECOND_MS
 """How long a call waits for a shard's commit; past it the caller is told that the outcome is unknown."""
 COUNT_WAIT_MS_MAX = 10 * SECOND_MS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from foqs.core import ids, limits
 from foqs.core.calls import Delivery, TopicDemand
@@ -25,16 +26,27 @@ class Dequeues:
         self._dispatcher = dispatcher
         self._clock = clock
         self._draining = False
+        self._waiting: dict[DequeueCall, None] = {}
+        """Calls that wait, the oldest first."""
 
     def drain(self) -> None:
         """Let no call wait any more."""
         self._draining = True
         self._dispatcher.end_all()
 
+    def tick(self) -> None:
+        """Let no call wait for a host that has lost its shards: others may serve it."""
+        if self._waiting and not self._shards.owns_any:
+            for call in list(islice(self._waiting, limits.DEQUEUES_ENDED_PER_TICK)):
+                self._dispatcher.end(call)
+
     async def dequeue(
         self, namespace: Namespace, topics: Sequence[TopicDemand], lease_ms: int | None, wait_ms: int
     ) -> list[Delivery]:
-        """Lease ready items of the topics; waits up to `wait_ms` while there are none."""
+        """Lease ready items of the topics; waits up to `wait_ms` while there are none.
+
+        Raises UnavailableError when this host owns no shard, also when it loses the last one meanwhile.
+        """
         settings = namespace.settings
         if settings.dequeue_paused:
             raise PausedError(f"dequeues of namespace {namespace.name!r} are paused by an operator")
@@ -42,6 +54,7 @@ class Dequeues:
             arguments.check_range("lease_ms", lease_ms, limits.LEASE_MS_MIN, settings.lease_ms_max)
         arguments.check_range("wait_ms", wait_ms, 0, limits.WAIT_MS_MAX)
         wants = _wants(topics)
+        self._shards.check_owns_any()
         if self._dispatcher.waiting_count >= limits.DEQUEUES_WAITING_MAX:
             raise OverloadedError(
                 f"{self._dispatcher.waiting_count} dequeue calls wait on this host, which is its limit: try again",
@@ -54,6 +67,8 @@ class Dequeues:
                 retry_after_ms=1_000,
             )
         items = await self._wait_for_items(namespace, wants, lease_ms, 0 if self._draining else wait_ms)
+        if not items:
+            self._shards.check_owns_any()
         return [_delivery(item) for item in items]
 
     async def _wait_for_items(
@@ -68,6 +83,7 @@ class Dequeues:
         call.answered = loop.create_future()
         timer = loop.call_later(wait_ms / 1000, self._out_of_time, loop, call, call.since_s + wait_ms / 1000)
         call.timer = timer
+        self._waiting[call] = None
         try:
             await call.answered
         except asyncio.CancelledError:
@@ -76,6 +92,7 @@ class Dequeues:
             raise
         finally:
             call.timer.cancel()
+            del self._waiting[call]
             self._dispatcher.end(call)
         return call.items or []
 

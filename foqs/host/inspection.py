@@ -30,7 +30,7 @@ from foqs.host import arguments
 from foqs.host.shards import Shards
 from foqs.host.waiting import Answer, Waiting
 from foqs.shard.parts import Ticket
-from foqs.shard.rows import LookUp
+from foqs.shard.rows import LookUp, being_settled
 from foqs.shard.runner import ShardRunner
 from foqs.shard.state import ShardState
 from foqs.storage.shard_reader import ShardReader
@@ -111,7 +111,25 @@ class Inspection(Service):
 
     async def delete_rows(self, namespace: Namespace, places: list[tuple[int, int, int]]) -> PositionErrors:
         """The same by (position, shard id, key)."""
-        return await self._on_rows(namespace, places, _delete)
+        errors: PositionErrors = {}
+        places = _named_once(places, errors)
+        errors.update(await self._on_rows(namespace, places, _delete))
+        return errors
+
+    async def find_leases(self, namespace: Namespace, places: Mapping[int, tuple[int, int, int]]) -> PositionErrors:
+        """By position what is to be said of a receipt (shard id, key, delivery) that names no running lease.
+
+        NotFoundError: the item is gone. StaleLeaseError: it is there. UnavailableError: the end of just this lease is
+        on its way, and may yet fail.
+        """
+
+        def act(shard: ShardState, row: ItemRow, ticket: Ticket, position: int) -> None:
+            item = shard.book.leases.get(row.key)
+            if item is not None and item.phase is Phase.SETTLING and item.deliveries + 1 == places[position][2]:
+                raise being_settled()
+            raise shard.settlements.stale_lease()
+
+        return await self._on_rows(namespace, [(at, shard_id, key) for at, (shard_id, key, _) in places.items()], act)
 
     async def redrive(
         self, namespace: Namespace, topic: str, item_ids: Sequence[str] | None, limit: int
@@ -164,6 +182,7 @@ class Inspection(Service):
                 places.append((position, shard_id, key))
             except InvalidArgumentError as error:
                 errors[position] = error.with_traceback(None)
+        places = _named_once(places, errors)
         errors.update(await self._on_rows(namespace, places, act))
         return errors
 
@@ -221,7 +240,7 @@ class Inspection(Service):
     async def _unpack(self, shard: ShardState, topic: ShardTopic) -> None:
         """Return when all items that the topic has now have rows of their own. Raises FoqsError."""
         if self._shards.state(shard.shard_id) is not shard:
-            raise UnavailableError(f"shard {shard.shard_id} was lost: try again")
+            raise UnavailableError(f"shard {shard.shard_id} was lost: try again", nothing_done=True)
         answer = Answer(self._waiting)
         answer.ticket.open_count += 1
 
@@ -246,7 +265,8 @@ class Inspection(Service):
                 rows, more = await self._on_thread(shard_id, lambda: self._readers[shard_id].page(lane, edge, limit))
         except TimeoutError:
             raise UnavailableError(
-                f"shard {shard_id} was not read within {limits.CALL_MS_MAX} ms: nothing was done, try again"
+                f"shard {shard_id} was not read within {limits.CALL_MS_MAX} ms: nothing was done, try again",
+                nothing_done=True,
             ) from None
         return [(order.place(row.urgency, row.due_at, row.key, shard_id), row) for row in rows], more
 
@@ -340,7 +360,7 @@ class Inspection(Service):
                     try:
                         shard.rows.delete(row, ticket, position)
                         self._happened(shard.rows.topic_of(row).namespace, ItemEvent.EXPIRED, 1)
-                    except NotFoundError:
+                    except UnavailableError:
                         _log.debug("expired_item_settled_meanwhile", shard=runner.shard_id)
             runner.wake()
             ticket.settle()
@@ -358,6 +378,17 @@ class Inspection(Service):
 
 def _delete(shard: ShardState, row: ItemRow, ticket: Ticket, position: int) -> None:
     shard.rows.delete(row, ticket, position)
+
+
+def _named_once(places: list[tuple[int, int, int]], errors: PositionErrors) -> list[tuple[int, int, int]]:
+    """Without those that stand there twice: `errors` has the later ones."""
+    first: dict[tuple[int, int], tuple[int, int, int]] = {}
+    for place in places:
+        if first.setdefault(place[1:], place) is not place:
+            errors[place[0]] = NotFoundError(
+                f"the item is named before, at position {first[place[1:]][0]} of this call"
+            )
+    return list(first.values())
 
 
 def _edge_of(page_token: str) -> int:

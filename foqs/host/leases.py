@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from foqs.core import ids, limits
 from foqs.core.calls import Nack, PositionErrors
-from foqs.core.errors import FoqsError, InvalidArgumentError, StaleLeaseError
+from foqs.core.errors import FoqsError, InvalidArgumentError, NotFoundError, StaleLeaseError
 from foqs.core.item import Item
 from foqs.core.namespace import Namespace
 from foqs.host import arguments
@@ -36,8 +36,11 @@ class Leases:
         self._waiting = waiting
         self._inspection = inspection
 
-    async def ack(self, namespace: Namespace, receipts: Sequence[str]) -> PositionErrors:
-        """Let the items go; returns once that is durable."""
+    async def ack(self, namespace: Namespace, receipts: Sequence[str], repeated: bool = False) -> PositionErrors:
+        """Let the items go; returns once that is durable.
+
+        `repeated`: an earlier attempt may have done it, so an item that is gone is done, whatever its receipt.
+        """
         arguments.check_batch("receipts", len(receipts), limits.BATCH_ITEMS_MAX)
         errors: PositionErrors = {}
         unleased: list[tuple[int, int, int]] = []
@@ -45,7 +48,20 @@ class Leases:
         await self._settle(ended, errors, rewriting=False)
         if unleased:
             errors.update(await self._inspection.delete_rows(namespace, unleased))
+        if repeated:
+            await self._forgive_gone(namespace, receipts, errors)
         return errors
+
+    async def _forgive_gone(self, namespace: Namespace, receipts: Sequence[str], errors: PositionErrors) -> None:
+        """Let STALE_LEASE stand only where the item is there: it then is somebody else's, or waits for them."""
+        stale = [position for position, error in errors.items() if isinstance(error, StaleLeaseError)]
+        if stale:
+            places = {position: ids.parse(receipts[position]) for position in stale}
+            answers = await self._inspection.find_leases(namespace, places)
+            errors.update(answers)
+            for position, error in answers.items():
+                if isinstance(error, NotFoundError):
+                    del errors[position]
 
     async def nack(self, namespace: Namespace, nacks: Sequence[Nack]) -> PositionErrors:
         """Give the items back, count a failed attempt unless released."""

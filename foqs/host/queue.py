@@ -52,9 +52,9 @@ class Queue:
         self._happened(namespace.number, ItemEvent.DELIVERED, len(deliveries))
         return deliveries
 
-    async def ack(self, namespace_name: str, receipts: Sequence[str]) -> PositionErrors:
+    async def ack(self, namespace_name: str, receipts: Sequence[str], repeated: bool = False) -> PositionErrors:
         namespace = self._namespaces.get(namespace_name)
-        errors = await self._leases.ack(namespace, receipts)
+        errors = await self._leases.ack(namespace, receipts, repeated)
         self._happened(namespace.number, ItemEvent.ACKED, len(receipts) - len(errors))
         return errors
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from foqs.core.errors import FoqsError, NotFoundError, UnavailableError
+from foqs.core import limits
+from foqs.core.errors import UnavailableError
 from foqs.shard.runner import ShardRunner
 from foqs.shard.state import ShardState
 
@@ -36,13 +37,30 @@ class Shards:
                 yield runner, runner.shard
 
     def serving(self, shard_id: int) -> tuple[ShardRunner, ShardState]:
-        """Raises NotFoundError for a shard that is not here, UnavailableError while it is not owned."""
+        """Raises UnavailableError for a shard that is not here or not owned now: nothing was done."""
         runner = self.runners.get(shard_id)
         if runner is None:
-            raise NotFoundError(f"there is no shard {shard_id}")
+            raise UnavailableError(f"this host has no shard {shard_id}: ask the one that has", nothing_done=True)
         if runner.shard is None:
             raise self.away(runner)
         return runner, runner.shard
 
-    def away(self, runner: ShardRunner) -> FoqsError:
-        return UnavailableError(f"shard {runner.shard_id} is not served now: {runner.detail}", retry_after_ms=1_000)
+    def away(self, runner: ShardRunner) -> UnavailableError:
+        return UnavailableError(
+            f"shard {runner.shard_id} is not served by this host now: {runner.detail}",
+            retry_after_ms=limits.NO_SHARD_RETRY_MS,
+            nothing_done=True,
+        )
+
+    @property
+    def owns_any(self) -> bool:
+        return any(runner.shard is not None for runner in self.runners.values())
+
+    def check_owns_any(self) -> None:
+        """Raises UnavailableError: who serves nothing must not answer as if there were nothing to serve."""
+        if not self.owns_any:
+            raise UnavailableError(
+                "this host owns no shard now, it is a standby or has lost them: nothing was done, ask another host",
+                retry_after_ms=limits.NO_SHARD_RETRY_MS,
+                nothing_done=True,
+            )

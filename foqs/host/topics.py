@@ -21,8 +21,13 @@ class Topics:
         self._dispatcher = dispatcher
 
     async def page(self, namespace: Namespace, prefix: str, limit: int, page_token: str) -> TopicPage:
-        """Topics by name, after `page_token`. Raises UnavailableError while rows are still being counted."""
+        """Topics of the shards that this host owns, by name, after `page_token`.
+
+        A shard that is lost or sick stops no discovery of the others. Raises UnavailableError when the host owns none,
+        and while rows are still being counted.
+        """
         arguments.check_range("limit", limit, 1, limits.PAGE_ITEMS_MAX)
+        self._shards.check_owns_any()
         await self._wait_for_counts()
         names = {
             name
@@ -40,7 +45,9 @@ class Topics:
                 for runner, _ in self._shards.owned():
                     await runner.counted.wait()
         except TimeoutError:
-            raise UnavailableError("the items of this host are still being counted: try again") from None
+            raise UnavailableError(
+                "the items of this host are still being counted: try again", nothing_done=True
+            ) from None
 
     def _stats(self, number: int, name: str) -> TopicStats:
         parts: list[ShardTopic] = []

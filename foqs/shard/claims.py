@@ -202,8 +202,10 @@ class Claims:
         self._book.make_ready(ready)
         self._tell(flying, {item.topic: [] for item in flying})
 
-    def abandon(self, error: FoqsError) -> None:
+    def abandon(self, unknown: FoqsError, undone: FoqsError) -> None:
         for extension in [*self._extensions, *self._flying_extensions]:
+            # One that waits may have been written before, for a time that was over too soon.
+            error = undone if extension.claim is None else unknown
             extension.ticket.fail([extension.position], error)
 
     def _tell(self, flying: list[Item], held: dict[ShardTopic, list[Item]]) -> None:

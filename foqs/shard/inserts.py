@@ -132,11 +132,11 @@ class Inserts:
         for batch in flying:
             self._fail(batch, NotWrittenError(error.message))
 
-    def abandon(self, error: FoqsError) -> None:
+    def abandon(self, unknown: FoqsError, undone: FoqsError) -> None:
         for batch in self._flying:
-            self._fail(batch, error)
+            self._fail(batch, unknown)
         self._flying = []
-        self.evict(error.message)
+        self.evict(undone.message)
 
     def _fail(self, batch: EnqueuedBatch, error: FoqsError) -> None:
         self._unbuffer(batch)

@@ -113,5 +113,5 @@ class Journal:
                 self._sparse[claim.id] = claim
         self._flying_new, self._flying_gone, self._flying_sparse = [], [], []
 
-    def abandon(self, error: FoqsError) -> None:
+    def abandon(self, unknown: FoqsError, undone: FoqsError) -> None:
         return None

@@ -271,7 +271,7 @@ class Packs:
         self._flying_new, self._leaving, self._flying_removals_gone = [], {}, []
         self._has_failed = True
 
-    def abandon(self, error: FoqsError) -> None:
+    def abandon(self, unknown: FoqsError, undone: FoqsError) -> None:
         return None
 
 

@@ -80,5 +80,8 @@ class Part(Protocol):
     def failed(self, error: FoqsError) -> None:
         """Certainly nothing of the transaction happened: all is as it was before `take`."""
 
-    def abandon(self, error: FoqsError) -> None:
-        """The shard is lost: tell everyone who waits that the outcome is unknown."""
+    def abandon(self, unknown: FoqsError, undone: FoqsError) -> None:
+        """The shard is lost: `unknown` for what the last transaction took and its outcome is not known of.
+
+        For what none has taken yet, and for what only reads, `undone`.
+        """

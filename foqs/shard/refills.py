@@ -120,5 +120,5 @@ class Refills:
             self._wanted.setdefault(topic, refill.whole)
             self._book.touched[topic] = None
 
-    def abandon(self, error: FoqsError) -> None:
+    def abandon(self, unknown: FoqsError, undone: FoqsError) -> None:
         return None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from foqs.core import limits
 from foqs.core.calls import ItemState
-from foqs.core.errors import FoqsError, InvalidArgumentError, NotFoundError
+from foqs.core.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError
 from foqs.core.item import Phase
 from foqs.core.topic import ShardTopic
 from foqs.shard.book import Book
@@ -91,10 +91,13 @@ class Rows:
         return ItemState.LEASED if held else ItemState.READY
 
     def delete(self, row: ItemRow, ticket: Ticket, position: int) -> None:
-        """Delete a row that was just looked up, whatever its state. Raises NotFoundError if it is going already."""
+        """Delete a row that was just looked up, whatever its state.
+
+        Raises UnavailableError while another end of it is on the way.
+        """
         item = self._book.leases.get(row.key)
         if row.key in self._timers.changing or (item is not None and item.phase is Phase.SETTLING):
-            raise NotFoundError("the item is being settled by another call")
+            raise being_settled()
         if row.lane <= 0:
             self._change(RowChange(row, None, ticket, position))
             return
@@ -197,8 +200,17 @@ class Rows:
         for look_up in look_ups:
             look_up.on_failed(error)
 
-    def abandon(self, error: FoqsError) -> None:
-        for change in [*self._flying_changes, *self._changes]:
-            change.ticket.fail([change.position], error)
+    def abandon(self, unknown: FoqsError, undone: FoqsError) -> None:
+        for change in self._flying_changes:
+            change.ticket.fail([change.position], unknown)
+        for change in self._changes:
+            change.ticket.fail([change.position], undone)
         for look_up in [*self._flying_look_ups, *self._look_ups]:
-            look_up.on_failed(error)
+            look_up.on_failed(undone)
+
+
+def being_settled() -> UnavailableError:
+    """Whether the item goes is not known before that is written, and it may come back."""
+    return UnavailableError(
+        "the item is being settled by another call: ask again", retry_after_ms=limits.TICK_MS, nothing_done=True
+    )

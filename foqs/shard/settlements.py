@@ -229,7 +229,8 @@ class Settlements:
             self._journal.leave([item])
             self._book.make_ready([item])
 
-    def abandon(self, error: FoqsError) -> None:
-        for settlement in [*self._flying, *self._acks, *self._nacks]:
-            if settlement.ticket is not None:
-                settlement.ticket.fail(settlement.positions, error)
+    def abandon(self, unknown: FoqsError, undone: FoqsError) -> None:
+        for settlements, error in ((self._flying, unknown), (self._acks, undone), (self._nacks, undone)):
+            for settlement in settlements:
+                if settlement.ticket is not None:
+                    settlement.ticket.fail(settlement.positions, error)

@@ -107,17 +107,19 @@ class ShardState:
         transaction, self.flying = self.flying, None
         assert transaction is not None
         self._topics_gone += transaction.topics_gone
-        error = UnavailableError(f"shard {self.shard_id} could not write: {reason}")
+        error = UnavailableError(f"shard {self.shard_id} could not write: {reason}", nothing_done=True)
         for part in self._parts:
             part.failed(error)
         self._tell_listener()
 
     def abandon(self, reason: str) -> None:
-        """The shard is lost: tell everyone who waits that the outcome is unknown."""
+        """The shard is lost: tell everyone who waits what is known of the outcome."""
         self.flying = None
-        error = UnavailableError(f"this host lost shard {self.shard_id}, the outcome is unknown: {reason}")
+        lost = f"this host lost shard {self.shard_id}"
+        unknown = UnavailableError(f"{lost}, the outcome is unknown: {reason}")
+        undone = UnavailableError(f"{lost} before anything was written: {reason}", nothing_done=True)
         for part in self._parts:
-            part.abandon(error)
+            part.abandon(unknown, undone)
 
     def add_counts(self, counts: LaneCounts) -> None:
         """How many rows there were at the take-over; the topics count what changed since."""

@@ -93,7 +93,7 @@ class Timers:
         for entry in flying:
             self.add(*entry)
 
-    def abandon(self, error: FoqsError) -> None:
+    def abandon(self, unknown: FoqsError, undone: FoqsError) -> None:
         return None
 
     def _apply_refill(self, refill: Refill, rows: list[tuple[int, int, int, int, int]]) -> None:

@@ -8,7 +8,7 @@ from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownEr
 from foqs.client.items import Item, Nack, NewItem
 from foqs.client.sync import Client
 from foqs.core.calls import DeliveryPolicy, PositionErrors
-from foqs.core.errors import FoqsError, InternalError, UnavailableError
+from foqs.core.errors import FoqsError
 from foqs.testing.history import Call, History, Outcome, Put, Settled, Taken, Verb, make_payload, uid_of
 
 
@@ -113,12 +113,8 @@ class RecordedClient:
 
 
 def outcome_of(error: Exception) -> Outcome:
-    """What the failure says of the call: only a typed refusal, or a call never sent, is certainly without effect."""
-    if isinstance(error, NotSentError):
-        return Outcome.FAIL
-    if isinstance(error, UnavailableError | InternalError | ClientClosedError):
-        return Outcome.INFO
-    return Outcome.FAIL
+    """What the failure says of the call: who says that nothing was done is held to it."""
+    return Outcome.FAIL if isinstance(error, FoqsError) and error.nothing_done else Outcome.INFO
 
 
 def name_of(error: Exception) -> str:

@@ -102,7 +102,7 @@ class Verbs:
         return dequeue_response(deliveries)
 
     async def _ack(self, r: Any) -> Any:
-        return _batch_response(await self._queue.ack(r.namespace_name, r.receipts))
+        return _batch_response(await self._queue.ack(r.namespace_name, r.receipts, r.repeated or False))
 
     async def _nack(self, r: Any) -> Any:
         return _batch_response(await self._queue.nack(r.namespace_name, r.nacks))
@@ -162,7 +162,10 @@ def _batch_response(errors: PositionErrors) -> Any:
 def _item_errors(errors: PositionErrors) -> dict[int, Any]:
     """Items that are wrong in the same way may have one error: it is told once."""
     distinct = {id(error): error for error in errors.values()}
-    told = {key: structs.ItemError(int(error.code), error.message) for key, error in distinct.items()}
+    told = {
+        key: structs.ItemError(int(error.code), error.message, error.retry_after_ms, error.nothing_done or None)
+        for key, error in distinct.items()
+    }
     return {position: told[id(error)] for position, error in errors.items()}
 
 

@@ -182,7 +182,7 @@ class Codec:
 
     def encode_error(self, method: Method, error: FoqsError, seqid: int) -> bytes:
         """The frame of the exception that the contract declares."""
-        declared = structs.FoqsError(int(error.code), error.message, error.retry_after_ms)
+        declared = structs.FoqsError(int(error.code), error.message, error.retry_after_ms, error.nothing_done or None)
         return self._encode(REPLY, method.name_bytes, seqid, method.result(error=declared))
 
     def encode_application_error(self, name: bytes, kind: int, message: str, seqid: int) -> bytes:
@@ -219,7 +219,9 @@ class Codec:
         if result.error is None:
             raise FrameError("empty", f"an answer to {method.name} without result or exception")
         declared = result.error
-        typed = error_for_code(declared.code or 0, declared.message or "", declared.retry_after_ms)
+        typed = error_for_code(
+            declared.code or 0, declared.message or "", declared.retry_after_ms, declared.nothing_done
+        )
         return Reply(method, seqid, None, typed)
 
     def _encode(self, kind: int, name: bytes, seqid: int, body: Any) -> bytes:

@@ -98,6 +98,7 @@ async def check(stage: Stage, cases: list[Case]) -> None:
         reply = await stage.host.call(method, request)
         label = f"{number} {request!r:.120}"
         answers.append((label, outcome_of(reply)))
+        assert all(told_nothing_done(reply)), label
         expected.append((label, outcome))
         for message in messages_of(reply):
             assert 0 < len(message) < 500, label
@@ -110,6 +111,13 @@ def outcome_of(reply: Any) -> Any:
     if reply.error is not None:
         return reply.error.code if isinstance(reply.error, FoqsError) else reply.error
     return {position: ErrorCode(error.code) for position, error in (reply.response.errors or {}).items()}
+
+
+def told_nothing_done(reply: Any) -> list[bool | None]:
+    """What every refusal says, of the call or of each position."""
+    if reply.error is not None:
+        return [reply.error.nothing_done] if isinstance(reply.error, FoqsError) else []
+    return [error.nothing_done for error in (reply.response.errors or {}).values()]
 
 
 def messages_of(reply: Any) -> list[str]:
@@ -267,7 +275,8 @@ async def test_dequeues_that_wait_for_more_topics_than_the_host_keeps_are_refuse
 
 async def test_ids_and_receipts_that_are_not_good_fail_at_their_positions(stage):
     stale = f"{stage.leased}:7f"
-    bad = dict.fromkeys(HOSTILE_IDS, INVALID) | dict.fromkeys([*OF_NOBODY, *OF_NO_SHARD, stage.foreign], NOT_FOUND)
+    bad = dict.fromkeys(HOSTILE_IDS, INVALID) | dict.fromkeys([*OF_NOBODY, stage.foreign], NOT_FOUND)
+    bad |= dict.fromkeys(OF_NO_SHARD, ErrorCode.UNAVAILABLE)
     cases: list[Case] = []
     for name, code in bad.items():
         cases += [
@@ -277,8 +286,8 @@ async def test_ids_and_receipts_that_are_not_good_fail_at_their_positions(stage)
             ("redriveDeadLetters", structs.RedriveDeadLettersRequest("jobs", "t", [name]), {0: code}),
             ("purgeDeadLetters", structs.PurgeDeadLettersRequest("jobs", "t", [name]), {0: code}),
         ]
-    # A name that may have had a lease has none now; one of no shard of this host never can.
-    unleased = {name: NOT_FOUND if name in OF_NO_SHARD else STALE for name in (*OF_NOBODY, *OF_NO_SHARD)}
+    # A name that may have had a lease has none now; one of no shard of this host may have one elsewhere.
+    unleased = dict.fromkeys(OF_NOBODY, STALE) | dict.fromkeys(OF_NO_SHARD, ErrorCode.UNAVAILABLE)
     unleased |= {stage.ready: STALE, stage.delayed: STALE, stage.dead: STALE, stale: STALE}
     for name, code in (dict.fromkeys(HOSTILE_IDS, INVALID) | unleased).items():
         cases += [

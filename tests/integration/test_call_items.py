@@ -12,6 +12,7 @@ from foqs.core.errors import (
     NotFoundError,
     StaleLeaseError,
     TooLargeError,
+    UnavailableError,
     UnknownNamespaceError,
 )
 from foqs.transport.wire import structs
@@ -70,9 +71,11 @@ async def test_an_item_that_is_not_there_or_not_yours_is_not_found(host):
     item_id = await host.client.enqueue("jobs", "t", b"x")
     gone = await host.client.enqueue("jobs", "t", b"x")
     await host.client.ack("jobs", [gone])
-    for namespace, name in (("jobs", gone), ("other", item_id), ("jobs", "9-1"), ("jobs", "0-ffffffffffffffff")):
+    for namespace, name in (("jobs", gone), ("other", item_id), ("jobs", "0-ffffffffffffffff")):
         with pytest.raises(NotFoundError):
             await host.admin.get_item(namespace, name)
+    with pytest.raises(UnavailableError, match="no shard 9"):
+        await host.admin.get_item("jobs", "9-1")
     for name in ("", "x", "0-0", "'; DROP TABLE item"):
         with pytest.raises(InvalidArgumentError):
             await host.admin.get_item("jobs", name)
@@ -200,7 +203,7 @@ async def test_each_position_of_a_cancel_has_its_own_error(host):
         0: InvalidArgumentError,
         2: NotFoundError,
         3: NotFoundError,
-        4: NotFoundError,
+        4: UnavailableError,
         5: NotFoundError,
     }
     assert (await host.admin.get_item("other", theirs)).payload == b"x"

@@ -16,6 +16,7 @@ from foqs.core.errors import (
     NotFoundError,
     StaleLeaseError,
     TooLargeError,
+    UnavailableError,
     UnknownNamespaceError,
 )
 from foqs.transport.wire import structs
@@ -188,13 +189,14 @@ async def test_garbage_instead_of_a_receipt_is_refused_at_its_position(host):
     assert await host.client.ack("jobs", [item]) == {}
 
 
-async def test_a_shard_that_is_not_here_is_not_found(host):
+async def test_of_a_shard_that_is_not_here_nothing_is_done_and_nothing_is_said(host):
     for errors in (
         await host.client.ack("jobs", ["9-1", "9-1:1"]),
         await host.client.nack("jobs", ["9-1", "9-1:1"]),
         await host.client.extend("jobs", ["9-1", "9-1:1"], 5_000),
     ):
-        assert kinds(errors) == {0: NotFoundError, 1: NotFoundError}
+        assert kinds(errors) == {0: UnavailableError, 1: UnavailableError}
+        assert all(error.nothing_done for error in errors.values())
 
 
 async def test_an_unknown_namespace_is_refused_whole(host):

@@ -100,9 +100,10 @@ class FakeQueue:
             taken = self._take(namespace_name, topics)
         return taken
 
-    async def ack(self, namespace_name: str, receipts: Sequence[str]) -> PositionErrors:
+    async def ack(self, namespace_name: str, receipts: Sequence[str], repeated: bool = False) -> PositionErrors:
         self._check(namespace_name)
-        return {n: StaleLeaseError(r) for n, r in enumerate(receipts) if self.leased.pop(r, None) is None}
+        stale = [n for n, r in enumerate(receipts) if self.leased.pop(r, None) is None]
+        return {} if repeated else {n: StaleLeaseError(receipts[n]) for n in stale}
 
     async def nack(self, namespace_name: str, nacks: Sequence[Nack]) -> PositionErrors:
         self._check(namespace_name)

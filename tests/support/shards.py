@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from foqs.core import limits, order
+from foqs.core.errors import UnavailableError
 from foqs.core.item import Item, Phase
 from foqs.host.dispatch import Dispatcher
 from foqs.host.topic_queue import DequeueCall
@@ -90,6 +91,14 @@ class Shards:
 
     def state(self, number: int) -> ShardState | None:
         return self.states.get(number)
+
+    @property
+    def owns_any(self) -> bool:
+        return bool(self.states)
+
+    def check_owns_any(self) -> None:
+        if not self.states:
+            raise UnavailableError("no shard", nothing_done=True)
 
     def now_ms(self, number: int) -> int:
         return self.clock_ms

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import pytest
 
 from foqs.client import verbs
+from foqs.client.addresses import COOLDOWN_MS, Address, AddressBook
 from foqs.client.errors import NotSentError, OutcomeUnknownError
 from foqs.client.flows import Call, Flow, Pause, Send, Terms, call_flow
 from foqs.client.items import ENQUEUE_BYTES_MAX, Item, Nack, NewItem, check_new_item
@@ -30,18 +31,32 @@ T = TypeVar("T")
 S = wire.structs
 
 
+A, B = Address("a", 1), Address("b", 2)
+
+
 class Bench:
     """Takes the steps of a flow: answers from a list, a clock that moves with the pauses."""
 
-    def __init__(self, *answers: object, random: float = 0.5, **policy: int) -> None:
+    def __init__(
+        self, *answers: object, random: float = 0.5, addresses: Sequence[Address] = (A,), **policy: int
+    ) -> None:
         self.answers = list(answers)
         self.calls: list[Call] = []
+        self.asked: list[Address] = []
         self.timeouts_ms: list[int] = []
         self.pauses_ms: list[int] = []
         self.now_ms = 1_000
-        self.terms = Terms(RetryPolicy(**policy), 10_000, lambda: self.now_ms, lambda: random)
+        self.book = AddressBook(addresses, first=0)
+        self.terms = Terms(RetryPolicy(**policy), 10_000, lambda: self.now_ms, lambda: random, self.book)
 
     def run(self, flow: Flow[T]) -> T:
+        """To its end, with all the answers."""
+        result = self.run_on(flow)
+        assert not self.answers, "the flow asked for less than expected"
+        return result
+
+    def run_on(self, flow: Flow[T]) -> T:
+        """To its end; answers may be left for another flow."""
         try:
             step = next(flow)
             while True:
@@ -52,11 +67,12 @@ class Bench:
                     continue
                 assert isinstance(step, Send)
                 self.calls.append(step.call)
+                step.address = self.book.candidates(self.now_ms, step.avoided)[0]
+                self.asked.append(step.address)
                 self.timeouts_ms.append(step.timeout_ms)
                 answer = self.answers.pop(0)
                 step = flow.throw(answer) if isinstance(answer, BaseException) else flow.send(answer)
         except StopIteration as end:
-            assert not self.answers, "the flow asked for less than expected"
             return end.value  # type: ignore[no-any-return]
 
 
@@ -82,6 +98,7 @@ WRITE = Call("createNamespace", None, Repeat.UNLESS_UNKNOWN)
         (PausedError("x"), True, True),
         (OutcomeUnknownError("x"), True, False),
         (UnavailableError("x"), True, False),
+        (UnavailableError("x", nothing_done=True), True, True),
         (InternalError("x"), False, False),
         (InvalidArgumentError("x"), False, False),
         (UnknownNamespaceError("x"), False, False),
@@ -198,6 +215,86 @@ def test_an_ack_that_finds_the_item_gone_after_an_unknown_outcome_counts_as_done
     bench = Bench(OutcomeUnknownError("lost"), failed((0, ErrorCode.NOT_FOUND), (1, ErrorCode.STALE_LEASE)))
     errors = bench.run(verbs.ack(bench.terms, "ns", ["a.1", "b.1", "c.1"]))
     assert {p: type(e) for p, e in errors.items()} == {1: StaleLeaseError}
+
+
+def test_only_an_ack_that_may_have_been_done_says_that_it_is_repeated() -> None:
+    bench = Bench(OverloadedError("busy"), OutcomeUnknownError("lost"), OverloadedError("busy"), DONE)
+    assert bench.run(verbs.ack(bench.terms, "ns", ["a.1"])) == {}
+    assert [call.request.repeated for call in bench.calls] == [None, None, True, True]
+    bench = Bench(
+        failed((0, ErrorCode.OVERLOADED), (1, ErrorCode.UNAVAILABLE)), failed((1, ErrorCode.OVERLOADED)), DONE
+    )
+    assert bench.run(verbs.ack(bench.terms, "ns", ["a.1", "b.1"])) == {}
+    assert [call.request.repeated for call in bench.calls] == [None, True, True]
+
+
+def not_here(*positions: int, retry_after_ms: int | None = None) -> Any:
+    return S.BatchResponse(
+        errors={p: S.ItemError(ErrorCode.UNAVAILABLE, "not here", retry_after_ms, True) for p in positions}
+    )
+
+
+STANDBY = UnavailableError("a standby", retry_after_ms=500, nothing_done=True)
+
+
+def test_what_one_host_certainly_did_not_do_goes_to_the_next_at_once_and_the_first_cools_down() -> None:
+    bench = Bench(STANDBY, enqueued(["1-1"]), enqueued(["1-2"]), addresses=(A, B))
+    for item_id in ("1-1", "1-2"):
+        flow = verbs.enqueue_batch(bench.terms, "ns", [NewItem("t", b"")], Repeat.UNLESS_UNKNOWN)
+        assert bench.run_on(flow).ids == [item_id]
+    assert bench.asked == [A, B, B]
+    assert bench.pauses_ms == []
+    assert bench.book.preferred(bench.now_ms + COOLDOWN_MS) == [A, B]
+
+
+def test_when_no_address_did_it_the_round_begins_anew_after_a_pause() -> None:
+    bench = Bench(STANDBY, STANDBY, STANDBY, "answer", addresses=(A, B), random=0)
+    assert bench.run(call_flow(bench.terms, WRITE)) == "answer"
+    assert bench.pauses_ms == [500]
+    assert set(bench.asked[:2]) == set(bench.asked[2:]) == {A, B}
+
+
+def test_going_on_to_another_address_is_no_repetition() -> None:
+    bench = Bench(STANDBY, STANDBY, addresses=(A, B), deadline_ms=0)
+    with pytest.raises(UnavailableError, match="standby") as refused:
+        bench.run(call_flow(bench.terms, WRITE))
+    assert refused.value.nothing_done
+    assert bench.asked == [A, B]
+
+
+def test_a_quota_and_a_pause_hold_on_every_host() -> None:
+    for refusal in (RateLimitedError("x"), PausedError("x")):
+        bench = Bench(refusal, "answer", addresses=(A, B), random=0.5)
+        bench.run(call_flow(bench.terms, WRITE))
+        assert bench.pauses_ms == [10]
+
+
+def test_positions_of_a_shard_that_is_not_there_are_done_at_the_other_host() -> None:
+    bench = Bench(not_here(1), DONE, addresses=(A, B))
+    assert bench.run(verbs.nack(bench.terms, "ns", ["a.1", "b.1"], 0, None, False, False)) == {}
+    assert bench.asked == [A, B]
+    assert [len(call.request.nacks) for call in bench.calls] == [2, 1]
+    assert bench.pauses_ms == []
+    assert bench.book.preferred(bench.now_ms) == [A, B], "a host that did some of it does not cool down"
+
+
+def test_a_standby_that_did_none_of_a_batch_cools_down() -> None:
+    bench = Bench(not_here(0, 1), DONE, addresses=(A, B))
+    assert bench.run(verbs.ack(bench.terms, "ns", ["a.1", "b.1"])) == {}
+    assert bench.book.preferred(bench.now_ms) == [B]
+
+
+def test_a_refusal_after_an_attempt_that_may_have_been_done_is_of_unknown_outcome() -> None:
+    bench = Bench(OutcomeUnknownError("lost"), not_here(0, retry_after_ms=10**6), random=0)
+    errors = bench.run(verbs.ack(bench.terms, "ns", ["a.1"] * 2))
+    assert isinstance(errors[0], OutcomeUnknownError)
+
+
+def test_a_certain_refusal_is_not_called_unknown() -> None:
+    bench = Bench(not_here(0), random=0, deadline_ms=0)
+    errors = bench.run(verbs.ack(bench.terms, "ns", ["a.1"] * 2))
+    assert not isinstance(errors[0], OutcomeUnknownError)
+    assert errors[0].nothing_done
 
 
 def test_an_ack_that_finds_the_item_gone_at_once_has_not_done_it() -> None:

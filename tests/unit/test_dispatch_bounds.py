@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 
 from foqs.core import limits
-from foqs.core.errors import FoqsError, OverloadedError
+from foqs.core.errors import FoqsError, OverloadedError, UnavailableError
 from foqs.core.namespace import Namespace, NamespaceSettings
 from foqs.host.dequeues import Dequeues
 from foqs.shard.rows import LookUp
@@ -68,6 +69,32 @@ def test_a_long_lease_is_remembered_for_as_long_as_its_call_waits() -> None:
     assert long.items
     assert short.items
     assert long.items[0].lease_due_at == shards.clock_ms + 60_000
+
+
+def test_calls_do_not_wait_on_for_a_host_that_has_lost_its_last_shard() -> None:
+    async def scenario() -> None:
+        shards = Shards(1)
+        dequeues = Dequeues(shards, shards.dispatcher, lambda: shards.clock_ms / 1000)
+        namespace = Namespace(NAMESPACE, "jobs", NamespaceSettings(), 0)
+        demand = SimpleNamespace(topic="a", count=1, group=None)
+        waiting = [asyncio.ensure_future(dequeues.dequeue(namespace, [demand], None, 30_000)) for _ in range(3)]
+        await asyncio.sleep(0)
+        dequeues.tick()
+        assert shards.dispatcher.waiting_count == 3
+        lost = shards.states.pop(0)
+        shards.dispatcher.shard_lost(0, lost.book.topics.values())
+        with patch.object(limits, "DEQUEUES_ENDED_PER_TICK", 2):
+            dequeues.tick()
+            assert shards.dispatcher.waiting_count == 1
+            await asyncio.sleep(0)
+            dequeues.tick()
+        for error in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(error, UnavailableError)
+            assert error.nothing_done
+        with pytest.raises(UnavailableError):
+            await dequeues.dequeue(namespace, [demand], None, 0)
+
+    asyncio.run(scenario())
 
 
 def test_what_a_caller_who_is_gone_has_not_seen_is_handed_to_the_next_one_at_once() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from foqs.core import limits, order
 from foqs.core.counts import ItemCounts
-from foqs.core.errors import InvalidArgumentError, NotFoundError
+from foqs.core.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from foqs.core.item import Item, Phase
 from foqs.host.dispatch import Dispatcher
 from foqs.host.topic_queue import DequeueCall
@@ -195,7 +195,7 @@ class World:
                     self.leased.pop((shard_id, key), None)
                     if known is not None:
                         known.lease_due_at = 0
-            except (NotFoundError, InvalidArgumentError):
+            except (NotFoundError, InvalidArgumentError, UnavailableError):
                 return
 
         def on_done(ticket: Ticket) -> None:

@@ -1,0 +1,104 @@
+"""A second host on the same shards: what it answers while it owns none, and that a client does not mind."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from foqs.client.aio import AsyncClient
+from foqs.client.errors import OutcomeUnknownError
+from foqs.client.items import Nack, NewItem
+from foqs.core.errors import ErrorCode, FoqsError, StaleLeaseError, UnavailableError
+from foqs.transport.wire import structs
+from tests.support.raw_client import codes_of
+from tests.support.running_host import running_host
+
+
+@pytest.fixture
+async def owner(meta_url, shard_urls):
+    async with running_host(meta_url, shard_urls, name="owner") as running:
+        yield running
+
+
+@pytest.fixture
+async def standby(owner, meta_url, shard_urls):
+    async with running_host(meta_url, shard_urls, name="standby") as running:
+        yield running
+
+
+async def leased(host, count: int = 1):
+    await host.client.enqueue_many("jobs", [NewItem("t", b"x")] * count)
+    return await host.client.dequeue("jobs", "t", count, lease_ms=60_000, wait_ms=2_000)
+
+
+async def test_a_standby_says_of_every_call_that_certainly_nothing_was_done(owner, standby):
+    (item,) = await leased(owner)
+    calls = {
+        "enqueue": structs.EnqueueRequest("jobs", [structs.NewItem("t", b"x")]),
+        "dequeue": structs.DequeueRequest("jobs", [structs.TopicDemand("t", 1)], None, 5_000),
+        "getActiveTopics": structs.ActiveTopicsRequest("jobs"),
+        "peekItems": structs.PeekItemsRequest("jobs", "t"),
+        "getItem": structs.GetItemRequest("jobs", item.id),
+    }
+    for method, request in calls.items():
+        error = (await standby.call(method, request)).error
+        assert isinstance(error, FoqsError), method
+        wanted = ErrorCode.OVERLOADED if method == "enqueue" else ErrorCode.UNAVAILABLE
+        assert (error.code, error.nothing_done, error.retry_after_ms) == (wanted, True, 500), (method, error)
+
+
+async def test_a_standby_says_so_of_each_position_of_a_batch(owner, standby):
+    (item,) = await leased(owner)
+    calls = {
+        "ack": structs.AckRequest("jobs", [item.receipt, item.id, "garbage"]),
+        "nack": structs.NackRequest("jobs", [structs.Nack(item.receipt), structs.Nack(item.id), structs.Nack("x")]),
+        "extendLease": structs.ExtendRequest("jobs", [item.receipt, item.id, "garbage"], 5_000),
+        "deleteItems": structs.DeleteItemsRequest("jobs", [item.id, item.id + "1", "garbage"]),
+    }
+    for method, request in calls.items():
+        reply = await standby.call(method, request)
+        assert codes_of(reply) == {
+            0: ErrorCode.UNAVAILABLE,
+            1: ErrorCode.UNAVAILABLE,
+            2: ErrorCode.INVALID_ARGUMENT,
+        }, method
+        assert all(error.nothing_done for error in reply.response.errors.values()), method
+    assert await owner.client.ack("jobs", [item]) == {}
+
+
+async def test_a_shard_that_a_host_was_never_given_is_not_an_item_that_is_gone(owner):
+    for call in (owner.client.ack, owner.admin.delete_items):
+        errors = await call("jobs", ["7b-10000000001"])
+        assert isinstance(errors[0], UnavailableError)
+        assert not isinstance(errors[0], OutcomeUnknownError)
+
+
+async def test_a_client_that_is_given_the_standby_first_does_not_fail_or_wait(owner, standby):
+    addresses = [standby.address, owner.address]
+    async with AsyncClient(addresses, random=lambda: 0.0) as client, asyncio.timeout(10):
+        for _ in range(20):
+            await client.enqueue("jobs", "t", b"x")
+        items = await client.dequeue("jobs", "t", 20, wait_ms=2_000)
+        assert len(items) == 20
+        assert await client.extend("jobs", items, 60_000) == {}
+        assert await client.nack("jobs", [Nack(items[0].receipt)]) == {}
+        assert await client.ack("jobs", items[1:]) == {}
+        assert [stats.topic async for stats in client.topics("jobs")] == ["t"]
+        assert await client.ack("jobs", [items[1]]) != {}
+
+
+async def test_an_ack_is_repeated_by_the_truth_of_the_items(owner):
+    done, again, waiting, held = await leased(owner, 4)
+    assert await owner.client.ack("jobs", [done]) == {}
+    assert await owner.client.nack("jobs", [again, waiting]) == {}
+    (once_more,) = await owner.client.dequeue("jobs", "t", 1, lease_ms=60_000, wait_ms=2_000)
+    receipts = [done.receipt, again.receipt, waiting.receipt, held.receipt, done.receipt]
+    request = structs.AckRequest("jobs", receipts, True)
+    assert codes_of(await owner.call("ack", request)) == {
+        1: ErrorCode.STALE_LEASE,
+        2: ErrorCode.STALE_LEASE,
+    }
+    assert isinstance((await owner.client.ack("jobs", [done]))[0], StaleLeaseError)
+    assert await owner.client.ack("jobs", [once_more]) == {}
+    assert owner.items_stored() == 1
