@@ -28,6 +28,7 @@ from foqs.host.namespaces import Namespaces
 from foqs.host.pulse import Pulse
 from foqs.host.queue import Queue
 from foqs.host.shards import Shards
+from foqs.host.slices import Slices
 from foqs.host.topics import Topics
 from foqs.host.waiting import Waiting
 from foqs.shard.runner import ShardRunner
@@ -81,7 +82,7 @@ class Host(Service):
             self._enqueues,
             self._dequeues,
             Leases(self._shards, self._inspection, self._waiting),
-            Topics(self._shards, self._dispatcher),
+            Topics(self._shards, self._dispatcher, Slices(self._loop)),
             self.metrics.items.happened,
         )
         admin = Admin(config.host_name, self._namespaces, self._shards, self._inspection, self._is_draining)

@@ -265,6 +265,10 @@ PREFETCH_BEGIN_ITEMS_MAX = 32
 """Ahead of consumers whose rate is not known yet."""
 PREFETCH_BYTES_MAX = 64 * MIB
 PREFETCH_SWEEP_MS = 500
+SLICE_TOPICS_MAX = 250
+"""Of each shard one: what a page of topics looks at in one turn of the event loop, in about a millisecond."""
+SLICE_DEBT_MS_MAX = 2
+"""So much may all that is done in slices be ahead of its half of the loop's time."""
 SWEEP_QUEUES_MAX = 1_000
 """Topics that are looked at in one tick."""
 LEASE_MEMORY_MS = 10 * SECOND_MS

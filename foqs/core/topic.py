@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sized
+from collections.abc import Iterator, Sized
 
 from sortedcontainers import SortedDict
 
@@ -22,6 +22,15 @@ class NamespaceTopics(ItemCounts):
         self._book = book
         self.by_name: SortedDict = SortedDict()
         """ShardTopic by name."""
+
+    def after(self, name: str, prefix: str) -> Iterator[ShardTopic]:
+        """Its topics whose names come after `name` and begin with `prefix`, in the order of their names."""
+        is_within = prefix <= name
+        by_name = self.by_name
+        for found in by_name.irange(name if is_within else prefix, inclusive=(not is_within, True)):
+            if not found.startswith(prefix):
+                return
+            yield by_name[found]
 
     def emptied(self, topic: ShardTopic) -> None:
         self._book.note_empty(topic)

@@ -168,10 +168,10 @@ class Dispatcher:
 
     # ---- calls ----
 
-    def held(self, namespace: int, name: str) -> list[Item]:
-        """What the prefetch buffer holds of a topic."""
+    def held(self, namespace: int, name: str) -> PrefetchBuffer:
+        """What is claimed of a topic and not handed out yet."""
         queue = self._queues.get((namespace, name))
-        return queue.buffer.items if queue is not None else []
+        return queue.buffer if queue is not None else PrefetchBuffer()
 
     def start(self, namespace: int, wants: dict[str, int], call: DequeueCall) -> None:
         """Serve the call now or let it wait."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_right, insort
 from operator import neg
 
-from foqs.core import order
+from foqs.core import limits, order
 from foqs.core.item import Item
 
 _MANY = 32
@@ -26,6 +26,24 @@ class PrefetchBuffer:
     @property
     def items(self) -> list[Item]:
         return list(self._items.values())
+
+    @property
+    def first(self) -> int:
+        """The most urgent place; order.LAST when empty."""
+        return self._places[-1] if self._places else order.LAST
+
+    def oldest_due_at(self) -> int | None:
+        """As that of a window: of each of the most urgent urgencies the first is looked at."""
+        oldest: int | None = None
+        end = len(self._places)
+        for _ in range(limits.OLDEST_URGENCIES_MAX):
+            if end == 0:
+                break
+            place = self._places[end - 1]
+            due_at = order.due_at_of(place)
+            oldest = due_at if oldest is None else min(oldest, due_at)
+            end = bisect_right(self._places, -order.place(order.urgency_of(place) + 1, 0, 0, 0), 0, end, key=neg)
+        return oldest
 
     @property
     def last(self) -> int:

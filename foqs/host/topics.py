@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from functools import partial
+from itertools import groupby
 
 from foqs.core import limits, order
 from foqs.core.calls import TopicPage, TopicStats
@@ -13,12 +15,16 @@ from foqs.core.topic import ShardTopic
 from foqs.host import arguments
 from foqs.host.dispatch import Dispatcher
 from foqs.host.shards import Shards
+from foqs.host.slices import Slices
 
 
 class Topics:
-    def __init__(self, shards: Shards, dispatcher: Dispatcher) -> None:
+    """Pages are found from where the last one ended, and put together in slices: none of them holds the event loop."""
+
+    def __init__(self, shards: Shards, dispatcher: Dispatcher, slices: Slices) -> None:
         self._shards = shards
         self._dispatcher = dispatcher
+        self._slices = slices
 
     async def page(self, namespace: Namespace, prefix: str, limit: int, page_token: str) -> TopicPage:
         """Topics of the shards that this host owns, by name, after `page_token`.
@@ -29,15 +35,31 @@ class Topics:
         arguments.check_range("limit", limit, 1, limits.PAGE_ITEMS_MAX)
         self._shards.check_owns_any()
         await self._wait_for_counts()
-        names = {
-            name
-            for _, shard in self._shards.owned()
-            for (number, name), topic in shard.book.topics.items()
-            if number == namespace.number and name > page_token and name.startswith(prefix) and not topic.empty
-        }
-        page = heapq.nsmallest(limit + 1, names)
-        token = page[limit - 1] if len(page) > limit else ""
-        return TopicPage([self._stats(namespace.number, name) for name in page[:limit]], token)
+        found: list[TopicStats] = []
+        after: str | None = page_token
+        while after is not None and len(found) <= limit:
+            after = await self._slices.run(partial(self._find, namespace.number, prefix, after, limit + 1, found))
+        token = found[limit - 1].topic if len(found) > limit else ""
+        return TopicPage(found[:limit], token)
+
+    def _find(self, number: int, prefix: str, after: str, count: int, found: list[TopicStats]) -> str | None:
+        """Add topics that hold items to `found`, up to `count` in all.
+
+        Returns the name to go on after, or None when there are no more: no more than limits.SLICE_TOPICS_MAX are
+        looked at.
+        """
+        namespaces = [shard.book.namespaces.get(number) for _, shard in self._shards.owned()]
+        parts_of = [namespace.after(after, prefix) for namespace in namespaces if namespace is not None]
+        looked_count = 0
+        for name, parts in groupby(heapq.merge(*parts_of, key=_name), key=_name):
+            if looked_count >= limits.SLICE_TOPICS_MAX or len(found) >= count:
+                return after
+            some = list(parts)
+            looked_count += len(some)
+            after = name
+            if any(part.total for part in some):
+                found.append(self._stats(name, some))
+        return None
 
     async def _wait_for_counts(self) -> None:
         try:
@@ -49,18 +71,13 @@ class Topics:
                 "the items of this host are still being counted: try again", nothing_done=True
             ) from None
 
-    def _stats(self, number: int, name: str) -> TopicStats:
-        parts: list[ShardTopic] = []
-        for _, shard in self._shards.owned():
-            topic = shard.book.topics.get((number, name))
-            if topic is not None:
-                parts.append(topic)
+    def _stats(self, name: str, parts: list[ShardTopic]) -> TopicStats:
         ready = sum([part.ready for part in parts])
-        held = self._dispatcher.held(number, name)
+        held = self._dispatcher.held(parts[0].namespace, name)
         claiming = [part.claim_head for part in parts if part.claim_head != order.LAST]
-        places = [item.place for item in held] + claiming + [part.window.head for part in parts]
+        places = [held.first, *claiming, *[part.window.head for part in parts]]
         first = min([place for place in places if order.FIRST < place < order.LAST], default=order.LAST)
-        oldest = [part.window.oldest_due_at() for part in parts] + [item.due_at for item in held]
+        oldest = [part.window.oldest_due_at() for part in parts] + [held.oldest_due_at()]
         oldest += map(order.due_at_of, claiming)
         return TopicStats(
             topic=name,
@@ -71,3 +88,7 @@ class Topics:
             most_urgent_priority=order.urgency_of(first) if ready and first != order.LAST else 0,
             oldest_ready_at_ms=min([due_at for due_at in oldest if due_at is not None], default=0) if ready else 0,
         )
+
+
+def _name(topic: ShardTopic) -> str:
+    return topic.name

@@ -158,7 +158,7 @@ def test_nothing_is_claimed_for_consumers_that_left_long_ago() -> None:
         shards.dispatcher.sweep()
     shards.enqueue(0, "a", count=40)
     shards.run(0)
-    assert not shards.dispatcher.held(NAMESPACE, "a")
+    assert not shards.dispatcher.held(NAMESPACE, "a").items
 
 
 def test_claims_on_the_way_count_for_the_bound_of_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
