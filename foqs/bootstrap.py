@@ -14,7 +14,6 @@ from sqlalchemy import make_url
 
 from foqs.config import HostConfig
 from foqs.core import limits
-from foqs.core.errors import UnavailableError
 from foqs.core.service import Service, ServiceState
 from foqs.host.admin import Admin
 from foqs.host.condition import Condition
@@ -23,6 +22,7 @@ from foqs.host.dispatch import Dispatcher
 from foqs.host.enqueues import Enqueues
 from foqs.host.inspection import Inspection
 from foqs.host.leases import Leases
+from foqs.host.membership import Membership
 from foqs.host.metrics import Metrics
 from foqs.host.namespaces import Namespaces
 from foqs.host.pulse import Pulse
@@ -53,7 +53,8 @@ class Host(Service):
         self._loop = asyncio.get_running_loop()
         self._meta = MetaStore(config.meta_url)
         address = f"{config.listen_address}:{config.port}"
-        self._namespaces = Namespaces(self._meta, config.host_name, address, _wall_ms())
+        self._membership = Membership(MetaStore(config.meta_url), config.host_name, address, _wall_ms(), _monotonic_s)
+        self._namespaces = Namespaces(self._meta)
         self.metrics = Metrics(self._namespaces.name_of)
         self._shards = Shards()
         self._dispatcher = Dispatcher(
@@ -117,6 +118,7 @@ class Host(Service):
     def use_urls(self, meta_url: str, shard_urls: Mapping[int, str]) -> None:
         """New sessions are opened by these URLs, which lead to the same databases; those that are open stay."""
         self._meta.use_url(meta_url)
+        self._membership.use_url(meta_url)
         for shard_id, url in shard_urls.items():
             self._stores[shard_id].use_url(url)
             self._readers[shard_id].use_url(url)
@@ -125,6 +127,7 @@ class Host(Service):
         # First of all: it tells that the event loop turns.
         self._ticker = asyncio.create_task(self._tick(), name="ticker")
         await self._namespaces.on_meta(lambda _: check_current(self._config.meta_url, SchemaKind.META))
+        await self._membership.start()
         await self._namespaces.start()
         await asyncio.gather(*[runner.start() for runner in self._shards.runners.values()])
         await self._inspection.start()
@@ -144,6 +147,7 @@ class Host(Service):
         await self._inspection.stop()
         await asyncio.gather(*[runner.stop() for runner in self._shards.runners.values()])
         await self._namespaces.stop()
+        await self._membership.stop()
 
     async def _tick(self) -> None:
         """What time alone brings, beside the shards' own."""
@@ -182,18 +186,12 @@ class Host(Service):
             allow_undurable=config.allow_undurable_servers,
         )
         take_epoch = partial(self._take_epoch, shard_id)
-        self._stores[shard_id] = store = ShardStore(access, take_epoch, self._owner_is_dead)
+        self._stores[shard_id] = store = ShardStore(access, take_epoch, self._membership.is_dead)
         slots = self._slots[server_of(url)]
         return ShardRunner(shard_id, store, slots, self._dispatcher, self.metrics.transactions)
 
     def _take_epoch(self, shard_id: int, at_least: int) -> int:
         return self._meta.take_shard_epoch(shard_id, self._config.host_name, _wall_ms(), at_least)
-
-    def _owner_is_dead(self, owner: str) -> bool:
-        try:
-            return not self._meta.host_is_alive(owner, limits.HOST_DEAD_MS)
-        except UnavailableError:
-            return False
 
 
 def _lock_name(cluster: str, shard_id: int, url: str) -> str:
@@ -204,3 +202,8 @@ def _lock_name(cluster: str, shard_id: int, url: str) -> str:
 
 def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _monotonic_s() -> float:
+    """Unlike the event loop's time it goes on while the loop stands still."""
+    return time.monotonic()

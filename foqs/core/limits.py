@@ -243,6 +243,12 @@ TOPIC_IDLE_MS = 30 * SECOND_MS
 TOPICS_PER_TICK_MAX = 1_000
 """Of a shard: topics that were empty for so long, and are looked at in one tick."""
 
+KEYS_LEFT_TO_RENEW = 1 << 39
+"""Of the 2^40 that an epoch has: with fewer left the owner takes a new epoch and goes on."""
+KEYS_LEFT_MIN = 1 << 24
+"""With fewer left, and no new epoch to be had, a shard is not served: a key must not be one of the next epoch."""
+EPOCH_RETRY_MS = 10 * SECOND_MS
+
 # --- circuit breaker of a shard ---
 BREAKER_WINDOW_MS = 5 * SECOND_MS
 BREAKER_SAMPLES_MIN = 5
@@ -294,6 +300,17 @@ CLAIM_WAIT_MS_MAX = 5 * SECOND_MS
 # --- time ---
 HEARTBEAT_MS = 1 * SECOND_MS
 HOST_DEAD_MS = 6 * SECOND_MS
+"""A host is dead when another one has seen its row not to change for so long, in a watch without gaps."""
+HOST_WATCH_GAP_MS_MAX = 3 * SECOND_MS
+"""Between two rounds of that watch: past it the watch starts anew."""
+HOST_ROW_MS = DAY_MS
+"""The row of a host that beat last so long ago is deleted by the next host that starts."""
+HOSTS_MAX = 1_000
+"""Rows of hosts in the meta database, dead ones included."""
+LOCK_WAIT_MS_MAX = 5 * SECOND_MS
+"""For a shard's lock, after the session of a dead owner was killed."""
+OWNER_SILENT_MS_MAX = 30 * SECOND_MS
+"""A server ends an owner's session that says nothing for so long, whether or not anybody may KILL it."""
 CLOCK_PROBE_MS = 10 * SECOND_MS
 CLOCK_DOUBT_MS_MAX = 50
 """A probe of a shard server's clock that took longer is repeated: its answer may have waited on a stalled machine."""
@@ -354,7 +371,10 @@ assert WAIT_MS_MAX < IDLE_MS_MAX, "a long poll must not look idle"
 assert LONG_POLL_TOPICS_PER_ADDRESS_MAX * 2 <= DEQUEUE_TOPICS_WAITING_MAX, "one address must leave room for others"
 assert CALL_BYTES_PER_CONNECTION_MAX >= FRAME_BYTES_MAX, "the largest frame must be a call"
 assert HEARTBEAT_MS * 3 < HOST_DEAD_MS, "a host is not dead for one lost heartbeat"
+assert HEARTBEAT_MS * 2 < HOST_WATCH_GAP_MS_MAX <= HOST_DEAD_MS // 2, "a gap must not hide a life"
+assert PULSE_MS * 10 < OWNER_SILENT_MS_MAX, "an owner with nothing to do must not look dead"
 assert max(PULSE_MS, SLOT_MS_MAX) + BREAKER_STALL_MS + 2 * TICK_MS < BREAKER_OPENS_MS_MAX
 assert 2 * TRANSACTION_INSERTS_MAX + BATCH_ITEMS_MAX <= ENQUEUE_BUFFER_ITEMS_MAX, "no placement may fill a buffer"
 assert 2 * TRANSACTION_INSERT_BYTES_MAX + FRAME_BYTES_MAX <= ENQUEUE_BUFFER_BYTES_MAX, "no placement may fill a buffer"
+assert 2 * (ENQUEUE_BUFFER_ITEMS_MAX + OPEN_LEASES_MAX) < KEYS_LEFT_MIN < KEYS_LEFT_TO_RENEW, "one transaction must fit"
 assert PREFETCH_HOLD_MS_MAX < CLAIM_SLACK_MS, "a prefetched claim must still cover the lease at hand-out"

@@ -20,12 +20,11 @@ T = TypeVar("T")
 
 
 class Namespaces(Service):
-    """Refreshes every limits.HEARTBEAT_MS and heartbeats for the host in the same round."""
+    """Refreshes every limits.HEARTBEAT_MS."""
 
-    def __init__(self, meta: MetaStore, host_name: str, address: str, started_at_ms: int) -> None:
+    def __init__(self, meta: MetaStore) -> None:
         super().__init__("namespaces")
         self._meta = meta
-        self._host = (host_name, address, started_at_ms)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="meta")
         self._by_name: dict[str, Namespace] = {}
         self._by_number: dict[int, Namespace] = {}
@@ -66,7 +65,6 @@ class Namespaces(Service):
         self._by_number = {namespace.number: namespace for namespace in namespaces}
 
     async def _start(self) -> None:
-        await self.on_meta(lambda meta: meta.heartbeat(*self._host))
         await self.refresh()
         self._task = asyncio.create_task(self._run(), name=self.name)
 
@@ -74,10 +72,6 @@ class Namespaces(Service):
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-            try:
-                await self.on_meta(lambda meta: meta.remove_host(self._host[0]))
-            except FoqsError as error:
-                _log.warning("host_row_left_behind", error=str(error))
         self._thread.shutdown(wait=True)
         self._meta.close()
 
@@ -85,11 +79,8 @@ class Namespaces(Service):
         while True:
             await asyncio.sleep(limits.HEARTBEAT_MS / 1000)
             try:
-                other = await self.on_meta(lambda meta: meta.heartbeat(*self._host))
-                if other is not None:
-                    _log.error("host_name_shared", host_name=self._host[0], other_address=other)
                 await self.refresh()
             except FoqsError as error:
                 _log.warning("meta_away", error=str(error))
-            except Exception:  # A defect must not end the heartbeats for good.
-                _log.error("host_defect", work="heartbeat", exc_info=True)
+            except Exception:  # A defect must not end the refreshes for good.
+                _log.error("host_defect", work="refresh of namespaces", exc_info=True)

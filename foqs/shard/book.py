@@ -40,7 +40,7 @@ class Book:
         self.counted = False
         """The topics' counts are exact."""
         self._resident_bytes = 0
-        self._sequence = image.epoch << ids.SEQUENCE_BITS
+        self._sequence = image.last_key
         for number, namespace, name in image.topics:
             topic = ShardTopic(shard_id, number, namespace, name.decode(), self.budget, self.leases, stored=True)
             self.topic_book.add(topic)
@@ -66,6 +66,15 @@ class Book:
     @property
     def last_key(self) -> int:
         return self._sequence
+
+    @property
+    def keys_left_count(self) -> int:
+        """Of the epoch; the first key beyond them is one of the next epoch."""
+        return ((self.epoch + 1) << ids.SEQUENCE_BITS) - 1 - self._sequence
+
+    def begin_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+        self._sequence = epoch << ids.SEQUENCE_BITS
 
     def overloaded(self, what: str) -> OverloadedError:
         return OverloadedError(

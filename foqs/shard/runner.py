@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import nullcontext
+from functools import partial
 from typing import Protocol, TypeVar
 
 import structlog
@@ -29,6 +30,7 @@ from foqs.storage.transaction import (
     ReadOnlyError,
     SessionLostError,
     ShardImage,
+    Tenure,
     Transaction,
     TransactionFailedError,
     TransactionResult,
@@ -42,8 +44,9 @@ T = TypeVar("T")
 class Store(Protocol):
     """What the runner needs of a shard's storage; foqs.storage.shard_store.ShardStore is the real one."""
 
-    def open(self) -> ShardImage: ...
+    def open(self, tenure: Tenure | None = None) -> ShardImage: ...
     def reopen(self) -> int: ...
+    def renew_epoch(self) -> int: ...
     def close(self) -> None: ...
     def interrupt(self) -> None: ...
     def is_session_lost(self) -> bool: ...
@@ -98,6 +101,9 @@ class ShardRunner(Service):
         self._is_given_up = False
         self._loss_logged, self._loss_logged_s = "", 0.0
         self._committed_number = 0
+        self._tenure: Tenure | None = None
+        """Of the last ownership that ended, if it was this process's."""
+        self._epoch_due_s = 0.0
 
     def now_ms(self) -> int:
         """The shard server's clock."""
@@ -201,7 +207,7 @@ class ShardRunner(Service):
             self._defect()
 
     async def _open(self) -> None:
-        image = await self._on_thread(self._store.open)
+        image = await self._on_thread(partial(self._store.open, self._tenure))
         self._clock_offset_ms = image.now_ms - self._loop.time() * 1000
         # All that was read after that time makes it an old one by now.
         until_s = self._loop.time() + limits.CLOCK_TRY_MS_MAX / 1000
@@ -230,11 +236,20 @@ class ShardRunner(Service):
             self._loss_logged, self._loss_logged_s = reason, now_s
             _log.warning("shard_lost", shard=self.shard_id, error=reason)
         shard, self.shard = self.shard, None
+        if shard is not None:
+            self._remember(shard)
         if self._count_task is not None:
             self._count_task.cancel()
         if shard is not None:
             self._try(lambda: self._listener.shard_lost(self.shard_id, shard.book.topics.values()))
             self._try(lambda: shard.abandon(reason))
+
+    def _remember(self, shard: ShardState) -> None:
+        """What it takes to open the shard again without the meta database."""
+        if shard.book.keys_left_count < limits.KEYS_LEFT_MIN:
+            self._tenure = None
+        else:
+            self._tenure = Tenure(shard.epoch, self._committed_number, shard.book.last_key)
 
     async def _count(self, shard: ShardState, counting: Awaitable[LaneCounts]) -> None:
         try:
@@ -269,6 +284,7 @@ class ShardRunner(Service):
         while not self._is_given_up:
             await self._keep_clock()
             await self._keep_durable()
+            await self._keep_epoch(shard)
             self._slot_asked_s, asked_s = self._slots.turned_s(), self._loop.time()
             # A sick shard tries in vain, again and again: its neighbours on a well server shall not wait for that.
             async with self._slots.slot() if self.health.healthy else nullcontext() as slot:
@@ -417,6 +433,25 @@ class ShardRunner(Service):
             if problems:
                 await self._on_thread(self._store.close)
                 raise OwnershipLostError("; ".join(problems))
+
+    async def _keep_epoch(self, shard: ShardState) -> None:
+        """Go on under a new epoch long before the keys of this one are used up."""
+        now_s = self._loop.time()
+        if shard.book.keys_left_count >= limits.KEYS_LEFT_TO_RENEW or now_s < self._epoch_due_s:
+            return
+        try:
+            epoch = await self._on_thread(self._store.renew_epoch)
+        except SessionLostError as error:
+            await self._reopen(str(error))
+        except FoqsError as error:
+            self._epoch_due_s = now_s + limits.EPOCH_RETRY_MS / 1000
+            keys_left = shard.book.keys_left_count
+            _log.warning("epoch_not_renewed", shard=self.shard_id, keys_left=keys_left, error=str(error))
+            if keys_left < limits.KEYS_LEFT_MIN:
+                raise OwnershipLostError(f"its epoch has only {keys_left} keys left, and {error}") from error
+        else:
+            shard.begin_epoch(epoch)
+            _log.info("epoch_renewed", shard=self.shard_id, epoch=epoch)
 
     def _is_check_due(self, now_s: float) -> bool:
         wants_probe = self.health.wants_probe(self._slots.turned_s())

@@ -94,6 +94,12 @@ class ShardState:
         self.flying = transaction
         return transaction
 
+    def begin_epoch(self, epoch: int) -> None:
+        """What is new from now on has keys of this epoch, between two transactions. All else stays as it is."""
+        assert self.flying is None, "a transaction is of one epoch"
+        self.epoch = epoch
+        self.book.begin_epoch(epoch)
+
     def committed(self, result: TransactionResult, now_ms: int) -> None:
         transaction, self.flying = self.flying, None
         assert transaction is not None

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from pymysql.constants import CLIENT, ER
 from sqlalchemy import (
@@ -72,6 +72,14 @@ _STATEMENT_S = math.ceil(limits.META_STATEMENT_MS_MAX / 1000)
 _DEADLOCK_TRIES = 5
 _SETTING_TYPES = {field.name: type(getattr(NamespaceSettings(), field.name)) for field in fields(NamespaceSettings)}
 """int, or bool for what the table holds as 0 and 1."""
+
+
+class HostRow(NamedTuple):
+    name: str
+    address: str
+    started_at: int
+    heartbeat_at: int
+    """By the clock of the meta database's server, which may step."""
 
 
 class MetaStore:
@@ -174,31 +182,37 @@ class MetaStore:
 
     # --- hosts ---
 
-    def heartbeat(self, name: str, address: str, started_at_ms: int) -> str | None:
-        """Say that the host is alive now, by the clock of this database's server.
+    def beat(self, name: str, address: str, started_at_ms: int) -> list[HostRow]:
+        """Say that the host is alive now, by the clock of this database's server. Returns all rows as they were before.
 
-        Returns the address of the other one when the last heartbeat under this name was of another start.
+        The caller's own row among them is of its last heartbeat, or of another process that has the same name.
         """
 
-        def beat(connection: Connection) -> str | None:
-            last = connection.execute(select(HOST.c.address, HOST.c.started_at).where(HOST.c.name == name.encode()))
-            found = last.first()
-            values = {
-                "address": address.encode(),
-                "started_at": started_at_ms,
-                "heartbeat_at": _SERVER_NOW_MS,
-            }
-            statement = insert(HOST).values(name=name.encode(), **values)
-            connection.execute(statement.on_duplicate_key_update(**values))
-            return found.address.decode() if found is not None and found.started_at != started_at_ms else None
+        def beat(connection: Connection) -> list[HostRow]:
+            statement = select(HOST).order_by(HOST.c.heartbeat_at.desc()).limit(limits.HOSTS_MAX + 1)
+            rows = [
+                HostRow(row.name.decode(), row.address.decode(), row.started_at, row.heartbeat_at)
+                for row in connection.execute(statement)
+            ]
+            if len(rows) > limits.HOSTS_MAX:
+                # Those that are left out would look as if they had ended.
+                raise UnavailableError(
+                    f"the meta database has more than {limits.HOSTS_MAX} hosts, which is the limit: "
+                    "delete rows of its table host whose heartbeat_at is long ago"
+                )
+            values = {"address": address.encode(), "started_at": started_at_ms, "heartbeat_at": _SERVER_NOW_MS}
+            connection.execute(insert(HOST).values(name=name.encode(), **values).on_duplicate_key_update(**values))
+            return rows
 
         return self._retry_deadlocks(beat)
 
-    def host_is_alive(self, name: str, dead_after_ms: int) -> bool:
-        """Did the host's last heartbeat come within `dead_after_ms`, by the clock of the server?"""
-        is_recent = HOST.c.heartbeat_at > _SERVER_NOW_MS - dead_after_ms
+    def forget_hosts(self) -> None:
+        """Delete rows whose last heartbeat was limits.HOST_ROW_MS ago: nobody else does so for a host that crashed.
+
+        A host that lives all the same, beside a clock that was stepped, has its row back with its next heartbeat.
+        """
         with self._transaction() as connection:
-            return bool(connection.execute(select(is_recent).where(HOST.c.name == name.encode())).scalar())
+            connection.execute(delete(HOST).where(HOST.c.heartbeat_at < _SERVER_NOW_MS - limits.HOST_ROW_MS))
 
     def remove_host(self, name: str) -> None:
         """The host ended in order. Does nothing when there is no such host."""

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pymysql
 import structlog
 from pymysql.constants import ER
 
-from foqs.core import limits
+from foqs.core import ids, limits
 from foqs.core.errors import UnavailableError
 from foqs.storage import statements as sql
 from foqs.storage.durability import check_durable
@@ -38,6 +38,7 @@ from foqs.storage.transaction import (
     ReadOnlyError,
     SessionLostError,
     ShardImage,
+    Tenure,
     Transaction,
     TransactionFailedError,
     TransactionResult,
@@ -45,6 +46,7 @@ from foqs.storage.transaction import (
 
 _READ_ONLY_CODES = frozenset({1290, 1792, 1836})
 """By an option of the server, in a transaction, by the mode of the server."""
+_KILL_DENIED_CODES = frozenset({ER.KILL_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR})
 _DISK_FULL_CODES = frozenset({ER.DISK_FULL, ER.RECORD_FILE_FULL})
 
 _log = structlog.get_logger(__name__)
@@ -57,6 +59,18 @@ class ShardAccess:
     lock_name: str
     owner: str
     allow_undurable: bool = False
+
+
+class _Writer(NamedTuple):
+    """The writer row, as READ_WRITER has its columns."""
+
+    epoch: int
+    owner: str
+    transaction_number: int
+    delay_checkpoint: int
+    claim_checkpoint: int
+    topic_number_last: int
+    session_id: int
 
 
 class ShardStore:
@@ -78,11 +92,12 @@ class ShardStore:
         """The next sessions are opened by this one, which leads to the same database; any thread may call it."""
         self._access = replace(self._access, url=url)
 
-    def open(self) -> ShardImage:
-        """Take the shard over: lock, new epoch, then read what the last owner left.
+    def open(self, tenure: Tenure | None = None) -> ShardImage:
+        """Take the shard over: lock, epoch, name, then read what the last owner left.
 
-        Raises OwnershipLostError when a living owner has it, or the server is not durable, and SessionLostError
-        when it cannot be reached.
+        With a `tenure` that goes on the epoch stays and the meta database is not asked. Raises OwnershipLostError when
+        a living owner has the shard, or the server is not durable, SessionLostError when it cannot be reached, and
+        UnavailableError when there is no new epoch to be had.
         """
         try:
             check_current(self._access.url, SchemaKind.SHARD)
@@ -90,19 +105,17 @@ class ShardStore:
             raise OwnershipLostError(str(error)) from error
         self._connect()
         with self._closing_on_error():
-            if not self._take_lock(lambda _, owner: owner == self._access.owner or self._owner_is_dead(owner)):
-                owner = self._rows(sql.READ_WRITER)[0][1].decode()
-                raise OwnershipLostError(f"shard {self._access.shard_id} is owned by {owner!r}")
-            written = self._rows(sql.READ_WRITER)[0]
-            self.epoch = self._take_epoch(written[0])
-            with self._session.cursor() as cursor:
-                taken = cursor.execute(sql.TAKE_WRITER, (self.epoch, self._access.owner, self.epoch))
-            if taken:
-                self._unpack_all()
+            self._take_lock(self._is_free_to_take)
+            written = self._read_writer()
+            if tenure is not None and tenure.goes_on(written.epoch, written.transaction_number):
+                self.epoch, last_key = tenure.epoch, tenure.last_key
+            else:
+                self.epoch = self._take_epoch(written.epoch)
+                last_key = self.epoch << ids.SEQUENCE_BITS
+            self._put_name()
+            self._unpack_all()
             self._session.commit()
-            if not taken:
-                raise OwnershipLostError(f"shard {self._access.shard_id} was taken by epoch {written[0]} meanwhile")
-            return self._read_image()
+            return self._read_image(last_key)
 
     def reopen(self) -> int:
         """Take the lock again after SessionLostError, as the same owner. Returns the last transaction's number.
@@ -112,20 +125,65 @@ class ShardStore:
         self._connect()
         with self._closing_on_error():
             self._last_number()
-            if not self._take_lock(lambda session_id, _: session_id == self._owning_session_id):
-                raise SessionLostError(f"shard {self._access.shard_id}: the lost session still holds the lock")
+            try:
+                self._take_lock(lambda writer: writer.epoch == self.epoch)
+            except OwnershipLostError as error:
+                raise SessionLostError(str(error)) from error
             # Only now is the lost session's last transaction over for certain.
-            return self._last_number()
+            number = self._last_number()
+            self._note_session()
+            return number
+
+    def renew_epoch(self) -> int:
+        """Go on under a new epoch, between two transactions, and return it.
+
+        Raises UnavailableError when there is none to be had, and nothing has changed. After SessionLostError `reopen`
+        takes the shard for another's if the change was committed: then it has to be opened anew.
+        """
+        self._require_session()
+        with self._losing_session():
+            epoch = self._take_epoch(self.epoch)
+            with self._session.cursor() as cursor:
+                renewed = cursor.execute(sql.RENEW_EPOCH, (epoch, self.epoch))
+            self._session.commit()
+        if not renewed:
+            raise OwnershipLostError(f"shard {self._access.shard_id} has another epoch than {self.epoch}")
+        self.epoch = epoch
+        return epoch
+
+    def _put_name(self) -> None:
+        """Say who the owner is, and commit it before anything that takes long.
+
+        Others that want the shard see the name of a living host from now on. Whoever comes after this process, should
+        it die before the next commit, finds the packs as they were.
+        """
+        with self._session.cursor() as cursor:
+            taken = cursor.execute(sql.TAKE_WRITER, (self.epoch, self._access.owner, self.epoch))
+        self._session.commit()
+        if not taken:
+            epoch = self._read_writer().epoch
+            raise OwnershipLostError(f"shard {self._access.shard_id} was taken by epoch {epoch} meanwhile")
+
+    def _note_session(self) -> None:
+        try:
+            self._rows(sql.NOTE_SESSION, self.epoch)
+            self._session.commit()
+        except pymysql.err.Error as error:
+            if error.args[0] not in _READ_ONLY_CODES:
+                raise
+            # Its name is there, and its next transaction will meet the same.
+            self._session.rollback()
 
     def _last_number(self) -> int:
         """The number of the shard's last transaction. Raises OwnershipLostError when it has another owner."""
-        epoch, owner, number, *_ = self._rows(sql.READ_WRITER)[0]
+        written = self._read_writer()
         self._session.commit()
-        if epoch != self.epoch:
+        if written.epoch != self.epoch:
             raise OwnershipLostError(
-                f"shard {self._access.shard_id} has epoch {epoch} of {owner.decode()!r}, not {self.epoch} any more"
+                f"shard {self._access.shard_id} has epoch {written.epoch} of {written.owner!r}, "
+                f"not {self.epoch} any more"
             )
-        return int(number)
+        return written.transaction_number
 
     def close(self) -> None:
         session, self._session = self._session, None
@@ -224,6 +282,7 @@ class ShardStore:
         self.close()
         with self._losing_session():
             self._session = connect(self._access.url)
+            self._rows(sql.LIMIT_SILENCE, limits.OWNER_SILENT_MS_MAX // 1000)
             self._inserts = prepare_inserts(self._session)
         if self._inserts is None:
             _log.warning("inserts_not_prepared", shard=self._access.shard_id)
@@ -234,19 +293,61 @@ class ShardStore:
                     f"shard {self._access.shard_id}: its server can lose acknowledged items: {'; '.join(problems)}"
                 )
 
-    def _take_lock(self, may_kill: Callable[[int, str], bool]) -> bool:
-        """Whether this session holds the lock now.
+    def _is_free_to_take(self, writer: _Writer) -> bool:
+        return writer.owner == self._access.owner or self._owner_is_dead(writer.owner)
 
-        A holder that `may_kill` (its session id, its host) gives free is killed, so that the next try gets it.
+    def _take_lock(self, may_put_out: Callable[[_Writer], bool]) -> None:
+        """Raises OwnershipLostError when another session keeps the lock.
+
+        The session of an owner that `may_put_out` gives free is killed. No other one ever is: that of a contender who
+        was faster has the lock before its name is in the writer row.
         """
-        if self._rows(sql.LOCK_SHARD, self._access.lock_name)[0][0]:
-            self._owning_session_id = self._session.thread_id()
-            return True
+        if self._lock(0):
+            return
         holder = self._rows(sql.LOCK_HOLDER, self._access.lock_name)[0][0]
-        owner = self._rows(sql.READ_WRITER)[0][1].decode()
-        if holder is not None and may_kill(int(holder), owner):
-            self._rows(sql.KILL_SESSION.format(int(holder)))
-        return False
+        writer = self._read_writer()
+        if holder is not None:
+            is_owner = holder == writer.session_id or (
+                holder == self._owning_session_id and writer.epoch == self.epoch
+            )  # fmt: skip
+            if not is_owner:
+                raise OwnershipLostError(
+                    f"shard {self._access.shard_id} is being taken over: session {holder} has its lock, "
+                    f"and is not that of {writer.owner!r}"
+                )
+            if not may_put_out(writer):
+                raise OwnershipLostError(f"shard {self._access.shard_id} is owned by {writer.owner!r}")
+            self._kill(int(holder), writer.owner)
+        if not self._lock(limits.LOCK_WAIT_MS_MAX / 1000):
+            raise OwnershipLostError(
+                f"shard {self._access.shard_id}: its lock was not free within {limits.LOCK_WAIT_MS_MAX} ms, "
+                f"though session {holder} of {writer.owner!r} was ended: "
+                "another host was faster, or it still rolls back"
+            )
+
+    def _lock(self, wait_s: float) -> bool:
+        taken = bool(self._rows(sql.LOCK_SHARD, self._access.lock_name, wait_s)[0][0])
+        if taken:
+            self._owning_session_id = self._session.thread_id()
+        return taken
+
+    def _kill(self, session_id: int, owner: str) -> None:
+        try:
+            self._rows(sql.KILL_SESSION.format(session_id))
+        except pymysql.err.Error as error:
+            if error.args[0] == ER.NO_SUCH_THREAD:
+                return  # It has ended by itself.
+            if error.args[0] not in _KILL_DENIED_CODES:
+                raise
+            raise OwnershipLostError(
+                f"shard {self._access.shard_id}: its user must not KILL session {session_id} of {owner!r}: let all "
+                "hosts use one user, or grant it CONNECTION ADMIN (MySQL: CONNECTION_ADMIN); "
+                f"the server ends that session after {limits.OWNER_SILENT_MS_MAX} ms without a word from it"
+            ) from error
+
+    def _read_writer(self) -> _Writer:
+        epoch, owner, *rest = self._rows(sql.READ_WRITER)[0]
+        return _Writer(epoch, owner.decode(), *rest)
 
     def _require_session(self) -> None:
         if self._session is None:
@@ -269,20 +370,21 @@ class ShardStore:
             self.close()
             raise
 
-    def _read_image(self) -> ShardImage:
+    def _read_image(self, last_key: int) -> ShardImage:
         self._open_snapshot()
-        writer = self._rows(sql.READ_WRITER)[0]
+        writer = self._read_writer()
         claims = []
-        for claim_id, due_at, packed in self._rows(sql.READ_CLAIMS, writer[4]):
+        for claim_id, due_at, packed in self._rows(sql.READ_CLAIMS, writer.claim_checkpoint):
             claims.append((claim_id, due_at, unpack_entries(packed)))
         claimed: dict[int, ItemRow] = {}
         for text, _ in key_conditions("id", {key for _, _, entries in claims for key, _ in entries}):
             claimed.update((row[0], ItemRow(*row)) for row in self._rows(sql.READ_HEADS.format(text)))
         image = ShardImage(
             epoch=self.epoch,
-            transaction_number=writer[2],
-            delay_checkpoint=writer[3],
-            topic_number_last=writer[5],
+            last_key=last_key,
+            transaction_number=writer.transaction_number,
+            delay_checkpoint=writer.delay_checkpoint,
+            topic_number_last=writer.topic_number_last,
             now_ms=int(self._rows(sql.NOW_MS)[0][0]),
             topics=list(self._rows(sql.READ_TOPICS)),
             count=partial(_count, self._snapshot),

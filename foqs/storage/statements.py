@@ -10,17 +10,20 @@ COLUMNS = (
     "deliveries, failed_attempts, death_reason, metadata, payload"
 )
 
-LOCK_SHARD = "SELECT GET_LOCK(%s, 0)"
-LOCK_HOLDER = "SELECT IS_USED_LOCK(%s), CONNECTION_ID()"
+LOCK_SHARD = "SELECT GET_LOCK(%s, %s)"
+LOCK_HOLDER = "SELECT IS_USED_LOCK(%s)"
+LIMIT_SILENCE = "SET SESSION wait_timeout = %s"
 KILL_SESSION = "KILL {}"
 ROLLBACK = "ROLLBACK"
 NOW_MS = "SELECT CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)"
 
 READ_WRITER = (
-    "SELECT epoch, owner, transaction_number, delay_checkpoint, claim_checkpoint, topic_number_last "
-    "FROM writer WHERE one = 1"
+    "SELECT epoch, owner, transaction_number, delay_checkpoint, claim_checkpoint, topic_number_last, "
+    "session_id FROM writer WHERE one = 1"
 )
-TAKE_WRITER = "UPDATE writer SET epoch = %s, owner = %s WHERE one = 1 AND epoch < %s"
+TAKE_WRITER = "UPDATE writer SET epoch = %s, owner = %s, session_id = CONNECTION_ID() WHERE one = 1 AND epoch <= %s"
+RENEW_EPOCH = "UPDATE writer SET epoch = %s WHERE one = 1 AND epoch = %s"
+NOTE_SESSION = "UPDATE writer SET session_id = CONNECTION_ID() WHERE one = 1 AND epoch = %s"
 # The epoch of another owner makes the row's epoch NULL, which it cannot be: the statement fails. So does an insert
 # sent ahead of the script that failed: the script runs all the same, but must not come to its COMMIT.
 MARK_TRANSACTION = (

@@ -186,11 +186,34 @@ class LaneCounts:
     """(topic, rows in the timer lane)."""
 
 
+class Tenure(NamedTuple):
+    """What a process remembers of its last ownership of a shard; with it the shard may be opened again as it was left.
+
+    The meta database is not needed for that, since no new epoch is.
+    """
+
+    epoch: int
+    transaction_number: int
+    """Of the last transaction that the process saw committed."""
+    last_key: int
+    """No key of the epoch beyond it was ever assigned."""
+
+    def goes_on(self, epoch: int, transaction_number: int) -> bool:
+        """Whether a shard with these in its writer row is the one that was left.
+
+        With a smaller number it is not, whoever's the epoch is: a replica that was behind was promoted, or a backup
+        restored, and what is missing there was acknowledged.
+        """
+        return epoch == self.epoch and transaction_number >= self.transaction_number
+
+
 @dataclass(slots=True)
 class ShardImage:
     """What a new owner reads before it serves."""
 
     epoch: int
+    last_key: int
+    """The first key that may be assigned is the one after it."""
     transaction_number: int
     delay_checkpoint: int
     topic_number_last: int

@@ -81,6 +81,7 @@ class Writer:
     delay_checkpoint: int = 0
     claim_checkpoint: int = 0
     topic_number_last: int = 0
+    session_id: int = 0
 
 
 @dataclass(slots=True)
@@ -338,7 +339,7 @@ class FakeServer:
         for claim_id in script.claims_gone:
             if self._is_there(claim_id in tables.claims, f"claim {claim_id:x} goes"):
                 del tables.claims[claim_id]
-        script.mark.owner = tables.writer.owner
+        script.mark.owner, script.mark.session_id = tables.writer.owner, tables.writer.session_id
         tables.writer = script.mark
 
     def _write_packs(self, script: Script) -> None:

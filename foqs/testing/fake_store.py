@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Executor
 from dataclasses import replace
+from typing import NoReturn
 
-from foqs.core import limits
+from foqs.core import ids, limits
 from foqs.core.errors import UnavailableError
 from foqs.storage.shard_reader import ExpiredPage
 from foqs.storage.transaction import (
@@ -18,11 +19,12 @@ from foqs.storage.transaction import (
     ReadOnlyError,
     SessionLostError,
     ShardImage,
+    Tenure,
     Transaction,
     TransactionFailedError,
     TransactionResult,
 )
-from foqs.testing.fake_server import FakeServer, Fate, Session, make_script
+from foqs.testing.fake_server import FakeServer, Fate, Session, Writer, make_script
 
 _REFUSALS = {
     Fate.FAILED: TransactionFailedError,
@@ -54,44 +56,94 @@ class FakeStore:
         self._lost_session_number = 0
         self.epoch = 0
 
-    def open(self) -> ShardImage:
+    def open(self, tenure: Tenure | None = None) -> ShardImage:
+        steps = self.opening(tenure)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                image: ShardImage = end.value
+                return image
+
+    def opening(self, tenure: Tenure | None) -> Generator[None, None, ShardImage]:
+        """Like `open`, with a `yield` wherever the server and others may do something before it goes on."""
         self._connect()
-        server, writer = self._server, self._server.tables.writer
         try:
-            if not self._take_lock(lambda _, owner: owner == self._owner or self._owner_is_dead(owner)):
-                raise OwnershipLostError(f"shard {server.shard_id} is owned by {writer.owner!r}")
-            self.epoch = self._take_epoch(writer.epoch)
-            if self.epoch <= writer.epoch:
-                raise OwnershipLostError(f"shard {server.shard_id} was taken by epoch {writer.epoch} meanwhile")
-            if server.faults.fate() in (Fate.LOST_BEFORE, Fate.LATE):
-                raise SessionLostError(f"shard {server.shard_id}: lost while it was opened")
+            self._take_lock(self._is_free_to_take)
+            yield
+            writer = self._writer()
+            if tenure is not None and tenure.goes_on(writer.epoch, writer.transaction_number):
+                self.epoch, last_key = tenure.epoch, tenure.last_key
+            else:
+                self.epoch = self._take_epoch(writer.epoch)
+                last_key = self.epoch << ids.SEQUENCE_BITS
+            yield
+            self._put_name()
+            yield
+            self._server.touch(self._session)
+            self._unpack_all()
+            yield
+            self._server.touch(self._session)
+            return self._read_image(last_key)
         except BaseException:
             self.close()
             raise
-        writer.epoch, writer.owner = self.epoch, self._owner
-        self._unpack_all()
-        return self._read_image()
+
+    def _is_free_to_take(self, writer: Writer) -> bool:
+        return writer.owner == self._owner or self._owner_is_dead(writer.owner)
+
+    def _put_name(self) -> None:
+        writer = self._writer()
+        if self.epoch < writer.epoch:
+            raise OwnershipLostError(f"shard {self._server.shard_id} was taken by epoch {writer.epoch} meanwhile")
+        fate = self._server.faults.fate()
+        if fate in (Fate.LOST_BEFORE, Fate.LATE):
+            self._lose(TransactionResult(), "lost while it was opened")
+        assert self._session is not None
+        writer.epoch, writer.owner, writer.session_id = self.epoch, self._owner, self._session.number
+        if fate is Fate.LOST_AFTER:
+            self._lose(TransactionResult(), "lost while it was opened")
 
     def _unpack_all(self) -> None:
         self._server.tables.unpack_all()
 
     def reopen(self) -> int:
         self._connect()
-        server = self._server
         try:
             self._last_number()
-            if not self._take_lock(lambda number, _: number == self._lost_session_number):
-                raise SessionLostError(f"shard {server.shard_id}: the lost session still holds the lock")
-            return self._last_number()
+            try:
+                self._take_lock(lambda writer: writer.epoch == self.epoch)
+            except OwnershipLostError as error:
+                raise SessionLostError(str(error)) from error
+            number = self._last_number()
+            assert self._session is not None
+            self._server.tables.writer.session_id = self._session.number
+            return number
         except BaseException:
             self.close()
             raise
 
+    def renew_epoch(self) -> int:
+        self._touch()
+        epoch = self._take_epoch(self.epoch)
+        self._last_number()
+        if self._server.faults.fate() is Fate.LOST_BEFORE:
+            self._lose(TransactionResult(), "lost before its epoch was renewed")
+        self._writer().epoch = epoch
+        if self._server.faults.fate() is Fate.LOST_AFTER:
+            self._lose(TransactionResult(), "lost after its epoch was renewed")
+        self.epoch = epoch
+        return epoch
+
     def _last_number(self) -> int:
-        server, writer = self._server, self._server.tables.writer
+        writer = self._writer()
         if writer.epoch != self.epoch:
-            raise OwnershipLostError(f"shard {server.shard_id} has epoch {writer.epoch} of {writer.owner!r}")
+            raise OwnershipLostError(f"shard {self._server.shard_id} has epoch {writer.epoch} of {writer.owner!r}")
         return writer.transaction_number
+
+    def _writer(self) -> Writer:
+        self._server.touch(self._session)
+        return self._server.tables.writer
 
     def close(self) -> None:
         session, self._session = self._session, None
@@ -174,7 +226,7 @@ class FakeStore:
         self._session = None
         raise SessionLostError(f"shard {server.shard_id}: no answer in time", result)
 
-    def _lose(self, result: TransactionResult, reason: str) -> None:
+    def _lose(self, result: TransactionResult, reason: str) -> NoReturn:
         self.close()
         raise SessionLostError(f"shard {self._server.shard_id}: {reason}", result)
 
@@ -194,17 +246,25 @@ class FakeStore:
             self.close()
             raise OwnershipLostError(f"shard {self._server.shard_id}: {'; '.join(self._server.problems)}")
 
-    def _take_lock(self, may_kill: Callable[[int, str], bool]) -> bool:
-        server = self._server
+    def _take_lock(self, may_put_out: Callable[[Writer], bool]) -> None:
+        server, writer = self._server, self._writer()
         assert self._session is not None
         holder = server.lock(self._session, self._lock_name)
         if holder == self._session.number:
-            return True
-        if may_kill(holder, server.tables.writer.owner):
-            server.kill(holder)
-        return False
+            return
+        if not self._is_owners(holder, writer):
+            raise OwnershipLostError(f"shard {server.shard_id} is being taken over by session {holder}")
+        if not may_put_out(writer):
+            raise OwnershipLostError(f"shard {server.shard_id} is owned by {writer.owner!r}")
+        server.kill(holder)
+        if server.lock(self._session, self._lock_name) != self._session.number:
+            raise OwnershipLostError(f"shard {server.shard_id}: another host was faster")
 
-    def _read_image(self) -> ShardImage:
+    def _is_owners(self, session_number: int, writer: Writer) -> bool:
+        is_mine = session_number == self._lost_session_number and writer.epoch == self.epoch
+        return session_number == writer.session_id or is_mine
+
+    def _read_image(self, last_key: int) -> ShardImage:
         server, tables = self._server, self._server.tables
         writer = tables.writer
         claims = [
@@ -215,6 +275,7 @@ class FakeStore:
         keys = dict.fromkeys([key for _, _, entries in claims for key, _ in entries])
         return ShardImage(
             epoch=self.epoch,
+            last_key=last_key,
             transaction_number=writer.transaction_number,
             delay_checkpoint=writer.delay_checkpoint,
             topic_number_last=writer.topic_number_last,

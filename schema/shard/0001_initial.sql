@@ -55,7 +55,9 @@ CREATE TABLE writer (
   claim_checkpoint BIGINT UNSIGNED NOT NULL,
   -- No number up to this one is free for a new topic.
   topic_number_last INT NOT NULL,
+  -- The owner's session: only this one may be killed when the owner is dead, not that of a faster contender.
+  session_id BIGINT UNSIGNED NOT NULL,
   PRIMARY KEY (one)
 ) ENGINE=InnoDB;
 
-INSERT INTO writer VALUES (1, 0, '', 0, 0, 0, 0);
+INSERT INTO writer VALUES (1, 0, '', 0, 0, 0, 0, 0);

@@ -5,7 +5,7 @@ Another implementation joins by a fixture that returns its own `ContractShard` a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 
 import pytest
@@ -32,6 +32,7 @@ class MysqlShard:
     def __init__(self, server: LocalServer, url: str) -> None:
         self.dead_owners: set[str] = set()
         self.epochs: list[int] = []
+        self.on_epoch: Callable[[], None] | None = None
         self._server = server
         self._url = url
         self._stores: list[ShardStore] = []
@@ -70,6 +71,8 @@ class MysqlShard:
             store.close()
 
     def _take_epoch(self, at_least: int) -> int:
+        if self.on_epoch is not None:
+            self.on_epoch()
         self.epochs.append(max([at_least, *self.epochs]) + 1)
         return self.epochs[-1]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 
 from foqs.shard.runner import Store
@@ -18,6 +18,7 @@ class FakeShard:
     def __init__(self) -> None:
         self.dead_owners: set[str] = set()
         self.epochs: list[int] = []
+        self.on_epoch: Callable[[], None] | None = None
         self._server = FakeServer(SHARD_ID, lambda: time.time_ns() // 1_000_000)
 
     def store(self, owner: str) -> FakeStore:
@@ -47,6 +48,8 @@ class FakeShard:
         self._server.tables.writer.epoch = epoch
 
     def _take_epoch(self, at_least: int) -> int:
+        if self.on_epoch is not None:
+            self.on_epoch()
         self.epochs.append(max([at_least, *self.epochs]) + 1)
         return self.epochs[-1]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ from foqs.core.topic import ShardTopic
 from foqs.core.window import WindowBudget
 from foqs.shard.runner import Store
 from foqs.storage.shard_reader import ExpiredPage
-from foqs.storage.transaction import ItemRow, OwnershipLostError, ShardImage, Transaction, TransactionResult
+from foqs.storage.transaction import ItemRow, OwnershipLostError, ShardImage, Tenure, Transaction, TransactionResult
 
 SHARD_ID = 3
 PATIENCE_S = 5.0
@@ -31,6 +32,8 @@ class ContractShard(Protocol):
     """Hosts that the meta database calls dead."""
     epochs: list[int]
     """Every epoch that was given out."""
+    on_epoch: Callable[[], None] | None
+    """Called when a store asks for an epoch."""
 
     def store(self, owner: str) -> Store:
         """A store of another host process; closed at the end of the test."""
@@ -68,12 +71,12 @@ class Owner:
         return self.run(look_ups=list(keys), look_ups_whole=True).looked_up
 
 
-def opened(store: Store) -> ShardImage:
+def opened(store: Store, tenure: Tenure | None = None) -> ShardImage:
     """Open a shard that is free, or about to be: a server notices late that a session was closed."""
     deadline_s = time.monotonic() + PATIENCE_S
     while True:
         try:
-            return store.open()
+            return store.open(tenure)
         except OwnershipLostError as error:
             if "is owned by" not in str(error) or time.monotonic() > deadline_s:
                 raise

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from foqs.storage.transaction import OwnershipLostError, SessionLostError, Transaction
+from foqs.core import ids
+from foqs.core.errors import UnavailableError
+from foqs.storage.transaction import OwnershipLostError, SessionLostError, Tenure, Transaction
 from tests.contract.owner import Owner, new_item, new_topic, opened
 from tests.support.waiting import until
 
@@ -124,6 +128,158 @@ def test_with_another_epoch_in_the_shard_a_transaction_changes_nothing(shard):
     assert two.image.epoch > one.image.epoch + 1
     assert (two.image.transaction_number, two.image.topics) == (1, [])
     assert list(two.look_up(1, 2)) == [1]
+
+
+# ---- contests ----
+
+
+def test_a_contender_that_has_the_lock_and_no_name_yet_is_not_killed(shard):
+    """The writer row still names the dead owner, whose session the lock's holder is not."""
+    one = Owner(shard, "one")
+    one.run(inserts=[new_item(1)])
+    shard.dead_owners.add("one")
+    beaten = shard.store("three")
+
+    def contend() -> None:
+        with pytest.raises(OwnershipLostError, match="is being taken over"):
+            beaten.open()
+
+    shard.on_epoch = contend
+    two = take_over(shard, "two")
+    shard.on_epoch = None
+    with pytest.raises(OwnershipLostError, match="is owned by"):
+        beaten.open()
+    two.run(inserts=[new_item(2)])
+    assert sorted(two.look_up(1, 2)) == [1, 2]
+
+
+def test_a_dead_owners_shard_is_had_by_the_first_opening(shard):
+    """It waits for the lock of the session that it kills."""
+    one = Owner(shard, "one")
+    shard.dead_owners.add("one")
+    two = shard.store("two")
+    assert two.open().epoch > one.image.epoch
+
+
+def test_two_hosts_that_want_a_dead_ones_shard_settle_it_at_once(shard):
+    one = Owner(shard, "one")
+    one.run(inserts=[new_item(1)])
+    shard.dead_owners.add("one")
+    stores = [shard.store("two"), shard.store("three")]
+    start = threading.Barrier(2)
+
+    def contend(store) -> object:
+        start.wait(10)
+        try:
+            return store.open()
+        except OwnershipLostError as error:
+            return error
+
+    with ThreadPoolExecutor(2) as threads:
+        ended = list(threads.map(contend, stores))
+    beaten = [result for result in ended if isinstance(result, OwnershipLostError)]
+    assert len(beaten) == 1, ended
+    winner = stores[1 - ended.index(beaten[0])]
+    asyncio.run(winner.run(Transaction(2, inserts=[new_item(2)])))
+    with pytest.raises(OwnershipLostError, match="is owned by"):
+        stores[ended.index(beaten[0])].open()
+
+
+def test_after_a_reopening_a_dead_owner_is_put_out_all_the_same(shard):
+    """The session that may be killed is the one that it had last."""
+    one = Owner(shard, "one")
+    shard.cut(one.store)
+    reopen(one)
+    shard.dead_owners.add("one")
+    assert shard.store("two").open().epoch > one.image.epoch
+
+
+# ---- opened again by the process that had it ----
+
+
+def tenure_of(owner: Owner) -> Tenure:
+    return Tenure(owner.image.epoch, owner.number, owner.image.last_key + 77)
+
+
+def test_a_process_opens_its_own_shard_again_without_a_new_epoch(shard):
+    one = Owner(shard, "one")
+    one.run(topics_new=[new_topic(1)], inserts=[new_item(1)], topic_number_last=1)
+    one.store.close()
+    image = opened(one.store, tenure_of(one))
+    assert (image.epoch, image.last_key) == (one.image.epoch, one.image.last_key + 77)
+    assert (image.transaction_number, image.topics) == (1, [(1, 1, b"t")])
+    one.run(inserts=[new_item(2)])
+    assert sorted(one.look_up(1, 2)) == [1, 2]
+    assert len(shard.epochs) == 1
+
+
+def test_it_does_so_too_when_a_transaction_of_unknown_outcome_has_happened(shard):
+    one = Owner(shard, "one")
+    tenure = tenure_of(one)
+    one.run(inserts=[new_item(1)])
+    one.store.close()
+    image = opened(one.store, tenure)
+    assert (image.epoch, image.transaction_number) == (one.image.epoch, 1)
+
+
+def test_with_fewer_transactions_than_it_saw_committed_it_needs_a_new_epoch(shard):
+    """A replica that was behind: keys of the old epoch stand for items that are not there, and were handed out."""
+    one = Owner(shard, "one")
+    one.run(inserts=[new_item(1)])
+    one.store.close()
+    image = opened(one.store, tenure_of(one)._replace(transaction_number=2))
+    assert image.epoch > one.image.epoch
+    assert image.last_key == image.epoch << ids.SEQUENCE_BITS
+
+
+def test_after_another_owner_it_needs_a_new_epoch(shard):
+    one = Owner(shard, "one")
+    one.store.close()
+    two = Owner(shard, "two")
+    two.store.close()
+    assert opened(one.store, tenure_of(one)).epoch > two.image.epoch > one.image.epoch
+
+
+def test_while_another_owner_lives_it_does_not_get_the_shard(shard):
+    one = Owner(shard, "one")
+    shard.cut(one.store)
+    two = take_over(shard, "two")
+    with pytest.raises(OwnershipLostError, match="two"):
+        one.store.open(tenure_of(one))
+    assert two.look_up(1) == {}
+
+
+def test_without_a_new_epoch_nothing_changes(shard):
+    one = Owner(shard, "one")
+    one.run(inserts=[new_item(1)])
+    one.store.close()
+
+    def away() -> None:
+        raise UnavailableError("the meta database is away")
+
+    shard.on_epoch = away
+    two = shard.store("two")
+    with pytest.raises(UnavailableError):
+        opened(two)
+    assert opened(one.store, tenure_of(one)).epoch == one.image.epoch
+    with pytest.raises(UnavailableError):
+        one.store.renew_epoch()
+    one.run(inserts=[new_item(2)])
+    assert sorted(one.look_up(1, 2)) == [1, 2]
+
+
+def test_an_owner_goes_on_under_a_new_epoch(shard):
+    one = Owner(shard, "one")
+    one.run(inserts=[new_item(1)])
+    epoch = one.store.renew_epoch()
+    assert epoch > one.image.epoch
+    one.run(inserts=[new_item(2)])
+    shard.cut(one.store)
+    assert reopen(one) == 2
+    one.run(inserts=[new_item(3)])
+    one.store.close()
+    assert opened(one.store, Tenure(epoch, 3, epoch << ids.SEQUENCE_BITS)).epoch == epoch
+    assert sorted(one.look_up(1, 2, 3)) == [1, 2, 3]
 
 
 # ---- lost sessions ----

@@ -118,22 +118,41 @@ def test_no_epoch_is_given_twice_to_takers_at_the_same_time(store: MetaStore) ->
     assert sorted(taken) == list(range(1, 41))
 
 
-def test_a_host_is_alive_while_its_heartbeat_is_recent_by_the_servers_clock(
+def test_a_heartbeat_gives_all_rows_as_they_were_before_it(store: MetaStore) -> None:
+    assert store.beat("h1", "127.0.0.1:7600", started_at_ms=5) == []
+    (first,) = store.beat("h2", "127.0.0.1:7601", started_at_ms=6)
+    assert first[:3] == ("h1", "127.0.0.1:7600", 5)
+    assert {row.name: row.started_at for row in store.beat("h1", "127.0.0.1:7602", started_at_ms=7)} == {
+        "h1": 5,
+        "h2": 6,
+    }
+    again = {row.name: row for row in store.beat("h1", "127.0.0.1:7602", started_at_ms=7)}
+    assert again["h1"][:3] == ("h1", "127.0.0.1:7602", 7)
+    assert again["h1"].heartbeat_at >= first.heartbeat_at
+    store.remove_host("h1")
+    assert [row.name for row in store.beat("h2", "127.0.0.1:7601", started_at_ms=6)] == ["h2"]
+
+
+def test_rows_of_hosts_that_crashed_long_ago_are_forgotten(
     store: MetaStore, mysql_server: LocalServer, meta_url: str
 ) -> None:
-    assert not store.host_is_alive("h1", 60_000)
-    assert store.heartbeat("h1", "127.0.0.1:7600", started_at_ms=5) is None
-    assert store.heartbeat("h1", "127.0.0.1:7600", started_at_ms=5) is None
-    assert store.host_is_alive("h1", 60_000)
-    query(mysql_server, meta_url, "UPDATE host SET heartbeat_at = heartbeat_at - 60000")
-    assert not store.host_is_alive("h1", 60_000)
-    assert store.heartbeat("h1", "127.0.0.1:7601", started_at_ms=6) == "127.0.0.1:7600"
-    assert store.host_is_alive("h1", 60_000)
-    assert query(mysql_server, meta_url, "SELECT name, address, started_at FROM host") == (
-        (b"h1", b"127.0.0.1:7601", 6),
+    for name in ("h1", "h2"):
+        store.beat(name, "127.0.0.1:7600", started_at_ms=5)
+    query(
+        mysql_server, meta_url, f"UPDATE host SET heartbeat_at = heartbeat_at - {limits.HOST_ROW_MS} WHERE name = 'h1'"
     )
-    store.remove_host("h1")
-    assert not store.host_is_alive("h1", 60_000)
+    store.forget_hosts()
+    assert [row.name for row in store.beat("h2", "127.0.0.1:7600", started_at_ms=5)] == ["h2"]
+
+
+def test_more_hosts_than_can_be_watched_are_an_error_and_none_of_them_looks_gone(
+    store: MetaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HOSTS_MAX", 2)
+    for name in ("h1", "h2", "h3"):
+        store.beat(name, "127.0.0.1:7600", started_at_ms=5)
+    with pytest.raises(UnavailableError, match="more than 2 hosts"):
+        store.beat("h1", "127.0.0.1:7600", started_at_ms=5)
 
 
 def test_sessions_are_in_utc_so_that_no_hour_comes_twice(store: MetaStore) -> None:

@@ -77,6 +77,8 @@ class Case:
 CASES: dict[str, list[Case]] = {
     "READ_WRITER": [Case("PRIMARY", 2)],
     "TAKE_WRITER": [Case("PRIMARY", 3, (9, b"me", 9))],
+    "RENEW_EPOCH": [Case("PRIMARY", 3, (9, 8))],
+    "NOTE_SESSION": [Case("PRIMARY", 3, (9,))],
     "MARK_TRANSACTION": [
         Case("PRIMARY", 3, (1, 2, 3, 4, 5), fill=lambda text: text.format(statements.NONE_AHEAD)),
         Case(
@@ -169,6 +171,7 @@ WITHOUT_TABLE = {
     "READS_END",
     "LOCK_SHARD",
     "LOCK_HOLDER",
+    "LIMIT_SILENCE",
     "KILL_SESSION",
     "NOW_MS",
     "REPEATABLE",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import closing
 from unittest.mock import patch
 
@@ -10,9 +11,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from foqs.core import limits
-from foqs.host.namespaces import Namespaces
+from foqs.host.membership import Membership
 from foqs.storage.local_server import LocalServer
-from foqs.storage.meta import MetaStore
+from foqs.storage.meta import HostRow, MetaStore
 from foqs.storage.migrations import SchemaKind, apply
 from tests.support.running_host import running_host
 
@@ -27,10 +28,10 @@ class WatchedMeta(MetaStore):
     loop: asyncio.AbstractEventLoop
     beaten: asyncio.Event
 
-    def heartbeat(self, name: str, address: str, started_at_ms: int) -> str | None:
-        other = super().heartbeat(name, address, started_at_ms)
+    def beat(self, name: str, address: str, started_at_ms: int) -> list[HostRow]:
+        rows = super().beat(name, address, started_at_ms)
         self.loop.call_soon_threadsafe(self.beaten.set)
-        return other
+        return rows
 
 
 async def test_both_of_two_hosts_with_one_name_say_so_and_a_restarted_one_does_not(meta_url: str) -> None:
@@ -51,17 +52,17 @@ async def test_both_of_two_hosts_with_one_name_say_so_and_a_restarted_one_does_n
     assert logs_alone == []
 
 
-async def _started(meta_url: str, number: int) -> Namespaces:
+async def _started(meta_url: str, number: int) -> Membership:
     meta = WatchedMeta(meta_url)
     meta.loop, meta.beaten = asyncio.get_running_loop(), asyncio.Event()
-    namespaces = Namespaces(meta, "host-1", f"10.0.0.{number}:7600", started_at_ms=number)
-    await namespaces.start()
-    return namespaces
+    membership = Membership(meta, "host-1", f"10.0.0.{number}:7600", number, time.monotonic)
+    await membership.start()
+    return membership
 
 
-async def _beat(namespaces: Namespaces) -> None:
+async def _beat(membership: Membership) -> None:
     """Return after one more whole round."""
-    meta = namespaces._meta
+    meta = membership._meta
     assert isinstance(meta, WatchedMeta)
     async with asyncio.timeout(PATIENCE_S):
         for _ in range(2):

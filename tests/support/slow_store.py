@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from unittest.mock import Mock
 
-from foqs.core import limits
+from foqs.core import ids, limits
 from foqs.shard.parts import ShardListener
 from foqs.shard.rows import LookUp
 from foqs.shard.runner import ShardRunner, TransactionMeter
@@ -17,6 +17,7 @@ from foqs.storage.transaction import (
     LaneCounts,
     SessionLostError,
     ShardImage,
+    Tenure,
     Transaction,
     TransactionResult,
 )
@@ -45,6 +46,14 @@ class SlowStore:
         self.numbers_run: list[int] = []
         self.number_stored = 0
         self.opened_count = self.reopened_count = 0
+        self.tenures: list[Tenure | None] = []
+        """What was known at each opening."""
+        self.open_errors: list[Exception] = []
+        self.epoch = 1
+        self.epoch_errors: list[Exception] = []
+        self.counts = threading.Event()
+        self.counts.set()
+        self.count_errors: list[Exception] = []
         self.is_lost = False
         self.reopen_errors: list[Exception] = []
         """What the next tries to reopen meet, one each."""
@@ -53,12 +62,28 @@ class SlowStore:
         """The server's clock, which goes as the event loop's."""
         return BOOTED_MS + int(self.loop.time() * 1000)
 
-    def open(self) -> ShardImage:
+    def open(self, tenure: Tenure | None = None) -> ShardImage:
         assert self.answers.wait(30)
         self.opened_count += 1
-        return ShardImage(
-            1, self.number_stored, 0, 0, self.wall_ms() - SLOW_READ_MS, [], lambda: LaneCounts([], []), [], {}
-        )
+        self.tenures.append(tenure)
+        self.is_lost = False
+        if self.open_errors:
+            raise self.open_errors.pop(0)
+        now_ms = self.wall_ms() - SLOW_READ_MS
+        last_key = tenure.last_key if tenure is not None else self.epoch << ids.SEQUENCE_BITS
+        return ShardImage(self.epoch, last_key, self.number_stored, 0, 0, now_ms, [], self.count, [], {})
+
+    def renew_epoch(self) -> int:
+        if self.epoch_errors:
+            raise self.epoch_errors.pop(0)
+        self.epoch += 1
+        return self.epoch
+
+    def count(self) -> LaneCounts:
+        assert self.counts.wait(30)
+        if self.count_errors:
+            raise self.count_errors.pop(0)
+        return LaneCounts([], [])
 
     def reopen(self) -> int:
         assert self.answers.wait(30)
@@ -107,6 +132,7 @@ async def runner_of(store: SlowStore) -> AsyncIterator[ShardRunner]:
     store.answers.set()
     store.tells_time.set()
     store.answers_runs.set()
+    store.counts.set()
     await runner.stop()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from foqs.core import order
+from foqs.core import ids, order
 from foqs.storage.transaction import (
     TIMER_LANE,
     ItemRow,
@@ -44,6 +44,7 @@ class Tables:
         counts = self.counts()
         return ShardImage(
             epoch=self.epoch,
+            last_key=self.epoch << ids.SEQUENCE_BITS,
             transaction_number=self.transaction_number,
             delay_checkpoint=self.delay_checkpoint,
             topic_number_last=self.topic_number_last,

@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
+from foqs.core import ids
 from foqs.core.limits import KIB, MIB
 
 _PAUSE_MS_MAX = 450
@@ -122,6 +123,7 @@ def make_limits(chance: random.Random) -> dict[str, Any]:
         "COUNT_WAIT_MS_MAX": 1_000,
         "HEARTBEAT_MS": 250,
         "HOST_DEAD_MS": 1_200,
+        "HOST_WATCH_GAP_MS_MAX": 600,
         "CLOCK_PROBE_MS": pick([300, 10_000]),
         "CLOCK_RETRY_MS": 50,
         "DURABILITY_CHECK_MS": 2_000,
@@ -139,6 +141,7 @@ def make_limits(chance: random.Random) -> dict[str, Any]:
         **sizes,
         **_sizes_of_packs(random.Random(apart)),
         **_rows_read_and_unpacked(random.Random(f"reads {apart}")),
+        **_keys_of_an_epoch(random.Random(f"keys {apart}")),
         **times,
     }
 
@@ -154,6 +157,15 @@ def _rows_read_and_unpacked(chance: random.Random) -> dict[str, Any]:
         "UNPACK_OLD_ITEMS": pick([1, 4, 100]),
         "UNPACK_OLD_EVERY_MS": 20,
         "UNPACK_OLD_RATIO": pick([1, 4]),
+    }
+
+
+def _keys_of_an_epoch(chance: random.Random) -> dict[str, Any]:
+    """In half of the runs an epoch ends after few keys."""
+    keys_count = 1 << ids.SEQUENCE_BITS
+    return {
+        "KEYS_LEFT_TO_RENEW": keys_count - chance.choice([10, 200, keys_count // 2, keys_count // 2]),
+        "EPOCH_RETRY_MS": 100,
     }
 
 

@@ -18,8 +18,9 @@ from foqs.core.namespace import Namespace
 from foqs.core.service import Service
 from foqs.shard import runner
 from foqs.shard.state import ShardState
+from foqs.storage.meta import HostRow
 from foqs.storage.shard_store import ShardAccess
-from foqs.storage.transaction import Transaction
+from foqs.storage.transaction import Tenure, Transaction
 from foqs.testing.fake_store import FakeReader, FakeStore
 from foqs.testing.sim.loop import Process
 
@@ -37,18 +38,19 @@ class FakeMeta:
         self._touch()
         return list(self._world.meta.namespaces)
 
-    def heartbeat(self, name: str, address: str, started_at_ms: int) -> None:
+    def beat(self, name: str, address: str, started_at_ms: int) -> list[HostRow]:
         self._touch()
-        self._world.meta.heartbeats[name] = self._world.loop.time()
+        hosts = self._world.meta.hosts
+        rows = list(hosts.values())
+        hosts[name] = HostRow(name, address, started_at_ms, self._world.now_ms())
+        return rows
+
+    def forget_hosts(self) -> None:
+        self._touch()
 
     def remove_host(self, name: str) -> None:
         self._touch()
-        self._world.meta.heartbeats.pop(name, None)
-
-    def host_is_alive(self, name: str, dead_after_ms: int) -> bool:
-        self._touch()
-        beat_s = self._world.meta.heartbeats.get(name)
-        return beat_s is not None and self._world.loop.time() - beat_s < dead_after_ms / 1000
+        self._world.meta.hosts.pop(name, None)
 
     def take_shard_epoch(self, shard_id: int, owner: str, now_ms: int, at_least: int) -> int:
         self._touch()
@@ -67,9 +69,17 @@ class FakeMeta:
 class MetaTables:
     def __init__(self, namespaces: list[Namespace]) -> None:
         self.namespaces = namespaces
-        self.heartbeats: dict[str, float] = {}
+        self.hosts: dict[str, HostRow] = {}
         self.epochs: dict[int, int] = {}
         self.away = False
+
+
+class SteppingStore(FakeStore):
+    """Opening takes time, so that others may come between its steps."""
+
+    def open(self, tenure: Tenure | None = None) -> Any:
+        """What foqs.testing.sim.loop.VirtualThread goes through, as the image at its end."""
+        return self.opening(tenure)
 
 
 class FakeDoor(Service):
@@ -185,7 +195,7 @@ def simulated(world_of: Callable[[], World], shard_state: type[ShardState], disp
     def make_store(access: ShardAccess, take_epoch: Callable[[int], int], is_dead: Callable[[str], bool]) -> FakeStore:
         server = world_of().servers[access.shard_id]
         network = ThreadPoolExecutor(1, f"shard-{access.shard_id}-network")
-        return FakeStore(server, access.lock_name, access.owner, take_epoch, is_dead, network)
+        return SteppingStore(server, access.lock_name, access.owner, take_epoch, is_dead, network)
 
     replaced: dict[str, Any] = {
         "MetaStore": lambda url: FakeMeta(world_of()),
@@ -196,6 +206,7 @@ def simulated(world_of: Callable[[], World], shard_state: type[ShardState], disp
         "Dispatcher": dispatcher,
         "check_current": lambda url, kind: None,
         "_wall_ms": lambda: world_of().now_ms(),
+        "_monotonic_s": world_of().loop.time,
     }
     with patch.multiple(bootstrap, **replaced), patch.object(runner, "ShardState", shard_state):
         yield

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Executor
 from contextvars import Context, ContextVar, copy_context
 from enum import Enum
@@ -100,6 +100,10 @@ class VirtualThread:
 
     def _start(self) -> None:
         work, future = self._jobs[0]
+        self._step(work, future)
+
+    def _step(self, work: Callable[[], Any], future: asyncio.Future[Any]) -> None:
+        """Do it after a while; a generator is a job of several steps, which returns what the job gives."""
         there_s, back_s = self._loop.latency(self.name)
 
         def send() -> None:
@@ -107,6 +111,10 @@ class VirtualThread:
             answer: Callable[[], None]
             try:
                 result = work()
+                if isinstance(result, Generator):
+                    steps = result
+                    self._step(lambda: _next(steps), future)
+                    return
             except Exception as error:
                 answer = _failing(future, error)
             else:
@@ -121,6 +129,15 @@ class VirtualThread:
         answer()
         if self._jobs:
             self._start()
+
+
+def _next(steps: Generator[None, None, Any]) -> Any:
+    """The generator once more, or what it returns."""
+    try:
+        next(steps)
+    except StopIteration as end:
+        return end.value
+    return steps
 
 
 def _answering(future: asyncio.Future[Any], result: Any) -> Callable[[], None]:

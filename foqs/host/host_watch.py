@@ -1,0 +1,86 @@
+"""Which other hosts are dead: those whose heartbeats this process has watched and not seen for long enough.
+
+Pure: what was read and when comes in as arguments, times are seconds of this process's monotonic clock. No clock of
+another machine decides: a host is dead when its row was seen not to change over the watcher's own time, while the
+watcher itself could read and write. So after an outage of the meta database, which let nobody beat, nobody looks dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from foqs.core import limits
+
+
+class HostSign(NamedTuple):
+    """What changes with every heartbeat of a host, by whatever clock."""
+
+    started_at_ms: int
+    heartbeat_at_ms: int
+
+
+class _Sight(NamedTuple):
+    sign: HostSign | None
+    """None: the host had no row."""
+    since_s: float
+    """When the sign was there for the first time."""
+
+
+class _View(NamedTuple):
+    """One whole picture, replaced at once: other threads ask while it is renewed."""
+
+    began_s: float
+    """Since then there was no gap. Hosts that are not in `sights` have had no row all the time."""
+    asked_s: float
+    answered_s: float
+    """Of the last round."""
+    sights: dict[str, _Sight]
+
+
+class HostWatch:
+    """`is_dead` may be called by any thread, all else by one."""
+
+    def __init__(self) -> None:
+        self._view: _View | None = None
+
+    def saw(self, asked_s: float, answered_s: float, signs: Mapping[str, HostSign]) -> None:
+        """The rows of all hosts, read somewhen between the two times, in a round that wrote an own heartbeat as well.
+
+        A sign counts from the answer that brought it first to the question of the answer that brought it last, so
+        that a slow server makes nobody look older.
+        """
+        last = self._view
+        # A round that takes long is a gap as well: what holds this one up holds up the heartbeats of others.
+        if last is None or answered_s - last.answered_s > limits.HOST_WATCH_GAP_MS_MAX / 1000:
+            sights = {name: _Sight(sign, answered_s) for name, sign in signs.items()}
+            self._view = _View(answered_s, asked_s, answered_s, sights)
+            return
+        sights = {}
+        for name, sign in signs.items():
+            before = last.sights.get(name)
+            is_same = before is not None and before.sign == sign
+            sights[name] = before if before is not None and is_same else _Sight(sign, answered_s)
+        for name, before in last.sights.items():
+            if name not in signs:
+                gone = before if before.sign is None else _Sight(None, answered_s)
+                # One that has been away for long is as good as one that never was there.
+                if not _is_long(gone.since_s, asked_s):
+                    sights[name] = gone
+        self._view = _View(last.began_s, asked_s, answered_s, sights)
+
+    def missed(self) -> None:
+        """A round failed: what went on meanwhile is not known, and the watch starts anew."""
+        self._view = None
+
+    def is_dead(self, name: str, now_s: float) -> bool:
+        """Whether the host's row, or that there is none, has not changed for limits.HOST_DEAD_MS of unbroken watch."""
+        view = self._view
+        if view is None or now_s - view.answered_s > limits.HOST_WATCH_GAP_MS_MAX / 1000:
+            return False
+        sight = view.sights.get(name)
+        return _is_long(view.began_s if sight is None else sight.since_s, view.asked_s)
+
+
+def _is_long(since_s: float, until_s: float) -> bool:
+    return until_s - since_s >= limits.HOST_DEAD_MS / 1000

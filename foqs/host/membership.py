@@ -1,0 +1,99 @@
+"""Which hosts there are: this one's heartbeats, and the watch of all others'."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import structlog
+
+from foqs.core import limits
+from foqs.core.errors import FoqsError
+from foqs.core.service import Service
+from foqs.host.host_watch import HostSign, HostWatch
+from foqs.storage.meta import HostRow, MetaStore
+
+_log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+
+class Membership(Service):
+    """Beats every limits.HEARTBEAT_MS and reads all hosts' rows in the same round.
+
+    It has a thread and a session of its own, so that no call of an operator stands in front of a heartbeat. `meta` is
+    closed with it. `now_s` is a monotonic clock that any thread may read.
+    """
+
+    def __init__(
+        self, meta: MetaStore, host_name: str, address: str, started_at_ms: int, now_s: Callable[[], float]
+    ) -> None:
+        super().__init__("membership")
+        self._meta = meta
+        self._host_name = host_name
+        self._address = address
+        self._started_at_ms = started_at_ms
+        self._now_s = now_s
+        self._watch = HostWatch()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self.name)
+        self._task: asyncio.Task[None] | None = None
+
+    def is_dead(self, host_name: str) -> bool:
+        """Whether that host has been watched long enough to be sure; any thread may ask, and nothing blocks.
+
+        A host that has just started, or could not reach the meta database lately, calls nobody dead.
+        """
+        return self._watch.is_dead(host_name, self._now_s())
+
+    def use_url(self, url: str) -> None:
+        """New sessions are opened by this URL, which leads to the same database."""
+        self._meta.use_url(url)
+
+    async def _start(self) -> None:
+        await self._on_thread(self._meta.forget_hosts)
+        await self._round()
+        self._task = asyncio.create_task(self._run(), name=self.name)
+
+    async def _stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            try:
+                await self._on_thread(lambda: self._meta.remove_host(self._host_name))
+            except FoqsError as error:
+                _log.warning("host_row_left_behind", error=str(error))
+        self._thread.shutdown(wait=True)
+        self._meta.close()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(limits.HEARTBEAT_MS / 1000)
+            try:
+                await self._round()
+            except FoqsError as error:
+                _log.warning("heartbeat_missed", error=str(error))
+            except Exception:  # A defect must not end the heartbeats for good.
+                _log.error("host_defect", work="heartbeat", exc_info=True)
+
+    async def _round(self) -> None:
+        asked_s = self._now_s()
+        try:
+            rows = await self._on_thread(self._beat)
+        except BaseException:
+            self._watch.missed()
+            raise
+        self._watch.saw(asked_s, self._now_s(), {row.name: HostSign(row.started_at, row.heartbeat_at) for row in rows})
+        for row in rows:
+            if row.name == self._host_name and row.started_at != self._started_at_ms:
+                self._tell_of_namesake(row)
+
+    def _beat(self) -> list[HostRow]:
+        return self._meta.beat(self._host_name, self._address, self._started_at_ms)
+
+    def _tell_of_namesake(self, row: HostRow) -> None:
+        if self._task is not None:  # Before it is set: the row may be that of this host's last life.
+            _log.error("host_name_shared", host_name=self._host_name, other_address=row.address)
+
+    async def _on_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -1,0 +1,175 @@
+"""Heartbeats and the watch of other hosts, on a real meta database and a clock that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+
+import pytest
+
+from foqs.core import limits
+from foqs.core.errors import FoqsError
+from foqs.host.membership import Membership
+from foqs.host.namespaces import Namespaces
+from foqs.storage.local_server import LocalServer
+from foqs.storage.meta import HostRow, MetaStore
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.database
+
+DEAD_S = limits.HOST_DEAD_MS / 1000
+
+
+class CountedMeta(MetaStore):
+    """Counts the heartbeats that were asked for, and those that were answered."""
+
+    asked_count = answered_count = 0
+
+    def beat(self, name: str, address: str, started_at_ms: int) -> list[HostRow]:
+        self.asked_count += 1
+        rows = super().beat(name, address, started_at_ms)
+        self.answered_count += 1
+        return rows
+
+
+class Hosts:
+    """Some hosts with one clock."""
+
+    def __init__(self, meta_url: str) -> None:
+        self.now_s = 100.0
+        self.metas: dict[str, CountedMeta] = {}
+        self._url = meta_url
+
+    @asynccontextmanager
+    async def host(self, name: str) -> AsyncIterator[Membership]:
+        meta = self.metas[name] = CountedMeta(self._url)
+        membership = Membership(meta, name, "127.0.0.1:7600", len(self.metas), lambda: self.now_s)
+        await membership.start()
+        try:
+            yield membership
+        finally:
+            await membership.stop()
+            del self.metas[name]
+
+    async def beat(self) -> None:
+        """Everybody goes through whole rounds."""
+        counts = {name: meta.answered_count for name, meta in self.metas.items()}
+        await until(lambda: all(meta.answered_count >= counts[name] + 2 for name, meta in self.metas.items()))
+
+    async def go_on(self, seconds: float) -> None:
+        """With heartbeats in between, so that no watch has a gap."""
+        until_s = self.now_s + seconds
+        while self.now_s < until_s:
+            self.now_s = min(until_s, self.now_s + limits.HEARTBEAT_MS / 1000)
+            await self.beat()
+
+
+@pytest.fixture
+def hosts(meta_url: str, monkeypatch: pytest.MonkeyPatch) -> Hosts:
+    hosts = Hosts(meta_url)
+    pause_s = asyncio.sleep
+    # Rounds come as fast as they can, whatever the clock says.
+    monkeypatch.setattr("foqs.host.membership.asyncio.sleep", lambda seconds: pause_s(min(seconds, 0.005)))
+    return hosts
+
+
+async def test_a_host_that_stops_beating_is_dead_and_one_that_beats_is_not(hosts: Hosts) -> None:
+    async with hosts.host("one") as one, hosts.host("two"), hosts.host("three") as three:
+        assert three._task is not None
+        three._task.cancel()  # As by kill -9: its row stays.
+        del hosts.metas["three"]
+        await hosts.go_on(DEAD_S)
+        assert not one.is_dead("three")
+        await hosts.go_on(1)
+        assert one.is_dead("three")
+        assert not one.is_dead("two")
+        assert one.is_dead("somebody who never was")
+        hosts.metas["three"] = CountedMeta("mysql+pymysql://nobody@127.0.0.1:1/meta")
+
+
+async def test_a_host_that_ended_in_order_has_no_row_and_is_dead_after_as_long(hosts: Hosts) -> None:
+    async with hosts.host("one") as one:
+        async with hosts.host("two"):
+            await hosts.go_on(DEAD_S + 1)
+            assert not one.is_dead("two")
+        await hosts.go_on(DEAD_S - 1)
+        assert not one.is_dead("two")
+        await hosts.go_on(2)
+        assert one.is_dead("two")
+
+
+@pytest.mark.parametrize("hang_s", [limits.HOST_WATCH_GAP_MS_MAX / 1000 - 1, DEAD_S, 10 * DEAD_S])
+async def test_nobody_is_dead_because_nobody_could_beat(hosts: Hosts, mysql_server: LocalServer, hang_s: float) -> None:
+    async with hosts.host("one") as one, hosts.host("two") as two:
+        await hosts.go_on(DEAD_S + 1)
+        for _ in range(3):
+            with hosts_locked(mysql_server):
+                await until(lambda: all(meta.asked_count > meta.answered_count for meta in hosts.metas.values()))
+                hosts.now_s += hang_s
+                assert not one.is_dead("two")
+            for _ in range(3):
+                await hosts.beat()
+                assert not one.is_dead("two")
+                assert not two.is_dead("one")
+
+
+async def test_who_cannot_write_a_heartbeat_calls_nobody_dead(hosts: Hosts, mysql_server: LocalServer) -> None:
+    """On a meta database that takes no writes all rows stand still, and anybody can read them."""
+    async with hosts.host("one") as one, hosts.host("two"):
+        await hosts.go_on(DEAD_S + 1)
+        assert one.is_dead("nobody")
+        with hosts_only_to_read(mysql_server):
+            await until(lambda: not one.is_dead("nobody"))
+            for _ in range(10):
+                hosts.now_s += 1
+                counts = {name: meta.asked_count for name, meta in hosts.metas.items()}
+                await until(lambda seen=counts: all(meta.asked_count > seen[n] for n, meta in hosts.metas.items()))
+                assert not one.is_dead("two")
+        await hosts.go_on(1)
+        assert not one.is_dead("two")
+
+
+async def test_heartbeats_go_on_while_calls_of_operators_hang(hosts: Hosts, meta_url: str) -> None:
+    namespaces = Namespaces(MetaStore(meta_url))
+    await namespaces.start()
+    released = threading.Event()
+    hanging = [asyncio.ensure_future(namespaces.on_meta(lambda _: released.wait(30))) for _ in range(10)]
+    try:
+        async with hosts.host("one") as one, hosts.host("two"):
+            await hosts.go_on(DEAD_S + 1)
+            assert one.is_dead("nobody")
+            assert not one.is_dead("two")
+    finally:
+        released.set()
+        await asyncio.gather(*hanging)
+        await namespaces.stop()
+
+
+async def test_a_host_does_not_start_without_the_meta_database() -> None:
+    membership = Membership(MetaStore("mysql+pymysql://nobody@127.0.0.1:1/meta"), "one", "", 1, lambda: 0.0)
+    with pytest.raises(FoqsError):
+        await membership.start()
+
+
+@contextmanager
+def hosts_locked(server: LocalServer) -> Iterator[None]:
+    with closing(server.connect("meta")) as session, session.cursor() as cursor:
+        cursor.execute("LOCK TABLES host WRITE")
+        yield
+        cursor.execute("UNLOCK TABLES")
+
+
+@contextmanager
+def hosts_only_to_read(server: LocalServer) -> Iterator[None]:
+    with closing(server.connect("meta")) as session, session.cursor() as cursor:
+        cursor.execute("RENAME TABLE host TO host_away")
+        cursor.execute(
+            "CREATE VIEW host AS SELECT name, address, started_at, heartbeat_at + 0 AS heartbeat_at FROM host_away"
+        )
+        try:
+            yield
+        finally:
+            cursor.execute("DROP VIEW host")
+            cursor.execute("RENAME TABLE host_away TO host")

@@ -1,0 +1,151 @@
+"""Who is dead, as one host sees it."""
+
+from __future__ import annotations
+
+from foqs.core import limits
+from foqs.host.host_watch import HostSign, HostWatch
+
+DEAD_S = limits.HOST_DEAD_MS / 1000
+BEAT_S = limits.HEARTBEAT_MS / 1000
+GAP_S = limits.HOST_WATCH_GAP_MS_MAX / 1000
+
+
+class Rounds:
+    """A watch, and a clock that goes on with its rounds."""
+
+    def __init__(self) -> None:
+        self.watch = HostWatch()
+        self.now_s = 100.0
+        self.answer_s = 0.0
+        """How long each round takes."""
+
+    def round(self, **beats: int) -> None:
+        """The hosts that have a row, with the time of their last heartbeat."""
+        asked_s = self.now_s
+        self.now_s += self.answer_s
+        self.watch.saw(asked_s, self.now_s, {name: HostSign(1, beat) for name, beat in beats.items()})
+
+    def rounds(self, seconds: float, **beats: int) -> None:
+        """So long, the rows being the same all the time."""
+        until_s = self.now_s + seconds
+        self.round(**beats)
+        while self.now_s < until_s:
+            self.now_s = min(until_s, self.now_s + BEAT_S)
+            self.round(**beats)
+
+    def is_dead(self, name: str) -> bool:
+        return self.watch.is_dead(name, self.now_s)
+
+
+def test_a_host_is_dead_when_its_row_was_seen_not_to_change_for_long_enough() -> None:
+    seen = Rounds()
+    seen.rounds(DEAD_S - 0.1, other=5)
+    assert not seen.is_dead("other")
+    seen.rounds(0.1, other=5)
+    assert seen.is_dead("other")
+
+
+def test_a_process_that_has_just_started_calls_nobody_dead() -> None:
+    seen = Rounds()
+    assert not seen.is_dead("other")
+    seen.round(other=5)
+    assert not seen.is_dead("other")
+    assert not seen.is_dead("nobody")
+
+
+def test_a_heartbeat_of_any_time_is_a_life_whatever_the_clock_of_the_server_says() -> None:
+    seen = Rounds()
+    for beat in (50, 49, 48_000, 1, 2):
+        seen.rounds(DEAD_S - 0.1, other=beat)
+        assert not seen.is_dead("other")
+
+
+def test_a_restarted_host_is_another_life() -> None:
+    seen = Rounds()
+    seen.rounds(DEAD_S, other=5)
+    seen.watch.saw(seen.now_s, seen.now_s, {"other": HostSign(2, 5)})
+    assert not seen.is_dead("other")
+
+
+def test_a_host_without_a_row_is_dead_when_it_was_seen_to_have_none_for_as_long() -> None:
+    seen = Rounds()
+    seen.round(other=5)
+    seen.rounds(DEAD_S - 0.1, third=1)
+    assert not seen.is_dead("other")
+    assert not seen.is_dead("nobody")
+    seen.rounds(0.1, third=1)
+    assert seen.is_dead("other")
+    assert seen.is_dead("nobody")
+    seen.rounds(5 * DEAD_S, third=1)
+    assert seen.is_dead("other")
+
+
+def test_a_host_whose_row_comes_back_lives() -> None:
+    seen = Rounds()
+    seen.rounds(2 * DEAD_S)
+    assert seen.is_dead("other")
+    seen.round(other=5)
+    assert not seen.is_dead("other")
+
+
+def test_after_an_outage_the_watch_starts_anew() -> None:
+    """While nobody could beat, everybody's row stood still."""
+    seen = Rounds()
+    seen.rounds(DEAD_S - 0.1, other=5)
+    seen.watch.missed()
+    seen.now_s += 60
+    seen.round(other=5)
+    assert not seen.is_dead("other")
+    seen.rounds(DEAD_S - 0.1, other=5)
+    assert not seen.is_dead("other")
+    seen.rounds(0.1, other=5)
+    assert seen.is_dead("other")
+
+
+def test_a_gap_between_rounds_is_an_outage_too() -> None:
+    """The watcher itself was stopped, and all others with it, maybe."""
+    seen = Rounds()
+    seen.rounds(DEAD_S - 0.1, other=5)
+    seen.now_s += GAP_S + 0.1
+    assert not seen.is_dead("other")
+    seen.round(other=5)
+    assert not seen.is_dead("other")
+
+
+def test_who_was_dead_before_a_gap_may_live_after_it() -> None:
+    seen = Rounds()
+    seen.rounds(2 * DEAD_S, other=5)
+    seen.now_s += GAP_S + 0.1
+    assert not seen.is_dead("other"), "it may have had its session back, and cannot say so"
+
+
+def test_the_time_of_a_slow_answer_is_not_held_against_others() -> None:
+    """Two answers may have been read at the same time, the first at its end and the second at its beginning."""
+    seen = Rounds()
+    seen.answer_s = GAP_S - 2 * BEAT_S
+    while seen.now_s < 100 + DEAD_S + 2 * seen.answer_s:
+        assert not seen.is_dead("other")
+        seen.round(other=5)
+        seen.now_s += BEAT_S
+    seen.round(other=5)
+    assert seen.is_dead("other")
+
+
+def test_a_round_that_takes_long_is_a_gap() -> None:
+    """What holds it up holds up the heartbeats of others, and none of them fails."""
+    seen = Rounds()
+    seen.answer_s = GAP_S
+    for _ in range(20):
+        seen.round(other=5)
+        seen.now_s += BEAT_S
+        assert not seen.is_dead("other")
+
+
+def test_the_watch_keeps_nothing_of_hosts_that_went_long_ago() -> None:
+    seen = Rounds()
+    for number in range(50):
+        seen.round(**{f"host-{number}": 1})
+    seen.rounds(2 * DEAD_S, third=1)
+    assert seen.watch._view is not None
+    assert set(seen.watch._view.sights) == {"third"}
+    assert all(seen.is_dead(f"host-{number}") for number in range(50))
