@@ -25,6 +25,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    TypeAdapter,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -75,12 +76,15 @@ def _mysql_url(value: str) -> str:
         url = make_url(value)
     except (ArgumentError, ValueError) as error:
         raise ValueError("is not a URL; allowed: mysql://USER:PASSWORD@HOST:PORT/DATABASE") from error
+    problems = []
     if url.drivername not in _DRIVERS:
-        raise ValueError(f"names the driver {url.drivername}; allowed: {', '.join(_DRIVERS)}")
+        problems.append(f"names the driver {url.drivername}; allowed: {', '.join(_DRIVERS)}")
     if re.search(r"\s", value):
-        raise ValueError("has white space in it; allowed: %20 where a part of it has some")
+        problems.append("has white space in it; allowed: %20 where a part of it has some")
     if not url.database:
-        raise ValueError("names no database; allowed: mysql://USER:PASSWORD@HOST:PORT/DATABASE")
+        problems.append("names no database; allowed: mysql://USER:PASSWORD@HOST:PORT/DATABASE")
+    if problems:
+        raise ValueError(", and ".join(problems))
     return url.set(drivername=_DRIVER).render_as_string(hide_password=False)
 
 
@@ -131,6 +135,14 @@ def _place(url: str) -> str:
     parsed: URL = make_url(url)
     server = parsed.query.get("unix_socket") or f"{(parsed.host or 'localhost').lower()}:{parsed.port or 3306}"
     return f"{server}/{parsed.database}"
+
+
+def _misfits(meta_url: str, shards: Mapping[int, str]) -> list[str]:
+    """What is wrong with values that are allowed each by itself."""
+    meta = _place(meta_url)
+    return [
+        f"meta_url and shard {number} are the same database" for number, url in shards.items() if _place(url) == meta
+    ]
 
 
 def _default_host_name(values: dict[str, Any]) -> str:
@@ -213,9 +225,8 @@ class HostConfig(BaseModel):
 
     @model_validator(mode="after")
     def _meta_is_no_shard(self) -> HostConfig:
-        for shard_id, url in self.shards.items():
-            if _place(url) == _place(self.meta_url):
-                raise ValueError(f"meta_url and shard {shard_id} are the same database")
+        if misfits := _misfits(self.meta_url, self.shards):
+            raise ValueError("; ".join(misfits))
         return self
 
     def redacted(self) -> dict[str, Any]:
@@ -248,8 +259,9 @@ def load_config(flags: Mapping[str, object] | None = None, path: str | Path | No
     Raises ConfigError with all problems.
     """
     named = path or os.environ.get(CONFIG_VARIABLE)
+    problems, from_file = _read_file(Path(named)) if named else ([], {})
     layers: list[tuple[str, Mapping[str, object]]] = [
-        (f"file {named}", _read_file(Path(named)) if named else {}),
+        (f"file {named}", from_file),
         ("environment", EnvSettingsSource(_Environment)()),
         ("flag", {key: value for key, value in (flags or {}).items() if value is not None}),
     ]
@@ -258,23 +270,38 @@ def load_config(flags: Mapping[str, object] | None = None, path: str | Path | No
     for origin, layer in layers:
         values |= layer
         origins |= dict.fromkeys(layer, origin)
+    cause: ValidationError | None = None
     try:
-        again = partial(load_config, flags, path)
-        return LoadedConfig(HostConfig.model_validate(values), origins, again)
+        config = HostConfig.model_validate(values)
     except ValidationError as error:
-        # A default that hangs on a value with a problem is no problem of its own.
-        details = [detail for detail in error.errors() if detail["type"] != "default_factory_not_called"]
-        raise ConfigError(_sentence(detail, origins) for detail in details) from error
+        cause = error
+        # A default that hangs on a value with a problem is no problem of its own, nor is what the lost file may have.
+        ignored = ("default_factory_not_called", "missing" if problems else "")
+        problems += [_sentence(detail, origins) for detail in error.errors() if detail["type"] not in ignored]
+        problems += [misfit for misfit in _misfits_of_some(values) if misfit not in "; ".join(problems)]
+    if problems:
+        raise ConfigError(problems) from cause
+    return LoadedConfig(config, origins, partial(load_config, flags, path))
 
 
-def _read_file(path: Path) -> dict[str, Any]:
+def _misfits_of_some(values: Mapping[str, object]) -> list[str]:
+    """Of values among which some are refused by themselves."""
+    try:
+        meta_url = TypeAdapter(MysqlUrl).validate_python(values.get("meta_url"))
+        return _misfits(meta_url, TypeAdapter(ShardUrls).validate_python(values.get("shards")))
+    except ValidationError:
+        return []
+
+
+def _read_file(path: Path) -> tuple[list[str], dict[str, Any]]:
+    """The problems and the values."""
     try:
         with path.open("rb") as file:
-            return tomllib.load(file)
+            return [], tomllib.load(file)
     except OSError as error:
-        raise ConfigError([f"configuration file {path}: {error.strerror}"]) from error
+        return [f"configuration file {path}: {error.strerror}"], {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError([f"configuration file {path} is not TOML: {error}"]) from error
+        return [f"configuration file {path} is not TOML: {error}"], {}
 
 
 def _sentence(detail: ErrorDetails, origins: Mapping[str, str]) -> str:

@@ -23,9 +23,9 @@ def show(loaded: LoadedConfig, output: str) -> None:
     printer = Output(as_json=output == "json")
     printer.document({key: {"value": value, "origin": loaded.origins[key]} for key, value in values.items()})
     shards = values.pop("shards")
-    rows = [(key, value, loaded.origins[key]) for key, value in values.items()]
-    rows += [(f"shard {shard_id}", url, loaded.origins["shards"]) for shard_id, url in shards.items()]
-    printer.table(["KEY", "VALUE", "ORIGIN"], rows)
+    rows = [(key, loaded.origins[key], value) for key, value in values.items()]
+    rows += [(f"shard {shard_id}", loaded.origins["shards"], url) for shard_id, url in shards.items()]
+    printer.table(["KEY", "ORIGIN", "VALUE"], rows)
 
 
 @config.command()

@@ -116,6 +116,7 @@ def _print_page(remote: Remote, page: StoredItemPage) -> None:
     remote.output.table(
         ["ID", "STATE", "PRIORITY", "DELIVER AFTER", "FAILED", "REASON", "PAYLOAD"],
         (_row(one) for one in page.items),
+        is_last_cut=True,
     )
     if page.next_page_token:
         note(f"there are more: --page-token {page.next_page_token}")

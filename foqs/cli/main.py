@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import io
+import sys
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -12,25 +14,40 @@ from foqs.cli.output import Exit, exit_of, leave, note
 from foqs.client.errors import NotSentError
 from foqs.core.errors import FoqsError
 
+
+class _Place(NamedTuple):
+    """Where a subcommand is, and its first sentence, which `foqs --help` tells without importing it."""
+
+    module: str
+    name: str
+    summary: str
+
+
 _COMMANDS = {
-    "dev": "foqs.cli.dev:dev",
-    "host": "foqs.cli.host:host",
-    "config": "foqs.cli.config:config",
-    "schema": "foqs.cli.schema:schema",
-    "namespace": "foqs.cli.namespaces:namespace",
-    "topics": "foqs.cli.queue:topics",
-    "enqueue": "foqs.cli.queue:enqueue",
-    "dequeue": "foqs.cli.queue:dequeue",
-    "ack": "foqs.cli.queue:ack",
-    "nack": "foqs.cli.queue:nack",
-    "item": "foqs.cli.items:item",
-    "dead-letter": "foqs.cli.items:dead_letter",
-    "host-status": "foqs.cli.host_status:host_status",
+    "dev": _Place("dev", "dev", "Run a whole queue on this machine until Ctrl-C; its items survive restarts."),
+    "host": _Place("host", "host", "Run one host until SIGTERM or SIGINT, which drain it."),
+    "config": _Place(
+        "config",
+        "config",
+        "Show or check the configuration of a host: flag > FOQS_* variable > file > default.",
+    ),
+    "schema": _Place("schema", "schema", "Create and bring up to date the databases of the configuration."),
+    "namespace": _Place("namespaces", "namespace", "Create, list, show, change and delete namespaces."),
+    "topics": _Place("queue", "topics", "List the topics of NAMESPACE that hold an item."),
+    "enqueue": _Place(
+        "queue", "enqueue", "Store an item with PAYLOAD, or with what comes from stdin (-), and print its id."
+    ),
+    "dequeue": _Place("queue", "dequeue", "Take the most urgent ready items of TOPIC under a lease and print them."),
+    "ack": _Place("queue", "ack", "Delete delivered items: they never come back."),
+    "nack": _Place("queue", "nack", "Give delivered items back as failed attempts."),
+    "item": _Place("items", "item", "Look at items and delete them."),
+    "dead-letter": _Place("items", "dead_letter", "Look at dead letters, make them ready again, or delete them."),
+    "host-status": _Place("host_status", "host_status", "Show the host that answers, and the shards it serves."),
 }
 
 
 class FoqsGroup(click.Group):
-    """Imports a subcommand when it is used: `foqs enqueue` must not wait for the imports of `foqs host`."""
+    """Imports a subcommand when it is used: `foqs enqueue` and `foqs --help` do not wait for what `foqs host` needs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -39,9 +56,19 @@ class FoqsGroup(click.Group):
         place = _COMMANDS.get(cmd_name)
         if place is None:
             return None
-        module, _, name = place.partition(":")
-        command: click.Command = getattr(import_module(module), name)
+        command: click.Command = getattr(import_module(f"foqs.cli.{place.module}"), place.name)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, place.summary) for name, place in _COMMANDS.items()])
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                # A terminal or a pipe that cannot show a character gets its number.
+                stream.reconfigure(errors="backslashreplace")
+        return super().main(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -78,3 +105,7 @@ def cli() -> None:
 def main() -> None:
     """The entry point of the `foqs` script."""
     cli(prog_name="foqs")
+
+
+if __name__ == "__main__":
+    main()

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from enum import IntEnum
-from typing import Any, NoReturn
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from foqs.core.calls import PositionErrors
+from foqs.cli.tables import table_lines
 from foqs.core.errors import ErrorCode, FoqsError
 
-_CELL_CHARS_MAX = 60
-_UNBOUNDED_COLUMNS = 100_000
+if TYPE_CHECKING:
+    from foqs.core.calls import PositionErrors
+
+_LINES_PER_WRITE = 500
 
 
 class Exit(IntEnum):
@@ -64,28 +65,26 @@ class Output:
     def document(self, value: object) -> None:
         """Print `value` when JSON was asked for."""
         if self.as_json:
-            click.echo(json.dumps(plain(value), ensure_ascii=False, indent=2))
+            click.echo(_json_of(value, indent=2))
 
     def json_line(self, value: object) -> None:
         """Print `value` on one line when JSON was asked for: for results without a known end."""
         if self.as_json:
-            click.echo(json.dumps(plain(value), ensure_ascii=False))
+            click.echo(_json_of(value))
 
     def line(self, text: str) -> None:
         """Print a line when a table was asked for."""
         if not self.as_json:
             click.echo(text)
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Print a table when that was asked for; whole cells when stdout is no terminal."""
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], *, is_last_cut: bool = False) -> None:
+        """Print a table when that was asked for, row after row as they come; see table_lines."""
         if self.as_json:
             return
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for column in columns:
-            table.add_column(column, overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(cell_of(value)) for value in row))
-        Console(file=sys.stdout, width=None if sys.stdout.isatty() else _UNBOUNDED_COLUMNS).print(table)
+        terminal_columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        lines = table_lines(columns, rows, terminal_columns, is_last_cut=is_last_cut)
+        while some := list(islice(lines, _LINES_PER_WRITE)):
+            click.echo("\n".join(some))
 
 
 def report_failures(names: Sequence[str], errors: PositionErrors) -> None:
@@ -103,6 +102,12 @@ def leave_for(codes: set[Exit]) -> None:
 
 def leave(code: Exit) -> NoReturn:
     raise click.exceptions.Exit(int(code))
+
+
+def _json_of(value: object, indent: int | None = None) -> str:
+    """As a stdout that cannot hold every character gets it, all others are escaped."""
+    is_unicode = (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
+    return json.dumps(plain(value), ensure_ascii=not is_unicode, indent=indent)
 
 
 def plain(value: object) -> Any:
@@ -130,18 +135,6 @@ def _text_of(value: bytes) -> str | None:
         return value.decode()
     except UnicodeDecodeError:
         return None
-
-
-def cell_of(value: object) -> str:
-    """A table cell: one line without control characters, cut when it is long."""
-    if isinstance(value, bytes):
-        value = value[: 4 * _CELL_CHARS_MAX].decode(errors="replace")
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return str(value).lower()
-    text = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in str(value))
-    return text if len(text) <= _CELL_CHARS_MAX else text[: _CELL_CHARS_MAX - 1] + "…"
 
 
 def time_of(time_ms: int | None) -> str | None:

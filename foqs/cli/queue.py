@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -16,7 +17,7 @@ from foqs.client.items import PRIORITY_MAX, PRIORITY_MIN, Item, NewItem
 from foqs.client.sync import Client
 from foqs.core import limits
 from foqs.core.calls import DeliveryPolicy
-from foqs.core.errors import FoqsError, TooLargeError
+from foqs.core.errors import FoqsError, InvalidArgumentError, TooLargeError
 
 _STDIN = "-"
 _LINES_PER_BATCH = 100
@@ -50,46 +51,54 @@ def _item_options(command: Callable[..., None]) -> Callable[..., None]:
 def topics(remote: Remote, namespace: str, prefix: str) -> None:
     """List the topics of NAMESPACE that hold an item."""
     with remote.client() as client:
-        stats = list(client.topics(namespace, prefix))
-    remote.output.document(stats)
-    remote.output.table(
-        ["TOPIC", "READY", "DELAYED", "LEASED", "DEAD", "MOST URGENT", "OLDEST READY"],
-        (
+        stats = client.topics(namespace, prefix)
+        if remote.output.as_json:
+            remote.output.document(list(stats))
+            return
+        remote.output.table(
+            ["READY", "DELAYED", "LEASED", "DEAD", "URGENT", "OLDEST READY", "TOPIC"],
             (
-                s.topic,
-                s.ready,
-                s.delayed,
-                s.leased,
-                s.dead,
-                s.most_urgent_priority if s.ready else None,
-                time_of(s.oldest_ready_at_ms),
-            )
-            for s in stats
-        ),
-    )
+                (
+                    s.ready,
+                    s.delayed,
+                    s.leased,
+                    s.dead,
+                    s.most_urgent_priority if s.ready else None,
+                    time_of(s.oldest_ready_at_ms),
+                    s.topic,
+                )
+                for s in stats
+            ),
+        )
 
 
 @click.command()
 @click.argument("namespace")
 @click.argument("topic")
 @click.argument("payload", default=_STDIN)
+@click.option("--allow-empty", is_flag=True, help="Store an item without payload when stdin has nothing.")
 @click.option("--lines", is_flag=True, help="Each line of stdin is an item, stored by the hundred. JSON: a line each.")
 @_item_options
 @remote_command
-def enqueue(remote: Remote, namespace: str, topic: str, payload: str, lines: bool, **item_options: Any) -> None:
+def enqueue(
+    remote: Remote, namespace: str, topic: str, payload: str, allow_empty: bool, lines: bool, **item_options: Any
+) -> None:
     """Store an item with PAYLOAD, or with what comes from stdin (-), and print its id.
 
     The item is on disk when the id is printed. With exit code 5 it may or may not exist.
     """
     if lines and payload != _STDIN:
         raise click.UsageError("--lines reads stdin: give no PAYLOAD")
+    if payload == _STDIN and sys.stdin.isatty():
+        what = "items, one a line," if lines else "the payload"
+        note(f"reading {what} from stdin: Ctrl-D ends it")
     with remote.client() as client:
         if lines:
             bodies = _lines_of(sys.stdin.buffer)
             items = (_new_item(topic, body, **item_options) for body in bodies)
             _enqueue_lines(remote, client, namespace, items)
             return
-        body = _read_payload(sys.stdin.buffer) if payload == _STDIN else payload.encode()
+        body = _read_payload(sys.stdin.buffer, allow_empty) if payload == _STDIN else os.fsencode(payload)
         result = client.enqueue_many(namespace, [_new_item(topic, body, **item_options)])
     if result.errors:
         raise result.errors[0]
@@ -101,7 +110,7 @@ def _new_item(topic: str, payload: bytes, *, metadata: str | None, at_most_once:
     return NewItem(
         topic,
         payload,
-        metadata=None if metadata is None else metadata.encode(),
+        metadata=None if metadata is None else os.fsencode(metadata),
         delivery=DeliveryPolicy.AT_MOST_ONCE if at_most_once else None,
         **fields,
     )
@@ -126,13 +135,17 @@ def _enqueue_lines(remote: Remote, client: Client, namespace: str, items: Iterat
                 note(f"error: line {line}: {error.message}")
                 codes.add(exit_of(error))
         first_line += len(batch)
+    if first_line == 1:
+        note("stdin held no line: nothing is stored")
     leave_for(codes)
 
 
-def _read_payload(stream: BinaryIO) -> bytes:
+def _read_payload(stream: BinaryIO, allow_empty: bool) -> bytes:
     body = stream.read(limits.PAYLOAD_BYTES_MAX + 1)
     if len(body) > limits.PAYLOAD_BYTES_MAX:
         raise TooLargeError(f"stdin holds more than {limits.PAYLOAD_BYTES_MAX} bytes, the largest payload")
+    if not body and not allow_empty:
+        raise InvalidArgumentError("stdin holds nothing: --allow-empty stores an item without payload")
     return body
 
 
@@ -180,6 +193,7 @@ def _print_items(remote: Remote, items: list[Item]) -> None:
     remote.output.table(
         ["RECEIPT", "PRIORITY", "ATTEMPT", "LEASE UNTIL", "PAYLOAD"],
         ((i.receipt, i.priority, i.attempt, time_of(i.lease_expires_at_ms), i.payload) for i in items),
+        is_last_cut=True,
     )
 
 

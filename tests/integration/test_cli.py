@@ -5,6 +5,10 @@ from __future__ import annotations
 import base64
 import errno
 import json
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,7 +50,7 @@ def shell() -> Iterator[Shell]:
 def test_output_that_cannot_be_written_is_a_message_and_acks_nothing(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     shell.run("enqueue", "ns", "mail", "x")
@@ -75,9 +79,44 @@ def test_what_is_enqueued_is_listed_and_dequeued(shell: Shell) -> None:
 
 def test_a_payload_may_come_from_stdin_and_need_not_be_text(shell: Shell) -> None:
     assert shell.run("enqueue", "ns", "t", "-", stdin=b"\xff\x00\n").exit_code == 0
+    assert shell.run("enqueue", "ns", "t", os.fsdecode(b"\xff\x00".rstrip(b"\0"))).exit_code == 0
     (taken,) = shell.json("dequeue", "ns", "t")
     assert taken["payload"] is None
     assert base64.b64decode(taken["payload_base64"]) == b"\xff\x00\n"
+
+
+def test_an_empty_stdin_is_no_item_unless_asked_for(shell: Shell) -> None:
+    assert shell.run("enqueue", "ns", "t").exit_code == 2
+    assert shell.queue.ready["ns", "t"] == []
+    assert shell.run("enqueue", "ns", "t", "--allow-empty").exit_code == 0
+    assert shell.run("enqueue", "ns", "t", "").exit_code == 0
+    assert [item.payload for item in shell.queue.ready["ns", "t"]] == [b"", b""]
+    assert "nothing is stored" in shell.run("enqueue", "ns", "t", "--lines").stderr
+
+
+def test_enqueue_says_at_a_terminal_that_it_reads_from_there(shell: Shell) -> None:
+    here, there = pty.openpty()
+    with os.fdopen(here, "wb", buffering=0) as terminal, os.fdopen(there, "rb") as stdin:
+        command = [sys.executable, "-m", "foqs.cli.main", "enqueue", "ns", "t", "--address", shell.address]
+        with subprocess.Popen(
+            command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as program:
+            assert program.stderr is not None
+            assert "reading the payload from stdin" in program.stderr.readline()
+            terminal.write(b"typed\n\x04")
+            assert program.wait(20) == 0
+    assert [item.payload for item in shell.queue.ready["ns", "t"]] == [b"typed\n"]
+
+
+def test_what_a_stdout_cannot_hold_is_escaped(shell: Shell) -> None:
+    shell.run("enqueue", "ns", "brève-中", "né-\N{GRINNING FACE}")
+    plain = {"PYTHONIOENCODING": "latin-1"}
+    table = CliRunner(charset="latin-1").invoke(cli, ["topics", "ns", "--address", shell.address], env=plain)
+    assert (table.exit_code, table.exception) == (0, None)
+    assert table.stdout.splitlines()[1].endswith("brève-\\u4e2d")
+    arguments = ["item", "peek", "ns", "brève-中", "--output", "json", "--address", shell.address]
+    document = CliRunner(charset="latin-1").invoke(cli, arguments)
+    assert json.loads(document.stdout)["items"][0]["payload"] == "né-\N{GRINNING FACE}"
 
 
 def test_every_line_of_stdin_may_be_an_item(shell: Shell) -> None:
@@ -132,7 +171,9 @@ def test_tables_without_a_terminal_are_whole_and_have_no_control_characters(
     row = shell.run("item", "peek", "ns", "t" * 50).stdout.splitlines()[1]
     assert "\x1b" not in row
     assert "[31mred[bold]xxx" in row
-    assert shell.run("topics", "ns").stdout.splitlines()[1].split()[0] == "t" * 50
+    assert row.endswith("x" * 100)
+    assert row.split("\t")[1] == "ready"
+    assert shell.run("topics", "ns").stdout.splitlines()[1].split("\t")[-1] == "t" * 50
 
 
 def test_a_namespace_lives_from_create_to_delete(shell: Shell) -> None:
@@ -185,8 +226,8 @@ def test_a_topic_with_nothing_ready_has_no_most_urgent_priority(shell: Shell, mo
 
     monkeypatch.setattr(shell.queue, "get_active_topics", topics)
     busy, idle = (line.split() for line in shell.run("topics", "ns").stdout.splitlines()[1:])
-    assert busy[5] == "0"
-    assert idle[5:] == ["-", "-"]
+    assert busy[4] == "0"
+    assert idle[4:] == ["-", "-", "idle"]
 
 
 @pytest.mark.parametrize(
@@ -204,6 +245,7 @@ def test_a_topic_with_nothing_ready_has_no_most_urgent_priority(shell: Shell, mo
         (["namespace", "set", "ns"], 2, "at least one"),
         (["enqueue", "ns", "t", "payload", "--lines"], 2, "no PAYLOAD"),
         (["nack", "ns", "r", "--release", "--dead-letter"], 2, "exclude"),
+        (["enqueue", "ns", "t"], 2, "--allow-empty"),
     ],
 )
 def test_each_failure_has_its_exit_code_and_says_why_on_stderr(

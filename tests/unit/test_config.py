@@ -140,3 +140,24 @@ def test_a_missing_or_broken_file_is_a_problem(tmp_path: Path) -> None:
 def test_hosts_on_one_machine_have_different_names_by_default() -> None:
     assert HostConfig(**MINIMAL, port=1).host_name != HostConfig(**MINIMAL, port=2).host_name
     assert HostConfig(**MINIMAL, port=1, host_name="me").host_name == "me"
+
+
+def test_problems_of_the_file_hide_none_of_other_places(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        load_config({"port": "x"}, tmp_path / "none.toml")
+    assert [problem.split()[0] for problem in caught.value.problems] == ["configuration", "port"]
+
+
+def test_values_that_do_not_fit_each_other_are_told_beside_those_that_are_wrong():
+    with pytest.raises(ConfigError) as caught:
+        load_config({"meta_url": META, "shards": [f"4={META}"], "port": "x"})
+    assert [problem.split()[0] for problem in caught.value.problems] == ["port", "meta_url"]
+    assert caught.value.problems[1] == "meta_url and shard 4 are the same database"
+
+
+def test_all_that_is_wrong_with_one_url_is_told():
+    with pytest.raises(ConfigError) as caught:
+        load_config({"meta_url": "postgres://db", "shards": ["0=mysql://db/s"]})
+    (problem,) = caught.value.problems
+    assert "names the driver postgres" in problem
+    assert "names no database" in problem

@@ -1,0 +1,83 @@
+"""Tables as lines of text, made as the rows come: for a terminal as wide as it is, for programs parted by tabs.
+
+At a terminal columns are as wide as the first rows want them. Where they do not fit, each row becomes a record of
+several lines, `column  value`. The last column is never padded, so that a long text in it is the terminal's to wrap.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+
+_GAP = "  "
+_ROWS_SEEN = 1_000
+"""So many rows tell how wide the columns are; one beyond them that is wider stands out."""
+_LAST_COLUMN_CHARS_MIN = 12
+
+
+def table_lines(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], terminal_columns: int | None, *, is_last_cut: bool = False
+) -> Iterator[str]:
+    """The lines of a table with its head; for programs, whole and parted by tabs, where there is no terminal.
+
+    `is_last_cut`: at a terminal the last cell of a row is cut where the terminal ends.
+    """
+    cells = ([cell_of(value) for value in row] for row in rows)
+    if terminal_columns is None:
+        yield from map("\t".join, chain([columns], cells))
+        return
+    first = list(islice(cells, _ROWS_SEEN))
+    widths = [max(map(width_of, column)) for column in zip(columns, *first, strict=True)]
+    room = terminal_columns - sum(widths[:-1]) - len(_GAP) * (len(widths) - 1)
+    if room < min(widths[-1], _LAST_COLUMN_CHARS_MIN):
+        yield from _records(columns, chain(first, cells))
+        return
+    for row in chain([columns], first, cells):
+        *padded, last = row
+        parts = [text + " " * (width - width_of(text)) for text, width in zip(padded, widths, strict=False)]
+        yield _GAP.join([*parts, _cut(last, room) if is_last_cut else last]).rstrip()
+
+
+def _records(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    width = max(map(width_of, columns))
+    for number, row in enumerate(rows):
+        if number:
+            yield ""
+        for column, text in zip(columns, row, strict=True):
+            yield f"{column}{' ' * (width - width_of(column))}{_GAP}{text}"
+
+
+def cell_of(value: object) -> str:
+    """One line without control characters."""
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = str(value)
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def width_of(text: str) -> int:
+    """How many columns of a terminal it takes."""
+    return len(text) if text.isascii() else sum(map(_char_width, text))
+
+
+def _char_width(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def _cut(text: str, room: int) -> str:
+    if len(text) * 2 <= room or width_of(text) <= room:
+        return text
+    end, width = 0, 0
+    while width + _char_width(text[end]) < room:
+        width += _char_width(text[end])
+        end += 1
+    return text[:end] + "…"
