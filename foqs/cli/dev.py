@@ -52,7 +52,7 @@ def dev(data_dir: Path, port: int, shard_count: int | None, metrics_port: int, l
     """Run a whole queue on this machine until Ctrl-C; its items survive restarts.
 
     Needs a MySQL or MariaDB server program, the one that FOQS_MYSQLD names or else the one that is found. It runs
-    privately in the data directory.
+    privately in the data directory, which is closed to other users of the machine.
     """
     try:
         with LocalServer(data_dir) as server:

@@ -1,7 +1,8 @@
 """A private MySQL or MariaDB server on a unix socket: for `foqs dev`, the demo, benches and tests.
 
-Durable like production (every commit flushed, doublewrite on) and unreachable over the network. Its directory
-survives restarts. Not for production: the server belongs to the process that started it and ends with it.
+Durable like production (every commit flushed, doublewrite on), and for the user alone who runs it: see
+foqs.storage.local_access. Its directory survives restarts. Not for production: the server belongs to the process that
+started it and ends with it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from typing import IO, Any
 from urllib.parse import quote
 
 import pymysql
+
+from foqs.storage.local_access import LocalAccessError, TcpListener, file_options, listen_options, make_private
 
 BINARY_VARIABLE = "FOQS_MYSQLD"
 INSTALL_HINT = (
@@ -43,6 +46,7 @@ _STOP_MS_MAX = 60_000
 _LOCK_MS_MAX = 1_000
 _PROBE_MS = 20
 _LOG_TAIL_LINES = 15
+_OUR_FILES = ("lock", "mysql")
 _DATABASE_NAME = re.compile(r"[A-Za-z0-9_]{1,64}", re.ASCII)
 
 
@@ -89,8 +93,9 @@ class LocalServer:
     """One server process in one data directory.
 
     `binary`: see find_server_binary. `options` are further server options (`--name=value`); they win over the
-    ones chosen here. `die_with_parent` (Linux, through setpriv of util-linux) has the kernel kill the server
-    when the thread that called start() is gone, even after kill -9; start it from a thread that lives on.
+    ones chosen here. `listener`: where it listens beside its socket. `die_with_parent` (Linux, through setpriv of
+    util-linux) has the kernel kill the server when the thread that called start() is gone, even after kill -9;
+    start it from a thread that lives on.
     Methods are for one thread at a time. As a context manager it starts and stops.
     """
 
@@ -102,6 +107,7 @@ class LocalServer:
         buffer_pool_mib: int = 128,
         log_file_mib: int = 64,
         options: Sequence[str] = (),
+        listener: TcpListener | None = None,
         die_with_parent: bool = True,
     ) -> None:
         self.data_dir = Path(data_dir).absolute()
@@ -110,6 +116,7 @@ class LocalServer:
         self._buffer_pool_mib = buffer_pool_mib
         self._log_file_mib = log_file_mib
         self._options = tuple(options)
+        self._listener = listener
         self._die_with_parent = die_with_parent
         self._process: subprocess.Popen[bytes] | None = None
         self._lock_file: IO[str] | None = None
@@ -128,7 +135,7 @@ class LocalServer:
         return self._socket_dir / "mysql.sock"
 
     def url(self, database: str = "") -> str:
-        """The SQLAlchemy URL of a database of this server."""
+        """The SQLAlchemy URL of a database of this server, as root and by the socket."""
         return f"mysql+pymysql://root@localhost/{database}?unix_socket={quote(str(self.socket_path), safe='/')}"
 
     def connect(self, database: str | None = None, **arguments: Any) -> pymysql.Connection[Any]:
@@ -149,12 +156,15 @@ class LocalServer:
     def start(self) -> None:
         """Initialise the directory if it is new, start the server and return when it answers.
 
-        Raises LocalServerError when another server uses the directory, and, with the tail of the error log,
-        when the server ends or does not answer within 60 s.
+        Raises LocalServerError when another server uses the directory, when the directory is another user's or is
+        shared with others, and, with the tail of the error log, when the server ends or does not answer within 60 s.
         """
         if self._process is not None:
             raise LocalServerError(f"the server in {self.data_dir} is started already (pid {self._process.pid})")
-        self.data_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            make_private(self.data_dir, _OUR_FILES)
+        except LocalAccessError as error:
+            raise LocalServerError(str(error)) from error
         self._lock()
         try:
             self._initialise()
@@ -248,8 +258,8 @@ class LocalServer:
         if self.binary.is_mariadb:
             command = [
                 self._install_program(), "--no-defaults", f"--datadir={partial}", "--skip-test-db",
-                f"--tmpdir={self._tmp_dir()}",
-                "--auth-root-authentication-method=normal", self._log_size_option(), *self._user_option(),
+                f"--tmpdir={self._tmp_dir()}", "--auth-root-authentication-method=normal", "--skip-name-resolve",
+                self._log_size_option(), *self._user_option(),
             ]  # fmt: skip
         else:
             command = [
@@ -308,7 +318,10 @@ class LocalServer:
             f"--log-error={self.error_log}",
             # A shared directory would not do: a server that starts removes others' temporary tables there.
             f"--tmpdir={self._tmp_dir()}",
-            "--skip-networking",
+            # Else who comes from 127.0.0.1 is taken for root@localhost, which has no password.
+            "--skip-name-resolve",
+            *listen_options(self._listener, self.data_dir / "init.sql"),
+            *file_options(self.data_dir / "files", is_mariadb=self.binary.is_mariadb),
             "--skip-log-bin",
             "--sync-binlog=1",
             "--innodb-flush-log-at-trx-commit=1",
@@ -317,7 +330,7 @@ class LocalServer:
             self._log_size_option(),
             "--max-allowed-packet=64M",
             "--character-set-server=utf8mb4",
-            *([] if self.binary.is_mariadb else ["--mysqlx=OFF", "--secure-file-priv="]),
+            *([] if self.binary.is_mariadb else ["--mysqlx=OFF"]),
             *self._user_option(),
             *self._options,
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import ssl
 from contextlib import closing
 
@@ -10,6 +11,7 @@ import pytest
 import uvloop
 
 from foqs.core import limits
+from foqs.storage.local_access import TcpListener
 from foqs.storage.session import connect, run_script
 from loadtest.faults.programs import free_port
 from tests.support.certificates import write_certificate
@@ -22,17 +24,14 @@ pytestmark = pytest.mark.database
 def tls_url(tmp_path_factory):
     directory = tmp_path_factory.mktemp("tls")
     write_certificate(directory)
-    port = free_port()
+    listener = TcpListener(free_port(), secrets.token_urlsafe())
     options = [
-        "--skip-networking=0",
-        "--bind-address=127.0.0.1",
-        f"--port={port}",
         f"--ssl-ca={directory / 'cert.pem'}",
         f"--ssl-cert={directory / 'cert.pem'}",
         f"--ssl-key={directory / 'key.pem'}",
     ]
-    with new_server(directory / "server", *options):
-        yield f"mysql+pymysql://root@127.0.0.1:{port}/mysql?ssl_ca={directory / 'cert.pem'}"
+    with new_server(directory / "server", *options, listener=listener):
+        yield f"{listener.url('mysql')}?ssl_ca={directory / 'cert.pem'}"
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])

@@ -14,6 +14,7 @@ from pathlib import Path
 import pymysql
 from pymysql.constants import ER
 
+from foqs.storage.local_access import TcpListener
 from foqs.storage.local_server import LocalServer, LocalServerError, ServerBinary, find_server_binary
 from foqs.storage.migrations import SchemaKind, apply
 
@@ -29,9 +30,16 @@ def server_binary() -> ServerBinary:
         raise LocalServerError(f"tests of the database need a MySQL server ({BINARY_VARIABLE}): {error}") from error
 
 
-def new_server(data_dir: Path, *options: str) -> LocalServer:
+def new_server(data_dir: Path, *options: str, listener: TcpListener | None = None) -> LocalServer:
     """A private server that is not started yet, for tests that kill, pause or misconfigure it."""
-    return LocalServer(data_dir, binary=server_binary().path, buffer_pool_mib=64, log_file_mib=16, options=options)
+    return LocalServer(
+        data_dir,
+        binary=server_binary().path,
+        buffer_pool_mib=64,
+        log_file_mib=16,
+        options=options,
+        listener=listener,
+    )
 
 
 @dataclass(frozen=True, slots=True)

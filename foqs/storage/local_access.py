@@ -1,0 +1,109 @@
+"""Who can reach a private server: the user who runs it, and by TCP, where it listens, who has the password.
+
+Access is by the permissions of directories and not by MySQL's socket authentication, whose plugin not every MySQL has:
+to connect to a socket one has to be able to pass through its directory. Over the network nobody is root.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+from pymysql.converters import escape_string
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_USER_NAME = re.compile(r"[A-Za-z0-9_]{1,32}", re.ASCII)
+_PASSWORD_CHARACTERS_MIN = 12
+
+
+class LocalAccessError(Exception):
+    """The directory cannot be kept to one user; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class TcpListener:
+    """Where a private server listens beside its socket, and the one account that gets in there.
+
+    `port` has to be free. The account may do everything but read and write the server's files. Raises ValueError for a
+    password of fewer than 12 characters, for anybody on this machine can try (`secrets.token_urlsafe()` makes one), and
+    for a user name that is not of A-Z a-z 0-9 _ or is root.
+    """
+
+    port: int
+    password: str = field(repr=False)
+    user: str = "foqs"
+    address: str = "127.0.0.1"
+
+    def __post_init__(self) -> None:
+        if len(self.password) < _PASSWORD_CHARACTERS_MIN:
+            raise ValueError(
+                f"the password has {len(self.password)} characters: take {_PASSWORD_CHARACTERS_MIN} or more"
+            )
+        if _USER_NAME.fullmatch(self.user) is None or self.user == "root":
+            raise ValueError(f"user name {self.user!r} is not of A-Z a-z 0-9 _, or is root, which has no password")
+
+    def url(self, database: str = "") -> str:
+        """The SQLAlchemy URL of a database, with the password."""
+        return f"mysql+pymysql://{self.user}:{quote(self.password, safe='')}@{self.address}:{self.port}/{database}"
+
+    def statements(self) -> list[str]:
+        """What a server runs before it accepts anybody: the account is as it is here, and it is the only one."""
+        account = f"'{self.user}'@'%'"
+        password = f"'{escape_string(self.password)}'"
+        return [
+            # MariaDB makes these, without a password, and they match an address on the network.
+            "DROP USER IF EXISTS 'root'@'127.0.0.1', 'root'@'::1', ''@'localhost'",
+            f"CREATE USER IF NOT EXISTS {account} IDENTIFIED BY {password}",
+            f"ALTER USER {account} IDENTIFIED BY {password}",
+            f"GRANT ALL PRIVILEGES ON *.* TO {account}",
+            f"REVOKE FILE ON *.* FROM {account}",
+        ]
+
+
+def make_private(directory: Path, ours: Sequence[str]) -> None:
+    """Make the directory, or close one that is there, so that its user alone reaches what is in it.
+
+    `ours` are names of which a directory that was used before has one. Raises LocalAccessError when the directory is
+    another user's, and when it is open to others and has files that are none of ours: it is not ours to close then.
+    """
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = directory.stat()
+    if found.st_uid != os.geteuid():
+        raise LocalAccessError(f"{directory} belongs to another user (id {found.st_uid}): choose a directory of yours")
+    if found.st_mode & _OTHERS == 0:
+        return
+    names = {path.name for path in directory.iterdir()}
+    if names and names.isdisjoint(ours):
+        mode = stat.S_IMODE(found.st_mode)
+        raise LocalAccessError(
+            f"{directory} is open to other users (mode {mode:03o}) and has files that are not of a private server: "
+            "choose an empty directory or one that is to be made, or chmod 700 this one"
+        )
+    directory.chmod(0o700)
+
+
+def listen_options(listener: TcpListener | None, init_file: Path) -> list[str]:
+    """Server options; the file is written, for who runs the server alone, when the server listens."""
+    if listener is None:
+        init_file.unlink(missing_ok=True)
+        return ["--skip-networking"]
+    init_file.touch(mode=0o600)
+    init_file.write_text("".join(f"{statement};\n" for statement in listener.statements()))
+    return [
+        "--skip-networking=OFF",
+        f"--bind-address={listener.address}",
+        f"--port={listener.port}",
+        f"--init-file={init_file}",
+    ]
+
+
+def file_options(files_dir: Path, *, is_mariadb: bool) -> list[str]:
+    """Server options: no statement reads or writes files, but, on MariaDB, in this directory, which has none."""
+    files_dir.mkdir(mode=0o700, exist_ok=True)
+    # MariaDB has no word for nowhere, and takes the empty one for everywhere.
+    return [f"--secure-file-priv={files_dir if is_mariadb else 'NULL'}", "--local-infile=OFF"]

@@ -1,0 +1,182 @@
+"""Nobody but its user reaches the private server."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pymysql
+import pytest
+from pymysql.constants import ER
+from sqlalchemy import make_url
+
+from foqs.storage.local_access import LocalAccessError, TcpListener, make_private
+from foqs.storage.local_server import LocalServer, LocalServerError
+from loadtest.faults.programs import free_port
+from tests.support.databases import new_server
+
+NOBODY = 65_534
+OPEN = 0o755
+
+
+@pytest.fixture
+def open_place() -> Iterator[Path]:
+    """A directory that every user of the machine can look into, as the working directory of a developer."""
+    directory = Path(tempfile.mkdtemp(prefix="foqs-test-", dir="/tmp"))
+    directory.chmod(OPEN)
+    yield directory
+    shutil.rmtree(directory)
+
+
+def others_may(what: str, path: Path) -> bool:
+    """Whether another user of this machine may do that (r, w or x) with the file."""
+    command = ["/bin/sh", "-c", f'test -{what} "$0"', str(path)]
+    return subprocess.run(command, user=NOBODY, group=NOBODY, extra_groups=[], check=False, cwd="/").returncode == 0
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user too")
+
+
+@needs_root
+@pytest.mark.database
+def test_another_user_neither_reaches_the_socket_nor_reads_the_data(open_place: Path) -> None:
+    data_dir = open_place / "data"
+    with new_server(data_dir) as server:
+        server.create_database("kept")
+        private = [server.error_log, data_dir / "mysql/ibdata1", data_dir / "mysql/kept/db.opt", data_dir / "lock"]
+        readable = [path for path in private if path.exists()]
+        assert not others_may("w", server.socket_path)
+        assert not any(others_may("r", path) for path in readable)
+        data_dir.chmod(OPEN)
+        assert others_may("w", server.socket_path), "the directory is what keeps them out"
+
+
+@pytest.mark.database
+@pytest.mark.parametrize("deep", [False, True], ids=["socket beside the data", "socket elsewhere"])
+def test_the_directories_are_for_their_user_alone(open_place: Path, deep: bool) -> None:
+    data_dir = open_place / ("d" * 100) / "data" if deep else open_place / "data"
+    with new_server(data_dir) as server:
+        assert (server.socket_path.parent == data_dir) is not deep
+        for directory in (data_dir, server.socket_path.parent):
+            assert directory.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.database
+def test_a_directory_of_an_earlier_run_that_was_open_is_closed(open_place: Path) -> None:
+    data_dir = open_place / "data"
+    with new_server(data_dir):
+        pass
+    data_dir.chmod(OPEN)
+    with new_server(data_dir):
+        assert data_dir.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_directory_that_is_shared_with_others_is_refused_and_left_as_it_is(open_place: Path) -> None:
+    (open_place / "notes.txt").touch()
+    with pytest.raises(LocalAccessError, match=r"mode 755.*chmod 700"):
+        make_private(open_place, ["lock"])
+    assert open_place.stat().st_mode & 0o777 == OPEN
+    (open_place / "lock").touch()
+    make_private(open_place, ["lock"])
+    assert open_place.stat().st_mode & 0o777 == 0o700
+
+
+@needs_root
+@pytest.mark.database
+def test_a_directory_of_another_user_is_refused(open_place: Path) -> None:
+    os.chown(open_place, NOBODY, NOBODY)
+    open_place.chmod(0o700)
+    with pytest.raises(LocalServerError, match="another user"):
+        new_server(open_place).start()
+    assert list(open_place.iterdir()) == []
+
+
+def test_statements_read_and_write_no_files(mysql_server: LocalServer, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("7")
+    with closing(mysql_server.connect()) as session, session.cursor() as cursor:
+        with pytest.raises(pymysql.err.OperationalError) as refused:
+            cursor.execute(f"SELECT 7 INTO OUTFILE '{tmp_path / 'written'}'")
+        assert refused.value.args[0] == ER.OPTION_PREVENTS_STATEMENT
+        cursor.execute(f"SELECT LOAD_FILE('{secret}')")
+        assert cursor.fetchall() == ((None,),)
+        cursor.execute("SELECT @@local_infile")
+        assert cursor.fetchall() == ((0,),)
+    assert not (tmp_path / "written").exists()
+
+
+# ---- over the network ----
+
+
+@pytest.fixture(scope="module")
+def listening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalServer, TcpListener]]:
+    listener = TcpListener(free_port(), password="it's a \\ secret/@ with %41")
+    with new_server(tmp_path_factory.mktemp("listening"), listener=listener) as server:
+        yield server, listener
+
+
+def try_by_tcp(listener: TcpListener, user: str, password: str) -> pymysql.Connection:  # type: ignore[type-arg]
+    return pymysql.connect(host=listener.address, port=listener.port, user=user, password=password, connect_timeout=5)
+
+
+@pytest.mark.database
+def test_who_has_the_password_can_do_all_but_touch_files(
+    listening: tuple[LocalServer, TcpListener], tmp_path: Path
+) -> None:
+    _, listener = listening
+    url = make_url(listener.url("kept"))
+    assert (url.username, url.password, url.port) == (listener.user, listener.password, listener.port)
+    with closing(try_by_tcp(listener, listener.user, listener.password)) as session, session.cursor() as cursor:
+        cursor.execute("CREATE DATABASE kept")
+        cursor.execute("CREATE TABLE kept.t (n INT PRIMARY KEY)")
+        cursor.execute("SELECT id FROM information_schema.processlist WHERE user = 'nobody'")
+        with pytest.raises(pymysql.err.OperationalError) as refused:
+            cursor.execute(f"SELECT 7 INTO OUTFILE '{tmp_path / 'written'}'")
+        assert refused.value.args[0] in (ER.ACCESS_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR)
+
+
+@pytest.mark.database
+@pytest.mark.parametrize(
+    ("user", "password"), [("root", ""), ("", ""), ("foqs", ""), ("foqs", "another secret"), ("mariadb.sys", "")]
+)
+def test_nobody_else_gets_in_by_the_network(
+    listening: tuple[LocalServer, TcpListener], user: str, password: str
+) -> None:
+    with pytest.raises(pymysql.err.OperationalError, match=r"denied|locked"):
+        try_by_tcp(listening[1], user, password)
+
+
+@pytest.mark.database
+def test_the_password_changes_with_the_listener_and_without_one_nobody_listens(tmp_path: Path) -> None:
+    first, second = (TcpListener(free_port(), secrets.token_urlsafe()) for _ in range(2))
+    with new_server(tmp_path, listener=first):
+        try_by_tcp(first, first.user, first.password).close()
+        assert (tmp_path / "init.sql").stat().st_mode & 0o777 == 0o600
+    with new_server(tmp_path, listener=second):
+        try_by_tcp(second, second.user, second.password).close()
+        with pytest.raises(pymysql.err.OperationalError, match="denied"):
+            try_by_tcp(second, first.user, first.password)
+    with new_server(tmp_path) as server:
+        with pytest.raises(pymysql.err.OperationalError, match="connect"):
+            try_by_tcp(second, second.user, second.password)
+        server.connect().close()
+        assert not (tmp_path / "init.sql").exists()
+
+
+@pytest.mark.parametrize(
+    ("user", "password", "complaint"),
+    [("root", "long enough for this", "root"), ("a'b", "long enough for this", "a'b"), ("foqs", "short", "5 char")],
+)
+def test_a_listener_that_would_let_anybody_in_is_refused(user: str, password: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        TcpListener(1, password, user)
+
+
+def test_a_listener_keeps_its_password_out_of_logs() -> None:
+    assert "long enough" not in repr(TcpListener(1, "long enough for this"))
