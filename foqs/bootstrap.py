@@ -60,7 +60,7 @@ class Host(Service):
         self._dispatcher = Dispatcher(
             self._shards.state,
             self._shards.wake,
-            self._shards.now_ms,
+            self._shards.now,
             self._loop.time,
             self._namespaces.attempts_max,
             self._namespaces.item_bytes_max,

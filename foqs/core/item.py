@@ -126,8 +126,8 @@ class Item:
         self.failed_attempts = 0
         self.claim: Claim | None = None
         self.held_at = 0
-        """When its claim was committed."""
+        """When its claim was committed, on the steady clock."""
         self.lease_due_at = 0
-        """0 unless it was handed out."""
+        """On the steady clock; 0 unless it was handed out."""
         self.receipt = ""
         """Of the delivery that was handed out last."""

@@ -317,6 +317,10 @@ CLOCK_DOUBT_MS_MAX = 50
 CLOCK_RETRY_MS = 500
 CLOCK_TRY_MS_MAX = 2_000
 """Before a shard is served; then it is served with the clock that there is, and probed on."""
+CLOCK_STEP_MS_MIN = 1 * SECOND_MS
+"""A shard server's clock that moved by more than this beside the host's own has stepped, which is logged."""
+STEADY_WRITE_MS = 2 * SECOND_MS
+"""With leases open a shard writes its steady clock at least so often: a take-over lets them run so much longer."""
 DURABILITY_CHECK_MS = MINUTE_MS
 COUNT_MS_MAX = 10 * MINUTE_MS
 STATEMENT_MS_MAX = 30 * SECOND_MS

@@ -39,9 +39,9 @@ class NamespaceTopics(ItemCounts):
 class TopicBook:
     """All topics of one shard."""
 
-    __slots__ = ("by_number", "counts", "empty_since_ms", "namespaces", "now_ms", "topics")
+    __slots__ = ("by_number", "counts", "empty_since_ms", "namespaces", "steady_ms", "topics")
 
-    def __init__(self, now_ms: int) -> None:
+    def __init__(self, steady_ms: int) -> None:
         self.topics: dict[tuple[int, str], ShardTopic] = {}
         """By namespace and name."""
         self.by_number: dict[int, ShardTopic] = {}
@@ -51,7 +51,7 @@ class TopicBook:
         """Of the whole shard."""
         self.empty_since_ms: OrderedDict[ShardTopic, int] = OrderedDict()
         """When a topic was empty last, the first one first; it may hold items again."""
-        self.now_ms = now_ms
+        self.steady_ms = steady_ms
         """The time of the last tick."""
 
     def add(self, topic: ShardTopic) -> None:
@@ -77,7 +77,7 @@ class TopicBook:
     def note_empty(self, topic: ShardTopic) -> None:
         """From now on it is empty, as far as is known."""
         self.empty_since_ms.pop(topic, None)
-        self.empty_since_ms[topic] = self.now_ms
+        self.empty_since_ms[topic] = self.steady_ms
 
 
 class ShardTopic(ItemCounts):

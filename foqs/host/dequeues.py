@@ -8,6 +8,7 @@ from itertools import islice
 
 from foqs.core import ids, limits
 from foqs.core.calls import Delivery, TopicDemand
+from foqs.core.clock import Now
 from foqs.core.errors import InvalidArgumentError, OverloadedError, PausedError
 from foqs.core.item import Item, Phase
 from foqs.core.namespace import Namespace
@@ -69,7 +70,10 @@ class Dequeues:
         items = await self._wait_for_items(namespace, wants, lease_ms, 0 if self._draining else wait_ms)
         if not items:
             self._shards.check_owns_any()
-        return [_delivery(item) for item in items]
+        now: dict[int, Now] = {}
+        for shard_id in {item.topic.shard_id for item in items}:
+            now[shard_id] = self._shards.now(shard_id)
+        return [_delivery(item, now[item.topic.shard_id]) for item in items]
 
     async def _wait_for_items(
         self, namespace: Namespace, wants: dict[str, int], lease_ms: int | None, wait_ms: int
@@ -132,7 +136,7 @@ def _wants(topics: Sequence[TopicDemand]) -> dict[str, int]:
     return wants
 
 
-def _delivery(item: Item) -> Delivery:
+def _delivery(item: Item, now: Now) -> Delivery:
     receipt = item.receipt
     delivery = Delivery(
         ids.item_id_of(receipt),
@@ -143,7 +147,7 @@ def _delivery(item: Item) -> Delivery:
         item.metadata,
         item.due_at,
         item.enqueued_at,
-        item.lease_due_at,
+        now.on_server(item.lease_due_at),
         item.failed_attempts + 1,
     )
     # A lease may be long: its holder has these now.

@@ -13,6 +13,7 @@ from itertools import chain
 from mypy_extensions import mypyc_attr
 
 from foqs.core import limits, order
+from foqs.core.clock import Now
 from foqs.core.item import Item, ItemEvent
 from foqs.core.topic import ShardTopic
 from foqs.host.prefetch import PrefetchBuffer
@@ -24,15 +25,15 @@ from foqs.shard.state import ShardState
 class Dispatcher:
     """The listener of every shard of a host; all on the event loop's thread.
 
-    `shard_of` gives a shard's state while it is owned, `wake` tells its writer that there is work, `now_ms` is
-    the shard server's clock, `clock` a monotonic one in seconds.
+    `shard_of` gives a shard's state while it is owned, `wake` tells its writer that there is work, `now` is
+    the time on a shard's clocks, `clock` a monotonic one in seconds.
     """
 
     def __init__(
         self,
         shard_of: Callable[[int], ShardState | None],
         wake: Callable[[int], None],
-        now_ms: Callable[[int], int],
+        now: Callable[[int], Now],
         clock: Callable[[], float],
         attempts_max: Callable[[int], int],
         item_bytes_max: Callable[[int], int],
@@ -40,7 +41,7 @@ class Dispatcher:
     ) -> None:
         self._shard_of = shard_of
         self._wake = wake
-        self._now_ms = now_ms
+        self._now = now
         self._clock = clock
         self._attempts_max = attempts_max
         self._item_bytes_max = item_bytes_max
@@ -313,7 +314,7 @@ class Dispatcher:
         must_wait = False
         """Once an item must be claimed anew: for those after it."""
         behind: list[Item] = []
-        clocks: dict[int, tuple[ShardState, int]] = {}
+        clocks: dict[int, tuple[ShardState, Now]] = {}
         for _ in range(count):
             if bytes_left <= 0:
                 break
@@ -323,9 +324,9 @@ class Dispatcher:
             if shard_id not in clocks:
                 shard = self._shard_of(shard_id)
                 assert shard is not None
-                clocks[shard_id] = (shard, self._now_ms(shard_id))
-            shard, now_ms = clocks[shard_id]
-            lease_due_at = now_ms + (call.lease_ms or item.lease_ms or call.lease_ms_default)
+                clocks[shard_id] = (shard, self._now(shard_id))
+            shard, now = clocks[shard_id]
+            lease_due_at = now.steady_ms + (call.lease_ms or item.lease_ms or call.lease_ms_default)
             assert item.claim is not None
             if item.claim.due_at < lease_due_at:
                 # Its claim is too short for the lease that is asked for: it is claimed anew, and those after it wait.
@@ -339,7 +340,7 @@ class Dispatcher:
                 self.held_bytes += item.size_bytes
                 continue
             shard.settlements.hand_out(item, lease_due_at)
-            if item.expires_at <= now_ms:
+            if item.expires_at <= now.server_ms:
                 shard.settlements.end_lease(item)
                 shard.settlements.settle([item])
                 self.happened(item.topic.namespace, ItemEvent.EXPIRED, 1)
@@ -405,13 +406,13 @@ class Dispatcher:
             shard.claims.claim(topic, topic.window.take(part_count))
 
     def _held_long(self, buffer: PrefetchBuffer) -> list[Item]:
-        now_ms: dict[int, int] = {}
+        steady_ms: dict[int, int] = {}
         found: list[Item] = []
         for item in buffer.items:
             shard_id = item.topic.shard_id
-            if shard_id not in now_ms:  # Once for all items: a clock costs more than all else here.
-                now_ms[shard_id] = self._now_ms(shard_id)
-            if now_ms[shard_id] - item.held_at > limits.PREFETCH_HOLD_MS_MAX:
+            if shard_id not in steady_ms:  # Once for all items: a clock costs more than all else here.
+                steady_ms[shard_id] = self._now(shard_id).steady_ms
+            if steady_ms[shard_id] - item.held_at > limits.PREFETCH_HOLD_MS_MAX:
                 found.append(item)
         return found
 

@@ -271,8 +271,9 @@ class Inspection(Service):
         return [(order.place(row.urgency, row.due_at, row.key, shard_id), row) for row in rows], more
 
     def _stored_item(self, shard_id: int, row: ItemRow, topic_name: str) -> StoredItem:
-        _, shard = self._shards.serving(shard_id)
-        state = shard.rows.state_of(row)
+        runner, shard = self._shards.serving(shard_id)
+        now, state = runner.now(), shard.rows.state_of(row)
+        is_leased = state is ItemState.LEASED
         item = shard.book.leases.get(row.key)
         dead = state is ItemState.DEAD
         return StoredItem(
@@ -288,7 +289,7 @@ class Inspection(Service):
             failed_attempts=row.failed_attempts,
             delivery=DeliveryPolicy(row.at_most_once),
             lease_ms=row.lease_ms or None,
-            lease_expires_at_ms=item.lease_due_at if item is not None and state is ItemState.LEASED else None,
+            lease_expires_at_ms=now.on_server(item.lease_due_at) if item is not None and is_leased else None,
             died_at_ms=row.due_at if dead else None,
             death_reason=(row.death_reason or b"").decode(errors="replace") if dead else None,
         )
@@ -354,7 +355,8 @@ class Inspection(Service):
                 held = item is not None
                 if item is not None and item.phase is not Phase.SETTLING:
                     # It may be ready again then, with nobody who asks for it.
-                    ends_ms = max(item.lease_due_at, runner.now_ms() + limits.PREFETCH_HOLD_MS_MAX)
+                    now = runner.now()
+                    ends_ms = max(now.on_server(item.lease_due_at), now.server_ms + limits.PREFETCH_HOLD_MS_MAX)
                     shard.book.expires_first_ms = min(shard.book.expires_first_ms, ends_ms)
                 if not held and row.lane >= 0 and row.expires_at <= runner.now_ms():
                     try:

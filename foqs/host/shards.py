@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from foqs.core import limits
+from foqs.core.clock import Now
 from foqs.core.errors import UnavailableError
 from foqs.shard.runner import ShardRunner
 from foqs.shard.state import ShardState
@@ -26,6 +27,9 @@ class Shards:
 
     def placement_run_items(self, shard_id: int) -> int:
         return self.runners[shard_id].placement_run_items
+
+    def now(self, shard_id: int) -> Now:
+        return self.runners[shard_id].now()
 
     def now_ms(self, shard_id: int) -> int:
         """The shard server's clock."""

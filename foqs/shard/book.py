@@ -21,7 +21,7 @@ class Book:
         self.shard_id = shard_id
         self.epoch = image.epoch
         self.listener = listener
-        self.topic_book = TopicBook(image.now_ms)
+        self.topic_book = TopicBook(image.steady_ms)
         self.topics = self.topic_book.topics
         """By namespace and name."""
         self.by_number = self.topic_book.by_number

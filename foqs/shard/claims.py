@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 
 from foqs.core import limits, order
+from foqs.core.clock import Now
 from foqs.core.errors import FoqsError, StaleLeaseError
 from foqs.core.item import Claim, Item, ItemEvent, Phase
 from foqs.core.topic import ShardTopic
@@ -91,7 +92,7 @@ class Claims:
 
     # ---- part of a transaction ----
 
-    def take(self, transaction: Transaction, now_ms: int) -> None:
+    def take(self, transaction: Transaction, now: Now) -> None:
         by_lease: dict[int, list[Item]] = {}
         bytes_left = limits.TRANSACTION_FETCH_BYTES_MAX
         fetches_max = self._book.read_budget.rows_max
@@ -121,27 +122,27 @@ class Claims:
             else:
                 by_lease[lease_ms] = [item]
         for lease_ms, items in by_lease.items():
-            claim = self._journal.add(transaction, now_ms + lease_ms, items)
+            claim = self._journal.add(transaction, now.steady_ms + lease_ms, items)
             for item in items:
                 item.claim = claim
         while self._extensions and len(self._flying_extensions) < limits.TRANSACTION_EXTENSIONS_MAX:
-            self._take_extension(self._extensions.popleft(), transaction, now_ms)
+            self._take_extension(self._extensions.popleft(), transaction, now)
 
-    def _take_extension(self, extension: Extension, transaction: Transaction, now_ms: int) -> None:
+    def _take_extension(self, extension: Extension, transaction: Transaction, now: Now) -> None:
         item = extension.item
         if item.phase is not Phase.LEASED:
             stale = StaleLeaseError("the lease of this receipt ended before its extension")
             extension.ticket.fail([extension.position], stale)
             return
         self._settlements.pause_lease(item)
-        extension.claim = self._journal.add(transaction, now_ms + extension.lease_ms, [item])
+        extension.claim = self._journal.add(transaction, now.steady_ms + extension.lease_ms, [item])
         self._flying_extensions.append(extension)
 
-    def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
+    def committed(self, transaction: Transaction, result: TransactionResult, now: Now) -> None:
         flying, extensions = self._flying, self._flying_extensions
         self._flying, self._flying_fresh, self._flying_extensions = [], set(), []
         for extension in extensions:
-            self._apply_extension(extension, now_ms)
+            self._apply_extension(extension, now)
         held: dict[ShardTopic, list[Item]] = {}
         expired: list[Item] = []
         fetched = result.fetched
@@ -153,25 +154,25 @@ class Claims:
                 held[topic] = []
             if item.phase is not Phase.CLAIMING:
                 continue  # Deleted while its claim was on the way.
-            if item.expires_at <= now_ms:
+            if item.expires_at <= now.server_ms:
                 topic.count_leased(1)
                 item.phase = Phase.SETTLING
                 expired.append(item)
                 self._book.listener.happened(topic.namespace, ItemEvent.EXPIRED, 1)
             else:
                 item.phase = Phase.HELD
-                item.held_at = now_ms
+                item.held_at = now.steady_ms
                 held[topic].append(item)
         if expired:
             self._settlements.settle(expired)
         self._tell(flying, held)
 
-    def _apply_extension(self, extension: Extension, now_ms: int) -> None:
+    def _apply_extension(self, extension: Extension, now: Now) -> None:
         item, claim = extension.item, extension.claim
         assert claim is not None
         if item.phase not in (Phase.LEASED, Phase.SETTLING):
             self._journal.close(claim)  # Given back meanwhile.
-        elif claim.due_at < now_ms + extension.lease_ms:
+        elif claim.due_at < now.steady_ms + extension.lease_ms:
             # It took so long that the claim does not cover the lease: claimed anew before anybody is told, and until
             # then the one before backs what was promised before.
             self._journal.close(claim)
@@ -180,7 +181,7 @@ class Claims:
         else:
             self._journal.leave([item])
             item.claim = claim
-            self._settlements.resume_lease(item, min(now_ms + extension.lease_ms, claim.due_at))
+            self._settlements.resume_lease(item, min(now.steady_ms + extension.lease_ms, claim.due_at))
         extension.ticket.settle()
 
     def failed(self, error: FoqsError) -> None:

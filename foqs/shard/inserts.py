@@ -6,6 +6,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 
 from foqs.core import limits
+from foqs.core.clock import Now
 from foqs.core.errors import FoqsError, NotWrittenError, OverloadedError
 from foqs.core.item import Item, Phase
 from foqs.core.topic import ShardTopic
@@ -72,7 +73,7 @@ class Inserts:
         yield from self._waiting
         yield from self._flying
 
-    def take(self, transaction: Transaction, now_ms: int) -> None:
+    def take(self, transaction: Transaction, now: Now) -> None:
         items: list[Item] = []
         size_bytes = 0
         while (
@@ -97,11 +98,11 @@ class Inserts:
                 topic.stored = True
                 self._topics_new.append(topic)
         transaction.topics_new += self._topics_new
-        transaction.inserts = self._packs.pack(transaction, items, now_ms)
+        transaction.inserts = self._packs.pack(transaction, items, now)
         for topic, ready_items in ready.items():
             self._claims.claim_fresh(topic, ready_items)
 
-    def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
+    def committed(self, transaction: Transaction, result: TransactionResult, now: Now) -> None:
         flying, self._flying, self._topics_new = self._flying, [], []
         expires_first_ms = self._book.expires_first_ms
         ready: list[Item] = []

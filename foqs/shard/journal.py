@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foqs.core import limits
+from foqs.core.clock import Now
 from foqs.core.errors import FoqsError
 from foqs.core.item import Claim, Item
 from foqs.shard.book import Book
@@ -78,11 +79,11 @@ class Journal:
         """No claim that is open, or still to be deleted, has a smaller id."""
         return min([next(iter(self._open), self._book.last_key), *self._gone])
 
-    def take(self, transaction: Transaction, now_ms: int) -> None:
+    def take(self, transaction: Transaction, now: Now) -> None:
         """Last of all parts: what has gone goes with whatever else there is to write."""
-        due = now_ms - self._rewritten_at >= limits.CLAIM_REWRITE_EVERY_MS
+        due = now.steady_ms - self._rewritten_at >= limits.CLAIM_REWRITE_EVERY_MS
         if self._sparse and (self.exact or (due and not transaction.is_empty)):
-            self._rewritten_at = now_ms
+            self._rewritten_at = now.steady_ms
             self._take_sparse(transaction)
         if self._gone and (self.exact or not transaction.is_empty):
             self._flying_gone, self._gone = self._gone, []
@@ -100,7 +101,7 @@ class Journal:
             self._flying_sparse.append((claim, claim.entry_count))
             claim.entry_count = len(items)
 
-    def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
+    def committed(self, transaction: Transaction, result: TransactionResult, now: Now) -> None:
         self._flying_new, self._flying_gone, self._flying_sparse = [], [], []
 
     def failed(self, error: FoqsError) -> None:

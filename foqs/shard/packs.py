@@ -11,6 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 
 from foqs.core import limits, order
+from foqs.core.clock import Now
 from foqs.core.errors import FoqsError
 from foqs.core.item import Item, Pack
 from foqs.core.topic import ShardTopic
@@ -53,7 +54,7 @@ class Packs:
 
     # ---- what the other parts want of the next transaction, while it is put together ----
 
-    def pack(self, transaction: Transaction, items: list[Item], now_ms: int) -> list[Item]:
+    def pack(self, transaction: Transaction, items: list[Item], now: Now) -> list[Item]:
         """Put into packs what is ready and will be in its window; returns the items that get rows."""
         is_full = self.stored_bytes >= limits.PACKS_OF_SHARD_BYTES_MAX or len(self._by_age) >= limits.PACKS_OF_SHARD_MAX
         if is_full or len(items) < limits.PACK_ITEMS_MIN:
@@ -72,13 +73,13 @@ class Packs:
         for end, item in enumerate(packed, start=1):
             size_bytes += limits.PACKED_ITEM_BYTES + item.size_bytes
             if size_bytes >= limits.PACK_BYTES_MAX or end == len(packed):
-                self._add(transaction, packed[first:end], size_bytes, now_ms)
+                self._add(transaction, packed[first:end], size_bytes, now)
                 first, size_bytes = end, 0
         return rows
 
-    def _add(self, transaction: Transaction, items: list[Item], size_bytes: int, now_ms: int) -> None:
+    def _add(self, transaction: Transaction, items: list[Item], size_bytes: int, now: Now) -> None:
         topics = dict.fromkeys([item.topic for item in items])
-        pack = Pack(self._book.next_key(), [item.key for item in items], topics, size_bytes, now_ms)
+        pack = Pack(self._book.next_key(), [item.key for item in items], topics, size_bytes, now.steady_ms)
         transaction.packs_new.append(NewPack(pack.id, items))
         self._flying_new.append(pack)
 
@@ -172,18 +173,18 @@ class Packs:
 
     # ---- part of a transaction ----
 
-    def is_due(self, now_ms: int) -> bool:
+    def is_due(self, now: Now) -> bool:
         oldest = self._oldest
         if oldest is None:
             return self._is_wanted
-        return self._is_wanted or now_ms >= max(oldest.born_ms + limits.PACK_MS_MAX, self._rest_until_ms)
+        return self._is_wanted or now.steady_ms >= max(oldest.born_ms + limits.PACK_MS_MAX, self._rest_until_ms)
 
     @property
     def _oldest(self) -> Pack | None:
         return next(iter(self._by_age.values()), None)
 
-    def take(self, transaction: Transaction, now_ms: int) -> None:
-        self._unpack_old(transaction, now_ms)
+    def take(self, transaction: Transaction, now: Now) -> None:
+        self._unpack_old(transaction, now.steady_ms)
         self._take_unpacking(transaction)
         self._is_wanted = self._is_wanted and self._has_failed
         self._has_failed = False
@@ -203,20 +204,20 @@ class Packs:
                 self._flying_removals_gone.append(self._removals.popleft())
             transaction.removals_gone = self._flying_removals_gone
 
-    def _unpack_old(self, transaction: Transaction, now_ms: int) -> None:
+    def _unpack_old(self, transaction: Transaction, steady_ms: int) -> None:
         """A few now and then, and more with a transaction that has much else to do."""
         oldest = self._oldest
-        if oldest is None or now_ms - oldest.born_ms < limits.PACK_MS_MAX or not self.may_unpack():
+        if oldest is None or steady_ms - oldest.born_ms < limits.PACK_MS_MAX or not self.may_unpack():
             return
         come_count = len(transaction.inserts) + sum([len(pack.items) for pack in transaction.packs_new])
         gone_count = len(transaction.deletes) + sum(map(len, self._leaving.values()))
         count = min((come_count + gone_count) // limits.UNPACK_OLD_RATIO, limits.UNPACK_ITEMS_MAX)
-        if now_ms >= self._rest_until_ms:
-            self._rest_until_ms = now_ms + limits.UNPACK_OLD_EVERY_MS
+        if steady_ms >= self._rest_until_ms:
+            self._rest_until_ms = steady_ms + limits.UNPACK_OLD_EVERY_MS
             count = max(count, limits.UNPACK_OLD_ITEMS)
         packed, unpacking = self._book.packed, self._unpacking
         for pack in self._by_age.values():
-            if not count or now_ms - pack.born_ms < limits.PACK_MS_MAX or self._read_bytes > limits.UNPACK_BYTES_MAX:
+            if not count or steady_ms - pack.born_ms < limits.PACK_MS_MAX or self._read_bytes > limits.UNPACK_BYTES_MAX:
                 return
             keys = [key for key in pack.keys if key in packed and key not in unpacking][:count]
             self.unpack(keys)
@@ -239,7 +240,7 @@ class Packs:
         self._bytes_before = self._count_before = 0
         self._unpacking, self._whole_ids, self._whole_bytes, self._whole_count = {}, set(), 0, 0
 
-    def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
+    def committed(self, transaction: Transaction, result: TransactionResult, now: Now) -> None:
         book = self._book
         new, leaving = self._flying_new, self._leaving
         self._flying_new, self._leaving, self._flying_removals_gone = [], {}, []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Protocol
 
+from foqs.core.clock import Now
 from foqs.core.errors import FoqsError
 from foqs.core.item import Item, ItemEvent
 from foqs.core.topic import ShardTopic
@@ -72,10 +73,10 @@ class Ticket:
 class Part(Protocol):
     """One kind of work on a shard. At most one transaction is under way, and each part remembers its own share."""
 
-    def take(self, transaction: Transaction, now_ms: int) -> None:
+    def take(self, transaction: Transaction, now: Now) -> None:
         """Move what waits into the next transaction."""
 
-    def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None: ...
+    def committed(self, transaction: Transaction, result: TransactionResult, now: Now) -> None: ...
 
     def failed(self, error: FoqsError) -> None:
         """Certainly nothing of the transaction happened: all is as it was before `take`."""

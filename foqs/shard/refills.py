@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 
 from foqs.core import limits, order
+from foqs.core.clock import Now
 from foqs.core.errors import FoqsError
 from foqs.core.item import Item
 from foqs.core.topic import ShardTopic
@@ -44,7 +45,7 @@ class Refills:
     def forget(self, topic: ShardTopic) -> None:
         self._wanted.pop(topic, None)
 
-    def take(self, transaction: Transaction, now_ms: int) -> None:
+    def take(self, transaction: Transaction, now: Now) -> None:
         if self._has_failed:
             self._has_failed = False
             return
@@ -77,7 +78,7 @@ class Refills:
         """In how many equal parts topics share the budget; in one, for whoever comes first, once rows are counted."""
         return 1 if self._book.counted else min(max(1, len(self._wanted)), limits.TRANSACTION_REFILLS_MAX)
 
-    def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
+    def committed(self, transaction: Transaction, result: TransactionResult, now: Now) -> None:
         flying, self._flying = self._flying, []
         leases, shard_id = self._book.leases, self._book.shard_id
         rows_of = dict(zip(map(id, transaction.refills), result.refilled, strict=True))

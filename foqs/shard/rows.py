@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from foqs.core import limits
 from foqs.core.calls import ItemState
+from foqs.core.clock import Now
 from foqs.core.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError
 from foqs.core.item import Phase
 from foqs.core.topic import ShardTopic
@@ -134,7 +135,7 @@ class Rows:
 
     # ---- part of a transaction ----
 
-    def take(self, transaction: Transaction, now_ms: int) -> None:
+    def take(self, transaction: Transaction, now: Now) -> None:
         while self._changes and len(self._flying_changes) < limits.TRANSACTION_CHANGES_MAX:
             change = self._changes.popleft()
             self._flying_changes.append(change)
@@ -167,7 +168,7 @@ class Rows:
             packs.unpack(look_up.keys)
         return True
 
-    def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
+    def committed(self, transaction: Transaction, result: TransactionResult, now: Now) -> None:
         changes, self._flying_changes = self._flying_changes, []
         look_ups, self._flying_look_ups = self._flying_look_ups, []
         for change in changes:

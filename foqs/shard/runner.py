@@ -16,8 +16,10 @@ from typing import Protocol, TypeVar
 import structlog
 
 from foqs.core import limits
+from foqs.core.clock import Now
 from foqs.core.errors import FoqsError
 from foqs.core.service import Service
+from foqs.shard.clock import ShardClock
 from foqs.shard.health import Health
 from foqs.shard.parts import ShardListener
 from foqs.shard.slots import ServerSlots
@@ -76,6 +78,7 @@ class ShardRunner(Service):
         self.counted = asyncio.Event()
         """The counts of the topics are exact."""
         self.health = Health(self.name, self._health_changed)
+        self.clock = ShardClock()
         self._store = store
         self._slots = slots
         slots.join()
@@ -91,7 +94,6 @@ class ShardRunner(Service):
         """The shard has been opened, or could not be."""
         self._task: asyncio.Task[None] | None = None
         self._count_task: asyncio.Task[None] | None = None
-        self._clock_offset_ms = 0.0
         self._clock_probed_s = 0.0
         self._heard_s = 0.0
         """When the last transaction or question ended, in turning time."""
@@ -105,9 +107,12 @@ class ShardRunner(Service):
         """Of the last ownership that ended, if it was this process's."""
         self._epoch_due_s = 0.0
 
+    def now(self) -> Now:
+        return self.clock.at(self._loop.time())
+
     def now_ms(self) -> int:
         """The shard server's clock."""
-        return int(self._loop.time() * 1000 + self._clock_offset_ms)
+        return self.now().server_ms
 
     @property
     def placement_run_items(self) -> int:
@@ -132,7 +137,7 @@ class ShardRunner(Service):
         if self.shard is None or self._is_given_up:
             return
         try:
-            is_work = self.shard.tick(self.now_ms())
+            is_work = self.shard.tick(self.now())
         except Exception:
             self._defect()
             self._give_up("its state met a defect, see shard_defect")
@@ -207,9 +212,10 @@ class ShardRunner(Service):
             self._defect()
 
     async def _open(self) -> None:
+        began_s = self._loop.time()
         image = await self._on_thread(partial(self._store.open, self._tenure))
-        self._clock_offset_ms = image.now_ms - self._loop.time() * 1000
-        # All that was read after that time makes it an old one by now.
+        self.clock.start(began_s, image.now_ms, image.steady_ms, self._loop.time())
+        # All that was read after that time makes the server's an old one by now.
         until_s = self._loop.time() + limits.CLOCK_TRY_MS_MAX / 1000
         while await self._probe_clock() > limits.CLOCK_DOUBT_MS_MAX and self._loop.time() < until_s:
             pass
@@ -294,7 +300,7 @@ class ShardRunner(Service):
                 if self._is_given_up:
                     break
                 self._work.clear()
-                transaction = shard.take(self.now_ms(), probe=self.health.wants_probe(self._slots.turned_s()))
+                transaction = shard.take(self.now(), probe=self.health.wants_probe(self._slots.turned_s()))
                 if transaction is not None:
                     self._meter.waited(self.shard_id, wait_s)
                     if slot is not None and transaction.rows_count >= limits.STEP_ASIDE_ROWS:
@@ -350,7 +356,7 @@ class ShardRunner(Service):
         else:
             self._ended(transaction, began_s, "committed")
         self._committed_number = transaction.number
-        shard.committed(result, self.now_ms())
+        shard.committed(result, self.now())
 
     async def _run_past_deadlocks(self, transaction: Transaction) -> TransactionResult:
         for _ in range(limits.DEADLOCK_TRIES_MAX - 1):
@@ -415,9 +421,12 @@ class ShardRunner(Service):
         doubt_ms = (after_s - before_s) * 1000
         is_good = doubt_ms <= limits.CLOCK_DOUBT_MS_MAX
         self._clock_probed_s = after_s if is_good else after_s - (limits.CLOCK_PROBE_MS - limits.CLOCK_RETRY_MS) / 1000
-        # The server's time lies between these; a probe that took long moves the clock no further than it proves.
-        low_ms, high_ms = now_ms - after_s * 1000, now_ms - before_s * 1000
-        self._clock_offset_ms = min(max(self._clock_offset_ms, low_ms), high_ms)
+        step_ms = self.clock.probed(before_s, now_ms, after_s)
+        if step_ms:
+            direction = "forward" if step_ms > 0 else "backward"
+            _log.warning("server_clock_stepped", shard=self.shard_id, step_ms=step_ms, direction=direction)
+            if self.shard is not None:
+                self.shard.book.expires_first_ms = 0  # What it says may be long after what expires first now.
         return doubt_ms
 
     async def _keep_durable(self) -> None:

@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 
 from foqs.core import ids, limits, order
+from foqs.core.clock import Now
 from foqs.core.errors import FoqsError, StaleLeaseError
 from foqs.core.item import Item, ItemEvent, Phase
 from foqs.core.topic import ShardTopic
@@ -93,9 +94,9 @@ class Settlements:
             self._wheel.add(item.key, lease_due_at, item)
         item.lease_due_at = lease_due_at  # Of one that is being settled too: that may fail.
 
-    def tick(self, now_ms: int) -> int:
+    def tick(self, now: Now) -> int:
         """End the leases that are over, up to a bound; returns how many."""
-        due = self._wheel.pop_due(now_ms, limits.TICK_LEASE_ENDS_MAX)
+        due = self._wheel.pop_due(now.steady_ms, limits.TICK_LEASE_ENDS_MAX)
         items = [item for item in due if item.phase is Phase.LEASED]
         for item in items:
             item.phase = Phase.SETTLING
@@ -103,7 +104,7 @@ class Settlements:
             self._book.listener.happened(item.topic.namespace, ItemEvent.LEASE_ENDED, 1)
         for start in range(0, len(items), limits.SWEEP_CHUNK_ITEMS):
             some = items[start : start + limits.SWEEP_CHUNK_ITEMS]
-            self.settle(some, [self.failed_attempt(item, now_ms, reason="lease ended") for item in some])
+            self.settle(some, [self.failed_attempt(item, now.server_ms, reason="lease ended") for item in some])
         return len(items)
 
     # ---- their ends ----
@@ -151,7 +152,7 @@ class Settlements:
 
     # ---- part of a transaction ----
 
-    def take(self, transaction: Transaction, now_ms: int) -> None:
+    def take(self, transaction: Transaction, now: Now) -> None:
         self._take(self._acks, limits.TRANSACTION_CHANGES_MAX, transaction)
         self._take(self._nacks, limits.TRANSACTION_CHANGES_MAX, transaction)
         self._take(self._ended, limits.TRANSACTION_LEASE_ENDS_MAX, transaction)
@@ -175,7 +176,7 @@ class Settlements:
             ends = zip(settlement.items, settlement.rewrites, strict=True)
             transaction.deletes += self._packs.remove([item.key for item, rewrite in ends if rewrite is None])
 
-    def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
+    def committed(self, transaction: Transaction, result: TransactionResult, now: Now) -> None:
         flying, self._flying = self._flying, []
         leases = self._book.leases
         was_crowded = len(leases) >= limits.OPEN_LEASES_OF_TOPIC_RATIO * (limits.OPEN_LEASES_MAX - len(leases))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from mypy_extensions import mypyc_attr
 
 from foqs.core import limits, order
+from foqs.core.clock import Now
 from foqs.core.errors import UnavailableError
 from foqs.core.item import Item
 from foqs.core.topic import ShardTopic
@@ -58,6 +59,7 @@ class ShardState:
         ]
         self._listener = listener
         self._transaction_number = image.transaction_number
+        self._steady_written_ms = image.steady_ms
         self._topics_gone: list[int] = []
         self._adopt_claims(image)
 
@@ -70,25 +72,31 @@ class ShardState:
         """Calls that enqueued or settled items here and wait for the next transaction."""
         return self.inserts.waiting_count + self.settlements.waiting_count
 
-    def tick(self, now_ms: int) -> bool:
+    def tick(self, now: Now) -> bool:
         """What time alone brings; True when that is something for a transaction."""
-        ended = self.settlements.tick(now_ms)
+        ended = self.settlements.tick(now)
         warmed = self.refills.warm_up()
-        self._forget_idle_topics(now_ms)
-        return bool(ended or warmed or self._topics_gone) or self.timers.is_due(now_ms) or self.packs.is_due(now_ms)
+        self._forget_idle_topics(now.steady_ms)
+        is_due = self.timers.is_due(now.server_ms) or self.packs.is_due(now) or self._is_steady_due(now)
+        return bool(ended or warmed or self._topics_gone) or is_due
 
-    def take(self, now_ms: int, *, probe: bool = False) -> Transaction | None:
+    def _is_steady_due(self, now: Now) -> bool:
+        """A new owner lets leases run for so long as was left of them when the steady clock was last written."""
+        return bool(self.book.leases) and now.steady_ms - self._steady_written_ms >= limits.STEADY_WRITE_MS
+
+    def take(self, now: Now, *, probe: bool = False) -> Transaction | None:
         """The next transaction with all that waits, or None when nothing does and no `probe` is wanted."""
         assert self.flying is None, "one transaction at a time"
         transaction = Transaction(self._transaction_number + 1)
         transaction.topics_gone = self._topics_gone
         for part in self._parts:
-            part.take(transaction, now_ms)
-        if transaction.is_empty and not transaction.claims_gone and not probe:
+            part.take(transaction, now)
+        if transaction.is_empty and not transaction.claims_gone and not probe and not self._is_steady_due(now):
             return None
+        transaction.steady_ms = self._steady_written_ms = now.steady_ms
         transaction.topic_number_last = self.book.topic_number_last
         transaction.claim_checkpoint = self.journal.checkpoint()
-        transaction.delay_checkpoint = self.timers.checkpoint(transaction, now_ms)
+        transaction.delay_checkpoint = self.timers.checkpoint(transaction, now.server_ms)
         self._topics_gone = []
         self._transaction_number += 1
         self.flying = transaction
@@ -100,12 +108,12 @@ class ShardState:
         self.epoch = epoch
         self.book.begin_epoch(epoch)
 
-    def committed(self, result: TransactionResult, now_ms: int) -> None:
+    def committed(self, result: TransactionResult, now: Now) -> None:
         transaction, self.flying = self.flying, None
         assert transaction is not None
         self.book.read_budget.read(sum(map(len, result.refilled)) + len(transaction.fetches), result.read_us)
         for part in self._parts:
-            part.committed(transaction, result, now_ms)
+            part.committed(transaction, result, now)
         self._tell_listener()
 
     def failed(self, reason: str) -> None:
@@ -141,14 +149,14 @@ class ShardState:
             self.book.by_number[number].count(delayed=rows)
         self.book.counted = True
 
-    def _forget_idle_topics(self, now_ms: int) -> None:
+    def _forget_idle_topics(self, steady_ms: int) -> None:
         """Topics exist while they hold an item; one that was empty for a while leaves the topic table.
 
         Only those are looked at that were empty for long enough, a bounded number of them in a tick. All that are
         forgotten go with one transaction, since their names may come back with the next one.
         """
         book = self.book
-        book.topic_book.now_ms = now_ms
+        book.topic_book.steady_ms = steady_ms
         if not book.counted:
             return
         empty_since_ms = book.topic_book.empty_since_ms
@@ -156,7 +164,7 @@ class ShardState:
         for _ in range(min(len(empty_since_ms), limits.TOPICS_PER_TICK_MAX)):
             topic, since_ms = next(iter(empty_since_ms.items()))
             is_full = len(self._topics_gone) >= limits.TRANSACTION_TOPICS_GONE_MAX
-            if is_full or now_ms - since_ms <= limits.TOPIC_IDLE_MS:
+            if is_full or steady_ms - since_ms <= limits.TOPIC_IDLE_MS:
                 break
             del empty_since_ms[topic]
             if not topic.empty:

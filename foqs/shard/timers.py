@@ -7,6 +7,7 @@ it, so a sweep never reads the delete-marked index entries of the past (after FO
 from __future__ import annotations
 
 from foqs.core import limits, order
+from foqs.core.clock import Now
 from foqs.core.errors import FoqsError
 from foqs.core.topic import ShardTopic
 from foqs.core.window import Window, WindowBudget
@@ -57,7 +58,7 @@ class Timers:
         starts += [rewrite.due_at for rewrite in transaction.rewrites if rewrite.lane == TIMER_LANE]
         return min([lowest, now_ms, *starts, *self.changing.values()])
 
-    def take(self, transaction: Transaction, now_ms: int) -> None:
+    def take(self, transaction: Transaction, now: Now) -> None:
         window = self._window
         if window.wants_refill:
             window.refilling = True
@@ -67,7 +68,7 @@ class Timers:
             transaction.refills.append(self._refill)
         due = 0
         for place in window.first(limits.SWEEP_CHUNK_ITEMS):
-            if order.due_at_of(place) > now_ms:
+            if order.due_at_of(place) > now.server_ms:
                 break
             due += 1
         for place in window.take(due):
@@ -76,7 +77,7 @@ class Timers:
             self._flying.append((key, topic, priority, order.due_at_of(place)))
             transaction.wakes.append(key)
 
-    def committed(self, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
+    def committed(self, transaction: Transaction, result: TransactionResult, now: Now) -> None:
         if self._refill is not None:
             self._apply_refill(self._refill, result.refilled[transaction.refills.index(self._refill)])
             self._refill = None

@@ -122,7 +122,8 @@ def write_script(
     look_up = sql.READ_ITEMS if transaction.look_ups_whole else sql.READ_HEADS
     look_ups = [look_up.format(condition) for condition, _ in key_conditions("id", transaction.look_ups)]
     marks = (transaction.number, transaction.delay_checkpoint, transaction.claim_checkpoint)
-    mark = mogrify(sql.MARK_TRANSACTION.format(ahead.guard), (epoch, *marks, transaction.topic_number_last))
+    last = (transaction.topic_number_last, transaction.steady_ms)
+    mark = mogrify(sql.MARK_TRANSACTION.format(ahead.guard), (epoch, *marks, *last))
     return Writes(ahead.packets, [*script, *look_ups, mark, "COMMIT"], len(look_ups))
 
 

@@ -77,7 +77,7 @@ def check_tls_files(url: str) -> None:
 
 
 def connect(url: str, statement_ms_max: int = limits.STATEMENT_MS_MAX) -> Any:
-    """A pymysql session with bounded waits, READ COMMITTED, no autocommit, several statements in one query."""
+    """A pymysql session with bounded waits, READ COMMITTED, UTC, no autocommit, several statements in one query."""
     connect_s = limits.CONNECT_MS_MAX // 1000
     session: Any = Session(
         **session_arguments(url)
@@ -95,6 +95,8 @@ def connect(url: str, statement_ms_max: int = limits.STATEMENT_MS_MAX) -> Any:
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         # A value that does not fit must be an error: nothing is cut or turned into a default.
         cursor.execute("SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'")
+        # A zone with daylight saving repeats an hour, and UNIX_TIMESTAMP(NOW()) cannot tell which one it is.
+        cursor.execute("SET SESSION time_zone = '+00:00'")
         cursor.execute("SET SESSION innodb_lock_wait_timeout = 5, lock_wait_timeout = 5, wait_timeout = 86400")
     session.commit()
     session._read_timeout = session._write_timeout = statement_ms_max // 1000

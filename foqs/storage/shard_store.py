@@ -71,6 +71,7 @@ class _Writer(NamedTuple):
     claim_checkpoint: int
     topic_number_last: int
     session_id: int
+    steady_ms: int
 
 
 class ShardStore:
@@ -386,6 +387,7 @@ class ShardStore:
             delay_checkpoint=writer.delay_checkpoint,
             topic_number_last=writer.topic_number_last,
             now_ms=int(self._rows(sql.NOW_MS)[0][0]),
+            steady_ms=writer.steady_ms,
             topics=list(self._rows(sql.READ_TOPICS)),
             count=partial(_count, self._snapshot),
             claims=claims,

@@ -19,7 +19,7 @@ NOW_MS = "SELECT CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)"
 
 READ_WRITER = (
     "SELECT epoch, owner, transaction_number, delay_checkpoint, claim_checkpoint, topic_number_last, "
-    "session_id FROM writer WHERE one = 1"
+    "session_id, steady_ms FROM writer WHERE one = 1"
 )
 TAKE_WRITER = "UPDATE writer SET epoch = %s, owner = %s, session_id = CONNECTION_ID() WHERE one = 1 AND epoch <= %s"
 RENEW_EPOCH = "UPDATE writer SET epoch = %s WHERE one = 1 AND epoch = %s"
@@ -28,7 +28,7 @@ NOTE_SESSION = "UPDATE writer SET session_id = CONNECTION_ID() WHERE one = 1 AND
 # sent ahead of the script that failed: the script runs all the same, but must not come to its COMMIT.
 MARK_TRANSACTION = (
     "UPDATE writer SET epoch = IF(epoch = %s AND {}, epoch, NULL), transaction_number = %s, delay_checkpoint = %s, "
-    "claim_checkpoint = %s, topic_number_last = %s WHERE one = 1"
+    "claim_checkpoint = %s, topic_number_last = %s, steady_ms = %s WHERE one = 1"
 )
 NONE_AHEAD = "TRUE"
 ALL_INSERTED = "@inserted = {}"

@@ -81,6 +81,7 @@ class Transaction:
     delay_checkpoint: int = 0
     claim_checkpoint: int = 0
     topic_number_last: int = 0
+    steady_ms: int = 0
     refills: list[Refill] = field(default_factory=list)
     topics_gone: list[int] = field(default_factory=list)
     topics_new: list[ShardTopic] = field(default_factory=list)
@@ -219,6 +220,8 @@ class ShardImage:
     topic_number_last: int
     now_ms: int
     """The shard server's clock."""
+    steady_ms: int
+    """The shard's steady clock, as the last transaction wrote it."""
     topics: list[tuple[int, int, bytes]]
     """(number, namespace, name)."""
     count: Callable[[], LaneCounts]

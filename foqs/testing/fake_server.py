@@ -81,6 +81,7 @@ class Writer:
     delay_checkpoint: int = 0
     claim_checkpoint: int = 0
     topic_number_last: int = 0
+    steady_ms: int = 0
     session_id: int = 0
 
 
@@ -423,7 +424,7 @@ def make_script(transaction: Transaction, result: TransactionResult, epoch: int)
         look_ups_whole=transaction.look_ups_whole,
         mark=Writer(
             epoch, "", transaction.number, transaction.delay_checkpoint, transaction.claim_checkpoint,
-            transaction.topic_number_last,
+            transaction.topic_number_last, transaction.steady_ms,
         ),
     )  # fmt: skip
 

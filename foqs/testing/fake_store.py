@@ -280,6 +280,7 @@ class FakeStore:
             delay_checkpoint=writer.delay_checkpoint,
             topic_number_last=writer.topic_number_last,
             now_ms=server.clock(),
+            steady_ms=writer.steady_ms,
             topics=[(number, namespace, name) for number, (namespace, name) in tables.topics.items()],
             count=self._counting(tables.counts()),
             claims=claims,

@@ -26,6 +26,7 @@ CREATE TABLE item (
 
 -- The claim journal: one row leases many items, packed as (id, delivery number) pairs.
 -- The latest entry of an item counts, and only if its number is the row's deliveries + 1.
+-- due_at: on the steady clock of the writer row.
 CREATE TABLE claim (
   id BIGINT UNSIGNED NOT NULL,
   due_at BIGINT NOT NULL,
@@ -57,7 +58,9 @@ CREATE TABLE writer (
   topic_number_last INT NOT NULL,
   -- The owner's session: only this one may be killed when the owner is dead, not that of a faster contender.
   session_id BIGINT UNSIGNED NOT NULL,
+  -- The clock that leases and claims count on: it goes on from here under the next owner, and never steps.
+  steady_ms BIGINT NOT NULL,
   PRIMARY KEY (one)
 ) ENGINE=InnoDB;
 
-INSERT INTO writer VALUES (1, 0, '', 0, 0, 0, 0, 0);
+INSERT INTO writer VALUES (1, 0, '', 0, 0, 0, 0, 0, 0);

@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 from foqs.core import order
+from foqs.core.clock import Now
 from foqs.core.counts import ItemCounts
 from foqs.core.errors import NotFoundError, StaleLeaseError
 from foqs.core.item import Item, Phase
@@ -197,7 +198,7 @@ def hands_out_past_more_urgent_items(self: TopicQueue, bound: int) -> int:
 
 
 @_in_place_of(Settlements, "tick")
-def never_ends_a_lease(self: Settlements, now_ms: int) -> int:
+def never_ends_a_lease(self: Settlements, now: Now) -> int:
     return 0
 
 
@@ -222,15 +223,15 @@ _take = Packs.take
 
 
 @_in_place_of(Packs, "take")
-def forgets_what_has_left_a_pack(self: Packs, transaction: Transaction, now_ms: int) -> None:
-    _take(self, transaction, now_ms)
+def forgets_what_has_left_a_pack(self: Packs, transaction: Transaction, now: Now) -> None:
+    _take(self, transaction, now)
     if transaction.removal is not None:
         del transaction.removal.keys[1:]
 
 
 @_in_place_of(Packs, "take")
-def forgets_too_early_what_has_left_a_pack(self: Packs, transaction: Transaction, now_ms: int) -> None:
-    _take(self, transaction, now_ms)
+def forgets_too_early_what_has_left_a_pack(self: Packs, transaction: Transaction, now: Now) -> None:
+    _take(self, transaction, now)
     while self._removals and not transaction.is_empty:
         self._flying_removals_gone.append(self._removals.popleft())
     transaction.removals_gone = self._flying_removals_gone
@@ -245,8 +246,8 @@ _packs_committed = Packs.committed
 
 
 @_in_place_of(Packs, "committed")
-def reads_on_past_packed_items(self: Packs, transaction: Transaction, result: TransactionResult, now_ms: int) -> None:
-    _packs_committed(self, transaction, result, now_ms)
+def reads_on_past_packed_items(self: Packs, transaction: Transaction, result: TransactionResult, now: Now) -> None:
+    _packs_committed(self, transaction, result, now)
     for topic in self._book.topics.values():
         topic.pack_count = 0
 

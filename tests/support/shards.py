@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from foqs.core import limits, order
+from foqs.core.clock import Now
 from foqs.core.errors import UnavailableError
 from foqs.core.item import Item, Phase
 from foqs.host.dispatch import Dispatcher
@@ -21,6 +22,8 @@ class Shards:
 
     def __init__(self, count: int) -> None:
         self.clock_ms = 1_000_000
+        """Steady; callers and tests that care for no steps take it for the server's too."""
+        self.server_ahead_ms = 0
         self.tables = {number: Tables(number) for number in range(count)}
         self.take_over()
 
@@ -28,7 +31,7 @@ class Shards:
         """All of them anew, from the tables."""
         self.states: dict[int, ShardState] = {}
         self.dispatcher = Dispatcher(
-            self.states.get, lambda _: None, lambda _: self.clock_ms, lambda: self.clock_ms / 1000,
+            self.states.get, lambda _: None, self.now, lambda: self.clock_ms / 1000,
             lambda _: 16, lambda _: ITEM_BYTES_MAX, lambda *_: None,
         )  # fmt: skip
         for number, tables in self.tables.items():
@@ -63,14 +66,14 @@ class Shards:
         return call
 
     def begin(self, number: int) -> Transaction | None:
-        self.states[number].tick(self.clock_ms)
-        return self.states[number].take(self.clock_ms)
+        self.states[number].tick(self.now(number))
+        return self.states[number].take(self.now(number))
 
     def end(self, number: int, *, well: bool = True) -> None:
         shard = self.states[number]
         assert shard.flying is not None
         if well:
-            shard.committed(self.tables[number].apply(shard.flying), self.clock_ms)
+            shard.committed(self.tables[number].apply(shard.flying), self.now(number))
         else:
             shard.failed("a lock wait")
 
@@ -99,6 +102,9 @@ class Shards:
     def check_owns_any(self) -> None:
         if not self.states:
             raise UnavailableError("no shard", nothing_done=True)
+
+    def now(self, number: int) -> Now:
+        return Now(self.clock_ms + self.server_ahead_ms, self.clock_ms)
 
     def now_ms(self, number: int) -> int:
         return self.clock_ms

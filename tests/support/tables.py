@@ -31,6 +31,7 @@ class Tables:
         self.delay_checkpoint = 0
         self.claim_checkpoint = 0
         self.topic_number_last = 0
+        self.steady_ms = 0
 
     def open(self, now_ms: int) -> ShardImage:
         self.epoch += 1
@@ -49,6 +50,7 @@ class Tables:
             delay_checkpoint=self.delay_checkpoint,
             topic_number_last=self.topic_number_last,
             now_ms=now_ms,
+            steady_ms=self.steady_ms,
             topics=[(number, namespace, name) for number, (namespace, name) in self.topics.items()],
             count=lambda: counts,
             claims=claims,
@@ -121,6 +123,7 @@ class Tables:
         self.delay_checkpoint = transaction.delay_checkpoint
         self.claim_checkpoint = transaction.claim_checkpoint
         self.topic_number_last = transaction.topic_number_last
+        self.steady_ms = transaction.steady_ms
         return result
 
     def _apply_packs(self, transaction: Transaction) -> None:

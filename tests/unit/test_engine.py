@@ -13,6 +13,7 @@ from itertools import chain
 import pytest
 
 from foqs.core import limits, order
+from foqs.core.clock import Now
 from foqs.core.counts import ItemCounts
 from foqs.core.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from foqs.core.item import Item, Phase
@@ -50,7 +51,7 @@ class WatchedDispatcher(Dispatcher):
 
     def __init__(self, world: World) -> None:
         super().__init__(
-            world.shards.get, lambda _: None, lambda _: world.now_ms, lambda: world.now_ms / 1000,
+            world.shards.get, lambda _: None, lambda _: world.now, lambda: world.now_ms / 1000,
             lambda _: ATTEMPTS_MAX, lambda _: 1_000, lambda *_: None,
         )  # fmt: skip
         self._world = world
@@ -78,6 +79,10 @@ class World:
         self.leased: dict[tuple[int, int], Item] = {}
         self.calls: list[DequeueCall] = []
         self.start_host()
+
+    @property
+    def now(self) -> Now:
+        return Now(self.now_ms, self.now_ms)
 
     def start_host(self) -> None:
         """A new host takes every shard over from whatever the last one left."""
@@ -235,16 +240,16 @@ class World:
     def begin(self, shard_id: int) -> None:
         """Start a transaction; much may happen before it ends."""
         shard = self.shards[shard_id]
-        shard.tick(self.now_ms)
+        shard.tick(self.now)
         if shard.flying is None:
-            shard.take(self.now_ms)
+            shard.take(self.now)
 
     def end(self, shard_id: int, *, well: bool) -> None:
         shard, tables = self.shards[shard_id], self.tables[shard_id]
         if shard.flying is None:
             return
         if well:
-            shard.committed(tables.apply(shard.flying), self.now_ms)
+            shard.committed(tables.apply(shard.flying), self.now)
         else:
             shard.failed("a lock wait")
 
@@ -303,10 +308,10 @@ class World:
             self.end(shard_id, well=True)
             shard.journal.make_exact()
             for _ in range(200):
-                transaction = shard.take(self.now_ms)
+                transaction = shard.take(self.now)
                 if transaction is None:
                     break
-                shard.committed(self.tables[shard_id].apply(transaction), self.now_ms)
+                shard.committed(self.tables[shard_id].apply(transaction), self.now)
             leased = {key for key, item in shard.book.leases.items() if item.phase is Phase.LEASED}
             entries = {key for _, entries in self.tables[shard_id].claims.values() for key, _ in entries}
             assert entries == leased | (entries & self.stale_entries(shard_id)), "an item that is free is still claimed"

@@ -40,7 +40,7 @@ class Leased:
 
     def pass_ms(self, elapsed_ms: int) -> None:
         self.shards.clock_ms += elapsed_ms
-        self.shard.tick(self.shards.clock_ms)
+        self.shard.tick(self.shards.now(0))
 
 
 def lease_out(shards: Shards, count: int) -> list[Item]:
@@ -123,7 +123,7 @@ def test_an_ack_does_not_wait_for_leases_that_ended_before_it(leased: Leased) ->
     shards = leased.shards
     lease_out(shards, 2 * limits.TRANSACTION_LEASE_ENDS_MAX)
     shards.clock_ms += 10_000
-    leased.shard.tick(shards.clock_ms)
+    leased.shard.tick(shards.now(0))
     leased.ack()
     transaction = shards.begin(0)
     assert transaction is not None
@@ -139,7 +139,7 @@ def test_one_tick_ends_no_more_leases_than_its_bound(monkeypatch: pytest.MonkeyP
     call = shards.dequeue({"a": 10}, 1_000)
     shards.run(0)
     shards.clock_ms += 2_000
-    ended = [shards.states[0].settlements.tick(shards.clock_ms) for _ in range(5)]
+    ended = [shards.states[0].settlements.tick(shards.now(0)) for _ in range(5)]
     assert ended == [3, 3, 3, 1, 0]
     assert all(item.phase is Phase.SETTLING for item in call.items or [])
 

@@ -262,7 +262,9 @@ def test_what_is_left_of_an_old_pack_gets_rows(one):
     settle(one, leased(one, 4))
     one.run(0)
     one.clock_ms += limits.PACK_MS_MAX - 1
-    assert one.begin(0) is None
+    one.begin(0)
+    assert not one.states[0].flying.unpacked
+    one.end(0)
     one.clock_ms += 1
     one.run(0)
     assert not packed_keys(one)
@@ -327,12 +329,12 @@ def test_what_had_to_wait_for_a_transaction_without_it_is_not_forgotten(one):
     one.begin(0)
     assert one.states[0].flying.unpacked == [item.key]
     one.end(0, well=False)
-    assert one.states[0].take(one.clock_ms) is None
-    assert one.states[0].tick(one.clock_ms)
+    assert one.states[0].take(one.now(0)) is None
+    assert one.states[0].tick(one.now(0))
     one.begin(0)
     assert one.states[0].flying.unpacked == [item.key]
     one.end(0)
-    assert not one.states[0].tick(one.clock_ms)
+    assert not one.states[0].tick(one.now(0))
 
 
 def test_a_look_up_of_a_topic_and_those_behind_it_end_although_items_are_nacked_all_the_time(one):
@@ -452,19 +454,19 @@ def test_old_items_get_rows_now_and_then_and_other_work_goes_on_between(one):
     one.run(0)
     state = one.states[0]
     one.clock_ms += limits.PACK_MS_MAX
-    assert state.tick(one.clock_ms)
+    assert state.tick(one.now(0))
     one.begin(0)
     assert len(state.flying.unpacked) == limits.UNPACK_OLD_ITEMS
     one.end(0)
     one.clock_ms += limits.UNPACK_OLD_EVERY_MS - 1
-    assert not state.tick(one.clock_ms)
+    assert not state.tick(one.now(0))
     one.enqueue(0, "u")
     one.begin(0)
     assert len(state.flying.inserts) == 1
     assert not state.flying.unpacked
     one.end(0)
     one.clock_ms += 1
-    assert state.tick(one.clock_ms)
+    assert state.tick(one.now(0))
     one.begin(0)
     assert len(state.flying.unpacked) == limits.UNPACK_OLD_ITEMS
     one.end(0)

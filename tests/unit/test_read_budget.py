@@ -149,7 +149,7 @@ def test_the_shard_tells_its_budget_how_long_reads_took(shards: Shards) -> None:
     assert transaction is not None
     result = shards.tables[0].apply(transaction)
     result.read_us = 1_000_000
-    shard.committed(result, shards.clock_ms)
+    shard.committed(result, shards.now(0))
     assert shard.book.read_budget.rows_max == limits.READ_ROWS_FIRST // 4
 
 

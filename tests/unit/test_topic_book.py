@@ -76,5 +76,5 @@ def test_a_topic_whose_items_are_on_the_way_is_not_forgotten() -> None:
     shards.states[0].book.topic(NAMESPACE, "other")
     shards.enqueue(0, "t")
     shards.clock_ms += limits.TOPIC_IDLE_MS + 1
-    shards.states[0].tick(shards.clock_ms)
+    shards.states[0].tick(shards.now(0))
     assert list(shards.states[0].book.namespaces[NAMESPACE].by_name) == ["t"]

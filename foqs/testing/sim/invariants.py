@@ -8,6 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from foqs.core import limits, order
+from foqs.core.clock import Now
 from foqs.core.counts import ItemCounts
 from foqs.core.item import Item, Phase
 from foqs.core.topic import ShardTopic
@@ -32,8 +33,8 @@ def checked_classes(world_of: Callable[[], World], every: int) -> tuple[type[Sha
     class CheckedState(ShardState):
         ended_count = 0
 
-        def committed(self, result: TransactionResult, now_ms: int) -> None:
-            super().committed(result, now_ms)
+        def committed(self, result: TransactionResult, now: Now) -> None:
+            super().committed(result, now)
             self._check()
 
         def failed(self, reason: str) -> None:
@@ -82,9 +83,10 @@ def order_problems(
             lane = world.servers[shard_id].tables.lanes.get(topic.number)
             if shard is None or not lane or world.servers[shard_id].tables.writer.epoch != shard.epoch:
                 continue
+            now_ms = dispatcher._now(shard_id).server_ms
             before = (order.urgency_of(place), order.due_at_of(place), order.key_of(place))
             for found in lane.irange(maximum=before, inclusive=(True, False)):
-                problem = _overtaken(shard, found[2], world.servers[shard_id].tables, dispatcher._now_ms(shard_id))
+                problem = _overtaken(shard, found[2], world.servers[shard_id].tables, now_ms)
                 if problem == _READY and topic in passed:
                     continue
                 if problem:
