@@ -31,7 +31,8 @@ class Tables:
         self.delay_checkpoint = 0
         self.claim_checkpoint = 0
         self.topic_number_last = 0
-        self.steady_ms = 0
+        self.steady_ms = 1_000_000
+        """Where the clocks of the tests begin."""
 
     def open(self, now_ms: int) -> ShardImage:
         self.epoch += 1
