@@ -14,7 +14,7 @@ from foqs.client.flows import Flow
 from foqs.client.gathering import Lane
 from foqs.client.items import Item, NewItem, Receipts, Topics, check_new_item
 from foqs.client.options import Options
-from foqs.client.retry import Repeat, RetryPolicy
+from foqs.client.retry import RetryPolicy
 from foqs.core import limits
 from foqs.core.calls import (
     DeadLettersResult,
@@ -187,8 +187,7 @@ class AsyncClient(_AsyncShell):
 
     async def _enqueue_batch(self, lane: Lane, items: Sequence[NewItem]) -> EnqueueResult:
         namespace, retry_unknown = lane
-        repeat = Repeat.ALWAYS if retry_unknown else Repeat.UNLESS_UNKNOWN
-        return await self._run(verbs.enqueue_batch(self._terms, namespace, items, repeat))
+        return await self._run(verbs.enqueue_gathered(self._terms, namespace, items, retry_unknown))
 
 
 class AsyncAdminClient(_AsyncShell):

@@ -8,7 +8,7 @@ and in `verbs`, once for both shells, and tests drive it by hand without a socke
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from foqs.client.addresses import Address, AddressBook
@@ -62,6 +62,8 @@ class Terms:
     clock_ms: Callable[[], int]
     random: Callable[[], float]
     book: AddressBook
+    batch_limits: dict[str, int] = field(default_factory=dict)
+    """By namespace, how many items an enqueue call may have, where a larger one was refused."""
 
 
 class _Attempts:

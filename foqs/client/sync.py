@@ -12,7 +12,7 @@ from foqs.client.flows import Flow
 from foqs.client.gathering import Lane
 from foqs.client.items import Item, NewItem, Receipts, Topics, check_new_item
 from foqs.client.options import Options
-from foqs.client.retry import Repeat, RetryPolicy
+from foqs.client.retry import RetryPolicy
 from foqs.client.sync_gathering import ThreadGatherer
 from foqs.client.sync_io import Pool, run_flow
 from foqs.core import limits
@@ -88,7 +88,8 @@ class Client(_BlockingShell):
     connect_timeout_ms (2,000): for each address.
     connections_max (8): threads beyond it wait for a free connection.
     retry (up to 15 s): see RetryPolicy; repetitions only where nothing can happen twice, as each verb says.
-    batch_items_max (1,000): items per enqueue call; lower it to the namespace's batch_items_max.
+    batch_items_max (1,000): items per enqueue call; fewer where the namespace allows no more, by its batch_items_max
+        or because more never fit its enqueues_per_minute_max.
     clock_ms, random: a monotonic clock and numbers from 0 <= x < 1, for tests.
 
     Errors are those of foqs.core.errors. NotSentError says that certainly nothing was done,
@@ -218,8 +219,7 @@ class Client(_BlockingShell):
 
     def _enqueue_batch(self, lane: Lane, items: Sequence[NewItem]) -> EnqueueResult:
         namespace, retry_unknown = lane
-        repeat = Repeat.ALWAYS if retry_unknown else Repeat.UNLESS_UNKNOWN
-        return self._run(verbs.enqueue_batch(self._terms, namespace, items, repeat))
+        return self._run(verbs.enqueue_gathered(self._terms, namespace, items, retry_unknown))
 
 
 class AdminClient(_BlockingShell):

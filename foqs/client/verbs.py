@@ -23,30 +23,70 @@ from foqs.client.items import (
 from foqs.client.retry import Repeat
 from foqs.core import limits
 from foqs.core.calls import EnqueueResult, PositionErrors, TopicPage, TopicStats
-from foqs.core.errors import FoqsError, InternalError, InvalidArgumentError
+from foqs.core.errors import FoqsError, InternalError, InvalidArgumentError, TooLargeError
 from foqs.transport import wire
+
+NAMESPACES_KNOWN_MAX = 1_000
+"""Of which a client remembers how many items a call may have."""
 
 
 def enqueue_many(
     terms: Terms, namespace: str, items: Iterable[NewItem], items_max: int, retry_unknown: bool
 ) -> Flow[EnqueueResult]:
     """Batch after batch; once one is in, a batch that fails as a whole ends it with errors by position."""
+    return _enqueue_batches(terms, namespace, enqueue_batches(items, items_max), items, retry_unknown)
+
+
+def enqueue_gathered(
+    terms: Terms, namespace: str, items: Sequence[NewItem], retry_unknown: bool
+) -> Flow[EnqueueResult]:
+    """What a client gathered for one call; in several where the namespace allows no such call."""
+    return _enqueue_batches(terms, namespace, [items], items, retry_unknown)
+
+
+def _enqueue_batches(
+    terms: Terms,
+    namespace: str,
+    batches: Iterable[Sequence[NewItem]],
+    items: Iterable[NewItem],
+    retry_unknown: bool,
+) -> Flow[EnqueueResult]:
     repeat = Repeat.ALWAYS if retry_unknown else Repeat.UNLESS_UNKNOWN
     result = EnqueueResult(ids=[])
-    for batch in enqueue_batches(items, items_max):
-        offset = len(result.ids)
-        try:
-            done = yield from enqueue_batch(terms, namespace, batch, repeat)
-        except FoqsError as refusal:
-            error = _naming_item(refusal, batch, offset)
-            if offset == 0:
-                raise error from refusal.__cause__
-            _refuse_rest(result, len(batch), error, items)
-            break
-        result.ids += done.ids
-        if done.errors:
-            result.errors.update({position + offset: error for position, error in done.errors.items()})
+    for batch in batches:
+        left: Sequence[NewItem] = batch
+        while left:
+            part = left[: terms.batch_limits.get(namespace, len(left))]
+            offset = len(result.ids)
+            try:
+                done = yield from enqueue_batch(terms, namespace, part, repeat)
+            except FoqsError as refusal:
+                if isinstance(refusal, TooLargeError) and (yield from _learns_limit(terms, namespace, len(part))):
+                    continue
+                error = _naming_item(refusal, part, offset)
+                if offset == 0:
+                    raise error from refusal.__cause__
+                _refuse_rest(result, len(part), len(left), error, items)
+                return result
+            result.ids += done.ids
+            if done.errors:
+                result.errors.update({position + offset: error for position, error in done.errors.items()})
+            left = left[len(part) :]
     return result
+
+
+def _learns_limit(terms: Terms, namespace: str, count: int) -> Flow[bool]:
+    """Ask how many items a call may have, after one of `count` was too large; whether that is less."""
+    request = wire.structs.GetNamespaceRequest(name=namespace)
+    try:
+        found = yield from call_flow(terms, Call("getNamespace", request, Repeat.ALWAYS))
+    except FoqsError:
+        return False  # The refusal that is known already says more.
+    limit = min(found.settings.batch_items_max, found.settings.enqueues_per_minute_max)
+    if len(terms.batch_limits) >= NAMESPACES_KNOWN_MAX:
+        terms.batch_limits.clear()
+    terms.batch_limits[namespace] = limit
+    return bool(limit < count)
 
 
 def _naming_item(error: FoqsError, batch: Sequence[NewItem], offset: int) -> FoqsError:
@@ -60,11 +100,13 @@ def _naming_item(error: FoqsError, batch: Sequence[NewItem], offset: int) -> Foq
     return error
 
 
-def _refuse_rest(result: EnqueueResult, failed_count: int, error: FoqsError, items: Iterable[NewItem]) -> None:
-    """`error` at the positions of the failed batch; those behind it, if countable, were not sent."""
+def _refuse_rest(
+    result: EnqueueResult, failed_count: int, left_count: int, error: FoqsError, items: Iterable[NewItem]
+) -> None:
+    """`error` at the positions of the failed call; those behind it, as far as they can be counted, were not sent."""
     offset = len(result.ids)
     result.errors.update(dict.fromkeys(range(offset, offset + failed_count), error))
-    total = len(items) if isinstance(items, Sequence) else offset + failed_count
+    total = len(items) if isinstance(items, Sequence) else offset + left_count
     not_sent = NotSentError(f"not sent: an earlier batch failed: {error.message}")
     result.errors.update(dict.fromkeys(range(offset + failed_count, total), not_sent))
     result.ids += [""] * (total - offset)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from foqs.core import ids, limits, order
 from foqs.core.calls import DeliveryPolicy, EnqueueResult, NewItem, PositionErrors
-from foqs.core.errors import FoqsError, NotWrittenError, OverloadedError, PausedError, RateLimitedError
+from foqs.core.errors import FoqsError, NotWrittenError, OverloadedError, PausedError, RateLimitedError, TooLargeError
 from foqs.core.item import Item, Phase
 from foqs.core.namespace import Namespace
 from foqs.core.rate import MinuteWindow
@@ -164,6 +164,11 @@ class Enqueues:
         Returns where those that are valid have to be counted, and the time.
         """
         limit = namespace.settings.enqueues_per_minute_max
+        if count > limit:
+            raise TooLargeError(
+                f"{count} items in one call can never fit into the {limit} enqueues per minute of namespace "
+                f"{namespace.name!r}: send calls of {limit} items at most"
+            )
         rate = self._rates.setdefault(namespace.number, MinuteWindow())
         now_ms = int(self._clock() * 1000)
         wait_ms = rate.wait_ms(count, limit, now_ms)

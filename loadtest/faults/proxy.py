@@ -42,9 +42,18 @@ class CuttingProxy:
     def cut(self, how: Cut) -> None:
         """Cut one connection, the first that has an answer; returns once that has happened."""
         with self._changed:
-            self._armed = how
+            self.arm(how)
             if not self._changed.wait_for(lambda: self._armed is None, PATIENCE_S):
                 raise FaultError("no answer came that could be cut")
+
+    def arm(self, how: Cut) -> None:
+        """Let the next answer be cut; returns at once."""
+        with self._changed:
+            self._armed = how
+
+    def is_armed(self) -> bool:
+        """Whether no answer came since `arm` that was cut."""
+        return self._armed is not None
 
     def __enter__(self) -> Self:
         self._run(self._accept)

@@ -369,6 +369,38 @@ def test_when_a_later_batch_fails_as_a_whole_the_ids_so_far_are_kept() -> None:
     assert [type(result.errors[p]) for p in range(2, 6)] == [UnknownNamespaceError] * 2 + [NotSentError] * 2
 
 
+def namespace_of(**settings: int) -> Any:
+    return S.Namespace(name="ns", settings=S.NamespaceSettings(**settings))
+
+
+def test_a_batch_that_the_namespace_never_takes_is_cut_to_what_it_takes() -> None:
+    too_large = TooLargeError("5 items in one call can never fit")
+    limits_of = namespace_of(batch_items_max=1_000, enqueues_per_minute_max=2)
+    bench = Bench(too_large, limits_of, *[enqueued(["a", "b"])] * 2, enqueued(["e"]), enqueued(["f", "g"]))
+    result = bench.run_on(verbs.enqueue_many(bench.terms, "ns", [NewItem("t", b"")] * 5, 1_000, False))
+    assert (result.ids, result.errors) == (["a", "b", "a", "b", "e"], {})
+    assert [call.method for call in bench.calls] == ["enqueue", "getNamespace", "enqueue", "enqueue", "enqueue"]
+    result = bench.run(verbs.enqueue_gathered(bench.terms, "ns", [NewItem("t", b"")] * 2, False))
+    assert result.ids == ["f", "g"], "it is remembered"
+
+
+def test_when_a_part_of_a_cut_batch_fails_the_rest_is_not_sent() -> None:
+    limits_of = namespace_of(batch_items_max=2, enqueues_per_minute_max=1_000)
+    full = RateLimitedError("full", retry_after_ms=10**6)
+    bench = Bench(TooLargeError("x"), limits_of, enqueued(["a", "b"]), full)
+    items = (NewItem("t", b"") for _ in range(5))
+    result = bench.run(verbs.enqueue_many(bench.terms, "ns", items, 1_000, False))
+    assert result.ids == ["a", "b", "", "", ""]
+    assert [type(result.errors[p]) for p in (2, 3, 4)] == [RateLimitedError, RateLimitedError, NotSentError]
+
+
+@pytest.mark.parametrize("known", [namespace_of(batch_items_max=9, enqueues_per_minute_max=9), NotSentError("away")])
+def test_what_is_too_large_for_another_reason_is_refused_as_it_was(known: Any) -> None:
+    bench = Bench(TooLargeError("a frame"), known, deadline_ms=0)
+    with pytest.raises(TooLargeError, match="a frame"):
+        bench.run(verbs.enqueue_many(bench.terms, "ns", [NewItem("t", b"")] * 3, 1_000, False))
+
+
 def test_an_item_that_cannot_be_encoded_is_named_by_its_position_and_its_limit() -> None:
     items = [NewItem("t", b""), NewItem("t", b""), NewItem("t", b"", priority=2**31)]
     bench = Bench(InvalidArgumentError("cannot encode"))
