@@ -265,7 +265,7 @@ struct StoredItemsResponse { 1: list<StoredItem> items, 2: string next_page_toke
 struct DeleteItemsRequest { 1: required string namespace_name, 2: required list<string> ids }
 
 struct ListDeadLettersRequest  { 1: required string namespace_name, 2: required string topic, 3: i32 limit = 100, 4: string page_token = "" }
-/** Dead letters become ready again with no failed attempts. By ids, or up to limit of the topic's oldest. */
+/** Dead letters become ready again with no failed attempts; their TTLs start anew. By ids, or up to limit of the topic's oldest. */
 struct RedriveDeadLettersRequest { 1: required string namespace_name, 2: required string topic, 3: optional list<string> ids, 4: i32 limit = 1000 }
 /** Dead letters are deleted. By ids, or up to limit of the topic's oldest. */
 struct PurgeDeadLettersRequest { 1: required string namespace_name, 2: required string topic, 3: optional list<string> ids, 4: i32 limit = 1000 }

@@ -77,9 +77,13 @@ def check_new_item(item: NewItem, settings: NamespaceSettings) -> None:
 
 def deliver_after(item: NewItem, settings: NamespaceSettings, now_ms: int) -> int:
     """When the item becomes ready: now, unless it says later."""
+    if item.deliver_after_ms is not None and item.delay_ms is None:
+        check_range("deliver_after_ms", item.deliver_after_ms, 0, now_ms + settings.delay_ms_max)
+    return due_at_of(item, now_ms)
+
+
+def due_at_of(item: NewItem, now_ms: int) -> int:
+    """The same, of an item whose times were checked."""
     if item.delay_ms is not None:
         return now_ms + item.delay_ms
-    if item.deliver_after_ms is None:
-        return now_ms
-    check_range("deliver_after_ms", item.deliver_after_ms, 0, now_ms + settings.delay_ms_max)
-    return max(now_ms, item.deliver_after_ms)
+    return now_ms if item.deliver_after_ms is None else max(now_ms, item.deliver_after_ms)

@@ -57,8 +57,9 @@ class Enqueues:
                 # Certainly not there, so it may go elsewhere without being there twice.
                 avoided.add(shard.shard_id)
                 shard = self._place(avoided, len(news))
-                for item in items:
-                    _move(item, shard)
+                now_ms = self._shards.now_ms(shard.shard_id)
+                for position, item in made.items():
+                    _move(item, news[position], shard, now_ms)
         for position, item in made.items():
             item_ids[position] = ids.item_id(shard.shard_id, item.key)
         return EnqueueResult(item_ids, errors)
@@ -188,7 +189,12 @@ class Enqueues:
         await answer.wait()
 
 
-def _move(item: Item, shard: ShardState) -> None:
+def _move(item: Item, new: NewItem, shard: ShardState, now_ms: int) -> None:
+    """To a shard that did not have it; `now_ms` is the clock that it goes by from now on."""
+    ttl_ms = item.expires_at - item.due_at
+    item.enqueued_at = now_ms
+    item.due_at = arguments.due_at_of(new, now_ms)
+    item.expires_at = item.due_at + ttl_ms
     item.key = shard.book.next_key()
     item.topic = shard.book.topic(item.topic.namespace, item.topic.name)
     item.place = order.place(item.priority, item.due_at, item.key, shard.shard_id)

@@ -134,10 +134,11 @@ class Inspection(Service):
     async def redrive(
         self, namespace: Namespace, topic: str, item_ids: Sequence[str] | None, limit: int
     ) -> DeadLettersResult:
-        """Dead letters become ready again."""
+        """Dead letters become ready again, and their TTLs start anew."""
+        ttl_ms_max = namespace.settings.ttl_ms_max
 
         def act(shard: ShardState, row: ItemRow, ticket: Ticket, position: int) -> None:
-            shard.rows.redrive(row, self._shards.now_ms(shard.shard_id), ticket, position)
+            shard.rows.redrive(row, self._shards.now_ms(shard.shard_id), ttl_ms_max, ticket, position)
 
         return await self._on_dead(namespace, topic, item_ids, limit, act)
 

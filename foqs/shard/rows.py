@@ -113,16 +113,18 @@ class Rows:
         self._settlements.end_lease(item)
         self._settlements.settle([item], None, ticket, [position])
 
-    def redrive(self, row: ItemRow, now_ms: int, ticket: Ticket, position: int) -> None:
-        """Make a dead row that was just looked up ready again.
+    def redrive(self, row: ItemRow, now_ms: int, ttl_ms_max: int, ticket: Ticket, position: int) -> None:
+        """Make a dead row that was just looked up ready again. Its TTL starts anew, `ttl_ms_max` at most.
 
+        The row does not have the TTL itself: it lasts as long as it was from the enqueue to its end, a delay included.
         Raises NotFoundError if it is not dead, InvalidArgumentError if it may not be delivered again.
         """
         if row.lane >= 0 or row.key in self._timers.changing:
             raise NotFoundError("the item is not a dead letter")
         if row.at_most_once:
             raise InvalidArgumentError("an at-most-once item cannot be redriven: it would be delivered twice")
-        rewrite = Rewrite(row.key, row.topic, row.priority, now_ms, row.deliveries, 0, None, b"")
+        expires_at = now_ms + min(row.expires_at - row.enqueued_at, ttl_ms_max)
+        rewrite = Rewrite(row.key, row.topic, row.priority, now_ms, row.deliveries, 0, None, b"", expires_at=expires_at)
         self._change(RowChange(row, rewrite, ticket, position))
 
     def _change(self, change: RowChange) -> None:
@@ -179,7 +181,8 @@ class Rows:
             else:
                 topic.count(dead=-1)
             if change.rewrite is not None:
-                self._book.expires_first_ms = min(self._book.expires_first_ms, row.expires_at)
+                expires_at = change.rewrite.expires_at or row.expires_at
+                self._book.expires_first_ms = min(self._book.expires_first_ms, expires_at)
                 self._settlements.apply_rewrite(topic, row.priority, change.rewrite)
             change.ticket.settle()
         rows = result.looked_up

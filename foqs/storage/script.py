@@ -136,7 +136,8 @@ def _rewrites(rewrites: Sequence[Rewrite], mogrify: Mogrify) -> Iterator[str]:
             recounts.setdefault(counts, []).append(change.key)
             continue
         place = (change.lane, change.urgency, change.due_at)
-        yield mogrify(sql.REWRITE_ITEM, (*place, *counts, change.metadata, change.death_reason, change.key))
+        rest = (change.expires_at, change.metadata, change.death_reason)
+        yield mogrify(sql.REWRITE_ITEM, (*place, *counts, *rest, change.key))
     for counts, keys in recounts.items():
         yield from (sql.RECOUNT_ITEMS.format(*counts, *chunk) for chunk in key_conditions("id", keys))
 

@@ -98,7 +98,8 @@ REWRITE_CLAIM = "UPDATE claim SET entries = %s WHERE id = %s"
 INSERT_CLAIM = "INSERT INTO claim (id, due_at, entries) VALUES (%s, %s, %s)"
 REWRITE_ITEM = (
     "UPDATE item SET lane = %s, urgency = %s, due_at = %s, deliveries = %s, failed_attempts = %s, "
-    "metadata = COALESCE(%s, metadata), death_reason = COALESCE(%s, death_reason) WHERE id = %s"
+    "expires_at = COALESCE(%s, expires_at), metadata = COALESCE(%s, metadata), "
+    "death_reason = COALESCE(%s, death_reason) WHERE id = %s"
 )
 RECOUNT_ITEMS = (
     "UPDATE item FORCE INDEX (PRIMARY) SET deliveries = {}, failed_attempts = {} WHERE {} ORDER BY id LIMIT {}"

@@ -25,7 +25,7 @@ class Refill:
 
 @dataclass(slots=True)
 class Rewrite:
-    """Give a row a new place and new counts; `metadata` and `death_reason` None leave what is there."""
+    """Give a row a new place and new counts; `metadata`, `death_reason` and `expires_at` None leave what is there."""
 
     key: int
     lane: int
@@ -37,6 +37,7 @@ class Rewrite:
     death_reason: bytes | None = None
     is_in_place: bool = False
     """The row stands there already, as that of an item under lease does: only its counts are others."""
+    expires_at: int | None = None
 
 
 @dataclass(slots=True)

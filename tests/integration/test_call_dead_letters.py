@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from contextlib import closing
 
 import pytest
 
@@ -10,6 +12,7 @@ from foqs.client.items import Nack, NewItem
 from foqs.core import limits
 from foqs.core.calls import DeliveryPolicy, ItemState
 from foqs.core.errors import InvalidArgumentError, NotFoundError, StaleLeaseError, TooLargeError
+from foqs.storage.session import connect
 from foqs.transport.wire import structs
 from tests.support.running_host import running_host, shard_of
 
@@ -88,6 +91,31 @@ async def test_a_redriven_item_is_ready_again_with_no_failed_attempts(host):
     assert item.metadata == b"m"
     assert await host.client.ack("jobs", [item]) == {}
     assert host.items_stored() == 0
+
+
+async def test_the_ttl_of_a_redriven_item_starts_anew_though_it_had_long_ended(host):
+    settings = {"ttl_ms_max": 40 * limits.MINUTE_MS, "ttl_ms_default": limits.MINUTE_MS}
+    await host.admin.update_namespace("jobs", **settings)
+    await host.client.enqueue_many("jobs", [NewItem("t", b"x", ttl_ms=ms * limits.MINUTE_MS) for ms in (1, 30)])
+    items = await host.client.dequeue("jobs", "t", 2, wait_ms=2_000)
+    await host.client.nack("jobs", items, dead_letter=True)
+    for url in host.shard_urls.values():  # As if that had been two hours ago.
+        with closing(connect(url)) as session, session.cursor() as cursor:
+            cursor.execute("UPDATE item SET enqueued_at = enqueued_at - 7200000, expires_at = expires_at - 7200000")
+            session.commit()
+    ids = [item.id for item in items]
+    before_ms = time.time_ns() // 1_000_000
+    assert (await host.admin.redrive_dead_letters("jobs", "t", ids)).count == 2
+    again = await host.client.dequeue("jobs", "t", 2, wait_ms=2_000)
+    assert [item.id for item in again] == ids
+    lasts_ms = [(await host.admin.get_item("jobs", item_id)).expires_at_ms - before_ms for item_id in ids]
+    assert [round(ms / limits.MINUTE_MS) for ms in lasts_ms] == [1, 30]
+
+    # Since its enqueue its second TTL would be longer than any may be.
+    await host.client.nack("jobs", [again[1]], dead_letter=True)
+    assert (await host.admin.redrive_dead_letters("jobs", "t", [ids[1]])).count == 1
+    expires_at_ms = (await host.admin.get_item("jobs", ids[1])).expires_at_ms
+    assert round((expires_at_ms - before_ms) / limits.MINUTE_MS) == 40
 
 
 async def test_the_receipt_of_before_the_death_does_not_settle_the_redriven_item(host):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 
@@ -244,15 +245,36 @@ async def test_over_its_quota_a_namespace_is_told_when_there_is_room_and_others_
 
 async def test_a_batch_over_the_quota_stores_nothing_and_bad_items_do_not_count(host):
     await host.admin.create_namespace("small", enqueues_per_minute_max=3)
-    with pytest.raises(RateLimitedError) as refused:
-        await host.client.enqueue_many("small", [NewItem("t", b"x")] * 4)
-    assert refused.value.retry_after_ms > 0
+    four = [structs.NewItem("t", b"x")] * 4
+    refused = (await host.call("enqueue", structs.EnqueueRequest(namespace_name="small", items=four))).error
+    assert isinstance(refused, TooLargeError)
+    assert "calls of 3 items at most" in refused.message
     assert host.items_stored() == 0
+    await host.client.enqueue("small", "t", b"x")
+    with pytest.raises(RateLimitedError) as limited:
+        await host.client.enqueue_many("small", [NewItem("t", b"x")] * 3)
+    assert limited.value.retry_after_ms > 0
+    assert host.items_stored() == 1
+    await host.admin.update_namespace("small", enqueues_per_minute_max=4)
     result = await host.client.enqueue_many("small", [NewItem("t", b"x"), NewItem("", b"x"), NewItem("t", b"x")])
     assert list(result.errors) == [1]
     await host.client.enqueue("small", "t", b"x")
-    with pytest.raises(FoqsError, match="over its limit of 3"):
+    with pytest.raises(FoqsError, match="over its limit of 4"):
         await host.client.enqueue("small", "t", b"x")
+
+
+async def test_a_client_cuts_its_batches_to_what_a_namespace_takes_in_a_minute(host):
+    await host.admin.create_namespace("small", enqueues_per_minute_max=3)
+    result = await host.client.enqueue_many("small", [NewItem("t", b"x")] * 5)
+    assert [bool(item_id) for item_id in result.ids] == [True] * 3 + [False] * 2
+    assert {position: type(error) for position, error in result.errors.items()} == dict.fromkeys(
+        (3, 4), RateLimitedError
+    )
+    await host.admin.create_namespace("short", batch_items_max=2)
+    result = await host.client.enqueue_many("short", [NewItem("t", b"x")] * 5)
+    assert (all(result.ids), result.errors) == (True, {})
+    ids = await asyncio.gather(*[host.client.enqueue("short", "t", b"x") for _ in range(7)])
+    assert all(ids)
 
 
 async def test_a_stored_item_keeps_its_delivery_policy(host):

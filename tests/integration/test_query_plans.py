@@ -137,7 +137,7 @@ CASES: dict[str, list[Case]] = {
     "READ_FIRST_PACK": [Case("PRIMARY", SLACK, whole=True)],
     "READ_REMOVALS": [Case("PRIMARY", CLAIM_COUNT + SLACK, whole=True)],
     "REWRITE_CLAIM": [Case("PRIMARY", 3, (b"", 5))],
-    "REWRITE_ITEM": [Case("PRIMARY", 3, (0, 0, 9, 1, 1, b"m", None, 5))],
+    "REWRITE_ITEM": [Case("PRIMARY", 3, (0, 0, 9, 1, 1, None, b"m", None, 5))],
     "RECOUNT_ITEMS": [
         Case("PRIMARY", 2 * len(ids) + SLACK, fill=lambda text, ids=ids: spread(text.replace("{}", "1", 2), ids))
         for ids in (ITEM_IDS, RANGE_IDS, ITEM_IDS[:1], [10**12, 10**12 + 1])

@@ -166,4 +166,5 @@ def _rewritten(row: ItemRow, rewrite: Rewrite) -> ItemRow:
         failed_attempts=rewrite.failed_attempts,
         metadata=row.metadata if rewrite.metadata is None else rewrite.metadata,
         death_reason=row.death_reason if rewrite.death_reason is None else rewrite.death_reason,
+        expires_at=row.expires_at if rewrite.expires_at is None else rewrite.expires_at,
     )

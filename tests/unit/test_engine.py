@@ -190,7 +190,7 @@ class World:
             ticket = Ticket(on_done)
             try:
                 if rows[key].lane < 0 and redrive:
-                    shard.rows.redrive(rows[key], self.now_ms, ticket, 0)
+                    shard.rows.redrive(rows[key], self.now_ms, limits.TTL_MS_MAX, ticket, 0)
                     if known is not None:
                         known.over = False
                 else:

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from foqs import NewItem
-from foqs.core import limits
-from foqs.core.errors import RateLimitedError
+from foqs.core import ids, limits
+from foqs.core.errors import RateLimitedError, TooLargeError
 from foqs.core.namespace import Namespace, NamespaceSettings
 from foqs.host.enqueues import Enqueues
 from foqs.host.waiting import Waiting
@@ -24,7 +24,7 @@ def enqueues_of(shards: Shards) -> Enqueues:
 async def test_a_call_over_its_quota_leaves_no_topics_behind() -> None:
     shards = Shards(1)
     namespace = Namespace(NAMESPACE, "n", NamespaceSettings(enqueues_per_minute_max=1), 0)
-    with pytest.raises(RateLimitedError):
+    with pytest.raises(TooLargeError):
         await enqueues_of(shards).enqueue(namespace, [NewItem(f"t{number}", b"") for number in range(1_000)])
     book = shards.states[0].book
     assert (len(book.topics), book.topic_number_last) == (0, 0)
@@ -40,7 +40,7 @@ async def test_a_call_over_its_quota_takes_no_part_of_another_namespaces_run_to_
         writes.append(asyncio.create_task(calm))
         await asyncio.sleep(0)
         for _ in range(2):
-            with pytest.raises(RateLimitedError):
+            with pytest.raises(TooLargeError):
                 await enqueues.enqueue(greedy, [NewItem("t", b"")] * (limits.PLACEMENT_RUN_ITEMS // 2))
     assert sorted(state.inserts.buffered_count for state in shards.states.values()) == [0, 3]
     for number in shards.states:
@@ -69,6 +69,55 @@ async def test_new_topics_of_one_call_get_numbers_one_after_the_other() -> None:
     topics = shards.states[0].book.topics
     assert {name: topic.number for (_, name), topic in topics.items()} == {"a": 1, "b": 2, "c": 3}
     assert sorted(row.topic for row in shards.tables[0].items.values()) == [1, 1, 2, 2, 3]
+
+
+class OfDifferentClocks(Shards):
+    """The second shard's server is an hour behind the first one's."""
+
+    def now_ms(self, number: int) -> int:
+        return self.clock_ms - number * limits.HOUR_MS
+
+
+async def test_an_item_that_moves_to_another_shard_goes_by_the_clock_of_that_one() -> None:
+    shards = OfDifferentClocks(2)
+    shards.clock_ms += 10 * limits.HOUR_MS
+    namespace = Namespace(NAMESPACE, "n", NamespaceSettings(), 0)
+    absolute_ms = shards.clock_ms - limits.HOUR_MS // 2  # Past for the first, to come for the second.
+    news = [
+        NewItem("now", b""),
+        NewItem("later", b"", delay_ms=5_000, ttl_ms=7_000),
+        NewItem("at", b"", deliver_after_ms=absolute_ms, ttl_ms=7_000),
+    ]
+    call = asyncio.create_task(enqueues_of(shards).enqueue(namespace, news))
+    await asyncio.sleep(0)
+    assert shards.states[0].inserts.buffered_count == 3
+    shards.states[0].inserts.evict("its server is away")
+    for _ in range(3):
+        await asyncio.sleep(0)
+    shards.run(1)
+    result = await call
+    now_ms = shards.now_ms(1)
+    rows = {row.key: row for row in shards.tables[1].items.values()}
+    now, later, at = [rows[ids.parse(item_id)[1]] for item_id in result.ids]
+    assert {row.enqueued_at for row in (now, later, at)} == {now_ms}
+    assert (now.due_at, now.expires_at) == (now_ms, now_ms + limits.TTL_MS_DEFAULT)
+    assert (later.due_at, later.expires_at) == (now_ms + 5_000, now_ms + 12_000)
+    assert (at.due_at, at.expires_at) == (absolute_ms, absolute_ms + 7_000)
+    assert not shards.tables[0].items
+
+
+async def test_a_call_that_can_never_fit_the_quota_is_too_large_and_told_the_limit() -> None:
+    shards = Shards(1)
+    namespace = Namespace(NAMESPACE, "n", NamespaceSettings(enqueues_per_minute_max=60), 0)
+    enqueues = enqueues_of(shards)
+    with pytest.raises(TooLargeError, match=r"61 items .* 60 enqueues per minute .* calls of 60 items at most"):
+        await enqueues.enqueue(namespace, [NewItem("t", b"")] * 61)
+    call = asyncio.create_task(enqueues.enqueue(namespace, [NewItem("t", b"")] * 60))
+    await asyncio.sleep(0)
+    shards.run(0)
+    assert (await call).errors == {}
+    with pytest.raises(RateLimitedError):
+        await enqueues.enqueue(namespace, [NewItem("t", b"")])
 
 
 async def test_a_shard_with_two_transactions_of_bytes_waiting_is_passed_over() -> None:
