@@ -23,6 +23,7 @@ from foqs.core.errors import FoqsError, InvalidArgumentError
 from foqs.transport.door import Door
 from foqs.transport.frame_scan import FrameError, scan_call
 from foqs.transport.turns import Place, StandingQueue
+from foqs.transport.unframed import UNFRAMED_CALL, answer_unframed
 from foqs.transport.verbs import dequeue_response, is_long_poll
 from foqs.transport.wire import (
     ENQUEUE,
@@ -233,7 +234,7 @@ class Connection(asyncio.Protocol):
                 break
             length = _u32(data, at)[0]
             if not 0 < length <= self._limits.frame_bytes_max:
-                self.refuse("frame_length", f"{length} bytes, not 1..{self._limits.frame_bytes_max}")
+                self._refuse_length(length)
                 return
             end = at + LENGTH_BYTES + length
             if end > size:
@@ -265,6 +266,15 @@ class Connection(asyncio.Protocol):
             self._await_rest(size - at, length, full)
         self._hold()
         self._set_reading(not full)
+
+    def _refuse_length(self, length: int) -> None:
+        is_unframed = length == UNFRAMED_CALL and self._awaited == "first_frame"
+        answer = answer_unframed(self._door.codec, self._rest, self._at) if is_unframed else b""
+        if answer is None:
+            self._hold()  # The deadline is that of the first frame.
+        else:
+            self._write(answer)
+            self.refuse("frame_length", f"{length} bytes, not 1..{self._limits.frame_bytes_max}")
 
     def _may_start(self, place: Place, length: int, started: int, frames_max: int) -> bool:
         """Whether one more call may start: `started` of `frames_max` are where it is the connection's turn."""

@@ -6,8 +6,10 @@ import random
 
 import pytest
 
+from foqs.transport.door import DoorLimits
+from foqs.transport.wire import METHODS, ApplicationError
 from tests.support.bad_frames import GOOD
-from tests.support.front_door import dequeue_request, run, world
+from tests.support.front_door import dequeue_request, run, until, world
 from tests.support.thrift_bytes import frame, u32
 
 pytestmark = pytest.mark.timeout(60)
@@ -20,6 +22,52 @@ def test_a_frame_that_the_peer_leaves_unfinished_is_counted_and_closed() -> None
             client.end_sending()
             assert await client.is_closed()
             assert w.counts.errors == ["truncated"]
+
+    run(main)
+
+
+HEAD_BYTES = 12 + len(b"enqueue")
+
+
+@pytest.mark.parametrize("first_bytes", [1, 4, 6, 8, HEAD_BYTES - 5, HEAD_BYTES - 1, HEAD_BYTES, len(GOOD)])
+def test_a_client_without_frames_is_told_to_use_them(first_bytes: int) -> None:
+    """However the bytes of its call come: a socket that is not buffered sends one field after the other."""
+
+    async def main() -> None:
+        async with world() as w, w.connect() as client:
+            await client.send_bytes(GOOD[:first_bytes])
+            if first_bytes < HEAD_BYTES:
+                await until(lambda: [guest.held_bytes for guest in w.connections()] == [first_bytes])
+            await client.send_bytes(GOOD[first_bytes:])
+            reply = await client.receive_unframed()
+            assert isinstance(reply.error, ApplicationError)
+            assert "TFramedTransport" in str(reply.error)
+            assert (reply.method, reply.seqid) == (METHODS["enqueue"], 7)
+            assert w.counts.errors == ["frame_length"]
+            assert not w.queue.ready["ns", "topic"]
+            assert await w.is_healthy()
+
+    run(main)
+
+
+def test_a_client_without_frames_that_sends_half_a_head_is_closed_at_the_deadline_of_its_first_frame() -> None:
+    async def main() -> None:
+        async with world(DoorLimits(first_frame_ms_max=50, sweep_ms=5)) as w, w.connect() as client:
+            await client.send_bytes(GOOD[: HEAD_BYTES - 1])
+            assert await client.is_closed()
+            assert w.counts.errors == ["first_frame_deadline"]
+
+    run(main)
+
+
+def test_a_message_without_a_frame_amid_frames_is_no_mistake_of_the_transport() -> None:
+    async def main() -> None:
+        async with world() as w, w.connect() as client:
+            await client.send_bytes(frame(GOOD))
+            assert (await client.receive()).error is None
+            await client.send_bytes(GOOD)
+            assert await client.is_closed()
+            assert w.counts.errors == ["frame_length"]
 
     run(main)
 

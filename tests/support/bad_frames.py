@@ -90,7 +90,11 @@ CLOSED = {
     5: {"length near 2^31 with a few bytes": u32(2**31 - 9000) + b"0123456789"},
     11: {"HTTP": b"GET / HTTP/1.1\r\nHost: foqs\r\n\r\n"},
     12: {"TLS ClientHello": bytes.fromhex("1603010200010001fc0303")},
-    13: {"unframed message": GOOD},
+    13: {
+        "unframed answer": message(enqueue_args(), kind=REPLY),
+        "unframed call of a name that is too long": u32(0x8001_0001) + u32(65),
+        "unframed call of a name with CRLF": message(enqueue_args(), name=b"enqueue\r\n"),
+    },
     14: {"version 0x8002": frame(message(enqueue_args(), version=0x8002))},
     15: {"non-strict header": frame(string(b"enqueue") + b"\1" + u32(7) + enqueue_args())},
     16: {

@@ -66,6 +66,11 @@ class RawClient:
             message = await self._reader.readexactly(int.from_bytes(header, "big"))
         return self._codec.decode_reply(message)
 
+    async def receive_unframed(self) -> Reply:
+        """An answer without a length, which the end of the connection follows."""
+        async with asyncio.timeout(_PATIENCE_S):
+            return self._codec.decode_reply(await self._reader.read())
+
     def pause_reading(self) -> None:
         self._writer.transport.pause_reading()  # type: ignore[attr-defined]
 

@@ -1,0 +1,41 @@
+"""A client that forgot the framed transport is told so, in the form that it understands, before its connection ends."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from foqs.core import limits
+from foqs.transport.frame_scan import CALL
+from foqs.transport.wire import LENGTH_BYTES, Codec
+
+UNFRAMED_CALL: Final = 0x8001_0000 | CALL
+"""The first word of a strict binary message; no length of a frame, which would be above 2 GiB."""
+HEAD_BYTES_MAX: Final = 12 + limits.METHOD_NAME_BYTES_MAX
+
+_PROTOCOL_ERROR: Final = 7
+"""Of TApplicationException's types."""
+_ADVICE: Final = "this server speaks the framed transport: wrap the socket in TFramedTransport, under TBinaryProtocol"
+
+_u32 = Struct("!I").unpack_from
+_i32 = Struct("!i").unpack_from
+
+
+def answer_unframed(codec: Codec, data: bytes | bytearray, at: int) -> bytes | None:
+    """The bytes of a TApplicationException for the call whose head starts at `at`, unframed as the call is.
+
+    Clients compare the method's name and the seqid with those that they sent. Empty for a name that no client would
+    send, None while the head is not all there: it has HEAD_BYTES_MAX at most.
+    """
+    if len(data) < at + 8:
+        return None
+    name_bytes = _u32(data, at + 4)[0]
+    if not 0 < name_bytes <= limits.METHOD_NAME_BYTES_MAX:
+        return b""
+    end = at + 8 + name_bytes
+    if len(data) < end + 4:
+        return None
+    name, seqid = bytes(data[at + 8 : end]), _i32(data, end)[0]
+    if not name.isascii() or not name.decode("ascii").isprintable():
+        return b""
+    return codec.encode_application_error(name, _PROTOCOL_ERROR, _ADVICE, seqid)[LENGTH_BYTES:]
