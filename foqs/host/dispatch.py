@@ -127,6 +127,9 @@ class Dispatcher:
 
     def shard_opened(self, shard_id: int, topics: Collection[ShardTopic]) -> None:
         self._sick.discard(shard_id)
+        self.adopt(topics)
+
+    def adopt(self, topics: Collection[ShardTopic]) -> None:
         for topic in topics:
             queue = self._queue_of(topic)
             if queue.calls:

@@ -13,7 +13,7 @@ from foqs.core.topic import NamespaceTopics, ShardTopic, TopicBook
 from foqs.core.window import WindowBudget
 from foqs.shard.parts import ShardListener
 from foqs.shard.read_budget import ReadBudget
-from foqs.storage.transaction import FetchedRow, ItemRow, ShardImage
+from foqs.storage.transaction import ClaimedRow, FetchedRow, ItemRow, ShardImage
 
 
 class Book:
@@ -158,12 +158,17 @@ class Book:
 
 def fill(item: Item, row: ItemRow | FetchedRow) -> None:
     """What the row says of an item that was known by its place alone."""
+    fill_head(item, row)
+    item.metadata = row.metadata
+    item.payload = row.payload
+    item.size_bytes = len(row.metadata) + len(row.payload)
+
+
+def fill_head(item: Item, row: ItemRow | FetchedRow | ClaimedRow) -> None:
+    """The same without metadata and payload."""
     item.enqueued_at = row.enqueued_at
     item.expires_at = row.expires_at
     item.lease_ms = row.lease_ms
     item.at_most_once = bool(row.at_most_once)
     item.deliveries = row.deliveries
     item.failed_attempts = row.failed_attempts
-    item.metadata = row.metadata
-    item.payload = row.payload
-    item.size_bytes = len(row.metadata) + len(row.payload)

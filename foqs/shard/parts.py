@@ -30,7 +30,10 @@ class ShardListener(Protocol):
     def touched(self, topic: ShardTopic) -> None:
         """The topic's ready or held items are others than before."""
 
-    def shard_opened(self, shard_id: int, topics: Collection[ShardTopic]) -> None: ...
+    def shard_opened(self, shard_id: int, topics: Collection[ShardTopic]) -> None:
+        """The shard is served; `topics` are some of it, and the others come by `adopt`."""
+
+    def adopt(self, topics: Collection[ShardTopic]) -> None: ...
 
     def shard_lost(self, shard_id: int, topics: Collection[ShardTopic]) -> None:
         """What was claimed there is not ours to hand out any more."""

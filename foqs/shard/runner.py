@@ -215,23 +215,36 @@ class ShardRunner(Service):
         began_s = self._loop.time()
         image = await self._on_thread(partial(self._store.open, self._tenure))
         self.clock.start(began_s, image.now_ms, image.steady_ms, self._loop.time())
+        # It may take a second for many leases, and the others' shards are served meanwhile.
+        shard = await self._on_thread(partial(ShardState, self.shard_id, image, self._listener))
         # All that was read after that time makes the server's an old one by now.
         until_s = self._loop.time() + limits.CLOCK_TRY_MS_MAX / 1000
         while await self._probe_clock() > limits.CLOCK_DOUBT_MS_MAX and self._loop.time() < until_s:
             pass
         self._checked_s = self._loop.time()
         self.health = Health(self.name, self._health_changed)
-        self.shard = ShardState(self.shard_id, image, self._listener)
+        self.shard = shard
         self._committed_number = image.transaction_number
         self.detail, self._loss_logged = "owned", ""
         self.counted.clear()
         self._is_given_up = False
         counting = self._loop.run_in_executor(self._counter, image.count)
-        self._count_task = asyncio.create_task(self._count(self.shard, counting), name=f"{self.name}-count")
-        self._listener.shard_opened(self.shard_id, self.shard.book.topics.values())
+        self._count_task = asyncio.create_task(self._count(shard, counting), name=f"{self.name}-count")
+        await self._announce(shard)
         self._tried.set()
         self.wake()
-        _log.info("shard_opened", shard=self.shard_id, epoch=image.epoch, open_leases=len(self.shard.book.leases))
+        _log.info("shard_opened", shard=self.shard_id, epoch=image.epoch, open_leases=len(shard.book.leases))
+
+    async def _announce(self, shard: ShardState) -> None:
+        """In slices: a shard may have very many topics, and others go on meanwhile."""
+        topics = list(shard.book.topics.values())
+        size = limits.TOPICS_PER_TICK_MAX
+        self._listener.shard_opened(self.shard_id, topics[:size])
+        for start in range(size, len(topics), size):
+            await asyncio.sleep(0)
+            # One that was empty may have been forgotten by now.
+            there = [topic for topic in topics[start : start + size] if shard.book.by_number.get(topic.number) is topic]
+            self._listener.adopt(there)
 
     def _lost(self, error: BaseException) -> None:
         self._tried.set()

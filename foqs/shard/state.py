@@ -14,7 +14,7 @@ from foqs.core.clock import Now
 from foqs.core.errors import UnavailableError
 from foqs.core.item import Item
 from foqs.core.topic import ShardTopic
-from foqs.shard.book import Book, fill
+from foqs.shard.book import Book, fill_head
 from foqs.shard.claims import Claims
 from foqs.shard.inserts import Inserts
 from foqs.shard.journal import Journal
@@ -24,7 +24,7 @@ from foqs.shard.refills import Refills
 from foqs.shard.rows import Rows
 from foqs.shard.settlements import Settlements
 from foqs.shard.timers import Timers
-from foqs.storage.transaction import ItemRow, LaneCounts, ShardImage, Transaction, TransactionResult
+from foqs.storage.transaction import ClaimedRow, LaneCounts, ShardImage, Transaction, TransactionResult
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # The simulation watches it so.
@@ -202,11 +202,10 @@ class ShardState:
         for claim_id, due_at, entries in image.claims:
             self.journal.adopt(claim_id, due_at, len(entries), kept.get(claim_id, []))
 
-    def _leased_item(self, row: ItemRow, due_at: int) -> Item:
+    def _leased_item(self, row: ClaimedRow, due_at: int) -> Item:
         place = order.place(row.urgency, row.due_at, row.key, self.shard_id)
         item = Item(row.key, self.book.by_number[row.topic], row.priority, row.due_at, place)
-        fill(item, row)
-        item.payload, item.metadata = None, b""
+        fill_head(item, row)
         self.book.leases[row.key] = item
         self.settlements.hand_out(item, due_at)
         return item

@@ -30,9 +30,9 @@ from foqs.storage.replies import Rows
 from foqs.storage.script import Writes, read_statements, take_look_ups, take_reads, unpack_entries, write_script
 from foqs.storage.session import connect, is_lost, run_script
 from foqs.storage.transaction import (
+    ClaimedRow,
     DeadlockError,
     DiskFullError,
-    ItemRow,
     LaneCounts,
     OwnershipLostError,
     ReadOnlyError,
@@ -377,9 +377,13 @@ class ShardStore:
         claims = []
         for claim_id, due_at, packed in self._rows(sql.READ_CLAIMS, writer.claim_checkpoint):
             claims.append((claim_id, due_at, unpack_entries(packed)))
-        claimed: dict[int, ItemRow] = {}
+        claimed: dict[int, ClaimedRow] = {}
         for text, _ in key_conditions("id", {key for _, _, entries in claims for key, _ in entries}):
-            claimed.update((row[0], ItemRow(*row)) for row in self._rows(sql.READ_HEADS.format(text)))
+            rows = [
+                ClaimedRow._make(map(int, integers.split()))
+                for (integers,) in self._rows(sql.READ_CLAIMED.format(text))
+            ]
+            claimed.update([(row.key, row) for row in rows])
         image = ShardImage(
             epoch=self.epoch,
             last_key=last_key,

@@ -151,6 +151,23 @@ class ItemRow:
     payload: bytes
 
 
+class ClaimedRow(NamedTuple):
+    """What a new owner needs of an item under a claim before it is delivered; of those there may be many."""
+
+    key: int
+    lane: int
+    urgency: int
+    due_at: int
+    topic: int
+    priority: int
+    enqueued_at: int
+    expires_at: int
+    lease_ms: int
+    at_most_once: int
+    deliveries: int
+    failed_attempts: int
+
+
 class FetchedRow(NamedTuple):
     """What a claim needs of an item that is known by its place alone."""
 
@@ -229,7 +246,7 @@ class ShardImage:
     """Counts the rows as they were at the take-over; slow, and safe beside transactions on another thread."""
     claims: list[tuple[int, int, list[tuple[int, int]]]]
     """(id, due_at, [(key, delivery)])."""
-    claimed_rows: dict[int, ItemRow]
+    claimed_rows: dict[int, ClaimedRow]
 
 
 class TransactionFailedError(Exception):

@@ -17,6 +17,7 @@ from foqs.core import order
 from foqs.core.item import Item
 from foqs.storage.transaction import (
     TIMER_LANE,
+    ClaimedRow,
     FetchedRow,
     ItemRow,
     LaneCounts,
@@ -388,6 +389,10 @@ class FakeServer:
 
 def fetched_row(row: ItemRow) -> FetchedRow:
     return FetchedRow._make([getattr(row, name) for name in FetchedRow._fields])
+
+
+def claimed_row(row: ItemRow) -> ClaimedRow:
+    return ClaimedRow._make([getattr(row, name) for name in ClaimedRow._fields])
 
 
 def new_row(item: Item) -> ItemRow:

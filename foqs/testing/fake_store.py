@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator
 from concurrent.futures import Executor
-from dataclasses import replace
 from typing import NoReturn
 
 from foqs.core import ids, limits
@@ -24,7 +23,7 @@ from foqs.storage.transaction import (
     TransactionFailedError,
     TransactionResult,
 )
-from foqs.testing.fake_server import FakeServer, Fate, Session, Writer, make_script
+from foqs.testing.fake_server import FakeServer, Fate, Session, Writer, claimed_row, make_script
 
 _REFUSALS = {
     Fate.FAILED: TransactionFailedError,
@@ -284,7 +283,7 @@ class FakeStore:
             topics=[(number, namespace, name) for number, (namespace, name) in tables.topics.items()],
             count=self._counting(tables.counts()),
             claims=claims,
-            claimed_rows={key: _head(tables.items[key]) for key in keys if key in tables.items},
+            claimed_rows={key: claimed_row(tables.items[key]) for key in keys if key in tables.items},
         )
 
     def _counting(self, counts: LaneCounts) -> Callable[[], LaneCounts]:
@@ -336,8 +335,3 @@ class FakeReader:
     def _touch(self) -> None:
         if not self._server.up or self._server.frozen:
             raise UnavailableError(f"shard {self._server.shard_id} cannot be read now")
-
-
-def _head(row: ItemRow) -> ItemRow:
-    """A claimed row as a new owner reads it: without what is only needed when it is delivered."""
-    return replace(row, death_reason=None, metadata=b"", payload=b"")

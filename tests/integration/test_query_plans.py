@@ -104,7 +104,7 @@ CASES: dict[str, list[Case]] = {
             Case("PRIMARY", SLACK, fill=lambda text: spread(text, ITEM_IDS[:1])),
             Case("PRIMARY", SLACK, fill=lambda text: spread(text, [10**12, 10**12 + 1])),
         ]
-        for name in ("READ_HEADS", "READ_ITEMS", "FETCH_ITEMS", "DELETE_ITEMS")
+        for name in ("READ_HEADS", "READ_CLAIMED", "READ_ITEMS", "FETCH_ITEMS", "DELETE_ITEMS")
     },
     # MySQL notes the ids aside first, because the statement changes an index.
     "WAKE_ITEMS": [

@@ -15,7 +15,7 @@ from foqs.storage.transaction import (
     Transaction,
     TransactionResult,
 )
-from foqs.testing.fake_server import fetched_row, new_row
+from foqs.testing.fake_server import claimed_row, fetched_row, new_row
 
 
 class Tables:
@@ -55,7 +55,7 @@ class Tables:
             topics=[(number, namespace, name) for number, (namespace, name) in self.topics.items()],
             count=lambda: counts,
             claims=claims,
-            claimed_rows={key: self.items[key] for key in keys if key in self.items},
+            claimed_rows={key: claimed_row(self.items[key]) for key in keys if key in self.items},
         )
 
     def counts(self) -> LaneCounts:

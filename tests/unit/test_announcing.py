@@ -1,0 +1,66 @@
+"""A shard that is opened with more topics than one turn of the event loop should take."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from unittest.mock import Mock
+
+import pytest
+
+from foqs.core import limits
+from foqs.core.topic import ShardTopic
+from foqs.shard import runner as runner_module
+from foqs.shard.runner import ShardRunner
+from foqs.shard.state import ShardState
+from foqs.storage.transaction import ShardImage, Tenure
+from tests.support.slow_store import SlowStore, runner_of
+
+TOPIC_COUNT = 25
+SLICE = 10
+
+
+class StoreOfTopics(SlowStore):
+    def open(self, tenure: Tenure | None = None) -> ShardImage:
+        image = super().open(tenure)
+        image.topics = [(number, 7, b"%d" % number) for number in range(1, TOPIC_COUNT + 1)]
+        return image
+
+
+async def test_topics_are_adopted_in_slices_and_none_that_went_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TOPICS_PER_TICK_MAX", SLICE)
+    async with runner_of(StoreOfTopics(asyncio.get_running_loop())) as runner:
+        listener = runner._listener
+        assert isinstance(listener, Mock)
+        slices: list[list[int]] = []
+
+        def adopt(topics: list[ShardTopic]) -> None:
+            slices.append([topic.number for topic in topics])
+
+        def opened(shard_id: int, topics: list[ShardTopic]) -> None:
+            adopt(topics)
+            shard = runner.shard
+            assert shard is not None
+            asyncio.get_running_loop().call_soon(lambda: shard._forget_topic(shard.book.by_number[SLICE + 1]))
+
+        listener.shard_opened.side_effect, listener.adopt.side_effect = opened, adopt
+        await runner.start()
+        assert [number for part in slices for number in part] == [
+            n for n in range(1, TOPIC_COUNT + 1) if n != SLICE + 1
+        ]
+        assert max(map(len, slices)) == SLICE
+
+
+async def test_the_state_of_a_shard_is_built_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+
+    def build(*arguments: object) -> ShardState:
+        threads.append(threading.current_thread().name)
+        return ShardState(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(runner_module, "ShardState", build)
+    async with runner_of(SlowStore(asyncio.get_running_loop())) as runner:
+        await runner.start()
+    assert isinstance(runner, ShardRunner)
+    assert threads
+    assert threading.main_thread().name not in threads
