@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random as random_module
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from types import TracebackType
@@ -10,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from foqs.client import admin_verbs, options, verbs
 from foqs.client.aio_gathering import TaskGatherer
 from foqs.client.aio_io import AsyncPool, run_flow
+from foqs.client.bulk import Bulk
+from foqs.client.checks import check_whole
 from foqs.client.flows import Flow
 from foqs.client.gathering import Lane
 from foqs.client.items import Item, NewItem, Receipts, Topics, check_new_item
 from foqs.client.options import Options
-from foqs.client.retry import RetryPolicy
+from foqs.client.retry import Repeat, RetryPolicy
 from foqs.core import limits
 from foqs.core.calls import (
     DeadLettersResult,
@@ -26,6 +29,7 @@ from foqs.core.calls import (
     StoredItemPage,
     TopicStats,
 )
+from foqs.core.errors import FoqsError
 from foqs.core.namespace import Namespace
 
 if TYPE_CHECKING:
@@ -111,12 +115,41 @@ class AsyncClient(_AsyncShell):
         return await self._gatherer.enqueue((namespace, retry_unknown), item)
 
     async def enqueue_many(
-        self, namespace: str, items: Iterable[NewItem], *, retry_unknown: bool = False
+        self,
+        namespace: str,
+        items: Iterable[NewItem],
+        *,
+        retry_unknown: bool = False,
+        bulk: bool = False,
+        calls_in_flight: int = 1,
+        deadline_ms: int | None = None,
     ) -> EnqueueResult:
         """Store many items; ids and errors by position, see `Client.enqueue_many`."""
-        return await self._run(
-            verbs.enqueue_many(self._terms, namespace, items, self.options.batch_items_max, retry_unknown)
-        )
+        check_whole("calls_in_flight", calls_in_flight, 1, limits.CALLS_IN_FLIGHT_PER_CONNECTION_MAX)
+        terms = self._terms.within(deadline_ms)
+        work = Bulk(items, self.options.batch_items_max)
+        repeat = Repeat.ALWAYS if retry_unknown else Repeat.UNLESS_UNKNOWN
+
+        async def carry() -> None:
+            while (taken := work.next()) is not None:
+                offset, batch = taken
+                try:
+                    done = await self._run(verbs.enqueue_limited(terms, namespace, batch, repeat, bulk=bulk))
+                    work.done(offset, done)
+                except FoqsError as error:
+                    work.failed(offset, batch, error)
+
+        if calls_in_flight == 1:
+            await carry()
+        else:
+            carriers = [asyncio.create_task(carry()) for _ in range(calls_in_flight)]
+            try:
+                await asyncio.gather(*carriers)
+            finally:
+                for carrier in carriers:
+                    carrier.cancel()
+                await asyncio.gather(*carriers, return_exceptions=True)
+        return work.result()
 
     async def dequeue(
         self,
@@ -187,7 +220,8 @@ class AsyncClient(_AsyncShell):
 
     async def _enqueue_batch(self, lane: Lane, items: Sequence[NewItem]) -> EnqueueResult:
         namespace, retry_unknown = lane
-        return await self._run(verbs.enqueue_gathered(self._terms, namespace, items, retry_unknown))
+        repeat = Repeat.ALWAYS if retry_unknown else Repeat.UNLESS_UNKNOWN
+        return await self._run(verbs.enqueue_limited(self._terms, namespace, items, repeat))
 
 
 class AsyncAdminClient(_AsyncShell):

@@ -8,11 +8,12 @@ and in `verbs`, once for both shells, and tests drive it by hand without a socke
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from foqs.client.addresses import Address, AddressBook
-from foqs.client.errors import OutcomeUnknownError, error_from_wire
+from foqs.client.checks import check_whole
+from foqs.client.errors import NotSentError, OutcomeUnknownError, error_from_wire
 from foqs.client.retry import Pauses, Repeat, RetryPolicy, goes_elsewhere, may_repeat, verdict
 from foqs.core.calls import PositionErrors
 from foqs.core.errors import FoqsError, InternalError, NotFoundError
@@ -64,6 +65,15 @@ class Terms:
     book: AddressBook
     batch_limits: dict[str, int] = field(default_factory=dict)
     """By namespace, how many items an enqueue call may have, where a larger one was refused."""
+    deadline_at_ms: int | None = None
+    """When all attempts must have ended, where the caller has said so; else each call has the policy's deadline."""
+
+    def within(self, deadline_ms: int | None) -> Terms:
+        """The same terms for what has to end `deadline_ms` from now. Raises InvalidArgumentError below 1."""
+        if deadline_ms is None:
+            return self
+        check_whole("deadline_ms", deadline_ms, 1)
+        return replace(self, deadline_at_ms=self.clock_ms() + deadline_ms)
 
 
 class _Attempts:
@@ -71,12 +81,21 @@ class _Attempts:
 
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
-        self._pauses = Pauses(terms.retry, terms.clock_ms, terms.random)
+        self._pauses = Pauses(terms.retry, terms.clock_ms, terms.random, terms.deadline_at_ms)
         self._avoided: set[Address] = set()
         self._step: Send | None = None
 
     def send(self, call: Call) -> Send:
-        self._step = step = Send(call, self._terms.timeout_ms + call.wait_ms, tuple(self._avoided))
+        """The next attempt. Raises NotSentError past the caller's deadline."""
+        terms = self._terms
+        timeout_ms = terms.timeout_ms + call.wait_ms
+        if terms.deadline_at_ms is not None:
+            left_ms = terms.deadline_at_ms - terms.clock_ms()
+            if left_ms <= 0:
+                self._step = None  # No address is at fault.
+                raise NotSentError(f"{call.method} was not sent: the caller's deadline has passed")
+            timeout_ms = min(timeout_ms, left_ms)
+        self._step = step = Send(call, timeout_ms, tuple(self._avoided))
         return step
 
     def served(self) -> None:

@@ -189,6 +189,15 @@ def check_new_item(item: NewItem) -> None:
         raise InvalidArgumentError("new item: " + "; ".join(problems))
 
 
+def faults_of(items: Iterable[NewItem]) -> Iterator[tuple[int, InvalidArgumentError]]:
+    """By position, what keeps items from being encoded: the encoder does not say which it was."""
+    for position, item in enumerate(items):
+        try:
+            check_new_item(item)
+        except InvalidArgumentError as fault:
+            yield position, fault
+
+
 def check_nack(delay_ms: object, metadata: object = None) -> None:
     """Raise InvalidArgumentError for what would spoil the call that carries other deliveries too."""
     check_whole("delay_ms", delay_ms, 0, limits.DELAY_MS_MAX)

@@ -75,11 +75,18 @@ class Pauses:
 
     __slots__ = ("_clock_ms", "_deadline_at_ms", "_failures", "_policy", "_random")
 
-    def __init__(self, policy: RetryPolicy, clock_ms: Callable[[], int], random: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        policy: RetryPolicy,
+        clock_ms: Callable[[], int],
+        random: Callable[[], float],
+        deadline_at_ms: int | None = None,
+    ) -> None:
+        """`deadline_at_ms`: a time of the clock that holds instead of the policy's deadline."""
         self._policy = policy
         self._clock_ms = clock_ms
         self._random = random
-        self._deadline_at_ms = clock_ms() + policy.deadline_ms
+        self._deadline_at_ms = clock_ms() + policy.deadline_ms if deadline_at_ms is None else deadline_at_ms
         self._failures = 0
 
     def next_ms(self, retry_after_ms: int | None) -> int | None:

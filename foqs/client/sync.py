@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random as random_module
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from foqs.client import admin_verbs, options, verbs
+from foqs.client.bulk import Bulk
+from foqs.client.checks import check_whole
 from foqs.client.flows import Flow
 from foqs.client.gathering import Lane
 from foqs.client.items import Item, NewItem, Receipts, Topics, check_new_item
 from foqs.client.options import Options
-from foqs.client.retry import RetryPolicy
+from foqs.client.retry import Repeat, RetryPolicy
 from foqs.client.sync_gathering import ThreadGatherer
 from foqs.client.sync_io import Pool, run_flow
 from foqs.core import limits
@@ -26,6 +30,7 @@ from foqs.core.calls import (
     StoredItemPage,
     TopicStats,
 )
+from foqs.core.errors import FoqsError
 from foqs.core.namespace import Namespace
 
 if TYPE_CHECKING:
@@ -127,15 +132,57 @@ class Client(_BlockingShell):
         check_new_item(item)
         return self._gatherer.enqueue((namespace, retry_unknown), item)
 
-    def enqueue_many(self, namespace: str, items: Iterable[NewItem], *, retry_unknown: bool = False) -> EnqueueResult:
+    def enqueue_many(
+        self,
+        namespace: str,
+        items: Iterable[NewItem],
+        *,
+        retry_unknown: bool = False,
+        bulk: bool = False,
+        calls_in_flight: int = 1,
+        deadline_ms: int | None = None,
+    ) -> EnqueueResult:
         """Store many items, in as many calls as the limits of batch and frame ask for; `items` may be lazy.
 
         The result has an id for each position, "" where the item failed, and the errors by position. Raises
-        when the first call fails as a whole. When a later one does, its positions get the error, and those
+        when no call went through. When a later one fails as a whole, its positions get the error, and those
         behind it (of a sequence; a lazy iterable is not read on) a NotSentError.
         retry_unknown: repeat after an unknown outcome too; items may then exist twice.
+        bulk: tell the host that nobody waits for these items, so that it may serve interactive calls first.
+        calls_in_flight (1): this many calls at a time, each on a thread and a connection of its own; the order
+            of the items of different calls is then not kept.
+        deadline_ms: all calls with all their repetitions end within this time; by default each call has the
+            deadline of the client's RetryPolicy.
         """
-        return self._run(verbs.enqueue_many(self._terms, namespace, items, self.options.batch_items_max, retry_unknown))
+        check_whole("calls_in_flight", calls_in_flight, 1, self.options.connections_max)
+        terms = self._terms.within(deadline_ms)
+        work = Bulk(items, self.options.batch_items_max)
+        repeat = Repeat.ALWAYS if retry_unknown else Repeat.UNLESS_UNKNOWN
+        lock = threading.Lock()
+
+        def carry() -> None:
+            while True:
+                with lock:
+                    taken = work.next()
+                if taken is None:
+                    return
+                offset, batch = taken
+                try:
+                    done = self._run(verbs.enqueue_limited(terms, namespace, batch, repeat, bulk=bulk))
+                except FoqsError as error:
+                    with lock:
+                        work.failed(offset, batch, error)
+                else:
+                    with lock:
+                        work.done(offset, done)
+
+        if calls_in_flight == 1:
+            carry()
+        else:
+            with ThreadPoolExecutor(calls_in_flight, thread_name_prefix="foqs-enqueue") as threads:
+                for carrier in [threads.submit(carry) for _ in range(calls_in_flight)]:
+                    carrier.result()
+        return work.result()
 
     def dequeue(
         self,
@@ -219,7 +266,8 @@ class Client(_BlockingShell):
 
     def _enqueue_batch(self, lane: Lane, items: Sequence[NewItem]) -> EnqueueResult:
         namespace, retry_unknown = lane
-        return self._run(verbs.enqueue_gathered(self._terms, namespace, items, retry_unknown))
+        repeat = Repeat.ALWAYS if retry_unknown else Repeat.UNLESS_UNKNOWN
+        return self._run(verbs.enqueue_limited(self._terms, namespace, items, repeat))
 
 
 class AdminClient(_BlockingShell):

@@ -13,8 +13,7 @@ from foqs.client.items import (
     NewItem,
     Receipts,
     Topics,
-    check_new_item,
-    enqueue_batches,
+    faults_of,
     is_single,
     receipt_list,
     receipt_of,
@@ -30,48 +29,31 @@ NAMESPACES_KNOWN_MAX = 1_000
 """Of which a client remembers how many items a call may have."""
 
 
-def enqueue_many(
-    terms: Terms, namespace: str, items: Iterable[NewItem], items_max: int, retry_unknown: bool
+def enqueue_limited(
+    terms: Terms, namespace: str, items: Sequence[NewItem], repeat: Repeat, *, bulk: bool = False
 ) -> Flow[EnqueueResult]:
-    """Batch after batch; once one is in, a batch that fails as a whole ends it with errors by position."""
-    return _enqueue_batches(terms, namespace, enqueue_batches(items, items_max), items, retry_unknown)
+    """What one call may carry by itself; in several where the namespace allows no such call.
 
-
-def enqueue_gathered(
-    terms: Terms, namespace: str, items: Sequence[NewItem], retry_unknown: bool
-) -> Flow[EnqueueResult]:
-    """What a client gathered for one call; in several where the namespace allows no such call."""
-    return _enqueue_batches(terms, namespace, [items], items, retry_unknown)
-
-
-def _enqueue_batches(
-    terms: Terms,
-    namespace: str,
-    batches: Iterable[Sequence[NewItem]],
-    items: Iterable[NewItem],
-    retry_unknown: bool,
-) -> Flow[EnqueueResult]:
-    repeat = Repeat.ALWAYS if retry_unknown else Repeat.UNLESS_UNKNOWN
+    Raises when the first of them fails as a whole; a later one leaves its error at its positions.
+    """
     result = EnqueueResult(ids=[])
-    for batch in batches:
-        left: Sequence[NewItem] = batch
-        while left:
-            part = left[: terms.batch_limits.get(namespace, len(left))]
-            offset = len(result.ids)
-            try:
-                done = yield from enqueue_batch(terms, namespace, part, repeat)
-            except FoqsError as refusal:
-                if isinstance(refusal, TooLargeError) and (yield from _learns_limit(terms, namespace, len(part))):
-                    continue
-                error = _naming_item(refusal, part, offset)
-                if offset == 0:
-                    raise error from refusal.__cause__
-                _refuse_rest(result, len(part), len(left), error, items)
-                return result
-            result.ids += done.ids
-            if done.errors:
-                result.errors.update({position + offset: error for position, error in done.errors.items()})
-            left = left[len(part) :]
+    left = items
+    while left:
+        part = left[: terms.batch_limits.get(namespace, len(left))]
+        try:
+            done = yield from enqueue_batch(terms, namespace, part, repeat, bulk=bulk)
+        except FoqsError as refusal:
+            if isinstance(refusal, TooLargeError) and (yield from _learns_limit(terms, namespace, len(part))):
+                continue
+            if not result.ids:
+                raise
+            _refuse_rest(result, part, len(items), refusal)
+            return result
+        offset = len(result.ids)
+        result.ids += done.ids
+        if done.errors:
+            result.errors.update({position + offset: error for position, error in done.errors.items()})
+        left = left[len(part) :]
     return result
 
 
@@ -89,35 +71,25 @@ def _learns_limit(terms: Terms, namespace: str, count: int) -> Flow[bool]:
     return bool(limit < count)
 
 
-def _naming_item(error: FoqsError, batch: Sequence[NewItem], offset: int) -> FoqsError:
-    """The same error, naming the item that could not be encoded: the encoder does not know which it was."""
-    if isinstance(error, InvalidArgumentError):
-        for position, item in enumerate(batch, offset):
-            try:
-                check_new_item(item)
-            except InvalidArgumentError as problem:
-                return InvalidArgumentError(f"position {position}: {problem.message}")
-    return error
-
-
-def _refuse_rest(
-    result: EnqueueResult, failed_count: int, left_count: int, error: FoqsError, items: Iterable[NewItem]
-) -> None:
-    """`error` at the positions of the failed call; those behind it, as far as they can be counted, were not sent."""
+def _refuse_rest(result: EnqueueResult, part: Sequence[NewItem], total: int, error: FoqsError) -> None:
+    """`part` failed as a whole: what is at fault has the error, all else of it and behind it was not sent."""
     offset = len(result.ids)
-    result.errors.update(dict.fromkeys(range(offset, offset + failed_count), error))
-    total = len(items) if isinstance(items, Sequence) else offset + left_count
-    not_sent = NotSentError(f"not sent: an earlier batch failed: {error.message}")
-    result.errors.update(dict.fromkeys(range(offset + failed_count, total), not_sent))
+    not_sent = NotSentError(f"not sent: an earlier call failed: {error.message}")
+    result.errors.update(dict.fromkeys(range(offset, total), not_sent))
+    faults = dict(faults_of(part)) if isinstance(error, InvalidArgumentError) else {}
+    # Without a fault in an item the call itself was refused.
+    result.errors.update({offset + at: faults[at] if faults else error for at in faults or range(len(part))})
     result.ids += [""] * (total - offset)
 
 
-def enqueue_batch(terms: Terms, namespace: str, items: Sequence[NewItem], repeat: Repeat) -> Flow[EnqueueResult]:
+def enqueue_batch(
+    terms: Terms, namespace: str, items: Sequence[NewItem], repeat: Repeat, *, bulk: bool = False
+) -> Flow[EnqueueResult]:
     """One call of at most a batch, repeated for the positions that may be."""
     ids = [""] * len(items)
 
     def make_call(pending: Sequence[NewItem], repeated: bool) -> Call:
-        request = wire.structs.EnqueueRequest(namespace_name=namespace, items=pending)
+        request = wire.structs.EnqueueRequest(namespace_name=namespace, items=pending, bulk=bulk)
         return Call("enqueue", request, repeat)
 
     def take(response: Any, places: Sequence[int]) -> Mapping[int, Any] | None:
