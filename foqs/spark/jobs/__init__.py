@@ -1,0 +1,1 @@
+"""Whole jobs, each a `foqs spark` command and a `main()` for spark-submit."""

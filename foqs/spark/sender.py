@@ -1,0 +1,157 @@
+"""Sends the rows of one task: several calls in flight, patience with hosts that are busy or away, refusals counted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from foqs.client.aio import AsyncClient
+from foqs.client.items import NewItem, check_new_item, enqueue_batches
+from foqs.client.retry import RetryPolicy
+from foqs.core.calls import EnqueueResult
+from foqs.core.errors import InvalidArgumentError, TooLargeError
+from foqs.spark.columns import Rows, rows_of
+from foqs.spark.options import WriteOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CALL_TIMEOUT_MS = 30_000
+BACKOFF_MS = 50
+BACKOFF_MS_MAX = 5_000
+REASONS_MAX = 10
+"""Of a task: more refused rows are only counted."""
+_REFUSALS = (InvalidArgumentError, TooLargeError)
+"""What another attempt would meet again: the row itself is at fault."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """What became of the rows of one task."""
+
+    rows_count: int = 0
+    """Rows that were read."""
+    items_count: int = 0
+    """Rows that the service has stored."""
+    refused_count: int = 0
+    reasons: list[str] = field(default_factory=list)
+    """Of the first refused rows."""
+    elapsed_s: float = 0.0
+
+    def refuse(self, row: int, reason: str) -> None:
+        self.refused_count += 1
+        if len(self.reasons) < REASONS_MAX:
+            self.reasons.append(f"row {row}: {reason}")
+
+
+class BulkClient(Protocol):
+    """What a sender needs of a client; AsyncClient is the real one."""
+
+    async def enqueue_many(
+        self, namespace: str, items: list[NewItem], *, retry_unknown: bool, bulk: bool
+    ) -> EnqueueResult: ...
+
+
+def client_of(options: WriteOptions) -> AsyncClient:
+    retry = RetryPolicy(deadline_ms=options.retry_timeout_ms, backoff_ms=BACKOFF_MS, backoff_ms_max=BACKOFF_MS_MAX)
+    return AsyncClient(options.addresses, timeout_ms=CALL_TIMEOUT_MS, retry=retry)
+
+
+async def send_rows(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Sent:
+    """Send all rows of a task. Raises the FoqsError of a call that could not be done within options.retry_timeout_ms.
+
+    Stops when more rows are refused than the whole job may have: the rest would be sent in vain.
+    """
+    async with client_of(options) as client:
+        return await Sender(options, client).send(batches)
+
+
+class Sender:
+    """One task's worth of sending; `clock` is monotonic, in seconds."""
+
+    def __init__(self, options: WriteOptions, client: BulkClient, clock: Callable[[], float] = time.monotonic) -> None:
+        self._options = options
+        self._client = client
+        self._clock = clock
+        self._sent = Sent()
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def send(self, batches: Iterator[pa.RecordBatch]) -> Sent:
+        began_s = self._clock()
+        loop = asyncio.get_running_loop()
+        try:
+            # The next batch may be long in coming, and what is in flight shall go on meanwhile.
+            while (batch := await loop.run_in_executor(None, next, batches, None)) is not None:
+                await self._send_batch(rows_of(batch, self._options.topic))
+                if self._is_over():
+                    break
+            while self._calls:
+                await self._wait_for_one()
+        finally:
+            for call in self._calls:
+                call.cancel()
+            await asyncio.gather(*self._calls, return_exceptions=True)
+        self._sent.elapsed_s = self._clock() - began_s
+        return self._sent
+
+    async def _send_batch(self, rows: Rows) -> None:
+        first_row = self._sent.rows_count
+        self._sent.rows_count += len(rows.items) + len(rows.refused)
+        for number, reason in rows.refused:
+            self._sent.refuse(first_row + number, reason)
+        taken_count = 0
+        for items in enqueue_batches(rows.items, self._options.batch_items):
+            numbers = [first_row + n for n in rows.numbers[taken_count : taken_count + len(items)]]
+            taken_count += len(items)
+            while len(self._calls) >= self._options.calls_in_flight:
+                await self._wait_for_one()
+            if self._is_over():
+                return
+            self._calls.add(asyncio.create_task(self._call(items, numbers)))
+
+    def _is_over(self) -> bool:
+        return self._sent.refused_count > self._options.invalid_rows_max
+
+    async def _wait_for_one(self) -> None:
+        done, self._calls = await asyncio.wait(self._calls, return_when=asyncio.FIRST_COMPLETED)
+        for call in done:
+            call.result()
+
+    async def _call(self, items: list[NewItem], numbers: list[int]) -> None:
+        """One call; what it holds certainly fits into one."""
+        try:
+            result = await self._enqueue(items)
+        except InvalidArgumentError:
+            # One that cannot even be encoded spoils the call for all: it is found, and the others go without it.
+            kept = self._encodable(items, numbers)
+            if len(kept) == len(items):
+                raise  # It is no row's fault.
+            if kept:
+                await self._call([item for item, _ in kept], [number for _, number in kept])
+            return
+        except TooLargeError as error:
+            if len(items) > 1:
+                raise  # The call is too large, and not a row.
+            self._sent.refuse(numbers[0], error.message)
+            return
+        self._sent.items_count += len(items) - len(result.errors)
+        for position, problem in result.errors.items():
+            if not isinstance(problem, _REFUSALS):
+                raise problem
+            self._sent.refuse(numbers[position], problem.message)
+
+    async def _enqueue(self, items: list[NewItem]) -> EnqueueResult:
+        return await self._client.enqueue_many(self._options.namespace, items, retry_unknown=True, bulk=True)
+
+    def _encodable(self, items: list[NewItem], numbers: list[int]) -> list[tuple[NewItem, int]]:
+        kept: list[tuple[NewItem, int]] = []
+        for item, number in zip(items, numbers, strict=True):
+            try:
+                check_new_item(item)
+                kept.append((item, number))
+            except InvalidArgumentError as error:
+                self._sent.refuse(number, error.message)
+        return kept
