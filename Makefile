@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools demo test lint types imports unit test-mysql sim power chaos overload isolation sick-shard long-life fuzz front-door bench peers bench-peers scale compiled test-compiled clean
+.PHONY: help setup test-tools spark demo demo-spark test lint types imports unit test-mysql sim power chaos overload isolation sick-shard long-life fuzz front-door bench bench-spark peers bench-peers scale compiled test-compiled clean
 BIN := .venv/bin
 
 help: ## this list
@@ -12,7 +12,10 @@ setup: ## .venv with everything, and a MySQL server when there is none; seconds 
 demo: setup ## the queue at work on this machine, from nothing to numbers
 	@$(BIN)/python -m loadtest.demo
 
-test: setup test-tools lint types imports ## all checks and tests, as CI runs them
+demo-spark: setup spark ## a bulk enqueue from PySpark, a worker killed on the way, an exact balance
+	@$(BIN)/python -m loadtest.spark.demo
+
+test: setup test-tools spark lint types imports ## all checks and tests, as CI runs them
 	$(BIN)/pytest
 
 lint: setup ## ruff: rules and format
@@ -35,7 +38,7 @@ test-mysql: setup ## the database tests against the server that FOQS_TEST_MYSQLD
 compiled: setup ## a wheel with the host's hot modules compiled to C, and a copy of this tree with them
 	@scripts/compiled.sh
 
-test-compiled: setup test-tools compiled ## the tests on the compiled modules
+test-compiled: setup test-tools spark compiled ## the tests on the compiled modules
 	cd build/compiled && PYTHONPATH=. .venv/bin/pytest -m "not interpreted"
 
 sim: setup ## the whole host in virtual time with faults: make sim SEEDS=N
@@ -79,6 +82,12 @@ bench-peers: setup ## the same next to every other queue that is installed (make
 
 scale: setup ## what more hosts and more shards cost
 	@$(BIN)/python -m loadtest.bench scale --out build/scale
+
+bench-spark: setup spark ## rows per second from PySpark next to plain clients with the same rows
+	@$(BIN)/python -m loadtest.spark.bench
+
+spark: # PySpark and a Java runtime
+	@scripts/spark.sh
 
 test-tools: # the Thrift compiler and Node, for the tests of other languages
 	@scripts/test-tools.sh

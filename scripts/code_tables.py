@@ -15,6 +15,8 @@ from foqs.config import ENVIRONMENT_PREFIX, HostConfig
 from foqs.core import limits
 from foqs.core.errors import ERROR_BY_CODE, ErrorCode
 from foqs.core.namespace import SETTING_BOUNDS, NamespaceSettings
+from foqs.spark.columns import COLUMNS
+from foqs.spark.options import option_table
 
 _UNITS_MS = ((limits.DAY_MS, "d"), (limits.HOUR_MS, "h"), (limits.MINUTE_MS, "min"), (limits.SECOND_MS, "s"))
 _UNITS_BYTES = ((limits.MIB, "MiB"), (limits.KIB, "KiB"))
@@ -145,6 +147,16 @@ def errors() -> str:
 
 
 # ---- metrics and log events, from the source ----
+
+
+def spark_columns() -> str:
+    rows = [[f"`{name}`", ", ".join(types), meaning] for name, (types, meaning) in COLUMNS.items()]
+    return table(["column", "types of Spark", "meaning"], rows)
+
+
+def spark_options() -> str:
+    rows = [[f"`{name}`", default, meaning] for name, default, meaning in option_table()]
+    return table(["option", "default", "meaning"], rows)
 
 
 _METRIC_KINDS = {

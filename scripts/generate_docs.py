@@ -22,6 +22,8 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "limits": lambda: code_tables.limits_by_section(ROOT / "foqs/core/limits.py"),
     "metrics": lambda: code_tables.metrics(ROOT / "foqs/host/metrics.py"),
     "errors": code_tables.errors,
+    "spark-columns": code_tables.spark_columns,
+    "spark-options": code_tables.spark_options,
     "calls": lambda: idl_tables.calls(ROOT / "idl/foqs.thrift"),
     "structs": lambda: idl_tables.structs(ROOT / "idl/foqs.thrift"),
 }
