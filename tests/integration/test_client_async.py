@@ -82,6 +82,18 @@ def test_an_item_lives_from_enqueue_to_ack() -> None:
     with_host(scenario)
 
 
+def test_batches_in_flight_together_bring_every_item_once_in_the_order_of_its_id() -> None:
+    async def scenario(queue: FakeQueue, address: str) -> None:
+        async with foqs.AsyncClient(address, batch_items_max=10) as client:
+            news = [foqs.NewItem("t", b"%d" % number) for number in range(95)]
+            result = await client.enqueue_many("ns", news, bulk=True, calls_in_flight=4, deadline_ms=10_000)
+            assert not result.errors
+            items = {item.id: item.payload for item in await client.dequeue("ns", "t", 100)}
+            assert [items[item_id] for item_id in result.ids] == [new.payload for new in news]
+
+    with_host(scenario)
+
+
 def test_tasks_share_calls_and_connections() -> None:
     async def scenario(queue: FakeQueue, address: str) -> None:
         async with foqs.AsyncClient(address, connections_max=2) as client:

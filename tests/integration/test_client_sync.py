@@ -89,6 +89,23 @@ def test_one_bad_item_fails_alone(client: foqs.Client) -> None:
         client.enqueue("ns", "t", too_large)
 
 
+def test_batches_in_flight_together_bring_every_item_once_in_the_order_of_its_id(host: HostThread) -> None:
+    with foqs.Client(host.address, batch_items_max=10) as client:
+        news = [foqs.NewItem("t", b"%d" % number) for number in range(95)]
+        result = client.enqueue_many("ns", news, bulk=True, calls_in_flight=4, deadline_ms=10_000)
+        assert not result.errors
+        items = {item.id: item.payload for item in client.dequeue("ns", "t", 100)}
+        assert [items[item_id] for item_id in result.ids] == [new.payload for new in news]
+
+
+def test_no_more_calls_are_in_flight_than_the_client_has_connections(host: HostThread) -> None:
+    with (
+        foqs.Client(host.address, connections_max=2) as client,
+        pytest.raises(foqs.InvalidArgumentError, match=r"calls_in_flight 3 is not a whole number within 1\.\.2"),
+    ):
+        client.enqueue_many("ns", [], calls_in_flight=3)
+
+
 def test_errors_of_the_host_are_raised_typed(client: foqs.Client) -> None:
     with pytest.raises(foqs.UnknownNamespaceError):
         client.dequeue("nowhere", "t")
