@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from foqs.client.aio import AsyncClient
-from foqs.client.items import NewItem, check_new_item, enqueue_batches
+from foqs.client.items import NewItem, enqueue_batches, faults_of
 from foqs.client.retry import RetryPolicy
 from foqs.core.calls import EnqueueResult
 from foqs.core.errors import InvalidArgumentError, TooLargeError
@@ -147,11 +147,8 @@ class Sender:
         return await self._client.enqueue_many(self._options.namespace, items, retry_unknown=True, bulk=True)
 
     def _encodable(self, items: list[NewItem], numbers: list[int]) -> list[tuple[NewItem, int]]:
-        kept: list[tuple[NewItem, int]] = []
-        for item, number in zip(items, numbers, strict=True):
-            try:
-                check_new_item(item)
-                kept.append((item, number))
-            except InvalidArgumentError as error:
-                self._sent.refuse(number, error.message)
-        return kept
+        faults = dict(faults_of(items))
+        for position, fault in faults.items():
+            self._sent.refuse(numbers[position], fault.message)
+        pairs = zip(items, numbers, strict=True)
+        return [pair for position, pair in enumerate(pairs) if position not in faults]
