@@ -16,6 +16,7 @@ from foqs.config import HostConfig
 from foqs.core import limits
 from foqs.core.service import Service, ServiceState
 from foqs.host.admin import Admin
+from foqs.host.census import Censuses
 from foqs.host.condition import Condition
 from foqs.host.dequeues import Dequeues
 from foqs.host.dispatch import Dispatcher
@@ -24,6 +25,7 @@ from foqs.host.inspection import Inspection
 from foqs.host.leases import Leases
 from foqs.host.membership import Membership
 from foqs.host.metrics import Metrics
+from foqs.host.namespace_calls import NamespaceCalls
 from foqs.host.namespaces import Namespaces
 from foqs.host.pulse import Pulse
 from foqs.host.queue import Queue
@@ -54,7 +56,9 @@ class Host(Service):
         self._meta = MetaStore(config.meta_url)
         address = f"{config.listen_address}:{config.port}"
         self._membership = Membership(MetaStore(config.meta_url), config.host_name, address, _wall_ms(), _monotonic_s)
-        self._namespaces = Namespaces(self._meta)
+        self._namespaces = Namespaces(
+            self._meta, config.host_name, _wall_ms, allow_undurable=config.allow_undurable_servers
+        )
         self.metrics = Metrics(self._namespaces.name_of)
         self._shards = Shards()
         self._dispatcher = Dispatcher(
@@ -75,8 +79,11 @@ class Host(Service):
             self._shards.add(self._make_runner(shard_id, url))
         self._readers = {shard_id: ShardReader(shard_id, url) for shard_id, url in config.shards.items()}
         self._waiting = Waiting(self._loop)
+        self._censuses = self._namespaces.shards = Censuses(self._shards, self._namespaces, self._waiting)
         self._inspection = Inspection(self._shards, self._readers, self._waiting, self.metrics.items.happened)
-        self._enqueues = Enqueues(self._shards, self._dispatcher, self._waiting, self._loop.time)
+        self._enqueues = Enqueues(
+            self._shards, self._dispatcher, self._waiting, self._loop.time, self._namespaces.check_open
+        )
         self._dequeues = Dequeues(self._shards, self._dispatcher, self._loop.time)
         queue = Queue(
             self._namespaces,
@@ -86,7 +93,10 @@ class Host(Service):
             Topics(self._shards, self._dispatcher, Slices(self._loop)),
             self.metrics.items.happened,
         )
-        admin = Admin(config.host_name, self._namespaces, self._shards, self._inspection, self._is_draining)
+        namespace_calls = NamespaceCalls(self._namespaces, self._censuses, _wall_ms)
+        admin = Admin(
+            config.host_name, self._namespaces, namespace_calls, self._shards, self._inspection, self._is_draining
+        )
         self._server = ThriftServer(
             queue,
             admin,
@@ -102,6 +112,7 @@ class Host(Service):
             ),
         )
         self.metrics.watch(self._shards, self._dispatcher)
+        self.metrics.watch_namespaces(lambda: len(self._censuses.unknown))
         self._ticker: asyncio.Task[None] | None = None
         self._pulse = Pulse()
         self.condition = Condition(self._pulse, self._shards, lambda: self.state)
@@ -126,7 +137,7 @@ class Host(Service):
     async def _start(self) -> None:
         # First of all: it tells that the event loop turns.
         self._ticker = asyncio.create_task(self._tick(), name="ticker")
-        await self._namespaces.on_meta(lambda _: check_current(self._config.meta_url, SchemaKind.META))
+        await self._namespaces.calls.run(lambda _: check_current(self._config.meta_url, SchemaKind.META))
         await self._membership.start()
         await self._namespaces.start()
         await asyncio.gather(*[runner.start() for runner in self._shards.runners.values()])
@@ -146,6 +157,7 @@ class Host(Service):
             await asyncio.gather(self._ticker, return_exceptions=True)
         await self._inspection.stop()
         await asyncio.gather(*[runner.stop() for runner in self._shards.runners.values()])
+        await self._censuses.stop()
         await self._namespaces.stop()
         await self._membership.stop()
 
@@ -188,10 +200,15 @@ class Host(Service):
         take_epoch = partial(self._take_epoch, shard_id)
         self._stores[shard_id] = store = ShardStore(access, take_epoch, self._membership.is_dead)
         slots = self._slots[server_of(url)]
-        return ShardRunner(shard_id, store, slots, self._dispatcher, self.metrics.transactions)
+        opened = self._namespaces.shard_opened
+        return ShardRunner(shard_id, store, slots, self._dispatcher, self.metrics.transactions, opened)
 
     def _take_epoch(self, shard_id: int, at_least: int) -> int:
-        return self._meta.take_shard_epoch(shard_id, self._config.host_name, _wall_ms(), at_least)
+        self._namespaces.require_durable()
+        epoch = self._meta.take_shard_epoch(shard_id, self._config.host_name, _wall_ms(), at_least)
+        # Only now, so that the owner of this epoch knows which namespaces were closed or deleted before it.
+        self._namespaces.read(self._meta)
+        return epoch
 
 
 def _lock_name(cluster: str, shard_id: int, url: str) -> str:

@@ -221,7 +221,9 @@ struct NamespaceSettings {
 struct Namespace {
   1: string name,
   2: NamespaceSettings settings,
-  3: i64 created_at_ms
+  3: i64 created_at_ms,
+  /** It is being deleted: enqueue calls are refused with PAUSED until it is gone, or open again. */
+  4: optional bool closing
 }
 
 struct CreateNamespaceRequest { 1: required string name, 2: optional NamespaceSettings settings }
@@ -229,9 +231,18 @@ struct UpdateNamespaceRequest { 1: required string name, 2: required NamespaceSe
 struct GetNamespaceRequest    { 1: required string name }
 struct ListNamespacesRequest  { 1: string prefix = "", 2: i32 limit = 1000, 3: string page_token = "" }
 struct ListNamespacesResponse { 1: list<Namespace> namespaces, 2: string next_page_token }
-/** Refused while the namespace holds items. */
+/**
+ * Closes the namespace, asks every shard of the cluster, and deletes it if none holds an item of it. Else it is open
+ * again: INVALID_ARGUMENT tells how many items there are, UNAVAILABLE which shard did not answer.
+ */
 struct DeleteNamespaceRequest { 1: required string name }
 struct DeleteNamespaceResponse {}
+/**
+ * Brings back a namespace that shards hold items of and the meta database has lost, as when it was restored from an
+ * older state. The host's log tells its number. It gets its old name, or name, and default settings. NOT_FOUND when no
+ * shard of this host knows the number.
+ */
+struct RecoverNamespaceRequest { 1: required i64 number, 2: optional string name }
 
 enum ItemState { READY = 0, DELAYED = 1, LEASED = 2, DEAD = 3 }
 
@@ -282,6 +293,7 @@ service FoqsAdmin {
   Namespace getNamespace(1: GetNamespaceRequest request) throws (1: FoqsError error)
   ListNamespacesResponse listNamespaces(1: ListNamespacesRequest request) throws (1: FoqsError error)
   DeleteNamespaceResponse deleteNamespace(1: DeleteNamespaceRequest request) throws (1: FoqsError error)
+  Namespace recoverNamespace(1: RecoverNamespaceRequest request) throws (1: FoqsError error)
   StoredItemsResponse peekItems(1: PeekItemsRequest request) throws (1: FoqsError error)
   StoredItem getItem(1: GetItemRequest request) throws (1: FoqsError error)
   BatchResponse deleteItems(1: DeleteItemsRequest request) throws (1: FoqsError error)

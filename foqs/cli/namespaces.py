@@ -97,18 +97,41 @@ def delete(remote: Remote, name: str) -> None:
     note(f"deleted {name}")
 
 
+@namespace.command()
+@click.argument("number", type=int)
+@click.option("--name", help="Another name, if the old one was given to another namespace meanwhile.")
+@remote_command
+def recover(remote: Remote, number: int, name: str | None) -> None:
+    """Bring back the namespace NUMBER, whose items shards hold and the meta database has lost.
+
+    The log of the host that owns the shards tells the number (unknown_namespace). Its settings are the defaults.
+    """
+    with remote.admin() as admin:
+        _show(remote, admin.recover_namespace(number, name))
+
+
 def _document(one: Namespace) -> dict[str, object]:
-    return {"name": one.name, "created_at_ms": one.created_at_ms, "settings": asdict(one.settings)}
+    return {
+        "name": one.name,
+        "created_at_ms": one.created_at_ms,
+        "state": _state(one),
+        "settings": asdict(one.settings),
+    }
 
 
 def _show(remote: Remote, one: Namespace) -> None:
     rows: Iterable[tuple[str, object]] = (
         ("name", one.name),
         ("created", time_of(one.created_at_ms)),
+        ("state", _state(one)),
         *asdict(one.settings).items(),
     )
     remote.output.document(_document(one))
     remote.output.table(["KEY", "VALUE"], rows)
+
+
+def _state(one: Namespace) -> str:
+    return "closing" if one.closing else "open"
 
 
 def _paused(one: Namespace) -> str:

@@ -55,6 +55,11 @@ def delete_namespace(terms: Terms, name: str) -> Flow[None]:
     yield from call_flow(terms, Call("deleteNamespace", request, Repeat.UNLESS_UNKNOWN))
 
 
+def recover_namespace(terms: Terms, number: int, name: str | None) -> Flow[Namespace]:
+    request = wire.structs.RecoverNamespaceRequest(number=number, name=name)
+    return _namespace_call(terms, Call("recoverNamespace", request, Repeat.UNLESS_UNKNOWN))
+
+
 def peek_items(terms: Terms, namespace: str, topic: str, limit: int, page_token: str) -> Flow[StoredItemPage]:
     request = wire.structs.PeekItemsRequest(namespace_name=namespace, topic=topic, limit=limit, page_token=page_token)
     return _stored_items_call(terms, Call("peekItems", request, Repeat.ALWAYS))
@@ -144,7 +149,7 @@ def _wire_settings(settings: Mapping[str, Any]) -> Any:
 def _namespace(w: Any) -> Namespace:
     """The number of a namespace is the host's own affair and does not travel: 0 here."""
     given = {name: value for name in _SETTINGS if (value := getattr(w.settings, name, None)) is not None}
-    return Namespace(0, w.name, NamespaceSettings(**given), w.created_at_ms)
+    return Namespace(0, w.name, NamespaceSettings(**given), w.created_at_ms, bool(w.closing))
 
 
 def _stored_item(w: Any) -> StoredItem:

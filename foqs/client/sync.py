@@ -299,6 +299,13 @@ class AdminClient(_BlockingShell):
         """Delete an empty namespace; refused while it holds items."""
         self._run(admin_verbs.delete_namespace(self._terms, name))
 
+    def recover_namespace(self, number: int, name: str | None = None) -> Namespace:
+        """Bring back a namespace whose items shards hold and the meta database has lost, by the number in the log.
+
+        With its old name, or `name`, and default settings. Raises NotFoundError when no shard of this host knows it.
+        """
+        return self._run(admin_verbs.recover_namespace(self._terms, number, name))
+
     def peek_items(self, namespace: str, topic: str, limit: int = 100, page_token: str = "") -> StoredItemPage:
         """One page of a topic's ready and leased items, most urgent first. Leases nothing."""
         return self._run(admin_verbs.peek_items(self._terms, namespace, topic, limit, page_token))

@@ -17,6 +17,10 @@ NEVER_MS = 1 << 62
 # --- names ---
 TOPIC_BYTES_MAX = 255
 NAMESPACE_NAME_CHARS_MAX = 64
+NAMESPACE_NUMBER_MAX = (1 << 32) - 1
+"""As the columns hold it. Numbers of deleted namespaces do not come back."""
+NAMESPACES_MAX = 20_000
+"""Of the cluster: every host has all of them in memory and reads them every HEARTBEAT_MS."""
 
 # --- one call ---
 FRAME_BYTES_MAX = 16 * MIB
@@ -353,6 +357,20 @@ AFTER_ERROR_MS_MAX = 1 * SECOND_MS
 """For the next answer to what was sent along with a command that failed; then the session is given up."""
 META_STATEMENT_MS_MAX = 3 * SECOND_MS
 META_SESSIONS_MAX = 4
+META_CALL_THREADS = 2
+"""For admin calls that work on the meta database."""
+META_CALLS_WAITING_MAX = 16
+"""Admin calls that wait for one of these threads; past it a call is refused with OVERLOADED."""
+META_CALLS_RETRY_MS = 1 * SECOND_MS
+META_CALL_MS_MAX = 8 * SECOND_MS
+"""An admin call is answered by then, done or not."""
+CENSUS_MS_MAX = 5 * SECOND_MS
+"""Before a namespace is created or deleted, every shard's owner has to answer within this time."""
+CENSUS_POLL_MS = 50
+CENSUS_EXPIRY_MS = 15 * SECOND_MS
+"""A namespace whose deletion was given up by a host that died is open again after this time."""
+CENSUSES_MAX = 100
+"""Open at a time in the cluster; past it namespaces are neither created nor deleted, with OVERLOADED."""
 
 # --- the port for operators ---
 OPERATOR_CONNECTIONS_MAX = 16
@@ -374,6 +392,8 @@ assert DEQUEUE_ANSWER_BYTES_MAX + PAYLOAD_BYTES_MAX + METADATA_BYTES_MAX < FRAME
 assert WAIT_MS_MAX < IDLE_MS_MAX, "a long poll must not look idle"
 assert LONG_POLL_TOPICS_PER_ADDRESS_MAX * 2 <= DEQUEUE_TOPICS_WAITING_MAX, "one address must leave room for others"
 assert CALL_BYTES_PER_CONNECTION_MAX >= FRAME_BYTES_MAX, "the largest frame must be a call"
+assert HEARTBEAT_MS * 3 < CENSUS_MS_MAX < CENSUS_EXPIRY_MS, "every host sees a census in time, and before it ends"
+assert CENSUS_MS_MAX + 2 * META_STATEMENT_MS_MAX < CENSUS_EXPIRY_MS, "a deletion ends before its namespace opens again"
 assert HEARTBEAT_MS * 3 < HOST_DEAD_MS, "a host is not dead for one lost heartbeat"
 assert HEARTBEAT_MS * 2 < HOST_WATCH_GAP_MS_MAX <= HOST_DEAD_MS // 2, "a gap must not hide a life"
 assert PULSE_MS * 10 < OWNER_SILENT_MS_MAX, "an owner with nothing to do must not look dead"

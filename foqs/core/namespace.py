@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, fields, replace
 
 from foqs.core import limits
-from foqs.core.errors import InvalidArgumentError, shown
+from foqs.core.errors import FoqsError, InvalidArgumentError, UnavailableError, shown
 
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{limits.NAMESPACE_NAME_CHARS_MAX}}}", re.ASCII)
 
@@ -49,6 +49,26 @@ class Namespace:
     name: str
     settings: NamespaceSettings
     created_at_ms: int
+    closing: bool = False
+    """It is being deleted, and lets no item in meanwhile."""
+    former_name: str = ""
+    """The name that the shards know its number by, if it was recovered under another one."""
+
+    def is_known_as(self, name: str) -> bool:
+        """Whether items that a shard stored under this number and `name` are its own."""
+        return name in (self.name, self.former_name)
+
+
+def number_in_use(namespace: Namespace, name: str, shard_id: int) -> FoqsError:
+    """The shard has items of `name` under the number of `namespace`, as only a meta database that lost its past does.
+
+    Neither may see the other's items, so the host serves none.
+    """
+    return UnavailableError(
+        f"namespace {namespace.name!r} has number {namespace.number}, under which shard {shard_id} holds items of "
+        f"{name!r}: nothing was done; see the operations guide, Restoring the meta database",
+        nothing_done=True,
+    )
 
 
 def check_namespace_name(name: object) -> str:

@@ -16,10 +16,10 @@ from foqs.core.calls import (
     StoredItem,
     StoredItemPage,
 )
-from foqs.core.errors import InvalidArgumentError
 from foqs.core.namespace import Namespace, NamespaceSettings, check_namespace_name, with_changes
 from foqs.host import arguments
 from foqs.host.inspection import Inspection
+from foqs.host.namespace_calls import NamespaceCalls
 from foqs.host.namespaces import Namespaces
 from foqs.host.shards import Shards
 
@@ -31,12 +31,14 @@ class Admin:
         self,
         host_name: str,
         namespaces: Namespaces,
+        namespace_calls: NamespaceCalls,
         shards: Shards,
         inspection: Inspection,
         draining: Callable[[], bool],
     ) -> None:
         self._host_name = host_name
         self._namespaces = namespaces
+        self._namespace_calls = namespace_calls
         self._shards = shards
         self._inspection = inspection
         self._draining = draining
@@ -47,13 +49,12 @@ class Admin:
     async def create_namespace(self, name: str, settings: object | None) -> Namespace:
         check_namespace_name(name)
         wanted = with_changes(NamespaceSettings(), settings)
-        created = await self._namespaces.on_meta(lambda meta: meta.insert_namespace(name, wanted, _now_ms()))
-        await self._namespaces.refresh()
-        return created
+        return await self._namespace_calls.create(name, wanted)
 
     async def update_namespace(self, name: str, settings: object) -> Namespace:
         check_namespace_name(name)
-        updated = await self._namespaces.on_meta(lambda meta: meta.update_namespace(name, settings))
+        self._namespaces.require_durable()
+        updated = await self._namespaces.calls.run(lambda meta: meta.update_namespace(name, settings))
         await self._namespaces.refresh()
         return updated
 
@@ -62,18 +63,17 @@ class Admin:
 
     async def list_namespaces(self, prefix: str, limit: int, page_token: str) -> NamespacePage:
         arguments.check_range("limit", limit, 1, limits.PAGE_ITEMS_MAX)
-        found = await self._namespaces.on_meta(lambda meta: meta.list_namespaces())
+        found = await self._namespaces.calls.run(lambda meta: meta.list_namespaces())
         found = sorted((n for n in found if n.name.startswith(prefix) and n.name > page_token), key=lambda n: n.name)
         return NamespacePage(found[:limit], found[limit - 1].name if len(found) > limit else "")
 
     async def delete_namespace(self, name: str) -> None:
-        namespace = self._namespaces.get(check_namespace_name(name))
-        books = [self._shards.serving(shard_id)[1].book for shard_id in self._shards.runners]
-        held = sum([book.namespaces[namespace.number].total for book in books if namespace.number in book.namespaces])
-        if held:
-            raise InvalidArgumentError(f"namespace {name!r} still holds {held} items: consume or delete them first")
-        await self._namespaces.on_meta(lambda meta: meta.delete_namespace(name))
-        await self._namespaces.refresh()
+        await self._namespace_calls.delete(check_namespace_name(name))
+
+    async def recover_namespace(self, number: int, name: str | None) -> Namespace:
+        return await self._namespace_calls.recover(
+            arguments.check_range("number", number, 1, limits.NAMESPACE_NUMBER_MAX), name or ""
+        )
 
     async def peek_items(self, namespace_name: str, topic: str, limit: int, page_token: str) -> StoredItemPage:
         namespace = self._namespaces.get(namespace_name)

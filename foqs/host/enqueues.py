@@ -21,11 +21,20 @@ from foqs.shard.state import ShardState
 class Enqueues:
     """`clock` is monotonic, in seconds."""
 
-    def __init__(self, shards: Shards, dispatcher: Dispatcher, waiting: Waiting, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        shards: Shards,
+        dispatcher: Dispatcher,
+        waiting: Waiting,
+        clock: Callable[[], float],
+        check_open: Callable[[int], None],
+    ) -> None:
+        """`check_open` raises for a namespace, by number, that lets no items in."""
         self._shards = shards
         self._dispatcher = dispatcher
         self._waiting = waiting
         self._clock = clock
+        self._check_open = check_open
         self._rates: dict[int, MinuteWindow] = {}
         self._current: ShardState | None = None
         self._left_count = 0
@@ -35,6 +44,7 @@ class Enqueues:
         """Write what is valid, in one shard; `errors` has the rest. Raises FoqsError when nothing was written."""
         if namespace.settings.enqueue_paused:
             raise PausedError(f"enqueues of namespace {namespace.name!r} are paused by an operator")
+        self._check_open(namespace.number)
         arguments.check_batch("items", len(news), namespace.settings.batch_items_max)
         rate, now_ms = self._admit(namespace, len(news))
         item_ids = [""] * len(news)
@@ -45,6 +55,7 @@ class Enqueues:
         made = self._make_items(shard, namespace, news, topics, errors)
         if not made:
             return EnqueueResult(item_ids, errors)
+        shard.book.name_namespace(namespace)
         rate.add(len(made), now_ms)
         for topic in topics.values():
             shard.book.add_topic(topic)
@@ -56,7 +67,10 @@ class Enqueues:
             except NotWrittenError:
                 # Certainly not there, so it may go elsewhere without being there twice.
                 avoided.add(shard.shard_id)
+                # It may have been closed, and counted there as empty.
+                self._check_open(namespace.number)
                 shard = self._place(avoided, len(news))
+                shard.book.name_namespace(namespace)
                 now_ms = self._shards.now_ms(shard.shard_id)
                 for position, item in made.items():
                     _move(item, news[position], shard, now_ms)

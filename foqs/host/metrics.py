@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -32,6 +32,15 @@ class Metrics:
     def watch(self, shards: Shards, dispatcher: Dispatcher) -> None:
         """Let every scrape read the state of the shards and of the prefetch buffers."""
         self.registry.register(_Gauges(shards, dispatcher))
+
+    def watch_namespaces(self, unknown_count: Callable[[], int]) -> None:
+        unknown = Gauge(
+            "foqs_unknown_namespaces",
+            "Namespaces with items on the shards of this host that the meta database does not have, as after a restore "
+            "of it: their items are kept and not served; the log tells their numbers for foqs namespace recover",
+            registry=self.registry,
+        )
+        unknown.set_function(unknown_count)
 
 
 class ItemMeters(Collector):

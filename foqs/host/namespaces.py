@@ -3,68 +3,170 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import structlog
 
 from foqs.core import limits
-from foqs.core.errors import FoqsError, UnknownNamespaceError, shown
+from foqs.core.census import Census
+from foqs.core.errors import FoqsError, PausedError, UnavailableError, UnknownNamespaceError, shown
 from foqs.core.namespace import Namespace
 from foqs.core.service import Service
+from foqs.host.meta_calls import MetaCalls
+from foqs.shard.state import ShardState
 from foqs.storage.meta import MetaStore
+from foqs.storage.meta_namespaces import NamespaceList
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
-class Namespaces(Service):
-    """Refreshes every limits.HEARTBEAT_MS."""
+class NamespaceView:
+    """All namespaces at one time; never changed, so that any thread may read it."""
 
-    def __init__(self, meta: MetaStore) -> None:
+    def __init__(self, namespaces: Sequence[Namespace] = ()) -> None:
+        self.by_name = {namespace.name: namespace for namespace in namespaces}
+        self.by_number = {namespace.number: namespace for namespace in namespaces}
+
+
+class OwnedShards(Protocol):
+    """What the shards of this host have to say; foqs.host.census.Censuses is the real one."""
+
+    def conflicts(self, view: NamespaceView) -> dict[str, FoqsError]:
+        """By name, the namespaces whose numbers the shards know by other names, for errors. On any thread."""
+
+    def conflicts_of(self, shard: ShardState, view: NamespaceView) -> dict[str, FoqsError]:
+        """The same of one shard."""
+
+    def epochs(self) -> dict[int, int]:
+        """By shard."""
+
+    def answer(self, censuses: Sequence[Census]) -> None:
+        """Begin to answer those that are new. On the event loop."""
+
+
+class Namespaces(Service):
+    """Refreshes every limits.HEARTBEAT_MS. `wall_ms` is the time of day."""
+
+    def __init__(self, meta: MetaStore, host_name: str, wall_ms: Callable[[], int], *, allow_undurable: bool) -> None:
         super().__init__("namespaces")
+        self.calls = MetaCalls(meta)
+        self.shards: OwnedShards | None = None
+        """To be set before it is started."""
+        self.number_max = 0
+        """The highest number of a namespace that this process ever saw."""
         self._meta = meta
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="meta")
-        self._by_name: dict[str, Namespace] = {}
-        self._by_number: dict[int, Namespace] = {}
+        self._host_name = host_name
+        self._wall_ms = wall_ms
+        self._allow_undurable = allow_undurable
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="namespaces")
+        self._reading = threading.Lock()
+        self._view = NamespaceView()
+        self._conflicts: dict[str, FoqsError] = {}
+        self._conflicts_opened: dict[str, FoqsError] = {}
+        """Those of shards that were opened since the last reading began."""
+        self._problems: list[str] = []
+        """Why the meta database's server could lose what it acknowledged."""
+        self._checked_s = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def get(self, name: str) -> Namespace:
-        """Raises UnknownNamespaceError."""
-        namespace = self._by_name.get(name)
+        """Raises UnknownNamespaceError, and UnavailableError when shards know its number by another name."""
+        namespace = self._view.by_name.get(name)
         if namespace is None:
             raise UnknownNamespaceError(f"namespace {shown(name)} does not exist: create it first")
+        conflict = self._conflicts.get(name) or self._conflicts_opened.get(name)
+        if conflict is not None:
+            raise conflict
         return namespace
 
+    def check_open(self, number: int) -> None:
+        """To be asked whenever items are about to be let in. Raises PausedError while the namespace is being deleted.
+
+        Its caller may try again: soon the namespace is unknown, or takes items again because it was not empty.
+        """
+        namespace = self._view.by_number.get(number)
+        if namespace is None:
+            raise UnknownNamespaceError("the namespace was deleted meanwhile: nothing was enqueued")
+        if namespace.closing:
+            raise PausedError(
+                f"namespace {namespace.name!r} is being deleted: nothing was enqueued",
+                retry_after_ms=limits.HEARTBEAT_MS,
+            )
+
+    @property
+    def view(self) -> NamespaceView:
+        return self._view
+
     def attempts_max(self, number: int) -> int:
-        namespace = self._by_number.get(number)
+        namespace = self._view.by_number.get(number)
         return namespace.settings.attempts_max if namespace else limits.ATTEMPTS_DEFAULT
 
     def item_bytes_max(self, number: int) -> int:
-        namespace = self._by_number.get(number)
+        namespace = self._view.by_number.get(number)
         if namespace is None:
             return limits.PAYLOAD_BYTES_MAX + limits.METADATA_BYTES_MAX
         return namespace.settings.payload_bytes_max + namespace.settings.metadata_bytes_max
 
     def name_of(self, number: int) -> str | None:
-        namespace = self._by_number.get(number)
+        namespace = self._view.by_number.get(number)
         return namespace.name if namespace else None
 
     @property
     def numbers(self) -> set[int]:
-        return set(self._by_number)
+        return set(self._view.by_number)
 
-    async def on_meta(self, work: Callable[[MetaStore], T]) -> T:
-        """Run one piece of work on the meta database in its thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, self._meta)
+    def require_durable(self) -> None:
+        """Raises UnavailableError while the server of the meta database could lose what it acknowledged."""
+        if self._problems:
+            raise UnavailableError(
+                f"the server of the meta database can lose what it acknowledged: {'; '.join(self._problems)}",
+                nothing_done=True,
+            )
 
     async def refresh(self) -> None:
-        namespaces = await self.on_meta(lambda meta: meta.list_namespaces())
-        self._by_name = {namespace.name: namespace for namespace in namespaces}
-        self._by_number = {namespace.number: namespace for namespace in namespaces}
+        """Read all of it anew. Raises UnavailableError."""
+        before = self._conflicts_opened
+        listed = await self.on_thread(self.read)
+        if self._conflicts_opened is before:
+            self._conflicts_opened = {}
+        assert self.shards is not None
+        self.shards.answer(listed.censuses)
+        known = listed.epochs
+        lost = {shard_id: epoch for shard_id, epoch in self.shards.epochs().items() if known.get(shard_id, -1) < epoch}
+        if lost:
+            _log.error("meta_went_back", lost_epochs=lost)
+            await self.on_thread(lambda meta: meta.raise_epochs(self._host_name, lost, self._wall_ms()))
+
+    def read(self, meta: MetaStore) -> NamespaceList:
+        """Read the namespaces, on a worker thread, and serve them from now on.
+
+        Who takes a shard over does so after it has got its epoch: a shard's owner then knows of every namespace that
+        was closed or deleted before. Two threads read one after the other, so that no older state replaces a newer.
+        """
+        with self._reading:
+            listed = meta.read_namespaces()
+            view = NamespaceView(listed.namespaces)
+            self.number_max = max(self.number_max, max(view.by_number, default=0))
+            self._conflicts = {} if self.shards is None else self.shards.conflicts(view)
+            self._view = view
+            return listed
+
+    def shard_opened(self, shard: ShardState) -> None:
+        """A shard tells by what names it knows the numbers of namespaces."""
+        assert self.shards is not None
+        self._conflicts_opened = self._conflicts_opened | self.shards.conflicts_of(shard, self._view)
+
+    async def on_thread(self, work: Callable[[MetaStore], T]) -> T:
+        """What no admin call may delay."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, self._meta)
 
     async def _start(self) -> None:
+        await self._check_durable()
+        self.require_durable()
         await self.refresh()
         self._task = asyncio.create_task(self._run(), name=self.name)
 
@@ -72,6 +174,7 @@ class Namespaces(Service):
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        self.calls.close()
         self._thread.shutdown(wait=True)
         self._meta.close()
 
@@ -79,8 +182,18 @@ class Namespaces(Service):
         while True:
             await asyncio.sleep(limits.HEARTBEAT_MS / 1000)
             try:
+                if asyncio.get_running_loop().time() - self._checked_s > limits.DURABILITY_CHECK_MS / 1000:
+                    await self._check_durable()
                 await self.refresh()
             except FoqsError as error:
                 _log.warning("meta_away", error=str(error))
             except Exception:  # A defect must not end the refreshes for good.
-                _log.error("host_defect", work="refresh of namespaces", exc_info=True)
+                _log.error("host_defect", work="namespaces", exc_info=True)
+
+    async def _check_durable(self) -> None:
+        if self._allow_undurable:
+            return
+        self._problems = await self.on_thread(lambda meta: meta.check_durable())
+        self._checked_s = asyncio.get_running_loop().time()
+        if self._problems:
+            _log.error("meta_undurable", problems=self._problems)

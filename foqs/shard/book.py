@@ -9,6 +9,7 @@ from foqs.core import ids, limits, order
 from foqs.core.counts import ItemCounts
 from foqs.core.errors import OverloadedError
 from foqs.core.item import Item, Pack, Phase
+from foqs.core.namespace import Namespace, number_in_use
 from foqs.core.topic import NamespaceTopics, ShardTopic, TopicBook
 from foqs.core.window import WindowBudget
 from foqs.shard.parts import ShardListener
@@ -26,6 +27,8 @@ class Book:
         """By namespace and name."""
         self.by_number = self.topic_book.by_number
         self.topic_number_last = image.topic_number_last
+        self.namespace_names = {number: name.decode() for number, name in image.namespaces}
+        """By number, as the shard has them: of all that have topics here, and of the one with the greatest number."""
         self.budget = WindowBudget()
         self.read_budget = ReadBudget()
         self.leases: dict[int, Item] = {}
@@ -58,6 +61,12 @@ class Book:
         Exact once `counted`. Another thread may walk a copy of it.
         """
         return self.topic_book.namespaces
+
+    def name_namespace(self, namespace: Namespace) -> None:
+        """To be told before items of the namespace come. Raises UnavailableError when another one has its number."""
+        name = self.namespace_names.setdefault(namespace.number, namespace.name)
+        if not namespace.is_known_as(name):
+            raise number_in_use(namespace, name, self.shard_id)
 
     def next_key(self) -> int:
         self._sequence += 1

@@ -41,6 +41,8 @@ class Inserts:
         self._waiting: deque[EnqueuedBatch] = deque()
         self._flying: list[EnqueuedBatch] = []
         self._topics_new: list[ShardTopic] = []
+        self._namespaces_new: dict[int, bytes] = {}
+        self._namespaces_stored = set(book.namespace_names)
 
     def add(self, items: list[Item], size_bytes: int, ticket: Ticket) -> None:
         """Buffer one call's items. Raises OverloadedError when the buffer is full."""
@@ -68,6 +70,10 @@ class Inserts:
     def waiting_count(self) -> int:
         """Calls whose items no transaction has taken yet."""
         return len(self._waiting)
+
+    def holds(self, namespace: int) -> bool:
+        """Whether items of the namespace wait here, or are on their way."""
+        return any(batch.items[0].topic.namespace == namespace for batch in self.batches())
 
     def batches(self) -> Iterator[EnqueuedBatch]:
         yield from self._waiting
@@ -97,13 +103,17 @@ class Inserts:
             if not topic.stored:
                 topic.stored = True
                 self._topics_new.append(topic)
+                if topic.namespace not in self._namespaces_stored:
+                    self._namespaces_stored.add(topic.namespace)
+                    self._namespaces_new[topic.namespace] = self._book.namespace_names[topic.namespace].encode()
+        transaction.namespaces_new = list(self._namespaces_new.items())
         transaction.topics_new += self._topics_new
         transaction.inserts = self._packs.pack(transaction, items, now)
         for topic, ready_items in ready.items():
             self._claims.claim_fresh(topic, ready_items)
 
     def committed(self, transaction: Transaction, result: TransactionResult, now: Now) -> None:
-        flying, self._flying, self._topics_new = self._flying, [], []
+        flying, self._flying, self._topics_new, self._namespaces_new = self._flying, [], [], {}
         expires_first_ms = self._book.expires_first_ms
         ready: list[Item] = []
         for batch in flying:
@@ -130,6 +140,8 @@ class Inserts:
         topics_new, self._topics_new = self._topics_new, []
         for topic in topics_new:
             topic.stored = False
+        self._namespaces_stored.difference_update(self._namespaces_new)
+        self._namespaces_new = {}
         for batch in flying:
             self._fail(batch, NotWrittenError(error.message))
 

@@ -69,8 +69,15 @@ class ShardRunner(Service):
     """`shard` is None while it is not owned. Transactions run on the event loop, what is rare on a thread."""
 
     def __init__(
-        self, shard_id: int, store: Store, slots: ServerSlots, listener: ShardListener, meter: TransactionMeter
+        self,
+        shard_id: int,
+        store: Store,
+        slots: ServerSlots,
+        listener: ShardListener,
+        meter: TransactionMeter,
+        opened: Callable[[ShardState], None] = lambda _: None,
     ) -> None:
+        """`opened` is told whenever the shard has been opened, before it serves anybody."""
         super().__init__(f"shard-{shard_id}")
         self.shard_id = shard_id
         self.shard: ShardState | None = None
@@ -84,6 +91,7 @@ class ShardRunner(Service):
         slots.join()
         self._listener = listener
         self._meter = meter
+        self._opened = opened
         self._loop = asyncio.get_running_loop()
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self.name)
         self._counter = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{self.name}-count")
@@ -230,6 +238,7 @@ class ShardRunner(Service):
         self._is_given_up = False
         counting = self._loop.run_in_executor(self._counter, image.count)
         self._count_task = asyncio.create_task(self._count(shard, counting), name=f"{self.name}-count")
+        self._opened(shard)
         await self._announce(shard)
         self._tried.set()
         self.wake()

@@ -16,6 +16,7 @@ from foqs.core.item import Item
 from foqs.core.topic import ShardTopic
 from foqs.shard.book import Book, fill_head
 from foqs.shard.claims import Claims
+from foqs.shard.fences import Fences
 from foqs.shard.inserts import Inserts
 from foqs.shard.journal import Journal
 from foqs.shard.packs import Packs
@@ -43,6 +44,7 @@ class ShardState:
         self.settlements = Settlements(self.book, self.packs, self.journal, self.timers)
         self.claims = Claims(self.book, self.packs, self.journal, self.settlements)
         self.inserts = Inserts(self.book, self.packs, self.claims, self.timers)
+        self.fences = Fences(self.inserts)
         self.rows = Rows(self.book, self.packs, self.settlements, self.claims, self.timers)
         # What each may take of a transaction depends on those before it. Reads come first: they see no row of the
         # transaction. Of what is enqueued, what somebody waits for is claimed with it, before other claims are taken.
@@ -54,6 +56,7 @@ class ShardState:
             self.claims,
             self.settlements,
             self.rows,
+            self.fences,
             self.packs,
             self.journal,
         ]
@@ -66,6 +69,11 @@ class ShardState:
     @property
     def items_count(self) -> int:
         return self.book.counts.total
+
+    def items_of(self, namespace: int) -> int:
+        """Items of the namespace; exact once they are counted."""
+        counts = self.book.namespaces.get(namespace)
+        return 0 if counts is None else counts.total
 
     @property
     def waiting_calls_count(self) -> int:

@@ -30,12 +30,15 @@ def check_durable(connection: pymysql.Connection[Any]) -> list[str]:
     with connection.cursor() as cursor:
         names = ", ".join(f"'{name}'" for name in _VARIABLES)
         cursor.execute(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")
-        values = {str(name).lower(): str(value).upper() for name, value in cursor.fetchall()}
+        found = list(cursor.fetchall())
+        cursor.execute("SHOW GLOBAL STATUS LIKE 'Innodb_redo_log_enabled'")
+        found += cursor.fetchall()
+    values = {str(name).lower(): str(value).upper() for name, value in found}
     return durability_problems(values)
 
 
 def durability_problems(values: dict[str, str]) -> list[str]:
-    """The judgement of check_durable on the server's variables (upper-case values by lower-case name)."""
+    """The judgement of check_durable on the server's variables and status (upper-case values by lower-case name)."""
     problems = []
     flush = values.get("innodb_flush_log_at_trx_commit")
     if flush != "1":
@@ -45,6 +48,8 @@ def durability_problems(values: dict[str, str]) -> list[str]:
     doublewrite = values.get("innodb_doublewrite")
     if doublewrite not in _SAFE_DOUBLEWRITE:
         problems.append(f"innodb_doublewrite is {doublewrite}: set it to ON, or a power cut can tear pages")
+    if values.get("innodb_redo_log_enabled") == "OFF":  # Which only MySQL can do.
+        problems.append("the redo log is disabled: enable it by ALTER INSTANCE ENABLE INNODB REDO_LOG")
     if "NOSYNC" in values.get("innodb_flush_method", ""):
         problems.append("innodb_flush_method is nosync: nothing is flushed to the disk")
     if values.get("debug_no_sync") in ("ON", "1"):

@@ -9,69 +9,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from typing import NamedTuple, TypeVar
 
 from pymysql.constants import CLIENT, ER
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Integer,
-    MetaData,
-    RowMapping,
-    SmallInteger,
-    Table,
-    create_engine,
-    delete,
-    func,
-    literal_column,
-    select,
-    update,
-)
-from sqlalchemy.dialects.mysql import VARBINARY, insert
-from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, InternalError, OperationalError
+from sqlalchemy import Connection, create_engine, delete, func, select
+from sqlalchemy.dialects.mysql import insert
+from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from foqs.core import limits
-from foqs.core.errors import AlreadyExistsError, UnavailableError, UnknownNamespaceError
-from foqs.core.namespace import Namespace, NamespaceSettings, check_namespace_name, with_changes
+from foqs.core.errors import UnavailableError
+from foqs.storage.durability import check_durable
+from foqs.storage.meta_namespaces import MetaNamespaces
+from foqs.storage.meta_tables import HOST, SERVER_NOW_MS, SHARD
 from foqs.storage.session import Session, session_arguments
 
 T = TypeVar("T")
 
-METADATA = MetaData()
-NAMESPACE = Table(
-    "namespace",
-    METADATA,
-    Column("number", Integer, primary_key=True, autoincrement=True),
-    Column("name", VARBINARY(64), nullable=False),
-    *(Column(field.name, BigInteger, nullable=False) for field in fields(NamespaceSettings)),
-    Column("created_at", BigInteger, nullable=False),
-)
-SHARD = Table(
-    "shard",
-    METADATA,
-    Column("shard_id", SmallInteger, primary_key=True, autoincrement=False),
-    Column("epoch", BigInteger, nullable=False),
-    Column("owner", VARBINARY(128), nullable=False),
-    Column("owned_since", BigInteger, nullable=False),
-)
-HOST = Table(
-    "host",
-    METADATA,
-    Column("name", VARBINARY(128), primary_key=True),
-    Column("address", VARBINARY(255), nullable=False),
-    Column("started_at", BigInteger, nullable=False),
-    Column("heartbeat_at", BigInteger, nullable=False),
-)
-
-_SERVER_NOW_MS = literal_column("CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)", BigInteger)
-"""Right only in a session in UTC: elsewhere an hour comes twice a year."""
 _STATEMENT_S = math.ceil(limits.META_STATEMENT_MS_MAX / 1000)
 _DEADLOCK_TRIES = 5
-_SETTING_TYPES = {field.name: type(getattr(NamespaceSettings(), field.name)) for field in fields(NamespaceSettings)}
-"""int, or bool for what the table holds as 0 and 1."""
 
 
 class HostRow(NamedTuple):
@@ -82,7 +38,7 @@ class HostRow(NamedTuple):
     """By the clock of the meta database's server, which may step."""
 
 
-class MetaStore:
+class MetaStore(MetaNamespaces):
     """The meta database at an SQLAlchemy URL. Connects on first use, and again after the server was away.
 
     Safe for use by several threads; at most META_SESSIONS_MAX of them talk to the server at a time. Every
@@ -110,49 +66,12 @@ class MetaStore:
         """Close the sessions that are not in use; those in use close when their call ends."""
         self._engine.dispose()
 
-    # --- namespaces ---
-
-    def list_namespaces(self) -> list[Namespace]:
-        """All namespaces, by name."""
+    def check_durable(self) -> list[str]:
+        """Why the server could lose what it acknowledged; empty when it cannot."""
         with self._transaction() as connection:
-            rows = connection.execute(select(NAMESPACE).order_by(NAMESPACE.c.name)).mappings().all()
-        return [_namespace_of(row) for row in rows]
-
-    def insert_namespace(self, name: str, settings: NamespaceSettings, now_ms: int) -> Namespace:
-        """Create a namespace under a number that was never used before.
-
-        Raises InvalidArgumentError (the name) and AlreadyExistsError.
-        """
-        check_namespace_name(name)
-        values = {"name": name.encode(), "created_at": now_ms, **_columns_of(settings)}
-        try:
-            with self._transaction() as connection:
-                number = connection.execute(NAMESPACE.insert().values(values)).lastrowid
-        except IntegrityError as error:
-            raise AlreadyExistsError(f"namespace {name} exists already") from error
-        return Namespace(number, name, settings, now_ms)
-
-    def update_namespace(self, name: str, changes: object) -> Namespace:
-        """Change the settings that are not None in `changes` (see with_changes), all or none.
-
-        Raises UnknownNamespaceError and InvalidArgumentError.
-        """
-        mine = NAMESPACE.c.name == name.encode()
-        with self._transaction() as connection:
-            row = connection.execute(select(NAMESPACE).where(mine).with_for_update()).mappings().one_or_none()
-            if row is None:
-                raise _unknown(name)
-            before = _namespace_of(row)
-            settings = with_changes(before.settings, changes)
-            connection.execute(update(NAMESPACE).where(mine).values(_columns_of(settings)))
-        return Namespace(before.number, name, settings, before.created_at_ms)
-
-    def delete_namespace(self, name: str) -> None:
-        """Raises UnknownNamespaceError. That the namespace holds no items is for the caller to see to."""
-        with self._transaction() as connection:
-            done = connection.execute(delete(NAMESPACE).where(NAMESPACE.c.name == name.encode()))
-            if done.rowcount == 0:
-                raise _unknown(name)
+            session = connection.connection.driver_connection
+            assert isinstance(session, Session)
+            return check_durable(session)
 
     # --- epochs ---
 
@@ -200,7 +119,7 @@ class MetaStore:
                     f"the meta database has more than {limits.HOSTS_MAX} hosts, which is the limit: "
                     "delete rows of its table host whose heartbeat_at is long ago"
                 )
-            values = {"address": address.encode(), "started_at": started_at_ms, "heartbeat_at": _SERVER_NOW_MS}
+            values = {"address": address.encode(), "started_at": started_at_ms, "heartbeat_at": SERVER_NOW_MS}
             connection.execute(insert(HOST).values(name=name.encode(), **values).on_duplicate_key_update(**values))
             return rows
 
@@ -212,7 +131,7 @@ class MetaStore:
         A host that lives all the same, beside a clock that was stepped, has its row back with its next heartbeat.
         """
         with self._transaction() as connection:
-            connection.execute(delete(HOST).where(HOST.c.heartbeat_at < _SERVER_NOW_MS - limits.HOST_ROW_MS))
+            connection.execute(delete(HOST).where(HOST.c.heartbeat_at < SERVER_NOW_MS - limits.HOST_ROW_MS))
 
     def remove_host(self, name: str) -> None:
         """The host ended in order. Does nothing when there is no such host."""
@@ -246,19 +165,6 @@ class MetaStore:
                 if attempt == _DEADLOCK_TRIES or not _is_deadlock(error.__cause__):
                     raise
         raise AssertionError("unreachable")
-
-
-def _columns_of(settings: NamespaceSettings) -> dict[str, int]:
-    return {field.name: int(getattr(settings, field.name)) for field in fields(settings)}
-
-
-def _namespace_of(row: RowMapping) -> Namespace:
-    settings = {field.name: _SETTING_TYPES[field.name](row[field.name]) for field in fields(NamespaceSettings)}
-    return Namespace(row["number"], row["name"].decode(), NamespaceSettings(**settings), row["created_at"])
-
-
-def _unknown(name: str) -> UnknownNamespaceError:
-    return UnknownNamespaceError(f"namespace {name!r:.80} does not exist: create it first")
 
 
 def _cause_of(error: Exception) -> BaseException:

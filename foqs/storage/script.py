@@ -95,6 +95,7 @@ def write_script(
 ) -> Writes:
     """The writer row comes last: with another epoch than ours in it the statement fails, and nothing is committed."""
     script = [sql.DELETE_TOPICS.format(*chunk) for chunk in key_conditions("number", transaction.topics_gone)]
+    script += [mogrify(sql.INSERT_NAMESPACE, (number, name)) for number, name in transaction.namespaces_new]
     script += [
         mogrify(sql.INSERT_TOPICS, (topic.number, topic.namespace, topic.name.encode()))
         for topic in transaction.topics_new

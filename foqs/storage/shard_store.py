@@ -384,6 +384,7 @@ class ShardStore:
                 for (integers,) in self._rows(sql.READ_CLAIMED.format(text))
             ]
             claimed.update([(row.key, row) for row in rows])
+        topics = list(self._rows(sql.READ_TOPICS))
         image = ShardImage(
             epoch=self.epoch,
             last_key=last_key,
@@ -392,13 +393,22 @@ class ShardStore:
             topic_number_last=writer.topic_number_last,
             now_ms=int(self._rows(sql.NOW_MS)[0][0]),
             steady_ms=writer.steady_ms,
-            topics=list(self._rows(sql.READ_TOPICS)),
+            topics=topics,
+            namespaces=self._read_namespaces({namespace for _, namespace, _ in topics}),
             count=partial(_count, self._snapshot),
             claims=claims,
             claimed_rows=claimed,
         )
         self._session.commit()
         return image
+
+    def _read_namespaces(self, with_topics: set[int]) -> list[tuple[int, bytes]]:
+        """Forgets the others, but for the one with the greatest number."""
+        found = list(self._rows(sql.READ_NAMESPACES))
+        gone = {number for number, _ in found[:-1]} - with_topics
+        for condition, count in key_conditions("number", gone):
+            self._rows(sql.DELETE_NAMESPACES.format(condition, count))
+        return [(number, name) for number, name in found if number not in gone]
 
     def _unpack_all(self) -> None:
         """Give rows to all that is left in packs, with the take-over: only who put them together knows them."""

@@ -38,6 +38,7 @@ COUNT_INSERTED = "SET @inserted = @inserted + ROW_COUNT()"
 REPEATABLE = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 SNAPSHOT = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 READ_TOPICS = "SELECT number, namespace, name FROM topic"
+READ_NAMESPACES = "SELECT number, name FROM namespace ORDER BY number"
 COUNT_LANES = "SELECT lane, COUNT(*) FROM item FORCE INDEX (lane_order) GROUP BY lane"
 COUNT_DELAYED = "SELECT topic, COUNT(*) FROM item FORCE INDEX (lane_order) WHERE lane = 0 GROUP BY topic"
 READ_CLAIMS = "SELECT id, due_at, entries FROM claim WHERE id >= %s ORDER BY id"
@@ -89,6 +90,8 @@ SCAN_EXPIRY = (
 )
 READ_EXPIRED = "SELECT id FROM item FORCE INDEX (PRIMARY) WHERE id > %s AND id <= %s AND lane >= 0 AND expires_at <= %s"
 
+INSERT_NAMESPACE = "INSERT INTO namespace (number, name) VALUES (%s, %s)"
+DELETE_NAMESPACES = "DELETE FROM namespace WHERE {} ORDER BY number LIMIT {}"
 INSERT_TOPICS = "INSERT INTO topic (number, namespace, name) VALUES (%s, %s, %s)"
 INSERT_ITEMS = (
     "INSERT INTO item (id, lane, urgency, due_at, topic, priority, enqueued_at, expires_at, lease_ms, "

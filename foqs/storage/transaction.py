@@ -86,6 +86,8 @@ class Transaction:
     refills: list[Refill] = field(default_factory=list)
     topics_gone: list[int] = field(default_factory=list)
     topics_new: list[ShardTopic] = field(default_factory=list)
+    namespaces_new: list[tuple[int, bytes]] = field(default_factory=list)
+    """(number, name) of those that have their first topic here."""
     inserts: list[Item] = field(default_factory=list)
     packs_new: list[NewPack] = field(default_factory=list)
     packs_read: list[PackRead] = field(default_factory=list)
@@ -242,6 +244,8 @@ class ShardImage:
     """The shard's steady clock, as the last transaction wrote it."""
     topics: list[tuple[int, int, bytes]]
     """(number, namespace, name)."""
+    namespaces: list[tuple[int, bytes]]
+    """(number, name) of those that have topics, and of the one with the greatest number."""
     count: Callable[[], LaneCounts]
     """Counts the rows as they were at the take-over; slow, and safe beside transactions on another thread."""
     claims: list[tuple[int, int, list[tuple[int, int]]]]

@@ -93,6 +93,7 @@ class Script:
     epoch: int
     topics_gone: list[int]
     topics_new: list[tuple[int, int, bytes]]
+    namespaces_new: list[tuple[int, bytes]]
     inserts: list[ItemRow]
     packs_new: list[tuple[int, list[ItemRow]]]
     unpacked: list[int]
@@ -125,6 +126,7 @@ class Tables:
     """(urgency, due_at, key) by lane, as the index has them."""
     claims: dict[int, tuple[int, Entries]] = field(default_factory=dict)
     topics: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    namespaces: dict[int, bytes] = field(default_factory=dict)
     writer: Writer = field(default_factory=Writer)
 
     def put(self, row: ItemRow) -> None:
@@ -169,7 +171,7 @@ class Tables:
         lanes = {lane: places.copy() for lane, places in self.lanes.items()}
         return Tables(
             dict(self.items), dict(self.packs), dict(self.removals), dict(self.packed), lanes, dict(self.claims),
-            dict(self.topics), replace(self.writer),
+            dict(self.topics), dict(self.namespaces), replace(self.writer),
         )  # fmt: skip
 
     def _unindex(self, row: ItemRow) -> None:
@@ -308,6 +310,9 @@ class FakeServer:
         for number in script.topics_gone:
             if self._is_there(number in tables.topics, f"topic {number} goes"):
                 del tables.topics[number]
+        for number, name in script.namespaces_new:
+            _require(number not in tables.namespaces, f"namespace {number} is stored twice")
+            tables.namespaces[number] = name
         for number, namespace, name in script.topics_new:
             _require((namespace, name) not in tables.topics.values(), f"topic {name!r} is stored twice")
             _require(number not in tables.topics, f"topic number {number} is used twice")
@@ -413,6 +418,7 @@ def make_script(transaction: Transaction, result: TransactionResult, epoch: int)
         epoch=epoch,
         topics_gone=list(transaction.topics_gone),
         topics_new=[(topic.number, topic.namespace, topic.name.encode()) for topic in transaction.topics_new],
+        namespaces_new=list(transaction.namespaces_new),
         inserts=[new_row(item) for item in transaction.inserts],
         packs_new=[(pack.id, [new_row(item) for item in pack.items]) for pack in transaction.packs_new],
         unpacked=list(transaction.unpacked),

@@ -281,10 +281,18 @@ class FakeStore:
             now_ms=server.clock(),
             steady_ms=writer.steady_ms,
             topics=[(number, namespace, name) for number, (namespace, name) in tables.topics.items()],
+            namespaces=self._read_namespaces({namespace for namespace, _ in tables.topics.values()}),
             count=self._counting(tables.counts()),
             claims=claims,
             claimed_rows={key: claimed_row(tables.items[key]) for key in keys if key in tables.items},
         )
+
+    def _read_namespaces(self, with_topics: set[int]) -> list[tuple[int, bytes]]:
+        namespaces = self._server.tables.namespaces
+        greatest = max(namespaces, default=0)
+        for number in [number for number in namespaces if number not in with_topics and number != greatest]:
+            del namespaces[number]
+        return sorted(namespaces.items())
 
     def _counting(self, counts: LaneCounts) -> Callable[[], LaneCounts]:
         """What the snapshot of this moment sees, told later."""

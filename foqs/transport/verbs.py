@@ -61,6 +61,7 @@ class Verbs:
             "getNamespace": lambda r: admin.get_namespace(r.name),
             "listNamespaces": lambda r: admin.list_namespaces(r.prefix, r.limit, r.page_token),
             "deleteNamespace": self._delete_namespace,
+            "recoverNamespace": lambda r: admin.recover_namespace(r.number, r.name),
             "peekItems": lambda r: admin.peek_items(r.namespace_name, r.topic, r.limit, r.page_token),
             "getItem": lambda r: admin.get_item(r.namespace_name, r.id),
             "deleteItems": self._delete_items,

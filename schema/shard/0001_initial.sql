@@ -43,6 +43,15 @@ CREATE TABLE topic (
   UNIQUE KEY topic_by_name (namespace, name)
 ) ENGINE=InnoDB;
 
+-- The namespaces that have, or had, topics here, by the names they had then. A number never gets another name: so a
+-- meta database that was restored from an older state is found to give it another one. The greatest number stays for
+-- ever, so that it is known which numbers were used.
+CREATE TABLE namespace (
+  number INT UNSIGNED NOT NULL,
+  name VARBINARY(64) NOT NULL,
+  PRIMARY KEY (number)
+) ENGINE=InnoDB;
+
 -- One row: the owner, and how far it came. Every transaction writes it, so that after a lost answer
 -- the number of the last transaction tells whether it happened.
 CREATE TABLE writer (

@@ -12,15 +12,18 @@ import pytest
 from sqlalchemy import make_url
 
 from foqs.core import limits
+from foqs.core.census import CensusAnswer
 from foqs.core.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
+    OverloadedError,
     UnavailableError,
     UnknownNamespaceError,
 )
-from foqs.core.namespace import NamespaceSettings
+from foqs.core.namespace import Namespace, NamespaceSettings
 from foqs.storage.local_server import LocalServer
-from foqs.storage.meta import METADATA, MetaStore
+from foqs.storage.meta import MetaStore
+from foqs.storage.meta_tables import METADATA
 from foqs.storage.migrations import SchemaKind, apply
 from tests.support.databases import new_server
 
@@ -62,7 +65,7 @@ def test_names_are_bytes_and_exist_once(store: MetaStore) -> None:
 
 def test_the_number_of_a_deleted_namespace_never_comes_back(store: MetaStore) -> None:
     first = store.insert_namespace("a", NamespaceSettings(), 1)
-    store.delete_namespace("a")
+    assert store.finish_deletion(store.begin_deletion("a"), "a") == []
     assert store.insert_namespace("a", NamespaceSettings(), 1).number > first.number
 
 
@@ -93,7 +96,103 @@ def test_what_does_not_exist_is_unknown(store: MetaStore) -> None:
     with pytest.raises(UnknownNamespaceError):
         store.update_namespace("a", SimpleNamespace())
     with pytest.raises(UnknownNamespaceError):
-        store.delete_namespace("a")
+        store.begin_deletion("a")
+
+
+def answer(shard_id: int, epoch: int, items: int = 0, number_max: int = 0) -> CensusAnswer:
+    return CensusAnswer(shard_id, epoch, items, number_max)
+
+
+def test_a_new_number_is_above_all_that_shards_have_seen(store: MetaStore) -> None:
+    store.take_shard_epoch(1, "h1", 1, at_least=0)
+    store.take_shard_epoch(2, "h2", 1, at_least=4)
+    census = store.begin_creation("a")
+    assert store.finish_creation(census, "a", NamespaceSettings(), 1) == [1, 2]
+    store.answer_census(census, [answer(1, 1, number_max=7)])
+    assert store.finish_creation(census, "a", NamespaceSettings(), 1) == [2]
+    store.answer_census(census, [answer(2, 5, number_max=30)])
+    created = store.finish_creation(census, "a", NamespaceSettings(), 1)
+    assert created == store.list_namespaces()[0]
+    assert created.number == 31
+    assert store.insert_namespace("b", NamespaceSettings(), 1).number == 32
+
+
+def test_an_answer_of_an_owner_before_the_last_does_not_count(store: MetaStore) -> None:
+    store.insert_namespace("a", NamespaceSettings(), 1)
+    store.take_shard_epoch(1, "h1", 1, at_least=0)
+    census = store.begin_deletion("a")
+    store.answer_census(census, [answer(1, 1)])
+    store.take_shard_epoch(1, "h2", 1, at_least=0)
+    assert store.finish_deletion(census, "a") == [1]
+    store.answer_census(census, [answer(1, 2)])
+    store.answer_census(census, [answer(1, 1, items=5)])
+    assert store.finish_deletion(census, "a") == []
+    assert store.list_namespaces() == []
+
+
+def test_a_namespace_is_closing_as_long_as_its_census_goes_on(store: MetaStore) -> None:
+    store.insert_namespace("a", NamespaceSettings(), 1)
+    store.take_shard_epoch(1, "h1", 1, at_least=0)
+    census = store.begin_deletion("a")
+    assert store.begin_deletion("a") == census
+    listed = store.read_namespaces()
+    assert ([one.closing for one in listed.namespaces], listed.censuses, listed.epochs) == ([True], [census], {1: 1})
+    store.answer_census(census, [answer(1, 1, items=3)])
+    with pytest.raises(InvalidArgumentError, match="'a' still holds 3 items"):
+        store.finish_deletion(census, "a")
+    store.end_census(census)
+    assert [one.closing for one in store.list_namespaces()] == [False]
+    with pytest.raises(UnavailableError, match="nothing was done"):
+        store.finish_deletion(census, "a")
+    store.answer_census(census, [answer(1, 1)])
+    assert store.finish_deletion(store.begin_deletion("a"), "a") == [1]
+
+
+def test_a_census_that_expired_is_over(store: MetaStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.insert_namespace("a", NamespaceSettings(), 1)
+    monkeypatch.setattr(limits, "CENSUS_EXPIRY_MS", -1_000)
+    census = store.begin_deletion("a")
+    # Open until its row is gone, which the same reading sees to.
+    assert [one.closing for one in store.list_namespaces()] == [True]
+    assert [one.closing for one in store.list_namespaces()] == [False]
+    with pytest.raises(UnavailableError):
+        store.finish_deletion(census, "a")
+
+
+def test_namespaces_and_censuses_have_a_bound(store: MetaStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "NAMESPACES_MAX", 2)
+    monkeypatch.setattr(limits, "CENSUSES_MAX", 1)
+    store.begin_creation("a")
+    with pytest.raises(OverloadedError):
+        store.begin_creation("b")
+    store.insert_namespace("a", NamespaceSettings(), 1)
+    store.insert_namespace("b", NamespaceSettings(), 1)
+    with pytest.raises(InvalidArgumentError, match="2 namespaces, and the limit is 2"):
+        store.begin_creation("c")
+    with pytest.raises(InvalidArgumentError, match="the limit is 2"):
+        store.insert_namespace("c", NamespaceSettings(), 1)
+
+
+def test_a_recovered_namespace_has_its_number_and_no_later_one_gets_it(store: MetaStore) -> None:
+    store.insert_namespace("a", NamespaceSettings(), 1)
+    recovered = store.recover_namespace(9, "b", "lost", 5)
+    assert recovered == store.list_namespaces()[1]
+    assert recovered == Namespace(9, "b", NamespaceSettings(), 5, former_name="lost")
+    for number, name in ((9, "c"), (3, "b")):
+        with pytest.raises(AlreadyExistsError):
+            store.recover_namespace(number, name, "lost", 5)
+    assert store.insert_namespace("c", NamespaceSettings(), 1).number == 10
+
+
+def test_a_restored_database_learns_the_epochs_that_shards_have(store: MetaStore) -> None:
+    store.take_shard_epoch(1, "h1", 1, at_least=7)
+    store.raise_epochs("h2", {1: 5, 2: 6}, 1)
+    assert store.read_namespaces().epochs == {1: 8, 2: 6}
+    assert store.shard_owner(1) == "h1"
+
+
+def test_the_durability_of_its_server_is_told(store: MetaStore) -> None:
+    assert store.check_durable() == []
 
 
 def test_an_epoch_is_above_all_before_it_and_above_the_shards_own(store: MetaStore) -> None:

@@ -37,7 +37,7 @@ SLACK = 16
 """Reads beside the rows themselves: the ends of ranges."""
 
 NO_STATEMENT = {"COLUMNS"}
-TABLES = ("item", "pack", "removal", "claim", "topic", "writer")
+TABLES = ("item", "pack", "removal", "claim", "topic", "namespace", "writer")
 ALL_INSERTED = statements.ALL_INSERTED.format(5)
 ITEM_IDS = list(range(5, 5 + 20 * limits.STATEMENT_IDS_MAX, 20))
 RANGE_IDS = list(range(5, 5 + limits.STATEMENT_IDS_MAX))
@@ -89,6 +89,7 @@ CASES: dict[str, list[Case]] = {
         ),
     ],
     "READ_TOPICS": [Case("", TOPIC_COUNT + SLACK, whole=True)],
+    "READ_NAMESPACES": [Case("PRIMARY", TOPIC_COUNT + SLACK, whole=True)],
     "COUNT_LANES": [Case("lane_order", ITEM_COUNT + SLACK, whole=True)],
     # One entry of the index and one row each, and the table of the groups.
     "COUNT_DELAYED": [Case("lane_order", 4 * LANES[0], sorts=True)],
@@ -157,8 +158,13 @@ CASES: dict[str, list[Case]] = {
         Case("PRIMARY", 2 * 200 + SLACK, fill=lambda text: spread(text, list(range(1, TOPIC_COUNT, 10)), "number")),
         Case("PRIMARY", SLACK, fill=lambda text: spread(text, [5], "number")),
     ],
+    "DELETE_NAMESPACES": [
+        Case("PRIMARY", 2 * 200 + SLACK, fill=lambda text: spread(text, list(range(1, TOPIC_COUNT, 10)), "number")),
+        Case("PRIMARY", SLACK, fill=lambda text: spread(text, [5], "number")),
+    ],
 }
 INSERTS: dict[str, Case] = {
+    "INSERT_NAMESPACE": Case("", 0, (TOPIC_COUNT + 1, b"new")),
     "INSERT_TOPICS": Case("", 0, (TOPIC_COUNT + 1, 1, b"new")),
     "INSERT_ITEMS": Case("", 0, fill=lambda text: text.format(item_row(NEW_ITEM))),
     "INSERT_PACK": Case("", 0, (10**9, b"x"), fill=lambda text: text.format("%s", "%s")),
@@ -184,7 +190,7 @@ WITHOUT_TABLE = {
 }
 SMALL_TABLE = {
     "WAKE_ITEMS", "RECOUNT_ITEMS", "DELETE_ITEMS", "READ_PACKS", "DELETE_PACKS", "DELETE_REMOVALS", "DELETE_CLAIMS",
-    "DELETE_TOPICS", "READ_ITEMS", "REFILL", "REFILL_TIMERS",
+    "DELETE_TOPICS", "DELETE_NAMESPACES", "READ_ITEMS", "REFILL", "REFILL_TIMERS",
 }  # fmt: skip
 """What runs all the time, also when the tables hold next to nothing."""
 
@@ -233,6 +239,7 @@ def _fill(url: str, share: int) -> None:
             cursor.execute(statements.INSERT_ITEMS.format(values))
         topics = [(n, n % 7, b"topic-%d" % n) for n in range(1, TOPIC_COUNT // share + 1)]
         cursor.executemany(statements.INSERT_TOPICS, topics)
+        cursor.executemany(statements.INSERT_NAMESPACE, [(number, name) for number, _, name in topics])
         claims = [(n, n, b"\x00" * 12 * 50) for n in range(1, CLAIM_COUNT // share + 1)]
         cursor.executemany(statements.INSERT_CLAIM, claims)
         packs = [(n, pack_items([item])) for n in range(1, PACK_COUNT // share + 1)]

@@ -71,7 +71,7 @@ class SlowStore:
             raise self.open_errors.pop(0)
         now_ms = self.wall_ms() - SLOW_READ_MS
         last_key = tenure.last_key if tenure is not None else self.epoch << ids.SEQUENCE_BITS
-        return ShardImage(self.epoch, last_key, self.number_stored, 0, 0, now_ms, 0, [], self.count, [], {})
+        return ShardImage(self.epoch, last_key, self.number_stored, 0, 0, now_ms, 0, [], [], self.count, [], {})
 
     def renew_epoch(self) -> int:
         if self.epoch_errors:

@@ -53,6 +53,7 @@ class Tables:
             now_ms=now_ms,
             steady_ms=self.steady_ms,
             topics=[(number, namespace, name) for number, (namespace, name) in self.topics.items()],
+            namespaces=[(number, b"n") for number in range(1, 10)],
             count=lambda: counts,
             claims=claims,
             claimed_rows={key: claimed_row(self.items[key]) for key in keys if key in self.items},

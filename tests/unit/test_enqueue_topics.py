@@ -18,7 +18,7 @@ from tests.support.shards import NAMESPACE, Shards
 
 def enqueues_of(shards: Shards) -> Enqueues:
     loop = asyncio.get_running_loop()
-    return Enqueues(cast(Any, shards), shards.dispatcher, Waiting(loop), loop.time)
+    return Enqueues(cast(Any, shards), shards.dispatcher, Waiting(loop), loop.time, lambda number: None)
 
 
 async def test_a_call_over_its_quota_leaves_no_topics_behind() -> None:
@@ -32,11 +32,11 @@ async def test_a_call_over_its_quota_leaves_no_topics_behind() -> None:
 
 async def test_a_call_over_its_quota_takes_no_part_of_another_namespaces_run_to_a_shard() -> None:
     shards = Shards(2)
-    greedy = Namespace(NAMESPACE + 1, "greedy", NamespaceSettings(enqueues_per_minute_max=1), 0)
+    greedy = Namespace(NAMESPACE + 10, "greedy", NamespaceSettings(enqueues_per_minute_max=1), 0)
     enqueues = enqueues_of(shards)
     writes = []
     for _ in range(3):
-        calm = enqueues.enqueue(Namespace(NAMESPACE, "calm", NamespaceSettings(), 0), [NewItem("t", b"")])
+        calm = enqueues.enqueue(Namespace(NAMESPACE, "n", NamespaceSettings(), 0), [NewItem("t", b"")])
         writes.append(asyncio.create_task(calm))
         await asyncio.sleep(0)
         for _ in range(2):

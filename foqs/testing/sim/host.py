@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,20 +24,30 @@ from foqs.storage.shard_store import ShardAccess
 from foqs.storage.transaction import Tenure, Transaction
 from foqs.testing.fake_store import FakeReader, FakeStore
 from foqs.testing.sim.loop import Process
+from foqs.testing.sim.meta import FakeNamespaces, NamespaceTables
 
 if TYPE_CHECKING:
     from foqs.testing.sim.world import World
 
 
-class FakeMeta:
+class FakeMeta(FakeNamespaces):
     """The meta database, for one host. `away` makes it unreachable for all."""
 
     def __init__(self, world: World) -> None:
+        super().__init__(world.meta.ids)
         self._world = world
 
-    def list_namespaces(self) -> list[Namespace]:
+    @property
+    def _tables(self) -> NamespaceTables:
         self._touch()
-        return list(self._world.meta.namespaces)
+        return self._world.meta.tables
+
+    def _now_ms(self) -> int:
+        return self._world.now_ms()
+
+    def check_durable(self) -> list[str]:
+        self._touch()
+        return list(self._world.meta.problems)
 
     def beat(self, name: str, address: str, started_at_ms: int) -> list[HostRow]:
         self._touch()
@@ -53,8 +64,7 @@ class FakeMeta:
         self._world.meta.hosts.pop(name, None)
 
     def take_shard_epoch(self, shard_id: int, owner: str, now_ms: int, at_least: int) -> int:
-        self._touch()
-        epochs = self._world.meta.epochs
+        epochs = self._tables.epochs
         epochs[shard_id] = max(epochs.get(shard_id, 0), at_least) + 1
         return epochs[shard_id]
 
@@ -67,10 +77,14 @@ class FakeMeta:
 
 
 class MetaTables:
-    def __init__(self, namespaces: list[Namespace]) -> None:
-        self.namespaces = namespaces
+    def __init__(self, namespaces: list[Namespace], ids: random.Random) -> None:
+        self.tables = NamespaceTables(
+            {namespace.name: namespace for namespace in namespaces}, max(namespace.number for namespace in namespaces)
+        )
+        self.ids = ids
+        self.problems: list[str] = []
+        """Why its server could lose what it acknowledged."""
         self.hosts: dict[str, HostRow] = {}
-        self.epochs: dict[int, int] = {}
         self.away = False
 
 
@@ -117,6 +131,9 @@ class NoMetrics:
         self.transactions = self.items = self
 
     def watch(self, *_: Any) -> None:
+        return None
+
+    def watch_namespaces(self, unknown_count: Callable[[], int]) -> None:
         return None
 
     def happened(self, namespace: int, event: ItemEvent, count: int) -> None:

@@ -273,6 +273,9 @@ def _topic_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
     stored = {topic.number for topic in shard.book.topics.values() if topic.stored}
     if stored | set(shard._topics_gone) != tables.topics.keys():
         yield f"topics {stored} and {shard._topics_gone} going are known, {set(tables.topics)} are there"
+    for number, (namespace, _) in tables.topics.items():
+        if namespace not in tables.namespaces:
+            yield f"topic {number} is of namespace {namespace}, which has no name"
     for row in tables.items.values():
         if row.topic not in tables.topics:
             yield f"row {row.key:x} is of topic {row.topic}, which is not there"

@@ -86,7 +86,7 @@ class World:
             server.on_nonsense = self._server_refused
             self.servers[shard_id] = server
         settings = NamespaceSettings(lease_ms_default=500, attempts_max=self.chance.choice([2, 5, 16]))
-        self.meta = MetaTables([Namespace(1, NAMESPACE, settings, 0)])
+        self.meta = MetaTables([Namespace(1, NAMESPACE, settings, 0)], random.Random(seed))
         self.clients = [
             SimClient(self, f"c{number}", random.Random(self.chance.random())) for number in range(profile.client_count)
         ]

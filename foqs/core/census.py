@@ -1,0 +1,40 @@
+"""A census: one question to every shard of the cluster, asked through the meta database.
+
+How many items of a namespace do you hold, and which is the highest namespace number that you ever saw? A namespace is
+created and deleted only on the answers of all shards (docs/decisions/0022-deleting-namespaces.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+
+class Census(NamedTuple):
+    id: int
+    """Drawn at random: a meta database that was restored from an older state does not know it."""
+    namespace: int
+    """The number of the namespace that is closed meanwhile, because it is being deleted; 0 for none."""
+
+
+class CensusAnswer(NamedTuple):
+    """Of one shard, by the owner of `epoch`, after a transaction that it committed since it saw the census.
+
+    From then on until it sees that the census is over it lets no item of the closed namespace in.
+    """
+
+    shard_id: int
+    epoch: int
+    items_count: int
+    """Items of the closed namespace that the shard holds."""
+    number_max: int
+    """The highest namespace number that the shard, or its owner's process, ever saw."""
+
+
+def unanswered(epochs: Mapping[int, int], answers: Iterable[CensusAnswer]) -> list[int]:
+    """The shards whose present owner has not answered; `epochs` has the last epoch that was taken, by shard.
+
+    A restored meta database may know an older epoch than the shard has: the answer of a later owner counts.
+    """
+    answered = {answer.shard_id: answer.epoch for answer in answers}
+    return sorted(shard_id for shard_id, epoch in epochs.items() if answered.get(shard_id, -1) < epoch)

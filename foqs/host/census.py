@@ -1,0 +1,128 @@
+"""What the shards of this host know of namespaces: told to the meta database, and watched for what it has lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from foqs.core import limits
+from foqs.core.census import Census, CensusAnswer
+from foqs.core.errors import FoqsError
+from foqs.core.namespace import number_in_use
+from foqs.host.namespaces import Namespaces, NamespaceView
+from foqs.host.shards import Shards
+from foqs.host.waiting import Answer, Waiting
+from foqs.shard.runner import ShardRunner
+from foqs.shard.state import ShardState
+
+_log = structlog.get_logger(__name__)
+
+
+class Censuses:
+    """Implements foqs.host.namespaces.OwnedShards."""
+
+    def __init__(self, shards: Shards, namespaces: Namespaces, waiting: Waiting) -> None:
+        self.unknown: dict[int, str] = {}
+        """By number, the names of namespaces that hold items here and that the meta database does not have."""
+        self._shards = shards
+        self._namespaces = namespaces
+        self._waiting = waiting
+        self._tasks: dict[tuple[int, int, int], asyncio.Task[bool]] = {}
+        """By census, shard and epoch: what is being answered, and what has been answered."""
+
+    def epochs(self) -> dict[int, int]:
+        return {shard.shard_id: shard.epoch for _, shard in self._shards.owned()}
+
+    def conflicts(self, view: NamespaceView) -> dict[str, FoqsError]:
+        self._look_for_unknown(view)
+        found: dict[str, FoqsError] = {}
+        for _, shard in self._shards.owned():
+            found |= self.conflicts_of(shard, view)
+        return found
+
+    def conflicts_of(self, shard: ShardState, view: NamespaceView) -> dict[str, FoqsError]:
+        found: dict[str, FoqsError] = {}
+        for number, name in shard.book.namespace_names.copy().items():
+            namespace = view.by_number.get(number)
+            if namespace is not None and not namespace.is_known_as(name):
+                found[namespace.name] = number_in_use(namespace, name, shard.shard_id)
+        return found
+
+    def _look_for_unknown(self, view: NamespaceView) -> None:
+        found: dict[int, str] = {}
+        for _, shard in self._shards.owned():
+            for number in shard.book.namespaces.copy().keys() - view.by_number.keys():
+                items_count = shard.items_of(number) if shard.book.counted else 0
+                if items_count <= 0:
+                    continue
+                found[number] = name = shard.book.namespace_names[number]
+                if number not in self.unknown:
+                    _log.error(
+                        "unknown_namespace", number=number, name=name, shard=shard.shard_id, items_count=items_count
+                    )
+        self.unknown = found
+
+    def name_of(self, number: int) -> str | None:
+        """By which the shards here know the number; None where they do not."""
+        names = [shard.book.namespace_names.get(number) for _, shard in self._shards.owned()]
+        return next((name for name in names if name is not None), None)
+
+    def answer(self, censuses: Sequence[Census]) -> None:
+        """Begin to answer for every shard that this host owns, once for each of its epochs."""
+        open_ids = {census.id for census in censuses}
+        for key, task in list(self._tasks.items()):
+            if key[0] not in open_ids:
+                task.cancel()
+                del self._tasks[key]
+            elif task.done() and (task.cancelled() or not task.result()):
+                del self._tasks[key]
+        for census in censuses:
+            for runner, shard in self._shards.owned():
+                key = (census.id, shard.shard_id, shard.epoch)
+                if key not in self._tasks:
+                    self._tasks[key] = asyncio.create_task(self._answer(census, runner, shard), name="census")
+
+    async def answered(self, census: Census) -> None:
+        """Return when all that can be answered here has been."""
+        tasks = [task for key, task in self._tasks.items() if key[0] == census.id]
+        if tasks:
+            await asyncio.wait(tasks, timeout=limits.CENSUS_MS_MAX / 1000)
+
+    async def stop(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _answer(self, census: Census, runner: ShardRunner, shard: ShardState) -> bool:
+        """Whether the answer is in the meta database; else it is tried again with the next refresh."""
+        try:
+            async with asyncio.timeout(limits.CENSUS_MS_MAX / 1000):
+                if census.namespace:
+                    await runner.counted.wait()
+                fence = Answer(self._waiting)
+                shard.fences.ask(census.namespace, fence.ticket)
+                runner.wake()
+                await fence.wait()
+                answer = CensusAnswer(shard.shard_id, shard.epoch, self._count(census, shard), self._number_max(shard))
+                await self._namespaces.on_thread(lambda meta: meta.answer_census(census, [answer]))
+        except (FoqsError, TimeoutError) as error:
+            _log.warning("census_not_answered", shard=shard.shard_id, error=str(error) or "it took too long")
+            return False
+        except Exception:  # A defect of one shard's must not keep the others from answering.
+            _log.error("host_defect", work="census", exc_info=True)
+            return False
+        return True
+
+    def _count(self, census: Census, shard: ShardState) -> int:
+        """Items of another namespace under the same number are not the closed one's."""
+        namespace = self._namespaces.view.by_number.get(census.namespace)
+        name = shard.book.namespace_names.get(census.namespace)
+        if namespace is None or name is None or not namespace.is_known_as(name):
+            return 0
+        return shard.items_of(census.namespace)
+
+    def _number_max(self, shard: ShardState) -> int:
+        return max(self._namespaces.number_max, max(shard.book.namespace_names, default=0))

@@ -1,0 +1,100 @@
+"""Creating, deleting and recovering namespaces: what needs the answers of all shards, on this host and on others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from foqs.core import limits
+from foqs.core.census import Census
+from foqs.core.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError
+from foqs.core.namespace import Namespace, NamespaceSettings
+from foqs.host.census import Censuses
+from foqs.host.namespaces import Namespaces
+from foqs.storage.meta import MetaStore
+
+T = TypeVar("T")
+
+
+class NamespaceCalls:
+    """`wall_ms` is the time of day."""
+
+    def __init__(self, namespaces: Namespaces, censuses: Censuses, wall_ms: Callable[[], int]) -> None:
+        self._namespaces = namespaces
+        self._censuses = censuses
+        self._calls = namespaces.calls
+        self._wall_ms = wall_ms
+
+    async def create(self, name: str, settings: NamespaceSettings) -> Namespace:
+        """Under a number that no shard has ever seen."""
+        self._namespaces.require_durable()
+        census = await self._calls.run(lambda meta: meta.begin_creation(name))
+
+        def finish(meta: MetaStore) -> Namespace | list[int]:
+            return meta.finish_creation(census, name, settings, self._wall_ms())
+
+        return await self._finish(census, finish, f"namespace {name!r} was not created")
+
+    async def delete(self, name: str) -> None:
+        """Close the namespace, and delete it once every shard has said that it holds none of its items.
+
+        Raises InvalidArgumentError when one does, UnavailableError when one does not answer; then it is open again.
+        """
+        self._namespaces.require_durable()
+        census = await self._calls.run(lambda meta: meta.begin_deletion(name))
+        await self._finish(
+            census, lambda meta: meta.finish_deletion(census, name) or None, f"namespace {name!r} was kept"
+        )
+
+    async def recover(self, number: int, name: str) -> Namespace:
+        """Bring back a namespace that the shards here have items of and the meta database has lost.
+
+        With its name, or another one if `name` is given, and default settings. Raises NotFoundError when no shard here
+        knows the number.
+        """
+        self._namespaces.require_durable()
+        if not 1 <= number <= limits.NAMESPACE_NUMBER_MAX:
+            raise InvalidArgumentError(f"number {number} is not within 1..{limits.NAMESPACE_NUMBER_MAX}")
+        known = self._censuses.name_of(number)
+        if known is None:
+            raise NotFoundError(f"no shard of this host knows a namespace with number {number}")
+        recovered = await self._calls.run(
+            lambda meta: meta.recover_namespace(number, name or known, known, self._wall_ms())
+        )
+        await self._namespaces.refresh()
+        return recovered
+
+    async def _finish(self, census: Census, finish: Callable[[MetaStore], T | list[int]], failure: str) -> T:
+        """What `finish` returns once it returns no shards that have not answered; a failure ends the census."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + limits.CENSUS_MS_MAX / 1000
+        try:
+            # This host's shards answer at once, and the others' after their next refresh.
+            await self._namespaces.refresh()
+            await self._censuses.answered(census)
+            while isinstance(result := await self._calls.run(finish), list):
+                if loop.time() > until_s:
+                    raise UnavailableError(
+                        _silent(result, failure), retry_after_ms=limits.META_CALLS_RETRY_MS, nothing_done=True
+                    )
+                await asyncio.sleep(limits.CENSUS_POLL_MS / 1000)
+        except FoqsError:
+            with suppress(FoqsError):  # It expires.
+                await self._calls.run(lambda meta: meta.end_census(census))
+                await self._namespaces.refresh()
+            raise
+        # It is done, and known here at once if the meta database still answers.
+        with suppress(UnavailableError):
+            await self._namespaces.refresh()
+        return result
+
+
+def _silent(shards: list[int], failure: str) -> str:
+    """`shards` are many when a host is away, and then the first tell whose they are."""
+    shown = ", ".join(map(str, shards[:10])) + (", ..." if len(shards) > 10 else "")
+    return (
+        f"the owner of shard {shown} has not answered within {limits.CENSUS_MS_MAX} ms, and that is needed to know all "
+        f"its namespaces and items: {failure}; see that a host serves it, and try again"
+    )

@@ -1,0 +1,317 @@
+"""The namespaces in the meta database: read, changed, and created and deleted on the answers of all shards.
+
+Why a creation and a deletion ask every shard, and why the answers suffice: docs/decisions/0022-deleting-namespaces.md.
+"""
+
+from __future__ import annotations
+
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import fields, replace
+from typing import NamedTuple, TypeVar
+
+from sqlalchemy import Connection, RowMapping, delete, func, select, update
+from sqlalchemy.dialects.mysql import insert
+from sqlalchemy.exc import IntegrityError
+
+from foqs.core import limits
+from foqs.core.census import Census, CensusAnswer, unanswered
+from foqs.core.errors import (
+    AlreadyExistsError,
+    FoqsError,
+    InvalidArgumentError,
+    OverloadedError,
+    UnavailableError,
+    UnknownNamespaceError,
+)
+from foqs.core.namespace import Namespace, NamespaceSettings, check_namespace_name, with_changes
+from foqs.storage.meta_tables import CENSUS, CENSUS_ANSWER, NAMESPACE, NAMESPACE_NUMBER, SERVER_NOW_MS, SHARD
+
+T = TypeVar("T")
+
+_ID_BITS = 63
+_SETTING_TYPES = {field.name: type(getattr(NamespaceSettings(), field.name)) for field in fields(NamespaceSettings)}
+"""int, or bool for what the table holds as 0 and 1."""
+
+
+class NamespaceList(NamedTuple):
+    namespaces: list[Namespace]
+    """By name."""
+    censuses: list[Census]
+    epochs: dict[int, int]
+    """The last epoch that was taken, by shard."""
+
+
+class MetaNamespaces(ABC):
+    """A part of foqs.storage.meta.MetaStore, which says what its methods raise besides."""
+
+    @abstractmethod
+    def _transaction(self) -> AbstractContextManager[Connection]: ...
+
+    @abstractmethod
+    def _retry_deadlocks(self, work: Callable[[Connection], T]) -> T: ...
+
+    def list_namespaces(self) -> list[Namespace]:
+        """All namespaces, by name."""
+        return self.read_namespaces().namespaces
+
+    def read_namespaces(self) -> NamespaceList:
+        """All namespaces, and what is asked of the shards. Ends the censuses that have expired."""
+        with self._transaction() as connection:
+            # Before the namespaces: a deletion that ends in between must not leave its namespace here, and open.
+            found = connection.execute(select(CENSUS.c.id, CENSUS.c.namespace, CENSUS.c.expires_at < SERVER_NOW_MS))
+            censuses = found.all()
+            rows = connection.execute(select(NAMESPACE).order_by(NAMESPACE.c.name)).mappings().all()
+            epochs = connection.execute(select(SHARD.c.shard_id, SHARD.c.epoch)).all()
+        if any(is_over for _, _, is_over in censuses):
+            self._retry_deadlocks(_end_expired)  # Until its row is gone it counts as open: clocks may be stepped.
+        closing = {namespace for _, namespace, _ in censuses}
+        namespaces = [_namespace_of(row, closing=row["number"] in closing) for row in rows]
+        open_ = [Census(census_id, namespace) for census_id, namespace, _ in censuses]
+        return NamespaceList(namespaces, open_, {row.shard_id: row.epoch for row in epochs})
+
+    def update_namespace(self, name: str, changes: object) -> Namespace:
+        """Change the settings that are not None in `changes` (see with_changes), all or none.
+
+        Raises UnknownNamespaceError and InvalidArgumentError.
+        """
+        with self._transaction() as connection:
+            before = _lock_namespace(connection, name)
+            after = replace(before, settings=with_changes(before.settings, changes))
+            mine = NAMESPACE.c.number == before.number
+            connection.execute(update(NAMESPACE).where(mine).values(_columns_of(after.settings)))
+        return after
+
+    def insert_namespace(self, name: str, settings: NamespaceSettings, now_ms: int) -> Namespace:
+        """Create a namespace without asking the shards: only where none of them has been served yet.
+
+        Raises as begin_creation does.
+        """
+        check_namespace_name(name)
+        with self._transaction() as connection:
+            _check_room_for(connection, name)
+            return _insert(connection, Namespace(_next_number(connection, 0), name, settings, now_ms))
+
+    def recover_namespace(self, number: int, name: str, former_name: str, now_ms: int) -> Namespace:
+        """Bring back the namespace of a number that shards hold and this database lacks, with default settings.
+
+        `former_name` is the name that the shards know it by. Raises AlreadyExistsError when the number or the name is
+        in use.
+        """
+        check_namespace_name(name)
+        namespace = Namespace(number, name, NamespaceSettings(), now_ms, former_name=former_name)
+        with self._transaction() as connection:
+            last = func.greatest(NAMESPACE_NUMBER.c.last, number)
+            connection.execute(update(NAMESPACE_NUMBER).values(last=last))
+            return _insert(connection, namespace)
+
+    # --- censuses ---
+
+    def begin_creation(self, name: str) -> Census:
+        """Ask every shard which numbers it has seen.
+
+        Raises AlreadyExistsError, InvalidArgumentError (the name, or that there are NAMESPACES_MAX namespaces) and
+        OverloadedError.
+        """
+        check_namespace_name(name)
+        with self._transaction() as connection:
+            _check_room_for(connection, name)
+            return _insert_census(connection, 0)
+
+    def begin_deletion(self, name: str) -> Census:
+        """Close the namespace and ask every shard how many of its items it holds; goes on with one that had begun.
+
+        Raises UnknownNamespaceError and OverloadedError.
+        """
+        with self._transaction() as connection:
+            namespace = _lock_namespace(connection, name)
+            mine = CENSUS.c.namespace == namespace.number
+            found = connection.execute(select(CENSUS.c.id).where(mine).with_for_update()).scalar()
+            if found is None:
+                return _insert_census(connection, namespace.number)
+            connection.execute(update(CENSUS).where(CENSUS.c.id == found).values(expires_at=_expires_at()))
+            return Census(found, namespace.number)
+
+    def answer_census(self, census: Census, answers: Sequence[CensusAnswer]) -> None:
+        """Does nothing for a census that is over, and leaves the answers of later owners."""
+
+        def write(connection: Connection) -> None:
+            if not _lock_census(connection, census):
+                return
+            for answer in answers:
+                statement = insert(CENSUS_ANSWER).values(census=census.id, **answer._asdict())
+                given, kept = statement.inserted, CENSUS_ANSWER.c
+                is_later = given.epoch >= kept.epoch
+                # In this order: the epoch that is compared with must be the old one.
+                columns = ("items_count", "number_max", "epoch")
+                changes = [(name, func.if_(is_later, given[name], kept[name])) for name in columns]
+                connection.execute(statement.on_duplicate_key_update(changes))
+
+        self._retry_deadlocks(write)
+
+    def finish_creation(
+        self, census: Census, name: str, settings: NamespaceSettings, now_ms: int
+    ) -> Namespace | list[int]:
+        """The new namespace, or the shards that have not answered yet.
+
+        Raises AlreadyExistsError, and UnavailableError when the census is over.
+        """
+
+        def finish(connection: Connection) -> Namespace | list[int]:
+            answers, missing = _counted(connection, census)
+            if missing:
+                return missing
+            number = _next_number(connection, max([answer.number_max for answer in answers], default=0))
+            created = _insert(connection, Namespace(number, name, settings, now_ms))
+            _delete_census(connection, census)
+            return created
+
+        return self._retry_deadlocks(finish)
+
+    def finish_deletion(self, census: Census, name: str) -> list[int]:
+        """Delete the closed namespace; when some shards have not answered yet, return them and change nothing.
+
+        Raises InvalidArgumentError when it holds items, and UnavailableError when the census is over.
+        """
+
+        def finish(connection: Connection) -> list[int]:
+            answers, missing = _counted(connection, census)
+            held = sum([answer.items_count for answer in answers])
+            if held:
+                raise InvalidArgumentError(f"namespace {name!r} still holds {held} items: consume or delete them first")
+            if missing:
+                return missing
+            connection.execute(delete(NAMESPACE).where(NAMESPACE.c.number == census.namespace))
+            _delete_census(connection, census)
+            return []
+
+        return self._retry_deadlocks(finish)
+
+    def end_census(self, census: Census) -> None:
+        """Give it up: its namespace is open again. Does nothing when it is over."""
+        self._retry_deadlocks(lambda connection: _delete_census(connection, census))
+
+    def raise_epochs(self, owner: str, epochs: dict[int, int], now_ms: int) -> None:
+        """Tell a database that was restored from an older state which shards there are, and their epochs."""
+
+        def write(connection: Connection) -> None:
+            for shard_id, epoch in sorted(epochs.items()):
+                statement = insert(SHARD).values(
+                    shard_id=shard_id, epoch=epoch, owner=owner.encode(), owned_since=now_ms
+                )
+                raised = func.greatest(SHARD.c.epoch, statement.inserted.epoch)
+                connection.execute(statement.on_duplicate_key_update(epoch=raised))
+
+        self._retry_deadlocks(write)
+
+
+def _lock_namespace(connection: Connection, name: str) -> Namespace:
+    mine = select(NAMESPACE).where(NAMESPACE.c.name == name.encode()).with_for_update()
+    row = connection.execute(mine).mappings().one_or_none()
+    if row is None:
+        raise UnknownNamespaceError(f"namespace {name!r:.80} does not exist: create it first")
+    return _namespace_of(row)
+
+
+def _check_room_for(connection: Connection, name: str) -> None:
+    if connection.execute(select(NAMESPACE.c.number).where(NAMESPACE.c.name == name.encode())).first() is not None:
+        raise _exists(name)
+    count: int = connection.execute(select(func.count()).select_from(NAMESPACE)).scalar_one()
+    if count >= limits.NAMESPACES_MAX:
+        raise InvalidArgumentError(
+            f"there are {count} namespaces, and the limit is {limits.NAMESPACES_MAX}: delete some, or use topics"
+        )
+
+
+def _next_number(connection: Connection, above: int) -> int:
+    """A number above all that this database ever gave, and above `above`."""
+    last: int = connection.execute(select(NAMESPACE_NUMBER.c.last).with_for_update()).scalar_one()
+    number = max(last, above) + 1
+    if number > limits.NAMESPACE_NUMBER_MAX:
+        raise InvalidArgumentError(f"all {limits.NAMESPACE_NUMBER_MAX} numbers of namespaces have been used")
+    connection.execute(update(NAMESPACE_NUMBER).values(last=number))
+    return number
+
+
+def _insert(connection: Connection, namespace: Namespace) -> Namespace:
+    values = {
+        "number": namespace.number,
+        "name": namespace.name.encode(),
+        "former_name": namespace.former_name.encode(),
+        "created_at": namespace.created_at_ms,
+    }
+    try:
+        connection.execute(NAMESPACE.insert().values(values | _columns_of(namespace.settings)))
+    except IntegrityError as error:
+        raise _exists(namespace.name) from error
+    return namespace
+
+
+def _exists(name: str) -> FoqsError:
+    return AlreadyExistsError(f"namespace {name} exists already")
+
+
+def _expires_at() -> object:
+    return SERVER_NOW_MS + limits.CENSUS_EXPIRY_MS
+
+
+def _insert_census(connection: Connection, namespace: int) -> Census:
+    count: int = connection.execute(select(func.count()).select_from(CENSUS)).scalar_one()
+    if count >= limits.CENSUSES_MAX:
+        raise OverloadedError(
+            f"{count} namespaces are being created or deleted, and the limit is {limits.CENSUSES_MAX}: try again",
+            retry_after_ms=limits.META_CALLS_RETRY_MS,
+        )
+    census = Census(secrets.randbits(_ID_BITS), namespace)
+    connection.execute(CENSUS.insert().values(id=census.id, namespace=namespace, expires_at=_expires_at()))
+    return census
+
+
+def _lock_census(connection: Connection, census: Census) -> bool:
+    """Whether it still goes on."""
+    mine = select(CENSUS.c.id).where(CENSUS.c.id == census.id).with_for_update()
+    return connection.execute(mine).first() is not None
+
+
+def _counted(connection: Connection, census: Census) -> tuple[list[CensusAnswer], list[int]]:
+    """The answers, and the shards that have not answered."""
+    if not _lock_census(connection, census):
+        raise UnavailableError(
+            "this took too long or was given up by another call, or the meta database was restored meanwhile: "
+            "nothing was done, try again",
+            retry_after_ms=limits.META_CALLS_RETRY_MS,
+            nothing_done=True,
+        )
+    columns = [CENSUS_ANSWER.c[name] for name in CensusAnswer._fields]
+    found = connection.execute(select(*columns).where(CENSUS_ANSWER.c.census == census.id)).all()
+    answers = [CensusAnswer(*row) for row in found]
+    epochs = {row.shard_id: row.epoch for row in connection.execute(select(SHARD.c.shard_id, SHARD.c.epoch))}
+    return answers, unanswered(epochs, answers)
+
+
+def _delete_census(connection: Connection, census: Census) -> None:
+    connection.execute(delete(CENSUS).where(CENSUS.c.id == census.id))
+    connection.execute(delete(CENSUS_ANSWER).where(CENSUS_ANSWER.c.census == census.id))
+
+
+def _end_expired(connection: Connection) -> None:
+    connection.execute(delete(CENSUS).where(CENSUS.c.expires_at < SERVER_NOW_MS))
+    connection.execute(delete(CENSUS_ANSWER).where(CENSUS_ANSWER.c.census.not_in(select(CENSUS.c.id))))
+
+
+def _columns_of(settings: NamespaceSettings) -> dict[str, int]:
+    return {field.name: int(getattr(settings, field.name)) for field in fields(settings)}
+
+
+def _namespace_of(row: RowMapping, *, closing: bool = False) -> Namespace:
+    settings = {field.name: _SETTING_TYPES[field.name](row[field.name]) for field in fields(NamespaceSettings)}
+    return Namespace(
+        row["number"],
+        row["name"].decode(),
+        NamespaceSettings(**settings),
+        row["created_at"],
+        closing,
+        row["former_name"].decode(),
+    )

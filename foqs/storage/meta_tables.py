@@ -1,0 +1,62 @@
+"""The tables of the meta database (schema/meta/)."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from sqlalchemy import BigInteger, Column, Integer, MetaData, SmallInteger, Table, literal_column
+from sqlalchemy.dialects.mysql import VARBINARY
+
+from foqs.core.namespace import NamespaceSettings
+
+METADATA = MetaData()
+NAMESPACE = Table(
+    "namespace",
+    METADATA,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("name", VARBINARY(64), nullable=False),
+    Column("former_name", VARBINARY(64), nullable=False),
+    *(Column(field.name, BigInteger, nullable=False) for field in fields(NamespaceSettings)),
+    Column("created_at", BigInteger, nullable=False),
+)
+NAMESPACE_NUMBER = Table(
+    "namespace_number",
+    METADATA,
+    Column("one", SmallInteger, primary_key=True, autoincrement=False),
+    Column("last", Integer, nullable=False),
+)
+CENSUS = Table(
+    "census",
+    METADATA,
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    Column("namespace", Integer, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+)
+CENSUS_ANSWER = Table(
+    "census_answer",
+    METADATA,
+    Column("census", BigInteger, primary_key=True, autoincrement=False),
+    Column("shard_id", SmallInteger, primary_key=True, autoincrement=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("items_count", BigInteger, nullable=False),
+    Column("number_max", Integer, nullable=False),
+)
+SHARD = Table(
+    "shard",
+    METADATA,
+    Column("shard_id", SmallInteger, primary_key=True, autoincrement=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("owner", VARBINARY(128), nullable=False),
+    Column("owned_since", BigInteger, nullable=False),
+)
+HOST = Table(
+    "host",
+    METADATA,
+    Column("name", VARBINARY(128), primary_key=True),
+    Column("address", VARBINARY(255), nullable=False),
+    Column("started_at", BigInteger, nullable=False),
+    Column("heartbeat_at", BigInteger, nullable=False),
+)
+
+SERVER_NOW_MS = literal_column("CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)", BigInteger)
+"""Right only in a session in UTC: elsewhere an hour comes twice a year."""
