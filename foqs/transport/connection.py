@@ -415,8 +415,10 @@ class Connection(asyncio.Protocol):
         started = perf_counter()
         try:
             await self._door.turns.after_rest(self.address, work)
-            frame, outcome = await self._door.verbs.answer(method, request, seqid)
+            frame, outcome, looked_at_count = await self._door.verbs.answer(method, request, seqid)
             self._door.metrics.call_finished(method.name, outcome, perf_counter() - started)
+            if looked_at_count:
+                self._door.turns.spend(self.address, looked_at_count, len(frame), perf_counter())
         except Exception as cause:
             self._forget(number, size_bytes)
             _log.error("call_not_answered", method=method.name, exc_info=cause)
@@ -425,7 +427,7 @@ class Connection(asyncio.Protocol):
             self._answer(number, frame, size_bytes)
 
     def _fail(self, method: Method, error: FoqsError, seqid: int) -> None:
-        frame, outcome = self._door.verbs.failed(method, error, seqid)
+        frame, outcome, _ = self._door.verbs.failed(method, error, seqid)
         self._door.metrics.call_finished(method.name, outcome, 0.0)
         self._write(frame)
 

@@ -174,7 +174,10 @@ class Turns:
         return self._work < self._work_max and self._may_start(place)
 
     def spend(self, address: str, element_count: int, size_bytes: int, began_s: float) -> int:
-        """Count a frame, and return as what; it was begun to be read at that time of `perf_counter`."""
+        """Count a frame, and return as what; it was begun to be read at that time of `perf_counter`.
+
+        What a page holds counts as well, once it is known: who asks for many of them has fewer turns after it.
+        """
         work = 1 + element_count // limits.TURN_WORK_ELEMENTS + size_bytes // limits.TURN_WORK_BYTES
         self._spend(address, work, began_s)
         return work

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import structlog
@@ -38,8 +38,24 @@ for _cls, _struct in (
 _item_classes: set[type] = {calls.Delivery}
 """Classes of deliveries that the encoder can read."""
 
+_PAGES: dict[type, str] = {
+    calls.TopicPage: "topics",
+    calls.StoredItemPage: "items",
+    calls.NamespacePage: "namespaces",
+    calls.HostStatus: "shards",
+}
+"""Answers that cost what they hold and not what was asked, with the name of their list."""
+
 OK = "OK"
 """The outcome of a call that was done, beside the names of the error codes."""
+
+
+class Answered(NamedTuple):
+    frame: bytes
+    outcome: str
+    """For the metrics."""
+    looked_at_count: int = 0
+    """Of a page: what had to be looked at and put into the frame, for nothing that the call's own frame could tell."""
 
 
 class Verbs:
@@ -71,15 +87,16 @@ class Verbs:
             "getHostStatus": lambda r: admin.get_host_status(),
         }
 
-    async def answer(self, method: Method, request: Any, seqid: int) -> tuple[bytes, str]:
-        """Do one call; return the frame of its answer, and its outcome for the metrics.
+    async def answer(self, method: Method, request: Any, seqid: int) -> Answered:
+        """Do one call.
 
         Raises nothing but CancelledError, and that only where the task itself is being cancelled.
         """
         try:
             check_required(method, request)
             response = await self._by_name[method.name](request)
-            return self._codec.encode_reply(method, response, seqid), OK
+            looked_at_count = len(getattr(response, _PAGES.get(type(response), ""), ()))
+            return Answered(self._codec.encode_reply(method, response, seqid), OK, looked_at_count)
         except FoqsError as error:
             return self.failed(method, error, seqid)
         except asyncio.CancelledError as cause:
@@ -90,9 +107,9 @@ class Verbs:
         except Exception as cause:
             return self.failed(method, _internal_error(method, cause), seqid)
 
-    def failed(self, method: Method, error: FoqsError, seqid: int) -> tuple[bytes, str]:
-        """The frame that answers a call with `error`, and the outcome."""
-        return self._codec.encode_error(method, error, seqid), error.code.name
+    def failed(self, method: Method, error: FoqsError, seqid: int) -> Answered:
+        """The answer with `error`."""
+        return Answered(self._codec.encode_error(method, error, seqid), error.code.name)
 
     async def _enqueue(self, r: Any) -> Any:
         result = await self._queue.enqueue(r.namespace_name, r.items, r.bulk)
