@@ -190,6 +190,9 @@ PACKS_OF_SHARD_BYTES_MAX = 16 * MIB
 PACKS_OF_SHARD_MAX = 4_000
 TRANSACTION_CLAIMS_MAX = 2_000
 TRANSACTION_FETCH_BYTES_MAX = 16 * MIB
+"""Of rows that a transaction reads for claims, and again to refill windows, by what their namespaces allow."""
+TRANSACTION_CONTENTS_BYTES_MAX = TRANSACTION_FETCH_BYTES_MAX + PAYLOAD_BYTES_MAX + METADATA_BYTES_MAX
+"""The same by what is there: rows may have come when their namespaces allowed more."""
 TRANSACTION_CHANGES_MAX = 4_000
 TRANSACTION_TOPICS_GONE_MAX = 1_000
 TRANSACTION_LEASE_ENDS_MAX = 2_000

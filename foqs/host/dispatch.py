@@ -45,6 +45,8 @@ class Dispatcher:
         self._clock = clock
         self._attempts_max = attempts_max
         self._item_bytes_max = item_bytes_max
+        self._item_bytes_seen: dict[int, int] = {}
+        """By namespace the largest item that was claimed, where it was larger than what is allowed now."""
         self.happened = happened
         self._queues: dict[tuple[int, str], TopicQueue] = {}
         self._active: dict[TopicQueue, None] = {}
@@ -69,7 +71,7 @@ class Dispatcher:
         return self._attempts_max(namespace)
 
     def item_bytes_max(self, namespace: int) -> int:
-        return self._item_bytes_max(namespace)
+        return max(self._item_bytes_max(namespace), self._item_bytes_seen.get(namespace, 0))
 
     def fresh_demand(self, namespace: int, topic: str, places: list[int]) -> int:
         queue = self._queues.get((namespace, topic))
@@ -102,7 +104,10 @@ class Dispatcher:
         queue.in_vain_count = 0 if items else min(queue.in_vain_count + count, limits.TRANSACTION_CLAIMS_MAX)
         if items:
             queue.buffer.add(items)
-            self.held_bytes += sum([item.size_bytes for item in items])
+            sizes_bytes = [item.size_bytes for item in items]
+            self.held_bytes += sum(sizes_bytes)
+            if max(sizes_bytes) > self.item_bytes_max(topic.namespace):
+                self._item_bytes_seen[topic.namespace] = max(sizes_bytes)
             if self._draining:
                 self._give_back(queue.buffer, queue.buffer.items)
 
@@ -374,7 +379,7 @@ class Dispatcher:
         topic.claiming_bytes = 0
 
     def _bytes_each(self, namespace: int) -> int:
-        return limits.RESIDENT_ITEM_BYTES + self._item_bytes_max(namespace)
+        return limits.RESIDENT_ITEM_BYTES + self.item_bytes_max(namespace)
 
     def _claim(self, queue: TopicQueue) -> None:
         """K-way merge over the heads of the shards' windows."""

@@ -147,11 +147,15 @@ class Claims:
         expired: list[Item] = []
         fetched = result.fetched
         for item in flying:
-            if item.payload is None and item.key in fetched:
-                fill(item, fetched[item.key])
             topic = item.topic
             if topic not in held:
                 held[topic] = []
+            if item.payload is None and item.key in fetched:
+                if item.key in result.unread:
+                    if item.phase is Phase.CLAIMING:
+                        self._settlements.give_back(item)
+                    continue
+                fill(item, fetched[item.key])
             if item.phase is not Phase.CLAIMING:
                 continue  # Deleted while its claim was on the way.
             if item.expires_at <= now.server_ms:

@@ -97,15 +97,19 @@ class Refills:
             window.extend([order.place(row[0], row[1], row[2], shard_id) for row in rows], edge)
             self._book.touched[topic] = None
             if refill.whole:
-                self._keep(topic, rows, result.read_ahead)
+                self._keep(topic, rows, result.read_ahead, result.unread)
 
     def _keep(
-        self, topic: ShardTopic, rows: list[tuple[int, int, int, int, int]], contents: dict[int, FetchedRow]
+        self,
+        topic: ShardTopic,
+        rows: list[tuple[int, int, int, int, int]],
+        contents: dict[int, FetchedRow],
+        unread: set[int],
     ) -> None:
         book = self._book
         read: list[Item] = []
         for urgency, due_at, key, _, _ in rows:
-            if key not in book.resident:
+            if key not in book.resident and key not in unread:
                 item = Item(key, topic, urgency, due_at, order.place(urgency, due_at, key, book.shard_id))
                 fill(item, contents[key])
                 read.append(item)

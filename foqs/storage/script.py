@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from foqs.core import order
+from foqs.core import limits, order
 from foqs.storage import statements as sql
 from foqs.storage.literals import chunks_by_bytes, item_row, key_conditions, unpacked_row
 from foqs.storage.packing import pack_items, pack_keys, unpack_items
@@ -36,10 +36,11 @@ def unpack_entries(packed: bytes) -> list[tuple[int, int]]:
 
 def read_statements(transaction: Transaction, mogrify: Mogrify) -> list[str]:
     script = [mogrify(*_refill_statement(refill)) for refill in transaction.refills]
-    fetched = key_conditions("id", [item.key for item in transaction.fetches])
-    script += [sql.FETCH_ITEMS.format(condition) for condition, _ in fetched]
+    if transaction.fetches:
+        fetched = key_conditions("id", [item.key for item in transaction.fetches])
+        script += [sql.FETCHES_BEGIN, *[sql.FETCH_ITEMS.format(condition) for condition, _ in fetched]]
     if script:
-        script = [sql.READS_BEGIN, *script, sql.READS_END]
+        script = [sql.READS_BEGIN.format(limits.TRANSACTION_CONTENTS_BYTES_MAX), *script, sql.READS_END]
     packs = key_conditions("id", [read.id for read in transaction.packs_read])
     return script + [sql.READ_PACKS.format(condition) for condition, _ in packs]
 
@@ -49,7 +50,7 @@ def take_reads(transaction: Transaction, rows: list[Rows], result: TransactionRe
     if transaction.refills or transaction.fetches:
         rows = rows[1:]  # READS_BEGIN finds none.
     for refill, found in zip(transaction.refills, rows, strict=False):
-        result.refilled.append(_read_ahead(found, result.read_ahead) if refill.whole else found)
+        result.refilled.append(_read_ahead(found, result) if refill.whole else found)
     fetched: dict[int, ItemRow | FetchedRow] = {}
     packs: dict[int, bytes] = {}
     for found in rows[len(transaction.refills) :]:
@@ -60,22 +61,31 @@ def take_reads(transaction: Transaction, rows: list[Rows], result: TransactionRe
             if len(contents) == 1:  # Of a row there are the metadata and the payload.
                 packs[head] = contents[0]
                 continue
-            row = FetchedRow._make([*map(int, head.split()), *contents])
+            row = _fetched(map(int, head.split()[:-1]), contents, result.unread)
             fetched[row.key] = row
     read = {row.key: row for pack_id, keys in transaction.packs_read for row in unpack_items(packs[pack_id], set(keys))}
     result.unpacked = {key: read[key] for key in transaction.unpacked}
     result.fetched = fetched | read
 
 
-def _read_ahead(found: Rows, read_ahead: dict[int, FetchedRow]) -> Rows:
-    """The places of a whole refill; its contents go to `read_ahead`."""
+def _read_ahead(found: Rows, result: TransactionResult) -> Rows:
+    """The places of a whole refill; its contents go to `result.read_ahead`."""
     places: Rows = []
-    for integers, metadata, payload in found:
-        urgency, due_at, *others = map(int, integers.split())
-        row = FetchedRow._make([*others, metadata, payload])
+    for integers, *contents in found:
+        urgency, due_at, *others = map(int, integers.split()[:-1])
+        row = _fetched(others, contents, result.unread)
         places.append((urgency, due_at, row.key, 0, 0))
-        read_ahead[row.key] = row
+        result.read_ahead[row.key] = row
     return places
+
+
+def _fetched(integers: Iterable[int], contents: list[bytes | None], unread: set[int]) -> FetchedRow:
+    """A row whose contents are empty, and its key in `unread`, when those before it filled what one may read."""
+    metadata, payload = contents
+    row = FetchedRow._make([*integers, metadata or b"", payload or b""])
+    if metadata is None or payload is None:
+        unread.add(row.key)
+    return row
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,16 +51,20 @@ READ_CLAIMED = (
     "SELECT CONCAT_WS(' ', id, lane, urgency, due_at, topic, priority, enqueued_at, expires_at, lease_ms, "
     "at_most_once, deliveries, failed_attempts) FROM item FORCE INDEX (PRIMARY) WHERE {} ORDER BY id"
 )
+# The last one is how many bytes of contents the rows up to this one have; past @contents_max the contents are NULL.
 FETCH_ITEMS = (
-    "SELECT CONCAT_WS(' ', id, enqueued_at, expires_at, lease_ms, at_most_once, deliveries, failed_attempts), "
-    "metadata, payload FROM item FORCE INDEX (PRIMARY) WHERE {} ORDER BY id"
+    "SELECT CONCAT_WS(' ', id, enqueued_at, expires_at, lease_ms, at_most_once, deliveries, failed_attempts, "
+    "@contents := @contents + OCTET_LENGTH(metadata) + OCTET_LENGTH(payload)), "
+    "IF(@contents > @contents_max, NULL, metadata), IF(@contents > @contents_max, NULL, payload) "
+    "FROM item FORCE INDEX (PRIMARY) WHERE {} ORDER BY id"
 )
 READ_PACKS = "SELECT id, items FROM pack WHERE {} ORDER BY id"
 READ_FIRST_PACK = "SELECT id, items FROM pack ORDER BY id LIMIT 1"
 READ_REMOVALS = "SELECT id, entries FROM removal ORDER BY id"
 READ_ITEMS = f"SELECT {COLUMNS} FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id"
 
-READS_BEGIN = "SET @reads_begin = SYSDATE(6)"
+READS_BEGIN = "SET @reads_begin = SYSDATE(6), @contents = 0, @contents_max = {}"
+FETCHES_BEGIN = "SET @contents = 0"
 READS_END = "SELECT TIMESTAMPDIFF(MICROSECOND, @reads_begin, SYSDATE(6))"
 REFILL = (
     "SELECT urgency, due_at, id, 0, 0 FROM item FORCE INDEX (lane_order) "
@@ -69,7 +73,9 @@ REFILL = (
 )
 REFILL_WHOLE = (
     "SELECT CONCAT_WS(' ', urgency, due_at, id, enqueued_at, expires_at, lease_ms, at_most_once, deliveries, "
-    "failed_attempts), metadata, payload FROM item FORCE INDEX (lane_order) "
+    "failed_attempts, @contents := @contents + OCTET_LENGTH(metadata) + OCTET_LENGTH(payload)), "
+    "IF(@contents > @contents_max, NULL, metadata), IF(@contents > @contents_max, NULL, payload) "
+    "FROM item FORCE INDEX (lane_order) "
     "WHERE lane = %s AND (urgency > %s OR (urgency = %s AND (due_at > %s OR (due_at = %s AND id > %s)))) "
     "ORDER BY urgency, due_at, id LIMIT %s"
 )

@@ -193,6 +193,8 @@ class TransactionResult:
     read_ahead: dict[int, FetchedRow] = field(default_factory=dict)
     """By key, of the refills that are whole."""
     fetched: Mapping[int, ItemRow | FetchedRow] = field(default_factory=dict)
+    unread: set[int] = field(default_factory=set)
+    """Of both, those whose contents were left out: they would have been too many bytes with those before them."""
     unpacked: dict[int, ItemRow] = field(default_factory=dict)
     """By key, the rows that items of packs got."""
     looked_up: dict[int, ItemRow] | None = None

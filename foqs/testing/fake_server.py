@@ -6,14 +6,14 @@ same errors, the same knowledge after a lost answer. `Faults` decides what goes 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import islice
 
 from sortedcontainers import SortedList
 
-from foqs.core import order
+from foqs.core import limits, order
 from foqs.core.item import Item
 from foqs.storage.transaction import (
     TIMER_LANE,
@@ -278,9 +278,7 @@ class FakeServer:
             fetched |= {key: items[key] for key in keys}
         result.fetched = {key: row for key, row in fetched.items() if row is not None}
         result.unpacked = {key: items[key] for key in transaction.unpacked}
-        for refill, found in zip(transaction.refills, result.refilled, strict=True):
-            if refill.whole:
-                result.read_ahead |= {place[2]: fetched_row(items[place[2]]) for place in found}
+        leave_unread(transaction, result, items)
         return result
 
     def commit(self, script: Script) -> dict[int, ItemRow]:
@@ -390,6 +388,27 @@ class FakeServer:
             topic, priority = (row.topic, row.priority) if refill.lane == TIMER_LANE else (0, 0)
             found.append((urgency, due_at, key, topic, priority))
         return found
+
+
+def leave_unread(transaction: Transaction, result: TransactionResult, items: Mapping[int, ItemRow]) -> None:
+    """Of what is read for refills and claims, only so many bytes are."""
+    keys = [[place[2] for place in found] for refill, found in zip(transaction.refills, result.refilled, strict=True)
+            if refill.whole]  # fmt: skip
+    result.read_ahead = _first_contents([fetched_row(items[key]) for some in keys for key in some], result.unread)
+    fetched = sorted(item.key for item in transaction.fetches if item.key in result.fetched)
+    kept = _first_contents([fetched_row(items[key]) for key in fetched], result.unread)
+    result.fetched = {**result.fetched, **kept}
+
+
+def _first_contents(rows: list[FetchedRow], unread: set[int]) -> dict[int, FetchedRow]:
+    size_bytes = 0
+    kept = {}
+    for row in rows:
+        size_bytes += len(row.metadata) + len(row.payload)
+        if size_bytes > limits.TRANSACTION_CONTENTS_BYTES_MAX:
+            unread.add(row.key)
+        kept[row.key] = row._replace(metadata=b"", payload=b"") if row.key in unread else row
+    return kept
 
 
 def fetched_row(row: ItemRow) -> FetchedRow:

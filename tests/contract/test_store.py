@@ -153,6 +153,23 @@ def test_a_whole_refill_gives_the_same_places_and_what_a_fetch_gives(shard, lane
         assert {name: getattr(fetched[key], name) for name in FetchedRow._fields} == row._asdict()
 
 
+@pytest.mark.parametrize("fit_count", [0, 3, 5, 8, 9])
+def test_contents_are_read_up_to_a_bound_by_what_is_there_and_whole_or_not_at_all(shard, monkeypatch, fit_count):
+    owner, size_bytes = Owner(shard), 1_000
+    owner.run(inserts=[new_item(key, payload=b"x" * (size_bytes - 1), metadata=b"m") for key in range(1, 9)])
+    monkeypatch.setattr(limits, "TRANSACTION_CONTENTS_BYTES_MAX", fit_count * size_bytes)
+    whole, fetches = Refill(1, order.FIRST, 1_000, whole=True), [new_item(key) for key in range(1, 9)]
+    result = owner.run(refills=[whole], fetches=fetches)
+    assert result.unread == set(range(fit_count + 1, 9))
+    assert keys_of(result.refilled[0]) == list(range(1, 9))
+    for rows in (result.read_ahead, result.fetched):
+        assert list(rows) == list(range(1, 9))
+        for key, row in rows.items():
+            is_read = key <= fit_count
+            assert (row.payload, row.metadata) == ((b"x" * (size_bytes - 1), b"m") if is_read else (b"", b""))
+            assert row.expires_at == fetches[0].expires_at
+
+
 @pytest.mark.parametrize("limit", [1, 7, 59, 60, 61])
 def test_refills_from_edge_to_edge_leave_nothing_out_and_repeat_nothing(shard, limit):
     owner, expected = filled_lane(shard)

@@ -174,6 +174,7 @@ INSERTS: dict[str, Case] = {
 """They read nothing."""
 WITHOUT_TABLE = {
     "READS_BEGIN",
+    "FETCHES_BEGIN",
     "READS_END",
     "LOCK_SHARD",
     "LOCK_HOLDER",

@@ -29,6 +29,7 @@ from foqs.shard.settlements import Settlements
 from foqs.shard.state import ShardState
 from foqs.shard.timers import Timers
 from foqs.storage.transaction import Transaction, TransactionResult
+from foqs.testing import fake_server
 from foqs.testing.fake_server import make_script
 from foqs.testing.fake_store import FakeStore
 
@@ -270,3 +271,12 @@ def counts_an_item_in_its_topic_alone(
 @_in_place_of(TopicBook, "note_empty")
 def never_forgets_a_topic(self: TopicBook, topic: Any) -> None:
     return None
+
+
+@_in_place_of(fake_server, "leave_unread")
+def tells_nobody_what_was_not_read(transaction: Transaction, result: TransactionResult, items: Any) -> None:
+    _leave_unread(transaction, result, items)
+    result.unread.clear()
+
+
+_leave_unread = fake_server.leave_unread

@@ -15,7 +15,7 @@ from foqs.storage.transaction import (
     Transaction,
     TransactionResult,
 )
-from foqs.testing.fake_server import claimed_row, fetched_row, new_row
+from foqs.testing.fake_server import claimed_row, leave_unread, new_row
 
 
 class Tables:
@@ -75,14 +75,12 @@ class Tables:
         """Commit it, in the order of its parts."""
         result = TransactionResult()
         result.refilled = [self._refill(refill) for refill in transaction.refills]
-        for refill, found in zip(transaction.refills, result.refilled, strict=True):
-            if refill.whole:
-                result.read_ahead |= {place[2]: fetched_row(self.items[place[2]]) for place in found}
         fetched = [item.key for item in transaction.fetches if item.key in self.items]
         assert not self.packed.keys() & fetched, "a packed item is fetched like a row"
         fetched += [key for read in transaction.packs_read for key in read.keys]
         assert all(self.packed[key] == read.id for read in transaction.packs_read for key in read.keys)
         result.fetched = {key: self.items[key] for key in fetched}
+        leave_unread(transaction, result, self.items)
         result.unpacked = {key: self.items[key] for key in transaction.unpacked}
         for number in transaction.topics_gone:
             del self.topics[number]

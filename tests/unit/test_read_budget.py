@@ -107,6 +107,39 @@ def test_a_transaction_refills_and_fetches_no_more_than_its_budget(
     assert max(refilled) == max(fetched) == rows_max
 
 
+def test_rows_that_came_when_more_was_allowed_are_read_and_handed_out_a_bounded_number_of_bytes_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    size_bytes, fit_count = 1_000, 5
+    monkeypatch.setattr(limits, "RESIDENT_BYTES_MAX", 0)
+    monkeypatch.setattr(limits, "TRANSACTION_CONTENTS_BYTES_MAX", fit_count * size_bytes)
+    monkeypatch.setattr(limits, "TRANSACTION_FETCH_BYTES_MAX", fit_count * size_bytes)
+    shards = Shards(1)
+    items = shards.enqueue(0, "a", count=40, payload=b"x" * size_bytes)
+    shards.run(0)
+    shards.take_over()
+    shards.dispatcher._item_bytes_max = lambda _: 1
+    call, fetched_counts, bytes_read = shards.dequeue({"a": 40}), [], []
+    while (transaction := shards.begin(0)) is not None:
+        result = shards.tables[0].apply(transaction)
+        fetched_counts.append(len(transaction.fetches))
+        bytes_read.append(sum(len(row.payload) for row in result.fetched.values()))
+        shards.states[0].committed(result, shards.now(0))
+        shards.dispatcher.tick()
+    assert max(bytes_read) == fit_count * size_bytes
+    assert sum(count > fit_count for count in fetched_counts) == 1, "what was seen is known"
+    seen = list(call.items or [])
+    while len(seen) < len(items):
+        call = shards.dequeue({"a": 40})
+        shards.clock_ms += limits.LINGER_MS_MAX + 1
+        shards.run(0)
+        shards.dispatcher.tick()
+        assert call.items
+        seen += call.items
+    assert [item.payload for item in seen] == [b"x" * size_bytes] * len(items)
+    assert {item.key for item in seen} == {item.key for item in items}
+
+
 def test_claims_of_what_is_in_memory_do_not_wait_for_those_that_have_to_be_fetched(shards: Shards) -> None:
     shard = shards.states[0]
     a, b = shard.book.topic(NAMESPACE, "a"), shard.book.topic(NAMESPACE, "b")
@@ -176,8 +209,9 @@ def test_topics_that_have_few_rows_are_refilled_together(shards: Shards) -> None
 def test_the_time_is_that_of_refills_and_fetches_alone() -> None:
     items = [new_item(1), new_item(2)]
     reads = Transaction(1, refills=[Refill(1, order.FIRST, 10)], fetches=items, packs_read=[PackRead(5, [6])])
-    begin, refill, fetch, end, packs = read_statements(reads, lambda statement, _: statement)
-    assert (begin, refill, end) == (sql.READS_BEGIN, sql.REFILL, sql.READS_END)
+    begin, refill, fetches_begin, fetch, end, packs = read_statements(reads, lambda statement, _: statement)
+    assert begin == sql.READS_BEGIN.format(limits.TRANSACTION_CONTENTS_BYTES_MAX)
+    assert (refill, fetches_begin, end) == (sql.REFILL, sql.FETCHES_BEGIN, sql.READS_END)
     assert "FROM item" in fetch
     assert "FROM pack" in packs
     assert len(read_statements(Transaction(1, packs_read=[PackRead(5, [6])]), lambda statement, _: statement)) == 1
