@@ -125,8 +125,8 @@ class Inspection(Service):
 
         def act(shard: ShardState, row: ItemRow, ticket: Ticket, position: int) -> None:
             item = shard.book.leases.get(row.key)
-            if item is not None and item.phase is Phase.SETTLING and item.deliveries + 1 == places[position][2]:
-                raise being_settled()
+            if item is not None and item.deliveries + 1 == places[position][2]:
+                raise being_settled()  # Or it was, in vain, and is under its lease again.
             raise shard.settlements.stale_lease()
 
         return await self._on_rows(namespace, [(at, shard_id, key) for at, (shard_id, key, _) in places.items()], act)

@@ -9,7 +9,7 @@ from unittest.mock import patch
 from foqs.core import order
 from foqs.core.clock import Now
 from foqs.core.counts import ItemCounts
-from foqs.core.errors import NotFoundError, StaleLeaseError
+from foqs.core.errors import NotFoundError, StaleLeaseError, UnavailableError
 from foqs.core.item import Item, Phase
 from foqs.core.topic import TopicBook
 from foqs.core.window import Window
@@ -23,12 +23,12 @@ from foqs.shard.claims import Claims
 from foqs.shard.journal import Journal
 from foqs.shard.packs import Packs
 from foqs.shard.parts import Ticket
-from foqs.shard.rows import LookUp
+from foqs.shard.rows import LookUp, RowChange, Rows
 from foqs.shard.runner import ShardRunner
 from foqs.shard.settlements import Settlements
 from foqs.shard.state import ShardState
 from foqs.shard.timers import Timers
-from foqs.storage.transaction import Transaction, TransactionResult
+from foqs.storage.transaction import Rewrite, Transaction, TransactionResult
 from foqs.testing import fake_server
 from foqs.testing.fake_server import make_script
 from foqs.testing.fake_store import FakeStore
@@ -280,3 +280,26 @@ def tells_nobody_what_was_not_read(transaction: Transaction, result: Transaction
 
 
 _leave_unread = fake_server.leave_unread
+
+
+@_in_place_of(ShardState, "abandon")
+def says_that_nothing_was_done_of_a_commit_whose_outcome_is_unknown(self: ShardState, reason: str) -> None:
+    self.flying = None
+    undone = UnavailableError(f"lost: {reason}", nothing_done=True)
+    for part in self._parts:
+        part.abandon(undone, undone)
+
+
+@_in_place_of(Leases, "_forgive_gone")
+async def calls_the_repeat_of_an_ack_that_was_done_stale(self: Leases, *_: Any) -> None:
+    return None
+
+
+@_in_place_of(Rows, "redrive")
+def redrives_without_a_new_ttl(
+    self: Rows, row: Any, now_ms: int, ttl_ms_max: int, ticket: Ticket, position: int
+) -> None:
+    if row.lane >= 0 or row.key in self._timers.changing or row.at_most_once:
+        raise NotFoundError("the item is not a dead letter")
+    rewrite = Rewrite(row.key, row.topic, row.priority, now_ms, row.deliveries, 0, None, b"")
+    self._change(RowChange(row, rewrite, ticket, position))

@@ -95,6 +95,9 @@ class Shards:
     def state(self, number: int) -> ShardState | None:
         return self.states.get(number)
 
+    def serving(self, number: int) -> tuple[None, ShardState]:
+        return None, self.states[number]
+
     @property
     def owns_any(self) -> bool:
         return bool(self.states)

@@ -120,8 +120,25 @@ class SimClient:
         if not held or (not everything and self._chance.random() < 0.1):
             return  # Forgotten: their leases end by themselves.
         receipts = [one.receipt for one in held]
-        await self._settle(Verb.ACK, held, [Settled(receipt) for receipt in receipts],
-                           lambda door: door.queue.ack(NAMESPACE, receipts))  # fmt: skip
+        call = await self._settle(Verb.ACK, held, [Settled(receipt) for receipt in receipts],
+                                  lambda door: door.queue.ack(NAMESPACE, receipts))  # fmt: skip
+        if call.outcome is Outcome.INFO and self._chance.random() < 0.8:
+            await self._ack_again(held)
+
+    async def _ack_again(self, held: Sequence[Held]) -> None:
+        """After a lost answer. In the history it is an ack of the bare ids: what is gone is done, whoever did it."""
+        receipts = [one.receipt for one in held]
+        gone = [not self._world.has_row(receipt) for receipt in receipts]
+        call = self._begin(Verb.ACK, [Settled(receipt.split(":")[0]) for receipt in receipts])
+        try:
+            errors: PositionErrors = await self._call(lambda door: door.queue.ack(NAMESPACE, receipts, True))
+        except FoqsError as error:
+            self._end(call, outcome_of(error), repr(error))
+            return
+        for position, refusal in errors.items():
+            if isinstance(refusal, StaleLeaseError):
+                self._world.refused_again(receipts[position], was_gone=gone[position])
+        self._end(call, Outcome.OK, errors=errors)
 
     async def nack(self) -> None:
         chance = self._chance
@@ -176,7 +193,11 @@ class SimClient:
         ids = [item.id for item in page.items] if page is not None else []
         self._world.uids_redriven.update([uid_of(item.payload) for item in page.items] if page is not None else [])
         if ids:
-            await self._quietly(lambda door: door.admin.redrive_dead_letters(NAMESPACE, topic, ids, len(ids)))
+            since_ms = self._world.now_ms()
+            result = await self._quietly(lambda door: door.admin.redrive_dead_letters(NAMESPACE, topic, ids, len(ids)))
+            for position, item_id in enumerate(ids):
+                if result is not None and position not in result.errors:
+                    self._world.redriven(item_id, since_ms)
 
     async def purge(self) -> None:
         """Dead letters go; in the history each is an ack of its bare id."""

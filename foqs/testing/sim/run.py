@@ -28,7 +28,7 @@ from foqs.testing.sim.world import World
 
 _WORK_OFF_S_MAX = 60.0
 _LOOK_EVERY_S = 0.05
-_AFTER_REDRIVE = re.compile("due|deliver_after|attempt|in vain")
+_AFTER_REDRIVE = re.compile("due|deliver_after|attempt|in vain|TTL")
 _COMPLAINTS_SHOWN_MAX = 10
 
 
@@ -171,7 +171,7 @@ def _check_history(world: World) -> Counter[str]:
         ended_ms=world.now_ms(),
     )
     for violation in report.violations:
-        # A redriven item has a new deliver_after and counts its attempts anew, of which the history says nothing.
+        # A redriven item has a new deliver_after and TTL and counts its attempts anew: the history says nothing of it.
         if violation.item not in world.uids_redriven or not _AFTER_REDRIVE.search(violation.what):
             world.complaints.append(str(violation))
     return report.counts

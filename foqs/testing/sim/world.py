@@ -243,8 +243,24 @@ class World:
                 f"STALE_LEASE for {held.receipt} ({held.uid}) of {client.name}, whose lease runs until {held.until_ms}"
             )
 
+    def refused_again(self, receipt: str, *, was_gone: bool) -> None:
+        """The repeat of an ack got STALE_LEASE: the item is there, and that delivery has ended without an ack."""
+        shard_id, key, delivery = ids.parse(receipt)
+        row = self.servers[shard_id].tables.items.get(key)
+        if was_gone or (row is not None and row.deliveries < delivery):
+            state = "gone before" if was_gone else f"in its delivery {delivery} still"
+            self.complain(f"STALE_LEASE for the repeated ack of {receipt}, which was {state}")
+
+    def redriven(self, item_id: str, since_ms: int) -> None:
+        """It has a TTL again, unless it has gone on since."""
+        shard_id, key, _ = ids.parse(item_id)
+        row = self.servers[shard_id].tables.items.get(key)
+        since_ms += self.offsets_ms[shard_id] - self.profile.tolerance_ms
+        if row is not None and row.lane > 0 and not row.failed_attempts and since_ms <= row.due_at >= row.expires_at:
+            self.complain(f"{item_id} was redriven and is of {row.due_at}, but its TTL ends at {row.expires_at}")
+
     def not_found(self, host: SimHost | None, item_id: str, error: NotFoundError, was_there: bool) -> None:
-        honest = "being settled" in error.message or "no shard" in error.message or "not a dead" in error.message
+        honest = "not a dead" in error.message or "named before" in error.message
         if was_there and self.has_row(item_id) and not honest and len(self.hosts) == 1:
             self.complain(f"{item_id} is there, and its caller is told {error.message!r}")
 
