@@ -87,6 +87,7 @@ class Host(Service):
         self._dequeues = Dequeues(self._shards, self._dispatcher, self._loop.time)
         queue = Queue(
             self._namespaces,
+            self._shards,
             self._enqueues,
             self._dequeues,
             Leases(self._shards, self._inspection, self._waiting),

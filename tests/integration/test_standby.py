@@ -48,6 +48,15 @@ async def test_a_standby_says_of_every_call_that_certainly_nothing_was_done(owne
         assert (error.code, error.nothing_done, error.retry_after_ms) == (wanted, True, 500), (method, error)
 
 
+async def test_a_standby_does_not_say_that_a_namespace_is_unknown(owner, standby):
+    """It may be new: only who serves it has to know."""
+    error = (await standby.call("dequeue", structs.DequeueRequest("new", [structs.TopicDemand("t", 1)]))).error
+    assert error.code is ErrorCode.UNAVAILABLE
+    assert (await owner.call("dequeue", structs.DequeueRequest("new", [structs.TopicDemand("t", 1)]))).error.code is (
+        ErrorCode.UNKNOWN_NAMESPACE
+    )
+
+
 async def test_a_standby_says_so_of_each_position_of_a_batch(owner, standby):
     (item,) = await leased(owner)
     calls = {
