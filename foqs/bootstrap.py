@@ -16,6 +16,7 @@ from foqs.config import HostConfig
 from foqs.core import limits
 from foqs.core.service import Service, ServiceState
 from foqs.host.admin import Admin
+from foqs.host.ages import Ages
 from foqs.host.census import Censuses
 from foqs.host.condition import Condition
 from foqs.host.dequeues import Dequeues
@@ -112,10 +113,11 @@ class Host(Service):
                 drain_ms_max=config.drain_ms_max // 2,
             ),
         )
-        self.metrics.watch(self._shards, self._dispatcher)
-        self.metrics.watch_namespaces(lambda: len(self._censuses.unknown))
         self._ticker: asyncio.Task[None] | None = None
         self._pulse = Pulse()
+        self._ages = Ages(self._shards, self._loop.time)
+        self.metrics.watch(self._shards, self._dispatcher, self._ages, self._pulse, self._is_draining)
+        self.metrics.watch_namespaces(lambda: len(self._censuses.unknown))
         self.condition = Condition(self._pulse, self._shards, lambda: self.state)
 
     @property
@@ -166,11 +168,10 @@ class Host(Service):
         """What time alone brings, beside the shards' own."""
         swept_s = cleaned_s = self._loop.time()
         while True:
-            await asyncio.sleep(limits.TICK_MS / 1000)
-            self._pulse.beat()
+            await self._pulse.pause(limits.TICK_MS)
             now_s = self._loop.time()
             works = [runner.tick for runner in self._shards.runners.values()]
-            works += [self._dispatcher.tick, self._dequeues.tick, self._waiting.tick]
+            works += [self._dispatcher.tick, self._dequeues.tick, self._waiting.tick, self._ages.tick]
             if now_s - swept_s > limits.PREFETCH_SWEEP_MS / 1000:
                 swept_s = now_s
                 works.append(self._dispatcher.sweep)

@@ -14,6 +14,7 @@ from foqs.bootstrap import Host
 from foqs.config import HostConfig
 from foqs.logs import configure_logs
 from foqs.reload import Reload
+from foqs.storage.migrations import SchemaKind, schema_version
 from foqs.transport.operator_port import OperatorPort
 
 _log = structlog.get_logger(__name__)
@@ -42,6 +43,7 @@ async def run_host(config: HostConfig, orders: Orders, on_ready: Callable[[int],
     _log.info("host_starting", **_introduction(config, config.port))
     began_s = time.monotonic()
     host = Host(config)
+    host.metrics.introduce(version("foqs"), {kind.value: schema_version(kind) for kind in SchemaKind})
     operator_port = _operator_port(host, config)
     reason = ""
     try:

@@ -164,22 +164,27 @@ _METRIC_KINDS = {
     "CounterMetricFamily": "counter",
     "Histogram": "histogram",
     "HistogramMetricFamily": "histogram",
+    "Gauge": "gauge",
     "GaugeMetricFamily": "gauge",
+    "ShardGauge": "gauge",
 }
 
 
-def metrics(path: Path) -> str:
-    rows = []
-    for node in ast.walk(ast.parse(path.read_text())):
+def metrics(package: Path) -> str:
+    rows = [row for path in package.glob("*.py") for row in _metrics_of(ast.parse(path.read_text()))]
+    return table(["metric", "kind", "labels", "meaning"], sorted(rows))
+
+
+def _metrics_of(module: ast.Module) -> Iterator[list[str]]:
+    for node in ast.walk(module):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
             continue
         kind = _METRIC_KINDS.get(node.func.id)
         words = [str(arg.value) for arg in node.args if isinstance(arg, ast.Constant)]
         if kind is None or len(words) < 2:
             continue
-        name = f"{words[0]}_total" if kind == "counter" else words[0]
-        rows.append([f"`{name}`", kind, ", ".join(f"`{label}`" for label in _labels(node)), words[1]])
-    return table(["metric", "kind", "labels", "meaning"], sorted(rows))
+        labels = ["shard"] if node.func.id == "ShardGauge" else _labels(node)
+        yield [f"`{words[0]}`", kind, ", ".join(f"`{label}`" for label in labels), words[1]]
 
 
 def _labels(call: ast.Call) -> list[str]:

@@ -20,7 +20,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "host-config": code_tables.host_config,
     "namespace-settings": code_tables.namespace_settings,
     "limits": lambda: code_tables.limits_by_section(ROOT / "foqs/core/limits.py"),
-    "metrics": lambda: code_tables.metrics(ROOT / "foqs/host/metrics.py"),
+    "metrics": lambda: code_tables.metrics(ROOT / "foqs/host"),
     "errors": code_tables.errors,
     "spark-columns": code_tables.spark_columns,
     "spark-options": code_tables.spark_options,

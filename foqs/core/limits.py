@@ -380,6 +380,12 @@ OPERATOR_CONNECTIONS_MAX = 16
 """At a time; each is one question and one answer, and one more is closed unread."""
 OPERATOR_CALL_MS_MAX = 10 * SECOND_MS
 """From a connection to its end, whoever is slow."""
+METRIC_NAMESPACES_MAX = 1_000
+"""With labels of their own; all others are one together."""
+AGES_ROUND_MS = 1 * SECOND_MS
+"""Between two looks at all topics for the oldest ready item, at the least."""
+AGES_TOPICS_PER_TICK = 100
+"""So many topics are looked at in one tick."""
 LOOP_SILENCE_MS_MAX = 5 * SECOND_MS
 """An event loop that has not turned for longer is dead: /livez says so."""
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
+
+from foqs.host.distribution import Distribution
 
 
 class Pulse:
@@ -12,10 +15,19 @@ class Pulse:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._beaten_s = clock()
+        self.lags = Distribution()
+        """By how much each pause took longer than it should have."""
 
-    def beat(self) -> None:
-        """To be called by the loop, again and again."""
+    async def pause(self, pause_ms: int) -> None:
+        """Between two beats: let the loop turn for so long."""
+        due_s = self._clock() + pause_ms / 1000
+        await asyncio.sleep(pause_ms / 1000)
+        self.beat(due_s)
+
+    def beat(self, due_s: float) -> None:
+        """Of the loop, now; it was due at `due_s`."""
         self._beaten_s = self._clock()
+        self.lags.observe(max(0.0, self._beaten_s - due_s))
 
     @property
     def silent_ms(self) -> int:

@@ -86,6 +86,8 @@ class ShardRunner(Service):
         """The counts of the topics are exact."""
         self.health = Health(self.name, self._health_changed)
         self.clock = ShardClock()
+        self.breaker_opened_count = 0
+        """Since this runner was made, over all take-overs."""
         self._store = store
         self._slots = slots
         slots.join()
@@ -420,6 +422,7 @@ class ShardRunner(Service):
         raise OwnershipLostError(self.detail)
 
     def _health_changed(self, healthy: bool, reason: str) -> None:
+        self.breaker_opened_count += not healthy
         _log.warning("breaker_closed" if healthy else "breaker_opened", shard=self.shard_id, reason=reason)
         if self.shard is not None:
             self._listener.shard_health(self.shard_id, self.shard.book.topics.values(), healthy=healthy)

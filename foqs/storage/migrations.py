@@ -145,6 +145,11 @@ def apply(url: str, kind: SchemaKind, directory: Path | None = None) -> list[Mig
     return applied
 
 
+def schema_version(kind: SchemaKind) -> int:
+    """The number of the newest migration that this version has. Raises MigrationError."""
+    return load_migrations(kind)[-1].number
+
+
 def check_current(url: str, kind: SchemaKind) -> None:
     """Raise MigrationError unless the database has exactly this version's schema."""
     found = status(url, kind)

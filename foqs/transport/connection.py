@@ -416,7 +416,11 @@ class Connection(asyncio.Protocol):
         try:
             await self._door.turns.after_rest(self.address, work)
             frame, outcome, looked_at_count = await self._door.verbs.answer(method, request, seqid)
-            self._door.metrics.call_finished(method.name, outcome, perf_counter() - started)
+            elapsed_s = perf_counter() - started
+            if number in self._long_polls:
+                self._door.metrics.long_poll_finished(outcome, elapsed_s)
+            else:
+                self._door.metrics.call_finished(method.name, outcome, elapsed_s)
             if looked_at_count:
                 self._door.turns.spend(self.address, looked_at_count, len(frame), perf_counter())
         except Exception as cause:

@@ -65,6 +65,9 @@ class DoorMetrics(Protocol):
 
     def call_finished(self, method: str, outcome: str, seconds: float) -> None: ...
 
+    def long_poll_finished(self, outcome: str, seconds: float) -> None:
+        """A dequeue that may wait for items: its time says nothing of how fast the host is."""
+
 
 class NoMetrics:
     """Counts nothing."""
@@ -82,6 +85,9 @@ class NoMetrics:
         return None
 
     def call_finished(self, method: str, outcome: str, seconds: float) -> None:
+        return None
+
+    def long_poll_finished(self, outcome: str, seconds: float) -> None:
         return None
 
 

@@ -18,7 +18,7 @@ import uvloop
 
 from foqs import AdminClient
 from foqs.bootstrap import Host
-from foqs.cli.running import tune_collector
+from foqs.cli.running import tune_interpreter
 from foqs.config import HostConfig
 from foqs.logs import configure_logs
 from foqs.storage.local_server import LocalServer
@@ -134,7 +134,7 @@ def _serve(pipe: Connection, config: dict[str, Any]) -> None:
     raise_file_limit()
     settings = HostConfig(**config)
     configure_logs(settings.log_level, settings.log_format)
-    tune_collector()
+    tune_interpreter()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run(pipe, settings))
 

@@ -52,6 +52,10 @@ class Counts(NoMetrics):
         assert seconds >= 0
         self.finished.append((method, outcome))
 
+    def long_poll_finished(self, outcome: str, seconds: float) -> None:
+        assert seconds >= 0
+        self.finished.append(("dequeue", outcome))
+
 
 class World:
     """A running server with its queue and counts."""

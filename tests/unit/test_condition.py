@@ -42,7 +42,7 @@ def test_a_loop_that_has_not_turned_for_longer_is_neither_live_nor_ready(case):
     case.now_s += limits.LOOP_SILENCE_MS_MAX / 1000 + 0.5
     assert case.condition.not_live() == "the event loop has not turned for 5500 ms; allowed are 5000"
     assert case.condition.not_ready() == case.condition.not_live()
-    case.pulse.beat()
+    case.pulse.beat(case.now_s)
     assert case.condition.not_live() is None
 
 

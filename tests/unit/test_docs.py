@@ -85,6 +85,17 @@ def test_every_log_event_is_described_and_none_that_is_not_logged() -> None:
     assert described == set(code_tables.log_events(ROOT / "foqs"))
 
 
+def test_every_metric_that_a_document_speaks_of_exists() -> None:
+    known = set(re.findall(r"^\| `(foqs_\w+)` \|", (ROOT / "docs/operations.md").read_text(), re.MULTILINE))
+    known |= {f"{name}_{part}" for name in known for part in ("bucket", "count", "sum") if name.endswith("_seconds")}
+    text = "".join(page.read_text() for page in PAGES if page.name != "configuration.md")
+    named = set(
+        re.findall(r"\bfoqs_[a-z_]+_(?:total|seconds|bucket|count|items|bytes|rows|owned|healthy|leases)\b", text)
+    )
+    assert len(named) > 15
+    assert named <= known
+
+
 COMMANDS = [(_name(page), found["words"].strip()) for page in PAGES for found in _COMMAND.finditer(page.read_text())]
 
 

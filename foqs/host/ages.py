@@ -1,0 +1,48 @@
+"""How long items have waited, looked up a little at a time: no scrape may walk through all topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from foqs.core import limits
+from foqs.host.shards import Shards
+
+
+class Ages:
+    """By shard id: `oldest_due_at`, since when its oldest ready item may be delivered, and `delay_lag_ms`.
+
+    Both are of the shards that were owned when they were looked at, and without those that have no such items.
+    """
+
+    def __init__(self, shards: Shards, now_s: Callable[[], float]) -> None:
+        self._shards = shards
+        self._now_s = now_s
+        self.oldest_due_at: dict[int, int] = {}
+        """Of the last round; one takes limits.AGES_ROUND_MS, and longer with many topics."""
+        self.delay_lag_ms: dict[int, int] = {}
+        self._round: Iterator[None] = iter(())
+        self._began_s = float("-inf")
+
+    def tick(self) -> None:
+        """To be called every limits.TICK_MS, on the event loop."""
+        self.delay_lag_ms = {
+            runner.shard_id: shard.timers.lag_ms(runner.now_ms()) for runner, shard in self._shards.owned()
+        }
+        for _ in range(limits.AGES_TOPICS_PER_TICK):
+            if next(self._round, self) is self:
+                now_s = self._now_s()
+                if now_s - self._began_s < limits.AGES_ROUND_MS / 1000:
+                    return
+                self._began_s = now_s
+                self._round = self._look()
+
+    def _look(self) -> Iterator[None]:
+        """Past one topic that holds ready items at a time."""
+        found: dict[int, int] = {}
+        for runner, shard in list(self._shards.owned()):
+            for topic in list(shard.book.topics.values()):
+                due_at = topic.window.oldest_due_at()
+                if due_at is not None:
+                    found[runner.shard_id] = min(found.get(runner.shard_id, due_at), due_at)
+                yield
+        self.oldest_due_at = found

@@ -1,0 +1,221 @@
+"""What is there at the moment of a scrape: shards, items by state, buffers, ages.
+
+A scrape runs on a thread of its own, so that it neither holds up the event loop nor waits for it. It reads counts that
+are kept, one at a time, and walks only over copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from heapq import nlargest
+from typing import NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from foqs.core import limits
+from foqs.core.counts import ItemCounts
+from foqs.host.ages import Ages
+from foqs.host.dispatch import Dispatcher
+from foqs.host.meters import OTHER_NAMESPACES
+from foqs.host.pulse import Pulse
+from foqs.host.shards import Shards
+from foqs.shard.runner import ShardRunner
+from foqs.shard.state import ShardState
+
+
+class ShardGauge(NamedTuple):
+    """A gauge with the label `shard`, of the shards that this host owns."""
+
+    name: str
+    help: str
+    read: Callable[[ShardState], float]
+
+
+_OF_OWNED_SHARDS = (
+    ShardGauge("foqs_topics", "Topics that the shard knows; an empty one goes soon.", lambda s: len(s.book.topics)),
+    ShardGauge(
+        "foqs_packed_items",
+        "Items of the shard that came together lately and share a row, with none of their own yet.",
+        lambda s: len(s.book.packed),
+    ),
+    ShardGauge(
+        "foqs_read_budget_rows",
+        "Rows that one transaction of the shard may read for refills of ready items, and again for claims: fewer when "
+        "its server has to read them from disk.",
+        lambda s: s.book.read_budget.rows_max,
+    ),
+    ShardGauge(
+        "foqs_open_leases",
+        "Items of the shard that are under lease, or claimed ahead of consumers.",
+        lambda s: len(s.book.leases),
+    ),
+    ShardGauge(
+        "foqs_enqueue_buffer_items",
+        "Enqueued items of the shard that wait in memory to be written, their callers with them.",
+        lambda s: s.inserts.buffered_count,
+    ),
+    ShardGauge(
+        "foqs_enqueue_buffer_bytes",
+        "Payload and metadata of the enqueued items of the shard that wait in memory to be written.",
+        lambda s: s.inserts.buffered_bytes,
+    ),
+)
+_STATES: tuple[tuple[str, Callable[[ItemCounts], int]], ...] = (
+    ("ready", lambda counts: counts.ready),
+    ("leased", lambda counts: counts.leased),
+    ("delayed", lambda counts: counts.delayed),
+    ("dead", lambda counts: counts.dead),
+)
+
+
+class ShardGauges(Collector):
+    """Of every shard of this host."""
+
+    def __init__(self, shards: Shards, ages: Ages) -> None:
+        self._shards = shards
+        self._ages = ages
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        runners = list(self._shards.runners.values())
+        owned = [(runner, shard) for runner in runners if (shard := runner.shard) is not None]
+        yield from _ownership(runners)
+        for gauge in _OF_OWNED_SHARDS:
+            family = GaugeMetricFamily(gauge.name, gauge.help, labels=["shard"])
+            for runner, shard in owned:
+                family.add_metric([str(runner.shard_id)], gauge.read(shard))
+            yield family
+        items = GaugeMetricFamily(
+            "foqs_items",
+            "Items of the shard by state: ready, leased (or claimed ahead of consumers), delayed, dead; exact once the "
+            "rows are counted, soon after a take-over.",
+            labels=["shard", "state"],
+        )
+        for runner, shard in owned:
+            for state, count_of in _STATES:
+                items.add_metric([str(runner.shard_id), state], max(0, count_of(shard.book.counts)))
+        yield items
+        yield from self._waits(owned)
+
+    def _waits(self, owned: list[tuple[ShardRunner, ShardState]]) -> Iterator[Metric]:
+        oldest = GaugeMetricFamily(
+            "foqs_oldest_ready_age_seconds",
+            "How long the oldest ready item of the shard that is known in memory could have been delivered, or 0; "
+            "looked up once a second, more seldom with thousands of topics.",
+            labels=["shard"],
+        )
+        lags = GaugeMetricFamily(
+            "foqs_delay_sweep_lag_seconds",
+            "How long the first delayed item of the shard that was not made ready yet has been due.",
+            labels=["shard"],
+        )
+        for runner, _ in owned:
+            label, now_ms = [str(runner.shard_id)], runner.now_ms()
+            age_ms = max(0, now_ms - self._ages.oldest_due_at.get(runner.shard_id, now_ms))
+            oldest.add_metric(label, age_ms / 1000)
+            lags.add_metric(label, self._ages.delay_lag_ms.get(runner.shard_id, 0) / 1000)
+        yield from (oldest, lags)
+
+
+def _ownership(runners: list[ShardRunner]) -> Iterator[Metric]:
+    owned = GaugeMetricFamily("foqs_shard_owned", "1 while this host owns the shard, else 0.", labels=["shard"])
+    healthy = GaugeMetricFamily(
+        "foqs_shard_healthy",
+        "1 while this host owns the shard and its circuit breaker is closed, else 0.",
+        labels=["shard"],
+    )
+    opened = CounterMetricFamily(
+        "foqs_breaker_opened_total",
+        "How often the circuit breaker of the shard has opened since the host started, because its server was slow, "
+        "failing or hanging.",
+        labels=["shard"],
+    )
+    for runner in runners:
+        label, is_owned = [str(runner.shard_id)], runner.shard is not None
+        owned.add_metric(label, float(is_owned))
+        healthy.add_metric(label, float(is_owned and runner.health.healthy))
+        opened.add_metric(label, runner.breaker_opened_count)
+    yield from (owned, healthy, opened)
+
+
+class NamespaceGauges(Collector):
+    """Items by namespace. Those with the most have labels of their own, up to limits.METRIC_NAMESPACES_MAX."""
+
+    def __init__(self, shards: Shards, name_of: Callable[[int], str | None]) -> None:
+        self._shards = shards
+        self._name_of = name_of
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "foqs_namespace_items",
+            "Items of the namespace on the shards of this host by state, as in foqs_items; those without items are "
+            'missing, and those beyond the thousand with the most are "(other)".',
+            labels=["namespace", "state"],
+        )
+        by_name = self._counts_by_name()
+        # Not sorted whole, which would be one long step, during which the event loop stands still.
+        most = nlargest(limits.METRIC_NAMESPACES_MAX, by_name.items(), key=lambda entry: (sum(entry[1]), entry[0]))
+        shown = dict(most)
+        others = [0] * len(_STATES)
+        for name, counts in by_name.items():
+            if name not in shown:
+                others = [one + other for one, other in zip(counts, others, strict=True)]
+        if len(by_name) > len(shown):
+            shown[OTHER_NAMESPACES] = others
+        for name, counts in shown.items():
+            for (state, _), count in zip(_STATES, counts, strict=True):
+                family.add_metric([name, state], count)
+        yield family
+
+    def _counts_by_name(self) -> dict[str, list[int]]:
+        """What has no name is counted where unknown namespaces are."""
+        found: dict[str, list[int]] = {}
+        for runner in list(self._shards.runners.values()):
+            shard = runner.shard
+            for number, counts in list(shard.book.namespaces.items()) if shard is not None else []:
+                name = self._name_of(number) if counts.total > 0 else None
+                if name is not None:
+                    sums = found.setdefault(name, [0] * len(_STATES))
+                    for position, (_, count_of) in enumerate(_STATES):
+                        sums[position] += max(0, count_of(counts))
+        return found
+
+
+class HostGauges(Collector):
+    """Of the host as a whole."""
+
+    def __init__(self, dispatcher: Dispatcher, pulse: Pulse, is_draining: Callable[[], bool]) -> None:
+        self._dispatcher = dispatcher
+        self._pulse = pulse
+        self._is_draining = is_draining
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "foqs_host_draining",
+            "1 while the host finishes what it accepted and takes nothing new, else 0.",
+            value=float(self._is_draining()),
+        )
+        yield GaugeMetricFamily(
+            "foqs_dequeues_waiting", "Dequeue calls that wait for items now.", value=self._dispatcher.waiting_count
+        )
+        yield GaugeMetricFamily(
+            "foqs_prefetch_bytes",
+            "Payload and metadata of items that are claimed ahead of consumers and held in memory for them.",
+            value=self._dispatcher.held_bytes,
+        )
+        lags = HistogramMetricFamily(
+            "foqs_event_loop_lag_seconds",
+            "By how much the event loop of the host was late for its tick, due every 20 ms: all calls waited as long.",
+            labels=[],
+        )
+        lags.add_metric([], self._pulse.lags.buckets(), self._pulse.lags.seconds_sum)
+        yield lags

@@ -1,0 +1,188 @@
+"""What is counted as it happens: connections, calls, transactions, and what becomes of items."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from foqs.core import limits
+from foqs.core.item import ItemEvent
+from foqs.host.distribution import BOUNDS_S, Distribution
+from foqs.storage.transaction import Transaction
+
+OTHER_NAMESPACES = "(other)"
+"""Label of all those together that have none of their own. No namespace has such a name."""
+
+
+class ItemMeters(Collector):
+    """What became of items, by namespace. The first limits.METRIC_NAMESPACES_MAX have labels of their own for good."""
+
+    def __init__(self, name_of: Callable[[int], str | None]) -> None:
+        self._name_of = name_of
+        self._counts: dict[int, list[int]] = {}
+        self._others = [0] * len(ItemEvent)
+
+    def happened(self, namespace: int, event: ItemEvent, count: int) -> None:
+        counts = self._counts.get(namespace)
+        if counts is None:
+            counts = self._counts_of_new(namespace)
+        counts[event] += count
+
+    def _counts_of_new(self, namespace: int) -> list[int]:
+        if len(self._counts) >= limits.METRIC_NAMESPACES_MAX:
+            deleted = next((number for number in self._counts if self._name_of(number) is None), None)
+            if deleted is None:
+                return self._others
+            del self._counts[deleted]
+        return self._counts.setdefault(namespace, [0] * len(ItemEvent))
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        events = CounterMetricFamily(
+            "foqs_item_events_total",
+            "Items to which something happened since the host started: enqueued, rate_limited (refused by the quota), "
+            "delivered, acked, nacked, extended, lease_ended (without ack or nack), expired (past their TTL) or "
+            "dead_lettered.",
+            labels=["namespace", "event"],
+        )
+        named = [(self._name_of(number), counts) for number, counts in list(self._counts.items())]
+        for name, counts in [*named, (OTHER_NAMESPACES, self._others)]:
+            if name is not None:
+                for event in ItemEvent:
+                    events.add_metric([name, event.name.lower()], counts[event])
+        yield events
+
+
+class DoorMeters(Collector):
+    """Implements foqs.transport.door.DoorMetrics."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._opened = Counter(
+            "foqs_connections_opened_total", "Client connections that the host accepted.", registry=registry
+        )
+        self._closed = Counter(
+            "foqs_connections_closed_total", "Client connections that ended, for whatever reason.", registry=registry
+        )
+        self._refused = Counter(
+            "foqs_connections_refused_total",
+            "Client connections that were turned away because there were too many.",
+            ["reason"],
+            registry=registry,
+        )
+        self._protocol_errors = Counter(
+            "foqs_protocol_errors_total",
+            "Client connections that were closed because of what they sent, or how slowly.",
+            ["reason"],
+            registry=registry,
+        )
+        self._calls: dict[tuple[str, str], Distribution] = {}
+        self._long_polls: dict[str, Distribution] = {}
+        registry.register(self)
+
+    def connection_opened(self) -> None:
+        self._opened.inc()
+
+    def connection_closed(self) -> None:
+        self._closed.inc()
+
+    def connection_refused(self, reason: str) -> None:
+        self._refused.labels(reason).inc()
+
+    def protocol_error(self, reason: str) -> None:
+        self._protocol_errors.labels(reason).inc()
+
+    def call_finished(self, method: str, outcome: str, seconds: float) -> None:
+        calls = self._calls.get((method, outcome))
+        if calls is None:
+            calls = self._calls[method, outcome] = Distribution()
+        calls.observe(seconds)
+
+    def long_poll_finished(self, outcome: str, seconds: float) -> None:
+        polls = self._long_polls.get(outcome)
+        if polls is None:
+            polls = self._long_polls[outcome] = Distribution()
+        polls.observe(seconds)
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        calls = HistogramMetricFamily(
+            "foqs_call_seconds",
+            "Time from reading a call to answering it, but for dequeues that may wait for items, by method and outcome "
+            "(OK or the code of the error).",
+            labels=["method", "outcome"],
+        )
+        for labels, spent in list(self._calls.items()):
+            calls.add_metric(list(labels), spent.buckets(), spent.seconds_sum)
+        polls = HistogramMetricFamily(
+            "foqs_long_poll_seconds",
+            "Time to answer dequeues that may wait for items (wait_ms above 0), most of which is waiting, by outcome.",
+            labels=["outcome"],
+        )
+        for outcome, spent in list(self._long_polls.items()):
+            polls.add_metric([outcome], spent.buckets(), spent.seconds_sum)
+        yield from (calls, polls)
+
+
+class TransactionMeters:
+    """Implements foqs.shard.runner.TransactionMeter."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._seconds = Histogram(
+            "foqs_transaction_seconds",
+            "Time that a transaction of the shard took on its MySQL server, from sending it to its answer.",
+            ["shard"],
+            buckets=BOUNDS_S,
+            registry=registry,
+        )
+        self._waits = Histogram(
+            "foqs_slot_wait_seconds",
+            "Time that the shard waited, before a transaction, for other shards of this host on the same server.",
+            ["shard"],
+            buckets=BOUNDS_S,
+            registry=registry,
+        )
+        self._outcomes = Counter(
+            "foqs_transactions_total",
+            "Transactions of the shard by outcome: committed, failed (certainly nothing of it happened), or unknown "
+            "(its session was lost, and the next one finds out).",
+            ["shard", "outcome"],
+            registry=registry,
+        )
+        self._rows = Counter(
+            "foqs_rows_total",
+            "Items with which committed transactions of the shard did this kind of work, and for windows_refilled the "
+            "windows of ready items that they read.",
+            ["shard", "work"],
+            registry=registry,
+        )
+
+    def waited(self, shard_id: int, wait_s: float) -> None:
+        self._waits.labels(str(shard_id)).observe(wait_s)
+
+    def ended(self, shard_id: int, transaction: Transaction, elapsed_s: float, outcome: str) -> None:
+        shard = str(shard_id)
+        self._seconds.labels(shard).observe(elapsed_s)
+        self._outcomes.labels(shard, outcome).inc()
+        if outcome != "committed":
+            return
+        for work, count in (
+            ("inserted", len(transaction.inserts)),
+            ("packed", sum([len(pack.items) for pack in transaction.packs_new])),
+            ("unpacked", len(transaction.unpacked)),
+            ("fetched", len(transaction.fetches)),
+            ("claimed", sum([len(claim.items) for claim in transaction.claims])),
+            ("dead_lettered", sum([rewrite.lane < 0 for rewrite in transaction.rewrites])),
+            ("rewritten", len(transaction.rewrites)),
+            ("woken", len(transaction.wakes)),
+            ("deleted", len(transaction.deletes) + transaction.removed_count),
+            ("windows_refilled", len(transaction.refills)),
+        ):
+            if count:
+                self._rows.labels(shard, work).inc(count)
