@@ -133,12 +133,18 @@ def _ownership(runners: list[ShardRunner]) -> Iterator[Metric]:
         "failing or hanging.",
         labels=["shard"],
     )
+    steps = CounterMetricFamily(
+        "foqs_server_clock_steps_total",
+        "How often the clock of the shard's server was seen to step, forward or backward, since the host started.",
+        labels=["shard"],
+    )
     for runner in runners:
         label, is_owned = [str(runner.shard_id)], runner.shard is not None
         owned.add_metric(label, float(is_owned))
         healthy.add_metric(label, float(is_owned and runner.health.healthy))
         opened.add_metric(label, runner.breaker_opened_count)
-    yield from (owned, healthy, opened)
+        steps.add_metric(label, runner.clock.steps_count)
+    yield from (owned, healthy, opened, steps)
 
 
 class NamespaceGauges(Collector):
