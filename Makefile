@@ -89,7 +89,7 @@ bench-spark: setup spark ## rows per second from PySpark next to plain clients w
 spark: # PySpark and a Java runtime
 	@scripts/spark.sh
 
-test-tools: # the Thrift compiler and Node, for the tests of other languages
+test-tools: # Thrift, C++ and Node, for the tests of other languages
 	@scripts/test-tools.sh
 
 clean: ## remove all that was made here, the data of `foqs dev` excepted

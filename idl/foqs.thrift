@@ -4,11 +4,21 @@
  * Names and numbers are fixed. Optional fields may be added; a number is never used again.
  * Times are i64 milliseconds since the epoch (..._at_ms, deliver_after_ms) or durations in milliseconds (..._ms).
  * `required` states what a caller must send; the host checks it and answers INVALID_ARGUMENT.
+ *
+ * A client calls once at a time on a connection unless it tells answers by their seqid, and drops a connection after any
+ * exception that is neither a FoqsError nor a TApplicationException. docs/other-languages.md has programs.
  */
 namespace py foqs_wire
 namespace js foqs
 namespace java foqs
 namespace go foqs
+namespace cpp foqs
+namespace netstd Foqs.Wire
+namespace rb FoqsWire
+namespace php Foqs
+namespace rs foqs
+namespace kotlin foqs
+namespace swift Foqs
 
 enum DeliveryPolicy {
   /** Delivered until acked, deleted, expired or dead-lettered. */

@@ -1,10 +1,15 @@
 #!/bin/sh
-# What the tests with clients of other languages need: the Thrift compiler, Node and its thrift package.
+# What the tests with clients of other languages need: the Thrift compiler, C++ and Node with their Thrift libraries.
 set -eu
 cd "$(dirname "$0")/.."
 
+has_cpp_thrift() {
+    echo '#include <thrift/transport/TBufferTransports.h>' | g++ -x c++ -E - >/dev/null 2>&1
+}
+
 missing=""
 command -v thrift >/dev/null || missing="$missing thrift-compiler"
+has_cpp_thrift || missing="$missing g++ libthrift-dev libboost-dev"
 command -v node >/dev/null || missing="$missing nodejs"
 command -v npm >/dev/null || missing="$missing npm"
 # shellcheck disable=SC2086 # a list of packages

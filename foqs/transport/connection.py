@@ -226,8 +226,7 @@ class Connection(asyncio.Protocol):
         """Start the calls that are here whole; `frames_max` of them where it is the connection's turn."""
         data, at, size = self._rest, self._at, len(self._rest)
         started = 0
-        full = False
-        length = 0
+        full, length = False, 0
         while size - at >= LENGTH_BYTES:
             full = self._is_full()
             if full:

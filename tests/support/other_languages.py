@@ -1,0 +1,89 @@
+"""Clients of other languages: generated from the IDL, and built."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+NODE_MODULES = REPOSITORY / "tests/e2e/node/node_modules"
+
+_IDL = REPOSITORY / "idl/foqs.thrift"
+_DOCUMENT = REPOSITORY / "docs/other-languages.md"
+_COMPILE_S_MAX = 110
+
+
+def example(language: str) -> str:
+    """The program of docs/other-languages.md in this language, as its code block is marked."""
+    (program,) = re.findall(rf"```{language}\n(.*?)```", _DOCUMENT.read_text(), re.DOTALL)
+    return str(program)
+
+
+def generate(language: str, directory: Path) -> None:
+    """Client code in a subdirectory of the directory, as `thrift` names it."""
+    _need("thrift")
+    subprocess.run(["thrift", "--gen", language, "-o", str(directory), str(_IDL)], check=True, timeout=30)
+
+
+def run_node(program: Path, *arguments: str) -> str:
+    """What the program printed, which has to end well."""
+    _need("node")
+    if not (NODE_MODULES / "thrift").is_dir():
+        _fail("npm package thrift")
+    return _run(["node", str(program), *arguments], {"NODE_PATH": str(NODE_MODULES)})
+
+
+def run(program: Path, *arguments: str) -> str:
+    """What the program printed, which has to end well."""
+    return _run([str(program), *arguments])
+
+
+class CppClient:
+    """The generated code of C++, compiled once for all programs that use it."""
+
+    def __init__(self, directory: Path) -> None:
+        _need("g++")
+        generate("cpp", directory)
+        self._directory = directory
+        self._generated = directory / "gen-cpp"
+        self._objects = [self._compile(self._generated / f"{name}.cpp") for name in ("Foqs", "FoqsAdmin", "foqs_types")]
+
+    def build(self, source: Path) -> Path:
+        """The program of this source file."""
+        program = self._directory / source.stem
+        self._compiler(
+            "-Wall", "-Wextra", "-Werror", str(source), *map(str, self._objects), "-lthrift", "-o", str(program)
+        )
+        return program
+
+    def _compile(self, source: Path) -> Path:
+        made = source.with_suffix(".o")
+        self._compiler("-c", str(source), "-o", str(made))
+        return made
+
+    def _compiler(self, *arguments: str) -> None:
+        command = ["g++", "-std=c++17", "-O0", f"-I{self._generated}", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_S_MAX, check=False)
+        assert done.returncode == 0, f"{done.stderr[-4_000:]}\n(scripts/test-tools.sh installs what is missing)"
+
+
+def _run(command: list[str], variables: dict[str, str] | None = None) -> str:
+    environment = os.environ | (variables or {})
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def _need(tool: str) -> None:
+    if shutil.which(tool) is None:
+        _fail(tool)
+
+
+def _fail(missing: str) -> None:
+    """A missing tool is a failure, never a skip: without it the test proves nothing."""
+    pytest.fail(f"missing: {missing}; run scripts/test-tools.sh", pytrace=False)
