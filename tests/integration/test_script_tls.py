@@ -9,10 +9,14 @@ from contextlib import closing
 
 import pytest
 import uvloop
+from sqlalchemy.exc import ProgrammingError
 
 from foqs.core import limits
+from foqs.core.errors import UnavailableError
+from foqs.storage.meta import MetaStore
 from foqs.storage.local_access import TcpListener
 from foqs.storage.session import connect, run_script
+from foqs.storage.shard_reader import ShardReader
 from loadtest.faults.programs import free_port
 from tests.support.certificates import write_certificate
 from tests.support.databases import new_server
@@ -46,3 +50,23 @@ def test_a_script_of_megabytes_both_ways_is_whole(tls_url, run):
         with session.cursor() as cursor:
             cursor.execute("SELECT COUNT(*) FROM t")
             assert cursor.fetchall() == ((5,),)
+
+
+def test_new_sessions_are_opened_with_the_tls_options_that_were_given_last(tls_url, tmp_path):
+    write_certificate(tmp_path)
+    strange = f"{tls_url.partition('?')[0]}?ssl_ca={tmp_path / 'cert.pem'}"
+    reader, meta = ShardReader(0, strange), MetaStore(strange)
+    try:
+        with pytest.raises(UnavailableError, match="certificate"):
+            reader.expired_page(0, 0)
+        with pytest.raises(UnavailableError, match="certificate"):
+            meta.list_namespaces()
+        reader.use_url(tls_url)
+        meta.use_url(tls_url)
+        with pytest.raises(UnavailableError, match="doesn't exist"):  # The server is reached; it has no such table.
+            reader.expired_page(0, 0)
+        with pytest.raises(ProgrammingError, match="doesn't exist"):
+            meta.list_namespaces()
+    finally:
+        reader.close()
+        meta.close()
