@@ -36,6 +36,9 @@ def run_until_signal(
     SIGHUP has the host take what may change from `load_config`; without one it drains like the others, for then the
     terminal was closed. `on_ready` gets the port that is bound. Leaves with FAILURE when the host cannot start.
     """
+    if load_config is not None:
+        # A reload that comes while the host is still being imported: its configuration was read a moment ago.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     tune_interpreter()
     try:
         uvloop.run(_serve(config, on_ready, load_config))

@@ -138,6 +138,8 @@ async def test_how_often_a_breaker_opened_survives_a_take_over(host):
     await until(lambda: runner.shard is not None and runner.shard is not before)
     assert sample(host, "foqs_shard_healthy", shard=str(shard)) == 1
     assert sample(host, "foqs_breaker_opened_total", shard=str(shard)) == 1
+    runner.health.trip(0.0, "a test")
+    assert sample(host, "foqs_breaker_opened_total", shard=str(shard)) == 2
 
 
 async def test_metrics_keep_the_conventions_of_prometheus_and_the_document_names_all_of_them(host):

@@ -13,8 +13,8 @@ from sqlalchemy.exc import ProgrammingError
 
 from foqs.core import limits
 from foqs.core.errors import UnavailableError
-from foqs.storage.meta import MetaStore
 from foqs.storage.local_access import TcpListener
+from foqs.storage.meta import MetaStore
 from foqs.storage.session import connect, run_script
 from foqs.storage.shard_reader import ShardReader
 from loadtest.faults.programs import free_port
