@@ -45,7 +45,7 @@ exception FoqsError {
   /**
    * true: certainly nothing of this call was done, so repeating it does nothing twice, whatever the verb. With
    * UNAVAILABLE or OVERLOADED send it at once to another host, if you know one, and let this one rest for a moment:
-   * a standby answers so until it takes over. Absent or false: the call was done or it was not.
+   * a standby answers so until it takes over. false, or absent with UNAVAILABLE or INTERNAL: it was done or it was not.
    */
   4: optional bool nothing_done
 }

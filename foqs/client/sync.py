@@ -87,7 +87,8 @@ class Client(_BlockingShell):
     """A blocking client of the queue, safe for threads; close it, or use it as a context manager.
 
     addresses: "host:port", several separated by commas, or a sequence; connections are spread over them,
-        and the next one is tried when one cannot be reached. The port is 7600 where none is given.
+        and the next one is tried at once when one cannot be reached or certainly did nothing, as a standby does;
+        that one then rests for 1 s, and up to 30 s when it goes on. The port is 7600 where none is given.
     timeout_ms (10,000): for one attempt of one call, from the wait for a free connection to the answer; long
         polls get their wait_ms on top. The connection of an attempt that timed out is closed.
     connect_timeout_ms (2,000): for each address.
@@ -97,8 +98,9 @@ class Client(_BlockingShell):
         or because more never fit its enqueues_per_minute_max.
     clock_ms, random: a monotonic clock and numbers from 0 <= x < 1, for tests.
 
-    Errors are those of foqs.core.errors. NotSentError says that certainly nothing was done,
-    OutcomeUnknownError that nobody knows; both are UnavailableErrors. ClientClosedError after close().
+    Errors are those of foqs.core.errors, whose `nothing_done` says that certainly nothing was done. Of the
+    UnavailableErrors, OutcomeUnknownError says that nobody knows, NotSentError that no host got the call, and
+    a plain one that a host answered and did nothing. ClientClosedError after close().
     """
 
     def __init__(self, addresses: str | Sequence[str] = "127.0.0.1:7600", **settings: Any) -> None:
@@ -208,9 +210,9 @@ class Client(_BlockingShell):
         """Delete items that are done; what is answered without error never comes back.
 
         receipts: an Item, a receipt or a bare id, whose error is raised; or many, whose errors are returned
-            by
-        position: StaleLeaseError when the lease was lost, NotFoundError when the item is gone. An ack
-        repeated after an unknown outcome that finds the item gone counts as done.
+            by position: StaleLeaseError when the lease was lost, NotFoundError when a bare id names nothing.
+        After a lost answer it is repeated and told the truth: done where the item is gone, StaleLeaseError only
+        where it is there. OutcomeUnknownError when nobody can tell.
         """
         return self._run(verbs.ack(self._terms, namespace, receipts))
 
@@ -315,7 +317,7 @@ class AdminClient(_BlockingShell):
         return self._run(admin_verbs.get_item(self._terms, namespace, id))
 
     def delete_items(self, namespace: str, ids: str | Iterable[str]) -> PositionErrors:
-        """Delete items in whatever state; errors by position. A holder's later ack gets NotFoundError."""
+        """Delete items in whatever state; errors by position. A holder's later ack gets StaleLeaseError."""
         return self._run(admin_verbs.delete_items(self._terms, namespace, ids))
 
     def list_dead_letters(self, namespace: str, topic: str, limit: int = 100, page_token: str = "") -> StoredItemPage:

@@ -15,7 +15,7 @@ import structlog
 
 from foqs.core import calls
 from foqs.core.calls import AdminCalls, PositionErrors, QueueCalls
-from foqs.core.errors import FoqsError, InternalError, InvalidArgumentError
+from foqs.core.errors import FoqsError, InternalError, InvalidArgumentError, TooLargeError
 from foqs.core.namespace import Namespace, NamespaceSettings
 from foqs.transport.wire import Codec, Method, encode_as, structs
 
@@ -96,7 +96,7 @@ class Verbs:
             check_required(method, request)
             response = await self._by_name[method.name](request)
             looked_at_count = len(getattr(response, _PAGES.get(type(response), ""), ()))
-            return Answered(self._codec.encode_reply(method, response, seqid), OK, looked_at_count)
+            return Answered(self._encode_done(method, response, seqid), OK, looked_at_count)
         except FoqsError as error:
             return self.failed(method, error, seqid)
         except asyncio.CancelledError as cause:
@@ -106,6 +106,13 @@ class Verbs:
             return self.failed(method, _internal_error(method, cause), seqid)
         except Exception as cause:
             return self.failed(method, _internal_error(method, cause), seqid)
+
+    def _encode_done(self, method: Method, response: Any, seqid: int) -> bytes:
+        """The frame. Raises TooLargeError that does not say that nothing was done."""
+        try:
+            return self._codec.encode_reply(method, response, seqid)
+        except TooLargeError as error:
+            raise TooLargeError(error.message, nothing_done=False) from error
 
     def failed(self, method: Method, error: FoqsError, seqid: int) -> Answered:
         """The answer with `error`."""
@@ -181,7 +188,7 @@ def _item_errors(errors: PositionErrors) -> dict[int, Any]:
     """Items that are wrong in the same way may have one error: it is told once."""
     distinct = {id(error): error for error in errors.values()}
     told = {
-        key: structs.ItemError(int(error.code), error.message, error.retry_after_ms, error.nothing_done or None)
+        key: structs.ItemError(int(error.code), error.message, error.retry_after_ms, error.nothing_done)
         for key, error in distinct.items()
     }
     return {position: told[id(error)] for position, error in errors.items()}

@@ -182,7 +182,7 @@ class Codec:
 
     def encode_error(self, method: Method, error: FoqsError, seqid: int) -> bytes:
         """The frame of the exception that the contract declares."""
-        declared = structs.FoqsError(int(error.code), error.message, error.retry_after_ms, error.nothing_done or None)
+        declared = structs.FoqsError(int(error.code), error.message, error.retry_after_ms, error.nothing_done)
         return self._encode(REPLY, method.name_bytes, seqid, method.result(error=declared))
 
     def encode_application_error(self, name: bytes, kind: int, message: str, seqid: int) -> bytes:

@@ -127,6 +127,13 @@ def test_every_line_of_stdin_may_be_an_item(shell: Shell) -> None:
     assert [item.payload for item in shell.queue.ready["ns", "t"]] == lines
 
 
+def test_lines_are_stored_in_calls_of_no_more_than_fit_into_a_minute(shell: Shell) -> None:
+    assert shell.run("namespace", "create", "small", "--enqueues-per-minute-max", "30").exit_code == 0
+    result = shell.run("enqueue", "small", "t", "--lines", stdin=b"x\n" * 250)
+    assert result.exit_code == 0, result.stderr
+    assert len(shell.queue.ready["small", "t"]) == 250
+
+
 def test_a_line_that_fails_is_named_and_the_others_are_stored(shell: Shell) -> None:
     stdin = b"one\n" + b"x" * 20_000 + b"\nthree\n"
     result = shell.run("enqueue", "ns", "t", "--lines", "--output", "json", stdin=stdin)

@@ -70,6 +70,9 @@ class FakeQueue:
 
     async def enqueue(self, namespace_name: str, items: Sequence[NewItem], bulk: bool) -> EnqueueResult:
         self._check(namespace_name)
+        limit = self.namespaces[namespace_name].settings.enqueues_per_minute_max
+        if len(items) > limit:
+            raise TooLargeError(f"{len(items)} items in one call can never fit into {limit}")
         self.calls_running += 1
         self._running_changed.set()
         try:

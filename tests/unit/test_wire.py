@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,7 +13,7 @@ from foqs.core.errors import ERROR_BY_CODE, ErrorCode, FoqsError, InternalError,
 from foqs.core.limits import FRAME_BYTES_MAX, MIB
 from foqs.core.namespace import NamespaceSettings
 from foqs.transport.frame_scan import FrameError
-from foqs.transport.verbs import dequeue_response
+from foqs.transport.verbs import Verbs, dequeue_response
 from foqs.transport.wire import (
     LENGTH_BYTES,
     METHODS,
@@ -192,3 +193,17 @@ def test_the_seqid_of_an_enqueue_is_known_without_a_look_at_its_arguments() -> N
     assert seqid_of_enqueue(call, LENGTH_BYTES, head_bytes - 1) is None
     dequeue = Codec().encode_call("dequeue", structs.DequeueRequest("n", []), 5)
     assert seqid_of_enqueue(dequeue, LENGTH_BYTES, len(dequeue)) is None
+
+
+def test_an_answer_that_no_frame_holds_does_not_say_that_nothing_was_done() -> None:
+    class Done:
+        async def ack(self, namespace_name: str, receipts: object, repeated: bool) -> dict[int, FoqsError]:
+            return {0: InternalError("x" * (FRAME_BYTES_MAX + 1))}
+
+    codec = Codec()
+    verbs = Verbs(cast(Any, Done()), cast(Any, None), codec)
+    request = structs.AckRequest("jobs", ["0-1:1"])
+    answered = asyncio.run(verbs.answer(METHODS["ack"], request, 1))
+    error = codec.decode_reply(answered.frame[4:]).error
+    assert isinstance(error, TooLargeError)
+    assert not error.nothing_done
