@@ -6,11 +6,13 @@ from struct import Struct
 from typing import Final
 
 from foqs.core import limits
-from foqs.transport.frame_scan import CALL
+from foqs.transport.frame_scan import CALL, EXCEPTION
 from foqs.transport.wire import LENGTH_BYTES, Codec
 
 UNFRAMED_CALL: Final = 0x8001_0000 | CALL
 """The first word of a strict binary message; no length of a frame, which would be above 2 GiB."""
+UNFRAMED_EXCEPTION: Final = (0x8001_0000 | EXCEPTION).to_bytes(4, "big")
+"""What the answer begins with."""
 HEAD_BYTES_MAX: Final = 12 + limits.METHOD_NAME_BYTES_MAX
 
 _PROTOCOL_ERROR: Final = 7

@@ -1,6 +1,7 @@
 """`python -m loadtest.fuzz.port --frames N --seed S`: mutated frames at the port of a running host.
 
-Frames are sent whole, in pieces, in a row, cut off and with a wrong length, and their connections end in every way.
+Frames are sent whole, in pieces, in a row, cut off, with a wrong length and without one, and their connections end in
+every way.
 After each batch a well-behaved client must be answered; the host must not die, hang, or keep what it was sent.
 """
 
@@ -22,7 +23,8 @@ from foqs.client.aio import AsyncAdminClient, AsyncClient
 from foqs.client.retry import RetryPolicy
 from foqs.core.errors import ErrorCode, FoqsError
 from foqs.transport.frame_scan import FrameError, scan_call
-from foqs.transport.wire import LENGTH_BYTES, Codec
+from foqs.transport.unframed import UNFRAMED_EXCEPTION
+from foqs.transport.wire import LENGTH_BYTES, UNKNOWN_METHOD, Codec
 from loadtest.fuzz.corpus import seed_answers, seed_messages
 from loadtest.fuzz.judge import STALL_S_MAX
 from loadtest.fuzz.mutations import Mutator
@@ -32,6 +34,8 @@ BATCH_FRAMES = 2_000
 CONNECTIONS = 16
 FRAMES_PER_CONNECTION = 40
 PASSING_SHARE = 0.95
+UNFRAMED_SHARE = 0.05
+"""Of the connections: their first message comes without a frame, and is answered without one."""
 GROWTH_MIB_MAX = 64.0
 """From the second batch to the last; what the fuzzer enqueues by the way is held in memory up to a bound."""
 ANSWER_S_MAX = 30.0
@@ -138,6 +142,8 @@ class _Worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         try:
             reading = asyncio.create_task(self._read(reader))
+            if self._chance.random() < UNFRAMED_SHARE:
+                await self._send(writer, self._mutator.message())
             for _ in range(count):
                 if reading.done():
                     break
@@ -177,27 +183,34 @@ class _Worker:
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         """Every byte that comes must be an answer by contract."""
-        answers = self._findings.answers
-        while True:
-            try:
-                header = await reader.readexactly(LENGTH_BYTES)
-                message = await reader.readexactly(int.from_bytes(header, "big"))
-            except (asyncio.IncompleteReadError, ConnectionError):
-                answers["closed"] += 1
-                return
-            try:
-                reply = self._codec.decode_reply(message)
-            except FrameError as error:
-                self._findings.defects.append(f"an answer that is none: {error}")
-                return
-            if reply.error is None:
-                answers["OK"] += 1
-            elif isinstance(reply.error, FoqsError):
-                answers[reply.error.code.name] += 1
-                if reply.error.code is ErrorCode.INTERNAL:
-                    self._findings.defects.append(f"INTERNAL: {reply.error.message}")
+        try:
+            header = await reader.readexactly(LENGTH_BYTES)
+            if header == UNFRAMED_EXCEPTION:
+                self._judge(header + await reader.read())
             else:
-                answers["unknown method"] += 1
+                while self._judge(await reader.readexactly(int.from_bytes(header, "big"))):
+                    header = await reader.readexactly(LENGTH_BYTES)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        self._findings.answers["closed"] += 1
+
+    def _judge(self, message: bytes) -> bool:
+        """Whether it is an answer, and another one may follow."""
+        answers = self._findings.answers
+        try:
+            reply = self._codec.decode_reply(message)
+        except FrameError as error:
+            self._findings.defects.append(f"an answer that is none: {error}")
+            return False
+        if reply.error is None:
+            answers["OK"] += 1
+        elif isinstance(reply.error, FoqsError):
+            answers[reply.error.code.name] += 1
+            if reply.error.code is ErrorCode.INTERNAL:
+                self._findings.defects.append(f"INTERNAL: {reply.error.message}")
+        else:
+            answers["unknown method" if reply.error.kind == UNKNOWN_METHOD else "told to use frames"] += 1
+        return True
 
 
 def _passes(message: bytes) -> bool:

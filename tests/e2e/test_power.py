@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from foqs.client.sync import AdminClient
-from foqs.storage.local_server import LocalServer
 from loadtest.faults.programs import free_port
 from loadtest.faults.volume import missing_for_mounts
 from loadtest.power.__main__ import losses
 from loadtest.power.run import Series, run_series
 from tests.e2e.conftest import StartHost
+from tests.support.databases import Databases, new_server
 
 pytestmark = [pytest.mark.database, pytest.mark.slow]
 needs_mounts = pytest.mark.skipif(bool(missing_for_mounts()), reason="; ".join(missing_for_mounts()))
@@ -34,17 +35,16 @@ def test_a_server_that_flushes_once_a_second_loses_what_it_acknowledged_and_that
 
 
 @pytest.fixture
-def undurable_server(own_server: LocalServer) -> Iterator[LocalServer]:
-    with own_server.connect() as session, session.cursor() as cursor:
-        cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
-        yield own_server
-        cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
+def undurable_shards(tmp_path: Path) -> Iterator[dict[int, str]]:
+    """On a server of their own, for a host does not start at all where that of the meta database is not durable."""
+    with new_server(tmp_path, "--innodb-flush-log-at-trx-commit=2") as server:
+        yield Databases(server).shard_urls
 
 
 def test_a_host_takes_no_shard_of_a_server_that_could_lose_acknowledged_items(
-    start_host: StartHost, undurable_server: LocalServer
+    start_host: StartHost, undurable_shards: dict[int, str]
 ) -> None:
-    host = start_host("host-1", free_port())
+    host = start_host("host-1", free_port(), undurable_shards)
     assert "can lose acknowledged items: innodb_flush_log_at_trx_commit is 2" in host.wait_for_line("shard_lost")
     with AdminClient(host.address) as admin:
         assert {shard.state for shard in admin.host_status().shards} == {"lost"}

@@ -152,6 +152,9 @@ class FakeQueue:
         self._check(name)
         return self.namespaces[name]
 
+    async def recover_namespace(self, number: int, name: str | None) -> Namespace:
+        raise NotFoundError(f"no shard knows the namespace of number {number}")
+
     async def list_namespaces(self, prefix: str, limit: int, page_token: str) -> NamespacePage:
         found = [ns for name, ns in sorted(self.namespaces.items()) if name.startswith(prefix)]
         return NamespacePage(found[:limit], "")
