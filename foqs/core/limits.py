@@ -343,6 +343,12 @@ EXPIRY_LAP_PAUSE_MS = 2 * SECOND_MS
 EXPIRY_LAP_MS_MAX = 12 * HOUR_MS
 """Between them while no row is known to expire before."""
 PAGE_BYTES_MAX = 8 * MIB
+"""Each shard gives its part of it, and one item at least."""
+PAGES_BYTES_MAX = 64 * MIB
+"""Of all pages of items that a host reads at the same time; a larger one is read alone."""
+PAGES_WAITING_MAX = 200
+"""Of those whose bytes are held by others; past it OVERLOADED."""
+PAGE_RETRY_MS = 500
 TICK_MS = 20
 """How often a shard with nothing to do looks for what has become due."""
 LOOP_HELD_MS = 100

@@ -27,6 +27,7 @@ from foqs.core.namespace import Namespace
 from foqs.core.service import Service
 from foqs.core.topic import ShardTopic
 from foqs.host import arguments
+from foqs.host.page_budget import PageBudget
 from foqs.host.shards import Shards
 from foqs.host.waiting import Answer, Waiting
 from foqs.shard.parts import Ticket
@@ -40,6 +41,8 @@ _log = structlog.get_logger(__name__)
 _PAGE_TOKEN = re.compile(r"[0-9a-f]{1,40}")
 """An order.place in hex."""
 T = TypeVar("T")
+ShardPage = tuple[list[tuple[int, ItemRow]], bool]
+"""(place, row) in order, and whether there may be more."""
 Act = Callable[[ShardState, ItemRow, Ticket, int], None]
 
 
@@ -62,6 +65,7 @@ class Inspection(Service):
         self._threads = {
             shard_id: ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"reader-{shard_id}") for shard_id in readers
         }
+        self._budget = PageBudget()
         self._scans: list[asyncio.Task[None]] = []
 
     async def page(
@@ -71,12 +75,45 @@ class Inspection(Service):
         arguments.check_topic(topic_name)
         arguments.check_range("limit", limit, 1, limits.PAGE_ITEMS_MAX)
         edge = _edge_of(page_token)
-        reads = []
-        for _, shard in self._owned():
-            topic = shard.book.topics.get((namespace.number, topic_name))
-            if topic is not None:
-                reads.append(self._read_page(shard, topic, edge, limit, dead=dead))
-        pages = await asyncio.gather(*reads)
+        largest_bytes = limits.PAYLOAD_BYTES_MAX + limits.METADATA_BYTES_MAX
+        self._parts(namespace, topic_name)  # Who waits in vain need not wait.
+        async with self._budget.hold(limits.PAGE_BYTES_MAX + len(self._readers) * largest_bytes):
+            parts = self._parts(namespace, topic_name)
+            bytes_each = limits.PAGE_BYTES_MAX // max(1, len(parts))
+            reads = {
+                shard.shard_id: asyncio.create_task(self._read_page(shard, topic, edge, limit, bytes_each, dead=dead))
+                for shard, topic in parts
+            }
+            return self._merged(topic_name, limit, await self._all(reads))
+
+    def _parts(self, namespace: Namespace, topic_name: str) -> list[tuple[ShardState, ShardTopic]]:
+        """The topic on each shard that has it. Raises UnavailableError when one of them is sick, or not owned."""
+        found = [(shard, shard.book.topics.get((namespace.number, topic_name))) for _, shard in self._owned()]
+        parts = [(shard, topic) for shard, topic in found if topic is not None]
+        for shard, _ in parts:
+            self._shards.check_healthy(shard.shard_id)
+        return parts
+
+    async def _all(self, reads: dict[int, asyncio.Task[ShardPage]]) -> list[ShardPage]:
+        """What they give, unless one fails, or its shard falls sick: then nobody waits for the others."""
+        pending = set(reads.values())
+        try:
+            while pending:
+                _, pending = await asyncio.wait(
+                    pending, timeout=limits.PULSE_MS / 1000, return_when=asyncio.FIRST_EXCEPTION
+                )
+                for shard_id, read in reads.items():
+                    if read.done():
+                        read.result()
+                    else:
+                        self._shards.check_healthy(shard_id)
+            return [read.result() for read in reads.values()]
+        finally:
+            for read in reads.values():
+                read.cancel()
+            await asyncio.gather(*reads.values(), return_exceptions=True)
+
+    def _merged(self, topic_name: str, limit: int, pages: list[ShardPage]) -> StoredItemPage:
         # Beyond the last row of a page that goes on, rows of other pages are not the next ones.
         known_up_to = min([page[-1][0] for page, more in pages if more], default=order.LAST)
         chosen: list[tuple[int, ItemRow]] = []
@@ -254,8 +291,8 @@ class Inspection(Service):
         await answer.wait()
 
     async def _read_page(
-        self, shard: ShardState, topic: ShardTopic, edge: int, limit: int, *, dead: bool
-    ) -> tuple[list[tuple[int, ItemRow]], bool]:
+        self, shard: ShardState, topic: ShardTopic, edge: int, limit: int, bytes_max: int, *, dead: bool
+    ) -> ShardPage:
         if topic.pack_count and not dead:
             await self._unpack(shard, topic)
         shard_id, lane = shard.shard_id, -topic.number if dead else topic.number
@@ -263,7 +300,8 @@ class Inspection(Service):
             edge -= 1 << 16  # The same key of a later shard stands after the edge.
         try:
             async with asyncio.timeout(limits.CALL_MS_MAX / 1000):  # Others may be read first, of a server that hangs.
-                rows, more = await self._on_thread(shard_id, lambda: self._readers[shard_id].page(lane, edge, limit))
+                read = partial(self._readers[shard_id].page, lane, edge, limit, bytes_max)
+                rows, more = await self._on_thread(shard_id, read)
         except TimeoutError:
             raise UnavailableError(
                 f"shard {shard_id} was not read within {limits.CALL_MS_MAX} ms: nothing was done, try again",

@@ -56,6 +56,16 @@ class Shards:
             nothing_done=True,
         )
 
+    def check_healthy(self, shard_id: int) -> None:
+        """Raises UnavailableError while the shard's breaker is open: who only reads does not wait for a sick server."""
+        health = self.runners[shard_id].health
+        if not health.healthy:
+            raise UnavailableError(
+                f"shard {shard_id} is sick, {health.reason}: nothing was done, try again",
+                retry_after_ms=limits.NO_SHARD_RETRY_MS,
+                nothing_done=True,
+            )
+
     @property
     def owns_any(self) -> bool:
         return any(runner.shard is not None for runner in self.runners.values())

@@ -45,14 +45,16 @@ class ShardReader:
         """The next sessions are opened by this one, which leads to the same database; any thread may call it."""
         self._url = url
 
-    def page(self, lane: int, edge: int, limit: int) -> tuple[list[ItemRow], bool]:
+    def page(
+        self, lane: int, edge: int, limit: int, bytes_max: int = limits.PAGE_BYTES_MAX
+    ) -> tuple[list[ItemRow], bool]:
         """Up to `limit` rows of a lane after `edge`, in order, and whether there may be more.
 
-        The rows have at most limits.PAGE_BYTES_MAX together, a single larger one excepted. Raises UnavailableError.
+        The rows have at most `bytes_max` together, a single larger one excepted. Raises UnavailableError.
         """
-        return self._read(lambda: self._page(lane, edge, limit))
+        return self._read(lambda: self._page(lane, edge, limit, bytes_max))
 
-    def _page(self, lane: int, edge: int, limit: int) -> tuple[list[ItemRow], bool]:
+    def _page(self, lane: int, edge: int, limit: int, bytes_max: int) -> tuple[list[ItemRow], bool]:
         """From one snapshot: between two others a row can go, or get another place or lane."""
         self._rows(sql.SNAPSHOT)
         keys: list[int] = []
@@ -60,7 +62,7 @@ class ShardReader:
         found = self._rows(sql.SCAN, (lane, *edge_arguments(edge), limit))
         for _, _, key, row_bytes in found:
             size_bytes += row_bytes
-            if keys and size_bytes > limits.PAGE_BYTES_MAX:
+            if keys and size_bytes > bytes_max:
                 break
             keys.append(key)
         rows: list[ItemRow] = []

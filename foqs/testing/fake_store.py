@@ -312,7 +312,9 @@ class FakeReader:
     def __init__(self, server: FakeServer) -> None:
         self._server = server
 
-    def page(self, lane: int, edge: int, limit: int) -> tuple[list[ItemRow], bool]:
+    def page(
+        self, lane: int, edge: int, limit: int, bytes_max: int = limits.PAGE_BYTES_MAX
+    ) -> tuple[list[ItemRow], bool]:
         self._touch()
         tables = self._server.tables
         rows: list[ItemRow] = []
@@ -321,7 +323,7 @@ class FakeReader:
         for _, _, key in found:
             row = tables.items[key]
             size_bytes += len(row.payload) + len(row.metadata)
-            if rows and size_bytes > limits.PAGE_BYTES_MAX:
+            if rows and size_bytes > bytes_max:
                 break
             rows.append(row)
         return rows, len(rows) < len(found) or len(found) == limit

@@ -9,11 +9,13 @@ from unittest.mock import Mock
 import pytest
 
 from foqs.core import limits
-from foqs.core.errors import UnavailableError
+from foqs.core.errors import OverloadedError, UnavailableError
 from foqs.host.inspection import Inspection
+from foqs.host.page_budget import PageBudget
 from foqs.host.waiting import Waiting
 from foqs.storage.shard_reader import ShardReader
 from tests.support.shards import NAMESPACE, Shards
+from tests.support.waiting import until
 
 
 async def test_calls_behind_a_read_that_hangs_are_answered_in_time_and_not_read_for_any_more(
@@ -35,3 +37,99 @@ async def test_calls_behind_a_read_that_hangs_are_answered_in_time_and_not_read_
     assert page.items == []
     assert reader.page.call_count == 2
     await inspection.stop()
+
+
+class Sickness:
+    """Of a shard, as foqs.host.shards.Shards tells it."""
+
+    def __init__(self) -> None:
+        self.is_sick = False
+
+    def check_healthy(self, shard_id: int) -> None:
+        if self.is_sick:
+            raise UnavailableError(f"shard {shard_id} is sick", nothing_done=True)
+
+
+async def test_a_page_of_a_sick_shard_fails_at_once_and_one_that_waits_for_it_as_soon_as_it_is_sick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "PULSE_MS", 5)
+    shards, server_answers, sickness = Shards(2), threading.Event(), Sickness()
+    hung, well = Mock(spec=ShardReader), Mock(spec=ShardReader)
+    for number in (0, 1):
+        shards.enqueue(number, "a")
+    hung.page.side_effect = lambda *_: (server_answers.wait(), ([], False))[1]
+    well.page.side_effect = lambda *_: ([], False)
+    served = Mock(
+        runners={0: None, 1: None}, serving=lambda number: (None, shards.states[number]), state=shards.states.get,
+        check_healthy=sickness.check_healthy,
+    )  # fmt: skip
+    inspection = Inspection(served, {0: hung, 1: well}, Mock(spec=Waiting), Mock())
+    calls = [
+        asyncio.create_task(inspection.page(Mock(number=NAMESPACE), "a", 10, "", dead=False)) for _ in range(150)
+    ]  # fmt: skip
+    await until(lambda: hung.page.call_count == 1)
+    sickness.is_sick = True
+    answers = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), limits.CALL_MS_MAX / 2_000)
+    assert {type(answer) for answer in answers} == {UnavailableError}
+    assert all("is sick" in str(answer) for answer in answers)
+    read_count = well.page.call_count
+    assert read_count <= limits.PAGES_BYTES_MAX // limits.PAGE_BYTES_MAX, "the others held nothing"
+    with pytest.raises(UnavailableError):
+        await inspection.page(Mock(number=NAMESPACE), "a", 10, "", dead=False)
+    server_answers.set()
+    await inspection.stop()
+    assert (hung.page.call_count, well.page.call_count) == (1, read_count)
+    assert inspection._budget.held_bytes == 0
+
+
+async def test_pages_together_hold_no_more_than_their_budget_and_the_others_wait_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "PAGES_BYTES_MAX", 100)
+    monkeypatch.setattr(limits, "PAGES_WAITING_MAX", 5)
+    budget, held, gates = PageBudget(), [], {}
+
+    async def page(number: int, size_bytes: int) -> None:
+        async with budget.hold(size_bytes):
+            held.append(number)
+            await gates[number].wait()
+
+    async def settle() -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    calls = {}
+    for number, size_bytes in enumerate([60, 40, 500, 10, 10, 60, 10]):
+        gates[number] = asyncio.Event()
+        calls[number] = asyncio.create_task(page(number, size_bytes))
+        await settle()
+    assert (held, budget.held_bytes) == ([0, 1], 100)
+    with pytest.raises(OverloadedError, match="nothing was done") as refused:
+        await page(7, 1)
+    assert refused.value.retry_after_ms == limits.PAGE_RETRY_MS
+    calls[4].cancel()
+    for number in (0, 1):
+        gates[number].set()
+        await settle()
+    assert (held, budget.held_bytes) == ([0, 1, 2], 500), "more than the budget is held alone"
+    gates[2].set()
+    await settle()
+    assert (held[3:], budget.held_bytes) == ([3, 5, 6], 80)
+    for gate in gates.values():
+        gate.set()
+    await asyncio.gather(*calls.values(), return_exceptions=True)
+    assert budget.held_bytes == 0
+
+
+async def test_a_page_that_waits_for_too_long_is_refused_and_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CALL_MS_MAX", 10)
+    budget = PageBudget()
+    async with budget.hold(limits.PAGES_BYTES_MAX):
+        with pytest.raises(OverloadedError):
+            async with budget.hold(1):
+                pytest.fail("there is no room")
+        assert budget.held_bytes == limits.PAGES_BYTES_MAX
+    assert budget.held_bytes == 0
+    async with budget.hold(1):
+        assert budget.held_bytes == 1
