@@ -3,13 +3,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 import foqs
 from foqs.transport import wire
 from foqs.transport.server import ThriftServer
-from tests.support.client_host import PATIENCE_S, Peer, refused_address, scripted_peer
+from tests.support.client_host import PATIENCE_S, Peer, refused_address, running_host, scripted_peer
 from tests.support.fake_queue import FakeQueue
 
 ONCE = foqs.RetryPolicy(deadline_ms=0)
@@ -288,5 +289,25 @@ def test_an_address_that_refuses_is_passed_over_and_when_all_do_nothing_was_done
         async with foqs.AsyncClient(refused_address(), retry=ONCE) as client:
             with pytest.raises(foqs.NotSentError, match="no connection"):
                 await client.enqueue("ns", "t", b"")
+
+    with_host(scenario)
+
+
+def test_a_host_that_does_nothing_is_left_for_the_next_one_and_makes_room_for_it() -> None:
+    async def scenario(owner: FakeQueue, address: str) -> None:
+        with running_host() as standby:
+            standby.queue.failure = foqs.UnavailableError("a standby", retry_after_ms=60_000, nothing_done=True)
+            settings: dict[str, Any] = {"random": lambda: 0.0, "retry": ONCE, "connections_max": 1}
+            async with foqs.AsyncClient([standby.address, address], **settings) as client:
+                await client.enqueue("ns", "t", b"x")
+                assert standby.queue.ready["ns", "t"], "it is asked first"
+                for _ in range(3):
+                    assert await asyncio.gather(*[names(client) for _ in range(5)]) == [[]] * 5
+                assert [str(connection.address) for connection in client._pool._connections] == [address]
+                owner.failure = standby.queue.failure
+                with pytest.raises(foqs.UnavailableError):
+                    await names(client)
+                standby.queue.failure = None
+                assert await names(client) == ["t"]
 
     with_host(scenario)

@@ -325,3 +325,21 @@ def test_every_administrative_verb_is_answered(host: HostThread) -> None:
         assert admin.redrive_dead_letters("ns", "t", ["1-1"]).count >= 0
         assert admin.purge_dead_letters("ns", "t").count >= 0
         assert admin.host_status().shards[0].epoch == 3
+
+
+def test_a_host_that_does_nothing_is_left_for_the_next_one_and_makes_room_for_it() -> None:
+    with running_host() as standby, running_host() as owner:
+        standby.queue.failure = foqs.UnavailableError("a standby", retry_after_ms=60_000, nothing_done=True)
+        settings: dict[str, Any] = {"random": lambda: 0.0, "retry": ONCE, "connections_max": 1}
+        with foqs.Client([standby.address, owner.address], **settings) as client:
+            client.enqueue("ns", "t", b"x")
+            assert standby.queue.ready["ns", "t"], "it is asked first"
+            for _ in range(3):
+                assert names(client) == []
+            assert [str(connection.address) for connection in idle_connections(client)] == [owner.address]
+            owner.queue.failure = standby.queue.failure
+            with pytest.raises(foqs.UnavailableError) as refused:
+                names(client)
+            assert refused.value.nothing_done
+            standby.queue.failure = None
+            assert names(client) == ["t"], "one that rests is asked all the same when the others do nothing either"
