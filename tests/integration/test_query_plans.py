@@ -80,11 +80,11 @@ CASES: dict[str, list[Case]] = {
     "RENEW_EPOCH": [Case("PRIMARY", 3, (9, 8))],
     "NOTE_SESSION": [Case("PRIMARY", 3, (9,))],
     "MARK_TRANSACTION": [
-        Case("PRIMARY", 3, (1, 2, 3, 4, 5), fill=lambda text: text.format(statements.NONE_AHEAD)),
+        Case("PRIMARY", 3, (1, 2, 3, 4, 5, 6), fill=lambda text: text.format(statements.NONE_AHEAD)),
         Case(
             "PRIMARY",
             3,
-            (1, 2, 3, 4, 5),
+            (1, 2, 3, 4, 5, 6),
             fill=lambda text: text.format(f"COALESCE({ALL_INSERTED}, TRUE)"),
         ),
     ],
