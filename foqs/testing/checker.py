@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from foqs.testing.call_checks import CallChecks
+from foqs.testing.clocks import Clocks, ClockSteps
 from foqs.testing.history import Call, Verb, read_calls
 from foqs.testing.life_checks import LifeChecks
 from foqs.testing.lives import Lives, Stored
@@ -35,6 +36,8 @@ def check(
     drained: bool = True,
     tolerance_ms: int = 0,
     late_ms: int = 0,
+    lease_tolerance_ms: int | None = None,
+    steps: ClockSteps | None = None,
     disturbed: Windows = (),
     answers_due: bool = False,
     ended_ms: int = 0,
@@ -45,6 +48,8 @@ def check(
     tolerance_ms: by how much the servers' clocks may differ from the clients'.
     late_ms: by how much a host's idea of its server's clock may be late besides: times that it reckons from its own
     "now" are earlier by as much. A slow answer at a take-over makes it so.
+    lease_tolerance_ms: the same of the ends of leases, when the history has them by a clock of its own.
+    steps: of the servers' clocks; without it there were none.
     disturbed: (start, end) of the times when a promise that holds while the owner lives is suspended.
     answers_due: outside of them every call must have got a clear answer.
     ended_ms: when the stored rows were read, by the clock of the calls: until then an item may have expired.
@@ -56,7 +61,9 @@ def check(
     for call in calls:
         of_calls.see(call)
     of_calls.finish()
-    _check_lives(Lives(calls, stored, ended_ms), drained, tolerance_ms, late_ms, disturbed, report)
+    lease_ms = tolerance_ms if lease_tolerance_ms is None else lease_tolerance_ms
+    clocks = Clocks(tolerance_ms, late_ms, lease_ms, steps or ClockSteps())
+    _check_lives(Lives(calls, stored, ended_ms), drained, clocks, disturbed, report)
     return report
 
 
@@ -85,7 +92,7 @@ def check_files(
     with tempfile.TemporaryDirectory(prefix="foqs-history-") as directory:
         for part in split(paths, stored, count, Path(directory), of_calls.see):
             lives = Lives(part.calls(), part.stored, max(ended_ms, last_ms))
-            _check_lives(lives, drained, tolerance_ms, late_ms, disturbed, report)
+            _check_lives(lives, drained, Clocks(tolerance_ms, late_ms, tolerance_ms), disturbed, report)
     of_calls.finish()
     return report
 
@@ -103,13 +110,12 @@ def _extent(paths: Sequence[Path]) -> tuple[int, int]:
 def _check_lives(
     lives: Lives,
     drained: bool,
-    tolerance_ms: int,
-    late_ms: int,
+    clocks: Clocks,
     disturbed: Windows,
     report: Report,
 ) -> None:
-    LifeChecks(lives, drained, tolerance_ms, late_ms, disturbed, report).run()
-    check_overtaking(lives.by_uid.values(), tolerance_ms, disturbed, report)
+    LifeChecks(lives, drained, clocks, disturbed, report).run()
+    check_overtaking(lives.by_uid.values(), clocks.tolerance_ms, disturbed, report)
 
 
 @click.command()

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from foqs.core.calls import ItemState
 from foqs.core.limits import NEVER_MS
+from foqs.testing.clocks import Clocks, shard_of
 from foqs.testing.history import Outcome, Verb
 from foqs.testing.lives import Delivery, End, Life, Lives, overlaps, returned_at_ms
 from foqs.testing.report import Report
@@ -24,15 +25,14 @@ class LifeChecks:
         self,
         lives: Lives,
         drained: bool,
-        tolerance_ms: int,
-        late_ms: int,
+        clocks: Clocks,
         disturbed: Sequence[tuple[int, int]],
         report: Report,
     ) -> None:
-        self._late_ms = late_ms
+        self._clocks = clocks
+        self._tolerance_ms = clocks.tolerance_ms
         self._lives = lives
         self._drained = drained
-        self._tolerance_ms = tolerance_ms
         self._disturbed = disturbed
         self._report = report
 
@@ -83,6 +83,8 @@ class LifeChecks:
         put = life.put
         assert put is not None
         earliest, latest = life.ready_from_ms()
+        assert life.call is not None
+        earliest_put, latest_put = life.call.invoked_at_ms, returned_at_ms(life.call)
         metadata = {put.metadata}
         ends = sorted((end for end in life.ends if end.call.verb is Verb.NACK), key=lambda end: end.number)
         delayed = False
@@ -99,7 +101,9 @@ class LifeChecks:
             if taken.metadata not in metadata:
                 self._add("P1", life.uid, f"has metadata {taken.metadata!r}, which is none of {sorted(metadata)}")
             slack = self._tolerance_ms
-            if not delayed and not earliest - slack - self._late_ms <= taken.deliver_after_ms <= latest + slack:
+            stepped = self._clocks.steps.offsets_ms(shard_of(life.ids), earliest_put, latest_put)
+            least = earliest - slack - self._clocks.late_ms + min(0, *stepped)
+            if not delayed and not least <= taken.deliver_after_ms <= latest + slack + max(0, *stepped):
                 self._add("P1", life.uid, f"deliver_after {taken.deliver_after_ms} is not in {earliest}..{latest}")
 
     # ---- P1 and P2: nothing is lost ----
@@ -107,7 +111,10 @@ class LifeChecks:
     def _check_there(self, life: Life) -> None:
         put = life.put
         assert put is not None
-        expired = life.expires_ms()[0] <= self._lives.ended_ms + self._tolerance_ms
+        expired = (
+            life.expires_ms()[0] - self._early_ms(life, self._lives.ended_ms)
+            <= self._lives.ended_ms + self._tolerance_ms
+        )
         for row in life.stored:
             due = life.ready_from_ms()[1] < self._lives.last_ms and not self._may_be_delayed(life)
             if self._drained and row.state in _LIVE and due and not expired:
@@ -121,6 +128,16 @@ class LifeChecks:
             self._add("P2", life.uid, f"vanished after delivery {life.deliveries[-1].number}: nobody acked it")
         elif life.outcome is Outcome.OK:
             self._add("P1", life.uid, f"was enqueued as {sorted(life.ids)} and never seen again")
+
+    def _early_ms(self, life: Life, by_ms: int) -> int:
+        """By how much steps of its server's clock may have brought its dates forward by then."""
+        assert life.call is not None
+        return self._clocks.steps.forward_ms(shard_of(life.ids), life.call.invoked_at_ms, by_ms, dated=_is_dated(life))
+
+    def _late_ms(self, life: Life, by_ms: int) -> int:
+        """The same for late."""
+        assert life.call is not None
+        return self._clocks.steps.backward_ms(shard_of(life.ids), life.call.invoked_at_ms, by_ms, dated=_is_dated(life))
 
     def _may_be_delayed(self, life: Life) -> bool:
         return any(
@@ -143,7 +160,7 @@ class LifeChecks:
                 continue
             self._report.counts[_why_again(life, earlier)] += 1
             until_ms = self._leased_until_ms(life, earlier, later.returned_at_ms)
-            if later.returned_at_ms < until_ms - self._tolerance_ms:
+            if later.returned_at_ms < until_ms - self._clocks.lease_ms:
                 left_ms = until_ms - later.returned_at_ms
                 what = f"given to {_who(later)} {left_ms} ms before the lease of {_who(earlier)} ended"
                 self._add("P3", life.uid, f"{what} (deliveries {earlier.number} and {later.number})")
@@ -239,7 +256,7 @@ class LifeChecks:
     # ---- P7: time ----
 
     def _check_times(self, life: Life) -> None:
-        slack_ms = self._tolerance_ms + self._late_ms
+        slack_ms = self._tolerance_ms + self._clocks.late_ms
         ready_ms = life.ready_from_ms()[0] - slack_ms
         expired_ms = life.expires_ms()[1] + slack_ms
         delays = {
@@ -249,11 +266,12 @@ class LifeChecks:
         }
         for delivery in life.deliveries:
             bound_ms = max(ready_ms, delays.get(delivery.number - 1, 0))
+            bound_ms -= self._early_ms(life, delivery.returned_at_ms)
             if delivery.returned_at_ms < bound_ms:
                 early_ms = bound_ms - delivery.returned_at_ms
                 self._add("P7", life.uid, f"delivered to {_who(delivery)} {early_ms} ms before it was due")
-            if delivery.call.invoked_at_ms > expired_ms:
-                late_ms = delivery.call.invoked_at_ms - expired_ms
+            late_ms = delivery.call.invoked_at_ms - expired_ms
+            if late_ms > self._late_ms(life, delivery.call.invoked_at_ms):
                 self._add("P7", life.uid, f"delivered to {_who(delivery)} {late_ms} ms after its TTL had ended")
 
     def _check_redelivery(self, life: Life) -> None:
@@ -274,6 +292,10 @@ class LifeChecks:
             if empty is not None:
                 what = f"its lease {delivery.number} ended at {ended_ms}, and {empty.client} asked in vain at"
                 self._add("P7", life.uid, f"{what} {empty.invoked_at_ms}")
+
+
+def _is_dated(life: Life) -> bool:
+    return life.put is not None and life.put.deliver_after_ms is not None
 
 
 def _why_again(life: Life, delivery: Delivery) -> str:

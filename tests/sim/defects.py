@@ -20,6 +20,7 @@ from foqs.host.leases import Leases
 from foqs.host.topic_queue import TopicQueue
 from foqs.shard import book, claims
 from foqs.shard.claims import Claims
+from foqs.shard.clock import ShardClock
 from foqs.shard.journal import Journal
 from foqs.shard.packs import Packs
 from foqs.shard.parts import Ticket
@@ -303,3 +304,50 @@ def redrives_without_a_new_ttl(
         raise NotFoundError("the item is not a dead letter")
     rewrite = Rewrite(row.key, row.topic, row.priority, now_ms, row.deliveries, 0, None, b"")
     self._change(RowChange(row, rewrite, ticket, position))
+
+
+_at = ShardClock.at
+
+
+@_in_place_of(ShardClock, "at")
+def counts_leases_on_the_servers_clock(self: ShardClock, monotonic_s: float) -> Now:
+    now = _at(self, monotonic_s)
+    return Now(now.server_ms, now.server_ms)
+
+
+_start = ShardClock.start
+
+
+@_in_place_of(ShardClock, "start")
+def begins_the_steady_clock_anew(self: ShardClock, before_s: float, server_ms: int, _: int, after_s: float) -> None:
+    _start(self, before_s, server_ms, 0, after_s)
+
+
+@_in_place_of(ShardClock, "start")
+def counts_the_time_that_the_opening_took(
+    self: ShardClock, before_s: float, server_ms: int, steady_ms: int, after_s: float
+) -> None:
+    """The last owner may have written later than the opening began."""
+    _start(self, before_s, server_ms, steady_ms, after_s)
+    self._steady_offset_ms = steady_ms - before_s * 1000
+
+
+@_in_place_of(ShardClock, "probed")
+def moves_the_clock_on_by_a_slow_probe(self: ShardClock, before_s: float, server_ms: int, after_s: float) -> int:
+    self._server_offset_ms = server_ms - before_s * 1000
+    return 0
+
+
+@_in_place_of(ShardClock, "probed")
+def follows_no_step_of_a_servers_clock(self: ShardClock, before_s: float, server_ms: int, after_s: float) -> int:
+    return 0
+
+
+@_in_place_of(Now, "on_server")
+def tells_the_ends_of_leases_by_the_steady_clock(self: Now, steady_ms: int) -> int:
+    return steady_ms
+
+
+@_in_place_of(ShardRunner, "_is_durability_due")
+def checks_durability_only_at_the_opening(self: ShardRunner, now_s: float) -> bool:
+    return False

@@ -12,6 +12,7 @@ import pytest
 
 from foqs.core.calls import ItemState
 from foqs.testing.checker import Report, check
+from foqs.testing.clocks import ClockSteps
 from foqs.testing.history import (
     Call,
     History,
@@ -348,3 +349,26 @@ def test_a_call_ends_no_earlier_and_begins_no_later_than_its_record_says() -> No
     assert call.returned_at_ms is not None
     assert between_ms <= call.returned_at_ms <= after_ms + 1
     assert history.calls == [call]
+
+
+@pytest.mark.parametrize(("stepped_ms", "allowed"), [(200, True), (160, True), (140, False), (-200, False)])
+def test_a_step_of_a_servers_clock_brings_dates_forward_by_as_much_and_no_more(stepped_ms: int, allowed: bool) -> None:
+    steps = ClockSteps()
+    steps.note(0, 1_000_000 + 100, stepped_ms)
+    early = Story().put(delay_ms=500).at(320).take(after_ms=505).ack()
+    assert bool(early.check(tolerance_ms=20, steps=steps).violations) is not allowed
+
+
+@pytest.mark.parametrize(("stepped_ms", "allowed"), [(-100, True), (-10, False), (100, False)])
+def test_a_step_back_lets_an_item_outlive_its_ttl_by_as_much_and_no_more(stepped_ms: int, allowed: bool) -> None:
+    steps = ClockSteps()
+    steps.note(0, 1_000_000 + 20, stepped_ms)
+    late = Story().put(ttl_ms=50).at(110).take().ack()
+    assert bool(late.check(tolerance_ms=20, steps=steps).violations) is not allowed
+
+
+def test_a_lease_is_held_against_its_own_clock_whatever_a_servers_does() -> None:
+    steps = ClockSteps()
+    steps.note(0, 1_000_000 + 20, 3_600_000)
+    two_holders = Story().put().take().at(900).take(receipt="0-1:2").ack("0-1:2")
+    assert two_holders.check(tolerance_ms=500, lease_tolerance_ms=2, steps=steps).promises_broken == {"P3"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from foqs.core import ids
@@ -28,6 +28,7 @@ class Profile:
     host_fault_rate: float = 0.0
     drain_rate: float = 0.0
     meta_fault_rate: float = 0.0
+    undurable_rate: float = 0.0
     skew_ms_max: int = 0
     jump_ms_max: int = 0
     answer_loss_share: float = 0.0
@@ -38,15 +39,15 @@ class Profile:
     def disturbed(self) -> bool:
         return bool(
             self.slow_share or sum(self.fates) or self.server_fault_rate or self.host_fault_rate
-            or self.drain_rate or self.meta_fault_rate or self.jump_ms_max
+            or self.drain_rate or self.meta_fault_rate or self.undurable_rate
         )  # fmt: skip
 
     @property
     def tolerance_ms(self) -> int:
-        """By how much clocks may differ: a server's is read as exactly as its answer is fast."""
+        """By how much clocks may differ, steps aside: a server's is read as exactly as its answer is fast."""
         slow_ms = round(self.slow_s_max * 2_000) if self.slow_share else 0
         stopped_ms = _PAUSE_MS_MAX if self.host_fault_rate else 0
-        return 25 + self.skew_ms_max + 2 * self.jump_ms_max + slow_ms + stopped_ms
+        return 25 + self.skew_ms_max + slow_ms + stopped_ms
 
 
 def make_profile(chance: random.Random) -> Profile:
@@ -57,7 +58,7 @@ def make_profile(chance: random.Random) -> Profile:
         return 0.0 if quiet or chance.random() >= share else value
 
     host_fault_rate = sometimes(chance.choice([0.5, 2.0]))
-    return Profile(
+    profile = Profile(
         shard_count=chance.choice([1, 1, 2, 3]),
         client_count=chance.choice([2, 3, 4]),
         load_s=chance.choice([1.0, 2.0, 5.0]),
@@ -74,6 +75,11 @@ def make_profile(chance: random.Random) -> Profile:
         cancel_share=0.0 if chance.random() < 0.5 else 0.03,
         limits=make_limits(chance),
     )
+    # Drawn apart, so that what is drawn after it stays as it was in the recorded seeds.
+    apart = random.Random(f"clocks {profile!r}")
+    stepped_ms = 0 if quiet or apart.random() < 0.7 else apart.choice([600_000, 7_200_000])
+    undurable_rate = 1.0 if not quiet and apart.random() < 0.2 else 0.0
+    return replace(profile, jump_ms_max=stepped_ms or profile.jump_ms_max, undurable_rate=undurable_rate)
 
 
 def make_limits(chance: random.Random) -> dict[str, Any]:
@@ -126,7 +132,8 @@ def make_limits(chance: random.Random) -> dict[str, Any]:
         "HOST_WATCH_GAP_MS_MAX": 600,
         "CLOCK_PROBE_MS": pick([300, 10_000]),
         "CLOCK_RETRY_MS": 50,
-        "DURABILITY_CHECK_MS": 2_000,
+        "STEADY_WRITE_MS": 200,
+        "DURABILITY_CHECK_MS": 500,
         "REOPEN_PAUSE_MS": 60,
         "REOPEN_TRIES_MAX": pick([5, 120]),
         "BREAKER_WINDOW_MS": 500,

@@ -105,13 +105,13 @@ class SimClient:
         except FoqsError as error:
             self._end(call, outcome_of(error), repr(error))
             return call
-        call.taken = [_taken(item) for item in items]
+        call.taken = [_taken(item, self._world.clocks.lease_end_ms(item.receipt)) for item in items]
         self._end(call, Outcome.OK)
         for item in items:
             self._world.delivered(self, item)
             uid = uid_of(item.payload)
             once = uid.endswith("once")
-            self._held.append(Held(item.receipt, uid, item.topic, item.lease_expires_at_ms, once))
+            self._held.append(Held(item.receipt, uid, item.topic, self._world.clocks.lease_end_ms(item.receipt), once))
         del self._held[:-_LEASES_KEPT_MAX]
         return call
 
@@ -350,8 +350,9 @@ def _new_item(put: Put) -> NewItem:
     )
 
 
-def _taken(item: Delivery) -> Taken:
+def _taken(item: Delivery, lease_end_ms: int) -> Taken:
+    """Its lease ends by the history's clock, whatever its server's clock does."""
     return Taken(
-        item.receipt, uid_of(item.payload), item.topic, item.priority, item.deliver_after_ms, item.lease_expires_at_ms,
+        item.receipt, uid_of(item.payload), item.topic, item.priority, item.deliver_after_ms, lease_end_ms,
         item.attempt, item.metadata.hex(),
     )  # fmt: skip

@@ -184,7 +184,7 @@ class SimHost:
     def _check_drained(self) -> None:
         """What was only prefetched went back, unless something was in the way."""
         profile = self._world.profile
-        if sum(profile.fates) or profile.slow_share or profile.server_fault_rate or profile.jump_ms_max:
+        if sum(profile.fates) or profile.slow_share or profile.server_fault_rate:
             return
         for _, shard in self.host._shards.owned():
             for key, item in shard.book.leases.items():

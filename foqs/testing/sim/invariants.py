@@ -17,7 +17,7 @@ from foqs.host.dispatch import Dispatcher
 from foqs.host.topic_queue import DequeueCall, TopicQueue
 from foqs.shard.book import Book
 from foqs.shard.state import ShardState
-from foqs.storage.transaction import TIMER_LANE, TransactionResult
+from foqs.storage.transaction import TIMER_LANE, Transaction, TransactionResult
 from foqs.testing.fake_server import Tables
 
 if TYPE_CHECKING:
@@ -32,6 +32,12 @@ def checked_classes(world_of: Callable[[], World], every: int) -> tuple[type[Sha
 
     class CheckedState(ShardState):
         ended_count = 0
+
+        def take(self, now: Now, *, probe: bool = False) -> Transaction | None:
+            transaction = super().take(now, probe=probe)
+            if transaction is not None:
+                world_of().clocks.taken(self, transaction)
+            return transaction
 
         def committed(self, result: TransactionResult, now: Now) -> None:
             super().committed(result, now)
@@ -62,6 +68,7 @@ def checked_classes(world_of: Callable[[], World], every: int) -> tuple[type[Sha
             world = world_of()
             for problem in order_problems(self, call, items, world, self.passed):
                 world.complain(problem)
+            world.clocks.handed_out(call, items)
             super().answer(call, items)
 
     return CheckedState, CheckedDispatcher

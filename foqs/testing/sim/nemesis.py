@@ -19,10 +19,12 @@ class Nemesis:
 
     async def run(self, until_s: float) -> None:
         world, profile = self._world, self._world.profile
-        pauses = [self._server_fault, self._host_fault, self._drain, self._meta_fault, self._clock_jump]
+        pauses = [
+            self._server_fault, self._host_fault, self._drain, self._meta_fault, self._clock_jump, self._undurable,
+        ]  # fmt: skip
         rates = [
             profile.server_fault_rate, profile.host_fault_rate, profile.drain_rate, profile.meta_fault_rate,
-            0.5 if profile.jump_ms_max else 0.0,
+            1.5 if profile.jump_ms_max else 0.0, profile.undurable_rate,
         ]  # fmt: skip
         await asyncio.gather(
             *[self._strike(fault, rate, until_s) for fault, rate in zip(pauses, rates, strict=True) if rate]
@@ -40,7 +42,7 @@ class Nemesis:
     async def _server_fault(self) -> None:
         world, chance = self._world, self._chance
         shard_id, server = chance.choice(list(world.servers.items()))
-        kind = chance.choice(["crash", "freeze", "kill sessions", "undurable"])
+        kind = chance.choice(["crash", "freeze", "kill sessions"])
         world.trace(f"shard-{shard_id}", kind)
         if kind == "crash":
             server.crash()
@@ -50,13 +52,21 @@ class Nemesis:
             server.freeze()
             await asyncio.sleep(chance.choice([0.05, 0.3, 1.5]))
             server.thaw()
-        elif kind == "kill sessions":
-            server.kill_sessions()
         else:
-            server.problems = ["somebody made it so"]
-            await asyncio.sleep(limits.DURABILITY_CHECK_MS / 1000 + 0.5)
-            server.problems = []
+            server.kill_sessions()
         world.trace(f"shard-{shard_id}", "is well")
+
+    async def _undurable(self) -> None:
+        """Somebody makes a server one that can lose what it has committed: its owner is to notice."""
+        world, chance = self._world, self._chance
+        shard_id, server = chance.choice(list(world.servers.items()))
+        world.trace(f"shard-{shard_id}", "is not durable")
+        server.problems = ["somebody made it so"]
+        world.clocks.durable(shard_id, durable=False)
+        await asyncio.sleep(limits.DURABILITY_CHECK_MS / 1000 + chance.choice([0.1, 1.0]))
+        world.clocks.durable(shard_id, durable=True)
+        server.problems = []
+        world.trace(f"shard-{shard_id}", "is durable")
 
     async def _host_fault(self) -> None:
         world, chance = self._world, self._chance
@@ -65,6 +75,9 @@ class Nemesis:
             return
         kind = chance.choice(["kill", "kill and another", "drain", "pause", "take over", "take over"])
         world.trace(host.name, kind)
+        if world.profile.jump_ms_max and chance.random() < 0.5:
+            # Perhaps when there is no owner.
+            world.loop.call_later(chance.random() * 0.3, self._step, context=world.context)
         if kind == "kill":
             world.kill_host(host, sockets_closed=chance.random() < 0.7)
             await asyncio.sleep(chance.choice([0.01, 0.3]))
@@ -116,18 +129,23 @@ class Nemesis:
         world.meta.away = False
 
     async def _clock_jump(self) -> None:
+        self._step()
+
+    def _step(self) -> None:
         world = self._world
+        if world.delays.calm:
+            return
         shard_id = self._chance.choice(list(world.servers))
         bound_ms = world.profile.jump_ms_max
-        wanted = self._chance.randint(-bound_ms, bound_ms)
-        world.trace(f"shard-{shard_id}", f"clock is {wanted} ms off")
-        world.offsets_ms[shard_id] = wanted
+        world.clocks.step(shard_id, self._chance.randint(-bound_ms, bound_ms))
 
     async def _heal(self) -> None:
         world = self._world
         world.delays.calm = True
-        for server in world.servers.values():
+        world.clocks.go_on()
+        for shard_id, server in world.servers.items():
             server.restart()
             server.thaw()
+            world.clocks.durable(shard_id, durable=True)
             server.problems = []
         world.meta.away = False

@@ -28,6 +28,8 @@ from foqs.testing.sim.world import World
 
 _WORK_OFF_S_MAX = 60.0
 _LOOK_EVERY_S = 0.05
+_LEASE_TOLERANCE_MS = 2
+"""What is lost of a lease by whole milliseconds."""
 _AFTER_REDRIVE = re.compile("due|deliver_after|attempt|in vain|TTL")
 _COMPLAINTS_SHOWN_MAX = 10
 
@@ -144,6 +146,8 @@ def _problems(world: World) -> Iterator[str]:
         shards = [shard for _, shard in host.host._shards.owned()]
         yield from dispatcher_problems(host.host._dispatcher, shards)
         for runner in host.host._shards.runners.values():
+            if runner.shard is not None:
+                yield from world.clocks.problems_of_host(runner)
             task = runner._task
             if task is not None and task.done() and not task.cancelled():
                 yield f"the writer of shard {runner.shard_id} ended: {task.exception()!r}"
@@ -167,6 +171,8 @@ def _check_history(world: World) -> Counter[str]:
         world.stored(),
         drained=True,
         tolerance_ms=world.profile.tolerance_ms,
+        lease_tolerance_ms=_LEASE_TOLERANCE_MS,
+        steps=world.clocks.steps,
         disturbed=[(0, limits.NEVER_MS)] if world.profile.disturbed or bounded else [],
         ended_ms=world.now_ms(),
     )

@@ -19,6 +19,7 @@ from foqs.testing.history import Call, uid_of
 from foqs.testing.lives import Stored
 from foqs.testing.sim.chance import Delays, Profile
 from foqs.testing.sim.clients import NAMESPACE, Held, SimClient
+from foqs.testing.sim.clocks import SimClocks
 from foqs.testing.sim.host import FakeDoor, MetaTables, SimHost
 from foqs.testing.sim.loop import VirtualLoop
 
@@ -75,12 +76,12 @@ class World:
         self.uids_redriven: set[str] = set()
         """Of items that somebody tried to redrive, which gives them a new deliver_after."""
         self.servers: dict[int, FakeServer] = {}
-        self.offsets_ms: dict[int, int] = {}
+        self.clocks = SimClocks(self)
         for shard_id in range(profile.shard_count):
             skew_ms = profile.skew_ms_max
-            self.offsets_ms[shard_id] = self.chance.randint(-skew_ms, skew_ms)
+            self.clocks.skews_ms[shard_id] = self.chance.randint(-skew_ms, skew_ms)
             server = FakeServer(
-                shard_id, self._clock_of(shard_id), SimFaults(self, random.Random(self.chance.random())), strict=True
+                shard_id, self.clocks.of(shard_id), SimFaults(self, random.Random(self.chance.random())), strict=True
             )
             server.on_commit = self._watching(server)
             server.on_nonsense = self._server_refused
@@ -233,6 +234,8 @@ class World:
     def delivered(self, client: SimClient, item: Delivery) -> None:
         if not item.payload:
             self.complain(f"{item.receipt} was delivered to {client.name} without its payload")
+        for problem in self.clocks.problems_of_delivery(ids.parse(item.receipt)[0], item):
+            self.complain(problem)
 
     def refused(self, client: SimClient, host: SimHost | None, held: Held, invoked_at_ms: int) -> None:
         """STALE_LEASE for a lease that runs and that nobody can have ended is a lie."""
@@ -288,9 +291,6 @@ class World:
             if lane >= 0
         )  # fmt: skip
 
-    def _clock_of(self, shard_id: int) -> Callable[[], int]:
-        return lambda: int(self.exact_now_ms()) + self.offsets_ms[shard_id]
-
     def _watching(self, server: FakeServer) -> Callable[[Script], None]:
         """P8 and the checkpoints, at every commit."""
 
@@ -302,6 +302,8 @@ class World:
             if script.epoch < seen:
                 self.complain(f"P8: epoch {script.epoch} wrote to shard {server.shard_id} of epoch {seen}")
             self._epochs_seen[server.shard_id] = max(seen, script.epoch)
+            for problem in self.clocks.problems_of_commit(server.shard_id, script):
+                self.complain(problem)
             timers = tables.lanes.get(0)
             if timers and timers[0][1] < tables.writer.delay_checkpoint:
                 what = f"row {timers[0][2]:x} is due {tables.writer.delay_checkpoint - timers[0][1]} ms before"
