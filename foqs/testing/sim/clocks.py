@@ -47,6 +47,10 @@ class SimClocks:
     def _shown_ms(self, shard_id: int) -> int:
         return int(self._world.exact_now_ms()) + self.skews_ms[shard_id] + self._stepped_ms.get(shard_id, 0)
 
+    def latest_ms(self, shard_id: int, at_ms: int) -> int:
+        """What the server's clock may have shown at that time at most."""
+        return at_ms + self.skews_ms[shard_id] + self._greatest_ms.get(shard_id, 0)
+
     # ---- what happens to them ----
 
     def step(self, shard_id: int, stepped_ms: int) -> None:

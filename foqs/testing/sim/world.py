@@ -258,7 +258,7 @@ class World:
         """It has a TTL again, unless it has gone on since."""
         shard_id, key, _ = ids.parse(item_id)
         row = self.servers[shard_id].tables.items.get(key)
-        since_ms += self.offsets_ms[shard_id] - self.profile.tolerance_ms
+        since_ms = self.clocks.latest_ms(shard_id, since_ms) - self.profile.tolerance_ms
         if row is not None and row.lane > 0 and not row.failed_attempts and since_ms <= row.due_at >= row.expires_at:
             self.complain(f"{item_id} was redriven and is of {row.due_at}, but its TTL ends at {row.expires_at}")
 
