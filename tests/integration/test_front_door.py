@@ -66,6 +66,7 @@ def test_every_admin_verb_answers() -> None:
             assert [n.name for n in listed.response.namespaces] == ["ns", "other"]
             gone = await client.call("deleteNamespace", s.DeleteNamespaceRequest("other"))
             assert isinstance(gone.response, s.DeleteNamespaceResponse)
+            await client.call("recoverNamespace", s.RecoverNamespaceRequest(7))
             await client.call("enqueue", enqueue_request(b"peek"))
             peeked = await client.call("peekItems", s.PeekItemsRequest("ns", "topic"))
             one = await client.call("getItem", s.GetItemRequest("ns", "1-1"))
