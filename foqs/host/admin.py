@@ -63,8 +63,7 @@ class Admin:
 
     async def list_namespaces(self, prefix: str, limit: int, page_token: str) -> NamespacePage:
         arguments.check_range("limit", limit, 1, limits.PAGE_ITEMS_MAX)
-        found = await self._namespaces.calls.run(lambda meta: meta.list_namespaces())
-        found = sorted((n for n in found if n.name.startswith(prefix) and n.name > page_token), key=lambda n: n.name)
+        found = await self._namespaces.calls.run(lambda meta: meta.page_namespaces(prefix, page_token, limit + 1))
         return NamespacePage(found[:limit], found[limit - 1].name if len(found) > limit else "")
 
     async def delete_namespace(self, name: str) -> None:

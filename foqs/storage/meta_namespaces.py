@@ -57,6 +57,16 @@ class MetaNamespaces(ABC):
         """All namespaces, by name."""
         return self.read_namespaces().namespaces
 
+    def page_namespaces(self, prefix: str, after: str, limit: int) -> list[Namespace]:
+        """By name, the first `limit` namespaces whose names begin with `prefix` and come after `after`."""
+        name, first = NAMESPACE.c.name, prefix.encode()
+        # Names are of ASCII: a byte above all of it comes after every name that begins so.
+        mine = select(NAMESPACE).where(name > after.encode(), name >= first, name < first + b"\xff")
+        with self._transaction() as connection:
+            closing = set(connection.execute(select(CENSUS.c.namespace)).scalars())
+            rows = connection.execute(mine.order_by(name).limit(limit)).mappings().all()
+        return [_namespace_of(row, closing=row["number"] in closing) for row in rows]
+
     def read_namespaces(self) -> NamespaceList:
         """All namespaces, and what is asked of the shards. Ends the censuses that have expired."""
         with self._transaction() as connection:

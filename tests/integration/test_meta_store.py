@@ -284,3 +284,17 @@ def test_a_server_that_hangs_is_unavailable_in_time(tmp_path: Path, monkeypatch:
                 store.list_namespaces()
             server.resume()
             assert store.list_namespaces() == []
+
+
+@pytest.mark.parametrize("limit", [1, 3, 100])
+def test_pages_of_namespaces_come_by_name_and_hold_what_begins_with_the_prefix(store, limit):
+    names = sorted(["a", "a.b", "a.b.c", "a.z", "A", "a-", "b", "zz", "a" * limits.NAMESPACE_NAME_CHARS_MAX])
+    for name in reversed(names):
+        store.insert_namespace(name, NamespaceSettings(), 0)
+    for prefix in ("", "a", "a.", "a.b", "z", "none", "é", "%", "_"):
+        seen, after = [], ""
+        while page := store.page_namespaces(prefix, after, limit):
+            assert len(page) <= limit
+            seen += [namespace.name for namespace in page]
+            after = seen[-1]
+        assert seen == [name for name in names if name.startswith(prefix)]

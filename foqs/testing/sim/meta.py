@@ -61,6 +61,10 @@ class FakeNamespaces:
     def list_namespaces(self) -> list[Namespace]:
         return self.read_namespaces().namespaces
 
+    def page_namespaces(self, prefix: str, after: str, limit: int) -> list[Namespace]:
+        found = [one for one in self.list_namespaces() if one.name.startswith(prefix) and one.name > after]
+        return found[:limit]
+
     def update_namespace(self, name: str, changes: object) -> Namespace:
         before = self._named(name)
         after = self._tables.namespaces[name] = replace(before, settings=with_changes(before.settings, changes))
