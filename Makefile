@@ -53,8 +53,9 @@ chaos: setup ## one host with faults of all kinds: make chaos MINUTES=M SEED=S (
 overload: setup ## three times as much as the host can do, for five minutes: make overload MINUTES=M
 	@$(BIN)/python -m loadtest.stress overload --minutes $${MINUTES:-5} --json build/stress/overload.json
 
-isolation: setup ## a tenant next to one that sends five times its quota
+isolation: setup ## a tenant next to one that sends five times its quota, and next to one that reads all it can
 	@$(BIN)/python -m loadtest.stress isolation --json build/stress/isolation.json
+	@$(BIN)/python -m loadtest.stress reading --json build/stress/reading.json
 
 sick-shard: setup ## one of four servers frozen, killed, slow, full (the last as root, for the mount)
 	@$(BIN)/python -m loadtest.stress sick-shard --json build/stress/sick-shard.json

@@ -1,4 +1,7 @@
-"""`python -m loadtest.stress`: overload, isolation, sick-shard, long-life; exit code 1 when a bound does not hold."""
+"""`python -m loadtest.stress`: overload, isolation, reading, sick-shard, long-life.
+
+The exit code is 1 when a bound does not hold.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from loadtest.faults import FaultError
 from loadtest.stress import isolation as isolation_run
 from loadtest.stress import long_life as long_life_run
 from loadtest.stress import overload as overload_run
+from loadtest.stress import reading as reading_run
 from loadtest.stress import sick_shard as sick_shard_run
 from loadtest.stress.verdict import Verdict
 
@@ -46,6 +50,17 @@ def isolation(rounds: int, seconds: float, rate: float, quota: float, json_path:
     """One tenant next to another that sends five times its quota."""
     course = isolation_run.Course(rounds=rounds, stretch_s=seconds, calm_items_per_s=rate, quota_items_per_s=quota)
     _publish(isolation_run.run(course), json_path)
+
+
+@main.command()
+@click.option("--seconds", default=10.0, show_default=True, help="Of each verb, and at rest.")
+@click.option("--topics", default=100_000, show_default=True, help="Of the tenant that reads, one item each.")
+@click.option("--namespaces", default=20_000, show_default=True)
+@_json
+def reading(seconds: float, topics: int, namespaces: int, json_path: Path | None) -> None:
+    """One tenant next to another that calls each verb that reads or administers, eight callers at a time."""
+    course = reading_run.Course(stretch_s=seconds, topics_count=topics, namespaces_count=namespaces)
+    _publish(reading_run.run(course), json_path)
 
 
 @main.command()

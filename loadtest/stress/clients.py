@@ -32,7 +32,7 @@ LATE_US = 250_000
 LAST_ANSWERS_S_MAX = 30.0
 """For calls that are open when a stream ends; more than the host lets any of these wait."""
 _READY = "ready"
-Verb = Literal["enqueue", "dequeue"]
+Verb = Literal["enqueue", "dequeue", "ask"]
 _START_S_MAX = 60.0
 _BEGIN_AFTER_NS = 1_000_000_000
 _CONNECT_NS = 500_000_000
@@ -47,6 +47,7 @@ class Stream:
         calls are open at any time on each connection.
     open_max: in an open loop, calls that are due while so many are open are not sent, but counted.
     retried_share: so much of what is refused with retry_after_ms is tried again once, that much later.
+    asks: for the verb "ask", frames of calls that are sent one after the other, again and again.
     A dequeue is followed by the ack of its items, which its latency does not count.
     """
 
@@ -64,6 +65,7 @@ class Stream:
     payload_bytes: int = 200
     wait_ms: int = 1_000
     retried_share: float = 0.0
+    asks: tuple[bytes, ...] = ()
 
 
 def run_streams(port: int, streams: Sequence[Stream], meanwhile: Callable[[int], None]) -> Mapping[str, Record]:
@@ -147,9 +149,13 @@ class _Calls:
         # Encoded once: clients that are busy would slow a host that runs on the other thread of their core.
         self._enqueues = cycle([_encode_enqueue(stream, topic) for topic in stream.topics])
         self._rng = Random(stream.name)
-        self._call: Callable[[Wire, int], Awaitable[None]] = (
-            self._enqueue if stream.verb == "enqueue" else self._dequeue
-        )
+        self._asks = cycle(stream.asks)
+        calls: Mapping[Verb, Callable[[Wire, int], Awaitable[None]]] = {
+            "enqueue": self._enqueue,
+            "dequeue": self._dequeue,
+            "ask": self._ask_next,
+        }
+        self._call = calls[stream.verb]
 
     async def run(self, begin: Any, begin_ns: Any, results: Results[Any]) -> None:
         results.put(_READY)
@@ -247,6 +253,12 @@ class _Calls:
         else:
             for ack in acks:
                 self._spawn(ack)
+
+    async def _ask_next(self, wire: Wire, due_ns: int) -> None:
+        response = await self._ask(wire, next(self._asks))
+        if response is not None and not isinstance(response, FoqsError):
+            self._note_latency(due_ns)
+            self._now().taken_count += 1
 
     async def _ack(self, wire: Wire, receipts: list[str]) -> None:
         request = structs.AckRequest(self._stream.namespace, receipts)

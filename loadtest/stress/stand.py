@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -27,9 +28,12 @@ NO_QUOTA = 1_000_000_000
 class Stand:
     """As a context manager everything is started and stopped, with cores for the servers and others for clients."""
 
-    def __init__(self) -> None:
+    def __init__(self, prepare: Callable[[str], None] = lambda meta_url: None) -> None:
+        """`prepare` may fill the meta database before the host starts."""
         self.port = free_port()
+        self.metrics_port = free_port()
         self.host: HostProgram
+        self._prepare = prepare
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -38,7 +42,9 @@ class Stand:
             cores = stack.enter_context(Cores())
             server = stack.enter_context(LocalServer(home / "mysql", buffer_pool_mib=_CACHE_MIB, log_file_mib=512))
             databases = make_databases(server, dict.fromkeys(range(SHARD_COUNT), server))
-            self.host = HostProgram("host-1", self.port, databases.meta_url, databases.shard_urls)
+            self._prepare(databases.meta_url)
+            variables = {"FOQS_METRICS_PORT": str(self.metrics_port)}
+            self.host = HostProgram("host-1", self.port, databases.meta_url, databases.shard_urls, variables)
             cores.go_on_with_clients()
             stack.callback(self.host.close)
             wait_until_owned(self.host.address)

@@ -9,7 +9,7 @@ import click
 import pytest
 from rich.console import Console
 
-from loadtest.stress import isolation, long_life, overload, sick_shard
+from loadtest.stress import isolation, long_life, overload, reading, sick_shard
 from loadtest.stress.record import Record, merged
 from loadtest.stress.verdict import Bound, Verdict
 
@@ -38,6 +38,17 @@ def test_what_is_over_a_quota_is_refused_and_nothing_of_the_other_tenant() -> No
     assert over["others offered a second"] == pytest.approx(500, rel=0.4)
     assert all(row["enqueue p99 ms"] > 0 and row["dequeue p99 ms"] > 0 for row in (alone, within, over))
     assert not verdict.bounds[-1].found
+
+
+@pytest.mark.database
+@pytest.mark.slow
+def test_every_verb_that_reads_is_answered_next_to_enqueues_that_all_are() -> None:
+    verdict = reading.run(reading.Course(stretch_s=1, topics_count=2_000, namespaces_count=200, callers=2))
+    at_rest, *verbs, scrapes, again = verdict.rows
+    assert {row["next to"] for row in verbs} > {"getActiveTopics", "peekItems", "listNamespaces", "purgeDeadLetters"}
+    assert all(row["its calls a second"] > 0 and row["its calls refused"] == 0 for row in verbs)
+    assert all(row["enqueue p99 ms"] > 0 for row in (at_rest, *verbs, scrapes, again))
+    assert all(bound.holds for bound in verdict.bounds[-2:])
 
 
 @pytest.mark.database
