@@ -37,14 +37,13 @@ class MetaCalls:
         # It counts until its thread is free, however soon its caller gives up.
         call = asyncio.get_running_loop().run_in_executor(self._threads, work, self._meta)
         call.add_done_callback(self._ended)
-        try:
-            async with asyncio.timeout(limits.META_CALL_MS_MAX / 1000):
-                return await asyncio.shield(call)
-        except TimeoutError:
+        await asyncio.wait([call], timeout=limits.META_CALL_MS_MAX / 1000)
+        if not call.done():
             raise UnavailableError(
                 f"the meta database has not answered for {limits.META_CALL_MS_MAX} ms: whether the call was done is "
                 "unknown"
-            ) from None
+            )
+        return call.result()
 
     def close(self) -> None:
         """Wait for what is under way, and drop the rest."""

@@ -186,6 +186,8 @@ def test_a_durable_check_does_not_hide_a_lost_connection(mysql_server: LocalServ
         ({"innodb_doublewrite": "OFF"}, 1),
         ({"innodb_doublewrite": "DETECT_ONLY"}, 1),
         ({"innodb_flush_method": "NOSYNC"}, 1),
+        ({"innodb_redo_log_enabled": "ON"}, 0),
+        ({"innodb_redo_log_enabled": "OFF"}, 1),
         ({"debug_no_sync": "ON"}, 1),
     ],
 )

@@ -72,9 +72,14 @@ class RunningHost:
 
 @asynccontextmanager
 async def running_host(
-    meta_url: str, shard_urls: Mapping[int, str], *, name: str = "test-host", **settings: Any
+    meta_url: str,
+    shard_urls: Mapping[int, str],
+    *,
+    name: str = "test-host",
+    namespace: str | None = "jobs",
+    **settings: Any,
 ) -> AsyncIterator[RunningHost]:
-    """A host with the namespace `jobs`; drained at the end."""
+    """A host with the namespace `jobs`, another one or none; drained at the end."""
     host = Host(HostConfig(meta_url=meta_url, shards=dict(shard_urls), port=0, host_name=name, **settings))
     await host.start()
     try:
@@ -84,8 +89,8 @@ async def running_host(
             AsyncClient(address, retry=ONCE) as client,
             RawClient.connect("127.0.0.1", host.port) as raw,
         ):
-            if "jobs" not in [namespace.name async for namespace in admin.list_namespaces()]:
-                await admin.create_namespace("jobs")
+            if namespace is not None and namespace not in [one.name async for one in admin.list_namespaces()]:
+                await admin.create_namespace(namespace)
             yield RunningHost(host, client, admin, raw, shard_urls)
         await host.drain()
     finally:

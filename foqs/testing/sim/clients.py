@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from foqs.client.errors import NotSentError
 from foqs.client.items import Nack, NewItem
 from foqs.core import limits
-from foqs.core.calls import Delivery, DeliveryPolicy, PositionErrors
+from foqs.core.calls import Delivery, DeliveryPolicy, PositionErrors, StoredItemPage
 from foqs.core.errors import FoqsError, NotFoundError, StaleLeaseError
 from foqs.testing.history import Call, Outcome, Put, Settled, Taken, Verb, make_payload, uid_of
 from foqs.testing.recorder import outcome_of
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from foqs.testing.sim.world import World
 
 NAMESPACE = "sim"
+"""Most of the load."""
+OTHERS = ("n0", "n1")
+"""Namespaces that come and go."""
 TOPICS = ("a", "b", "c", "d")
 _LEASES_KEPT_MAX = 200
 _METADATA = ("", "6d", "6d6e")
@@ -43,6 +46,7 @@ class Held:
 
     receipt: str
     uid: str
+    namespace: str
     topic: str
     until_ms: int
     at_most_once: bool
@@ -54,6 +58,10 @@ class SimClient:
         self.name = name
         self._world = world
         self._chance = chance
+        # Of its own, so that the calls of a seed stay what they were with one namespace.
+        self._apart = random.Random(f"{world.seed} {name}")
+        self.namespace = NAMESPACE
+        """That its next call is in."""
         self._count = 0
         self._held: list[Held] = []
         self._verbs: list[tuple[Callable[[], Awaitable[object]], int]] = [
@@ -65,11 +73,15 @@ class SimClient:
         """A call after the other, thinking in between."""
         verbs, weights = [verb for verb, _ in self._verbs], [weight for _, weight in self._verbs]
         while self._world.loop.time() < until_s:
+            self.namespace = NAMESPACE if self._apart.random() < 0.7 else self._apart.choice(OTHERS)
+            if self._apart.random() < 0.05:
+                await self.trespass()
             await self._chance.choices(verbs, weights)[0]()
             await asyncio.sleep(self._chance.choice([0.0, 0.002, 0.02, 0.1]))
 
-    async def work_off(self, topics: Sequence[str]) -> bool:
+    async def work_off(self, topics: Sequence[str], namespace: str = NAMESPACE) -> bool:
         """Take and ack what there is; False when nothing came."""
+        self.namespace = namespace
         call = await self.dequeue(topics, wait_ms=50, lease_ms=None, count=20)
         if self._held:
             await self.ack(everything=True)
@@ -83,12 +95,12 @@ class SimClient:
         news = [_new_item(put) for put in puts]
         call = self._begin(Verb.ENQUEUE, puts)
         try:
-            result = await self._call(lambda door: door.queue.enqueue(NAMESPACE, news, False))
+            result = await self._call(lambda door: door.queue.enqueue(self.namespace, news, False))
         except FoqsError as error:
             self._end(call, outcome_of(error), repr(error))
             return
         call.ids = result.ids
-        self._world.ids_known += [item_id for item_id in result.ids if item_id]
+        self._world.ids_known.setdefault(self.namespace, []).extend([item_id for item_id in result.ids if item_id])
         self._end(call, Outcome.OK, errors=result.errors)
 
     async def dequeue(
@@ -99,19 +111,21 @@ class SimClient:
         wait_ms = wait_ms if wait_ms >= 0 else chance.choice([0, 0, 30, 300])
         lease_ms = lease_ms if lease_ms != -1 else chance.choice([None, 150, 500, 2_000])
         demands = [Demand(topic, count or chance.choice([1, 2, 5, 15])) for topic in topics]
-        call = self._begin(Verb.DEQUEUE, list(topics))
+        label = self._world.label_of(self.namespace)
+        call = self._begin(Verb.DEQUEUE, [f"{label}/{topic}" for topic in topics])
         try:
-            items = await self._call(lambda door: door.queue.dequeue(NAMESPACE, demands, lease_ms, wait_ms))
+            items = await self._call(lambda door: door.queue.dequeue(self.namespace, demands, lease_ms, wait_ms))
         except FoqsError as error:
             self._end(call, outcome_of(error), repr(error))
             return call
-        call.taken = [_taken(item, self._world.clocks.lease_end_ms(item.receipt)) for item in items]
+        call.taken = [_taken(item, label, self._world.clocks.lease_end_ms(item.receipt)) for item in items]
         self._end(call, Outcome.OK)
         for item in items:
             self._world.delivered(self, item)
             uid = uid_of(item.payload)
             once = uid.endswith("once")
-            self._held.append(Held(item.receipt, uid, item.topic, self._world.clocks.lease_end_ms(item.receipt), once))
+            until_ms = self._world.clocks.lease_end_ms(item.receipt)
+            self._held.append(Held(item.receipt, uid, self.namespace, item.topic, until_ms, once))
         del self._held[:-_LEASES_KEPT_MAX]
         return call
 
@@ -121,7 +135,7 @@ class SimClient:
             return  # Forgotten: their leases end by themselves.
         receipts = [one.receipt for one in held]
         call = await self._settle(Verb.ACK, held, [Settled(receipt) for receipt in receipts],
-                                  lambda door: door.queue.ack(NAMESPACE, receipts))  # fmt: skip
+                                  lambda door: door.queue.ack(self.namespace, receipts))  # fmt: skip
         if call.outcome is Outcome.INFO and self._chance.random() < 0.8:
             await self._ack_again(held)
 
@@ -131,7 +145,7 @@ class SimClient:
         gone = [not self._world.has_row(receipt) for receipt in receipts]
         call = self._begin(Verb.ACK, [Settled(receipt.split(":")[0]) for receipt in receipts])
         try:
-            errors: PositionErrors = await self._call(lambda door: door.queue.ack(NAMESPACE, receipts, True))
+            errors: PositionErrors = await self._call(lambda door: door.queue.ack(self.namespace, receipts, True))
         except FoqsError as error:
             self._end(call, outcome_of(error), repr(error))
             return
@@ -160,7 +174,7 @@ class SimClient:
                 Settled(n.receipt, n.delay_ms, None if n.metadata is None else n.metadata.hex(), n.release,
                         n.dead_letter) for n in nacks
             ]  # fmt: skip
-            await self._settle(Verb.NACK, held, settled, lambda door: door.queue.nack(NAMESPACE, nacks))
+            await self._settle(Verb.NACK, held, settled, lambda door: door.queue.nack(self.namespace, nacks))
 
     async def extend(self) -> None:
         held = self._take_held(self._chance.choice([1, 3]))
@@ -170,7 +184,7 @@ class SimClient:
         receipts = [one.receipt for one in held]
         invoked_at_ms = self._world.now_ms()
         call = await self._settle(Verb.EXTEND, held, [Settled(receipt, lease_ms=lease_ms) for receipt in receipts],
-                                  lambda door: door.queue.extend_lease(NAMESPACE, receipts, lease_ms))  # fmt: skip
+                                  lambda door: door.queue.extend_lease(self.namespace, receipts, lease_ms))  # fmt: skip
         for position, one in enumerate(held):
             outcome = call.outcome_at(position)
             if outcome is Outcome.OK:
@@ -179,22 +193,44 @@ class SimClient:
             if outcome is not Outcome.FAIL:
                 self._held.append(one)
 
+    async def trespass(self) -> None:
+        """Ask in one namespace for what belongs to another: nobody may see or change it."""
+        others = [held for held in self._held if self._world.label_of(held.namespace) != self.namespace]
+        if not others:
+            return
+        receipts = [held.receipt for held in self._apart.sample(others, min(len(others), 3))]
+        ids = [receipt.split(":")[0] for receipt in receipts]
+        work: Work = self._apart.choice([
+            lambda door: door.queue.ack(self.namespace, receipts),
+            lambda door: door.queue.ack(self.namespace, ids),
+            lambda door: door.queue.nack(self.namespace, [Nack(receipt) for receipt in receipts]),
+            lambda door: door.queue.extend_lease(self.namespace, receipts, 500),
+            lambda door: door.admin.delete_items(self.namespace, ids),
+            lambda door: door.admin.get_item(self.namespace, ids[0]),
+        ])  # fmt: skip
+        result = await self._quietly(work)
+        if result is not None and not (isinstance(result, dict) and len(result) == len(receipts)):
+            self._world.complain(f"P10: {self.name} reached {receipts} from namespace {self.namespace}: {result}")
+
     async def delete(self) -> None:
         """Cancel some item, perhaps one that another client holds. In the history it is an ack of the bare id."""
-        await self._end_by_id(lambda door, ids: door.admin.delete_items(NAMESPACE, ids))
+        await self._end_by_id(lambda door, ids: door.admin.delete_items(self.namespace, ids))
 
     async def ack_bare(self) -> None:
-        await self._end_by_id(lambda door, ids: door.queue.ack(NAMESPACE, ids))
+        await self._end_by_id(lambda door, ids: door.queue.ack(self.namespace, ids))
 
     async def redrive(self) -> None:
         """Dead letters by id, so that it is known whose deliver_after changes."""
         topic, count = self._chance.choice(TOPICS), self._chance.choice([1, 5])
-        page = await self._quietly(lambda door: door.admin.list_dead_letters(NAMESPACE, topic, count, ""))
+        page = await self._quietly(lambda door: door.admin.list_dead_letters(self.namespace, topic, count, ""))
+        self._check_own(page)
         ids = [item.id for item in page.items] if page is not None else []
         self._world.uids_redriven.update([uid_of(item.payload) for item in page.items] if page is not None else [])
         if ids:
             since_ms = self._world.now_ms()
-            result = await self._quietly(lambda door: door.admin.redrive_dead_letters(NAMESPACE, topic, ids, len(ids)))
+            result = await self._quietly(
+                lambda door: door.admin.redrive_dead_letters(self.namespace, topic, ids, len(ids))
+            )
             for position, item_id in enumerate(ids):
                 if result is not None and position not in result.errors:
                     self._world.redriven(item_id, since_ms)
@@ -202,11 +238,11 @@ class SimClient:
     async def purge(self) -> None:
         """Dead letters go; in the history each is an ack of its bare id."""
         topic = self._chance.choice(TOPICS)
-        page = await self._quietly(lambda door: door.admin.list_dead_letters(NAMESPACE, topic, 3, ""))
+        page = await self._quietly(lambda door: door.admin.list_dead_letters(self.namespace, topic, 3, ""))
         ids = [item.id for item in page.items] if page is not None else []
         if ids:
             await self._end_by_id(
-                lambda door, ids: _errors_of(door.admin.purge_dead_letters(NAMESPACE, topic, ids, len(ids))), ids
+                lambda door, ids: _errors_of(door.admin.purge_dead_letters(self.namespace, topic, ids, len(ids))), ids
             )
 
     async def look(self) -> None:
@@ -214,14 +250,14 @@ class SimClient:
         chance = self._chance
         kind, topic, limit = chance.randrange(3), chance.choice(TOPICS), chance.choice([1, 3, 100])
         if kind == 0:
-            await self._quietly(lambda door: door.queue.get_active_topics(NAMESPACE, "", limit, ""))
+            await self._quietly(lambda door: door.queue.get_active_topics(self.namespace, "", limit, ""))
         elif kind == 1:
-            await self._quietly(lambda door: door.admin.peek_items(NAMESPACE, topic, limit, ""))
+            self._check_own(await self._quietly(lambda door: door.admin.peek_items(self.namespace, topic, limit, "")))
         else:
-            item_id = self._world.some_id(chance)
+            item_id = self._world.some_id(chance, self.namespace)
             if item_id is not None:
                 with suppress(FoqsError):
-                    await self._watch_row([item_id], lambda door: door.admin.get_item(NAMESPACE, item_id))
+                    await self._watch_row([item_id], lambda door: door.admin.get_item(self.namespace, item_id))
 
     # ---- how ----
 
@@ -230,9 +266,10 @@ class SimClient:
         self._count += 1
         once = chance.random() < 0.15
         when = chance.random()
+        label = self._world.label_of(self.namespace)
         return Put(
-            uid=f"{self.name}-{self._count}{'-once' if once else ''}",
-            topic=chance.choice(TOPICS),
+            uid=f"{label}:{self.name}-{self._count}{'-once' if once else ''}",
+            topic=f"{label}/{chance.choice(TOPICS)}",
             priority=chance.choice([0, 0, 1, -1, 5, -(1 << 31), (1 << 31) - 1]),
             delay_ms=chance.choice([1, 50, 300, 1_200]) if when < 0.2 else None,
             deliver_after_ms=self._world.now_ms() + chance.choice([-1_000, 0, 40, 700]) if when > 0.9 else None,
@@ -243,9 +280,16 @@ class SimClient:
 
     def _take_held(self, count: int) -> list[Held]:
         self._chance.shuffle(self._held)
-        taken = self._held[:count]
-        del self._held[:count]
+        taken = [held for held in self._held if held.namespace == self.namespace][:count]
+        self._held = [held for held in self._held if held not in taken]
         return taken
+
+    def _check_own(self, page: StoredItemPage | None) -> None:
+        label = self._world.label_of(self.namespace)
+        for item in page.items if page is not None else ():
+            uid = uid_of(item.payload)
+            if not uid.startswith(f"{label}:"):
+                self._world.complain(f"P10: {uid} is shown in namespace {self.namespace}")
 
     async def _settle(self, verb: Verb, held: Sequence[Held], settled: Sequence[Settled], work: Work) -> Call:
         call = self._begin(verb, settled)
@@ -265,7 +309,7 @@ class SimClient:
         self, work: Callable[[FakeDoor, list[str]], Awaitable[PositionErrors]], ids: list[str] | None = None
     ) -> None:
         if ids is None:
-            item_id = self._world.some_id(self._chance)
+            item_id = self._world.some_id(self._chance, self.namespace)
             ids = [item_id] if item_id is not None else []
         if not ids:
             return
@@ -339,7 +383,7 @@ def _short(asked: Sequence[Any]) -> str:
 
 def _new_item(put: Put) -> NewItem:
     return NewItem(
-        put.topic,
+        put.topic.partition("/")[2],
         make_payload(put.uid, 40),
         put.priority,
         put.deliver_after_ms,
@@ -350,9 +394,9 @@ def _new_item(put: Put) -> NewItem:
     )
 
 
-def _taken(item: Delivery, lease_end_ms: int) -> Taken:
+def _taken(item: Delivery, label: str, lease_end_ms: int) -> Taken:
     """Its lease ends by the history's clock, whatever its server's clock does."""
     return Taken(
-        item.receipt, uid_of(item.payload), item.topic, item.priority, item.deliver_after_ms, lease_end_ms,
+        item.receipt, uid_of(item.payload), f"{label}/{item.topic}", item.priority, item.deliver_after_ms, lease_end_ms,
         item.attempt, item.metadata.hex(),
     )  # fmt: skip

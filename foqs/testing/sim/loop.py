@@ -126,7 +126,8 @@ class VirtualThread:
 
     def _finish(self, answer: Callable[[], None]) -> None:
         self._jobs.popleft()
-        answer()
+        if not self._dead:  # Nobody is there who would handle an error.
+            answer()
         if self._jobs:
             self._start()
 

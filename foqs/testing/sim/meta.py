@@ -13,6 +13,9 @@ from foqs.core.errors import AlreadyExistsError, InvalidArgumentError, Unavailab
 from foqs.core.namespace import Namespace, NamespaceSettings, with_changes
 from foqs.storage.meta_namespaces import NamespaceList
 
+_LEASE_MS = 500
+"""The default of namespaces here; that of production would outlast a run."""
+
 
 @dataclass(slots=True)
 class NamespaceTables:
@@ -75,7 +78,9 @@ class FakeNamespaces:
         if any(namespace.number == number for namespace in tables.namespaces.values()):
             raise AlreadyExistsError(f"number {number} is in use")
         tables.number_last = max(tables.number_last, number)
-        return self._insert(Namespace(number, name, NamespaceSettings(), now_ms, former_name=former_name))
+        return self._insert(
+            Namespace(number, name, NamespaceSettings(lease_ms_default=_LEASE_MS), now_ms, former_name=former_name)
+        )
 
     def begin_creation(self, name: str) -> Census:
         if name in self._tables.namespaces:
@@ -107,7 +112,7 @@ class FakeNamespaces:
             return missing
         tables = self._tables
         number = max([tables.number_last, *[answer.number_max for answer in answers]]) + 1
-        created = self._insert(Namespace(number, name, settings, now_ms))
+        created = self._insert(Namespace(number, name, replace(settings, lease_ms_default=_LEASE_MS), now_ms))
         tables.number_last = number
         self.end_census(census)
         return created

@@ -7,15 +7,20 @@ import random
 from typing import TYPE_CHECKING
 
 from foqs.core import limits
+from foqs.testing.sim.meta import NamespaceTables
 
 if TYPE_CHECKING:
     from foqs.testing.sim.world import World
+
+_BACKUP_S = 0.15
 
 
 class Nemesis:
     def __init__(self, world: World, chance: random.Random) -> None:
         self._world = world
         self._chance = chance
+        self._apart = random.Random(world.seed ^ 0xD1CE)
+        self._past: list[NamespaceTables] = []
 
     async def run(self, until_s: float) -> None:
         world, profile = self._world, self._world.profile
@@ -27,7 +32,8 @@ class Nemesis:
             1.5 if profile.jump_ms_max else 0.0, profile.undurable_rate,
         ]  # fmt: skip
         await asyncio.gather(
-            *[self._strike(fault, rate, until_s) for fault, rate in zip(pauses, rates, strict=True) if rate]
+            self._restore_metas(until_s),
+            *[self._strike(fault, rate, until_s) for fault, rate in zip(pauses, rates, strict=True) if rate],
         )
         await self._heal()
         world.trace("nemesis", "rests")
@@ -127,6 +133,26 @@ class Nemesis:
         world.trace("meta", "is away")
         await asyncio.sleep(self._chance.choice([0.1, 1.0]))
         world.meta.away = False
+
+    async def _restore_metas(self, until_s: float) -> None:
+        world = self._world
+        if not world.profile.disturbed or self._apart.random() > 0.3:
+            return
+        while world.loop.time() < until_s:
+            self._past.append(world.meta.tables.copy())
+            await asyncio.sleep(_BACKUP_S)
+            if self._apart.random() < 0.1:
+                self._restore_meta()
+
+    def _restore_meta(self) -> None:
+        """It comes back with an older state: that of a backup, of a replica that was behind, or none at all."""
+        world = self._world
+        kind = self._apart.choice(["restored", "promoted", "lost"])
+        kept = {"restored": self._past, "promoted": self._past[-1:], "lost": [NamespaceTables()]}[kind]
+        world.trace("meta", f"is {kind}")
+        world.meta.tables = self._apart.choice(kept).copy()
+        world.restored = True
+        world.counts[f"meta databases {kind}"] += 1
 
     async def _clock_jump(self) -> None:
         self._step()

@@ -19,9 +19,10 @@ import structlog
 from foqs.core import limits
 from foqs.testing.checker import check
 from foqs.testing.sim.chance import Delays, make_profile
-from foqs.testing.sim.clients import TOPICS
+from foqs.testing.sim.clients import NAMESPACE, TOPICS
 from foqs.testing.sim.host import SimHost, simulated
 from foqs.testing.sim.invariants import checked_classes, dispatcher_problems, state_problems
+from foqs.testing.sim.keeper import Keeper
 from foqs.testing.sim.loop import VirtualLoop
 from foqs.testing.sim.nemesis import Nemesis
 from foqs.testing.sim.world import World
@@ -80,7 +81,7 @@ def run_seed(seed: int, *, load_s_max: float = math.inf, verbose: bool = False) 
             gc.enable()
     counts: Counter[str] = Counter()
     if not world.complaints:
-        counts = _check_history(world)
+        counts = _check_history(world) + world.counts
     for failure in loop.failures:
         if "exception" in failure and not world.complaints:
             world.complaints.append(f"nobody handled {failure['exception']!r}")
@@ -106,9 +107,10 @@ async def _live(world: World, chance: random.Random) -> None:
     until_s = world.profile.load_s
     world.start_host()
     nemesis = Nemesis(world, random.Random(chance.random()))
-    await asyncio.gather(nemesis.run(until_s), *[client.run(until_s) for client in world.clients])
+    keeper = Keeper(world, random.Random(world.seed ^ 0xBEEF))
+    await asyncio.gather(nemesis.run(until_s), keeper.run(until_s), *[client.run(until_s) for client in world.clients])
     world.trace("sim", "load is over")
-    await _work_off(world)
+    await _work_off(world, keeper)
     host = world.primary
     assert host is not None
     for problem in [*_problems(world), *_rest_problems(world, host)]:
@@ -120,7 +122,7 @@ async def _live(world: World, chance: random.Random) -> None:
             world.complain(f"shard {shard_id}: nothing is leased after the drain, and the journal says {left}")
 
 
-async def _work_off(world: World) -> None:
+async def _work_off(world: World, keeper: Keeper) -> None:
     """Consume until nothing live is left."""
     deadline_s = world.loop.time() + _WORK_OFF_S_MAX
     while world.live_count() or not world.is_served():
@@ -128,7 +130,11 @@ async def _work_off(world: World) -> None:
             left = [f"{row.id}={row.uid} {row.state.name}" for row in world.stored() if row.state.name != "DEAD"]
             world.complain(f"not consumed, or not served, after {_WORK_OFF_S_MAX} s of calm: {left[:5]}")
             return
-        await asyncio.gather(*[client.work_off(TOPICS) for client in world.clients])
+        await keeper.recover()
+        stored = world.namespaces_stored()
+        names = [namespace.name for namespace in world.meta.tables.namespaces.values() if namespace.number in stored]
+        for name in names or [NAMESPACE]:
+            await asyncio.gather(*[client.work_off(TOPICS, name) for client in world.clients])
         await asyncio.sleep(0.02)
 
 

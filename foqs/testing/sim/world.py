@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from typing import Any, cast
@@ -18,7 +19,7 @@ from foqs.testing.fake_store import FakeStore
 from foqs.testing.history import Call, uid_of
 from foqs.testing.lives import Stored
 from foqs.testing.sim.chance import Delays, Profile
-from foqs.testing.sim.clients import NAMESPACE, Held, SimClient
+from foqs.testing.sim.clients import NAMESPACE, OTHERS, Held, SimClient
 from foqs.testing.sim.clocks import SimClocks
 from foqs.testing.sim.host import FakeDoor, MetaTables, SimHost
 from foqs.testing.sim.loop import VirtualLoop
@@ -70,7 +71,14 @@ class World:
         self.primary: SimHost | None = None
         self.ids_ended: set[str] = set()
         """Ids that somebody tried to end without a receipt."""
-        self.ids_known: list[str] = []
+        self.ids_known: dict[str, list[str]] = {}
+        """By namespace."""
+        self.counts: Counter[str] = Counter()
+        """Of what happened beside the calls of clients."""
+        self.aliases: dict[str, str] = {}
+        """The names that namespaces had before they were recovered under others."""
+        self.restored = False
+        """The meta database has gone back to an older state: a name may lead to another namespace than before."""
         self.shards_undrained: set[int] = set()
         """Their last drain reached its bound, and may have left work undone."""
         self.uids_redriven: set[str] = set()
@@ -87,7 +95,9 @@ class World:
             server.on_nonsense = self._server_refused
             self.servers[shard_id] = server
         settings = NamespaceSettings(lease_ms_default=500, attempts_max=self.chance.choice([2, 5, 16]))
-        self.meta = MetaTables([Namespace(1, NAMESPACE, settings, 0)], random.Random(seed))
+        self.meta = MetaTables(
+            [Namespace(1, NAMESPACE, settings, 0), Namespace(2, OTHERS[0], settings, 0)], random.Random(seed)
+        )
         self.clients = [
             SimClient(self, f"c{number}", random.Random(self.chance.random())) for number in range(profile.client_count)
         ]
@@ -224,11 +234,16 @@ class World:
         shard_id, key, _ = ids.parse(item_id)
         return key in self.servers[shard_id].tables.items
 
-    def some_id(self, chance: random.Random) -> str | None:
+    def label_of(self, namespace: str) -> str:
+        """What its items are known by: the name that they were enqueued under."""
+        return self.aliases.get(namespace, namespace)
+
+    def some_id(self, chance: random.Random, namespace: str) -> str | None:
         """Of an item that an enqueue was answered with, preferably one that is there."""
-        if not self.ids_known:
+        known = self.ids_known.get(namespace)
+        if not known:
             return None
-        drawn = [chance.choice(self.ids_known) for _ in range(5)]
+        drawn = [chance.choice(known) for _ in range(5)]
         return next((item_id for item_id in drawn if self.has_row(item_id)), drawn[0])
 
     def delivered(self, client: SimClient, item: Delivery) -> None:
@@ -240,7 +255,7 @@ class World:
     def refused(self, client: SimClient, host: SimHost | None, held: Held, invoked_at_ms: int) -> None:
         """STALE_LEASE for a lease that runs and that nobody can have ended is a lie."""
         sure_ms = held.until_ms - self.profile.tolerance_ms - 5_000 * (host is not self.primary)
-        alone = len(self.hosts) == 1
+        alone = len(self.hosts) == 1 and not self.restored
         if alone and not held.doubtful and self.now_ms() < sure_ms and held.receipt.split(":")[0] not in self.ids_ended:
             self.complain(
                 f"STALE_LEASE for {held.receipt} ({held.uid}) of {client.name}, whose lease runs until {held.until_ms}"
@@ -250,7 +265,7 @@ class World:
         """The repeat of an ack got STALE_LEASE: the item is there, and that delivery has ended without an ack."""
         shard_id, key, delivery = ids.parse(receipt)
         row = self.servers[shard_id].tables.items.get(key)
-        if was_gone or (row is not None and row.deliveries < delivery):
+        if not self.restored and (was_gone or (row is not None and row.deliveries < delivery)):
             state = "gone before" if was_gone else f"in its delivery {delivery} still"
             self.complain(f"STALE_LEASE for the repeated ack of {receipt}, which was {state}")
 
@@ -264,7 +279,7 @@ class World:
 
     def not_found(self, host: SimHost | None, item_id: str, error: NotFoundError, was_there: bool) -> None:
         honest = "not a dead" in error.message or "named before" in error.message
-        if was_there and self.has_row(item_id) and not honest and len(self.hosts) == 1:
+        if was_there and self.has_row(item_id) and not honest and len(self.hosts) == 1 and not self.restored:
             self.complain(f"{item_id} is there, and its caller is told {error.message!r}")
 
     def stored(self) -> list[Stored]:
@@ -273,6 +288,15 @@ class World:
             for row in server.tables.items.values():
                 state = ItemState.DEAD if row.lane < 0 else ItemState.DELAYED if row.lane == 0 else ItemState.READY
                 found.append(Stored(ids.item_id(shard_id, row.key), uid_of(row.payload), state))
+        return found
+
+    def namespaces_stored(self) -> dict[int, str]:
+        """Number and name of those that shards have items of."""
+        found = {}
+        for server in self.servers.values():
+            tables = server.tables
+            for number in {tables.topics[row.topic][0] for row in tables.items.values() if row.topic in tables.topics}:
+                found[number] = tables.namespaces[number].decode()
         return found
 
     def is_served(self) -> bool:
