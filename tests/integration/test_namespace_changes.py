@@ -1,0 +1,236 @@
+"""Namespaces created and deleted beside enqueues, other hosts, take-overs and restores of the meta database."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+
+import pytest
+
+from foqs.client.items import NewItem
+from foqs.core import limits
+from foqs.core.errors import (
+    FoqsError,
+    InvalidArgumentError,
+    NotFoundError,
+    PausedError,
+    UnavailableError,
+    UnknownNamespaceError,
+)
+from foqs.host.metrics import Metrics
+from foqs.storage.session import connect
+from tests.support.running_host import RunningHost, running_host
+from tests.support.waiting import until
+
+TABLES = ("namespace", "namespace_number", "census", "census_answer", "shard", "host")
+
+
+@pytest.fixture(autouse=True)
+def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HEARTBEAT_MS", 50)
+
+
+@pytest.fixture
+def halves(shard_urls):
+    return [{n: url for n, url in shard_urls.items() if n % 2 == half} for half in (0, 1)]
+
+
+def dump(meta_url: str) -> dict[str, tuple[tuple[object, ...], ...]]:
+    with closing(connect(meta_url)) as session, session.cursor() as cursor:
+        rows = {}
+        for table in TABLES:
+            cursor.execute(f"SELECT * FROM {table}")
+            rows[table] = cursor.fetchall()
+        return rows
+
+
+def restore(meta_url: str, rows: dict[str, tuple[tuple[object, ...], ...]]) -> None:
+    """In one transaction: a host sees the state before it or the one after."""
+    with closing(connect(meta_url)) as session, session.cursor() as cursor:
+        for table, content in rows.items():
+            cursor.execute(f"DELETE FROM {table}")
+            if content:
+                cursor.executemany(f"INSERT INTO {table} VALUES ({', '.join(['%s'] * len(content[0]))})", content)
+        session.commit()
+
+
+def number_of(host: RunningHost, name: str) -> int:
+    return host.host._namespaces.get(name).number
+
+
+def unknown(host: RunningHost) -> dict[int, str]:
+    return host.host._censuses.unknown
+
+
+async def consume(host: RunningHost, name: str) -> list[bytes]:
+    items = await host.client.dequeue(name, "t", count=10, wait_ms=2_000)
+    await host.client.ack(name, [item.receipt for item in items])
+    return [item.payload for item in items]
+
+
+async def test_items_on_the_shards_of_another_host_keep_a_namespace(meta_url, halves):
+    async with (
+        running_host(meta_url, halves[0], name="one") as one,
+        running_host(meta_url, halves[1], name="two") as two,
+    ):
+        await one.admin.create_namespace("n")
+        await until(lambda: "n" in two.host._namespaces.view.by_name)
+        await two.client.enqueue("n", "t", b"x")
+        with pytest.raises(InvalidArgumentError, match="'n' still holds 1 items"):
+            await one.admin.delete_namespace("n")
+        assert not (await one.admin.get_namespace("n")).closing
+        assert await consume(two, "n") == [b"x"]
+        await one.admin.delete_namespace("n")
+        await until(lambda: "n" not in two.host._namespaces.view.by_name)
+        with pytest.raises(UnknownNamespaceError):
+            await two.client.enqueue("n", "t", b"x")
+
+
+async def test_a_shard_that_nobody_serves_keeps_namespaces_from_being_deleted_and_created(
+    meta_url, halves, monkeypatch
+):
+    async with running_host(meta_url, halves[0], name="one") as one:
+        async with running_host(meta_url, halves[1], name="two") as two:
+            await until(lambda: len(two.host._shards.runners) == len(halves[1]))
+            await two.client.enqueue("jobs", "t", b"x")
+        monkeypatch.setattr(limits, "CENSUS_MS_MAX", 300)
+        with pytest.raises(UnavailableError, match=r"shard 1, 3 has not answered.*'jobs' was kept"):
+            await one.admin.delete_namespace("jobs")
+        with pytest.raises(UnavailableError, match=r"shard 1, 3 has not answered.*'n' was not created"):
+            await one.admin.create_namespace("n")
+        assert not (await one.admin.get_namespace("jobs")).closing
+        await one.client.enqueue("jobs", "t", b"y")
+
+
+async def test_nothing_that_was_acknowledged_beside_a_deletion_is_lost(meta_url, shard_urls):
+    async with running_host(meta_url, shard_urls) as host:
+        for turn in range(10):
+            name = f"n{turn}"
+            await host.admin.create_namespace(name)
+            acknowledged: list[str] = []
+
+            async def produce(name: str = name, acknowledged: list[str] = acknowledged) -> None:
+                try:
+                    while True:
+                        acknowledged.append(await host.client.enqueue(name, "t", b"x"))
+                except (PausedError, UnknownNamespaceError):
+                    return
+
+            producers = [asyncio.create_task(produce()) for _ in range(8)]
+            if turn % 2:
+                await until(lambda acknowledged=acknowledged: len(acknowledged) >= 8)
+            try:
+                await host.admin.delete_namespace(name)
+            except InvalidArgumentError:
+                found = await host.stats(name)
+                assert acknowledged
+                assert found["t"].ready >= len(acknowledged)
+            else:
+                assert not acknowledged
+            for producer in producers:
+                producer.cancel()
+            await asyncio.gather(*producers, return_exceptions=True)
+
+
+async def test_a_closing_namespace_lets_nothing_in_and_everything_out(meta_url, shard_urls):
+    async with running_host(meta_url, shard_urls) as host:
+        await host.client.enqueue("jobs", "t", b"x")
+        for runner in host.host._shards.runners.values():
+            runner.counted.clear()  # As after a take-over: nobody knows yet what is there.
+        deleting = asyncio.create_task(host.admin.delete_namespace("jobs"))
+        await until(lambda: host.host._namespaces.get("jobs").closing)
+        assert (await host.admin.get_namespace("jobs")).closing
+        with pytest.raises(PausedError, match="is being deleted: nothing was enqueued"):
+            await host.client.enqueue("jobs", "t", b"y")
+        assert not deleting.done()
+        assert await consume(host, "jobs") == [b"x"]
+        for runner in host.host._shards.runners.values():
+            runner.counted.set()
+        await deleting
+        with pytest.raises(UnknownNamespaceError):
+            await host.client.enqueue("jobs", "t", b"y")
+
+
+async def test_a_deletion_whose_host_died_ends_by_itself_and_a_second_one_goes_on(meta_url, shard_urls, monkeypatch):
+    monkeypatch.setattr(limits, "CENSUS_EXPIRY_MS", 400)
+    async with running_host(meta_url, shard_urls) as host:
+        await host.host._namespaces.calls.run(lambda meta: meta.begin_deletion("jobs"))
+        await until(lambda: host.host._namespaces.get("jobs").closing)
+        await until(lambda: not host.host._namespaces.get("jobs").closing)
+        await host.client.enqueue("jobs", "t", b"x")
+        assert await consume(host, "jobs") == [b"x"]
+        await host.host._namespaces.calls.run(lambda meta: meta.begin_deletion("jobs"))
+        await host.admin.delete_namespace("jobs")
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_after_a_restore_of_the_meta_database_nobody_gets_the_items_of_another(meta_url, shard_urls, restarted):
+    async with running_host(meta_url, shard_urls) as host:
+        backup = dump(meta_url)
+        await host.admin.create_namespace("lost", attempts_max=3)
+        lost = number_of(host, "lost")
+        await host.enqueue_on_all_shards("lost", [[NewItem("t", b"secret")] for _ in range(16)])
+        if not restarted:
+            restore(meta_url, backup)
+            await until(lambda: "lost" not in host.host._namespaces.view.by_name)
+            await check_lost_and_recovered(host, lost)
+    if restarted:
+        restore(meta_url, backup)
+        async with running_host(meta_url, shard_urls) as host:
+            await check_lost_and_recovered(host, lost)
+
+
+async def check_lost_and_recovered(host: RunningHost, lost: int) -> None:
+    await until(lambda: unknown(host) == {lost: "lost"})
+    assert gauge(host.host.metrics) == 1
+    # A new tenant of the same name, and one of another name, get numbers of their own and see nothing.
+    for name in ("other", "lost"):
+        await host.admin.create_namespace(name)
+        assert number_of(host, name) > lost
+        assert await host.stats(name) == {}
+        assert await host.client.dequeue(name, "t", wait_ms=0) == []
+    with pytest.raises(FoqsError, match="exists already"):
+        await host.admin.recover_namespace(lost)
+    with pytest.raises(NotFoundError, match="no shard of this host knows a namespace with number 77"):
+        await host.admin.recover_namespace(77)
+    recovered = await host.admin.recover_namespace(lost, "found")
+    assert recovered.name == "found"
+    assert number_of(host, "found") == lost
+    assert unknown(host) == {}
+    assert gauge(host.host.metrics) == 0
+    found: list[bytes] = []
+    while batch := await host.client.dequeue("found", "t", count=20, wait_ms=500):
+        found += [one.payload for one in batch]
+    assert found == [b"secret"] * 16
+    await host.client.enqueue("found", "t", b"more")
+
+
+def gauge(metrics: Metrics) -> float | None:
+    return metrics.registry.get_sample_value("foqs_unknown_namespaces")
+
+
+async def test_a_number_that_a_shard_knows_by_another_name_serves_neither(meta_url, halves):
+    empty = dump(meta_url)
+    async with running_host(meta_url, halves[1], name="two") as two:
+        await two.client.enqueue("jobs", "t", b"secret")
+    restore(meta_url, empty)
+    async with running_host(meta_url, halves[0], name="one", namespace="thief") as one:
+        # Nothing told this host of the other shards: all that was known of them is lost.
+        assert number_of(one, "thief") == 1
+        async with running_host(meta_url, halves[1], name="two", namespace=None) as two:
+            for call in (
+                two.client.dequeue("thief", "t"),
+                two.client.enqueue("thief", "t", b"x"),
+                two.admin.peek_items("thief", "t"),
+            ):
+                with pytest.raises(UnavailableError, match=r"has number 1, under which shard . holds items of 'jobs'"):
+                    await call
+            # It holds no items of its own: so it goes, and comes back under a number of its own.
+            await one.admin.delete_namespace("thief")
+            await one.admin.create_namespace("thief")
+            assert number_of(one, "thief") > 1
+            await until(lambda: unknown(two) == {1: "jobs"})
+            await until(lambda: "thief" in two.host._namespaces.view.by_name)
+            assert await two.client.dequeue("thief", "t") == []
+            await two.admin.recover_namespace(1)
+            assert await consume(two, "jobs") == [b"secret"]
