@@ -163,6 +163,16 @@ async def test_a_deletion_whose_host_died_ends_by_itself_and_a_second_one_goes_o
         await host.admin.delete_namespace("jobs")
 
 
+async def test_who_takes_a_shard_over_knows_what_was_closed_before(meta_url, shard_urls, monkeypatch):
+    monkeypatch.setattr(limits, "HEARTBEAT_MS", 60_000)
+    async with running_host(meta_url, shard_urls) as host:
+        await host.host._namespaces.calls.run(lambda meta: meta.begin_deletion("jobs"))
+        assert not host.host._namespaces.get("jobs").closing
+        await asyncio.to_thread(host.host._take_epoch, 0, 0)
+        with pytest.raises(PausedError):
+            await host.client.enqueue("jobs", "t", b"x")
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_after_a_restore_of_the_meta_database_nobody_gets_the_items_of_another(meta_url, shard_urls, restarted):
     async with running_host(meta_url, shard_urls) as host:

@@ -13,6 +13,7 @@ from unittest.mock import patch
 from foqs import bootstrap
 from foqs.config import HostConfig
 from foqs.core import limits
+from foqs.core.census import Census
 from foqs.core.errors import FoqsError, OverloadedError, UnavailableError
 from foqs.core.item import ItemEvent, Phase
 from foqs.core.namespace import Namespace
@@ -44,6 +45,12 @@ class FakeMeta(FakeNamespaces):
 
     def _now_ms(self) -> int:
         return self._world.now_ms()
+
+    def finish_deletion(self, census: Census, name: str) -> list[int]:
+        missing = super().finish_deletion(census, name)
+        if not missing:
+            self._world.deleted(census.namespace, name)
+        return missing
 
     def check_durable(self) -> list[str]:
         self._touch()

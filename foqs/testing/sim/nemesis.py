@@ -152,6 +152,7 @@ class Nemesis:
         world.trace("meta", f"is {kind}")
         world.meta.tables = self._apart.choice(kept).copy()
         world.restored = True
+        world.numbers_deleted.clear()
         world.counts[f"meta databases {kind}"] += 1
 
     async def _clock_jump(self) -> None:

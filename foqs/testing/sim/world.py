@@ -77,6 +77,8 @@ class World:
         """Of what happened beside the calls of clients."""
         self.aliases: dict[str, str] = {}
         """The names that namespaces had before they were recovered under others."""
+        self.numbers_deleted: set[int] = set()
+        """Of namespaces, since the meta database was restored last."""
         self.restored = False
         """The meta database has gone back to an older state: a name may lead to another namespace than before."""
         self.shards_undrained: set[int] = set()
@@ -290,6 +292,11 @@ class World:
                 found.append(Stored(ids.item_id(shard_id, row.key), uid_of(row.payload), state))
         return found
 
+    def deleted(self, number: int, name: str) -> None:
+        self.numbers_deleted.add(number)
+        if number in self.namespaces_stored():
+            self.complain(f"P2: namespace {name} ({number}) was deleted and holds items")
+
     def namespaces_stored(self) -> dict[int, str]:
         """Number and name of those that shards have items of."""
         found = {}
@@ -328,6 +335,10 @@ class World:
             self._epochs_seen[server.shard_id] = max(seen, script.epoch)
             for problem in self.clocks.problems_of_commit(server.shard_id, script):
                 self.complain(problem)
+            for row in [*script.inserts, *[row for _, rows in script.packs_new for row in rows]]:
+                number = tables.topics[row.topic][0] if row.topic in tables.topics else 0
+                if number in self.numbers_deleted:
+                    self.complain(f"P2: {row.key:x} comes into namespace {number}, which is deleted")
             timers = tables.lanes.get(0)
             if timers and timers[0][1] < tables.writer.delay_checkpoint:
                 what = f"row {timers[0][2]:x} is due {tables.writer.delay_checkpoint - timers[0][1]} ms before"
