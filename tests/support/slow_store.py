@@ -57,10 +57,11 @@ class SlowStore:
         self.is_lost = False
         self.reopen_errors: list[Exception] = []
         """What the next tries to reopen meet, one each."""
+        self.stepped_ms = 0
 
     def wall_ms(self) -> int:
-        """The server's clock, which goes as the event loop's."""
-        return BOOTED_MS + int(self.loop.time() * 1000)
+        """The server's clock, which goes as the event loop's but for steps."""
+        return BOOTED_MS + int(self.loop.time() * 1000) + self.stepped_ms
 
     def open(self, tenure: Tenure | None = None) -> ShardImage:
         assert self.answers.wait(30)

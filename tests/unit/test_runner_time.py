@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from unittest.mock import Mock
 
 import pytest
+import structlog.testing
 
 from foqs.core import limits
 from foqs.shard.rows import LookUp
@@ -66,6 +67,24 @@ async def test_a_take_over_on_a_machine_that_stalls_leaves_no_clock_that_is_late
     asyncio.get_running_loop().call_later(stall_ms / 1000, store.holds_time[0].set)
     await runner.start()
     assert store.wall_ms() - runner.now_ms() < stall_ms / 2
+
+
+@in_virtual_time
+async def test_a_step_of_the_servers_clock_is_told_and_leaves_the_steady_clock_as_it_was(
+    runner: ShardRunner, store: SlowStore
+) -> None:
+    await start(runner, store)
+    steps_count = runner.clock.steps_count  # The image of this store is older than its opening.
+    steady_ms, loop = runner.now().steady_ms - 1000 * store.loop.time(), store.loop
+    with structlog.testing.capture_logs() as logs:
+        for stepped_ms in (3_600_000, -3_600_000):
+            store.stepped_ms = stepped_ms
+            await tick_for(runner, limits.CLOCK_PROBE_MS / 1000 + 1)
+            assert abs(store.wall_ms() - runner.now_ms()) <= 5
+            assert abs(runner.now().steady_ms - 1000 * loop.time() - steady_ms) <= 1
+    assert runner.clock.steps_count == steps_count + 2
+    told = [(log["direction"], round(log["step_ms"], -3)) for log in logs if log["event"] == "server_clock_stepped"]
+    assert told == [("forward", 3_600_000), ("backward", -7_200_000)]
 
 
 @in_virtual_time
