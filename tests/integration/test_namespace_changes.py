@@ -18,6 +18,7 @@ from foqs.core.errors import (
     UnknownNamespaceError,
 )
 from foqs.host.metrics import Metrics
+from foqs.storage.meta import MetaStore
 from foqs.storage.session import connect
 from tests.support.running_host import RunningHost, running_host
 from tests.support.waiting import until
@@ -171,6 +172,33 @@ async def test_who_takes_a_shard_over_knows_what_was_closed_before(meta_url, sha
         await asyncio.to_thread(host.host._take_epoch, 0, 0)
         with pytest.raises(PausedError):
             await host.client.enqueue("jobs", "t", b"x")
+
+
+async def test_a_meta_database_that_can_lose_what_it_acknowledged_is_not_relied_on(meta_url, shard_urls, monkeypatch):
+    problems: list[str] = []
+    monkeypatch.setattr(MetaStore, "check_durable", lambda self: list(problems))
+    monkeypatch.setattr(limits, "DURABILITY_CHECK_MS", 0)
+    async with running_host(meta_url, shard_urls) as host:
+        problems.append("sync_binlog is 0")
+        await until(lambda: host.host._namespaces._problems)
+        for call in (
+            host.admin.create_namespace("n"),
+            host.admin.update_namespace("jobs", attempts_max=3),
+            host.admin.delete_namespace("jobs"),
+            asyncio.to_thread(host.host._take_epoch, 0, 0),
+        ):
+            with pytest.raises(UnavailableError, match="can lose what it acknowledged: sync_binlog is 0"):
+                await call
+        await host.client.enqueue("jobs", "t", b"x")
+        problems.clear()
+        await until(lambda: not host.host._namespaces._problems)
+        await host.admin.create_namespace("n")
+    problems.append("sync_binlog is 0")
+    with pytest.raises(UnavailableError, match="sync_binlog is 0"):
+        async with running_host(meta_url, shard_urls):
+            pass
+    async with running_host(meta_url, shard_urls, allow_undurable_servers=True) as host:
+        await host.admin.create_namespace("m")
 
 
 @pytest.mark.parametrize("restarted", [False, True])
