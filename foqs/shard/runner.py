@@ -114,7 +114,7 @@ class ShardRunner(Service):
         self._loss_logged, self._loss_logged_s = "", 0.0
         self._committed_number = 0
         self._tenure: Tenure | None = None
-        """Of the last ownership that ended, if it was this process's."""
+        """Of the last opening, and of the last ownership that ended; None before, and without keys to go on with."""
         self._epoch_due_s = 0.0
 
     def now(self) -> Now:
@@ -224,6 +224,7 @@ class ShardRunner(Service):
     async def _open(self) -> None:
         began_s = self._loop.time()
         image = await self._on_thread(partial(self._store.open, self._tenure))
+        self._tenure = Tenure(image.epoch, image.transaction_number, image.last_key)
         self.clock.start(began_s, image.now_ms, image.steady_ms, self._loop.time())
         # It may take a second for many leases, and the others' shards are served meanwhile.
         shard = await self._on_thread(partial(ShardState, self.shard_id, image, self._listener))

@@ -255,9 +255,12 @@ class FakeStore:
             raise OwnershipLostError(f"shard {server.shard_id} is being taken over by session {holder}")
         if not may_put_out(writer):
             raise OwnershipLostError(f"shard {server.shard_id} is owned by {writer.owner!r}")
-        server.kill(holder)
+        self._kill(holder)
         if server.lock(self._session, self._lock_name) != self._session.number:
             raise OwnershipLostError(f"shard {server.shard_id}: another host was faster")
+
+    def _kill(self, session_number: int) -> None:
+        self._server.kill(session_number)
 
     def _is_owners(self, session_number: int, writer: Writer) -> bool:
         is_mine = session_number == self._lost_session_number and writer.epoch == self.epoch

@@ -232,6 +232,12 @@ def test_with_fewer_transactions_than_it_saw_committed_it_needs_a_new_epoch(shar
     assert image.last_key == image.epoch << ids.SEQUENCE_BITS
 
 
+def test_the_contract_finds_an_opening_that_does_not_look_at_the_number(fake_shard, monkeypatch):
+    monkeypatch.setattr(Tenure, "goes_on", lambda self, epoch, number: epoch == self.epoch)
+    with pytest.raises(AssertionError):
+        test_with_fewer_transactions_than_it_saw_committed_it_needs_a_new_epoch(fake_shard)
+
+
 def test_after_another_owner_it_needs_a_new_epoch(shard):
     one = Owner(shard, "one")
     one.store.close()

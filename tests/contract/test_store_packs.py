@@ -9,13 +9,15 @@ from foqs.storage.transaction import (
     ClaimEntries,
     ItemRow,
     NewPack,
+    OwnershipLostError,
     PackRead,
     Refill,
     Removal,
     Rewrite,
+    SessionLostError,
     TransactionFailedError,
 )
-from tests.contract.owner import LIFE_MS, Owner, new_item, new_topic
+from tests.contract.owner import LIFE_MS, Owner, new_item, new_topic, opened
 from tests.contract.test_store import HOSTILE
 
 
@@ -113,6 +115,28 @@ def test_a_removal_goes_when_its_packs_are_gone_and_nothing_comes_back(shard):
     owner.run(packs_gone=[100], removal=Removal(103, [11]))
     owner.run(removals_gone=[101], deletes=[999])
     assert ready_keys(taken_over(shard, owner)) == list(range(12, 20))
+
+
+def test_a_new_owners_name_is_there_before_packs_are_unpacked_and_who_dies_meanwhile_leaves_them(shard, monkeypatch):
+    one = Owner(shard, "one")
+    packed(one, range(1, 10))
+    one.run(removal=Removal(200, [3]))
+    one.store.close()
+    two = shard.store("two")
+
+    def die() -> None:
+        """As by kill -9, after somebody else had a look."""
+        with pytest.raises(OwnershipLostError, match="is owned by 'two'"):
+            shard.store("three").open()
+        raise SessionLostError("killed")
+
+    monkeypatch.setattr(two, "_unpack_all", die)
+    with pytest.raises(SessionLostError):
+        opened(two)
+    three = Owner(shard, "three")
+    assert three.image.epoch > two.epoch
+    assert ready_keys(three) == [1, 2, *range(4, 10)]
+    assert three.look_up(1)[1].payload == b"p1"
 
 
 def test_the_claim_of_a_packed_item_is_honoured_by_the_next_owner(shard):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from foqs.core import order
+from foqs.core import ids, limits, order
 from foqs.core.clock import Now
 from foqs.core.counts import ItemCounts
 from foqs.core.errors import NotFoundError, StaleLeaseError, UnavailableError
@@ -19,6 +19,7 @@ from foqs.host import leases
 from foqs.host.census import Censuses
 from foqs.host.dispatch import Dispatcher
 from foqs.host.enqueues import Enqueues
+from foqs.host.host_watch import HostWatch
 from foqs.host.inspection import Inspection
 from foqs.host.leases import Leases
 from foqs.host.namespaces import Namespaces
@@ -34,7 +35,7 @@ from foqs.shard.runner import ShardRunner
 from foqs.shard.settlements import Settlements
 from foqs.shard.state import ShardState
 from foqs.shard.timers import Timers
-from foqs.storage.transaction import Rewrite, Transaction, TransactionResult
+from foqs.storage.transaction import Rewrite, Tenure, Transaction, TransactionResult
 from foqs.testing import fake_server
 from foqs.testing.fake_server import make_script
 from foqs.testing.fake_store import FakeStore
@@ -398,3 +399,51 @@ def settles_receipts_of_other_namespaces_on_the_fast_path(
 
     with patch.object(leases, "_lease_of", exact):
         return _end_leases(self, replace(namespace, number=_EveryNumber(namespace.number)), receipts, *others)
+
+
+# ---- owners ----
+
+
+@_in_place_of(FakeStore, "_is_owners")
+def kills_whoever_has_the_lock_of_a_dead_host(self: FakeStore, session_number: int, writer: Any) -> bool:
+    return True
+
+
+_saw = HostWatch.saw
+
+
+def _saw_without_gaps(self: HostWatch, asked_s: float, answered_s: float, signs: Any) -> None:
+    with patch.object(limits, "HOST_WATCH_GAP_MS_MAX", 1 << 40):
+        _saw(self, asked_s, answered_s, signs)
+
+
+def calls_hosts_dead_by_the_first_look_after_an_outage() -> Any:
+    return patch.multiple(HostWatch, saw=_saw_without_gaps, missed=lambda self: None)
+
+
+DEFECTS["calls_hosts_dead_by_the_first_look_after_an_outage"] = calls_hosts_dead_by_the_first_look_after_an_outage
+
+
+@_in_place_of(HostWatch, "is_dead")
+def calls_nobody_dead(self: HostWatch, name: str, now_s: float) -> bool:
+    return False
+
+
+_remember = ShardRunner._remember
+
+
+@_in_place_of(ShardRunner, "_remember")
+def begins_the_keys_of_its_epoch_again(self: ShardRunner, shard: ShardState) -> None:
+    _remember(self, shard)
+    assert self._tenure is not None
+    self._tenure = self._tenure._replace(last_key=shard.epoch << ids.SEQUENCE_BITS)
+
+
+@_in_place_of(ShardRunner, "_remember")
+def forgets_the_epoch_that_it_had(self: ShardRunner, shard: ShardState) -> None:
+    self._tenure = None
+
+
+@_in_place_of(Tenure, "goes_on")
+def goes_on_under_an_epoch_that_is_not_the_shards(self: Tenure, epoch: int, transaction_number: int) -> bool:
+    return transaction_number >= self.transaction_number

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
@@ -13,94 +11,18 @@ from unittest.mock import patch
 from foqs import bootstrap
 from foqs.config import HostConfig
 from foqs.core import limits
-from foqs.core.census import Census
-from foqs.core.errors import FoqsError, OverloadedError, UnavailableError
+from foqs.core.errors import FoqsError, OverloadedError
 from foqs.core.item import ItemEvent, Phase
-from foqs.core.namespace import Namespace
 from foqs.core.service import Service
 from foqs.shard import runner
 from foqs.shard.state import ShardState
-from foqs.storage.meta import HostRow
-from foqs.storage.shard_store import ShardAccess
-from foqs.storage.transaction import Tenure, Transaction
-from foqs.testing.fake_store import FakeReader, FakeStore
+from foqs.storage.transaction import Transaction
+from foqs.testing.fake_store import FakeReader
 from foqs.testing.sim.loop import Process
-from foqs.testing.sim.meta import FakeNamespaces, NamespaceTables
+from foqs.testing.sim.ownership import FakeMeta, SteppingStore
 
 if TYPE_CHECKING:
     from foqs.testing.sim.world import World
-
-
-class FakeMeta(FakeNamespaces):
-    """The meta database, for one host. `away` makes it unreachable for all."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world.meta.ids)
-        self._world = world
-
-    @property
-    def _tables(self) -> NamespaceTables:
-        self._touch()
-        return self._world.meta.tables
-
-    def _now_ms(self) -> int:
-        return self._world.now_ms()
-
-    def finish_deletion(self, census: Census, name: str) -> list[int]:
-        missing = super().finish_deletion(census, name)
-        if not missing:
-            self._world.deleted(census.namespace, name)
-        return missing
-
-    def check_durable(self) -> list[str]:
-        self._touch()
-        return list(self._world.meta.problems)
-
-    def beat(self, name: str, address: str, started_at_ms: int) -> list[HostRow]:
-        self._touch()
-        hosts = self._world.meta.hosts
-        rows = list(hosts.values())
-        hosts[name] = HostRow(name, address, started_at_ms, self._world.now_ms())
-        return rows
-
-    def forget_hosts(self) -> None:
-        self._touch()
-
-    def remove_host(self, name: str) -> None:
-        self._touch()
-        self._world.meta.hosts.pop(name, None)
-
-    def take_shard_epoch(self, shard_id: int, owner: str, now_ms: int, at_least: int) -> int:
-        epochs = self._tables.epochs
-        epochs[shard_id] = max(epochs.get(shard_id, 0), at_least) + 1
-        return epochs[shard_id]
-
-    def close(self) -> None:
-        return None
-
-    def _touch(self) -> None:
-        if self._world.meta.away:
-            raise UnavailableError("the meta database does not answer")
-
-
-class MetaTables:
-    def __init__(self, namespaces: list[Namespace], ids: random.Random) -> None:
-        self.tables = NamespaceTables(
-            {namespace.name: namespace for namespace in namespaces}, max(namespace.number for namespace in namespaces)
-        )
-        self.ids = ids
-        self.problems: list[str] = []
-        """Why its server could lose what it acknowledged."""
-        self.hosts: dict[str, HostRow] = {}
-        self.away = False
-
-
-class SteppingStore(FakeStore):
-    """Opening takes time, so that others may come between its steps."""
-
-    def open(self, tenure: Tenure | None = None) -> Any:
-        """What foqs.testing.sim.loop.VirtualThread goes through, as the image at its end."""
-        return self.opening(tenure)
 
 
 class FakeDoor(Service):
@@ -216,14 +138,9 @@ class SimHost:
 def simulated(world_of: Callable[[], World], shard_state: type[ShardState], dispatcher: type) -> Iterator[None]:
     """Every Host that is made meanwhile gets the world's servers, and the checked state and dispatcher."""
 
-    def make_store(access: ShardAccess, take_epoch: Callable[[int], int], is_dead: Callable[[str], bool]) -> FakeStore:
-        server = world_of().servers[access.shard_id]
-        network = ThreadPoolExecutor(1, f"shard-{access.shard_id}-network")
-        return SteppingStore(server, access.lock_name, access.owner, take_epoch, is_dead, network)
-
     replaced: dict[str, Any] = {
         "MetaStore": lambda url: FakeMeta(world_of()),
-        "ShardStore": make_store,
+        "ShardStore": lambda *arguments: SteppingStore(world_of(), *arguments),
         "ShardReader": lambda shard_id, url: FakeReader(world_of().servers[shard_id]),
         "ThriftServer": FakeDoor,
         "Metrics": NoMetrics,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Executor
@@ -38,12 +39,14 @@ class Process:
         self.threads: list[VirtualThread] = []
         self._loop = loop
         self._parked: list[asyncio.Handle] = []
+        self.resumed_s = -math.inf
 
     def stop(self) -> None:
         self.state = ProcessState.STOPPED
 
     def resume(self) -> None:
         self.state = ProcessState.RUNNING
+        self.resumed_s = self._loop.time()
         parked, self._parked = self._parked, []
         self._loop.make_ready(parked)
 

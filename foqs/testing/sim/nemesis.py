@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from typing import TYPE_CHECKING
 
@@ -10,9 +11,14 @@ from foqs.core import limits
 from foqs.testing.sim.meta import NamespaceTables
 
 if TYPE_CHECKING:
+    from foqs.testing.sim.host import SimHost
     from foqs.testing.sim.world import World
 
 _BACKUP_S = 0.15
+
+
+_OWNED_AGAIN_S_MAX = 4.0
+"""A host is dead after 1.2 s there (foqs.testing.sim.chance)."""
 
 
 class Nemesis:
@@ -79,7 +85,7 @@ class Nemesis:
         host = world.primary
         if host is None or not host.ready:
             return
-        kind = chance.choice(["kill", "kill and another", "drain", "pause", "take over", "take over"])
+        kind = chance.choice(["kill", "kill and another", "drain", "pause", "take over", "take over", "contest"])
         world.trace(host.name, kind)
         if world.profile.jump_ms_max and chance.random() < 0.5:
             # Perhaps when there is no owner.
@@ -94,6 +100,8 @@ class Nemesis:
         elif kind == "drain":
             await world.drain_host(host)
             world.start_host(chance.choice(["", host.name]))
+        elif kind == "contest":
+            await self._contest(host)
         else:
             for thread in host.process.threads:
                 if chance.random() < 0.5:
@@ -127,12 +135,59 @@ class Nemesis:
         else:
             await world.drain_host(host)
 
+    async def _contest(self, dead: SimHost) -> None:
+        """Two hosts want the shards of one that died without its sessions; then one of the two goes as well."""
+        world, chance = self._world, self._chance
+        was_calm, world.delays.calm = world.delays.calm, True
+        world.kill_host(dead, sockets_closed=False)
+        contenders = [world.start_host() for _ in range(2)]
+        await self._until_owned(contenders)
+        if chance.random() < 0.5:
+            await self._meta_outage(chance.choice([0.3, 1.5, 2.5]))
+            await asyncio.sleep(chance.choice([0.1, 1.0]))
+        world.delays.calm = was_calm
+        leaving = chance.choice(contenders)
+        if not all(host in world.hosts and host.ready for host in contenders):
+            return
+        world.primary = next(host for host in contenders if host is not leaving)
+        if chance.random() < 0.5:
+            world.kill_host(leaving, sockets_closed=chance.random() < 0.5)
+        else:
+            await world.drain_host(leaving)
+
+    async def _until_owned(self, contenders: list[SimHost]) -> None:
+        """A time bound of its own where nothing else is in the way."""
+        world, profile = self._world, self._world.profile
+        alone = not (profile.server_fault_rate or profile.meta_fault_rate)
+        until_s = world.loop.time() + _OWNED_AGAIN_S_MAX
+        while world.loop.time() < until_s:
+            owners = {
+                runner.shard_id for host in contenders for runner, _ in host.host._shards.owned() if host in world.hosts
+            }
+            if owners == set(world.servers):
+                return
+            await asyncio.sleep(0.05)
+        if alone:
+            world.complain(f"{_OWNED_AGAIN_S_MAX} s after a host died only {owners} of its shards have an owner")
+
     async def _meta_fault(self) -> None:
+        """Away for all hosts, or for one of them while others see it."""
+        world, chance = self._world, self._chance
+        host = world.pick_host(chance)
+        if host is None or chance.random() < 0.5:
+            await self._meta_outage(chance.choice([0.1, 1.0, 2.5]))
+            return
+        world.trace("meta", f"is away for {host.name}")
+        world.meta.cut_off[host.name] = math.inf
+        await asyncio.sleep(chance.choice([0.1, 1.0, 2.5]))
+        world.meta.cut_off[host.name] = world.loop.time()
+
+    async def _meta_outage(self, seconds: float) -> None:
         world = self._world
-        world.meta.away = True
+        world.meta.away_count += 1
         world.trace("meta", "is away")
-        await asyncio.sleep(self._chance.choice([0.1, 1.0]))
-        world.meta.away = False
+        await asyncio.sleep(seconds)
+        world.meta.away_count -= 1
 
     async def _restore_metas(self, until_s: float) -> None:
         world = self._world
@@ -175,4 +230,5 @@ class Nemesis:
             server.thaw()
             world.clocks.durable(shard_id, durable=True)
             server.problems = []
-        world.meta.away = False
+        world.meta.away_count = 0
+        world.meta.cut_off = dict.fromkeys(world.meta.cut_off, world.loop.time())

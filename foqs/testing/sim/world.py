@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -10,7 +11,7 @@ from contextvars import copy_context
 from typing import Any, cast
 
 from foqs.client.errors import NotSentError
-from foqs.core import ids
+from foqs.core import ids, limits
 from foqs.core.calls import Delivery, ItemState
 from foqs.core.errors import FoqsError, NotFoundError, UnavailableError
 from foqs.core.namespace import Namespace, NamespaceSettings
@@ -21,8 +22,9 @@ from foqs.testing.lives import Stored
 from foqs.testing.sim.chance import Delays, Profile
 from foqs.testing.sim.clients import NAMESPACE, OTHERS, Held, SimClient
 from foqs.testing.sim.clocks import SimClocks
-from foqs.testing.sim.host import FakeDoor, MetaTables, SimHost
-from foqs.testing.sim.loop import VirtualLoop
+from foqs.testing.sim.host import FakeDoor, SimHost
+from foqs.testing.sim.loop import ProcessState, VirtualLoop
+from foqs.testing.sim.ownership import MetaTables
 
 _RESTART_S = 0.1
 _BASE_MS = 1_700_000_000_000
@@ -105,6 +107,9 @@ class World:
         ]
         self._host_count = 0
         self._epochs_seen: dict[int, int] = {}
+        self._keys_seen: dict[int, set[int]] = {shard_id: set() for shard_id in self.servers}
+        self.session_owners: dict[tuple[int, int], str] = {}
+        """Names of hosts by shard and number of a session."""
 
     # ---- time and words ----
 
@@ -168,6 +173,14 @@ class World:
 
     def stores_of(self, host: SimHost) -> list[FakeStore]:
         return [cast(FakeStore, runner._store) for runner in host.host._shards.runners.values()]
+
+    def is_surely_alive(self, name: str) -> bool:
+        """Its heartbeats can have been late for no reason that others do not have, too."""
+        host = next((host for host in self.hosts if host.name == name), None)
+        if host is None or not host.ready or host.ended or self.profile.slow_share:
+            return False
+        since_s = max(host.process.resumed_s, self.meta.cut_off.get(name, -math.inf))
+        return host.process.state is ProcessState.RUNNING and self.loop.time() - since_s > limits.HOST_DEAD_MS / 500
 
     def pick_host(self, chance: random.Random) -> SimHost | None:
         if len(self.hosts) > 1 and chance.random() < 0.2:
@@ -339,12 +352,25 @@ class World:
                 number = tables.topics[row.topic][0] if row.topic in tables.topics else 0
                 if number in self.numbers_deleted:
                     self.complain(f"P2: {row.key:x} comes into namespace {number}, which is deleted")
+            self._watch_keys(server.shard_id, script)
             timers = tables.lanes.get(0)
             if timers and timers[0][1] < tables.writer.delay_checkpoint:
                 what = f"row {timers[0][2]:x} is due {tables.writer.delay_checkpoint - timers[0][1]} ms before"
                 self.complain(f"{what} the delay checkpoint of shard {server.shard_id}")
 
         return on_commit
+
+    def _watch_keys(self, shard_id: int, script: Script) -> None:
+        """P9, of claims, packs and removals as well, which have their keys from the same sequence."""
+        keys = [row.key for row in script.inserts] + [row.key for _, rows in script.packs_new for row in rows]
+        keys += [claim[0] for claim in script.claims]
+        if script.removal is not None:
+            keys.append(script.removal.id)
+        seen = self._keys_seen[shard_id]
+        again = seen.intersection(keys)
+        if again:
+            self.complain(f"P9: keys {[f'{key:x}' for key in again]} of shard {shard_id} are used again")
+        seen.update(keys)
 
     def _server_refused(self, error: FakeServerError) -> None:
         self.complain(str(error))

@@ -1,0 +1,102 @@
+"""The session of a dead owner that cannot be killed, is gone already, or ends by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+
+from foqs.core import limits
+from foqs.storage.local_server import LocalServer
+from foqs.storage.shard_store import ShardAccess, ShardStore
+from foqs.storage.transaction import OwnershipLostError
+from tests.contract.owner import opened
+
+pytestmark = pytest.mark.database
+
+USER = "weak"
+
+Open = Callable[..., ShardStore]
+
+
+@pytest.fixture
+def make_store(shard_urls: dict[int, str]) -> Iterator[Open]:
+    stores: list[ShardStore] = []
+    epochs = [0]
+
+    def take_epoch(at_least: int) -> int:
+        epochs[0] = max(epochs[0], at_least) + 1
+        return epochs[0]
+
+    def make(owner: str, user: str = "root") -> ShardStore:
+        url = shard_urls[0].replace("//root@", f"//{user}@")
+        access = ShardAccess(shard_id=0, url=url, lock_name="putting-out", owner=owner, allow_undurable=True)
+        stores.append(ShardStore(access, take_epoch, lambda name: name == "dead"))
+        return stores[-1]
+
+    yield make
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture
+def weak_user(mysql_server: LocalServer) -> Iterator[str]:
+    with closing(mysql_server.connect()) as session, session.cursor() as cursor:
+        cursor.execute(f"CREATE USER {USER}@localhost")
+        cursor.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON shard_0.* TO {USER}@localhost")
+        yield USER
+        cursor.execute(f"DROP USER {USER}@localhost")
+
+
+def test_who_may_not_kill_says_so_and_leaves_the_owner_alone(make_store: Open, weak_user: str) -> None:
+    dead = make_store("dead")
+    dead.open()
+    weak = make_store("host-2", weak_user)
+    with pytest.raises(OwnershipLostError, match=r"must not KILL session \d+ of 'dead'.*CONNECTION_ADMIN"):
+        weak.open()
+    assert not dead.is_session_lost()
+    dead.close()
+    assert opened(weak).epoch == 2
+
+
+def test_a_user_kills_sessions_of_its_own(make_store: Open, weak_user: str) -> None:
+    make_store("dead", weak_user).open()
+    assert make_store("host-2", weak_user).open().epoch == 2
+
+
+def test_a_session_that_is_gone_already_is_as_good_as_killed(make_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    dead, store = make_store("dead"), make_store("host-2")
+    dead.open()
+    kill = store._kill
+
+    def kill_twice(session_id: int, owner: str) -> None:
+        kill(session_id, owner)
+        kill(session_id, owner)
+        kill(1 << 30, owner)
+
+    monkeypatch.setattr(store, "_kill", kill_twice)
+    assert store.open().epoch == 2
+
+
+def test_a_lock_that_stays_taken_is_told_with_its_bound(make_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As while a large transaction of the killed session is rolled back."""
+    monkeypatch.setattr(limits, "LOCK_WAIT_MS_MAX", 20)
+    dead, store = make_store("dead"), make_store("host-2")
+    dead.open()
+    monkeypatch.setattr(store, "_kill", lambda session_id, owner: None)
+    with pytest.raises(OwnershipLostError, match="not free within 20 ms"):
+        store.open()
+    assert not dead.is_session_lost()
+
+
+def test_the_server_ends_an_owners_session_that_says_nothing(
+    make_store: Open, mysql_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "OWNER_SILENT_MS_MAX", 1_000)
+    silent = make_store("host-1")
+    silent.open()
+    with closing(mysql_server.connect()) as session, session.cursor() as cursor:
+        cursor.execute("SELECT GET_LOCK('putting-out', 20)")
+        assert cursor.fetchone() == (1,)
+    assert silent.is_session_lost()
