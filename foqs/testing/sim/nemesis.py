@@ -85,7 +85,18 @@ class Nemesis:
         host = world.primary
         if host is None or not host.ready:
             return
-        kind = chance.choice(["kill", "kill and another", "drain", "pause", "take over", "take over", "contest"])
+        kinds = [
+            "kill",
+            "kill and another",
+            "drain",
+            "pause",
+            "take over",
+            "take over",
+            "contest",
+            "contest",
+            "contest",
+        ]
+        kind = chance.choice(kinds)
         world.trace(host.name, kind)
         if world.profile.jump_ms_max and chance.random() < 0.5:
             # Perhaps when there is no owner.
@@ -138,14 +149,14 @@ class Nemesis:
     async def _contest(self, dead: SimHost) -> None:
         """Two hosts want the shards of one that died without its sessions; then one of the two goes as well."""
         world, chance = self._world, self._chance
-        was_calm, world.delays.calm = world.delays.calm, True
+        world.delays.calm, world.calm_since_s = True, world.loop.time()
         world.kill_host(dead, sockets_closed=False)
         contenders = [world.start_host() for _ in range(2)]
         await self._until_owned(contenders)
-        if chance.random() < 0.5:
-            await self._meta_outage(chance.choice([0.3, 1.5, 2.5]))
+        if chance.random() < 0.8:
+            await self._meta_outage(chance.choice([1.5, 2.5]))
             await asyncio.sleep(chance.choice([0.1, 1.0]))
-        world.delays.calm = was_calm
+        world.delays.calm, world.calm_since_s = False, math.inf
         leaving = chance.choice(contenders)
         if not all(host in world.hosts and host.ready for host in contenders):
             return

@@ -108,6 +108,8 @@ class World:
         self._host_count = 0
         self._epochs_seen: dict[int, int] = {}
         self._keys_seen: dict[int, set[int]] = {shard_id: set() for shard_id in self.servers}
+        self.calm_since_s = math.inf
+        """When the delays of a part of the run became ordinary ones."""
         self.session_owners: dict[tuple[int, int], str] = {}
         """Names of hosts by shard and number of a session."""
 
@@ -177,9 +179,11 @@ class World:
     def is_surely_alive(self, name: str) -> bool:
         """Its heartbeats can have been late for no reason that others do not have, too."""
         host = next((host for host in self.hosts if host.name == name), None)
-        if host is None or not host.ready or host.ended or self.profile.slow_share:
+        if host is None or not host.ready or host.ended:
             return False
         since_s = max(host.process.resumed_s, self.meta.cut_off.get(name, -math.inf))
+        if self.profile.slow_share:
+            since_s = max(since_s, self.calm_since_s)
         return host.process.state is ProcessState.RUNNING and self.loop.time() - since_s > limits.HOST_DEAD_MS / 500
 
     def pick_host(self, chance: random.Random) -> SimHost | None:
