@@ -63,7 +63,12 @@ class Refills:
                 continue
             window = topic.window
             window.refilling = True
-            limit = min(window.budget.refill_items, max(limits.READ_ROWS_MIN, min(part, rows_left)))
+            wanted = window.budget.refill_items
+            if topic.leased > wanted:
+                # Most of what comes next is under lease, maybe, and not to be had: get past it in fewer steps. What is
+                # none the less ready fits into the window, of which a refill is a quarter.
+                wanted, whole = 3 * wanted, False
+            limit = min(wanted, max(limits.READ_ROWS_MIN, min(part, rows_left)))
             refill = Refill(topic.number, window.edge, limit)
             rows_left -= min(limit, max(topic.rows, 1)) if book.counted else limit
             if whole:

@@ -1,4 +1,4 @@
-"""`python -m loadtest.stress`: overload, isolation, reading, sick-shard, long-life.
+"""`python -m loadtest.stress`: overload, isolation, reading, sick-shard, take-over, long-life.
 
 The exit code is 1 when a bound does not hold.
 """
@@ -18,6 +18,7 @@ from loadtest.stress import long_life as long_life_run
 from loadtest.stress import overload as overload_run
 from loadtest.stress import reading as reading_run
 from loadtest.stress import sick_shard as sick_shard_run
+from loadtest.stress import take_over as take_over_run
 from loadtest.stress.verdict import Verdict
 
 _json = click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write all figures there.")
@@ -72,6 +73,17 @@ def sick_shard(seconds: float, rate: float, kinds: tuple[str, ...], json_path: P
     """One of four servers frozen, killed, slow, full (the last as root, for the mount)."""
     course = sick_shard_run.Course(before_s=seconds, sick_s=seconds, items_per_s=rate)
     _publish(sick_shard_run.run(course, kinds), json_path)
+
+
+@main.command()
+@click.option("--rounds", default=5, show_default=True, help="Each on servers of its own.")
+@click.option("--items", default=100_000, show_default=True)
+@click.option("--leased", default=90_000, show_default=True, help="Of them.")
+@_json
+def take_over(rounds: int, items: int, leased: int, json_path: Path | None) -> None:
+    """kill -9 of a host with many leases, and a standby that has another shard."""
+    course = take_over_run.Course(rounds=rounds, items=items, leased=leased)
+    _publish(take_over_run.run(course), json_path)
 
 
 @main.command()

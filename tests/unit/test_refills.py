@@ -76,3 +76,24 @@ def test_a_refill_that_failed_is_made_again_though_nobody_asks() -> None:
     shards.end(0, well=False)
     shards.run(0)
     assert topic.window.complete
+
+
+def test_what_is_under_lease_is_got_past_in_larger_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after the take-over of a topic of which nearly all is leased: what comes first is not to be had."""
+    monkeypatch.setattr(limits, "WINDOW_ITEMS_MAX", 32)
+    shards = Shards(1)
+    items = shards.enqueue(0, "a", count=400)
+    call = shards.dequeue({"a": 190})
+    shards.run(0)
+    assert len(call.items) == 190
+    shards.take_over()
+    leased = set(shards.states[0].book.leases)
+    call = shards.dequeue({"a": 1})
+    refills = []
+    while (transaction := shards.begin(0)) is not None:
+        refills += [(refill.limit, refill.whole) for refill in transaction.refills if refill.lane]
+        shards.end(0)
+    assert [item.key for item in call.items] == [next(item.key for item in items if item.key not in leased)]
+    assert set(refills[: len(leased) // 24]) == {(24, False)}
+    assert len(refills) <= len(leased) // 24 + 3
+    assert len(shards.states[0].book.by_number[1].window.places) <= limits.WINDOW_ITEMS_MAX

@@ -1,0 +1,124 @@
+"""A host with many leases is killed: how soon another one delivers, and what its other shard notices."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from foqs import AdminClient, Client, FoqsError, NewItem
+from foqs.core import limits
+from foqs.storage.local_server import LocalServer
+from loadtest.faults import FaultError
+from loadtest.faults.cluster import make_databases, wait_until_owned
+from loadtest.faults.load import NAMESPACE
+from loadtest.faults.own_thread import OwnThread
+from loadtest.faults.programs import HostProgram, free_port
+from loadtest.stress.stand import NO_QUOTA
+from loadtest.stress.verdict import Bound, Verdict
+
+FIRST_DELIVERY_MS_MAX = 2_000
+STALL_MS_MAX = 100
+_TOPIC, _BESIDE = "backlog", "beside"
+_LEASE_MS = 10 * limits.MINUTE_MS
+_PAYLOAD = b"x" * 200
+_QUIET_S = 3.0
+_PATIENCE_S = 60.0
+_TRY_WAIT_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    rounds: int = 5
+    items: int = 100_000
+    leased: int = 90_000
+
+
+class _Beside(OwnThread):
+    """Enqueues to the standby's own shard, one item after the other. `calls`: when each began and ended."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__("beside")
+        self.calls: list[tuple[float, float]] = []
+        self._client = Client(address)
+
+    def _run(self) -> None:
+        with self._client as client:
+            while not self._stopped.is_set():
+                began_s = time.monotonic()
+                client.enqueue(NAMESPACE, _BESIDE, b"x")
+                self.calls.append((began_s, time.monotonic()))
+
+    def longest_ms(self, from_s: float, until_s: float) -> float:
+        """Of the calls that had something of this time."""
+        return max([(end_s - start_s) * 1000 for start_s, end_s in self.calls if end_s > from_s and start_s < until_s])
+
+
+def run(course: Course) -> Verdict:
+    verdict = Verdict("take-over after kill -9")
+    for _ in range(course.rounds):
+        verdict.rows.append(_round(course))
+    first, stall = ([row[name] for row in verdict.rows] for name in ("first delivery ms", "longest beside ms"))
+    verdict.bounds += [
+        Bound("median of the first deliveries, ms", median(first), FIRST_DELIVERY_MS_MAX),
+        Bound("median of the longest calls on the other shard, ms", median(stall), STALL_MS_MAX),
+    ]
+    verdict.facts |= {"items": course.items, "leased": course.leased, "rounds": course.rounds}
+    return verdict
+
+
+def _round(course: Course) -> dict[str, Any]:
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="foqs-take-over-")))
+        server = stack.enter_context(LocalServer(home / "mysql"))
+        databases = make_databases(server, {0: server, 1: server})
+        both = databases.shard_urls
+        owner = HostProgram("owner", free_port(), databases.meta_url, {0: both[0]})
+        stack.callback(owner.close)
+        wait_until_owned(owner.address)
+        with AdminClient(owner.address) as admin:
+            admin.create_namespace(NAMESPACE, enqueues_per_minute_max=NO_QUOTA)
+        _fill(owner.address, course)
+        standby = HostProgram("standby", free_port(), databases.meta_url, both)
+        stack.callback(standby.close)
+        beside = stack.enter_context(_Beside(standby.address))
+        time.sleep(_QUIET_S)
+        with ThreadPoolExecutor(1) as waiting:
+            delivered = waiting.submit(_first_delivery, standby.address)
+            killed_s = time.monotonic()
+            owner.kill()
+            delivered_s = delivered.result()
+        time.sleep(1)
+        return {
+            "first delivery ms": round((delivered_s - killed_s) * 1000),
+            "longest beside ms": round(beside.longest_ms(killed_s, delivered_s + 1), 1),
+            "longest beside before ms": round(beside.longest_ms(killed_s - _QUIET_S / 2, killed_s), 1),
+        }
+
+
+def _fill(address: str, course: Course) -> None:
+    with Client(address) as client:
+        for start in range(0, course.items, 1_000):
+            count = min(1_000, course.items - start)
+            client.enqueue_many(NAMESPACE, [NewItem(topic=_TOPIC, payload=_PAYLOAD)] * count)
+        left = course.leased
+        while left > 0:
+            left -= len(client.dequeue(NAMESPACE, _TOPIC, min(left, 1_000), lease_ms=_LEASE_MS, wait_ms=1_000))
+
+
+def _first_delivery(address: str) -> float:
+    """When it came, of a consumer that waits all the time."""
+    until_s = time.monotonic() + _PATIENCE_S
+    with Client(address) as client:
+        while time.monotonic() < until_s:
+            try:
+                if client.dequeue(NAMESPACE, _TOPIC, 1, wait_ms=_TRY_WAIT_MS):
+                    return time.monotonic()
+            except FoqsError:
+                time.sleep(0.01)
+    raise FaultError(f"nothing was delivered within {_PATIENCE_S:.0f} s after the host was killed")
