@@ -42,11 +42,17 @@ class ItemEvent(IntEnum):
 class Claim:
     """One row of the claim journal; it goes when `open_count` of its items is 0."""
 
-    __slots__ = ("due_at", "entry_count", "id", "open_count")
+    __slots__ = ("due_at", "entry_count", "id", "is_ahead", "is_inherited", "open_count")
 
-    def __init__(self, claim_id: int, due_at: int, entry_count: int) -> None:
+    def __init__(
+        self, claim_id: int, due_at: int, entry_count: int, *, is_ahead: bool, is_inherited: bool = False
+    ) -> None:
         self.id = claim_id
         self.due_at = due_at
+        self.is_ahead = is_ahead
+        """Made before it was known who would get the items, or whether anybody would."""
+        self.is_inherited = is_inherited
+        """Another owner made it."""
         self.entry_count = entry_count
         """Entries of the row; those whose item is settled or ready again say nothing any more."""
         self.open_count = entry_count
@@ -82,6 +88,7 @@ class Item:
         "key",
         "lease_due_at",
         "lease_ms",
+        "lease_wanted_ms",
         "metadata",
         "payload",
         "phase",
@@ -129,5 +136,18 @@ class Item:
         """When its claim was committed, on the steady clock."""
         self.lease_due_at = 0
         """On the steady clock; 0 unless it was handed out."""
+        self.lease_wanted_ms = 0
+        """The lease for which its claim is made; 0 when it is claimed ahead."""
         self.receipt = ""
         """Of the delivery that was handed out last."""
+
+    @property
+    def is_claimed_ahead(self) -> bool:
+        return self.claim is not None and self.claim.is_ahead
+
+    def is_claimed_for(self, lease_due_at: int) -> bool:
+        """Whether its claim backs a lease until then. Of an item that is delivered at most once only a call's does:
+        a new owner takes it for the delivery.
+        """
+        claim = self.claim
+        return claim is not None and claim.due_at >= lease_due_at and not (claim.is_ahead and self.at_most_once)

@@ -284,8 +284,10 @@ SLICE_DEBT_MS_MAX = 2
 """So much may all that is done in slices be ahead of its half of the loop's time."""
 SWEEP_QUEUES_MAX = 1_000
 """Topics that are looked at in one tick."""
-LEASE_MEMORY_MS = 10 * SECOND_MS
-"""Claims are as long as the longest lease that the topic's consumers asked for in this time, or twice it."""
+AHEAD_LEASE_MS = 30 * SECOND_MS
+"""The lease that a claim made ahead of consumers backs. A longer one is committed before it is handed out, and what
+nobody has seen when its host dies is ready again this and CLAIM_SLACK_MS after its claim.
+"""
 PREFETCH_HOLD_MS_MAX = 2 * SECOND_MS
 """A claimed item not handed out for this long goes back."""
 CLAIM_SLACK_MS = 5 * SECOND_MS

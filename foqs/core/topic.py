@@ -88,7 +88,6 @@ class ShardTopic(ItemCounts):
         "claim_head",
         "claiming_bytes",
         "claiming_count",
-        "lease_ms",
         "name",
         "namespace",
         "number",
@@ -124,8 +123,6 @@ class ShardTopic(ItemCounts):
         self.window = Window(budget, complete=not stored)
         self.pack_count = 0
         """Packs that hold, or have held, items of the topic: while there are any, no query finds all its items."""
-        self.lease_ms = limits.LEASE_MS_DEFAULT
-        """The longest lease that its consumers lately asked for."""
         self.claim_head = order.LAST
         """The first place that was taken from the window and whose claim is not committed yet."""
         self.claiming_count = 0

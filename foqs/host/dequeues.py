@@ -116,7 +116,8 @@ class Dequeues:
         for item in items:
             shard = self._shards.state(item.topic.shard_id)
             if shard is not None and item.phase is Phase.LEASED and shard.book.leases.get(item.key) is item:
-                shard.settlements.give_back(item)
+                if shard.settlements.give_back(item):
+                    self._shards.wake(shard.shard_id)
                 topics[item.topic] = None
         for topic in topics:
             self._dispatcher.touched(topic)

@@ -108,6 +108,8 @@ class Dispatcher:
             self.held_bytes += sum(sizes_bytes)
             if max(sizes_bytes) > self.item_bytes_max(topic.namespace):
                 self._item_bytes_seen[topic.namespace] = max(sizes_bytes)
+            if any(not item.is_claimed_ahead for item in items):
+                queue.holds_for_calls = True
             if self._draining:
                 self._give_back(queue.buffer, queue.buffer.items)
 
@@ -191,7 +193,6 @@ class Dispatcher:
             call.wants[queue] = count
             queue.calls[call] = None
             queue.waiting_count += count
-            queue.note_lease(call.lease_ms or call.lease_ms_default, call.since_s)
             self._active[queue] = None
         if len(wants) > 1:
             for queue in call.wants:
@@ -220,6 +221,8 @@ class Dispatcher:
         for queue, count in call.wants.items():
             del queue.calls[call]
             queue.waiting_count -= count
+            if queue.holds_for_calls and not queue.calls:
+                self._release(queue)
             if not queue.parts:
                 self._rest(queue)  # A topic that does not exist here: sweeps would come too late for many names.
         if call.answered is not None and not call.answered.done():
@@ -244,7 +247,10 @@ class Dispatcher:
                 if not queue.has_waited(call, self._clock()):
                     self._lingering[queue] = None
                     break
-            self._hand_out(call)
+            if not self._hand_out(call):
+                break
+        if queue.holds_for_calls and not queue.calls:
+            self._release(queue)
         self._claim(queue)
 
     def tick(self) -> None:
@@ -293,7 +299,6 @@ class Dispatcher:
         elif queue.parts.get(topic.shard_id) is not topic:
             queue.parts[topic.shard_id] = topic
             queue.sick_parts.pop(topic.shard_id, None)
-            topic.lease_ms = queue.lease_ms or limits.LEASE_MS_DEFAULT
         return queue
 
     def _rest(self, queue: TopicQueue) -> None:
@@ -303,50 +308,94 @@ class Dispatcher:
             if not (queue.parts or queue.sick_parts):
                 self._queues.pop((queue.namespace, queue.name), None)
 
-    def _hand_out(self, call: DequeueCall) -> None:
-        """Hand out what the call may have of all its topics; it ends unless there is nothing."""
+    def _hand_out(self, call: DequeueCall) -> bool:
+        """Hand out what the call may have of all its topics; it ends unless there is nothing.
+
+        Returns whether something has left a buffer; if not, the call has to wait for claims.
+        """
+        turns = {queue: want for queue, want in call.wants.items() if next(iter(queue.calls)) is call}
+        if self._claims_for(call, turns):
+            self._lingering.update(dict.fromkeys(turns))
+            return False
         items: list[Item] = []
         bytes_left = limits.DEQUEUE_ANSWER_BYTES_MAX
-        for queue, want in call.wants.items():
-            if next(iter(queue.calls)) is not call:
-                continue  # Others have waited there for longer.
+        is_any = False
+        for queue, want in turns.items():
             count = queue.servable_count(min(want, limits.DEQUEUE_ITEMS_MAX - len(items)))
             if count and bytes_left > 0:
+                held_count = len(queue.buffer)
                 bytes_left = self._hand_out_of(queue, call, count, bytes_left, items)
+                is_any = is_any or len(queue.buffer) < held_count
         if items:
             self.answer(call, items)
+        return is_any
+
+    def _claims_for(self, call: DequeueCall, turns: dict[TopicQueue, int]) -> bool:
+        """Claim for the call what it would get next, where the claim that is there does not back its lease.
+
+        Whether it is to wait for such claims; it does for a while, whatever else there is to be handed out: who often
+        asks for several topics, and always gets something of one, would never get anything of another one else.
+        """
+        room, bytes_left = limits.DEQUEUE_ITEMS_MAX, limits.DEQUEUE_ANSWER_BYTES_MAX
+        for queue, want in turns.items():
+            count = queue.servable_count(min(want, room))
+            room -= count
+            if count and bytes_left > 0:
+                bytes_left = self._claim_for(queue, call, count, bytes_left)
+        if self._clock() - call.claimed_for_s > limits.LINGER_MS_MAX / 1000:
+            return False
+        return any(
+            queue.coming_count and queue.claims_ended_count < awaited for queue, awaited in call.claimed_for.items()
+        )
+
+    def _claim_for(self, queue: TopicQueue, call: DequeueCall, count: int, bytes_left: int) -> int:
+        """Of one topic; returns what is left of the answer's bytes."""
+        short: dict[ShardTopic, list[Item]] = {}
+        steady_ms: dict[int, int] = {}
+        for item in queue.buffer.most_urgent(count):
+            shard_id = item.topic.shard_id
+            if shard_id not in steady_ms:
+                steady_ms[shard_id] = self._now(shard_id).steady_ms
+            lease_ms = call.lease_of(item)
+            if not item.is_claimed_for(steady_ms[shard_id] + lease_ms):
+                item.lease_wanted_ms = lease_ms
+                short.setdefault(item.topic, []).append(item)
+            bytes_left -= item.size_bytes
+            if bytes_left <= 0:
+                break
+        for topic, items in short.items():
+            shard = self._shard_of(topic.shard_id)
+            assert shard is not None
+            if topic.shard_id in self._sick:
+                self._give_back(queue.buffer, items)
+                continue
+            queue.buffer.remove(items)
+            self.held_bytes -= sum([item.size_bytes for item in items])
+            shard.claims.claim_for_call(topic, items)
+            call.claimed_for[queue] = queue.claims_started_count
+            call.claimed_for_s = self._clock()
+        return bytes_left
 
     def _hand_out_of(self, queue: TopicQueue, call: DequeueCall, count: int, bytes_left: int, given: list[Item]) -> int:
         """Lease up to `count` items of the buffer to the call; returns what is left of the answer's bytes."""
         given_before = len(given)
-        must_wait = False
-        """Once an item must be claimed anew: for those after it."""
-        behind: list[Item] = []
         clocks: dict[int, tuple[ShardState, Now]] = {}
         for _ in range(count):
             if bytes_left <= 0:
                 break
             item = queue.buffer.pop()
-            self.held_bytes -= item.size_bytes
             shard_id = item.topic.shard_id
             if shard_id not in clocks:
                 shard = self._shard_of(shard_id)
                 assert shard is not None
                 clocks[shard_id] = (shard, self._now(shard_id))
             shard, now = clocks[shard_id]
-            lease_due_at = now.steady_ms + (call.lease_ms or item.lease_ms or call.lease_ms_default)
-            assert item.claim is not None
-            if item.claim.due_at < lease_due_at:
-                # Its claim is too short for the lease that is asked for: it is claimed anew, and those after it wait.
-                shard.settlements.give_back(item)
-                # A call may wait for longer than its lease is remembered: the next claim would be as short.
-                queue.note_lease(call.lease_ms or call.lease_ms_default, self._clock())
-                must_wait = True
-                continue
-            if must_wait:
-                behind.append(item)
-                self.held_bytes += item.size_bytes
-                continue
+            lease_due_at = now.steady_ms + call.lease_of(item)
+            if not item.is_claimed_for(lease_due_at):
+                queue.buffer.add([item])  # It is claimed for the call first, and those after it wait.
+                self._lingering[queue] = None
+                break
+            self.held_bytes -= item.size_bytes
             shard.settlements.hand_out(item, lease_due_at)
             if item.expires_at <= now.server_ms:
                 shard.settlements.end_lease(item)
@@ -356,8 +405,6 @@ class Dispatcher:
                 continue
             given.append(item)
             bytes_left -= item.size_bytes
-        if behind:
-            queue.buffer.add(behind)
         queue.note_served(len(given) - given_before, self._clock())
         return bytes_left
 
@@ -424,10 +471,15 @@ class Dispatcher:
                 found.append(item)
         return found
 
+    def _release(self, queue: TopicQueue) -> None:
+        """What was claimed for calls goes back when none of them waits: a new owner would take it for delivered."""
+        queue.holds_for_calls = False
+        self._give_back(queue.buffer, [item for item in queue.buffer.items if not item.is_claimed_ahead])
+
     def _give_back(self, buffer: PrefetchBuffer, items: list[Item]) -> None:
         buffer.remove(items)
         for item in items:
             self.held_bytes -= item.size_bytes
             shard = self._shard_of(item.topic.shard_id)
-            if shard is not None:
-                shard.settlements.give_back(item)
+            if shard is not None and shard.settlements.give_back(item):
+                self._wake(item.topic.shard_id)

@@ -68,6 +68,10 @@ class PrefetchBuffer:
         """Take the most urgent one."""
         return self._items.pop(self._places.pop())
 
+    def most_urgent(self, count: int) -> list[Item]:
+        """The most urgent ones, in order; `count` is at least 1."""
+        return [self._items[place] for place in self._places[: -count - 1 : -1]]
+
     def discard(self, item: Item) -> None:
         del self._items[item.place]
         self._places.remove(item.place)

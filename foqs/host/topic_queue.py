@@ -15,19 +15,27 @@ class DequeueCall:
     """One dequeue; it is over once `items` is set, and `answered` with it where somebody waits for that."""
 
     __slots__ = (
-        "answered", "awaited", "items", "lease_ms", "lease_ms_default", "since_s", "timer", "wants"
+        "answered", "awaited", "claimed_for", "claimed_for_s", "items", "lease_ms", "lease_ms_default", "since_s",
+        "timer", "wants",
     )  # fmt: skip
 
     def __init__(self, lease_ms: int | None, lease_ms_default: int, since_s: float) -> None:
         self.wants: dict[TopicQueue, int] = {}
         self.awaited: dict[TopicQueue, int] = {}
         """The claims that were on the way when the call could first have been answered with a part."""
+        self.claimed_for: dict[TopicQueue, int] = {}
+        """The claims that were on the way when items were last claimed for this call."""
+        self.claimed_for_s = 0.0
+        """When that was."""
         self.lease_ms = lease_ms
         self.lease_ms_default = lease_ms_default
         self.since_s = since_s
         self.items: list[Item] | None = None
         self.answered: asyncio.Future[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
+
+    def lease_of(self, item: Item) -> int:
+        return self.lease_ms or item.lease_ms or self.lease_ms_default
 
     @property
     def done(self) -> bool:
@@ -36,8 +44,6 @@ class DequeueCall:
 
 class TopicQueue:
     __slots__ = (
-        "_lease_ms_next",
-        "_leases_since_s",
         "_rate",
         "_rated_at_s",
         "_served_count",
@@ -46,8 +52,8 @@ class TopicQueue:
         "claiming_last",
         "claims_ended_count",
         "claims_started_count",
+        "holds_for_calls",
         "in_vain_count",
-        "lease_ms",
         "name",
         "namespace",
         "parts",
@@ -73,10 +79,8 @@ class TopicQueue:
         """No claim on the way is of a later place."""
         self.in_vain_count = 0
         """Of the last claims, those in a row that brought nothing: their items had expired, or they failed."""
-        self.lease_ms = 0
-        """The longest lease that consumers lately asked for."""
-        self._lease_ms_next = 0
-        self._leases_since_s = 0.0
+        self.holds_for_calls = False
+        """Some held items may have been claimed for a call."""
         self._rate = 0.0
         """Items handed out a second, lately."""
         self._rated_at_s = 0.0
@@ -148,18 +152,6 @@ class TopicQueue:
     def servable_count(self, bound: int) -> int:
         """How many held items precede every ready item that is not held, up to `bound`."""
         return self.buffer.count_up_to(self.first_unclaimed(), bound) if self.buffer else 0
-
-    def note_lease(self, lease_ms: int, now_s: float) -> None:
-        before_ms = self.lease_ms
-        if now_s - self._leases_since_s > limits.LEASE_MEMORY_MS / 1000:
-            self._leases_since_s = now_s
-            self.lease_ms, self._lease_ms_next = self._lease_ms_next, 0
-        self._lease_ms_next = max(self._lease_ms_next, lease_ms)
-        if lease_ms > self.lease_ms:
-            self.lease_ms = lease_ms
-        if self.lease_ms != before_ms:
-            for part in self.parts.values():
-                part.lease_ms = self.lease_ms
 
     def note_served(self, count: int, now_s: float) -> None:
         elapsed_s = now_s - self._rated_at_s

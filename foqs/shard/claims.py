@@ -43,7 +43,7 @@ class Claims:
         self._flying_extensions: list[Extension] = []
 
     def claim(self, topic: ShardTopic, places: list[int]) -> None:
-        """Lease items that were just taken from the head of the topic's window."""
+        """Lease items that were just taken from the head of the topic's window, ahead of who will get them."""
         book = self._book
         for place in places:
             key = order.key_of(place)
@@ -53,10 +53,23 @@ class Claims:
             else:
                 book.drop_resident(item)
             item.phase = Phase.CLAIMING
+            item.lease_wanted_ms = 0
             book.leases[key] = item
             self._waiting.append(item)
         topic.claim_head = min(topic.claim_head, places[0])
         book.listener.claims_started(topic, len(places), places[-1])
+
+    def claim_for_call(self, topic: ShardTopic, items: list[Item]) -> None:
+        """Claim held items of one topic anew, in order, each for its `lease_wanted_ms`.
+
+        They go before all that waits, and cannot hold it up for long: each was claimed ahead before, and is in memory.
+        """
+        self._journal.leave(items)
+        for item in items:
+            item.phase = Phase.CLAIMING
+        self._waiting.extendleft(reversed(items))
+        topic.claim_head = min(topic.claim_head, items[0].place)
+        self._book.listener.claims_started(topic, len(items), items[-1].place)
 
     def claim_fresh(self, topic: ShardTopic, items: list[Item]) -> None:
         """Flow-through: of the items that the next transaction inserts, claim those that consumers wait for with it.
@@ -116,13 +129,14 @@ class Claims:
             self._flying.append(item)
         self._waiting.extendleft(reversed(put_off))
         for item in self._flying:
-            lease_ms = max(item.topic.lease_ms, item.lease_ms)
+            lease_ms = item.lease_wanted_ms
             if lease_ms in by_lease:
                 by_lease[lease_ms].append(item)
             else:
                 by_lease[lease_ms] = [item]
         for lease_ms, items in by_lease.items():
-            claim = self._journal.add(transaction, now.steady_ms + lease_ms, items)
+            due_at = now.steady_ms + (lease_ms or limits.AHEAD_LEASE_MS)
+            claim = self._journal.add(transaction, due_at, items, is_ahead=not lease_ms)
             for item in items:
                 item.claim = claim
         while self._extensions and len(self._flying_extensions) < limits.TRANSACTION_EXTENSIONS_MAX:
@@ -135,7 +149,7 @@ class Claims:
             extension.ticket.fail([extension.position], stale)
             return
         self._settlements.pause_lease(item)
-        extension.claim = self._journal.add(transaction, now.steady_ms + extension.lease_ms, [item])
+        extension.claim = self._journal.add(transaction, now.steady_ms + extension.lease_ms, [item], is_ahead=False)
         self._flying_extensions.append(extension)
 
     def committed(self, transaction: Transaction, result: TransactionResult, now: Now) -> None:

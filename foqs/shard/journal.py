@@ -13,7 +13,7 @@ from foqs.core.clock import Now
 from foqs.core.errors import FoqsError
 from foqs.core.item import Claim, Item
 from foqs.shard.book import Book
-from foqs.storage.transaction import ClaimEntries, Transaction, TransactionResult
+from foqs.storage.transaction import ClaimEntries, StoredClaim, Transaction, TransactionResult
 
 
 class Journal:
@@ -29,20 +29,22 @@ class Journal:
         self._flying_gone: list[int] = []
         self._flying_sparse: list[tuple[Claim, int]] = []
 
-    def add(self, transaction: Transaction, lease_due_at: int, items: list[Item]) -> Claim:
+    def add(self, transaction: Transaction, lease_due_at: int, items: list[Item], *, is_ahead: bool) -> Claim:
         """Claim the present deliveries of the items with this transaction, a little longer than their lease."""
-        claim = Claim(self._book.next_key(), lease_due_at + limits.CLAIM_SLACK_MS, len(items))
+        due_at = lease_due_at + limits.CLAIM_SLACK_MS
+        claim = Claim(self._book.next_key(), due_at, len(items), is_ahead=is_ahead)
         self._open[claim.id] = claim
         self._flying_new.append(claim)
-        transaction.claims.append(ClaimEntries(claim.id, claim.due_at, items))
+        transaction.claims.append(ClaimEntries(claim.id, claim.due_at, items, is_ahead))
         return claim
 
-    def adopt(self, claim_id: int, due_at: int, entry_count: int, items: list[Item]) -> None:
+    def adopt(self, stored: StoredClaim, items: list[Item]) -> None:
         """A claim as it was at the take-over, with those of its items that it still leases."""
         if not items:
-            self._gone.append(claim_id)
+            self._gone.append(stored.id)
             return
-        claim = self._open[claim_id] = Claim(claim_id, due_at, entry_count)
+        claim = Claim(stored.id, stored.due_at, len(stored.entries), is_ahead=stored.is_ahead, is_inherited=True)
+        self._open[claim.id] = claim
         claim.open_count = len(items)
         for item in items:
             item.claim = claim
@@ -97,7 +99,7 @@ class Journal:
                 open_items[item.claim.id].append(item)
         for claim in sparse.values():
             items = open_items[claim.id]
-            transaction.claims_rewritten.append(ClaimEntries(claim.id, claim.due_at, items))
+            transaction.claims_rewritten.append(ClaimEntries(claim.id, claim.due_at, items, claim.is_ahead))
             self._flying_sparse.append((claim, claim.entry_count))
             claim.entry_count = len(items)
 

@@ -75,14 +75,30 @@ class Settlements:
         self.under_lease[receipt] = item
         self._wheel.add(item.key, lease_due_at, item)
 
-    def give_back(self, item: Item) -> None:
-        """Nobody has seen this delivery: ready again under the same delivery number, and nothing to write."""
+    def give_back(self, item: Item) -> bool:
+        """Nobody has seen this delivery: ready again under the same delivery number, and nothing to write.
+
+        But for one that was claimed for a call, which a new owner would take for delivered: its row gets the next
+        number first. Returns whether there is that for the next transaction.
+        """
+        if not item.is_claimed_ahead:
+            self._release(item)
+            return True
         if item.phase is Phase.LEASED:
             item.topic.count_leased(-1)
             self.end_lease(item)
         del self._book.leases[item.key]
         self._journal.leave([item])
         self._book.make_ready([item])
+        return False
+
+    def _release(self, item: Item) -> None:
+        if item.phase is not Phase.LEASED:
+            item.topic.count_leased(1)
+        self.end_lease(item)
+        place = (item.topic.number, item.priority, item.due_at)
+        counts = (item.deliveries + 1, item.failed_attempts)
+        self.settle([item], [Rewrite(item.key, *place, *counts, is_in_place=True)])
 
     def pause_lease(self, item: Item) -> None:
         """The lease does not end while its extension is on the way."""
@@ -104,8 +120,14 @@ class Settlements:
             self._book.listener.happened(item.topic.namespace, ItemEvent.LEASE_ENDED, 1)
         for start in range(0, len(items), limits.SWEEP_CHUNK_ITEMS):
             some = items[start : start + limits.SWEEP_CHUNK_ITEMS]
-            self.settle(some, [self.failed_attempt(item, now.server_ms, reason="lease ended") for item in some])
+            self.settle(some, [self._ended_lease(item, now.server_ms) for item in some])
         return len(items)
+
+    def _ended_lease(self, item: Item, now_ms: int) -> Rewrite | None:
+        """It counts as a failed attempt, unless only an owner that is gone knew whether anybody had the item."""
+        claim = item.claim
+        is_unseen = claim is not None and claim.is_ahead and claim.is_inherited
+        return self.failed_attempt(item, now_ms, reason="lease ended", release=is_unseen)
 
     # ---- their ends ----
 

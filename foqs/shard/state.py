@@ -25,7 +25,7 @@ from foqs.shard.refills import Refills
 from foqs.shard.rows import Rows
 from foqs.shard.settlements import Settlements
 from foqs.shard.timers import Timers
-from foqs.storage.transaction import ClaimedRow, LaneCounts, ShardImage, Transaction, TransactionResult
+from foqs.storage.transaction import ClaimedRow, LaneCounts, ShardImage, StoredClaim, Transaction, TransactionResult
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # The simulation watches it so.
@@ -197,18 +197,23 @@ class ShardState:
             self._listener.touched(topic)
 
     def _adopt_claims(self, image: ShardImage) -> None:
-        """Honour the open claims: the newest of an item counts, if it is of the row's present delivery."""
-        newest: dict[int, tuple[int, int]] = {}
-        for claim_id, due_at, entries in image.claims:
-            for key, delivery in entries:
+        """Honour the open claims: the newest of an item counts, if it is of the row's present delivery.
+
+        What is delivered at most once is handed out under a call's claim alone: of those claimed ahead nobody has any.
+        """
+        newest: dict[int, StoredClaim] = {}
+        for claim in image.claims:
+            for key, delivery in claim.entries:
                 row = image.claimed_rows.get(key)
                 if row is not None and row.lane > 0 and row.deliveries + 1 == delivery:
-                    newest[key] = (claim_id, due_at)
+                    newest[key] = claim
         kept: dict[int, list[Item]] = {}
-        for key, (claim_id, due_at) in newest.items():
-            kept.setdefault(claim_id, []).append(self._leased_item(image.claimed_rows[key], due_at))
-        for claim_id, due_at, entries in image.claims:
-            self.journal.adopt(claim_id, due_at, len(entries), kept.get(claim_id, []))
+        for key, claim in newest.items():
+            row = image.claimed_rows[key]
+            if not (claim.is_ahead and row.at_most_once):
+                kept.setdefault(claim.id, []).append(self._leased_item(row, claim.due_at))
+        for claim in image.claims:
+            self.journal.adopt(claim, kept.get(claim.id, []))
 
     def _leased_item(self, row: ClaimedRow, due_at: int) -> Item:
         place = order.place(row.urgency, row.due_at, row.key, self.shard_id)

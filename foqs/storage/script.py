@@ -116,7 +116,10 @@ def write_script(
     script += [sql.INSERT_ITEMS.format(values) for values in chunks_by_bytes(rows)]
     insert_pack = sql.INSERT_PACK.format("%s", "%s")
     script += [mogrify(insert_pack, (pack.id, pack_items(pack.items))) for pack in ahead.packs_rest]
-    script += [mogrify(sql.INSERT_CLAIM, (c.id, c.due_at, _entries(c, result))) for c in transaction.claims]
+    script += [
+        mogrify(sql.INSERT_CLAIM, (claim.id, claim.due_at, int(claim.is_ahead), _entries(claim, result)))
+        for claim in transaction.claims
+    ]
     script += [mogrify(sql.REWRITE_CLAIM, (_entries(c, result), c.id)) for c in transaction.claims_rewritten]
     script += _rewrites(transaction.rewrites, mogrify)
     if transaction.removal is not None:

@@ -38,6 +38,7 @@ from foqs.storage.transaction import (
     ReadOnlyError,
     SessionLostError,
     ShardImage,
+    StoredClaim,
     Tenure,
     Transaction,
     TransactionFailedError,
@@ -375,10 +376,10 @@ class ShardStore:
         self._open_snapshot()
         writer = self._read_writer()
         claims = []
-        for claim_id, due_at, packed in self._rows(sql.READ_CLAIMS, writer.claim_checkpoint):
-            claims.append((claim_id, due_at, unpack_entries(packed)))
+        for claim_id, due_at, ahead, packed in self._rows(sql.READ_CLAIMS, writer.claim_checkpoint):
+            claims.append(StoredClaim(claim_id, due_at, bool(ahead), unpack_entries(packed)))
         claimed: dict[int, ClaimedRow] = {}
-        for text, _ in key_conditions("id", {key for _, _, entries in claims for key, _ in entries}):
+        for text, _ in key_conditions("id", {key for claim in claims for key, _ in claim.entries}):
             rows = [
                 ClaimedRow._make(map(int, integers.split()))
                 for (integers,) in self._rows(sql.READ_CLAIMED.format(text))

@@ -47,6 +47,8 @@ class ClaimEntries:
     id: int
     due_at: int
     items: list[Item]
+    is_ahead: bool = False
+    """Nobody may have seen these deliveries."""
 
 
 @dataclass(slots=True)
@@ -230,6 +232,15 @@ class Tenure(NamedTuple):
         return epoch == self.epoch and transaction_number >= self.transaction_number
 
 
+class StoredClaim(NamedTuple):
+    """A row of the claim journal, with (key, delivery number) of its entries."""
+
+    id: int
+    due_at: int
+    is_ahead: bool
+    entries: list[tuple[int, int]]
+
+
 @dataclass(slots=True)
 class ShardImage:
     """What a new owner reads before it serves."""
@@ -250,8 +261,7 @@ class ShardImage:
     """(number, name) of those that have topics, and of the one with the greatest number."""
     count: Callable[[], LaneCounts]
     """Counts the rows as they were at the take-over; slow, and safe beside transactions on another thread."""
-    claims: list[tuple[int, int, list[tuple[int, int]]]]
-    """(id, due_at, [(key, delivery)])."""
+    claims: list[StoredClaim]
     claimed_rows: dict[int, ClaimedRow]
 
 

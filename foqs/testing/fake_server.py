@@ -26,6 +26,7 @@ from foqs.storage.transaction import (
     Removal,
     Rewrite,
     SessionLostError,
+    StoredClaim,
     Transaction,
     TransactionFailedError,
     TransactionResult,
@@ -97,7 +98,7 @@ class Script:
     inserts: list[ItemRow]
     packs_new: list[tuple[int, list[ItemRow]]]
     unpacked: list[int]
-    claims: list[tuple[int, int, Entries]]
+    claims: list[StoredClaim]
     claims_rewritten: list[tuple[int, Entries]]
     rewrites: list[Rewrite]
     wakes: list[int]
@@ -124,7 +125,7 @@ class Tables:
     """The id of the pack by key, of those that have not left: no statement on item rows finds these."""
     lanes: dict[int, SortedList] = field(default_factory=dict)
     """(urgency, due_at, key) by lane, as the index has them."""
-    claims: dict[int, tuple[int, Entries]] = field(default_factory=dict)
+    claims: dict[int, StoredClaim] = field(default_factory=dict)
     topics: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     namespaces: dict[int, bytes] = field(default_factory=dict)
     writer: Writer = field(default_factory=Writer)
@@ -319,12 +320,12 @@ class FakeServer:
             _require(row.key not in tables.items, f"key {row.key:x} is inserted twice")
             tables.put(row)
         self._write_packs(script)
-        for claim_id, due_at, entries in script.claims:
-            _require(claim_id not in tables.claims, f"claim {claim_id:x} is inserted twice")
-            tables.claims[claim_id] = (due_at, entries)
+        for claim in script.claims:
+            _require(claim.id not in tables.claims, f"claim {claim.id:x} is inserted twice")
+            tables.claims[claim.id] = claim
         for claim_id, entries in script.claims_rewritten:
             if self._is_there(claim_id in tables.claims, f"claim {claim_id:x} is rewritten"):
-                tables.claims[claim_id] = (tables.claims[claim_id][0], entries)
+                tables.claims[claim_id] = tables.claims[claim_id]._replace(entries=entries)
         for rewrite in script.rewrites:
             if self._is_there(tables.row(rewrite.key) is not None, f"row {rewrite.key:x} is rewritten"):
                 row = tables.items[rewrite.key]
@@ -441,7 +442,10 @@ def make_script(transaction: Transaction, result: TransactionResult, epoch: int)
         inserts=[new_row(item) for item in transaction.inserts],
         packs_new=[(pack.id, [new_row(item) for item in pack.items]) for pack in transaction.packs_new],
         unpacked=list(transaction.unpacked),
-        claims=[(claim.id, claim.due_at, entries(list(claim.items))) for claim in transaction.claims],
+        claims=[
+            StoredClaim(claim.id, claim.due_at, claim.is_ahead, entries(list(claim.items)))
+            for claim in transaction.claims
+        ],
         claims_rewritten=[(claim.id, entries(list(claim.items))) for claim in transaction.claims_rewritten],
         rewrites=sorted(transaction.rewrites, key=lambda rewrite: rewrite.key),
         wakes=list(transaction.wakes),

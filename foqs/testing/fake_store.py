@@ -269,12 +269,8 @@ class FakeStore:
     def _read_image(self, last_key: int) -> ShardImage:
         server, tables = self._server, self._server.tables
         writer = tables.writer
-        claims = [
-            (claim_id, due_at, list(entries))
-            for claim_id, (due_at, entries) in sorted(tables.claims.items())
-            if claim_id >= writer.claim_checkpoint
-        ]
-        keys = dict.fromkeys([key for _, _, entries in claims for key, _ in entries])
+        claims = [claim for claim_id, claim in sorted(tables.claims.items()) if claim_id >= writer.claim_checkpoint]
+        keys = dict.fromkeys([key for claim in claims for key, _ in claim.entries])
         return ShardImage(
             epoch=self.epoch,
             last_key=last_key,

@@ -122,8 +122,10 @@ class LifeChecks:
         if life.stored or expired or life.has(Verb.ACK, *_EVER):
             return
         if put.at_most_once:
-            # Its delivery may have been on the way, or in the prefetch buffer, when a host or a client died.
-            self._report.counts["at-most-once lost"] += life.outcome is Outcome.OK and not life.deliveries
+            is_lost = life.outcome is Outcome.OK and not life.deliveries
+            self._report.counts["at-most-once lost"] += is_lost
+            if is_lost and not self._unanswered_count(life, NEVER_MS):
+                self._add("P2", life.uid, "is at-most-once and vanished, and no lost answer can have had it")
         elif life.deliveries:
             self._add("P2", life.uid, f"vanished after delivery {life.deliveries[-1].number}: nobody acked it")
         elif life.outcome is Outcome.OK:
@@ -189,20 +191,40 @@ class LifeChecks:
     # ---- P1: the attempts that a consumer is told ----
 
     def _check_attempts(self, life: Life) -> None:
-        """They grow with every delivery that was not given back, and never past the deliveries that there were."""
-        for delivery in life.deliveries:
-            if not 1 <= delivery.taken.attempt <= delivery.number:
-                self._add("P1", life.uid, f"delivery {delivery.number} is called attempt {delivery.taken.attempt}")
-        released = {
-            end.number
-            for end in life.ends
-            if end.settled.release and end.outcome in _EVER and end.call.verb is Verb.NACK
-        }
+        """They grow with every delivery that failed, and with nothing else.
+
+        A lease that ended while its owner lived is a failure. Of one that an owner left behind nobody can know whether
+        it was handed out: it may be one.
+        """
+        nacks = [end for end in life.ends if end.call.verb is Verb.NACK]
+        released = {end.number for end in nacks if end.settled.release and end.outcome in _EVER}
+        given_back = {end.number for end in nacks if end.settled.release and end.outcome is Outcome.OK}
+        failed = {end.number for end in nacks if not end.settled.release and end.outcome is Outcome.OK}
         for earlier, later in pairwise(life.deliveries):
-            least = earlier.taken.attempt + (not {0, earlier.number} & released)
-            if later.taken.attempt < least:
+            is_failure = earlier.number in failed or not (
+                {0, earlier.number} & released
+                or overlaps(self._disturbed, earlier.call.invoked_at_ms, later.returned_at_ms)
+            )
+            if later.taken.attempt < earlier.taken.attempt + is_failure:
                 what = f"attempt {later.taken.attempt} follows on attempt {earlier.taken.attempt}"
                 self._add("P1", life.uid, f"{what} (deliveries {earlier.number} and {later.number})")
+        seen_count = 0
+        for delivery in life.deliveries:
+            attempt, most = delivery.taken.attempt, 1 + seen_count + self._lost_deliveries_max(life, delivery)
+            if not 1 <= attempt <= most:
+                what = f"delivery {delivery.number} is called attempt {attempt}, and is {most} at most"
+                self._add("P1", life.uid, f"{what} by all that consumers saw or can have seen")
+            seen_count += delivery.number not in given_back
+
+    def _lost_deliveries_max(self, life: Life, delivery: Delivery) -> int:
+        """How many deliveries before this one can have been on their way to consumers who never got them."""
+        seen = {earlier.number for earlier in life.deliveries}
+        unseen_count = sum(1 for number in range(1, delivery.number) if number not in seen)
+        return min(unseen_count, self._unanswered_count(life, delivery.returned_at_ms)) if unseen_count else 0
+
+    def _unanswered_count(self, life: Life, until_ms: int) -> int:
+        assert life.put is not None
+        return self._lives.unanswered_count(life.put.topic, until_ms)
 
     # ---- P5: an ack is final, a lost lease says so ----
 

@@ -10,8 +10,11 @@ from typing import NamedTuple
 
 from foqs.core import ids
 from foqs.core.calls import ItemState
+from foqs.core.errors import ErrorCode
 from foqs.core.limits import NEVER_MS
 from foqs.testing.history import Call, Outcome, Put, Settled, Taken, Verb
+
+_UNAVAILABLE = ErrorCode.UNAVAILABLE.name
 
 
 class Delivery(NamedTuple):
@@ -93,6 +96,11 @@ class Lives:
         self.strays: list[tuple[str, Call]] = []
         self.empty_answers: dict[str, list[Call]] = {}
         """Dequeue calls that brought nothing, by topic, in order of their begin."""
+        self.unanswered: dict[str, list[Call]] = {}
+        """Dequeue calls for which items may have been claimed that nobody got, by topic, in order of their begin.
+
+        Those of which nobody knows what they brought, and those that were refused because their host lost its shards.
+        """
         self.last_ms = 0
         ends: list[Call] = []
         for call in sorted(calls, key=attrgetter("invoked_at_ms")):
@@ -120,6 +128,13 @@ class Lives:
             return answers[at]
         return None
 
+    def unanswered_count(self, topic: str, end_ms: int) -> int:
+        """Dequeues of the topic that may have taken an item before this time, and whose answers were lost.
+
+        A host may do what was asked long after its caller has given up.
+        """
+        return bisect_left(self.unanswered.get(topic, []), end_ms, key=attrgetter("invoked_at_ms"))
+
     def _life(self, uid: str, item_id: str | None) -> Life:
         life = self.by_uid.get(uid)
         if life is None:
@@ -141,6 +156,9 @@ class Lives:
         if call.outcome is Outcome.OK and not call.taken:
             for topic in call.asked:
                 self.empty_answers.setdefault(topic, []).append(call)
+        if call.outcome is Outcome.INFO or call.error == _UNAVAILABLE:
+            for topic in call.asked:
+                self.unanswered.setdefault(topic, []).append(call)
         for taken in call.taken:
             item_id, number = _split(taken.receipt)
             if not taken.uid:

@@ -27,9 +27,12 @@ CREATE TABLE item (
 -- The claim journal: one row leases many items, packed as (id, delivery number) pairs.
 -- The latest entry of an item counts, and only if its number is the row's deliveries + 1.
 -- due_at: on the steady clock of the writer row.
+-- ahead: 1 when it was made before it was known who would get the items, or whether anybody would; 0 when it was made
+-- for a call.
 CREATE TABLE claim (
   id BIGINT UNSIGNED NOT NULL,
   due_at BIGINT NOT NULL,
+  ahead TINYINT NOT NULL,
   entries MEDIUMBLOB NOT NULL,
   PRIMARY KEY (id)
 ) ENGINE=InnoDB STATS_PERSISTENT=1 STATS_AUTO_RECALC=0;

@@ -144,7 +144,7 @@ def test_the_claim_of_a_packed_item_is_honoured_by_the_next_owner(shard):
     items = packed(owner, range(1, 10))
     owner.run(claims=[ClaimEntries(101, 5_000, items[:2])])
     image = taken_over(shard, owner).image
-    assert image.claims == [(101, 5_000, [(1, 1), (2, 1)])]
+    assert image.claims == [(101, 5_000, False, [(1, 1), (2, 1)])]
     assert sorted(image.claimed_rows) == [1, 2]
 
 

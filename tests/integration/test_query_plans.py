@@ -169,7 +169,7 @@ INSERTS: dict[str, Case] = {
     "INSERT_ITEMS": Case("", 0, fill=lambda text: text.format(item_row(NEW_ITEM))),
     "INSERT_PACK": Case("", 0, (10**9, b"x"), fill=lambda text: text.format("%s", "%s")),
     "INSERT_REMOVAL": Case("", 0, (10**9, b"x")),
-    "INSERT_CLAIM": Case("", 0, (10**9, 5, b"")),
+    "INSERT_CLAIM": Case("", 0, (10**9, 5, 1, b"")),
 }
 """They read nothing."""
 WITHOUT_TABLE = {
@@ -241,7 +241,7 @@ def _fill(url: str, share: int) -> None:
         topics = [(n, n % 7, b"topic-%d" % n) for n in range(1, TOPIC_COUNT // share + 1)]
         cursor.executemany(statements.INSERT_TOPICS, topics)
         cursor.executemany(statements.INSERT_NAMESPACE, [(number, name) for number, _, name in topics])
-        claims = [(n, n, b"\x00" * 12 * 50) for n in range(1, CLAIM_COUNT // share + 1)]
+        claims = [(n, n, 1, b"\x00" * 12 * 50) for n in range(1, CLAIM_COUNT // share + 1)]
         cursor.executemany(statements.INSERT_CLAIM, claims)
         packs = [(n, pack_items([item])) for n in range(1, PACK_COUNT // share + 1)]
         cursor.executemany(statements.INSERT_PACK.format("%s", "%s"), packs)

@@ -110,8 +110,8 @@ def does_not_compare_the_receipt(self: Settlements, key: int, delivery: int) -> 
 
 @_in_place_of(ShardState, "_adopt_claims")
 def honours_no_lease_after_a_take_over(self: ShardState, image: Any) -> None:
-    for claim_id, due_at, entries in image.claims:
-        self.journal.adopt(claim_id, due_at, len(entries), [])
+    for claim in image.claims:
+        self.journal.adopt(claim, [])
 
 
 _leave = Journal.leave

@@ -34,7 +34,7 @@ def deadlock(server: LocalServer, database: str, key: int) -> Iterator[None]:
     ended: list[BaseException | None] = []
     with closing(server.connect(database, autocommit=False)) as session, session.cursor() as cursor:
         rows = [((1 << 62) + n,) for n in range(_WEIGHT_ROWS)]
-        cursor.executemany("INSERT INTO claim (id, due_at, entries) VALUES (%s, 0, '')", rows)
+        cursor.executemany("INSERT INTO claim (id, due_at, ahead, entries) VALUES (%s, 0, 0, '')", rows)
         cursor.execute("SELECT one FROM writer FOR UPDATE")
 
         def close_the_circle() -> None:

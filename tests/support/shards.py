@@ -42,7 +42,7 @@ class Shards:
 
     def enqueue(
         self, number: int, topic: str, priority: int = 0, *, lease_ms: int = 0, delay_ms: int = 0, count: int = 1,
-        payload: bytes = b"p",
+        payload: bytes = b"p", at_most_once: bool = False,
     ) -> list[Item]:  # fmt: skip
         shard, items, due_at = self.states[number], [], self.clock_ms + delay_ms
         for _ in range(count):
@@ -51,7 +51,7 @@ class Shards:
             items.append(
                 Item(
                     key, shard.book.topic(NAMESPACE, topic), priority, due_at, place, Phase.INSERTING,
-                    self.clock_ms, self.clock_ms + 10**9, lease_ms, False, b"", payload,
+                    self.clock_ms, self.clock_ms + 10**9, lease_ms, at_most_once, b"", payload,
                 )
             )  # fmt: skip
         shard.inserts.add(items, 10, Ticket(lambda _: None))

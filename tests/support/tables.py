@@ -12,6 +12,7 @@ from foqs.storage.transaction import (
     Refill,
     Rewrite,
     ShardImage,
+    StoredClaim,
     Transaction,
     TransactionResult,
 )
@@ -25,7 +26,7 @@ class Tables:
         self.items: dict[int, ItemRow] = {}
         self.packed: dict[int, int] = {}
         """The id of its pack, by the key of an item that has no row of its own."""
-        self.claims: dict[int, tuple[int, list[tuple[int, int]]]] = {}
+        self.claims: dict[int, StoredClaim] = {}
         self.topics: dict[int, tuple[int, bytes]] = {}
         self.transaction_number = 0
         self.delay_checkpoint = 0
@@ -37,12 +38,8 @@ class Tables:
     def open(self, now_ms: int) -> ShardImage:
         self.epoch += 1
         self.packed.clear()
-        claims = [
-            (claim_id, due_at, list(entries))
-            for claim_id, (due_at, entries) in sorted(self.claims.items())
-            if claim_id >= self.claim_checkpoint
-        ]
-        keys = {key for _, _, entries in claims for key, _ in entries}
+        claims = [claim for claim_id, claim in sorted(self.claims.items()) if claim_id >= self.claim_checkpoint]
+        keys = {key for claim in claims for key, _ in claim.entries}
         counts = self.counts()
         return ShardImage(
             epoch=self.epoch,
@@ -94,11 +91,12 @@ class Tables:
         self._apply_packs(transaction)
         for claim in transaction.claims:
             rows = [self.items[item.key] for item in claim.items]
-            self.claims[claim.id] = (claim.due_at, [(row.key, row.deliveries + 1) for row in rows])
+            entries = [(row.key, row.deliveries + 1) for row in rows]
+            self.claims[claim.id] = StoredClaim(claim.id, claim.due_at, claim.is_ahead, entries)
         for claim in transaction.claims_rewritten:
             assert claim.id in self.claims
             entries = [(item.key, item.deliveries + 1) for item in claim.items]
-            self.claims[claim.id] = (claim.due_at, entries)
+            self.claims[claim.id] = self.claims[claim.id]._replace(entries=entries)
         for rewrite in transaction.rewrites:
             assert rewrite.key not in self.packed
             row = self.items[rewrite.key]

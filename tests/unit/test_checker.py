@@ -143,6 +143,9 @@ GOOD: dict[str, Callable[[Story], Story]] = {
     .take("b", "0-2:1", 0, priority=5).put("a").take(after_ms=20).ack().ack("0-2:1"),
     "released, so not counted as an attempt": lambda s: s.put().take().nack(release=True)
     .take(receipt="0-1:2", attempt=1).ack("0-1:2"),
+    "an attempt whose answer was lost": lambda s: s.put().take_all(outcome=INFO).at(1_100)
+    .take(receipt="0-1:2", attempt=2).ack("0-1:2"),
+    "a delivery that nobody saw, and no attempt": lambda s: s.put().take(receipt="0-1:2", attempt=1).ack("0-1:2"),
     "two owners in turn": lambda s: s.put("a", "0-10000000001").put("b", "0-20000000001")
     .take("a", "0-10000000001:1").take("b", "0-20000000001:1", 10).ack("0-10000000001:1").ack("0-20000000001:1"),
     "delayed by its nack": lambda s: s.put().take().nack(delay_ms=500).at(530)
@@ -207,6 +210,10 @@ BAD: dict[str, tuple[str, Callable[[Story], Story]]] = {
     "a defect": ("P12", lambda s: s.put(outcome=INFO, error="INTERNAL")),
     "an attempt that is not counted": ("P1", lambda s: s.put().take().at(1_100).take(receipt="0-1:2", attempt=1)
                                        .ack("0-1:2")),
+    "an attempt that nobody saw": ("P1", lambda s: s.put().take(receipt="0-1:2", attempt=2).ack("0-1:2")),
+    "an attempt that was given back": ("P1", lambda s: s.put().take().nack(release=True)
+                                       .take(receipt="0-1:2", attempt=2).ack("0-1:2")),
+    "at-most-once, and lost unseen": ("P2", lambda s: s.put(at_most_once=True).take_all()),
     "more attempts than deliveries": ("P1", lambda s: s.put().take(attempt=2).ack()),
     "too early": ("P7", lambda s: s.put(delay_ms=500).at(300).take(after_ms=505).ack()),
     "too early by its date": ("P7", lambda s: s.put(deliver_after_ms=1_000_500).at(300).take(after_ms=500).ack()),

@@ -23,6 +23,7 @@ DEFECTS = {
     "acknowledges without storing": "P1",
     "stores what it refuses": "P1",
     "loses metadata in a nack": "P1",
+    "counts a release as an attempt": "P1",
     "stores twice": "P1",
     "drops an item whose lease ended": "P2",
     "drops a released item": "P2",
@@ -50,6 +51,7 @@ class Row:
     metadata: str
     number: int = 1
     """Of the present or next delivery."""
+    attempt: int = 1
     leased_until_ms: int | None = None
     dead: bool = False
 
@@ -99,6 +101,7 @@ class Model:
                     continue
                 row.leased_until_ms = None
                 row.number += 1
+                row.attempt += 1
             expired = row.expires_at_ms <= self.now_ms and not row.dead and not self.is_wrong("ignores the TTL")
             if expired and row.leased_until_ms is None:
                 del self.rows[row.key]
@@ -118,11 +121,12 @@ class Model:
         taken = []
         for row in ready[:count]:
             row.number += row.leased_until_ms is not None
+            row.attempt += row.leased_until_ms is not None
             row.leased_until_ms = self.now_ms + lease_ms
             receipt = f"{row.item_id}:{row.number:x}"
             put, until_ms = row.put, row.leased_until_ms
             taken.append(
-                Taken(receipt, put.uid, topic, put.priority, row.due_at_ms, until_ms, row.number, row.metadata)
+                Taken(receipt, put.uid, topic, put.priority, row.due_at_ms, until_ms, row.attempt, row.metadata)
             )
         return taken
 
@@ -147,6 +151,7 @@ class Model:
     def nack(self, row: Row, settled: Settled) -> None:
         row.leased_until_ms = None
         row.number += 1
+        row.attempt += not settled.release or self.is_wrong("counts a release as an attempt")
         dropped = settled.release and self.is_wrong("drops a released item")
         if settled.dead_letter:
             row.dead = True

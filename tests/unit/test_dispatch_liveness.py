@@ -309,7 +309,7 @@ class Chaos:
         chance = self.chance
         items = self.shards.enqueue(
             self.number(), chance.choice("abcd"), chance.randint(-2, 2), lease_ms=chance.choice([0, 0, 0, 60_000]),
-            delay_ms=chance.choice([0, 0, 0, 300]), count=chance.randint(1, 12),
+            delay_ms=chance.choice([0, 0, 0, 300]), count=chance.randint(1, 12), at_most_once=chance.random() < 0.2,
         )  # fmt: skip
         for item in items:
             if chance.random() < 0.2:
@@ -387,7 +387,7 @@ def test_once_all_is_calm_nobody_waits_for_what_a_well_shard_has(
     small = {
         "WINDOW_ITEMS_MAX": 8, "WINDOW_ITEMS_MIN": 8, "TRANSACTION_INSERTS_MAX": 10, "TRANSACTION_CLAIMS_MAX": 6,
         "TRANSACTION_CHANGES_MAX": 5, "PREFETCH_BYTES_MAX": 40, "RESIDENT_BYTES_MAX": 3_000, "DEQUEUE_ITEMS_MAX": 5,
-        "TRANSACTION_REFILLS_MAX": 2, "LEASE_MEMORY_MS": 3_000,
+        "TRANSACTION_REFILLS_MAX": 2,
     }  # fmt: skip
     for name, value in small.items():
         monkeypatch.setattr(limits, name, value)

@@ -57,10 +57,10 @@ class WatchedDispatcher(Dispatcher):
         self._world = world
         self._passed: set[tuple[int, int]] = set()
 
-    def _hand_out(self, call: DequeueCall) -> None:
+    def _hand_out(self, call: DequeueCall) -> bool:
         parts = chain.from_iterable(queue.parts.values() for queue in call.wants)
         self._passed = {(part.shard_id, part.number) for part in parts if not part.room}
-        super()._hand_out(call)
+        return super()._hand_out(call)
 
     def answer(self, call: DequeueCall, items: list[Item]) -> None:
         super().answer(call, items)
@@ -319,7 +319,7 @@ class World:
                     break
                 shard.committed(self.tables[shard_id].apply(transaction), self.now)
             leased = {key for key, item in shard.book.leases.items() if item.phase is Phase.LEASED}
-            entries = {key for _, entries in self.tables[shard_id].claims.values() for key, _ in entries}
+            entries = {key for claim in self.tables[shard_id].claims.values() for key, _ in claim.entries}
             assert entries == leased | (entries & self.stale_entries(shard_id)), "an item that is free is still claimed"
         self.start_host()
 
@@ -328,8 +328,8 @@ class World:
         tables = self.tables[shard_id]
         return {
             key
-            for _, entries in tables.claims.values()
-            for key, delivery in entries
+            for claim in tables.claims.values()
+            for key, delivery in claim.entries
             if key not in tables.items or tables.items[key].deliveries + 1 != delivery
         }
 
@@ -411,9 +411,10 @@ def check_state(shard: ShardState, tables: Tables) -> None:
         assert key in tables.items
         if item.phase in (Phase.HELD, Phase.LEASED):
             assert item.claim is not None
-            due_at, entries = tables.claims[item.claim.id]
-            assert (key, tables.items[key].deliveries + 1) in entries
-            assert item.phase is Phase.HELD or due_at >= item.lease_due_at
+            stored = tables.claims[item.claim.id]
+            assert (key, tables.items[key].deliveries + 1) in stored.entries
+            assert stored.is_ahead is item.claim.is_ahead
+            assert item.phase is Phase.HELD or stored.due_at >= item.lease_due_at
     assert set(shard.journal._open) == {item.claim.id for item in book.leases.values() if item.claim is not None}
     assert set(tables.claims) >= set(shard.journal._open)
     assert all(claim_id >= tables.claim_checkpoint for claim_id in shard.journal._open)
@@ -442,7 +443,8 @@ def check_dispatcher(dispatcher: Dispatcher, untold: set[str]) -> None:
         told_after_refill = any(
             not part.room and (part.window.wants_refill or part.window.refilling) for part in queue.parts.values()
         )
-        if queue.calls and held and not (queue.claims_count or queue.name in untold or told_after_refill):
+        waits = bool(queue.claims_count) or queue in dispatcher._lingering
+        if queue.calls and held and not (waits or queue.name in untold or told_after_refill):
             assert min(item.place for item in held) > first, "an item that may be handed out is not"
     assert dispatcher.held_bytes == held_bytes
 

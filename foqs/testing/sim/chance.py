@@ -120,7 +120,7 @@ def make_limits(chance: random.Random) -> dict[str, Any]:
         "CLAIM_SLACK_MS": 400,
         "PREFETCH_HOLD_MS_MAX": pick([80, 250]),
         "PREFETCH_SWEEP_MS": 60,
-        "LEASE_MEMORY_MS": 500,
+        "AHEAD_LEASE_MS": 500,
         "CLAIM_REWRITE_EVERY_MS": 200,
         "EXPIRY_LAP_PAUSE_MS": 200,
         "TOPIC_IDLE_MS": pick([200, 30_000]),

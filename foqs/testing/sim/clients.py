@@ -16,7 +16,7 @@ from foqs.core import limits
 from foqs.core.calls import Delivery, DeliveryPolicy, PositionErrors, StoredItemPage
 from foqs.core.errors import FoqsError, NotFoundError, StaleLeaseError
 from foqs.testing.history import Call, Outcome, Put, Settled, Taken, Verb, make_payload, uid_of
-from foqs.testing.recorder import outcome_of
+from foqs.testing.recorder import name_of, outcome_of
 from foqs.testing.sim.host import FakeDoor, SimHost
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ class SimClient:
         try:
             items = await self._call(lambda door: door.queue.dequeue(self.namespace, demands, lease_ms, wait_ms))
         except FoqsError as error:
+            call.error = name_of(error)
             self._end(call, outcome_of(error), repr(error))
             return call
         call.taken = [_taken(item, label, self._world.clocks.lease_end_ms(item.receipt)) for item in items]

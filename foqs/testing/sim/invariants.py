@@ -59,10 +59,10 @@ def checked_classes(world_of: Callable[[], World], every: int) -> tuple[type[Sha
         passed: Container[ShardTopic] = ()
         """Topics that had no room for more claims when an answer was put together: they hold nobody up."""
 
-        def _hand_out(self, call: DequeueCall) -> None:
+        def _hand_out(self, call: DequeueCall) -> bool:
             parts = chain.from_iterable(queue.parts.values() for queue in call.wants)
             self.passed = {part for part in parts if not part.room}
-            super()._hand_out(call)
+            return super()._hand_out(call)
 
         def answer(self, call: DequeueCall, items: list[Item]) -> None:
             world = world_of()
@@ -217,12 +217,13 @@ def _lease_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
         if claim is None or claim.id not in tables.claims:
             yield f"{key:x} is {item.phase.name} without a claim"
             continue
-        due_at, entries = tables.claims[claim.id]
-        if (key, item.deliveries + 1) not in entries or due_at != claim.due_at:
+        stored = tables.claims[claim.id]
+        said = (claim.due_at, claim.is_ahead)
+        if (key, item.deliveries + 1) not in stored.entries or said != (stored.due_at, stored.is_ahead):
             yield f"{key:x} is {item.phase.name}, and its claim {claim.id:x} does not say so"
         if item.phase is Phase.LEASED:
-            if due_at < item.lease_due_at:
-                yield f"the lease of {key:x} runs until {item.lease_due_at}, its claim until {due_at}"
+            if stored.due_at < item.lease_due_at:
+                yield f"the lease of {key:x} runs until {item.lease_due_at}, its claim until {stored.due_at}"
             if key not in slots.get(item.lease_due_at // SLOT_MS + 1, {}) and id(item) not in extending:
                 yield f"the lease of {key:x} never ends"
 

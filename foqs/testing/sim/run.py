@@ -118,7 +118,7 @@ async def _live(world: World, chance: random.Random) -> None:
     await world.drain_host(host)
     for shard_id, server in world.servers.items():
         if server.tables.claims and shard_id not in world.shards_undrained:
-            left = {f"{claim_id:x}": entries for claim_id, (_, entries) in server.tables.claims.items()}
+            left = {f"{claim_id:x}": claim.entries for claim_id, claim in server.tables.claims.items()}
             world.complain(f"shard {shard_id}: nothing is leased after the drain, and the journal says {left}")
 
 

@@ -386,8 +386,8 @@ def _shown(script: Script) -> str:
     parts += [f"pack {pack_id:x} of {' '.join(f'{row.key:x}' for row in rows)}" for pack_id, rows in script.packs_new]
     if script.removal is not None:
         parts.append(f"removal {script.removal.id:x} of {' '.join(f'{key:x}' for key in script.removal.keys)}")
-    parts += [f"claim {claim:x} {[f'{key:x}:{number}' for key, number in entries]} until {due_at}"
-              for claim, due_at, entries in script.claims]  # fmt: skip
+    parts += [f"claim {claim:x} {[f'{key:x}:{number}' for key, number in entries]} until {due_at}{' ahead' * ahead}"
+              for claim, due_at, ahead, entries in script.claims]  # fmt: skip
     parts += [f"reclaim {claim:x} {[f'{key:x}:{number}' for key, number in entries]}"
               for claim, entries in script.claims_rewritten]  # fmt: skip
     parts += [f"rewrite {row.key:x} lane {row.lane} due {row.due_at} deliveries {row.deliveries}"
