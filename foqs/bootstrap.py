@@ -70,6 +70,7 @@ class Host(Service):
             self._namespaces.attempts_max,
             self._namespaces.item_bytes_max,
             self.metrics.items.happened,
+            self._namespaces.is_dequeue_paused,
         )
         self._slots: defaultdict[str, ServerSlots] = defaultdict(
             partial(ServerSlots, self._loop, config.transactions_per_server_max)

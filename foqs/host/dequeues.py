@@ -50,7 +50,7 @@ class Dequeues:
         """
         settings = namespace.settings
         if settings.dequeue_paused:
-            raise PausedError(f"dequeues of namespace {namespace.name!r} are paused by an operator")
+            raise _paused(namespace)
         if lease_ms is not None:
             arguments.check_range("lease_ms", lease_ms, limits.LEASE_MS_MIN, settings.lease_ms_max)
         arguments.check_range("wait_ms", wait_ms, 0, limits.WAIT_MS_MAX)
@@ -80,7 +80,7 @@ class Dequeues:
     ) -> list[Item]:
         call = DequeueCall(lease_ms, namespace.settings.lease_ms_default, self._clock())
         self._dispatcher.start(namespace.number, wants, call)
-        served = call.items  # By this name: mypy would believe call.items to be None ever after.
+        served = self._outcome(call, namespace)  # By this name: mypy would believe call.items to be None ever after.
         if served is not None:
             return served
         loop = asyncio.get_running_loop()
@@ -98,7 +98,13 @@ class Dequeues:
             call.timer.cancel()
             del self._waiting[call]
             self._dispatcher.end(call)
-        return call.items or []
+        return self._outcome(call, namespace) or []
+
+    def _outcome(self, call: DequeueCall, namespace: Namespace) -> list[Item] | None:
+        """Its items once it is over. Raises PausedError when its namespace was paused meanwhile."""
+        if call.is_paused:
+            raise _paused(namespace)
+        return call.items
 
     def _out_of_time(self, loop: asyncio.AbstractEventLoop, call: DequeueCall, deadline_s: float) -> None:
         """Answer with nothing; but what is ready is worth its commit even when the caller does not wait for more."""
@@ -121,6 +127,10 @@ class Dequeues:
                 topics[item.topic] = None
         for topic in topics:
             self._dispatcher.touched(topic)
+
+
+def _paused(namespace: Namespace) -> PausedError:
+    return PausedError(f"dequeues of namespace {namespace.name!r} are paused by an operator")
 
 
 def _wants(topics: Sequence[TopicDemand]) -> dict[str, int]:

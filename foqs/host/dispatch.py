@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection
-from itertools import chain
+from itertools import chain, islice
 
 from mypy_extensions import mypyc_attr
 
@@ -38,6 +38,7 @@ class Dispatcher:
         attempts_max: Callable[[int], int],
         item_bytes_max: Callable[[int], int],
         happened: Callable[[int, ItemEvent, int], None],
+        is_paused: Callable[[int], bool] = lambda _: False,
     ) -> None:
         self._shard_of = shard_of
         self._wake = wake
@@ -48,6 +49,7 @@ class Dispatcher:
         self._item_bytes_seen: dict[int, int] = {}
         """By namespace the largest item that was claimed, where it was larger than what is allowed now."""
         self.happened = happened
+        self._is_paused = is_paused
         self._queues: dict[tuple[int, str], TopicQueue] = {}
         self._active: dict[TopicQueue, None] = {}
         """With calls, held items or claims on the way."""
@@ -236,6 +238,9 @@ class Dispatcher:
 
     def serve(self, queue: TopicQueue) -> None:
         """Hand out what may be handed out, then claim what is still wanted."""
+        if self._is_paused(queue.namespace):
+            self._pause(queue)
+            return
         while queue.calls:
             call = next(iter(queue.calls))
             want = call.wants[queue]
@@ -252,6 +257,15 @@ class Dispatcher:
         if queue.holds_for_calls and not queue.calls:
             self._release(queue)
         self._claim(queue)
+
+    def _pause(self, queue: TopicQueue) -> None:
+        """End the calls that wait, and give back what is held."""
+        for call in list(islice(queue.calls, limits.DEQUEUES_ENDED_PER_TICK)):
+            call.is_paused = True
+            self.answer(call, [])
+        if queue.calls:
+            self._lingering[queue] = None
+        self._give_back(queue.buffer, queue.buffer.items)
 
     def tick(self) -> None:
         """Answer the calls that lingered, and go on with the sweep."""
@@ -409,7 +423,7 @@ class Dispatcher:
         return bytes_left
 
     def _may_claim(self, queue: TopicQueue) -> bool:
-        if self._draining:
+        if self._draining or self._is_paused(queue.namespace):
             return False
         if self.held_bytes < limits.PREFETCH_BYTES_MAX or not queue.buffer:
             return True

@@ -101,6 +101,10 @@ class Namespaces(Service):
     def view(self) -> NamespaceView:
         return self._view
 
+    def is_dequeue_paused(self, number: int) -> bool:
+        namespace = self._view.by_number.get(number)
+        return namespace is not None and namespace.settings.dequeue_paused
+
     def attempts_max(self, number: int) -> int:
         namespace = self._view.by_number.get(number)
         return namespace.settings.attempts_max if namespace else limits.ATTEMPTS_DEFAULT

@@ -15,8 +15,8 @@ class DequeueCall:
     """One dequeue; it is over once `items` is set, and `answered` with it where somebody waits for that."""
 
     __slots__ = (
-        "answered", "awaited", "claimed_for", "claimed_for_s", "items", "lease_ms", "lease_ms_default", "since_s",
-        "timer", "wants",
+        "answered", "awaited", "claimed_for", "claimed_for_s", "is_paused", "items", "lease_ms", "lease_ms_default",
+        "since_s", "timer", "wants",
     )  # fmt: skip
 
     def __init__(self, lease_ms: int | None, lease_ms_default: int, since_s: float) -> None:
@@ -25,6 +25,8 @@ class DequeueCall:
         """The claims that were on the way when the call could first have been answered with a part."""
         self.claimed_for: dict[TopicQueue, int] = {}
         """The claims that were on the way when items were last claimed for this call."""
+        self.is_paused = False
+        """It ended because its namespace was paused."""
         self.claimed_for_s = 0.0
         """When that was."""
         self.lease_ms = lease_ms

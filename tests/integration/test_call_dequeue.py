@@ -147,6 +147,15 @@ async def test_a_paused_namespace_refuses_dequeues_and_still_takes_items_and_ack
     assert len(await drained(host.client, "t", 10)) == 2
 
 
+async def test_a_call_that_waits_ends_when_its_namespace_is_paused(host):
+    await host.client.enqueue("jobs", "other", b"x")
+    waits = asyncio.create_task(host.client.dequeue("jobs", "t", wait_ms=20_000))
+    await host.client.dequeue("jobs", "other")
+    await host.admin.update_namespace("jobs", dequeue_paused=True)
+    with pytest.raises(PausedError):
+        await asyncio.wait_for(waits, 15)
+
+
 async def test_an_unknown_namespace_is_refused(host):
     with pytest.raises(UnknownNamespaceError):
         await host.client.dequeue("nobody", "t")

@@ -114,6 +114,50 @@ def honours_no_lease_after_a_take_over(self: ShardState, image: Any) -> None:
         self.journal.adopt(claim, [])
 
 
+_adopt = Journal.adopt
+
+
+@_in_place_of(Journal, "adopt")
+def forgets_which_claims_were_made_ahead(self: Journal, stored: Any, items: list[Item]) -> None:
+    _adopt(self, stored._replace(is_ahead=False), items)
+
+
+@_in_place_of(Settlements, "_ended_lease")
+def counts_what_was_claimed_ahead_as_an_attempt(self: Settlements, item: Item, now_ms: int) -> Any:
+    return self.failed_attempt(item, now_ms, reason="lease ended")
+
+
+@_in_place_of(Item, "is_claimed_for")
+def hands_out_at_most_once_from_what_was_claimed_ahead(self: Item, lease_due_at: int) -> bool:
+    return self.claim is not None and self.claim.due_at >= lease_due_at
+
+
+@_in_place_of(Item, "is_claimed_for")
+def hands_out_for_longer_than_was_claimed(self: Item, lease_due_at: int) -> bool:
+    return self.claim is not None and not (self.claim.is_ahead and self.at_most_once)
+
+
+_add = Journal.add
+
+
+@_in_place_of(Journal, "add")
+def claims_ahead_for_a_long_time(
+    self: Journal, transaction: Transaction, lease_due_at: int, items: list[Item], *, is_ahead: bool
+) -> Any:
+    return _add(self, transaction, lease_due_at + 5_000 * is_ahead, items, is_ahead=is_ahead)
+
+
+@_in_place_of(Settlements, "give_back")
+def gives_back_without_a_word_what_was_claimed_for_a_call(self: Settlements, item: Item) -> bool:
+    if item.phase is Phase.LEASED:
+        item.topic.count_leased(-1)
+        self.end_lease(item)
+    del self._book.leases[item.key]
+    self._journal.leave([item])
+    self._book.make_ready([item])
+    return False
+
+
 _leave = Journal.leave
 
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from foqs.core import limits
-from foqs.core.errors import FoqsError, OverloadedError, UnavailableError
+from foqs.core.errors import FoqsError, OverloadedError, PausedError, UnavailableError
 from foqs.core.namespace import Namespace, NamespaceSettings
 from foqs.host.dequeues import Dequeues
 from foqs.shard.rows import LookUp
@@ -112,6 +112,50 @@ def test_what_a_caller_who_is_gone_has_not_seen_is_handed_to_the_next_one_at_onc
         assert [delivery.topic for delivery in await asyncio.wait_for(second, 5)] == ["a"]
 
     asyncio.run(scenario())
+
+
+def test_of_a_paused_namespace_no_call_waits_and_nothing_is_held_or_claimed() -> None:
+    async def scenario() -> None:
+        shards = Shards(1)
+        paused: set[int] = set()
+        shards.dispatcher._is_paused = paused.__contains__
+        dequeues = Dequeues(shards, shards.dispatcher, lambda: shards.clock_ms / 1000)
+        namespace = Namespace(NAMESPACE, "n", NamespaceSettings(), 0)
+        demands = [SimpleNamespace(topic=topic, count=1, group=None) for topic in "ab"]
+        waits = asyncio.create_task(dequeues.dequeue(namespace, demands, None, 30_000))
+        await asyncio.sleep(0)
+        shards.enqueue(0, "a", 0, delay_ms=50)
+        shards.run(0)
+        paused.add(NAMESPACE)
+        shards.dispatcher.sweep()
+        with pytest.raises(PausedError):
+            await asyncio.wait_for(waits, 5)
+        with pytest.raises(PausedError):
+            await dequeues.dequeue(namespace, demands, None, 30_000)
+        shards.clock_ms += 1_000
+        shards.run(0)
+        assert not shards.states[0].book.leases
+        paused.clear()
+        call = shards.dequeue({"a": 1})
+        shards.run(0)
+        assert call.items
+
+    asyncio.run(scenario())
+
+
+def test_what_was_prefetched_for_a_namespace_goes_back_when_it_is_paused() -> None:
+    shards = Shards(1)
+    shards.enqueue(0, "a", count=100)
+    shards.run(0)
+    shards.dequeue({"a": 10})
+    shards.run(0)
+    shards.clock_ms += 200
+    shards.dispatcher.sweep()
+    shards.run(0)
+    assert shards.dispatcher.held(NAMESPACE, "a")
+    shards.dispatcher._is_paused = lambda _: True
+    shards.dispatcher.sweep()
+    assert not shards.dispatcher.held(NAMESPACE, "a")
 
 
 def test_calls_that_are_over_leave_nothing_of_topics_that_do_not_exist() -> None:

@@ -40,7 +40,11 @@ def checked_classes(world_of: Callable[[], World], every: int) -> tuple[type[Sha
             return transaction
 
         def committed(self, result: TransactionResult, now: Now) -> None:
+            transaction = self.flying
+            assert transaction is not None
             super().committed(result, now)
+            for problem in claim_problems(transaction):
+                world_of().complain(f"shard {self.shard_id}: {problem}")
             self._check()
 
         def failed(self, reason: str) -> None:
@@ -128,6 +132,7 @@ def state_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
     yield from _count_problems(shard, tables)
     yield from _lease_problems(shard, tables)
     yield from _journal_problems(shard, tables)
+    yield from _unseen_problems(shard, tables)
     yield from _timer_problems(shard, tables)
     yield from _buffer_problems(shard)
     yield from _topic_problems(shard, tables)
@@ -241,6 +246,24 @@ def _journal_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
             yield f"claim {claim.id:x} counts {claim.open_count} items, {users[claim.id]} use it"
         if claim.id < tables.writer.claim_checkpoint:
             yield f"claim {claim.id:x} is open and before the checkpoint {tables.writer.claim_checkpoint:x}"
+
+
+def claim_problems(transaction: Transaction) -> Iterator[str]:
+    ahead_ms = limits.AHEAD_LEASE_MS + limits.CLAIM_SLACK_MS
+    for claim in transaction.claims:
+        if claim.is_ahead and claim.due_at > transaction.steady_ms + ahead_ms:
+            yield f"claim {claim.id:x} was made ahead for over {ahead_ms} ms"
+
+
+def _unseen_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
+    """What is ready was seen by nobody: a new owner must not take it for delivered."""
+    newest = {entry: claim for _, claim in sorted(tables.claims.items()) for entry in claim.entries}
+    for (key, number), claim in newest.items():
+        row = tables.items.get(key)
+        if row is None or row.lane <= 0 or row.deliveries + 1 != number or claim.is_ahead:
+            continue
+        if key not in shard.book.leases:
+            yield f"{key:x} is ready, and claim {claim.id:x} says that it was claimed for a call"
 
 
 def _timer_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
