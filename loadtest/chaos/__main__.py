@@ -18,9 +18,9 @@ from loadtest.chaos.run import Course, run_round
 from loadtest.faults.verdict import counts_table, promises_table, spread
 from loadtest.faults.volume import missing_for_mounts
 
-_ROUND_S = 100
+_ROUND_S = 130
 _ITEMS_MIN = 1_000
-_CALM_S = 18
+_CALM_S = 48
 """Longer than SETTLE_MS: some of it must be undisturbed."""
 
 

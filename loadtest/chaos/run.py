@@ -29,7 +29,7 @@ CLOCK_TOLERANCE_MS = 100
 CLOCK_LATE_MS = 500
 """A host that takes a shard over knows its server's clock by the answer to one question, and reckons with the earliest
 time that it can be. On a busy machine and a slow network that is late by so much, until it asks again."""
-SETTLE_MS = 12_000
+SETTLE_MS = 42_000
 """After a fault, redelivery may be this late: what a killed host had prefetched stays claimed for so long."""
 _AFTERMATH_MS = 2_000
 _RECOVERY_MS_MAX = 10_000
