@@ -199,6 +199,8 @@ class World:
                     shard.rows.redrive(rows[key], self.server_ms, limits.TTL_MS_MAX, ticket, 0)
                     if known is not None:
                         known.over = False
+                        ttl_ms = rows[key].expires_at - rows[key].enqueued_at
+                        known.expires_at = max(known.expires_at, self.server_ms + ttl_ms)
                 else:
                     shard.rows.delete(rows[key], ticket, 0)
                     if known is not None:
