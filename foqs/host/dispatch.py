@@ -140,9 +140,19 @@ class Dispatcher:
 
     def adopt(self, topics: Collection[ShardTopic]) -> None:
         for topic in topics:
+            if topic.shard_id in self._sick:
+                self._set_aside(topic)
+                continue
             queue = self._queue_of(topic)
             if queue.calls:
                 self.serve(queue)
+
+    def _set_aside(self, topic: ShardTopic) -> None:
+        self._forget_claiming_bytes(topic)
+        queue = self._queues.get((topic.namespace, topic.name))
+        if queue is not None and queue.parts.pop(topic.shard_id, None) is not None:
+            queue.sick_parts[topic.shard_id] = topic
+            self.serve(queue)
 
     def shard_lost(self, shard_id: int, topics: Collection[ShardTopic]) -> None:
         queues = []
@@ -166,15 +176,10 @@ class Dispatcher:
     def shard_health(self, shard_id: int, topics: Collection[ShardTopic], *, healthy: bool) -> None:
         """Of a sick shard the ready items count for nothing, so that others are served past them."""
         if healthy:
-            self.shard_opened(shard_id, topics)
-            return
-        self._sick.add(shard_id)
-        for topic in topics:
-            self._forget_claiming_bytes(topic)
-            queue = self._queues.get((topic.namespace, topic.name))
-            if queue is not None and queue.parts.pop(shard_id, None) is not None:
-                queue.sick_parts[shard_id] = topic
-                self.serve(queue)
+            self._sick.discard(shard_id)
+        else:
+            self._sick.add(shard_id)
+        self.adopt(topics)
 
     def is_sick(self, shard_id: int) -> bool:
         return shard_id in self._sick
@@ -309,6 +314,7 @@ class Dispatcher:
     def _queue_of(self, topic: ShardTopic) -> TopicQueue:
         queue = self._queue(topic.namespace, topic.name)
         if topic.shard_id in self._sick:
+            queue.parts.pop(topic.shard_id, None)
             queue.sick_parts[topic.shard_id] = topic
         elif queue.parts.get(topic.shard_id) is not topic:
             queue.parts[topic.shard_id] = topic

@@ -33,12 +33,14 @@ class ShardListener(Protocol):
     def shard_opened(self, shard_id: int, topics: Collection[ShardTopic]) -> None:
         """The shard is served; `topics` are some of it, and the others come by `adopt`."""
 
-    def adopt(self, topics: Collection[ShardTopic]) -> None: ...
+    def adopt(self, topics: Collection[ShardTopic]) -> None:
+        """Topics of a shard that was opened, or whose breaker has opened or closed."""
 
     def shard_lost(self, shard_id: int, topics: Collection[ShardTopic]) -> None:
         """What was claimed there is not ours to hand out any more."""
 
-    def shard_health(self, shard_id: int, topics: Collection[ShardTopic], *, healthy: bool) -> None: ...
+    def shard_health(self, shard_id: int, topics: Collection[ShardTopic], *, healthy: bool) -> None:
+        """Its breaker has opened or closed; `topics` are some of it, and the others come by `adopt`."""
 
     def topic_gone(self, topic: ShardTopic) -> None: ...
 

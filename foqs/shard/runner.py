@@ -19,6 +19,7 @@ from foqs.core import limits
 from foqs.core.clock import Now
 from foqs.core.errors import FoqsError
 from foqs.core.service import Service
+from foqs.core.topic import ShardTopic
 from foqs.shard.clock import ShardClock
 from foqs.shard.health import Health
 from foqs.shard.parts import ShardListener
@@ -104,6 +105,8 @@ class ShardRunner(Service):
         """The shard has been opened, or could not be."""
         self._task: asyncio.Task[None] | None = None
         self._count_task: asyncio.Task[None] | None = None
+        self._health_task: asyncio.Task[None] | None = None
+        """While not all topics are told yet that the breaker has opened or closed."""
         self._clock_probed_s = 0.0
         self._heard_s = 0.0
         """When the last transaction or question ended, in turning time."""
@@ -184,7 +187,7 @@ class ShardRunner(Service):
 
     async def _stop(self) -> None:
         self._store.interrupt()
-        tasks = [task for task in (self._task, self._count_task) if task is not None]
+        tasks = [task for task in (self._task, self._count_task, self._health_task) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -250,10 +253,15 @@ class ShardRunner(Service):
     async def _announce(self, shard: ShardState) -> None:
         """In slices: a shard may have very many topics, and others go on meanwhile."""
         topics = list(shard.book.topics.values())
+        self._listener.shard_opened(self.shard_id, topics[: limits.TOPICS_PER_TICK_MAX])
+        await self._adopt_others(shard, topics)
+
+    async def _adopt_others(self, shard: ShardState, topics: list[ShardTopic]) -> None:
         size = limits.TOPICS_PER_TICK_MAX
-        self._listener.shard_opened(self.shard_id, topics[:size])
         for start in range(size, len(topics), size):
             await asyncio.sleep(0)
+            if self.shard is not shard:
+                return
             # One that was empty may have been forgotten by now.
             there = [topic for topic in topics[start : start + size] if shard.book.by_number.get(topic.number) is topic]
             self._listener.adopt(there)
@@ -296,7 +304,10 @@ class ShardRunner(Service):
                 self._give_up("its rows could not be counted, see shard_defect")
             return
         if self.shard is shard:
-            shard.add_counts(counts)
+            for _ in shard.add_counts(counts):
+                await asyncio.sleep(0)
+                if self.shard is not shard:
+                    return
             self.counted.set()
 
     def _give_up(self, reason: str) -> None:
@@ -425,10 +436,15 @@ class ShardRunner(Service):
     def _health_changed(self, healthy: bool, reason: str) -> None:
         self.breaker_opened_count += not healthy
         _log.warning("breaker_closed" if healthy else "breaker_opened", shard=self.shard_id, reason=reason)
-        if self.shard is not None:
-            self._listener.shard_health(self.shard_id, self.shard.book.topics.values(), healthy=healthy)
+        shard = self.shard
+        if shard is not None:
+            topics = list(shard.book.topics.values())
+            self._listener.shard_health(self.shard_id, topics[: limits.TOPICS_PER_TICK_MAX], healthy=healthy)
+            if self._health_task is not None:
+                self._health_task.cancel()
+            self._health_task = asyncio.create_task(self._adopt_others(shard, topics), name=f"{self.name}-health")
             if not healthy:
-                self.shard.inserts.evict(reason)
+                shard.inserts.evict(reason)
 
     async def _keep_clock(self) -> None:
         if self._is_clock_due(self._loop.time()):

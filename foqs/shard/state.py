@@ -7,6 +7,8 @@ thread, so there are no locks; it runs unchanged in a simulation.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from mypy_extensions import mypyc_attr
 
 from foqs.core import limits, order
@@ -143,18 +145,20 @@ class ShardState:
         for part in self._parts:
             part.abandon(unknown, undone)
 
-    def add_counts(self, counts: LaneCounts) -> None:
-        """How many rows there were at the take-over; the topics count what changed since."""
-        for lane, rows in counts.lanes:
-            topic = self.book.by_number.get(abs(lane))
-            if topic is None:
-                continue
-            if lane > 0:
-                topic.count(rows=rows)
-            else:
-                topic.count(dead=rows)
-        for number, rows in counts.delayed:
-            self.book.by_number[number].count(delayed=rows)
+    def add_counts(self, counts: LaneCounts) -> Iterator[None]:
+        """How many rows there were at the take-over; the topics count what changed since.
+
+        Yields where the rest is for another turn of the event loop.
+        """
+        lanes = [(lane, rows, 0) for lane, rows in counts.lanes] + [
+            (number, 0, rows) for number, rows in counts.delayed
+        ]
+        for start in range(0, len(lanes), limits.TOPICS_PER_TICK_MAX):
+            for lane, rows, delayed in lanes[start : start + limits.TOPICS_PER_TICK_MAX]:
+                topic = self.book.by_number.get(abs(lane))
+                if topic is not None:
+                    topic.count(rows=rows if lane > 0 else 0, dead=rows if lane < 0 else 0, delayed=delayed)
+            yield
         self.book.counted = True
 
     def _forget_idle_topics(self, steady_ms: int) -> None:

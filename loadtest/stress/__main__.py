@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from foqs.core import limits
 from loadtest.faults import FaultError
 from loadtest.stress import isolation as isolation_run
 from loadtest.stress import long_life as long_life_run
@@ -56,7 +57,7 @@ def isolation(rounds: int, seconds: float, rate: float, quota: float, json_path:
 @main.command()
 @click.option("--seconds", default=10.0, show_default=True, help="Of each verb, and at rest.")
 @click.option("--topics", default=100_000, show_default=True, help="Of the tenant that reads, one item each.")
-@click.option("--namespaces", default=20_000, show_default=True)
+@click.option("--namespaces", default=limits.NAMESPACES_MAX - 2, show_default=True)
 @_json
 def reading(seconds: float, topics: int, namespaces: int, json_path: Path | None) -> None:
     """One tenant next to another that calls each verb that reads or administers, eight callers at a time."""

@@ -14,6 +14,7 @@ from sqlalchemy import update
 
 from foqs import Client
 from foqs.client.items import NewItem
+from foqs.core import limits
 from foqs.core.namespace import NamespaceSettings
 from foqs.storage.meta import MetaStore
 from foqs.storage.meta_tables import NAMESPACE, NAMESPACE_NUMBER
@@ -35,7 +36,7 @@ _PAGES = 50
 class Course:
     stretch_s: float = 10.0
     topics_count: int = 100_000
-    namespaces_count: int = 20_000
+    namespaces_count: int = limits.NAMESPACES_MAX - 2
     callers: int = 8
     calm_calls_per_s: float = 40.0
     batch: int = 10

@@ -38,7 +38,7 @@ class Shards:
             image = tables.open(self.clock_ms)
             shard = self.states[number] = ShardState(number, image, self.dispatcher)
             self.dispatcher.shard_opened(number, shard.book.topics.values())
-            shard.add_counts(image.count())
+            list(shard.add_counts(image.count()))
 
     def enqueue(
         self, number: int, topic: str, priority: int = 0, *, lease_ms: int = 0, delay_ms: int = 0, count: int = 1,

@@ -100,7 +100,7 @@ class World:
             image = tables.open(self.server_ms)
             shard = self.shards[shard_id] = ShardState(shard_id, image, self.dispatcher)
             self.dispatcher.shard_opened(shard_id, shard.book.topics.values())
-            shard.add_counts(image.count())
+            list(shard.add_counts(image.count()))
 
     # ---- what clients do ----
 

@@ -12,8 +12,10 @@ import pytest
 import structlog.testing
 
 from foqs.core import limits
+from foqs.shard.parts import ShardListener
 from foqs.shard.rows import LookUp
 from foqs.shard.runner import ShardRunner
+from foqs.storage.transaction import LaneCounts
 from foqs.testing.sim.loop import VirtualLoop
 from tests.support.slow_store import SLOW_READ_MS, SlowStore, run_one, runner_of, start, tick_for, until_health
 from tests.support.waiting import until
@@ -309,3 +311,45 @@ async def tick_until_sick(runner: ShardRunner, patience_s: float = 10.0) -> None
     async with asyncio.timeout(patience_s):
         while runner.health.healthy:
             await tick_for(runner, 0)
+
+
+@in_virtual_time
+async def test_no_turn_of_the_loop_tells_of_more_topics_than_a_few_however_many_there_are(
+    runner: ShardRunner, store: SlowStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "TOPICS_PER_TICK_MAX", 10)
+    await start(runner, store)
+    assert runner.shard is not None
+    topics = [runner.shard.book.topic(1, f"t{number}") for number in range(35)]
+    listener = Mock(spec=ShardListener)
+    monkeypatch.setattr(runner, "_listener", listener)
+    for healthy in (False, True):
+        listener.reset_mock()
+        runner._health_changed(healthy, "for the test")
+        await until(lambda: listener.adopt.call_count == 3)
+        (first,) = listener.shard_health.call_args_list
+        told = [list(call.args[-1]) for call in (first, *listener.adopt.call_args_list)]
+        assert [topic for some in told for topic in some] == topics
+        assert [len(some) for some in told] == [10, 10, 10, 5]
+    listener.reset_mock()
+    runner._health_changed(False, "it opens")
+    runner._health_changed(True, "and closes before all were told")
+    await until(lambda: listener.adopt.call_count == 3)
+    await asyncio.sleep(STEP_S)
+    assert listener.adopt.call_count == 3, "of the last change alone"
+
+
+@in_virtual_time
+async def test_rows_are_counted_a_few_topics_in_a_turn_of_the_loop(
+    runner: ShardRunner, store: SlowStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "TOPICS_PER_TICK_MAX", 10)
+    await start(runner, store)
+    assert runner.shard is not None
+    book = runner.shard.book
+    numbers = [book.topic(1, f"t{number}").number for number in range(35)]
+    counts = LaneCounts([*[(number, 3) for number in numbers], (-numbers[0], 2)], [(number, 1) for number in numbers])
+    totals = [book.counts.total for _ in runner.shard.add_counts(counts)]
+    assert totals[:3] == [30, 60, 90]
+    assert len(totals) == 8
+    assert (book.counts.rows, book.counts.dead, book.counts.delayed) == (105, 2, 35)

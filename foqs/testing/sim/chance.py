@@ -193,6 +193,7 @@ def _sizes_of_packs(chance: random.Random) -> dict[str, Any]:
         "PACKS_OF_SHARD_BYTES_MAX": pick([2_000, 16 * MIB]),
         "PACKS_OF_SHARD_MAX": pick([2, 10, 4_000]),
         "TRANSACTION_CONTENTS_BYTES_MAX": pick([150, 17 * MIB]),
+        "TOPICS_PER_TICK_MAX": pick([1, 1_000]),
     }
 
 
