@@ -12,7 +12,7 @@ import pytest
 from foqs.core import limits
 from foqs.core.errors import FoqsError
 from foqs.host.membership import Membership
-from foqs.host.namespaces import Namespaces
+from foqs.host.meta_calls import MetaCalls
 from foqs.storage.local_server import LocalServer
 from foqs.storage.meta import HostRow, MetaStore
 from tests.support.waiting import until
@@ -132,10 +132,9 @@ async def test_who_cannot_write_a_heartbeat_calls_nobody_dead(hosts: Hosts, mysq
 
 
 async def test_heartbeats_go_on_while_calls_of_operators_hang(hosts: Hosts, meta_url: str) -> None:
-    namespaces = Namespaces(MetaStore(meta_url))
-    await namespaces.start()
+    calls = MetaCalls(MetaStore(meta_url))
     released = threading.Event()
-    hanging = [asyncio.ensure_future(namespaces.on_meta(lambda _: released.wait(30))) for _ in range(10)]
+    hanging = [asyncio.ensure_future(calls.run(lambda _: released.wait(30))) for _ in range(10)]
     try:
         async with hosts.host("one") as one, hosts.host("two"):
             await hosts.go_on(DEAD_S + 1)
@@ -143,8 +142,8 @@ async def test_heartbeats_go_on_while_calls_of_operators_hang(hosts: Hosts, meta
             assert not one.is_dead("two")
     finally:
         released.set()
-        await asyncio.gather(*hanging)
-        await namespaces.stop()
+        await asyncio.gather(*hanging, return_exceptions=True)
+        calls.close()
 
 
 async def test_a_host_does_not_start_without_the_meta_database() -> None:
