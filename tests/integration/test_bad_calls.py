@@ -6,12 +6,13 @@ A case is a call and its outcome: the code of the whole call, or the codes by po
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from foqs.core import limits
+from foqs.core import ids, limits
 from foqs.core.errors import ErrorCode, FoqsError
 from foqs.transport.wire import structs
 from tests.support.running_host import RunningHost, running_host
@@ -79,6 +80,11 @@ class Stage:
         """All that a call could change."""
         namespaces = [namespace async for namespace in self.host.admin.list_namespaces()]
         leased = await self.host.admin.get_item("jobs", self.leased)
+        # It is told by the server's clock, of which the host learns more all the time.
+        shard_id, key, _ = ids.parse(self.leased)
+        shard = self.host.host._shards.state(shard_id)
+        assert shard is not None
+        leased = replace(leased, lease_expires_at_ms=shard.book.leases[key].lease_due_at)
         stats = [await self.host.stats(name) for name in ("jobs", "other")]
         return self.host.rows("SELECT * FROM item ORDER BY id"), namespaces, leased, stats
 
