@@ -64,7 +64,9 @@ class Namespaces(Service):
         self._allow_undurable = allow_undurable
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="namespaces")
         self._reading = threading.Lock()
-        self._view = NamespaceView()
+        self._view = self._read_view = NamespaceView()
+        self._listed: list[Namespace] = []
+        """What the last view was made of."""
         self._conflicts: dict[str, FoqsError] = {}
         self._conflicts_opened: dict[str, FoqsError] = {}
         """Those of shards that were opened since the last reading began."""
@@ -153,7 +155,9 @@ class Namespaces(Service):
         """
         with self._reading:
             listed = meta.read_namespaces()
-            view = NamespaceView(listed.namespaces)
+            if listed.namespaces is not self._listed:
+                self._listed, self._read_view = listed.namespaces, NamespaceView(listed.namespaces)
+            view = self._read_view
             self.number_max = max(self.number_max, max(view.by_number, default=0))
             self._conflicts = {} if self.shards is None else self.shards.conflicts(view)
             self._view = view

@@ -47,6 +47,7 @@ class MetaStore(MetaNamespaces):
     """
 
     def __init__(self, url: str) -> None:
+        super().__init__()
         self._url = url
         self._engine = create_engine(
             url,

@@ -27,6 +27,7 @@ from foqs.core.errors import (
     UnknownNamespaceError,
 )
 from foqs.core.namespace import Namespace, NamespaceSettings, check_namespace_name, with_changes
+from foqs.storage.meta_blocks import NamespaceBlocks
 from foqs.storage.meta_tables import CENSUS, CENSUS_ANSWER, NAMESPACE, NAMESPACE_NUMBER, SERVER_NOW_MS, SHARD
 
 T = TypeVar("T")
@@ -46,6 +47,9 @@ class NamespaceList(NamedTuple):
 
 class MetaNamespaces(ABC):
     """A part of foqs.storage.meta.MetaStore, which says what its methods raise besides."""
+
+    def __init__(self) -> None:
+        self._blocks = NamespaceBlocks(_namespace_of)
 
     @abstractmethod
     def _transaction(self) -> AbstractContextManager[Connection]: ...
@@ -68,17 +72,21 @@ class MetaNamespaces(ABC):
         return [_namespace_of(row, closing=row["number"] in closing) for row in rows]
 
     def read_namespaces(self) -> NamespaceList:
-        """All namespaces, and what is asked of the shards. Ends the censuses that have expired."""
+        """All namespaces, and what is asked of the shards. Ends the censuses that have expired.
+
+        The list of namespaces is the same object as the last time while nothing has changed.
+        """
         with self._transaction() as connection:
             # Before the namespaces: a deletion that ends in between must not leave its namespace here, and open.
             found = connection.execute(select(CENSUS.c.id, CENSUS.c.namespace, CENSUS.c.expires_at < SERVER_NOW_MS))
             censuses = found.all()
-            rows = connection.execute(select(NAMESPACE).order_by(NAMESPACE.c.name)).mappings().all()
+            namespaces = self._blocks.read(connection)
             epochs = connection.execute(select(SHARD.c.shard_id, SHARD.c.epoch)).all()
         if any(is_over for _, _, is_over in censuses):
             self._retry_deadlocks(_end_expired)  # Until its row is gone it counts as open: clocks may be stepped.
-        closing = {namespace for _, namespace, _ in censuses}
-        namespaces = [_namespace_of(row, closing=row["number"] in closing) for row in rows]
+        closing = {namespace for _, namespace, _ in censuses if namespace}
+        if closing:
+            namespaces = [replace(one, closing=True) if one.number in closing else one for one in namespaces]
         open_ = [Census(census_id, namespace) for census_id, namespace, _ in censuses]
         return NamespaceList(namespaces, open_, {row.shard_id: row.epoch for row in epochs})
 

@@ -298,3 +298,37 @@ def test_pages_of_namespaces_come_by_name_and_hold_what_begins_with_the_prefix(s
             seen += [namespace.name for namespace in page]
             after = seen[-1]
         assert seen == [name for name in names if name.startswith(prefix)]
+
+
+def test_only_what_has_changed_is_read_again_and_all_that_has(meta_url, store, monkeypatch):
+    rows_read, namespace_of = [], store._blocks._namespace_of
+    monkeypatch.setattr(
+        store._blocks, "_namespace_of", lambda row: rows_read.append(row["number"]) or namespace_of(row)
+    )
+
+    def read() -> list[Namespace]:
+        rows_read.clear()
+        found = store.list_namespaces()
+        with closing(MetaStore(meta_url)) as other:
+            assert found == other.list_namespaces()
+        return found
+
+    assert read() == []
+    for number in (1, 2, 255, 256, 257, 700):
+        store.recover_namespace(number, f"n{number}", "", 0)
+    assert [one.number for one in read()] == [1, 2, 255, 256, 257, 700]
+    assert len(rows_read) == 6
+    assert store.list_namespaces() is store.list_namespaces()
+    assert len(rows_read) == 6, "nothing has changed"
+    for field, value in {"enqueue_paused": True, "payload_bytes_max": 12_345, "attempts_max": 3}.items():
+        with closing(MetaStore(meta_url)) as other:
+            other.update_namespace("n256", SimpleNamespace(**{field: value}))
+        assert {one.name: getattr(one.settings, field) for one in read()}["n256"] == value
+        assert sorted(rows_read) == [256, 257], "of its block alone"
+    census = store.begin_deletion("n700")
+    assert [one.name for one in read() if one.closing] == ["n700"]
+    assert store.finish_deletion(census, "n700") == []
+    assert [one.number for one in read()] == [1, 2, 255, 256, 257]
+    assert rows_read == []
+    created = store.insert_namespace("a", NamespaceSettings(), 5)
+    assert read()[0] == created
