@@ -16,6 +16,8 @@ from urllib.parse import quote
 
 from pymysql.converters import escape_string
 
+_FILES_OF_A_SERVER = frozenset({"lock", "mysql", "error.log"})
+"""A directory that has all of them was used before. No fewer will do: /etc and /var/lib have a `mysql`, /var a `lock`."""
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _USER_NAME = re.compile(r"[A-Za-z0-9_]{1,32}", re.ASCII)
 _PASSWORD_CHARACTERS_MIN = 12
@@ -65,11 +67,11 @@ class TcpListener:
         ]
 
 
-def make_private(directory: Path, ours: Sequence[str]) -> None:
+def make_private(directory: Path) -> None:
     """Make the directory, or close one that is there, so that its user alone reaches what is in it.
 
-    `ours` are names of which a directory that was used before has one. Raises LocalAccessError when the directory is
-    another user's, and when it is open to others and has files that are none of ours: it is not ours to close then.
+    Raises LocalAccessError when the directory is another user's, and when it is open to others and neither empty nor
+    that of a private server: it is not ours to close then.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = directory.stat()
@@ -78,11 +80,11 @@ def make_private(directory: Path, ours: Sequence[str]) -> None:
     if found.st_mode & _OTHERS == 0:
         return
     names = {path.name for path in directory.iterdir()}
-    if names and names.isdisjoint(ours):
+    if names and not names >= _FILES_OF_A_SERVER:
         mode = stat.S_IMODE(found.st_mode)
         raise LocalAccessError(
-            f"{directory} is open to other users (mode {mode:03o}) and has files that are not of a private server: "
-            "choose an empty directory or one that is to be made, or chmod 700 this one"
+            f"{directory} is open to other users (mode {mode:03o}) and is not that of a private server: choose an empty "
+            "directory or one that is to be made"
         )
     directory.chmod(0o700)
 

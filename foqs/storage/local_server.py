@@ -46,7 +46,6 @@ _STOP_MS_MAX = 60_000
 _LOCK_MS_MAX = 1_000
 _PROBE_MS = 20
 _LOG_TAIL_LINES = 15
-_OUR_FILES = ("lock", "mysql")
 _DATABASE_NAME = re.compile(r"[A-Za-z0-9_]{1,64}", re.ASCII)
 
 
@@ -162,7 +161,7 @@ class LocalServer:
         if self._process is not None:
             raise LocalServerError(f"the server in {self.data_dir} is started already (pid {self._process.pid})")
         try:
-            make_private(self.data_dir, _OUR_FILES)
+            make_private(self.data_dir)
         except LocalAccessError as error:
             raise LocalServerError(str(error)) from error
         self._lock()

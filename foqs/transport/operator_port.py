@@ -17,7 +17,6 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
-from urllib.parse import urlsplit
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -141,14 +140,14 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = limits.OPERATOR_CALL_MS_MAX / 1000
 
     def do_GET(self) -> None:
-        path = urlsplit(self.path).path
+        path = self.path.partition("?")[0]
         probe = self.server.probes.get(path)
         if probe is not None:
             problem = probe()
             status = HTTPStatus.OK if problem is None else HTTPStatus.SERVICE_UNAVAILABLE
             self._answer(status, f"{problem or 'ok'}\n".encode(), "text/plain; charset=utf-8")
         elif path == "/metrics":
-            encode, content_type = choose_encoder(self.headers.get("Accept", ""))
+            encode, content_type = self._encoder()
             self._answer(HTTPStatus.OK, encode(self.server.registry), content_type)
         else:
             known = ", ".join(["/metrics", *self.server.probes])
@@ -158,6 +157,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing: a probe every few seconds is no event."""
+
+    def _encoder(self) -> tuple[Callable[[CollectorRegistry], bytes], str]:
+        try:
+            return choose_encoder(self.headers.get("Accept", ""))
+        except (TypeError, ValueError):  # An Accept that makes no sense is as none.
+            return choose_encoder("")
 
     def _answer(self, status: HTTPStatus, body: bytes, content_type: str) -> None:
         self.send_response(status)

@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
+from structlog.testing import capture_logs
 
 from foqs.core import limits
 from foqs.transport.operator_port import OperatorPort
@@ -64,6 +65,27 @@ async def test_metrics_are_there_and_every_other_path_is_not_found(watched):
     assert "things_total 3.0" in text
     for path in ("/", "/metrics/", "/favicon.ico", "/livez/x", "//"):
         assert watched.ask(path)[0] == 404, path
+
+
+@pytest.mark.parametrize(
+    ("request_line", "accept", "status"),
+    [
+        ("GET /metrics", "application/openmetrics-text; version=nope", 200),
+        ("GET /metrics", "text/plain; version=", 200),
+        ("GET /metrics", "application/openmetrics-text; version=1.0.0; escaping=nope", 200),
+        ("GET /metrics", "*/*;q=x", 200),
+        ("GET http://[x/metrics", "*/*", 404),
+        ("GET /metrics?name[]=//[", "*/*", 200),
+    ],
+)
+async def test_a_request_that_makes_no_sense_is_answered_and_is_no_defect_of_the_host(
+    watched, request_line, accept, status
+):
+    with capture_logs() as logged, watched.connect() as connection:
+        connection.sendall(f"{request_line} HTTP/1.0\r\nAccept: {accept}\r\n\r\n".encode())
+        with connection.makefile("rb") as answer:
+            assert answer.read().startswith(f"HTTP/1.0 {status} ".encode())
+    assert logged == []
 
 
 async def test_only_get_and_head_are_understood(watched):
