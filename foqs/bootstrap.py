@@ -156,20 +156,23 @@ class Host(Service):
 
     async def _stop(self) -> None:
         await self._server.stop()
-        if self._ticker is not None:
-            self._ticker.cancel()
-            await asyncio.gather(self._ticker, return_exceptions=True)
         await self._inspection.stop()
         await asyncio.gather(*[runner.stop() for runner in self._shards.runners.values()])
         await self._censuses.stop()
         await self._namespaces.stop()
         await self._membership.stop()
+        # Last of all: what stops may wait for a server that hangs, and the loop turns meanwhile.
+        if self._ticker is not None:
+            self._ticker.cancel()
+            await asyncio.gather(self._ticker, return_exceptions=True)
 
     async def _tick(self) -> None:
         """What time alone brings, beside the shards' own."""
         swept_s = cleaned_s = self._loop.time()
         while True:
             await self._pulse.pause(limits.TICK_MS)
+            if self.state is ServiceState.STOPPED:
+                continue
             now_s = self._loop.time()
             works = [runner.tick for runner in self._shards.runners.values()]
             works += [self._dispatcher.tick, self._dequeues.tick, self._waiting.tick, self._ages.tick]

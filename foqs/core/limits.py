@@ -359,7 +359,7 @@ SHARD_OPEN_WAIT_MS_MAX = 2 * SECOND_MS
 """How long a host that starts waits for a shard before it serves without it."""
 REOPEN_PAUSE_MS = 500
 LOSS_LOG_MS = MINUTE_MS
-"""A host that waits for a shard says so this often, and when the reason is another one."""
+"""A host that waits for a shard or the meta database says so this often, and when the reason is another one."""
 REOPEN_TRIES_MAX = 120
 """REOPEN_PAUSE_MS each: then the shard's state is given up, and its callers are told that they do not know."""
 DEADLOCK_TRIES_MAX = 5

@@ -13,6 +13,7 @@ from foqs.core import limits
 from foqs.core.errors import FoqsError
 from foqs.core.service import Service
 from foqs.host.host_watch import HostSign, HostWatch
+from foqs.host.outage import Outage
 from foqs.storage.meta import HostRow, MetaStore
 
 _log = structlog.get_logger(__name__)
@@ -36,6 +37,7 @@ class Membership(Service):
         self._started_at_ms = started_at_ms
         self._now_s = now_s
         self._watch = HostWatch()
+        self._outage = Outage(now_s)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self.name)
         self._task: asyncio.Task[None] | None = None
 
@@ -71,8 +73,10 @@ class Membership(Service):
             await asyncio.sleep(limits.HEARTBEAT_MS / 1000)
             try:
                 await self._round()
+                self._outage.has_ended()
             except FoqsError as error:
-                _log.warning("heartbeat_missed", error=str(error))
+                if self._outage.is_to_be_told(str(error)):
+                    _log.warning("heartbeat_missed", error=str(error))
             except Exception:  # A defect must not end the heartbeats for good.
                 _log.error("host_defect", work="heartbeat", exc_info=True)
 

@@ -16,6 +16,7 @@ from foqs.core.errors import FoqsError, PausedError, UnavailableError, UnknownNa
 from foqs.core.namespace import Namespace
 from foqs.core.service import Service
 from foqs.host.meta_calls import MetaCalls
+from foqs.host.outage import Outage
 from foqs.shard.state import ShardState
 from foqs.storage.meta import MetaStore
 from foqs.storage.meta_namespaces import NamespaceList
@@ -187,14 +188,18 @@ class Namespaces(Service):
         self._meta.close()
 
     async def _run(self) -> None:
+        outage = Outage(asyncio.get_running_loop().time)
         while True:
             await asyncio.sleep(limits.HEARTBEAT_MS / 1000)
             try:
                 if asyncio.get_running_loop().time() - self._checked_s > limits.DURABILITY_CHECK_MS / 1000:
                     await self._check_durable()
                 await self.refresh()
+                if outage.has_ended():
+                    _log.info("meta_back")
             except FoqsError as error:
-                _log.warning("meta_away", error=str(error))
+                if outage.is_to_be_told(str(error)):
+                    _log.warning("meta_away", error=str(error))
             except Exception:  # A defect must not end the refreshes for good.
                 _log.error("host_defect", work="namespaces", exc_info=True)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -17,7 +16,7 @@ from urllib.parse import quote
 from pymysql.converters import escape_string
 
 _FILES_OF_A_SERVER = frozenset({"lock", "mysql", "error.log"})
-"""A directory that has all of them was used before. No fewer will do: /etc and /var/lib have a `mysql`, /var a `lock`."""
+"""Who has all of them was used before. Fewer will not do: /etc and /var/lib have a `mysql`, /var has a `lock`."""
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _USER_NAME = re.compile(r"[A-Za-z0-9_]{1,32}", re.ASCII)
 _PASSWORD_CHARACTERS_MIN = 12
@@ -83,8 +82,8 @@ def make_private(directory: Path) -> None:
     if names and not names >= _FILES_OF_A_SERVER:
         mode = stat.S_IMODE(found.st_mode)
         raise LocalAccessError(
-            f"{directory} is open to other users (mode {mode:03o}) and is not that of a private server: choose an empty "
-            "directory or one that is to be made"
+            f"{directory} is open to other users (mode {mode:03o}) and is not that of a private server: choose an "
+            "empty directory or one that is to be made"
         )
     directory.chmod(0o700)
 

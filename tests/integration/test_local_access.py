@@ -78,7 +78,9 @@ def test_a_directory_of_an_earlier_run_that_was_open_is_closed(open_place: Path)
 
 
 @pytest.mark.parametrize("there", [["notes.txt"], ["lock"], ["mysql"], ["lock", "mysql"]], ids=str)
-def test_a_directory_that_is_shared_with_others_is_refused_and_left_as_it_is(open_place: Path, there: list[str]) -> None:
+def test_a_directory_that_is_shared_with_others_is_refused_and_left_as_it_is(
+    open_place: Path, there: list[str]
+) -> None:
     # /etc and /var/lib have a `mysql`, /var has a `lock`.
     for name in there:
         (open_place / name).mkdir()

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 
 import pytest
+from structlog.testing import capture_logs
 
 from foqs.core import limits
 from foqs.core.errors import FoqsError
@@ -120,13 +121,14 @@ async def test_who_cannot_write_a_heartbeat_calls_nobody_dead(hosts: Hosts, mysq
     async with hosts.host("one") as one, hosts.host("two"):
         await hosts.go_on(DEAD_S + 1)
         assert one.is_dead("nobody")
-        with hosts_only_to_read(mysql_server):
+        with hosts_only_to_read(mysql_server), capture_logs() as logged:
             await until(lambda: not one.is_dead("nobody"))
             for _ in range(10):
                 hosts.now_s += 1
                 counts = {name: meta.asked_count for name, meta in hosts.metas.items()}
                 await until(lambda seen=counts: all(meta.asked_count > seen[n] for n, meta in hosts.metas.items()))
                 assert not one.is_dead("two")
+        assert 1 <= [event["event"] for event in logged].count("heartbeat_missed") <= len(hosts.metas)
         await hosts.go_on(1)
         assert not one.is_dead("two")
 

@@ -19,6 +19,8 @@ import structlog
 from foqs.bootstrap import Host
 from foqs.config import HostConfig
 from foqs.core.errors import UnavailableError
+from foqs.host.membership import Membership
+from foqs.host.pulse import Pulse
 from foqs.supervised import Orders, run_host
 from loadtest.faults.programs import FOQS, Program, foqs, free_port
 from tests.support.waiting import until
@@ -98,6 +100,26 @@ async def test_a_host_that_drains_is_live_and_not_ready(config):
         supervisor.orders.stop.set_result("SIGTERM")
         await supervisor.task
     assert asked == [(503, "the host is draining\n"), (200, "ok\n"), (200, "ok\n")]
+
+
+async def test_the_event_loop_is_seen_to_turn_until_the_last_part_has_stopped(config):
+    """A server that hangs holds a stop up for seconds, and a supervisor that looks at /livez would end the host."""
+    supervisor = Supervisor(config)
+    await supervisor.ready
+    beaten, stop, beat = asyncio.Event(), Membership._stop, Pulse.beat
+
+    async def stop_after_a_beat(membership: Membership) -> None:
+        beaten.clear()
+        await asyncio.wait_for(beaten.wait(), 20)
+        await stop(membership)
+
+    def beat_seen(pulse: Pulse, due_s: float) -> None:
+        beat(pulse, due_s)
+        beaten.set()
+
+    with patch.object(Membership, "_stop", stop_after_a_beat), patch.object(Pulse, "beat", beat_seen):
+        supervisor.orders.stop.set_result("SIGTERM")
+        await supervisor.task
 
 
 async def test_a_start_that_fails_is_told_with_its_reason(config, capsys):

@@ -1,0 +1,29 @@
+"""What fails again and again is told when it begins and once a minute, not each time that it is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from foqs.core import limits
+
+
+class Outage:
+    """Of one thing that is tried again and again; `now_s` is a monotonic clock."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._reason: str | None = None
+        self._told_s = 0.0
+
+    def is_to_be_told(self, reason: str) -> bool:
+        """It failed: whether that is news, as each reason is and what was told limits.LOSS_LOG_MS ago."""
+        now_s = self._now_s()
+        if reason == self._reason and now_s - self._told_s < limits.LOSS_LOG_MS / 1000:
+            return False
+        self._reason, self._told_s = reason, now_s
+        return True
+
+    def has_ended(self) -> bool:
+        """It went well: whether it failed before."""
+        reason, self._reason = self._reason, None
+        return reason is not None

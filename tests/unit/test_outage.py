@@ -1,0 +1,25 @@
+"""What a host says of something that fails each second for an hour."""
+
+from __future__ import annotations
+
+from foqs.core import limits
+from foqs.host.outage import Outage
+
+MINUTE_S = limits.LOSS_LOG_MS // 1000
+
+
+def test_it_is_told_at_once_when_the_reason_changes_and_once_a_minute() -> None:
+    now_s = 1_000.0
+    outage = Outage(lambda: now_s)
+    assert not outage.has_ended()
+    assert outage.is_to_be_told("away")
+    told = []
+    for second in range(1, 3 * MINUTE_S):
+        now_s = 1_000.0 + second
+        if outage.is_to_be_told("away"):
+            told.append(second)
+    assert told == [MINUTE_S, 2 * MINUTE_S]
+    assert outage.is_to_be_told("too slow")
+    assert outage.has_ended()
+    assert not outage.has_ended()
+    assert outage.is_to_be_told("too slow"), "the next outage is another one"
