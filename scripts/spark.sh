@@ -9,7 +9,16 @@ java_is_new_enough() {
     [ "${version:-0}" -ge 17 ]
 }
 
-java_is_new_enough || scripts/system-packages.sh "a Java runtime, 17 or newer, is missing" openjdk-17-jre-headless
+# Newer releases have no 17, and a default above it.
+java_package() {
+    if apt-cache show openjdk-17-jre-headless >/dev/null 2>&1; then
+        echo openjdk-17-jre-headless
+    else
+        echo default-jre-headless
+    fi
+}
+
+java_is_new_enough || scripts/system-packages.sh "a Java runtime, 17 or newer, is missing" "$(java_package)"
 java_is_new_enough || { echo "error: java is older than 17: name a newer one in PATH" >&2; exit 1; }
 
 stamp=.venv/.foqs-spark

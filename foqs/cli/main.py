@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import io
+import os
 import sys
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -65,11 +65,16 @@ class FoqsGroup(click.Group):
             formatter.write_dl([(name, place.summary) for name, place in _COMMANDS.items()])
 
     def main(self, *args: Any, **extra: Any) -> Any:
+        _open_missing_streams()
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 # A terminal or a pipe that cannot show a character gets its number.
                 stream.reconfigure(errors="backslashreplace")
-        return super().main(*args, **extra)
+        try:
+            return super().main(*args, **extra)
+        except OSError as error:  # But for a pipe whose reader has had enough: then click ends without a word.
+            note(f"error: {error.strerror or error}")
+            sys.exit(Exit.FAILURE)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -77,11 +82,16 @@ class FoqsGroup(click.Group):
         except FoqsError as error:
             _report(error)
             leave(exit_of(error))
-        except OSError as error:
-            if error.errno == errno.EPIPE:
-                raise  # the reader of a pipe has had enough: click ends without a word
-            note(f"error: {error.strerror or error}")
-            leave(Exit.FAILURE)
+
+
+def _open_missing_streams() -> None:
+    """Who was started with a closed stdin or stdout reads nothing and prints nowhere.
+
+    Else the next file or socket that is opened would get its number.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
 
 
 def _report(error: FoqsError) -> None:
