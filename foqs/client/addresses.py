@@ -40,9 +40,17 @@ def _parse(text: str) -> Address:
         port = rest.removeprefix(":") if bracket else "none"
     else:
         host, _, port = text.partition(":")
-    if not host or not ((port.isascii() and port.isdigit()) or not port) or not 0 < int(port or 1) < 65_536:
+    if not _is_name(host) or not ((port.isascii() and port.isdigit()) or not port) or not 0 < int(port or 1) < 65_536:
         raise InvalidArgumentError(f"{text!r} is not an address: use host:port or [v6 address]:port")
     return Address(host, int(port or PORT_DEFAULT))
+
+
+def _is_name(host: str) -> bool:
+    """Whether a resolver can be asked for it: labels of 1 to 63 characters."""
+    try:
+        return bool(host.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 class AddressBook:

@@ -29,7 +29,7 @@ class Bulk:
         self._failures: dict[int, tuple[int, FoqsError]] = {}
         """By offset, of batches that failed as a whole: how many items, and why."""
         self._broken: BaseException | None = None
-        """What the caller's iterable raised."""
+        """What the caller's iterable raised, or what ended the giving out from outside."""
 
     def next(self) -> tuple[int, list[NewItem]] | None:
         """The next batch and its offset; None when there is no other, or one has failed."""
@@ -38,7 +38,7 @@ class Bulk:
         try:
             batch = next(self._batches, None)
         except BaseException as error:
-            self._broken = error
+            self.stop(error)
             return None
         if batch is None:
             return None
@@ -54,10 +54,14 @@ class Bulk:
     def failed(self, offset: int, batch: Sequence[NewItem], error: FoqsError) -> None:
         self._failures[offset] = (len(batch), _naming_item(error, batch, offset))
 
+    def stop(self, error: BaseException) -> None:
+        """Give nothing more out; `result` raises the first such error."""
+        self._broken = self._broken or error
+
     def result(self) -> EnqueueResult:
         """Ids and errors by position, once nothing is in flight.
 
-        Raises what the caller's iterable raised, and the first failure when no call went through.
+        Raises what the caller's iterable raised or `stop` was told, and the first failure when no call went through.
         """
         if self._broken is not None:
             raise self._broken

@@ -83,6 +83,8 @@ class _Attempts:
         self._terms = terms
         self._pauses = Pauses(terms.retry, terms.clock_ms, terms.random, terms.deadline_at_ms)
         self._avoided: set[Address] = set()
+        self._retry_after_ms = 0
+        """What hosts of this round have asked for."""
         self._step: Send | None = None
 
     def send(self, call: Call) -> Send:
@@ -113,12 +115,14 @@ class _Attempts:
     def after(self, error: FoqsError, *, elsewhere: bool) -> int | None:
         """The same; `elsewhere`: another address may do at once what this one did not."""
         address = self._step.address if self._step is not None else None
+        self._retry_after_ms = max(self._retry_after_ms, error.retry_after_ms or 0)
         if elsewhere and address is not None:
             self._avoided.add(address)
             if self._terms.book.has_other(self._avoided):
                 return 0
+        retry_after_ms, self._retry_after_ms = self._retry_after_ms, 0
         self._avoided.clear()
-        return self._pauses.next_ms(error.retry_after_ms)
+        return self._pauses.next_ms(retry_after_ms)
 
 
 def call_flow(terms: Terms, call: Call) -> Flow[Any]:

@@ -89,10 +89,10 @@ class Pauses:
         self._deadline_at_ms = clock_ms() + policy.deadline_ms if deadline_at_ms is None else deadline_at_ms
         self._failures = 0
 
-    def next_ms(self, retry_after_ms: int | None) -> int | None:
+    def next_ms(self, retry_after_ms: int) -> int | None:
         """How long to wait before the next attempt; None when it would start past the deadline."""
         policy = self._policy
         backoff_ms = min(policy.backoff_ms_max, policy.backoff_ms << min(self._failures, 32))
         self._failures += 1
-        pause_ms = (retry_after_ms or 0) + int(self._random() * backoff_ms)
+        pause_ms = retry_after_ms + int(self._random() * backoff_ms)
         return pause_ms if self._clock_ms() + pause_ms < self._deadline_at_ms else None

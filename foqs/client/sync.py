@@ -174,6 +174,9 @@ class Client(_BlockingShell):
                 except FoqsError as error:
                     with lock:
                         work.failed(offset, batch, error)
+                except BaseException as error:
+                    with lock:
+                        work.stop(error)  # The other threads would send all the rest.
                 else:
                     with lock:
                         work.done(offset, done)
@@ -182,8 +185,14 @@ class Client(_BlockingShell):
             carry()
         else:
             with ThreadPoolExecutor(calls_in_flight, thread_name_prefix="foqs-enqueue") as threads:
-                for carrier in [threads.submit(carry) for _ in range(calls_in_flight)]:
-                    carrier.result()
+                carriers = [threads.submit(carry) for _ in range(calls_in_flight)]
+                try:
+                    for carrier in carriers:
+                        carrier.result()
+                except BaseException as error:  # Of this thread, such as Ctrl-C.
+                    with lock:
+                        work.stop(error)
+                    raise
         return work.result()
 
     def dequeue(

@@ -26,7 +26,9 @@ def test_addresses_are_read_in_their_usual_forms(text: str, address: Address) ->
     assert parse_addresses(str(address)) == [address]
 
 
-@pytest.mark.parametrize("text", ["", ":7600", "host:0", "host:65536", "host:x", "::1:7600", "[::1]x", "[::1"])
+@pytest.mark.parametrize(
+    "text", ["", ":7600", "host:0", "host:65536", "host:x", "::1:7600", "[::1]x", "[::1", "a..b:7600", "x" * 64]
+)
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError):
         parse_addresses(text)

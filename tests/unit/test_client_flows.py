@@ -170,7 +170,7 @@ def test_a_deadline_of_zero_means_one_attempt() -> None:
 
 def test_pauses_stay_bounded_after_very_many_failures() -> None:
     pauses = Pauses(RetryPolicy(deadline_ms=10**9), lambda: 0, lambda: 0.999)
-    assert max(pauses.next_ms(None) or 0 for _ in range(200)) <= RetryPolicy().backoff_ms_max
+    assert max(pauses.next_ms(0) or 0 for _ in range(200)) <= RetryPolicy().backoff_ms_max
 
 
 def test_nothing_was_done_is_not_claimed_after_an_attempt_that_may_have_been_done() -> None:
@@ -270,6 +270,14 @@ def test_when_no_address_did_it_the_round_begins_anew_after_a_pause() -> None:
     assert bench.run(call_flow(bench.terms, WRITE)) == "answer"
     assert bench.pauses_ms == [500]
     assert set(bench.asked[:2]) == set(bench.asked[2:]) == {A, B}
+
+
+def test_after_a_round_the_pause_is_what_any_of_the_hosts_asked_for() -> None:
+    full = OverloadedError("full", retry_after_ms=3_000)
+    standby = UnavailableError("a standby", nothing_done=True)
+    bench = Bench(full, standby, standby, standby, "answer", addresses=(A, B), random=0)
+    assert bench.run(call_flow(bench.terms, WRITE)) == "answer"
+    assert bench.pauses_ms == [3_000], "and what was asked for in one round does not hold for the next"
 
 
 def test_going_on_to_another_address_is_no_repetition() -> None:
