@@ -12,7 +12,7 @@ from foqs.client.aio import AsyncClient
 from foqs.client.items import NewItem, enqueue_batches, faults_of
 from foqs.client.retry import RetryPolicy
 from foqs.core.calls import EnqueueResult
-from foqs.core.errors import InvalidArgumentError, TooLargeError
+from foqs.core.errors import InternalError, InvalidArgumentError, TooLargeError
 from foqs.spark.columns import Rows, rows_of
 from foqs.spark.options import WriteOptions
 
@@ -94,8 +94,17 @@ class Sender:
             for call in self._calls:
                 call.cancel()
             await asyncio.gather(*self._calls, return_exceptions=True)
+        self._check_balance()
         self._sent.elapsed_s = self._clock() - began_s
         return self._sent
+
+    def _check_balance(self) -> None:
+        """Whatever a defect does: a row of which nothing is known fails the task, and Spark repeats it."""
+        sent = self._sent
+        if not self._is_over() and sent.items_count + sent.refused_count != sent.rows_count:
+            raise InternalError(
+                f"{sent.rows_count} rows were read, and {sent.items_count} are enqueued, {sent.refused_count} refused"
+            )
 
     async def _send_batch(self, rows: Rows) -> None:
         first_row = self._sent.rows_count
@@ -133,11 +142,15 @@ class Sender:
                 await self._call([item for item, _ in kept], [number for _, number in kept])
             return
         except TooLargeError as error:
-            if len(items) > 1:
-                raise  # The call is too large, and not a row.
-            self._sent.refuse(numbers[0], error.message)
+            if len(items) == 1:
+                self._sent.refuse(numbers[0], error.message)
+                return
+            # A row of it is, or all together are, and then halves are not.
+            half = len(items) // 2
+            await self._call(items[:half], numbers[:half])
+            await self._call(items[half:], numbers[half:])
             return
-        self._sent.items_count += len(items) - len(result.errors)
+        self._sent.items_count += len(result.ids) - result.ids.count("")
         for position, problem in result.errors.items():
             if not isinstance(problem, _REFUSALS):
                 raise problem

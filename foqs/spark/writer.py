@@ -111,7 +111,7 @@ def total_of(messages: Sequence[WriterCommitMessage | None]) -> Sent:
 
 
 def summary(total: Sent, namespace: str) -> str:
-    refused = f", {total.refused_count:,} rows refused ({_told(total)})" if total.refused_count else ""
+    refused = f", {total.refused_count:,} refused ({_told(total)})" if total.refused_count else ""
     return f"{total.items_count:,} items of {total.rows_count:,} rows enqueued into {namespace}{refused}"
 
 

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import repeat
 
 import pyarrow as pa
 import pytest
 
 from foqs import NewItem
+from foqs.client import verbs
+from foqs.client.flows import Pause
+from foqs.client.retry import Repeat
 from foqs.core.calls import EnqueueResult, PositionErrors
-from foqs.core.errors import FoqsError, InvalidArgumentError, OverloadedError, TooLargeError, UnavailableError
+from foqs.core.errors import (
+    FoqsError,
+    InternalError,
+    InvalidArgumentError,
+    OverloadedError,
+    RateLimitedError,
+    TooLargeError,
+    UnavailableError,
+)
 from foqs.spark.options import WriteOptions
-from foqs.spark.sender import REASONS_MAX, Sender, Sent
+from foqs.spark.sender import REASONS_MAX, Sender, Sent, client_of
+from foqs.transport import wire
 
 Judge = Callable[[NewItem], FoqsError | None]
 
@@ -113,6 +127,71 @@ async def test_an_item_that_spoils_its_call_is_found_and_the_others_go_without_i
     sent = await send(client, iter([rows]), invalid_rows_max=1)
     assert (sent.items_count, sent.refused_count) == (3, 1)
     assert "row 1: new item: priority 1099511627776 is not within" in sent.reasons[0]
+
+
+class NarrowClient(FakeClient):
+    """Takes no call of more than 100 bytes of topics, as a frame has room for so many."""
+
+    async def enqueue_many(
+        self, namespace: str, items: Sequence[NewItem], *, retry_unknown: bool, bulk: bool
+    ) -> EnqueueResult:
+        if sum(len(item.topic) for item in items) > 100:
+            raise TooLargeError("the frame is too large")
+        return await super().enqueue_many(namespace, items, retry_unknown=retry_unknown, bulk=bulk)
+
+
+async def test_a_row_that_makes_its_call_too_large_is_found_and_the_others_go_without_it() -> None:
+    topics = pa.array(["a", "b" * 200, "c", "d", "e" * 60, "f" * 60])
+    rows = pa.record_batch({"topic": topics, "payload": pa.array([b"x"] * 6, pa.binary())})
+    client = NarrowClient()
+    sent = await Sender(replace(options(invalid_rows_max=1), topic=None), client).send(iter([rows]))
+    assert (sent.rows_count, sent.items_count) == (6, 5)
+    assert sent.reasons == ["row 1: the frame is too large"]
+
+
+class ForgetfulClient(FakeClient):
+    """Answers for one item less than it got."""
+
+    async def enqueue_many(
+        self, namespace: str, items: Sequence[NewItem], *, retry_unknown: bool, bulk: bool
+    ) -> EnqueueResult:
+        return await super().enqueue_many(namespace, items[1:], retry_unknown=retry_unknown, bulk=bulk)
+
+
+async def test_a_row_of_which_nothing_is_known_fails_the_task() -> None:
+    with pytest.raises(InternalError, match="10 rows were read, and 9 are enqueued, 0 refused"):
+        await send(ForgetfulClient(), batches(10))
+
+
+def waited_ms(options_: WriteOptions, refusals: Iterator[FoqsError]) -> int:
+    """For how long one call is repeated after these refusals until it is done; the clock moves by the pauses alone."""
+    now_ms = 0
+    terms = replace(client_of(options_).options.terms(), clock_ms=lambda: now_ms)
+    flow = verbs.enqueue_limited(terms, "jobs", [NewItem("t", b"")], Repeat.ALWAYS, bulk=True)
+    try:
+        step = next(flow)
+        while True:
+            if isinstance(step, Pause):
+                now_ms += step.pause_ms
+                step = next(flow)
+            elif (refusal := next(refusals, None)) is not None:
+                step = flow.throw(refusal)
+            else:
+                step = flow.send(wire.structs.EnqueueResponse(["1-1"], {}, []))
+    except StopIteration:
+        return now_ms
+
+
+def test_busy_hosts_and_a_quota_are_waited_for_for_minutes() -> None:
+    quota = [RateLimitedError("over its limit", retry_after_ms=60_000)] * 5
+    busy = [OverloadedError("full", retry_after_ms=1_000)] * 50
+    away = [UnavailableError("no answer")] * 20
+    assert waited_ms(options(), iter([*quota, *busy, *away])) >= 5 * 60_000 + 50 * 1_000
+
+
+def test_nobody_is_waited_for_longer_than_the_option_says() -> None:
+    with pytest.raises(RateLimitedError):
+        waited_ms(options(retry_timeout_ms=120_000), repeat(RateLimitedError("over", retry_after_ms=60_000)))
 
 
 async def test_rows_of_many_bytes_go_in_more_calls() -> None:

@@ -65,8 +65,7 @@ def enqueue(
     At least once: no row is lost, and rows of a task that Spark repeats are enqueued again.
     """
     reader_options = dict(_pair(text) for text in reader_option)
-    spark = _session(master)
-    try:
+    with _session(master) as spark:
         frame = spark.read.format(kind).options(**reader_options).load(list(paths))
         if where is not None:
             frame = frame.where(where)
@@ -75,8 +74,6 @@ def enqueue(
         if partitions is not None:
             frame = frame.repartition(partitions)
         _run(spark, frame, _writer_options(write_options))
-    finally:
-        spark.stop()
 
 
 def main() -> None:
@@ -85,32 +82,39 @@ def main() -> None:
 
 
 def _run(spark: SparkSession, frame: DataFrame, options: dict[str, str]) -> None:
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
     from pyspark.sql import Observation
     from pyspark.sql.functions import count, lit
 
     rows = Observation("foqs")
     began_s = time.monotonic()
-    try:
-        with _progress(spark):
-            observed = frame.observe(rows, count(lit(1)).alias("rows"))
-            observed.write.format("foqs").options(**options).mode("append").save()
-    except (PySparkException, Py4JError) as error:
-        told = _ERROR_LINE.findall(str(error))
-        raise click.ClickException(told[-1] if told else str(error)) from error
+    with _progress(spark):
+        observed = frame.observe(rows, count(lit(1)).alias("rows"))
+        observed.write.format("foqs").options(**options).mode("append").save()
     elapsed_s = time.monotonic() - began_s
     rows_count = int(rows.get["rows"])
-    click.echo(f"{rows_count:,} rows enqueued in {elapsed_s:.1f} s: {rows_count / elapsed_s:,.0f} rows/s")
+    # How many of them became items was told by the writer.
+    click.echo(f"{rows_count:,} rows in {elapsed_s:.1f} s: {rows_count / elapsed_s:,.0f} rows/s")
 
 
-def _session(master: str | None) -> SparkSession:
+@contextmanager
+def _session(master: str | None) -> Iterator[SparkSession]:
+    """A session, stopped at the end; what Spark raises becomes one line."""
     try:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise click.ClickException(f"Spark is not installed ({error}): pip install 'foqs[spark]'") from error
     builder = SparkSession.builder.appName("foqs enqueue")
-    return (builder.master(master) if master else builder).getOrCreate()
+    try:
+        spark = (builder.master(master) if master else builder).getOrCreate()
+        try:
+            yield spark
+        finally:
+            spark.stop()
+    except (PySparkException, Py4JError) as error:
+        told = _ERROR_LINE.findall(str(error))
+        raise click.ClickException(told[-1] if told else str(error)) from error
 
 
 def _pair(text: str) -> tuple[str, str]:
