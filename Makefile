@@ -28,10 +28,10 @@ types: setup ## mypy --strict
 imports: setup ## import-linter: the layers
 	$(BIN)/lint-imports
 
-unit: setup ## only the tests that need no database
+unit: setup spark ## only the tests that need no database
 	$(BIN)/pytest -m "not database"
 
-test-mysql: setup ## the database tests against the server that FOQS_TEST_MYSQLD names
+test-mysql: setup spark ## the database tests against the server that FOQS_TEST_MYSQLD names
 	@test -n "$$FOQS_TEST_MYSQLD" || { echo "error: FOQS_TEST_MYSQLD must name a mysqld or mariadbd" >&2; exit 2; }
 	$(BIN)/pytest -m database
 

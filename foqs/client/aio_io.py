@@ -17,7 +17,7 @@ from foqs.client.dialogue import (
     outcome_of,
 )
 from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError
-from foqs.client.flows import Call, Flow, Send, no_answer
+from foqs.client.flows import Flow, Send, no_answer
 from foqs.client.options import IDLE_REUSE_MS_MAX, Options
 from foqs.core import limits
 from foqs.core.errors import FoqsError
@@ -58,15 +58,17 @@ class AsyncConnection(asyncio.Protocol):
         idle_ms = 0 if self._waiting else self._clock_ms() - self._used_at_ms
         return not self._retired and idle_ms <= IDLE_REUSE_MS_MAX
 
-    async def exchange(self, call: Call) -> Any:
+    async def exchange(self, step: Send) -> Any:
         """Send the call and wait for its answer; bound it with a timeout, which arrives as CancelledError."""
         if not self._writable.is_set():
             await self._writable.wait()
         if self._transport is None or self._retired:
             raise NotSentError("the connection was closed before the call was sent")
+        call = step.call
         seqid, frame = self._dialogue.frame_of(call)
         future: asyncio.Future[wire.Reply] = asyncio.get_running_loop().create_future()
         self._waiting[seqid] = future
+        step.is_sent = True
         self._transport.write(frame)
         try:
             reply = await future
@@ -160,11 +162,13 @@ class AsyncPool:
                 connection = await self._pick(step.avoided)
                 sent_on = connection
                 step.address = connection.address
-                return await connection.exchange(step.call)
+                return await connection.exchange(step)
         except TimeoutError as error:
             if sent_on is None:
                 raise NotSentError("no connection of the client was free in time") from error
             sent_on.retire()
+            if not step.is_sent:
+                raise NotSentError(f"{sent_on.address} read nothing for {step.timeout_ms} ms") from error
             raise no_answer(step, sent_on.address) from error
 
     async def _pick(self, avoided: Collection[Address]) -> AsyncConnection:

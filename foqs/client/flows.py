@@ -33,12 +33,16 @@ class Call:
 
 @dataclass(slots=True)
 class Send:
-    """One attempt, at an address that is not among `avoided`; the shell enters at which one it was tried."""
+    """One attempt, at an address that is not among `avoided`.
+
+    The shell enters at which one it was tried, and as soon as the host may have got all of it.
+    """
 
     call: Call
     timeout_ms: int
     avoided: Collection[Address] = ()
     address: Address | None = None
+    is_sent: bool = False
 
 
 @dataclass(slots=True)

@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from foqs import Client
 from foqs.spark.jobs import enqueue as job
 
+pytestmark = [pytest.mark.database, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 
 

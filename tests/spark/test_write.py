@@ -15,6 +15,8 @@ from foqs.client.items import Item
 from foqs.client.sync import AdminClient
 from tests.support.dying_source import DyingSource
 
+pytestmark = [pytest.mark.database, pytest.mark.slow]
+
 
 def save(frame: Any, address: str, namespace: str, mode: str = "append", kind: str = "foqs", /, **options: str) -> None:
     required = {"addresses": address, "namespace": namespace, "dedup": "none"}
