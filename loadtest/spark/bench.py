@@ -28,6 +28,8 @@ CALLS_IN_FLIGHT = 4
 TOPICS = 10
 PAYLOAD_BYTES = 200
 _DRAIN_ITEMS = 1_000
+_PATIENCE_S = 600.0
+"""With a process that has failed."""
 
 
 def main() -> int:
@@ -81,7 +83,7 @@ def by_spark(frame: Any, address: str) -> float:
 def by_clients(count: int, address: str) -> float:
     """The same by processes with plain clients; their start is not measured."""
     context = multiprocessing.get_context("spawn")
-    start, end = context.Barrier(TASKS + 1), context.Barrier(TASKS + 1)
+    start, end = (context.Barrier(TASKS + 1, timeout=_PATIENCE_S) for _ in range(2))
     parts = [range(count * task // TASKS, count * (task + 1) // TASKS) for task in range(TASKS)]
     processes = [context.Process(target=send, args=(address, part, start, end)) for part in parts]
     for process in processes:

@@ -13,7 +13,7 @@ import pytest
 from foqs import Client
 from foqs.spark.jobs import enqueue as job
 
-pytestmark = [pytest.mark.database, pytest.mark.slow]
+pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]
 
 
@@ -25,7 +25,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     return subprocess.run(
-        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=110, check=False
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=240, check=False
     )
 
 
