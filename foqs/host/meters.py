@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -13,6 +14,7 @@ from foqs.core.item import ItemEvent
 from foqs.host.distribution import BOUNDS_S, Distribution
 from foqs.storage.transaction import Transaction
 
+_LOOKS_PER_EVENT = 8
 OTHER_NAMESPACES = "(other)"
 """Label of all those together that have none of their own. No namespace has such a name."""
 
@@ -23,6 +25,8 @@ class ItemMeters(Collector):
     def __init__(self, name_of: Callable[[int], str | None]) -> None:
         self._name_of = name_of
         self._counts: dict[int, list[int]] = {}
+        self._labelled: deque[int] = deque()
+        """The numbers in `_counts`, in the order in which they are looked at next."""
         self._others = [0] * len(ItemEvent)
 
     def happened(self, namespace: int, event: ItemEvent, count: int) -> None:
@@ -32,12 +36,20 @@ class ItemMeters(Collector):
         counts[event] += count
 
     def _counts_of_new(self, namespace: int) -> list[int]:
-        if len(self._counts) >= limits.METRIC_NAMESPACES_MAX:
-            deleted = next((number for number in self._counts if self._name_of(number) is None), None)
-            if deleted is None:
-                return self._others
-            del self._counts[deleted]
+        if len(self._counts) >= limits.METRIC_NAMESPACES_MAX and not self._forget_a_deleted_one():
+            return self._others
+        self._labelled.append(namespace)
         return self._counts.setdefault(namespace, [0] * len(ItemEvent))
+
+    def _forget_a_deleted_one(self) -> bool:
+        """Whether there was one among the next few: this is done for each event of a namespace without a label."""
+        for _ in range(min(_LOOKS_PER_EVENT, len(self._labelled))):
+            number = self._labelled.popleft()
+            if self._name_of(number) is None:
+                del self._counts[number]
+                return True
+            self._labelled.append(number)
+        return False
 
     def describe(self) -> Iterable[Metric]:
         return []

@@ -244,7 +244,10 @@ def _problems(migrations: tuple[Migration, ...], records: dict[int, _Record]) ->
         if migration is None:
             problems.append(f"it has migration {number:04d}_{record.name}, which this version does not know")
         elif migration.checksum != record.checksum:
-            problems.append(f"migration {migration} was changed after it was applied: add a new one instead")
+            problems.append(
+                f"migration {migration} was changed after it was applied: another version of foqs made the database, "
+                "and can use it"
+            )
     return problems
 
 

@@ -94,6 +94,24 @@ def test_a_deleted_namespace_leaves_its_place_to_a_new_one():
     }  # fmt: skip
 
 
+def test_an_event_costs_the_same_however_many_namespaces_have_labels():
+    asked: list[int] = []
+
+    def name_asked(number: int) -> str:
+        asked.append(number)
+        return name_of(number)
+
+    with patch.object(limits, "METRIC_NAMESPACES_MAX", 1_000):
+        meters = ItemMeters(name_asked)
+        for number in range(2_000):
+            meters.happened(number, ItemEvent.ACKED, 1)
+        asked.clear()
+        for _ in range(1_000):
+            meters.happened(1_500, ItemEvent.ACKED, 1)
+    assert len(asked) <= 10_000, "each of 2,000 events looked at a thousand namespaces"
+    assert set(asked) == set(range(1_000)), "a place that has become free is found in the end"
+
+
 def test_each_time_is_in_the_bucket_of_the_first_bound_that_it_does_not_exceed():
     distribution = Distribution()
     for seconds in (0.0, 0.001, 0.0011, 31.0):
