@@ -385,7 +385,7 @@ CENSUSES_MAX = 100
 
 # --- the port for operators ---
 OPERATOR_CONNECTIONS_MAX = 16
-"""At a time; each is one question and one answer, and one more is closed unread."""
+"""At a time; each is one question and one answer, and one more ends the oldest."""
 OPERATOR_CALL_MS_MAX = 10 * SECOND_MS
 """From a connection to its end, whoever is slow."""
 METRIC_NAMESPACES_MAX = 1_000

@@ -1,8 +1,8 @@
 """The port for those who watch a host: /livez, /readyz and /startupz for supervisors, /metrics for Prometheus.
 
 It answers on threads of its own, so also while the event loop does not turn. Each connection is one request and one
-answer within limits.OPERATOR_CALL_MS_MAX, and there are few at a time: a watcher that is slow or malicious holds up
-other watchers at most, never the queue.
+answer within limits.OPERATOR_CALL_MS_MAX, and there are few at a time, of which the oldest makes room for one more: a
+watcher that is slow holds up nobody.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
@@ -77,7 +78,10 @@ class OperatorPort(Service):
 
 
 class _Server(ThreadingMixIn, TCPServer):
-    """A thread for each connection, of which there are limits.OPERATOR_CONNECTIONS_MAX at most."""
+    """A thread for each connection, of which there are limits.OPERATOR_CONNECTIONS_MAX: one more ends the oldest.
+
+    As many may be ending at most: an answer under way is finished by its thread, though nobody gets it.
+    """
 
     allow_reuse_address = True
     daemon_threads = True
@@ -89,16 +93,17 @@ class _Server(ThreadingMixIn, TCPServer):
         self.probes = probes
         self.registry = registry
         self._open: dict[socket.socket, float] = {}
-        """When each connection was accepted."""
+        """When each connection was accepted, the oldest first."""
+        self._ending: set[socket.socket] = set()
         self._lock = threading.Lock()
         super().__init__(place, _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
-            if len(self._open) >= limits.OPERATOR_CONNECTIONS_MAX:
-                is_admitted = False
-            else:
-                is_admitted = True
+            is_admitted = len(self._ending) < limits.OPERATOR_CONNECTIONS_MAX
+            if is_admitted:
+                if len(self._open) >= limits.OPERATOR_CONNECTIONS_MAX:
+                    self._end(next(iter(self._open)))
                 self._open[request] = time.monotonic()
         if is_admitted:
             super().process_request(request, client_address)
@@ -108,6 +113,7 @@ class _Server(ThreadingMixIn, TCPServer):
     def shutdown_request(self, request: Any) -> None:
         with self._lock:
             self._open.pop(request, None)
+            self._ending.discard(request)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
@@ -116,12 +122,17 @@ class _Server(ThreadingMixIn, TCPServer):
     def end_connections(self, older_than_ms: int) -> None:
         """A timeout of the socket would begin anew with each byte."""
         with self._lock:
-            for connection, since_s in self._open.items():
-                if (time.monotonic() - since_s) * 1000 > older_than_ms:
-                    try:
-                        connection.shutdown(socket.SHUT_RDWR)
-                    except OSError:
-                        continue  # It has ended by itself; its thread is about to forget it.
+            now_s = time.monotonic()
+            for connection, since_s in list(self._open.items()):
+                if (now_s - since_s) * 1000 > older_than_ms:
+                    self._end(connection)
+
+    def _end(self, connection: socket.socket) -> None:
+        """Its thread sees the end, and forgets it."""
+        del self._open[connection]
+        self._ending.add(connection)
+        with suppress(OSError):  # It has ended by itself.
+            connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         error = sys.exception()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+import threading
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, closing
 from unittest.mock import patch
@@ -13,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter
 from structlog.testing import capture_logs
 
 from foqs.core import limits
-from foqs.transport.operator_port import OperatorPort
+from foqs.transport.operator_port import OperatorPort, Probe
 
 PATIENCE_S = 20.0
 
@@ -23,8 +24,8 @@ class Watched:
         self.problem: str | None = None
         registry = CollectorRegistry()
         Counter("things", "Things that happened", registry=registry).inc(3)
-        probes = {"/livez": lambda: None, "/readyz": lambda: self.problem}
-        self.service = OperatorPort("127.0.0.1", 0, probes, registry)
+        self.probes: dict[str, Probe] = {"/livez": lambda: None, "/readyz": lambda: self.problem}
+        self.service = OperatorPort("127.0.0.1", 0, self.probes, registry)
 
     def ask(self, path: str, method: str = "GET") -> tuple[int, str]:
         assert self.service.port is not None
@@ -115,14 +116,30 @@ def ends_after_one_more_byte(connection: socket.socket) -> bool:
         return True
 
 
-async def test_past_the_bound_a_connection_is_closed_and_those_before_are_answered(watched):
+async def test_past_the_bound_the_oldest_connection_makes_room_so_that_who_is_slow_keeps_nobody_out(watched):
     with ExitStack() as stack:
         held = [stack.enter_context(watched.connect()) for _ in range(limits.OPERATOR_CONNECTIONS_MAX)]
-        one_more = stack.enter_context(watched.connect())
-        assert is_closed(one_more)
-        for connection in held:
+        assert watched.ask("/livez") == (200, "ok\n")
+        assert is_closed(held[0])
+        for connection in held[1:]:
             connection.sendall(b"GET /livez HTTP/1.0\r\n\r\n")
             assert b"200" in connection.recv(100)
+
+
+async def test_connections_whose_threads_do_not_end_are_as_few(watched):
+    called, answer = threading.Semaphore(0), threading.Event()
+
+    def hang() -> None:
+        called.release()
+        answer.wait(PATIENCE_S)
+
+    with ExitStack() as stack, patch.dict(watched.probes, {"/livez": hang}):
+        stack.callback(answer.set)
+        for _ in range(2 * limits.OPERATOR_CONNECTIONS_MAX):
+            connection = stack.enter_context(watched.connect())
+            connection.sendall(b"GET /livez HTTP/1.0\r\n\r\n")
+            assert called.acquire(timeout=PATIENCE_S)
+        assert is_closed(stack.enter_context(watched.connect()))
 
 
 async def test_stopping_ends_who_is_connected(watched):
