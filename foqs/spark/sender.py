@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,7 +22,7 @@ CALL_TIMEOUT_MS = 30_000
 BACKOFF_MS = 50
 BACKOFF_MS_MAX = 5_000
 REASONS_MAX = 10
-"""Of a task: more refused rows are only counted."""
+"""Of a task, and of a job: more refused rows are only counted."""
 _REFUSALS = (InvalidArgumentError, TooLargeError)
 """What another attempt would meet again: the row itself is at fault."""
 
@@ -39,7 +38,6 @@ class Sent:
     refused_count: int = 0
     reasons: list[str] = field(default_factory=list)
     """Of the first refused rows."""
-    elapsed_s: float = 0.0
 
     def refuse(self, row: int, reason: str) -> None:
         self.refused_count += 1
@@ -70,17 +68,15 @@ async def send_rows(options: WriteOptions, batches: Iterator[pa.RecordBatch]) ->
 
 
 class Sender:
-    """One task's worth of sending; `clock` is monotonic, in seconds."""
+    """One task's worth of sending."""
 
-    def __init__(self, options: WriteOptions, client: BulkClient, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, options: WriteOptions, client: BulkClient) -> None:
         self._options = options
         self._client = client
-        self._clock = clock
         self._sent = Sent()
         self._calls: set[asyncio.Task[None]] = set()
 
     async def send(self, batches: Iterator[pa.RecordBatch]) -> Sent:
-        began_s = self._clock()
         loop = asyncio.get_running_loop()
         try:
             # The next batch may be long in coming, and what is in flight shall go on meanwhile.
@@ -95,7 +91,6 @@ class Sender:
                 call.cancel()
             await asyncio.gather(*self._calls, return_exceptions=True)
         self._check_balance()
-        self._sent.elapsed_s = self._clock() - began_s
         return self._sent
 
     def _check_balance(self) -> None:
@@ -126,8 +121,9 @@ class Sender:
 
     async def _wait_for_one(self) -> None:
         done, self._calls = await asyncio.wait(self._calls, return_when=asyncio.FIRST_COMPLETED)
-        for call in done:
-            call.result()
+        failures = [failure for call in done if (failure := call.exception()) is not None]
+        if failures:
+            raise failures[0]
 
     async def _call(self, items: list[NewItem], numbers: list[int]) -> None:
         """One call; what it holds certainly fits into one."""

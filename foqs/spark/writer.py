@@ -17,14 +17,13 @@ from foqs.core.errors import UnavailableError
 from foqs.core.namespace import NamespaceSettings
 from foqs.spark.columns import check_columns
 from foqs.spark.options import WriteOptions
-from foqs.spark.sender import Sent, send_rows
+from foqs.spark.sender import REASONS_MAX, Sent, send_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _FIRST_CALL_MS_MAX = 10_000
 """For the one call before the job: a wrong address is told soon."""
-_REASONS_TOLD_MAX = 10
 
 
 class RowsRefusedError(Exception):
@@ -105,8 +104,8 @@ def total_of(messages: Sequence[WriterCommitMessage | None]) -> Sent:
             total.rows_count += sent.rows_count
             total.items_count += sent.items_count
             total.refused_count += sent.refused_count
-            total.reasons += [f"task {number} {reason}" for reason in sent.reasons]
-            total.elapsed_s = max(total.elapsed_s, sent.elapsed_s)
+            room = REASONS_MAX - len(total.reasons)
+            total.reasons += [f"task {number} {reason}" for reason in sent.reasons[:room]]
     return total
 
 
@@ -116,6 +115,6 @@ def summary(total: Sent, namespace: str) -> str:
 
 
 def _told(total: Sent) -> str:
-    more = total.refused_count - min(len(total.reasons), _REASONS_TOLD_MAX)
-    told = "; ".join(total.reasons[:_REASONS_TOLD_MAX])
+    more = total.refused_count - len(total.reasons)
+    told = "; ".join(total.reasons)
     return f"{told}; and {more:,} more" if more else told
