@@ -87,8 +87,8 @@ class _Attempts:
         self._terms = terms
         self._pauses = Pauses(terms.retry, terms.clock_ms, terms.random, terms.deadline_at_ms)
         self._avoided: set[Address] = set()
-        self._retry_after_ms = 0
-        """What hosts of this round have asked for."""
+        self._rests_until_ms: dict[Address, int] = {}
+        """When hosts have said that asking them again can help."""
         self._step: Send | None = None
 
     def send(self, call: Call) -> Send:
@@ -119,14 +119,19 @@ class _Attempts:
     def after(self, error: FoqsError, *, elsewhere: bool) -> int | None:
         """The same; `elsewhere`: another address may do at once what this one did not."""
         address = self._step.address if self._step is not None else None
-        self._retry_after_ms = max(self._retry_after_ms, error.retry_after_ms or 0)
+        now_ms, wait_ms = self._terms.clock_ms(), error.retry_after_ms or 0
+        rests = self._rests_until_ms
         if elsewhere and address is not None:
             self._avoided.add(address)
+            rests[address] = now_ms + wait_ms
             if self._terms.book.has_other(self._avoided):
                 return 0
-        retry_after_ms, self._retry_after_ms = self._retry_after_ms, 0
-        self._avoided.clear()
-        return self._pauses.next_ms(retry_after_ms)
+            wait_ms = max(0, min(rests.values()) - now_ms)
+        pause_ms = self._pauses.next_ms(wait_ms)
+        # A standby must not cut the pause short that a busy owner has asked for, nor the owner that of the standby.
+        goes_on_at_ms = now_ms + (pause_ms or 0)
+        self._avoided = {resting for resting, until_ms in rests.items() if until_ms > goes_on_at_ms}
+        return pause_ms
 
 
 def call_flow(terms: Terms, call: Call) -> Flow[Any]:

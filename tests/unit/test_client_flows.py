@@ -272,12 +272,21 @@ def test_when_no_address_did_it_the_round_begins_anew_after_a_pause() -> None:
     assert set(bench.asked[:2]) == set(bench.asked[2:]) == {A, B}
 
 
-def test_after_a_round_the_pause_is_what_any_of_the_hosts_asked_for() -> None:
-    full = OverloadedError("full", retry_after_ms=3_000)
-    standby = UnavailableError("a standby", nothing_done=True)
-    bench = Bench(full, standby, standby, standby, "answer", addresses=(A, B), random=0)
+def test_no_host_is_asked_again_before_its_own_time_whatever_the_others_said() -> None:
+    full = OverloadedError("full", retry_after_ms=200)
+    bench = Bench(full, STANDBY, full, full, "answer", addresses=(A, B), random=0)
     assert bench.run(call_flow(bench.terms, WRITE)) == "answer"
-    assert bench.pauses_ms == [3_000], "and what was asked for in one round does not hold for the next"
+    assert bench.asked == [A, B, A, A, B]
+    assert bench.pauses_ms == [200, 200, 100]
+
+
+def test_a_standby_that_names_no_time_does_not_cut_the_pause_of_a_busy_owner_short() -> None:
+    full, standby = OverloadedError("full", retry_after_ms=3_000), UnavailableError("a standby", nothing_done=True)
+    bench = Bench(full, *[standby] * 9, "answer", addresses=(A, B))
+    began_ms = bench.now_ms
+    assert bench.run(call_flow(bench.terms, WRITE)) == "answer"
+    assert bench.asked == [A, *[B] * 9, A]
+    assert bench.now_ms - began_ms >= 3_000
 
 
 def test_going_on_to_another_address_is_no_repetition() -> None:
