@@ -7,7 +7,6 @@ to connect to a socket one has to be able to pass through its directory. Over th
 from __future__ import annotations
 
 import os
-import re
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +14,11 @@ from urllib.parse import quote
 
 from pymysql.converters import escape_string
 
+USER = "foqs"
+"""The account that gets in over the network."""
 _FILES_OF_A_SERVER = frozenset({"lock", "mysql", "error.log"})
 """Who has all of them was used before. Fewer will not do: /etc and /var/lib have a `mysql`, /var has a `lock`."""
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
-_USER_NAME = re.compile(r"[A-Za-z0-9_]{1,32}", re.ASCII)
 _PASSWORD_CHARACTERS_MIN = 12
 
 
@@ -30,14 +30,13 @@ class LocalAccessError(Exception):
 class TcpListener:
     """Where a private server listens beside its socket, and the one account that gets in there.
 
-    `port` has to be free. The account may do everything but read and write the server's files. Raises ValueError for a
-    password of fewer than 12 characters, for anybody on this machine can try (`secrets.token_urlsafe()` makes one), and
-    for a user name that is not of A-Z a-z 0-9 _ or is root.
+    `port` has to be free. The account, `foqs`, may do everything in databases whose names begin with foqs_, and nothing
+    beside: who may change the server's variables can have it write files. Raises ValueError for a password of fewer
+    than 12 characters, for anybody on this machine can try; `secrets.token_urlsafe()` makes one.
     """
 
     port: int
     password: str = field(repr=False)
-    user: str = "foqs"
     address: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
@@ -45,24 +44,20 @@ class TcpListener:
             raise ValueError(
                 f"the password has {len(self.password)} characters: take {_PASSWORD_CHARACTERS_MIN} or more"
             )
-        if _USER_NAME.fullmatch(self.user) is None or self.user == "root":
-            raise ValueError(f"user name {self.user!r} is not of A-Z a-z 0-9 _, or is root, which has no password")
 
     def url(self, database: str = "") -> str:
         """The SQLAlchemy URL of a database, with the password."""
-        return f"mysql+pymysql://{self.user}:{quote(self.password, safe='')}@{self.address}:{self.port}/{database}"
+        return f"mysql+pymysql://{USER}:{quote(self.password, safe='')}@{self.address}:{self.port}/{database}"
 
     def statements(self) -> list[str]:
         """What a server runs before it accepts anybody: the account is as it is here, and it is the only one."""
-        account = f"'{self.user}'@'%'"
-        password = f"'{escape_string(self.password)}'"
+        account = f"'{USER}'@'%'"
         return [
             # MariaDB makes these, without a password, and they match an address on the network.
             "DROP USER IF EXISTS 'root'@'127.0.0.1', 'root'@'::1', ''@'localhost'",
-            f"CREATE USER IF NOT EXISTS {account} IDENTIFIED BY {password}",
-            f"ALTER USER {account} IDENTIFIED BY {password}",
-            f"GRANT ALL PRIVILEGES ON *.* TO {account}",
-            f"REVOKE FILE ON *.* FROM {account}",
+            f"DROP USER IF EXISTS {account}",
+            f"CREATE USER {account} IDENTIFIED BY '{escape_string(self.password)}'",
+            f"GRANT ALL PRIVILEGES ON `foqs\\_%`.* TO {account}",
         ]
 
 

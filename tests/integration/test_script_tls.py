@@ -34,8 +34,9 @@ def tls_url(tmp_path_factory):
         f"--ssl-cert={directory / 'cert.pem'}",
         f"--ssl-key={directory / 'key.pem'}",
     ]
-    with new_server(directory / "server", *options, listener=listener):
-        yield f"{listener.url('mysql')}?ssl_ca={directory / 'cert.pem'}"
+    with new_server(directory / "server", *options, listener=listener) as server:
+        server.create_database("foqs_tls")
+        yield f"{listener.url('foqs_tls')}?ssl_ca={directory / 'cert.pem'}"
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
