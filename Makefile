@@ -56,6 +56,7 @@ overload: setup ## three times as much as the host can do, for five minutes: mak
 isolation: setup ## a tenant next to one that sends five times its quota, and next to one that reads all it can
 	@$(BIN)/python -m loadtest.stress isolation --json build/stress/isolation.json
 	@$(BIN)/python -m loadtest.stress reading --json build/stress/reading.json
+	@$(BIN)/python -m loadtest.stress loop-holds --json build/stress/loop-holds.json
 
 sick-shard: setup ## one of four servers frozen, killed, slow, full (the last as root, for the mount)
 	@$(BIN)/python -m loadtest.stress sick-shard --json build/stress/sick-shard.json

@@ -82,7 +82,8 @@ class Host(Service):
         self._readers = {shard_id: ShardReader(shard_id, url) for shard_id, url in config.shards.items()}
         self._waiting = Waiting(self._loop)
         self._censuses = self._namespaces.shards = Censuses(self._shards, self._namespaces, self._waiting)
-        self._inspection = Inspection(self._shards, self._readers, self._waiting, self.metrics.items.happened)
+        slices = Slices(self._loop)
+        self._inspection = Inspection(self._shards, self._readers, self._waiting, self.metrics.items.happened, slices)
         self._enqueues = Enqueues(
             self._shards, self._dispatcher, self._waiting, self._loop.time, self._namespaces.check_open
         )
@@ -93,7 +94,7 @@ class Host(Service):
             self._enqueues,
             self._dequeues,
             Leases(self._shards, self._inspection, self._waiting),
-            Topics(self._shards, self._dispatcher, Slices(self._loop)),
+            Topics(self._shards, self._dispatcher, slices),
             self.metrics.items.happened,
         )
         namespace_calls = NamespaceCalls(self._namespaces, self._censuses, _wall_ms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import gc
 import signal
@@ -16,6 +17,7 @@ import uvloop
 from foqs.cli.output import Exit, leave, note
 from foqs.config import HostConfig
 from foqs.core.errors import FoqsError
+from foqs.core.limits import KIB, MIB
 from foqs.storage.migrations import MigrationError
 
 _GC_THRESHOLDS = (10_000, 5, 400)
@@ -24,6 +26,14 @@ _GC_THRESHOLDS = (10_000, 5, 400)
 A dozen times the default: collections were a tenth of a busy host's time. The second one looks at about 50,000, and the
 last, which walks all that is kept in memory, comes after 20 million at the soonest, when a quarter of it is new.
 """
+_MAPPED_BYTES_MIN = 128 * KIB
+"""What is as large has pages of its own, which go back to the system with it: glibc's first choice. By itself it would
+raise this up to 32 MiB as large payloads come, and keep what they had between smaller ones.
+"""
+_FREE_BYTES_MAX = 16 * MIB
+"""Of memory that is free at the end of the heap and may be wanted again soon."""
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""From malloc.h."""
 _SWITCH_S = 0.0005
 """A tenth of the default: so long may the event loop wait for a thread that computes, each time that it wakes up."""
 
@@ -57,13 +67,17 @@ def tune_interpreter() -> None:
     """Collect garbage seldom, and never again in the host's code, which a full collection takes 40 ms to walk.
 
     A queue makes and drops many objects, nearly all of them in no cycle. And threads that compute, as for a scrape of
-    the metrics, give way to the event loop soon.
+    the metrics, give way to the event loop soon. Memory that large items had goes back to the system.
     """
     import_module("foqs.supervised")  # not before a host is wanted: other commands start faster without
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     sys.setswitchinterval(_SWITCH_S)
+    with suppress(AttributeError, OSError):  # Only glibc has it.
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES_MIN)
+        mallopt(_M_TRIM_THRESHOLD, _FREE_BYTES_MAX)
 
 
 async def _serve(

@@ -181,7 +181,7 @@ UNPACK_OLD_RATIO = 4
 """One item for so many that a transaction lets come and go."""
 UNPACK_BYTES_MAX = 1 * MIB
 """Of packs that a transaction unpacks as a whole; one pack more may be among them."""
-UNPACK_ITEMS_MAX = 1_000
+UNPACK_ITEMS_MAX = 500
 """Items that get rows in one transaction, of whole packs and single ones each; a pack and a call more may be there."""
 PACKS_READ_BYTES_MAX = 4 * MIB
 """Of packs that a transaction reads for single items; those of a call more may be among them."""
@@ -199,12 +199,13 @@ TRANSACTION_LEASE_ENDS_MAX = 2_000
 """Leases that nobody settled, beside all that callers wait for."""
 TICK_LEASE_ENDS_MAX = 2_000
 """The rest of the leases that end together are ended in the ticks after it."""
-TRANSACTION_EXTENSIONS_MAX = 1_000
+TRANSACTION_EXTENSIONS_MAX = 500
 EXTENSIONS_WAITING_MAX = 100_000
 LOOK_UPS_WAITING_MAX = 10_000
 """While a shard's server does not answer; each is of a call or of the TTL scan."""
 TRANSACTION_REFILLS_MAX = 64
-TRANSACTION_LOOK_UPS_MAX = 1_000
+TRANSACTION_LOOK_UPS_MAX = 300
+"""Whoever looks for more rows does so in parts: what is done with them when they come is one turn of the event loop."""
 TOPIC_LOOK_UP_KEYS = 64
 """To find the packs of a topic counts as so many keys."""
 TRANSACTION_WHOLE_LOOK_UPS_MAX = 16
@@ -247,7 +248,7 @@ TOPIC_NUMBER_MAX = (1 << 31) - 1
 """As the columns hold it. Numbers of forgotten topics do not come back."""
 TOPIC_IDLE_MS = 30 * SECOND_MS
 """An empty topic is forgotten after this time."""
-TOPICS_PER_TICK_MAX = 1_000
+TOPICS_PER_TICK_MAX = 250
 """Of a shard: topics that were empty for so long, and are looked at in one tick."""
 
 KEYS_LEFT_TO_RENEW = 1 << 39
@@ -278,8 +279,12 @@ PREFETCH_BEGIN_ITEMS_MAX = 32
 """Ahead of consumers whose rate is not known yet."""
 PREFETCH_BYTES_MAX = 64 * MIB
 PREFETCH_SWEEP_MS = 500
-SLICE_TOPICS_MAX = 250
+SLICE_TOPICS_MAX = 125
 """Of each shard one: what a page of topics looks at in one turn of the event loop, in about a millisecond."""
+SLICE_ITEMS_MAX = 100
+"""Of a page of items, or SLICE_BYTES_MAX: what is told, or put into the answer's frame, in one turn of the loop."""
+SLICE_BYTES_MAX = 256 * KIB
+"""One item more may be among them."""
 SLICE_DEBT_MS_MAX = 2
 """So much may all that is done in slices be ahead of its half of the loop's time."""
 SWEEP_QUEUES_MAX = 1_000
@@ -344,8 +349,8 @@ EXPIRY_LAP_PAUSE_MS = 2 * SECOND_MS
 """Between two walks of the TTL scan through a shard: what has expired is not delivered anyhow."""
 EXPIRY_LAP_MS_MAX = 12 * HOUR_MS
 """Between them while no row is known to expire before."""
-PAGE_BYTES_MAX = 8 * MIB
-"""Each shard gives its part of it, and one item at least."""
+PAGE_BYTES_MAX = 2 * MIB
+"""Each shard gives its part of it, and one item at least. The event loop hands it to the socket in one turn."""
 PAGES_BYTES_MAX = 64 * MIB
 """Of all pages of items that a host reads at the same time; a larger one is read alone."""
 PAGES_WAITING_MAX = 200

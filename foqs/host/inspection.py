@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
@@ -29,6 +29,7 @@ from foqs.core.topic import ShardTopic
 from foqs.host import arguments
 from foqs.host.page_budget import PageBudget
 from foqs.host.shards import Shards
+from foqs.host.slices import Slices
 from foqs.host.waiting import Answer, Waiting
 from foqs.shard.parts import Ticket
 from foqs.shard.rows import LookUp, being_settled
@@ -55,6 +56,7 @@ class Inspection(Service):
         readers: Mapping[int, ShardReader],
         waiting: Waiting,
         happened: Callable[[int, ItemEvent, int], None],
+        slices: Slices,
     ) -> None:
         """`happened` counts, by namespace, what became of items."""
         super().__init__("inspection")
@@ -66,6 +68,7 @@ class Inspection(Service):
             shard_id: ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"reader-{shard_id}") for shard_id in readers
         }
         self._budget = PageBudget()
+        self._slices = slices
         self._scans: list[asyncio.Task[None]] = []
 
     async def page(
@@ -84,7 +87,7 @@ class Inspection(Service):
                 shard.shard_id: asyncio.create_task(self._read_page(shard, topic, edge, limit, bytes_each, dead=dead))
                 for shard, topic in parts
             }
-            return self._merged(topic_name, limit, await self._all(reads))
+            return await self._merged(topic_name, limit, await self._all(reads))
 
     def _parts(self, namespace: Namespace, topic_name: str) -> list[tuple[ShardState, ShardTopic]]:
         """The topic on each shard that has it. Raises UnavailableError when one of them is sick, or not owned."""
@@ -113,7 +116,7 @@ class Inspection(Service):
                 read.cancel()
             await asyncio.gather(*reads.values(), return_exceptions=True)
 
-    def _merged(self, topic_name: str, limit: int, pages: list[ShardPage]) -> StoredItemPage:
+    async def _merged(self, topic_name: str, limit: int, pages: list[ShardPage]) -> StoredItemPage:
         # Beyond the last row of a page that goes on, rows of other pages are not the next ones.
         known_up_to = min([page[-1][0] for page, more in pages if more], default=order.LAST)
         chosen: list[tuple[int, ItemRow]] = []
@@ -124,8 +127,10 @@ class Inspection(Service):
                 break
             chosen.append((place, row))
         more = any(more for _, more in pages) or sum(len(page) for page, _ in pages) > len(chosen)
-        # The topic's name is not looked up: its last item may have gone since the rows were read, and it with it.
-        items = [self._stored_item(order.shard_of(place), row, topic_name) for place, row in chosen]
+        items: list[StoredItem] = []
+        for first in range(0, len(chosen), limits.SLICE_ITEMS_MAX):
+            some = chosen[first : first + limits.SLICE_ITEMS_MAX]
+            items += await self._slices.run(partial(self._stored_items, topic_name, some))
         return StoredItemPage(items, f"{chosen[-1][0]:x}" if chosen and more else "")
 
     async def get(self, namespace: Namespace, item_id: str) -> StoredItem:
@@ -239,8 +244,9 @@ class Inspection(Service):
             except FoqsError as error:
                 errors.update(dict.fromkeys([position for position, _ in positions], error))
                 continue
-            answer.ticket.open_count += 1
-            self._look_up(namespace, shard, positions, act, answer.ticket, whole=whole)
+            for some in _in_parts(positions):
+                answer.ticket.open_count += 1
+                self._look_up(namespace, shard, some, act, answer.ticket, whole=whole)
             self._shards.wake(shard_id)
         await answer.wait()
         errors.update(answer.ticket.errors)
@@ -309,6 +315,10 @@ class Inspection(Service):
             ) from None
         return [(order.place(row.urgency, row.due_at, row.key, shard_id), row) for row in rows], more
 
+    def _stored_items(self, topic_name: str, rows: list[tuple[int, ItemRow]]) -> list[StoredItem]:
+        # The topic's name is not looked up: its last item may have gone since the rows were read, and it with it.
+        return [self._stored_item(order.shard_of(place), row, topic_name) for place, row in rows]
+
     def _stored_item(self, shard_id: int, row: ItemRow, topic_name: str) -> StoredItem:
         runner, shard = self._shards.serving(shard_id)
         now, state = runner.now(), shard.rows.state_of(row)
@@ -370,8 +380,8 @@ class Inspection(Service):
                 shard.book.expires_first_ms = now_ms + limits.EXPIRY_LAP_MS_MAX
             try:
                 page = await self._on_thread(shard_id, partial(reader.expired_page, after_key, now_ms))
-                if page.keys and runner.shard is shard:
-                    self._expire(runner, shard, page.keys)
+                for keys in _in_parts(page.keys) if runner.shard is shard else ():
+                    self._expire(runner, shard, keys)
                 shard.book.expires_first_ms = min(shard.book.expires_first_ms, page.expires_first_ms)
                 after_key = page.last_key
                 if after_key:
@@ -419,6 +429,12 @@ class Inspection(Service):
 
 def _delete(shard: ShardState, row: ItemRow, ticket: Ticket, position: int) -> None:
     shard.rows.delete(row, ticket, position)
+
+
+def _in_parts(rows: list[T]) -> Iterator[list[T]]:
+    """Of what is looked up: as many as one transaction takes."""
+    for first in range(0, len(rows), limits.TRANSACTION_LOOK_UPS_MAX):
+        yield rows[first : first + limits.TRANSACTION_LOOK_UPS_MAX]
 
 
 def _named_once(places: list[tuple[int, int, int]], errors: PositionErrors) -> list[tuple[int, int, int]]:

@@ -350,6 +350,8 @@ class ShardRunner(Service):
             elif self._committed_number < transaction.number and not self.health.healthy:
                 # It failed: what has no caller waits for the next one already, which might fail as fast.
                 await asyncio.sleep(limits.BREAKER_PROBE_MS / 1000)
+            elif transaction.rows_count >= limits.STEP_ASIDE_ROWS:
+                await asyncio.sleep(0)  # To end a large one and to begin the next are long enough each.
         raise OwnershipLostError(self.detail)
 
     async def _gather(self, shard: ShardState) -> None:

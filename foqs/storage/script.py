@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from foqs.core import limits, order
 from foqs.storage import statements as sql
-from foqs.storage.literals import chunks_by_bytes, item_row, key_conditions, unpacked_row
+from foqs.storage.literals import chunks_by_bytes, item_row, key_conditions
 from foqs.storage.packing import pack_items, pack_keys, unpack_items
 from foqs.storage.prepared import Ahead, PreparedInserts
 from foqs.storage.replies import Rows
@@ -101,9 +101,18 @@ class Writes:
 
 
 def write_script(
-    transaction: Transaction, result: TransactionResult, epoch: int, mogrify: Mogrify, prepared: PreparedInserts | None
+    transaction: Transaction,
+    result: TransactionResult,
+    epoch: int,
+    mogrify: Mogrify,
+    prepared: PreparedInserts | None,
+    unpacked: Sequence[str],
+    rewrites: Sequence[str],
 ) -> Writes:
-    """The writer row comes last: with another epoch than ours in it the statement fails, and nothing is committed."""
+    """The writer row comes last: with another epoch than ours in it the statement fails, and nothing is committed.
+
+    `unpacked` are the rows of what leaves packs, and `rewrites` the statements of rewrites, which may be thousands.
+    """
     script = [sql.DELETE_TOPICS.format(*chunk) for chunk in key_conditions("number", transaction.topics_gone)]
     script += [mogrify(sql.INSERT_NAMESPACE, (number, name)) for number, name in transaction.namespaces_new]
     script += [
@@ -112,7 +121,7 @@ def write_script(
     ]
     inserts, packs = transaction.inserts, transaction.packs_new
     ahead = Ahead([], inserts, packs) if prepared is None else prepared.ahead(inserts, packs)
-    rows = [*map(item_row, ahead.rest), *map(unpacked_row, result.unpacked.values())]
+    rows = [*map(item_row, ahead.rest), *unpacked]
     script += [sql.INSERT_ITEMS.format(values) for values in chunks_by_bytes(rows)]
     insert_pack = sql.INSERT_PACK.format("%s", "%s")
     script += [mogrify(insert_pack, (pack.id, pack_items(pack.items))) for pack in ahead.packs_rest]
@@ -121,7 +130,7 @@ def write_script(
         for claim in transaction.claims
     ]
     script += [mogrify(sql.REWRITE_CLAIM, (_entries(c, result), c.id)) for c in transaction.claims_rewritten]
-    script += _rewrites(transaction.rewrites, mogrify)
+    script += rewrites
     if transaction.removal is not None:
         removal_id, keys_gone = transaction.removal
         script.append(mogrify(sql.INSERT_REMOVAL, (removal_id, pack_keys(keys_gone))))
@@ -141,7 +150,7 @@ def write_script(
     return Writes(ahead.packets, [*script, *look_ups, mark, "COMMIT"], len(look_ups))
 
 
-def _rewrites(rewrites: Sequence[Rewrite], mogrify: Mogrify) -> Iterator[str]:
+def rewrite_statements(rewrites: Sequence[Rewrite], mogrify: Mogrify) -> Iterator[str]:
     """A statement a row, but one for all rows that stay where they are and have the same counts then."""
     recounts: dict[tuple[int, int], list[int]] = {}
     for change in sorted(rewrites, key=lambda rewrite: rewrite.key):

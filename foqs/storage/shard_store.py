@@ -6,9 +6,10 @@ into the `writer` row: after a lost answer that number tells whether the transac
 
 from __future__ import annotations
 
+import asyncio
 import select
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,7 +28,15 @@ from foqs.storage.migrations import MigrationError, SchemaKind, check_current
 from foqs.storage.packing import unpack_items, unpack_keys
 from foqs.storage.prepared import PreparedInserts, prepare_inserts
 from foqs.storage.replies import Rows
-from foqs.storage.script import Writes, read_statements, take_look_ups, take_reads, unpack_entries, write_script
+from foqs.storage.script import (
+    Writes,
+    read_statements,
+    rewrite_statements,
+    take_look_ups,
+    take_reads,
+    unpack_entries,
+    write_script,
+)
 from foqs.storage.session import connect, is_lost, run_script
 from foqs.storage.transaction import (
     ClaimedRow,
@@ -237,7 +246,11 @@ class ShardStore:
             reads = read_statements(transaction, self._mogrify)
             if reads:
                 take_reads(transaction, await run_script(self._session, reads), result)
-            writes = write_script(transaction, result, self.epoch, self._mogrify, self._inserts)
+            unpacked = await _in_slices(map(unpacked_row, result.unpacked.values()))
+            rewrites = await _in_slices(rewrite_statements(transaction.rewrites, self._mogrify))
+            writes = write_script(
+                transaction, result, self.epoch, self._mogrify, self._inserts, unpacked, rewrites
+            )  # fmt: skip
             await run_script(self._session, writes.statements, answers, writes.ahead)
             take_look_ups(writes.look_up_count, answers, result)
         except (pymysql.err.Error, OSError) as error:
@@ -452,3 +465,13 @@ def _count(snapshot: Any) -> LaneCounts:
         raise SessionLostError(str(error)) from error
     finally:
         snapshot._force_close()
+
+
+async def _in_slices(texts: Iterable[str]) -> list[str]:
+    """What costs about 10 µs each to make, while the event loop turns."""
+    made: list[str] = []
+    for text in texts:
+        made.append(text)
+        if len(made) % limits.SLICE_ITEMS_MAX == 0:
+            await asyncio.sleep(0)
+    return made

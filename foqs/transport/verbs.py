@@ -7,13 +7,13 @@ fields of their wire structs. Nothing that a call raises leaves here but as an a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 import structlog
 
-from foqs.core import calls
+from foqs.core import calls, limits
 from foqs.core.calls import AdminCalls, PositionErrors, QueueCalls
 from foqs.core.errors import FoqsError, InternalError, InvalidArgumentError, TooLargeError
 from foqs.core.namespace import Namespace, NamespaceSettings
@@ -96,7 +96,11 @@ class Verbs:
             check_required(method, request)
             response = await self._by_name[method.name](request)
             looked_at_count = len(getattr(response, _PAGES.get(type(response), ""), ()))
-            return Answered(self._encode_done(method, response, seqid), OK, looked_at_count)
+            if isinstance(response, calls.StoredItemPage):
+                frame = await self._encode_page(method, response, seqid)
+            else:
+                frame = self._encode_done(method, response, seqid)
+            return Answered(frame, OK, looked_at_count)
         except FoqsError as error:
             return self.failed(method, error, seqid)
         except asyncio.CancelledError as cause:
@@ -113,6 +117,15 @@ class Verbs:
             return self._codec.encode_reply(method, response, seqid)
         except TooLargeError as error:
             raise TooLargeError(error.message, nothing_done=False) from error
+
+    async def _encode_page(self, method: Method, page: calls.StoredItemPage, seqid: int) -> bytes:
+        """As `_encode_done`, in slices: it may have a thousand items, and limits.PAGE_BYTES_MAX."""
+        parts: list[bytes] = []
+        for some in _slices(page.items):
+            parts.append(self._codec.encode_elements(structs.StoredItemsResponse(some, None)))
+            await asyncio.sleep(0)
+        rest = structs.StoredItemsResponse([], page.next_page_token)
+        return self._codec.join_reply(method, rest, len(page.items), parts, seqid)
 
     def failed(self, method: Method, error: FoqsError, seqid: int) -> Answered:
         """The answer with `error`."""
@@ -199,3 +212,12 @@ def _internal_error(method: Method, cause: BaseException) -> InternalError:
     error_id = uuid4().hex[:12]
     _log.error("call_failed", method=method.name, error_id=error_id, exc_info=cause)
     return InternalError(f"internal error {error_id}: the host's log has the cause")
+
+
+def _slices(items: Sequence[calls.StoredItem]) -> Iterator[Sequence[calls.StoredItem]]:
+    first = size_bytes = 0
+    for end, item in enumerate(items, 1):
+        size_bytes += len(item.payload) + len(item.metadata)
+        if size_bytes >= limits.SLICE_BYTES_MAX or end - first >= limits.SLICE_ITEMS_MAX or end == len(items):
+            yield items[first:end]
+            first, size_bytes = end, 0

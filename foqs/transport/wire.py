@@ -7,6 +7,7 @@ them (see there for what it does otherwise).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from struct import Struct
@@ -29,6 +30,12 @@ _VERSION_1: Final = 0x8001_0000
 _SEQID: Final = Struct("!i")
 _HEADS: Final = [Struct(f"!III{size}si") for size in range(limits.METHOD_NAME_BYTES_MAX + 1)]
 """By the length of the method name: frame length, version and type, length of the name, name, seqid."""
+_MESSAGE_HEAD_BYTES: Final = 12
+"""Of version and type, length of the name, seqid."""
+_FIELD_HEAD_BYTES: Final = 3
+_LIST_HEAD_BYTES: Final = _FIELD_HEAD_BYTES + 5
+"""Of a field that is a list, with the type and the count of its elements."""
+_U32: Final = Struct("!I")
 
 
 def _idl_path() -> Path:
@@ -180,6 +187,24 @@ class Codec:
         """The frame of an answer. Raises FoqsError TOO_LARGE beyond the frame limit."""
         return self._encode(REPLY, method.name_bytes, seqid, method.result(success=response))
 
+    def encode_elements(self, response: Any) -> bytes:
+        """The elements of the list that is the first field of an answer, and of it alone: for `join_reply`."""
+        return self._encode_struct(response)[_LIST_HEAD_BYTES:-1]
+
+    def join_reply(self, method: Method, rest: Any, count: int, parts: Sequence[bytes], seqid: int) -> bytes:
+        """The frame of an answer whose list was encoded in parts: `rest` is the answer with an empty one.
+
+        Raises FoqsError TOO_LARGE beyond the frame limit.
+        """
+        frame = self.encode_reply(method, rest, seqid)
+        list_at = LENGTH_BYTES + _MESSAGE_HEAD_BYTES + len(method.name_bytes) + _FIELD_HEAD_BYTES
+        elements_at = list_at + _LIST_HEAD_BYTES
+        size = len(frame) - LENGTH_BYTES + sum(map(len, parts))
+        if size > limits.FRAME_BYTES_MAX:
+            raise _too_large(size)
+        head = frame[LENGTH_BYTES : elements_at - _U32.size]
+        return b"".join((_U32.pack(size), head, _U32.pack(count), *parts, frame[elements_at:]))
+
     def encode_error(self, method: Method, error: FoqsError, seqid: int) -> bytes:
         """The frame of the exception that the contract declares."""
         declared = structs.FoqsError(int(error.code), error.message, error.retry_after_ms, error.nothing_done)
@@ -225,15 +250,19 @@ class Codec:
         return Reply(method, seqid, None, typed)
 
     def _encode(self, kind: int, name: bytes, seqid: int, body: Any) -> bytes:
+        encoded = self._encode_struct(body)
+        size = _MESSAGE_HEAD_BYTES + len(name) + len(encoded)
+        if size > limits.FRAME_BYTES_MAX:
+            raise _too_large(size)
+        return _HEADS[len(name)].pack(size, _VERSION_1 | kind, len(name), name, seqid) + encoded
+
+    def _encode_struct(self, struct: Any) -> bytes:
         self._out.clean()
-        self._writer.write_struct(body)
+        self._writer.write_struct(struct)
         encoded: bytes = self._out.getvalue()
-        size = 12 + len(name) + len(encoded)
         if len(encoded) > _KEPT_BUFFER_BYTES_MAX:
             self._renew()
-        if size > limits.FRAME_BYTES_MAX:
-            raise TooLargeError(f"the message has {size} bytes, a frame {limits.FRAME_BYTES_MAX}: ask for less")
-        return _HEADS[len(name)].pack(size, _VERSION_1 | kind, len(name), name, seqid) + encoded
+        return encoded
 
     def _decode(self, into: Any, data: bytes) -> Any:
         self._in.setvalue(data)
@@ -249,3 +278,7 @@ class Codec:
         self._reader = TCyBinaryProtocol(self._in, strict_decode=True)
         self._out = TCyMemoryBuffer()
         self._writer = TCyBinaryProtocol(self._out)
+
+
+def _too_large(size_bytes: int) -> TooLargeError:
+    return TooLargeError(f"the message has {size_bytes} bytes, a frame {limits.FRAME_BYTES_MAX}: ask for less")

@@ -1,4 +1,4 @@
-"""`python -m loadtest.stress`: overload, isolation, reading, sick-shard, take-over, long-life.
+"""`python -m loadtest.stress`: overload, isolation, reading, loop-holds, sick-shard, take-over, long-life.
 
 The exit code is 1 when a bound does not hold.
 """
@@ -16,6 +16,7 @@ from foqs.core import limits
 from loadtest.faults import FaultError
 from loadtest.stress import isolation as isolation_run
 from loadtest.stress import long_life as long_life_run
+from loadtest.stress import loop_holds as loop_holds_run
 from loadtest.stress import overload as overload_run
 from loadtest.stress import reading as reading_run
 from loadtest.stress import sick_shard as sick_shard_run
@@ -63,6 +64,17 @@ def reading(seconds: float, topics: int, namespaces: int, json_path: Path | None
     """One tenant next to another that calls each verb that reads or administers, eight callers at a time."""
     course = reading_run.Course(stretch_s=seconds, topics_count=topics, namespaces_count=namespaces)
     _publish(reading_run.run(course), json_path)
+
+
+@main.command()
+@click.option("--topics", default=100_000, show_default=True, help="One item each.")
+@click.option("--namespaces", default=limits.NAMESPACES_MAX - 100, show_default=True)
+@click.option("--leases", default=200_000, show_default=True)
+@_json
+def loop_holds(topics: int, namespaces: int, leases: int, json_path: Path | None) -> None:
+    """How long each verb, with the largest batch or page that it allows, holds the event loop of a full host."""
+    course = loop_holds_run.Course(topics_count=topics, namespaces_count=namespaces, leases_count=leases)
+    _publish(loop_holds_run.run(course), json_path)
 
 
 @main.command()

@@ -44,7 +44,7 @@ class Course:
 
 def run(course: Course) -> Verdict:
     """Each stretch is of one verb, the first and the last of none."""
-    with Stand(partial(_make_namespaces, course.namespaces_count)) as stand:
+    with Stand(partial(make_namespaces, course.namespaces_count)) as stand:
         for name in (_CALM, _READER):
             stand.make_namespace(name, NO_QUOTA)
         item_id = _fill(stand, course)
@@ -86,7 +86,7 @@ def run(course: Course) -> Verdict:
     return verdict
 
 
-def _make_namespaces(count: int, meta_url: str) -> None:
+def make_namespaces(count: int, meta_url: str) -> None:
     """By hand: to ask all shards for each of them would take an hour."""
     settings = {field.name: int(getattr(NamespaceSettings(), field.name)) for field in fields(NamespaceSettings)}
     rows: list[dict[str, Any]] = [

@@ -9,7 +9,7 @@ import click
 import pytest
 from rich.console import Console
 
-from loadtest.stress import isolation, long_life, overload, reading, sick_shard
+from loadtest.stress import isolation, long_life, loop_holds, overload, reading, sick_shard
 from loadtest.stress.record import Record, merged
 from loadtest.stress.verdict import Bound, Verdict
 
@@ -49,6 +49,16 @@ def test_every_verb_that_reads_is_answered_next_to_enqueues_that_all_are() -> No
     assert all(row["its calls a second"] > 0 and row["its calls refused"] == 0 for row in verbs)
     assert all(row["enqueue p99 ms"] > 0 for row in (at_rest, *verbs, scrapes, again))
     assert all(bound.holds for bound in verdict.bounds[-2:])
+
+
+@pytest.mark.database
+@pytest.mark.slow
+def test_every_verb_is_timed_by_how_long_it_holds_the_event_loop() -> None:
+    course = loop_holds.Course(topics_count=1_000, namespaces_count=100, leases_count=2_000, calls=2, rest_s=1)
+    verdict = loop_holds.run(course)
+    assert verdict.facts["open leases"] == 2_000
+    assert {row["of"] for row in verdict.rows} > {"getActiveTopics", "peekItems", "listNamespaces", "server hangs"}
+    assert all(0 < row["longest hold ms"] < 1_000 for row in verdict.rows)
 
 
 @pytest.mark.database

@@ -12,6 +12,7 @@ from foqs.core import limits
 from foqs.core.errors import OverloadedError, UnavailableError
 from foqs.host.inspection import Inspection
 from foqs.host.page_budget import PageBudget
+from foqs.host.slices import Slices
 from foqs.host.waiting import Waiting
 from foqs.storage.shard_reader import ShardReader
 from tests.support.shards import NAMESPACE, Shards
@@ -26,7 +27,7 @@ async def test_calls_behind_a_read_that_hangs_are_answered_in_time_and_not_read_
     shards.enqueue(0, "a")
     served = Mock(runners={0: None}, serving=lambda number: (None, shards.states[number]))
     reader.page.side_effect = lambda *_: (server_answers.wait(), ([], False))[1]
-    inspection = Inspection(served, {0: reader}, Mock(spec=Waiting), Mock())
+    inspection = Inspection(served, {0: reader}, Mock(spec=Waiting), Mock(), Slices(asyncio.get_running_loop()))
     namespace = Mock(number=NAMESPACE)
     calls = [inspection.page(namespace, "a", 10, "", dead=False) for _ in range(3)]
     answers = await asyncio.gather(*calls, return_exceptions=True)
@@ -64,7 +65,7 @@ async def test_a_page_of_a_sick_shard_fails_at_once_and_one_that_waits_for_it_as
         runners={0: None, 1: None}, serving=lambda number: (None, shards.states[number]), state=shards.states.get,
         check_healthy=sickness.check_healthy,
     )  # fmt: skip
-    inspection = Inspection(served, {0: hung, 1: well}, Mock(spec=Waiting), Mock())
+    inspection = Inspection(served, {0: hung, 1: well}, Mock(spec=Waiting), Mock(), Slices(asyncio.get_running_loop()))
     calls = [
         asyncio.create_task(inspection.page(Mock(number=NAMESPACE), "a", 10, "", dead=False)) for _ in range(150)
     ]  # fmt: skip

@@ -46,7 +46,7 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Mock:
 
 
 def inspection_of(runner: Mock, reader: Mock) -> Inspection:
-    return Inspection(Mock(spec=Shards, runners={0: runner}), {0: reader}, Mock(spec=Waiting), Mock())
+    return Inspection(Mock(spec=Shards, runners={0: runner}), {0: reader}, Mock(spec=Waiting), Mock(), Mock())
 
 
 async def turns() -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from foqs.core import calls
+from foqs.core import calls, limits
 from foqs.core.errors import ERROR_BY_CODE, ErrorCode, FoqsError, InternalError, TooLargeError, error_for_code
 from foqs.core.limits import FRAME_BYTES_MAX, MIB
 from foqs.core.namespace import NamespaceSettings
@@ -207,3 +207,24 @@ def test_an_answer_that_no_frame_holds_does_not_say_that_nothing_was_done() -> N
     error = codec.decode_reply(answered.frame[4:]).error
     assert isinstance(error, TooLargeError)
     assert not error.nothing_done
+
+
+def test_a_page_that_is_encoded_in_parts_is_the_same_as_at_once() -> None:
+    codec, method = Codec(), METHODS["peekItems"]
+    items = [structs.StoredItem(f"{number}", "topic", payload=b"x" * number) for number in range(7)]
+    for cuts in ([7], [3, 7], [1, 2, 7], []):
+        part = items[: cuts[-1]] if cuts else []
+        parts = [
+            codec.encode_elements(structs.StoredItemsResponse(part[first:end], None))
+            for first, end in zip([0, *cuts], cuts, strict=False)
+        ]
+        joined = codec.join_reply(method, structs.StoredItemsResponse([], "next"), len(part), parts, 7)
+        assert joined == codec.encode_reply(method, structs.StoredItemsResponse(part, "next"), 7)
+
+
+def test_a_page_in_parts_over_the_frame_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    codec = Codec()
+    part = codec.encode_elements(structs.StoredItemsResponse([structs.StoredItem("1", payload=b"x" * 2_000)], None))
+    monkeypatch.setattr(limits, "FRAME_BYTES_MAX", 1_000)
+    with pytest.raises(TooLargeError):
+        codec.join_reply(METHODS["peekItems"], structs.StoredItemsResponse([], ""), 1, [part], 7)

@@ -92,9 +92,9 @@ def make_limits(chance: random.Random) -> dict[str, Any]:
         "TRANSACTION_INSERTS_MAX": pick([3, 20, 2_000]),
         "TRANSACTION_CLAIMS_MAX": pick([2, 10, 2_000]),
         "TRANSACTION_CHANGES_MAX": pick([1, 5, 4_000]),
-        "TRANSACTION_EXTENSIONS_MAX": pick([1, 1_000]),
+        "TRANSACTION_EXTENSIONS_MAX": pick([1, 500]),
         "TRANSACTION_REFILLS_MAX": pick([1, 64]),
-        "TRANSACTION_LOOK_UPS_MAX": pick([1, 1_000]),
+        "TRANSACTION_LOOK_UPS_MAX": pick([1, 300]),
         "TRANSACTION_FETCH_BYTES_MAX": pick([300, 16 * MIB]),
         "TRANSACTION_INSERT_BYTES_MAX": pick([300, 8 * MIB]),
         "SWEEP_CHUNK_ITEMS": pick([1, 4, 1_000]),
@@ -110,7 +110,7 @@ def make_limits(chance: random.Random) -> dict[str, Any]:
         "PREFETCH_ITEMS_PER_TOPIC_MAX": pick([0, 4, 2_000]),
         "PREFETCH_BYTES_MAX": pick([200, 64 * MIB]),
         "DEQUEUE_ANSWER_BYTES_MAX": pick([150, 12 * MIB]),
-        "PAGE_BYTES_MAX": pick([150, 8 * MIB]),
+        "PAGE_BYTES_MAX": pick([150, 2 * MIB]),
         "TOPICS_PER_SHARD_MAX": pick([3, 200_000]),
     }
     times = {
@@ -188,12 +188,12 @@ def _sizes_of_packs(chance: random.Random) -> dict[str, Any]:
         "PACK_ITEM_BYTES_MAX": pick([260, 4 * KIB]),
         "PACK_MS_MAX": pick([50, 300, 3_000]),
         "UNPACK_BYTES_MAX": pick([0, 500, 1 * MIB]),
-        "UNPACK_ITEMS_MAX": pick([1, 5, 1_000]),
+        "UNPACK_ITEMS_MAX": pick([1, 5, 500]),
         "PACKS_READ_BYTES_MAX": pick([150, 2_000, 4 * MIB]),
         "PACKS_OF_SHARD_BYTES_MAX": pick([2_000, 16 * MIB]),
         "PACKS_OF_SHARD_MAX": pick([2, 10, 4_000]),
         "TRANSACTION_CONTENTS_BYTES_MAX": pick([150, 17 * MIB]),
-        "TOPICS_PER_TICK_MAX": pick([1, 1_000]),
+        "TOPICS_PER_TICK_MAX": pick([1, 250]),
     }
 
 
