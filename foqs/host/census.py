@@ -33,7 +33,8 @@ class Censuses:
         """By census, shard and epoch: what is being answered, and what has been answered."""
 
     def epochs(self) -> dict[int, int]:
-        return {shard.shard_id: shard.epoch for _, shard in self._shards.owned()}
+        runners = self._shards.runners.items()
+        return {shard_id: runner.shard.epoch if runner.shard is not None else 0 for shard_id, runner in runners}
 
     def conflicts(self, view: NamespaceView) -> dict[str, FoqsError]:
         self._look_for_unknown(view)

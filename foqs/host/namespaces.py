@@ -43,7 +43,7 @@ class OwnedShards(Protocol):
         """The same of one shard."""
 
     def epochs(self) -> dict[int, int]:
-        """By shard."""
+        """By shard that this host is given; 0 of those that it does not own now."""
 
     def answer(self, censuses: Sequence[Census]) -> None:
         """Begin to answer those that are new. On the event loop."""
@@ -144,8 +144,10 @@ class Namespaces(Service):
         self.shards.answer(listed.censuses)
         known = listed.epochs
         lost = {shard_id: epoch for shard_id, epoch in self.shards.epochs().items() if known.get(shard_id, -1) < epoch}
+        # One that has no owner now has to be asked all the same, by whoever serves it next.
         if lost:
-            _log.error("meta_went_back", lost_epochs=lost)
+            if any(lost.values()):
+                _log.error("meta_went_back", lost_epochs={shard: epoch for shard, epoch in lost.items() if epoch})
             await self.on_thread(lambda meta: meta.raise_epochs(self._host_name, lost, self._wall_ms()))
 
     def read(self, meta: MetaStore) -> NamespaceList:

@@ -139,18 +139,22 @@ class MetaNamespaces(ABC):
             return _insert_census(connection, 0)
 
     def begin_deletion(self, name: str) -> Census:
-        """Close the namespace and ask every shard how many of its items it holds; goes on with one that had begun.
+        """Close the namespace and ask every shard how many of its items it holds.
 
-        Raises UnknownNamespaceError and OverloadedError.
+        Raises UnknownNamespaceError, OverloadedError, and UnavailableError while another call is at it: what was
+        answered to that one may be of a state that a restored database has gone back behind.
         """
         with self._transaction() as connection:
             namespace = _lock_namespace(connection, name)
             mine = CENSUS.c.namespace == namespace.number
-            found = connection.execute(select(CENSUS.c.id).where(mine).with_for_update()).scalar()
-            if found is None:
-                return _insert_census(connection, namespace.number)
-            connection.execute(update(CENSUS).where(CENSUS.c.id == found).values(expires_at=_expires_at()))
-            return Census(found, namespace.number)
+            if connection.execute(select(CENSUS.c.id).where(mine)).first() is not None:
+                raise UnavailableError(
+                    f"namespace {name!r} is being deleted by another call, which is given up after "
+                    f"{limits.CENSUS_EXPIRY_MS} ms at the latest: nothing was done, try again",
+                    retry_after_ms=limits.META_CALLS_RETRY_MS,
+                    nothing_done=True,
+                )
+            return _insert_census(connection, namespace.number)
 
     def answer_census(self, census: Census, answers: Sequence[CensusAnswer]) -> None:
         """Does nothing for a census that is over, and leaves the answers of later owners."""
@@ -212,13 +216,12 @@ class MetaNamespaces(ABC):
         self._retry_deadlocks(lambda connection: _delete_census(connection, census))
 
     def raise_epochs(self, owner: str, epochs: dict[int, int], now_ms: int) -> None:
-        """Tell a database that was restored from an older state which shards there are, and their epochs."""
+        """Tell a database that is new, or was restored from an older state, which shards there are and their epochs."""
 
         def write(connection: Connection) -> None:
             for shard_id, epoch in sorted(epochs.items()):
-                statement = insert(SHARD).values(
-                    shard_id=shard_id, epoch=epoch, owner=owner.encode(), owned_since=now_ms
-                )
+                values = {"owner": owner.encode() if epoch else b"", "owned_since": now_ms}
+                statement = insert(SHARD).values(shard_id=shard_id, epoch=epoch, **values)
                 raised = func.greatest(SHARD.c.epoch, statement.inserted.epoch)
                 connection.execute(statement.on_duplicate_key_update(epoch=raised))
 

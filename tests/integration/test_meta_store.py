@@ -117,6 +117,16 @@ def test_a_new_number_is_above_all_that_shards_have_seen(store: MetaStore) -> No
     assert store.insert_namespace("b", NamespaceSettings(), 1).number == 32
 
 
+def test_a_shard_that_never_had_an_owner_is_asked_too(store: MetaStore) -> None:
+    store.insert_namespace("a", NamespaceSettings(), 1)
+    store.raise_epochs("h1", {1: 0, 2: 3}, 1)
+    assert (store.shard_owner(1), store.shard_owner(2)) == ("", "h1")
+    census = store.begin_deletion("a")
+    assert store.finish_deletion(census, "a") == [1, 2]
+    store.answer_census(census, [answer(1, 0), answer(2, 3)])
+    assert store.finish_deletion(census, "a") == []
+
+
 def test_an_answer_of_an_owner_before_the_last_does_not_count(store: MetaStore) -> None:
     store.insert_namespace("a", NamespaceSettings(), 1)
     store.take_shard_epoch(1, "h1", 1, at_least=0)
@@ -134,7 +144,9 @@ def test_a_namespace_is_closing_as_long_as_its_census_goes_on(store: MetaStore) 
     store.insert_namespace("a", NamespaceSettings(), 1)
     store.take_shard_epoch(1, "h1", 1, at_least=0)
     census = store.begin_deletion("a")
-    assert store.begin_deletion("a") == census
+    with pytest.raises(UnavailableError, match="being deleted by another call") as raised:
+        store.begin_deletion("a")
+    assert raised.value.nothing_done
     listed = store.read_namespaces()
     assert ([one.closing for one in listed.namespaces], listed.censuses, listed.epochs) == ([True], [census], {1: 1})
     store.answer_census(census, [answer(1, 1, items=3)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import closing
+from unittest.mock import patch
 
 import pytest
 
@@ -20,6 +21,8 @@ from foqs.core.errors import (
 from foqs.host.metrics import Metrics
 from foqs.storage.meta import MetaStore
 from foqs.storage.session import connect
+from foqs.storage.shard_store import ShardStore
+from foqs.storage.transaction import OwnershipLostError
 from tests.support.running_host import RunningHost, running_host
 from tests.support.waiting import until
 
@@ -152,7 +155,9 @@ async def test_a_closing_namespace_lets_nothing_in_and_everything_out(meta_url, 
             await host.client.enqueue("jobs", "t", b"y")
 
 
-async def test_a_deletion_whose_host_died_ends_by_itself_and_a_second_one_goes_on(meta_url, shard_urls, monkeypatch):
+async def test_a_deletion_whose_host_died_ends_by_itself_and_a_second_one_is_refused_until_then(
+    meta_url, shard_urls, monkeypatch
+):
     monkeypatch.setattr(limits, "CENSUS_EXPIRY_MS", 400)
     async with running_host(meta_url, shard_urls) as host:
         await host.host._namespaces.calls.run(lambda meta: meta.begin_deletion("jobs"))
@@ -161,7 +166,28 @@ async def test_a_deletion_whose_host_died_ends_by_itself_and_a_second_one_goes_o
         await host.client.enqueue("jobs", "t", b"x")
         assert await consume(host, "jobs") == [b"x"]
         await host.host._namespaces.calls.run(lambda meta: meta.begin_deletion("jobs"))
+        with pytest.raises(UnavailableError, match="being deleted by another call"):
+            await host.admin.delete_namespace("jobs")
+        await until(lambda: host.host._namespaces.get("jobs").closing)
+        await until(lambda: not host.host._namespaces.get("jobs").closing)
         await host.admin.delete_namespace("jobs")
+
+
+async def test_a_shard_that_a_restored_meta_database_has_lost_is_asked_though_nobody_owns_it(meta_url, shard_urls):
+    """All hosts share the configuration: a standby knows of the shard."""
+    async with running_host(meta_url, shard_urls) as host:
+        await host.client.enqueue("jobs", "t", b"x")
+    with closing(connect(meta_url)) as session, session.cursor() as cursor:
+        cursor.execute("DELETE FROM shard")
+        session.commit()
+    with patch.object(limits, "CENSUS_MS_MAX", 300), patch.object(ShardStore, "open", _never):
+        async with running_host(meta_url, shard_urls) as standby:
+            with pytest.raises(UnavailableError, match="the owner of shard 0, 1, 2, 3 has not answered"):
+                await standby.admin.delete_namespace("jobs")
+
+
+def _never(self, tenure=None):
+    raise OwnershipLostError("it has another owner")
 
 
 async def test_who_takes_a_shard_over_knows_what_was_closed_before(meta_url, shard_urls, monkeypatch):

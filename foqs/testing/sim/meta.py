@@ -89,10 +89,8 @@ class FakeNamespaces:
 
     def begin_deletion(self, name: str) -> Census:
         number = self._named(name).number
-        for census, _ in self._tables.censuses.values():
-            if census.namespace == number:
-                self._tables.censuses[census.id] = (census, self._now_ms() + limits.CENSUS_EXPIRY_MS)
-                return census
+        if any(census.namespace == number for census, _ in self._tables.censuses.values()):
+            raise UnavailableError(f"namespace {name!r} is being deleted by another call", nothing_done=True)
         return self._begin(number)
 
     def answer_census(self, census: Census, answers: Sequence[CensusAnswer]) -> None:
