@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import OrderedDict, deque
 
 from foqs.core import limits, order
 from foqs.core.clock import Now
@@ -36,10 +36,14 @@ class Claims:
         self._packs = packs
         self._journal = journal
         self._settlements = settlements
-        self._waiting: deque[Item] = deque()
+        self._waiting: OrderedDict[int, Item] = OrderedDict()
+        """By key, in the order in which they are claimed."""
+        self._places: dict[ShardTopic, set[int]] = {}
+        """By topic, of the claims that wait or are on the way; what is inserted with its claim has none here."""
         self._extensions: deque[Extension] = deque()
         self._flying: list[Item] = []
         self._flying_fresh: set[int] = set()
+        self._flying_claims: list[tuple[Claim, list[Item]]] = []
         self._flying_extensions: list[Extension] = []
 
     def claim(self, topic: ShardTopic, places: list[int]) -> None:
@@ -55,19 +59,21 @@ class Claims:
             item.phase = Phase.CLAIMING
             item.lease_wanted_ms = 0
             book.leases[key] = item
-            self._waiting.append(item)
+            self._waiting[key] = item
+        self._places.setdefault(topic, set()).update(places)
         topic.claim_head = min(topic.claim_head, places[0])
         book.listener.claims_started(topic, len(places), places[-1])
 
     def claim_for_call(self, topic: ShardTopic, items: list[Item]) -> None:
         """Claim held items of one topic anew, in order, each for its `lease_wanted_ms`.
 
-        They go before all that waits, and cannot hold it up for long: each was claimed ahead before, and is in memory.
+        They go before all that waits, and cannot hold it up for long: each is in memory. Until that is committed the
+        claims stand that they have: a new owner would take what was claimed for a call before for delivered.
         """
-        self._journal.leave(items)
         for item in items:
             item.phase = Phase.CLAIMING
-        self._waiting.extendleft(reversed(items))
+        self._wait_first(items)
+        self._places.setdefault(topic, set()).update([item.place for item in items])
         topic.claim_head = min(topic.claim_head, items[0].place)
         self._book.listener.claims_started(topic, len(items), items[-1].place)
 
@@ -92,8 +98,7 @@ class Claims:
 
     def withdraw(self, item: Item) -> None:
         """Do not claim the item after all, unless its claim is under way already."""
-        if item in self._waiting:
-            self._waiting.remove(item)
+        if self._waiting.pop(item.key, None) is not None:
             self._tell([item], {})
 
     def extend(self, item: Item, lease_ms: int, ticket: Ticket, position: int) -> None:
@@ -117,7 +122,7 @@ class Claims:
             and bytes_left > 0
             and not self._packs.reads_enough()
         ):
-            item = self._waiting.popleft()
+            _, item = self._waiting.popitem(last=False)
             if item.payload is None:
                 if not self._packs.read(item.key):
                     if len(transaction.fetches) >= fetches_max:
@@ -127,7 +132,7 @@ class Claims:
                     transaction.fetches.append(item)
                 bytes_left -= self._book.listener.item_bytes_max(item.topic.namespace)
             self._flying.append(item)
-        self._waiting.extendleft(reversed(put_off))
+        self._wait_first(put_off)
         for item in self._flying:
             lease_ms = item.lease_wanted_ms
             if lease_ms in by_lease:
@@ -137,8 +142,7 @@ class Claims:
         for lease_ms, items in by_lease.items():
             due_at = now.steady_ms + (lease_ms or limits.AHEAD_LEASE_MS)
             claim = self._journal.add(transaction, due_at, items, is_ahead=not lease_ms)
-            for item in items:
-                item.claim = claim
+            self._flying_claims.append((claim, items))
         while self._extensions and len(self._flying_extensions) < limits.TRANSACTION_EXTENSIONS_MAX:
             self._take_extension(self._extensions.popleft(), transaction, now)
 
@@ -152,9 +156,18 @@ class Claims:
         extension.claim = self._journal.add(transaction, now.steady_ms + extension.lease_ms, [item], is_ahead=False)
         self._flying_extensions.append(extension)
 
+    def _wait_first(self, items: list[Item]) -> None:
+        for item in reversed(items):
+            self._waiting[item.key] = item
+            self._waiting.move_to_end(item.key, last=False)
+
     def committed(self, transaction: Transaction, result: TransactionResult, now: Now) -> None:
-        flying, extensions = self._flying, self._flying_extensions
-        self._flying, self._flying_fresh, self._flying_extensions = [], set(), []
+        flying, claims, extensions = self._flying, self._flying_claims, self._flying_extensions
+        self._flying, self._flying_fresh, self._flying_claims, self._flying_extensions = [], set(), [], []
+        for claim, items in claims:
+            self._journal.leave(items)
+            for item in items:
+                item.claim = claim
         for extension in extensions:
             self._apply_extension(extension, now)
         held: dict[ShardTopic, list[Item]] = {}
@@ -204,21 +217,18 @@ class Claims:
 
     def failed(self, error: FoqsError) -> None:
         flying, fresh, extensions = self._flying, self._flying_fresh, self._flying_extensions
-        self._flying, self._flying_fresh, self._flying_extensions = [], set(), []
+        self._flying, self._flying_fresh, self._flying_claims, self._flying_extensions = [], set(), [], []
         for extension in extensions:
             self._settlements.resume_lease(extension.item, extension.item.lease_due_at)
             extension.ticket.fail([extension.position], error)
-        ready: list[Item] = []
         for item in flying:
-            item.claim = None
             if item.phase is not Phase.CLAIMING:
                 continue
-            del self._book.leases[item.key]
             if item.key in fresh:
+                del self._book.leases[item.key]
                 item.phase = Phase.INSERTING
             else:
-                ready.append(item)
-        self._book.make_ready(ready)
+                self._settlements.give_back(item)
         self._tell(flying, {item.topic: [] for item in flying})
 
     def abandon(self, unknown: FoqsError, undone: FoqsError) -> None:
@@ -229,14 +239,21 @@ class Claims:
 
     def _tell(self, flying: list[Item], held: dict[ShardTopic, list[Item]]) -> None:
         """The claims of `flying` have ended, those of `held` well."""
-        counts = Counter([item.topic for item in flying])
-        for topic in counts:
-            topic.claim_head = order.LAST
-        for item in [*self._flying, *self._waiting]:
-            if item.phase is Phase.CLAIMING and item.key not in self._flying_fresh:
-                item.topic.claim_head = min(item.topic.claim_head, item.place)
-        for topic, count in counts.items():
-            self._book.listener.claims_ended(topic, count, held.get(topic, []))
+        ended: dict[ShardTopic, list[int]] = {}
+        for item in flying:
+            if item.topic in ended:
+                ended[item.topic].append(item.place)
+            else:
+                ended[item.topic] = [item.place]
+        for topic, gone in ended.items():
+            places = self._places.get(topic)
+            if places is not None:
+                places.difference_update(gone)
+                if not places:
+                    del self._places[topic]
+            topic.claim_head = min(places) if places else order.LAST
+        for topic, gone in ended.items():
+            self._book.listener.claims_ended(topic, len(gone), held.get(topic, []))
             self._book.touched[topic] = None
 
 

@@ -81,7 +81,7 @@ class Settlements:
         But for one that was claimed for a call, which a new owner would take for delivered: its row gets the next
         number first. Returns whether there is that for the next transaction.
         """
-        if not item.is_claimed_ahead:
+        if item.claim is not None and not item.claim.is_ahead:
             self._release(item)
             return True
         if item.phase is Phase.LEASED:
@@ -248,9 +248,7 @@ class Settlements:
             self._wheel.add(item.key, item.lease_due_at, item)
         else:
             item.topic.count_leased(-1)
-            del self._book.leases[item.key]
-            self._journal.leave([item])
-            self._book.make_ready([item])
+            self.give_back(item)
 
     def abandon(self, unknown: FoqsError, undone: FoqsError) -> None:
         for settlements, error in ((self._flying, unknown), (self._acks, undone), (self._nacks, undone)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -162,14 +162,13 @@ _leave = Journal.leave
 
 
 @_in_place_of(Journal, "leave")
-def forgets_a_claim_with_open_items(self: Journal, item: Item) -> None:
-    if item.claim is not None and item.claim.id in self._open and item.claim.open_count > 1:
-        claim = item.claim
+def forgets_a_claim_with_open_items(self: Journal, items: Sequence[Item]) -> None:
+    for claim in {item.claim for item in items if item.claim is not None}:
         for other in self._book.leases.values():
-            if other is not item and other.claim is claim:
+            if other.claim is claim and other not in items:
                 other.claim = None
-        claim.open_count = 1
-    _leave(self, item)
+                claim.open_count -= 1
+    _leave(self, items)
 
 
 _failed_attempt = Settlements.failed_attempt
@@ -268,7 +267,7 @@ _tell = Claims._tell
 @_in_place_of(Claims, "_tell")
 def does_not_remember_what_is_still_claimed(self: Claims, flying: list[Item], held: Any) -> None:
     _tell(self, flying, held)
-    for item in self._waiting:
+    for item in self._waiting.values():
         item.topic.claim_head = order.LAST
 
 

@@ -216,3 +216,49 @@ def test_a_claim_stays_what_it_was_when_it_is_rewritten_and_when_it_changes_hand
     again = consume(shards)
     assert seen[0].key in [item.key for item in again]
     assert {item.failed_attempts for item in again} == {0}
+
+
+def claimed_for_one_call_while_another_waits() -> tuple[Shards, DequeueCall]:
+    """An item that was claimed for a call that is gone, and is held for one that wants a longer lease."""
+    shards = Shards(1)
+    shards.enqueue(0, "a", at_most_once=True)
+    shards.run(0)
+    first, second = shards.dequeue({"a": 1}, 1_000), shards.dequeue({"a": 1}, LONG_MS)
+    shards.begin(0)
+    shards.end(0)
+    shards.begin(0)
+    shards.dispatcher.end(first)
+    shards.end(0)
+    assert second.items is None
+    return shards, second
+
+
+def test_a_claim_for_a_call_that_could_not_be_made_anew_takes_nothing_for_delivered() -> None:
+    shards, second = claimed_for_one_call_while_another_waits()
+    assert shards.begin(0) is not None
+    shards.dispatcher.end(second)
+    shards.end(0, well=False)
+    shards.run(0)
+    crash(shards)
+    assert len(consume(shards)) == 1
+
+
+def test_what_was_claimed_for_a_call_and_could_not_be_deleted_is_not_taken_for_delivered() -> None:
+    shards = Shards(1)
+    shards.enqueue(0, "a", at_most_once=True)
+    shards.run(0)
+    first, second = shards.dequeue({"a": 1}, 1_000), shards.dequeue({"a": 1, "b": 1}, 1_000)
+    shards.begin(0)
+    shards.end(0)
+    shards.begin(0)
+    shard, tables = shards.states[0], shards.tables[0]
+    (row,) = tables.items.values()
+    shard.rows.delete(row, Ticket(lambda _: None), 0)
+    shards.end(0)
+    shards.begin(0)
+    for call in (first, second):
+        shards.dispatcher.end(call)
+    shards.end(0, well=False)
+    shards.run(0)
+    crash(shards)
+    assert len(consume(shards)) == 1

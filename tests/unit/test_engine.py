@@ -395,7 +395,7 @@ def check_state(shard: ShardState, tables: Tables) -> None:
         )
         free = sorted(place for place in places if place <= topic.window.edge and place not in taken)
         assert topic.window.places == free, "the window is not what is ready before its edge"
-        claiming = [item.place for item in shard.claims._waiting if item.topic is topic]
+        claiming = [item.place for item in shard.claims._waiting.values() if item.topic is topic]
         assert topic.claim_head == order.LAST or topic.claim_head in claiming
     timers = sorted(place for place in by_lane.get(TIMER_LANE, []) if place <= shard.timers._window.edge)
     assert list(shard.timers._window.places) == [

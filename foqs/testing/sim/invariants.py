@@ -110,8 +110,8 @@ def _overtaken(shard: ShardState, key: int, tables: Tables, now_ms: int) -> str:
         return ""
     item = shard.book.leases.get(key)
     if item is not None:
-        fresh = item.claim is not None and item.claim in shard.journal._flying_new
-        return "" if item.phase in _UNDER_LEASE or fresh else f"in phase {item.phase.name}"
+        is_fresh = key in shard.claims._flying_fresh  # Committed with its row, and its host does not know yet.
+        return "" if item.phase in _UNDER_LEASE or is_fresh else f"in phase {item.phase.name}"
     flying = shard.flying
     if flying is not None and (
         key in flying.wakes
@@ -351,7 +351,7 @@ def dispatcher_problems(dispatcher: Dispatcher, shards: list[ShardState]) -> Ite
     on_the_way: Counter[tuple[int, str]] = Counter()
     buffered = Counter(id(item) for queue in dispatcher._queues.values() for item in queue.buffer.items)
     for shard in shards:
-        for item in [*shard.claims._waiting, *shard.claims._flying]:
+        for item in [*shard.claims._waiting.values(), *shard.claims._flying]:
             on_the_way[item.topic.namespace, item.topic.name] += 1
         for item in shard.book.leases.values():
             if (item.phase is Phase.HELD) != (buffered[id(item)] == 1):
