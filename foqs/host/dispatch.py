@@ -371,18 +371,9 @@ class Dispatcher:
     def _claim_for(self, queue: TopicQueue, call: DequeueCall, count: int, bytes_left: int) -> int:
         """Of one topic; returns what is left of the answer's bytes."""
         short: dict[ShardTopic, list[Item]] = {}
-        steady_ms: dict[int, int] = {}
-        for item in queue.buffer.most_urgent(count):
-            shard_id = item.topic.shard_id
-            if shard_id not in steady_ms:
-                steady_ms[shard_id] = self._now(shard_id).steady_ms
-            lease_ms = call.lease_of(item)
-            if not item.is_claimed_for(steady_ms[shard_id] + lease_ms):
-                item.lease_wanted_ms = lease_ms
-                short.setdefault(item.topic, []).append(item)
-            bytes_left -= item.size_bytes
-            if bytes_left <= 0:
-                break
+        unbacked, bytes_left = queue.unbacked(call, count, bytes_left, self._now)
+        for item in unbacked:
+            short.setdefault(item.topic, []).append(item)
         for topic, items in short.items():
             shard = self._shard_of(topic.shard_id)
             assert shard is not None

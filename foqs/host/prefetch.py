@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from operator import neg
 
 from foqs.core import limits, order
 from foqs.core.item import Item
 
 _MANY = 32
-"""Where fewer times as many are held as come, sorting all is cheaper than to find a place for each."""
+"""Where fewer times as many are held as come or go, sorting all is cheaper than to find the place of each."""
 
 
 class PrefetchBuffer:
@@ -74,7 +74,7 @@ class PrefetchBuffer:
 
     def discard(self, item: Item) -> None:
         del self._items[item.place]
-        self._places.remove(item.place)
+        del self._places[bisect_left(self._places, -item.place, key=neg)]
 
     def count_up_to(self, place: int, bound: int) -> int:
         """How many stand at or before `place`, up to `bound`."""
@@ -89,7 +89,10 @@ class PrefetchBuffer:
 
     def remove(self, items: list[Item]) -> None:
         """Take these out."""
-        if items:
+        if len(items) * _MANY < len(self._places):
+            for item in items:
+                self.discard(item)
+        elif items:
             for item in items:
                 del self._items[item.place]
             self._places = sorted(self._items, reverse=True)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
+from collections.abc import Callable
+from itertools import islice
 
 from foqs.core import limits, order
+from foqs.core.clock import Now
 from foqs.core.item import Item
 from foqs.core.topic import ShardTopic
 from foqs.host.prefetch import PrefetchBuffer
@@ -155,6 +158,29 @@ class TopicQueue:
         """How many held items precede every ready item that is not held, up to `bound`."""
         return self.buffer.count_up_to(self.first_unclaimed(), bound) if self.buffer else 0
 
+    def unbacked(
+        self, call: DequeueCall, count: int, bytes_left: int, now: Callable[[int], Now]
+    ) -> tuple[list[Item], int]:
+        """Held items, in order, whose claims do not back the leases that they are about to get.
+
+        Of the `count` items that the first call gets next, as far as its answer has bytes for them; and where one of
+        them is, also of those that the calls behind it get then: else each of these would wait for a commit of its own.
+        Each item's `lease_wanted_ms` is set. Returns what is left of the bytes of the first call as well.
+        """
+        clocks: dict[int, Now] = {}
+        next_items = self.buffer.most_urgent(count)
+        found, taken_count, bytes_left = _unbacked(call, next_items, bytes_left, clocks, now)
+        if found:
+            behind = self.buffer.most_urgent(self.servable_count(min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX)))
+            for other in islice(self.calls, 1, None):
+                some = behind[taken_count : taken_count + other.wants[self]]
+                if not some:
+                    break
+                more, count, _ = _unbacked(other, some, limits.DEQUEUE_ANSWER_BYTES_MAX, clocks, now)
+                found += more
+                taken_count += count
+        return found, bytes_left
+
     def note_served(self, count: int, now_s: float) -> None:
         elapsed_s = now_s - self._rated_at_s
         if elapsed_s >= limits.PREFETCH_HORIZON_MS / 1000:
@@ -164,3 +190,24 @@ class TopicQueue:
             self._served_count = 0
             self._rated_at_s = now_s
         self._served_count += count
+
+
+def _unbacked(
+    call: DequeueCall, items: list[Item], bytes_left: int, clocks: dict[int, Now], now: Callable[[int], Now]
+) -> tuple[list[Item], int, int]:
+    """Those of `items` whose claims do not back the call's lease, how many there are bytes for, and the bytes left."""
+    found: list[Item] = []
+    count = 0
+    for item in items:
+        if bytes_left <= 0:
+            break
+        shard_id = item.topic.shard_id
+        if shard_id not in clocks:  # Once for all items: a clock costs more than all else here.
+            clocks[shard_id] = now(shard_id)
+        lease_ms = call.lease_of(item)
+        if not item.is_claimed_for(clocks[shard_id].steady_ms + lease_ms):
+            item.lease_wanted_ms = lease_ms
+            found.append(item)
+        bytes_left -= item.size_bytes
+        count += 1
+    return found, count, bytes_left

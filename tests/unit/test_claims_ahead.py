@@ -262,3 +262,25 @@ def test_what_was_claimed_for_a_call_and_could_not_be_deleted_is_not_taken_for_d
     shards.run(0)
     crash(shards)
     assert len(consume(shards)) == 1
+
+
+@pytest.mark.parametrize(("lease_ms", "at_most_once"), [(LONG_MS, False), (1_000, True)])
+def test_calls_that_wait_behind_one_another_get_their_claims_with_one_commit(
+    lease_ms: int, *, at_most_once: bool
+) -> None:
+    shards = Shards(2)
+    for number in (0, 1):
+        shards.enqueue(number, "a", count=40, at_most_once=at_most_once)
+        shards.run(number)
+    calls = [shards.dequeue({"a": 1 + at % 2}, lease_ms) for at in range(32)]
+    for _ in range(3):
+        for number in (0, 1):
+            if shards.begin(number) is not None:
+                shards.end(number)
+    assert [len(call.items or []) for call in calls] == [1 + at % 2 for at in range(32)]
+    places = [item.place for call in calls for item in call.items or []]
+    assert places == sorted(places)
+    claims = {key: claim for claim in shards.tables[0].claims.values() for key, _ in claim.entries}
+    for item in [item for call in calls for item in call.items or [] if item.topic.shard_id == 0]:
+        assert not claims[item.key].is_ahead
+        assert claims[item.key].due_at >= item.lease_due_at
