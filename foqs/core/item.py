@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -42,10 +44,10 @@ class ItemEvent(IntEnum):
 class Claim:
     """One row of the claim journal; it goes when `open_count` of its items is 0."""
 
-    __slots__ = ("due_at", "entry_count", "id", "is_ahead", "is_inherited", "open_count")
+    __slots__ = ("due_at", "id", "is_ahead", "is_inherited", "keys", "open_count")
 
     def __init__(
-        self, claim_id: int, due_at: int, entry_count: int, *, is_ahead: bool, is_inherited: bool = False
+        self, claim_id: int, due_at: int, keys: Iterable[int], *, is_ahead: bool, is_inherited: bool = False
     ) -> None:
         self.id = claim_id
         self.due_at = due_at
@@ -53,9 +55,9 @@ class Claim:
         """Made before it was known who would get the items, or whether anybody would."""
         self.is_inherited = is_inherited
         """Another owner made it."""
-        self.entry_count = entry_count
-        """Entries of the row; those whose item is settled or ready again say nothing any more."""
-        self.open_count = entry_count
+        self.keys = array("Q", keys)
+        """Of the row's entries; those whose item is settled or ready again say nothing any more."""
+        self.open_count = len(self.keys)
 
 
 class Pack:

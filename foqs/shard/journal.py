@@ -6,6 +6,8 @@ them back (docs/decisions/0002: 14.6 µs of MySQL per item instead of 23.0 with 
 
 from __future__ import annotations
 
+from array import array
+from collections import OrderedDict
 from collections.abc import Sequence
 
 from foqs.core import limits
@@ -21,18 +23,20 @@ class Journal:
         self.exact = False
         """Claims that went are a reason for a transaction (on drain), not only company for other work."""
         self._book = book
-        self._open: dict[int, Claim] = {}
+        self._open: OrderedDict[int, Claim] = OrderedDict()
+        """By id, which grows: of a plain dict the first entry is behind the places of all that went before it."""
         self._gone: list[int] = []
         self._sparse: dict[int, Claim] = {}
         self._rewritten_at = 0
         self._flying_new: list[Claim] = []
         self._flying_gone: list[int] = []
-        self._flying_sparse: list[tuple[Claim, int]] = []
+        self._flying_sparse: list[tuple[Claim, array[int]]] = []
+        """With the keys that they had before."""
 
     def add(self, transaction: Transaction, lease_due_at: int, items: list[Item], *, is_ahead: bool) -> Claim:
         """Claim the present deliveries of the items with this transaction, a little longer than their lease."""
         due_at = lease_due_at + limits.CLAIM_SLACK_MS
-        claim = Claim(self._book.next_key(), due_at, len(items), is_ahead=is_ahead)
+        claim = Claim(self._book.next_key(), due_at, [item.key for item in items], is_ahead=is_ahead)
         self._open[claim.id] = claim
         self._flying_new.append(claim)
         transaction.claims.append(ClaimEntries(claim.id, claim.due_at, items, is_ahead))
@@ -43,7 +47,8 @@ class Journal:
         if not items:
             self._gone.append(stored.id)
             return
-        claim = Claim(stored.id, stored.due_at, len(stored.entries), is_ahead=stored.is_ahead, is_inherited=True)
+        keys = [key for key, _ in stored.entries]
+        claim = Claim(stored.id, stored.due_at, keys, is_ahead=stored.is_ahead, is_inherited=True)
         self._open[claim.id] = claim
         claim.open_count = len(items)
         for item in items:
@@ -62,8 +67,8 @@ class Journal:
             if claim.open_count == 0:
                 self.close(claim)
             elif self.exact or (
-                claim.entry_count >= limits.CLAIM_REWRITE_ITEMS_MIN
-                and claim.open_count * limits.CLAIM_SPARSE_RATIO < claim.entry_count
+                len(claim.keys) >= limits.CLAIM_REWRITE_ITEMS_MIN
+                and claim.open_count * limits.CLAIM_SPARSE_RATIO < len(claim.keys)
             ):
                 self._sparse[claim.id] = claim
 
@@ -75,7 +80,7 @@ class Journal:
     def make_exact(self) -> None:
         """Let no entry stay whose item was given back, so that a new owner can serve it at once."""
         self.exact = True
-        self._sparse = {claim.id: claim for claim in self._open.values() if claim.open_count < claim.entry_count}
+        self._sparse = {claim.id: claim for claim in self._open.values() if claim.open_count < len(claim.keys)}
 
     def checkpoint(self) -> int:
         """No claim that is open, or still to be deleted, has a smaller id."""
@@ -93,15 +98,12 @@ class Journal:
 
     def _take_sparse(self, transaction: Transaction) -> None:
         sparse, self._sparse = self._sparse, {}
-        open_items: dict[int, list[Item]] = {claim_id: [] for claim_id in sparse}
-        for item in self._book.leases.values():
-            if item.claim is not None and item.claim.id in open_items:
-                open_items[item.claim.id].append(item)
+        leases = self._book.leases
         for claim in sparse.values():
-            items = open_items[claim.id]
+            items = [item for item in map(leases.get, claim.keys) if item is not None and item.claim is claim]
             transaction.claims_rewritten.append(ClaimEntries(claim.id, claim.due_at, items, claim.is_ahead))
-            self._flying_sparse.append((claim, claim.entry_count))
-            claim.entry_count = len(items)
+            self._flying_sparse.append((claim, claim.keys))
+            claim.keys = array("Q", [item.key for item in items])
 
     def committed(self, transaction: Transaction, result: TransactionResult, now: Now) -> None:
         self._flying_new, self._flying_gone, self._flying_sparse = [], [], []
@@ -110,8 +112,8 @@ class Journal:
         self._gone += self._flying_gone
         for claim in self._flying_new:
             del self._open[claim.id]
-        for claim, entry_count in self._flying_sparse:
-            claim.entry_count = entry_count
+        for claim, keys in self._flying_sparse:
+            claim.keys = keys
             if claim.id in self._open:
                 self._sparse[claim.id] = claim
         self._flying_new, self._flying_gone, self._flying_sparse = [], [], []

@@ -1,0 +1,105 @@
+"""What a transaction does for claims is in proportion to its own claims, whatever else is leased or waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, ValuesView
+from typing import Any, NoReturn
+
+import pytest
+
+from foqs.core import limits
+from foqs.core.item import Item
+from foqs.core.topic import ShardTopic
+from foqs.shard.parts import Ticket
+from tests.support.shards import Shards
+
+
+class Unwalked(dict[int, Item]):
+    """May be looked into, and not looked through."""
+
+    def values(self) -> ValuesView[Item]:
+        raise AssertionError("all of it is walked")
+
+    def items(self) -> Any:
+        raise AssertionError("all of it is walked")
+
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError("all of it is walked")
+
+
+def taken(shards: Shards, count: int) -> list[Item]:
+    call = shards.dequeue({"a": count})
+    shards.run(0)
+    return call.items or []
+
+
+@pytest.fixture
+def shards() -> Shards:
+    shards = Shards(1)
+    shards.enqueue(0, "a", count=500)
+    shards.run(0)
+    return shards
+
+
+def ack(shards: Shards, items: list[Item]) -> None:
+    settlements = shards.states[0].settlements
+    for item in items:
+        settlements.end_lease(item)
+    settlements.settle(items, None, Ticket(lambda _: None), list(range(len(items))))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_claim_is_rewritten_with_what_it_still_leases_and_no_look_at_other_leases(
+    shards: Shards, *, fails: bool
+) -> None:
+    items = taken(shards, 300)
+    claim = items[0].claim
+    assert claim is not None
+    assert len(claim.keys) >= limits.CLAIM_REWRITE_ITEMS_MIN
+    kept = [item for item in items if item.claim is claim][-3:]
+    ack(shards, [item for item in items if item not in kept])
+    shards.begin(0)
+    shards.end(0)
+    book = shards.states[0].book
+    book.leases = Unwalked(book.leases)
+    shards.clock_ms += limits.CLAIM_REWRITE_EVERY_MS
+    for well in [False, True] if fails else [True]:
+        shards.enqueue(0, "b")
+        transaction = shards.states[0].take(shards.now(0))
+        assert transaction is not None
+        assert [entries.id for entries in transaction.claims_rewritten] == [claim.id]
+        shards.end(0, well=well)
+        shards.clock_ms += limits.CLAIM_REWRITE_EVERY_MS
+    assert [key for key, _ in shards.tables[0].claims[claim.id].entries] == [item.key for item in kept]
+    assert list(claim.keys) == [item.key for item in kept]
+
+
+class Unasked(ShardTopic):
+    """A topic that nobody may tell of claims."""
+
+    @property  # type: ignore[override]
+    def claim_head(self) -> NoReturn:
+        raise AssertionError("its claims wait on")
+
+    @claim_head.setter
+    def claim_head(self, place: int) -> NoReturn:
+        raise AssertionError("its claims wait on")
+
+
+def test_the_end_of_a_topics_claims_looks_at_no_claims_of_others() -> None:
+    shards = Shards(1)
+    shards.enqueue(0, "b", count=5)
+    shards.run(0)
+    shard = shards.states[0]
+    other = shard.book.topic(7, "b")
+    call = shards.dequeue({"b": 5})
+    waiting = list(shard.claims._waiting.values())
+    assert len(waiting) == 5
+    for item in waiting:
+        item.topic = Unasked.__new__(Unasked)
+    (item,) = shards.enqueue(0, "a")
+    shard.claims._tell([item], {})
+    for item in waiting:
+        item.topic = other
+    shards.run(0)
+    assert len(call.items or []) == 5
