@@ -155,19 +155,23 @@ class Dispatcher:
             self.serve(queue)
 
     def shard_lost(self, shard_id: int, topics: Collection[ShardTopic]) -> None:
-        queues = []
+        for queue in self._active:
+            if queue.buffer:
+                self._drop(queue, [item for item in queue.buffer.items if item.topic.shard_id == shard_id])
+        self.disown(topics)
+
+    def disown(self, topics: Collection[ShardTopic]) -> None:
+        queues: dict[TopicQueue, None] = {}
         for topic in topics:
+            self._forget_claiming_bytes(topic)
             queue = self._queues.get((topic.namespace, topic.name))
             if queue is None:
                 continue
-            queue.parts.pop(shard_id, None)
-            queue.sick_parts.pop(shard_id, None)
+            for parts in (queue.parts, queue.sick_parts):
+                if parts.get(topic.shard_id) is topic:
+                    del parts[topic.shard_id]
             queue.claims_ended_count += topic.claiming_count
-            self._forget_claiming_bytes(topic)
-            items = [item for item in queue.buffer.items if item.topic is topic]
-            queue.buffer.remove(items)
-            self.held_bytes -= sum([item.size_bytes for item in items])
-            queues.append(queue)
+            queues[queue] = None
         # Only now: a call of several topics is served from all of them.
         for queue in queues:
             self.serve(queue)
@@ -294,7 +298,7 @@ class Dispatcher:
                 continue
             queue.note_served(0, now_s)
             self.serve(queue)
-            self._give_back(queue.buffer, self._held_long(queue.buffer))
+            self._give_back(queue.buffer, queue.buffer.held_long(self._now))
             self._rest(queue)
 
     def drain(self) -> None:
@@ -380,8 +384,7 @@ class Dispatcher:
             if topic.shard_id in self._sick:
                 self._give_back(queue.buffer, items)
                 continue
-            queue.buffer.remove(items)
-            self.held_bytes -= sum([item.size_bytes for item in items])
+            self._drop(queue, items)
             shard.claims.claim_for_call(topic, items)
             call.claimed_for[queue] = queue.claims_started_count
             call.claimed_for_s = self._clock()
@@ -471,16 +474,10 @@ class Dispatcher:
             topic = queue.parts[shard_id]
             shard.claims.claim(topic, topic.window.take(part_count))
 
-    def _held_long(self, buffer: PrefetchBuffer) -> list[Item]:
-        steady_ms: dict[int, int] = {}
-        found: list[Item] = []
-        for item in buffer.items:
-            shard_id = item.topic.shard_id
-            if shard_id not in steady_ms:  # Once for all items: a clock costs more than all else here.
-                steady_ms[shard_id] = self._now(shard_id).steady_ms
-            if steady_ms[shard_id] - item.held_at > limits.PREFETCH_HOLD_MS_MAX:
-                found.append(item)
-        return found
+    def _drop(self, queue: TopicQueue, items: list[Item]) -> None:
+        """These are not held any more."""
+        queue.buffer.remove(items)
+        self.held_bytes -= sum([item.size_bytes for item in items])
 
     def _release(self, queue: TopicQueue) -> None:
         """What was claimed for calls goes back when none of them waits: a new owner would take it for delivered."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable
 from operator import neg
 
 from foqs.core import limits, order
+from foqs.core.clock import Now
 from foqs.core.item import Item
 
 _MANY = 32
@@ -71,6 +73,18 @@ class PrefetchBuffer:
     def most_urgent(self, count: int) -> list[Item]:
         """The most urgent ones, in order; `count` is at least 1."""
         return [self._items[place] for place in self._places[: -count - 1 : -1]]
+
+    def held_long(self, now: Callable[[int], Now]) -> list[Item]:
+        """What was held for so long that it goes back; `now` gives the clocks of a shard."""
+        steady_ms: dict[int, int] = {}
+        found: list[Item] = []
+        for item in self._items.values():
+            shard_id = item.topic.shard_id
+            if shard_id not in steady_ms:  # Once for all items: a clock costs more than all else here.
+                steady_ms[shard_id] = now(shard_id).steady_ms
+            if steady_ms[shard_id] - item.held_at > limits.PREFETCH_HOLD_MS_MAX:
+                found.append(item)
+        return found
 
     def discard(self, item: Item) -> None:
         del self._items[item.place]

@@ -171,7 +171,9 @@ class TopicQueue:
         next_items = self.buffer.most_urgent(count)
         found, taken_count, bytes_left = _unbacked(call, next_items, bytes_left, clocks, now)
         if found:
-            behind = self.buffer.most_urgent(self.servable_count(min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX)))
+            behind = self.buffer.most_urgent(
+                self.servable_count(min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX))
+            )
             for other in islice(self.calls, 1, None):
                 some = behind[taken_count : taken_count + other.wants[self]]
                 if not some:

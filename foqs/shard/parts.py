@@ -37,7 +37,10 @@ class ShardListener(Protocol):
         """Topics of a shard that was opened, or whose breaker has opened or closed."""
 
     def shard_lost(self, shard_id: int, topics: Collection[ShardTopic]) -> None:
-        """What was claimed there is not ours to hand out any more."""
+        """What was claimed there is not ours to hand out any more; `topics` are some of it, the others by `disown`."""
+
+    def disown(self, topics: Collection[ShardTopic]) -> None:
+        """Topics of a shard that was lost, before it is opened again."""
 
     def shard_health(self, shard_id: int, topics: Collection[ShardTopic], *, healthy: bool) -> None:
         """Its breaker has opened or closed; `topics` are some of it, and the others come by `adopt`."""

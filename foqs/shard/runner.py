@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import structlog
 
@@ -19,12 +19,13 @@ from foqs.core import limits
 from foqs.core.clock import Now
 from foqs.core.errors import FoqsError
 from foqs.core.service import Service
-from foqs.core.topic import ShardTopic
+from foqs.shard.announcing import Announcing
 from foqs.shard.clock import ShardClock
 from foqs.shard.health import Health
 from foqs.shard.parts import ShardListener
 from foqs.shard.slots import ServerSlots
 from foqs.shard.state import ShardState
+from foqs.shard.store import Store, TransactionMeter
 from foqs.storage.transaction import (
     DeadlockError,
     LaneCounts,
@@ -32,7 +33,6 @@ from foqs.storage.transaction import (
     OwnershipLostError,
     ReadOnlyError,
     SessionLostError,
-    ShardImage,
     Tenure,
     Transaction,
     TransactionFailedError,
@@ -42,28 +42,6 @@ from foqs.storage.transaction import (
 _log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-
-
-class Store(Protocol):
-    """What the runner needs of a shard's storage; foqs.storage.shard_store.ShardStore is the real one."""
-
-    def open(self, tenure: Tenure | None = None) -> ShardImage: ...
-    def reopen(self) -> int: ...
-    def renew_epoch(self) -> int: ...
-    def close(self) -> None: ...
-    def interrupt(self) -> None: ...
-    def is_session_lost(self) -> bool: ...
-    def check(self) -> list[str]: ...
-    async def now_ms(self) -> int: ...
-    async def run(self, transaction: Transaction) -> TransactionResult: ...
-
-
-class TransactionMeter(Protocol):
-    def waited(self, shard_id: int, wait_s: float) -> None:
-        """For a slot of the server, before a transaction."""
-
-    def ended(self, shard_id: int, transaction: Transaction, elapsed_s: float, outcome: str) -> None:
-        """`outcome` is committed, failed or unknown."""
 
 
 class ShardRunner(Service):
@@ -92,6 +70,7 @@ class ShardRunner(Service):
         self._store = store
         self._slots = slots
         slots.join()
+        self._announcing = Announcing(shard_id, listener, lambda: self.shard)
         self._listener = listener
         self._meter = meter
         self._opened = opened
@@ -207,10 +186,10 @@ class ShardRunner(Service):
                     await self._open()
                 await self._serve()
             except (OwnershipLostError, SessionLostError, FoqsError, OSError) as error:
-                self._lost(error)
+                await self._lost(error)
             except Exception as error:
                 self._defect()
-                self._lost(error)
+                await self._lost(error)
             await asyncio.sleep(limits.REOPEN_PAUSE_MS / 1000)
 
     def _defect(self) -> None:
@@ -245,28 +224,12 @@ class ShardRunner(Service):
         counting = self._loop.run_in_executor(self._counter, image.count)
         self._count_task = asyncio.create_task(self._count(shard, counting), name=f"{self.name}-count")
         self._opened(shard)
-        await self._announce(shard)
+        await self._announcing.opened(shard)
         self._tried.set()
         self.wake()
         _log.info("shard_opened", shard=self.shard_id, epoch=image.epoch, open_leases=len(shard.book.leases))
 
-    async def _announce(self, shard: ShardState) -> None:
-        """In slices: a shard may have very many topics, and others go on meanwhile."""
-        topics = list(shard.book.topics.values())
-        self._listener.shard_opened(self.shard_id, topics[: limits.TOPICS_PER_TICK_MAX])
-        await self._adopt_others(shard, topics)
-
-    async def _adopt_others(self, shard: ShardState, topics: list[ShardTopic]) -> None:
-        size = limits.TOPICS_PER_TICK_MAX
-        for start in range(size, len(topics), size):
-            await asyncio.sleep(0)
-            if self.shard is not shard:
-                return
-            # One that was empty may have been forgotten by now.
-            there = [topic for topic in topics[start : start + size] if shard.book.by_number.get(topic.number) is topic]
-            self._listener.adopt(there)
-
-    def _lost(self, error: BaseException) -> None:
+    async def _lost(self, error: BaseException) -> None:
         self._tried.set()
         self._slot_asked_s = None
         self.detail = reason = str(error)
@@ -280,8 +243,12 @@ class ShardRunner(Service):
         if self._count_task is not None:
             self._count_task.cancel()
         if shard is not None:
-            self._try(lambda: self._listener.shard_lost(self.shard_id, shard.book.topics.values()))
+            first, *others = self._announcing.lost(shard)
+            self._try(first)
             self._try(lambda: shard.abandon(reason))
+            for tell in others:
+                await asyncio.sleep(0)
+                self._try(tell)
 
     def _remember(self, shard: ShardState) -> None:
         """What it takes to open the shard again without the meta database."""
@@ -440,11 +407,10 @@ class ShardRunner(Service):
         _log.warning("breaker_closed" if healthy else "breaker_opened", shard=self.shard_id, reason=reason)
         shard = self.shard
         if shard is not None:
-            topics = list(shard.book.topics.values())
-            self._listener.shard_health(self.shard_id, topics[: limits.TOPICS_PER_TICK_MAX], healthy=healthy)
+            others = self._announcing.health_changed(shard, healthy=healthy)
             if self._health_task is not None:
                 self._health_task.cancel()
-            self._health_task = asyncio.create_task(self._adopt_others(shard, topics), name=f"{self.name}-health")
+            self._health_task = asyncio.create_task(self._announcing.others(shard, others), name=f"{self.name}-health")
             if not healthy:
                 shard.inserts.evict(reason)
 

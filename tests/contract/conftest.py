@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, closing, contextmanager
 
 import pytest
 
-from foqs.shard.runner import Store
+from foqs.shard.store import Store
 from foqs.storage.local_server import LocalServer
 from foqs.storage.session import connect
 from foqs.storage.shard_reader import ShardReader

@@ -12,7 +12,7 @@ from foqs.core import order
 from foqs.core.item import Item
 from foqs.core.topic import ShardTopic
 from foqs.core.window import WindowBudget
-from foqs.shard.runner import Store
+from foqs.shard.store import Store
 from foqs.storage.shard_reader import ExpiredPage
 from foqs.storage.transaction import ItemRow, OwnershipLostError, ShardImage, Tenure, Transaction, TransactionResult
 

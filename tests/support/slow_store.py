@@ -11,8 +11,9 @@ from unittest.mock import Mock
 from foqs.core import ids, limits
 from foqs.shard.parts import ShardListener
 from foqs.shard.rows import LookUp
-from foqs.shard.runner import ShardRunner, TransactionMeter
+from foqs.shard.runner import ShardRunner
 from foqs.shard.slots import ServerSlots
+from foqs.shard.store import TransactionMeter
 from foqs.storage.transaction import (
     LaneCounts,
     SessionLostError,

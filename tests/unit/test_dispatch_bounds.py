@@ -266,3 +266,27 @@ def test_the_number_after_the_last_one_of_topics_is_refused() -> None:
     with pytest.raises(OverloadedError, match="2147483647 topics"):
         book.topic(NAMESPACE, "one more")
     assert book.topic(NAMESPACE, "the last one").number == limits.TOPIC_NUMBER_MAX
+
+
+def test_what_is_held_of_a_lost_shard_goes_at_once_and_its_topics_in_slices() -> None:
+    shards = Shards(2)
+    names = [f"t{number}" for number in range(6)]
+    for number in shards.tables:
+        for name in names:
+            shards.enqueue(number, name, number)
+        shards.run(number)
+    calls = {name: shards.dequeue({name: 2}) for name in names}
+    shards.run(0)  # Held, and each call waits for the less urgent one as well.
+    shards.begin(1)
+    lost = shards.states.pop(0)
+    topics = list(lost.book.topics.values())
+    shards.dispatcher.shard_lost(0, topics[:2])
+    assert shards.dispatcher.held_bytes == 0
+    shards.end(1)
+    for topic in topics[2:]:
+        shards.dispatcher.disown([topic])
+    shards.run(1)
+    assert all([item.topic.shard_id for item in call.items or []] == [1] for call in calls.values())
+    for queue in shards.dispatcher._queues.values():
+        assert list(queue.parts) == [1]
+        assert not queue.claims_count

@@ -322,7 +322,7 @@ async def test_no_turn_of_the_loop_tells_of_more_topics_than_a_few_however_many_
     assert runner.shard is not None
     topics = [runner.shard.book.topic(1, f"t{number}") for number in range(35)]
     listener = Mock(spec=ShardListener)
-    monkeypatch.setattr(runner, "_listener", listener)
+    monkeypatch.setattr(runner._announcing, "_listener", listener)
     for healthy in (False, True):
         listener.reset_mock()
         runner._health_changed(healthy, "for the test")
@@ -337,6 +337,16 @@ async def test_no_turn_of_the_loop_tells_of_more_topics_than_a_few_however_many_
     await until(lambda: listener.adopt.call_count == 3)
     await asyncio.sleep(STEP_S)
     assert listener.adopt.call_count == 3, "of the last change alone"
+    opened = asyncio.Event()
+    listener.reset_mock()
+    listener.shard_opened.side_effect = lambda *_: opened.set()
+    await run_one(runner, store, ValueError("a defect"))
+    await opened.wait()
+    names = [name for name, _, _ in listener.mock_calls]
+    assert names == ["shard_lost", *3 * ["disown"], "shard_opened"]
+    told = [list(call.args[-1]) for call in (*listener.shard_lost.call_args_list, *listener.disown.call_args_list)]
+    assert [topic for some in told for topic in some] == topics
+    assert [len(some) for some in told] == [10, 10, 10, 5]
 
 
 @in_virtual_time

@@ -1,0 +1,29 @@
+"""What the runner of a shard needs of those around it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from foqs.storage.transaction import ShardImage, Tenure, Transaction, TransactionResult
+
+
+class Store(Protocol):
+    """What the runner needs of a shard's storage; foqs.storage.shard_store.ShardStore is the real one."""
+
+    def open(self, tenure: Tenure | None = None) -> ShardImage: ...
+    def reopen(self) -> int: ...
+    def renew_epoch(self) -> int: ...
+    def close(self) -> None: ...
+    def interrupt(self) -> None: ...
+    def is_session_lost(self) -> bool: ...
+    def check(self) -> list[str]: ...
+    async def now_ms(self) -> int: ...
+    async def run(self, transaction: Transaction) -> TransactionResult: ...
+
+
+class TransactionMeter(Protocol):
+    def waited(self, shard_id: int, wait_s: float) -> None:
+        """For a slot of the server, before a transaction."""
+
+    def ended(self, shard_id: int, transaction: Transaction, elapsed_s: float, outcome: str) -> None:
+        """`outcome` is committed, failed or unknown."""
