@@ -97,6 +97,10 @@ class ShardRunner(Service):
         self._committed_number = 0
         self._tenure: Tenure | None = None
         """Of the last opening, and of the last ownership that ended; None before, and without keys to go on with."""
+        self._left: ShardState | None = None
+        """The state of a lost shard, until it is opened again."""
+        self._unseen: frozenset[int] = frozenset()
+        """Items of it that were claimed and that no consumer got: nobody but this process can know."""
         self._epoch_due_s = 0.0
 
     def now(self) -> Now:
@@ -204,19 +208,23 @@ class ShardRunner(Service):
             self._defect()
 
     async def _open(self) -> None:
-        began_s = self._loop.time()
-        image = await self._on_thread(partial(self._store.open, self._tenure))
+        if self._left is not None:
+            self._unseen, self._left = await self._on_thread(self._left.unseen_keys), None
+        began_s, tenure = self._loop.time(), self._tenure
+        image = await self._on_thread(partial(self._store.open, tenure))
+        if tenure is None or image.epoch != tenure.epoch:
+            self._unseen = frozenset()  # Others may have delivered them since.
         self._tenure = Tenure(image.epoch, image.transaction_number, image.last_key)
         self.clock.start(began_s, image.now_ms, image.steady_ms, self._loop.time())
         # It may take a second for many leases, and the others' shards are served meanwhile.
-        shard = await self._on_thread(partial(ShardState, self.shard_id, image, self._listener))
+        shard = await self._on_thread(partial(ShardState, self.shard_id, image, self._listener, self._unseen))
         # All that was read after that time makes the server's an old one by now.
         until_s = self._loop.time() + limits.CLOCK_TRY_MS_MAX / 1000
         while await self._probe_clock() > limits.CLOCK_DOUBT_MS_MAX and self._loop.time() < until_s:
             pass
         self._checked_s = self._loop.time()
         self.health = Health(self.name, self._health_changed)
-        self.shard = shard
+        self.shard, self._unseen = shard, frozenset()
         self._committed_number = image.transaction_number
         self.detail, self._loss_logged = "owned", ""
         self.counted.clear()
@@ -239,6 +247,7 @@ class ShardRunner(Service):
             _log.warning("shard_lost", shard=self.shard_id, error=reason)
         shard, self.shard = self.shard, None
         if shard is not None:
+            self._left = shard
             self._remember(shard)
         if self._count_task is not None:
             self._count_task.cancel()

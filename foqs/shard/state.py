@@ -7,7 +7,7 @@ thread, so there are no locks; it runs unchanged in a simulation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from mypy_extensions import mypyc_attr
 
@@ -34,7 +34,8 @@ from foqs.storage.transaction import ClaimedRow, LaneCounts, ShardImage, StoredC
 class ShardState:
     """The parts of one shard, each of which brings its work into the next transaction."""
 
-    def __init__(self, shard_id: int, image: ShardImage, listener: ShardListener) -> None:
+    def __init__(self, shard_id: int, image: ShardImage, listener: ShardListener, unseen: Collection[int] = ()) -> None:
+        """`unseen`: keys of items whose claims in the image back no lease: this process knows that nobody has them."""
         self.shard_id = shard_id
         self.epoch = image.epoch
         self.flying: Transaction | None = None
@@ -67,10 +68,17 @@ class ShardState:
         self._steady_written_ms = image.steady_ms
         self._topics_gone: list[int] = []
         self._adopt_claims(image)
+        for key in unseen:
+            if key in self.book.leases:
+                self.settlements.give_back(self.book.leases[key])
 
     @property
     def items_count(self) -> int:
         return self.book.counts.total
+
+    def unseen_keys(self) -> frozenset[int]:
+        """Items that were claimed, or may have been, and that no consumer got. For any thread once the shard is lost."""
+        return frozenset([key for key, item in self.book.leases.items() if not item.lease_due_at])
 
     def items_of(self, namespace: int) -> int:
         """Items of the namespace; exact once they are counted."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from foqs.core import limits, order
 from foqs.core.clock import Now
 from foqs.core.errors import UnavailableError
@@ -27,8 +29,8 @@ class Shards:
         self.tables = {number: Tables(number) for number in range(count)}
         self.take_over()
 
-    def take_over(self) -> None:
-        """All of them anew, from the tables."""
+    def take_over(self, unseen: Collection[int] = ()) -> None:
+        """All of them anew, from the tables; `unseen` as the process remembers it that had them before."""
         self.states: dict[int, ShardState] = {}
         self.dispatcher = Dispatcher(
             self.states.get, lambda _: None, self.now, lambda: self.clock_ms / 1000,
@@ -36,7 +38,7 @@ class Shards:
         )  # fmt: skip
         for number, tables in self.tables.items():
             image = tables.open(self.clock_ms)
-            shard = self.states[number] = ShardState(number, image, self.dispatcher)
+            shard = self.states[number] = ShardState(number, image, self.dispatcher, unseen)
             self.dispatcher.shard_opened(number, shard.book.topics.values())
             list(shard.add_counts(image.count()))
 

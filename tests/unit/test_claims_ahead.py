@@ -284,3 +284,32 @@ def test_calls_that_wait_behind_one_another_get_their_claims_with_one_commit(
     for item in [item for call in calls for item in call.items or [] if item.topic.shard_id == 0]:
         assert not claims[item.key].is_ahead
         assert claims[item.key].due_at >= item.lease_due_at
+
+
+@pytest.mark.parametrize("at_most_once", [False, True])
+def test_who_opens_its_own_shard_again_knows_what_was_claimed_for_a_call_that_got_nothing(at_most_once: bool) -> None:
+    shards = Shards(1)
+    (item,) = shards.enqueue(0, "a", at_most_once=at_most_once)
+    shards.run(0)
+    call = shards.dequeue({"a": 1}, LONG_MS)
+    while (transaction := shards.begin(0)) is not None and not any(not claim.is_ahead for claim in transaction.claims):
+        shards.end(0)
+    assert transaction is not None
+    shards.tables[0].apply(transaction)  # The answer is lost, and with it the session.
+    shards.dispatcher.end(call)
+    unseen = shards.states[0].unseen_keys()
+    assert unseen == {item.key}
+    shards.take_over(unseen)
+    shards.run(0)
+    (again,) = consume(shards)
+    assert (again.key, again.failed_attempts) == (item.key, 0)
+
+
+def test_what_a_consumer_has_stays_under_its_lease_when_the_shard_is_opened_again() -> None:
+    shards, seen = prefetched(LONG_MS)
+    unseen = shards.states[0].unseen_keys()
+    assert unseen.isdisjoint({item.key for item in seen})
+    shards.take_over(unseen)
+    shards.run(0)
+    assert {item.key for item in consume(shards)}.isdisjoint({item.key for item in seen})
+    assert {item.key for item in seen} <= shards.states[0].book.leases.keys()
