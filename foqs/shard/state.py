@@ -77,7 +77,7 @@ class ShardState:
         return self.book.counts.total
 
     def unseen_keys(self) -> frozenset[int]:
-        """Items that were claimed, or may have been, and that no consumer got. For any thread once the shard is lost."""
+        """Items that were or may be claimed, and that no consumer got. For any thread once the shard is lost."""
         return frozenset([key for key, item in self.book.leases.items() if not item.lease_due_at])
 
     def items_of(self, namespace: int) -> int:
