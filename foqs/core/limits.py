@@ -224,6 +224,8 @@ WINDOWS_OF_SHARD_ITEMS_MAX = 400_000
 """Of all windows of a shard together, unless that is less than WINDOW_ITEMS_MIN each: about 52 bytes an item."""
 READ_US_TARGET = 10_000
 """Reads of a transaction that take longer are fewer next time: what commits with them waits for them."""
+LEASED_RUN_MIN = 1_000
+"""Items under lease in a row at the head of a topic that a new owner gets past without reading them."""
 READ_ROWS_FIRST = 1_000
 READ_ROWS_MIN = 32
 READ_ROWS_MAX = 8_000
@@ -363,6 +365,11 @@ LOOP_HELD_MS = 100
 SHARD_OPEN_WAIT_MS_MAX = 2 * SECOND_MS
 """How long a host that starts waits for a shard before it serves without it."""
 REOPEN_PAUSE_MS = 500
+OWNER_WAIT_MS_MAX = SECOND_MS
+"""How long a host waits for the lock of a shard that a living one has, before it looks again whether that one is dead.
+In whole seconds: MySQL knows no parts of them there."""
+OWNER_RETURN_MS = 100
+"""An owner whose session was ended may have its shard back before others take it; it notices within TICK_MS."""
 LOSS_LOG_MS = MINUTE_MS
 """A host that waits for a shard or the meta database says so this often, and when the reason is another one."""
 REOPEN_TRIES_MAX = 120

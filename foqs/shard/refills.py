@@ -35,7 +35,7 @@ class Refills:
         """Learn the heads of topics that nobody asks for, a few at a time, for whoever discovers topics."""
         for _ in range(min(len(self._cold), limits.WARM_UPS_PER_TICK)):
             topic = self._cold.popleft()
-            if topic.window.edge == order.FIRST and not self._is_gone(topic):
+            if topic.window.wants_refill and not topic.window.places and not self._is_gone(topic):
                 self.want(topic, whole=False)
         return bool(self._wanted)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
 from typing import TypeVar
@@ -22,21 +22,21 @@ from foqs.core.service import Service
 from foqs.shard.announcing import Announcing
 from foqs.shard.clock import ShardClock
 from foqs.shard.health import Health
+from foqs.shard.leased_runs import skip_leased
 from foqs.shard.parts import ShardListener
 from foqs.shard.slots import ServerSlots
 from foqs.shard.state import ShardState
-from foqs.shard.store import Store, TransactionMeter
+from foqs.shard.store import Store, TransactionMeter, run_past_deadlocks
 from foqs.storage.transaction import (
-    DeadlockError,
     LaneCounts,
     NoWritesError,
+    OwnedError,
     OwnershipLostError,
     ReadOnlyError,
     SessionLostError,
     Tenure,
     Transaction,
     TransactionFailedError,
-    TransactionResult,
 )
 
 _log = structlog.get_logger(__name__)
@@ -191,10 +191,20 @@ class ShardRunner(Service):
                 await self._serve()
             except (OwnershipLostError, SessionLostError, FoqsError, OSError) as error:
                 await self._lost(error)
+                if isinstance(error, OwnedError) and await self._await_owner():
+                    continue
             except Exception as error:
                 self._defect()
                 await self._lost(error)
             await asyncio.sleep(limits.REOPEN_PAUSE_MS / 1000)
+
+    async def _await_owner(self) -> bool:
+        try:
+            await self._on_thread(self._store.wait_for_owner)
+        except SessionLostError:
+            return False
+        await asyncio.sleep(limits.OWNER_RETURN_MS / 1000)
+        return True
 
     def _defect(self) -> None:
         """In an `except`: a defect costs a take-over, which reads everything anew, and not the shard."""
@@ -218,6 +228,7 @@ class ShardRunner(Service):
         self.clock.start(began_s, image.now_ms, image.steady_ms, self._loop.time())
         # It may take a second for many leases, and the others' shards are served meanwhile.
         shard = await self._on_thread(partial(ShardState, self.shard_id, image, self._listener, self._unseen))
+        await self._on_thread(partial(skip_leased, shard.book, self._store.place_after))
         # All that was read after that time makes the server's an old one by now.
         until_s = self._loop.time() + limits.CLOCK_TRY_MS_MAX / 1000
         while await self._probe_clock() > limits.CLOCK_DOUBT_MS_MAX and self._loop.time() < until_s:
@@ -347,7 +358,7 @@ class ShardRunner(Service):
         began_s = self._loop.time()
         self.health.began(self._slots.turned_s())
         try:
-            result = await self._run_past_deadlocks(transaction)
+            result = await run_past_deadlocks(self._store, transaction, self.shard_id)
         except TransactionFailedError as error:
             self._ended(transaction, began_s, "failed")
             _log.warning("transaction_failed", shard=self.shard_id, error=str(error))
@@ -371,14 +382,6 @@ class ShardRunner(Service):
             self._ended(transaction, began_s, "committed")
         self._committed_number = transaction.number
         shard.committed(result, self.now())
-
-    async def _run_past_deadlocks(self, transaction: Transaction) -> TransactionResult:
-        for _ in range(limits.DEADLOCK_TRIES_MAX - 1):
-            try:
-                return await self._store.run(transaction)
-            except DeadlockError as error:
-                _log.warning("transaction_deadlocked", shard=self.shard_id, error=str(error))
-        return await self._store.run(transaction)
 
     def _ended(self, transaction: Transaction, began_s: float, outcome: str) -> None:
         self._heard_s = turned_s = self._slots.turned_s()
@@ -494,5 +497,4 @@ class ShardRunner(Service):
         return now_s - self._checked_s > limits.DURABILITY_CHECK_MS / 1000
 
     def _on_thread(self, work: Callable[[], T]) -> Awaitable[T]:
-        writer: Executor = self._writer
-        return self._loop.run_in_executor(writer, work)
+        return self._loop.run_in_executor(self._writer, work)

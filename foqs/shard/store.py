@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from foqs.storage.transaction import ShardImage, Tenure, Transaction, TransactionResult
+import structlog
+
+from foqs.core import limits
+from foqs.storage.transaction import DeadlockError, ShardImage, Tenure, Transaction, TransactionResult
+
+_log = structlog.get_logger(__name__)
 
 
 class Store(Protocol):
     """What the runner needs of a shard's storage; foqs.storage.shard_store.ShardStore is the real one."""
 
     def open(self, tenure: Tenure | None = None) -> ShardImage: ...
+    def wait_for_owner(self) -> None: ...
+    def place_after(self, lane: int, edge: int, count: int) -> int | None: ...
     def reopen(self) -> int: ...
     def renew_epoch(self) -> int: ...
     def close(self) -> None: ...
@@ -27,3 +34,13 @@ class TransactionMeter(Protocol):
 
     def ended(self, shard_id: int, transaction: Transaction, elapsed_s: float, outcome: str) -> None:
         """`outcome` is committed, failed or unknown."""
+
+
+async def run_past_deadlocks(store: Store, transaction: Transaction, shard_id: int) -> TransactionResult:
+    """Like Store.run; again when the server rolled the transaction back to resolve a deadlock."""
+    for _ in range(limits.DEADLOCK_TRIES_MAX - 1):
+        try:
+            return await store.run(transaction)
+        except DeadlockError as error:
+            _log.warning("transaction_deadlocked", shard=shard_id, error=str(error))
+    return await store.run(transaction)

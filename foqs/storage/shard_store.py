@@ -19,7 +19,7 @@ import pymysql
 import structlog
 from pymysql.constants import ER
 
-from foqs.core import ids, limits
+from foqs.core import ids, limits, order
 from foqs.core.errors import UnavailableError
 from foqs.storage import statements as sql
 from foqs.storage.durability import check_durable
@@ -30,6 +30,7 @@ from foqs.storage.prepared import PreparedInserts, prepare_inserts
 from foqs.storage.replies import Rows
 from foqs.storage.script import (
     Writes,
+    edge_arguments,
     read_statements,
     rewrite_statements,
     take_look_ups,
@@ -43,6 +44,7 @@ from foqs.storage.transaction import (
     DeadlockError,
     DiskFullError,
     LaneCounts,
+    OwnedError,
     OwnershipLostError,
     ReadOnlyError,
     SessionLostError,
@@ -106,9 +108,9 @@ class ShardStore:
     def open(self, tenure: Tenure | None = None) -> ShardImage:
         """Take the shard over: lock, epoch, name, then read what the last owner left.
 
-        With a `tenure` that goes on the epoch stays and the meta database is not asked. Raises OwnershipLostError when
-        a living owner has the shard, or the server is not durable, SessionLostError when it cannot be reached, and
-        UnavailableError when there is no new epoch to be had.
+        With a `tenure` that goes on the epoch stays and the meta database is not asked. Raises OwnedError when a living
+        owner has the shard, OwnershipLostError when another one takes it just now or its server is not durable,
+        SessionLostError when it cannot be reached, and UnavailableError when there is no new epoch to be had.
         """
         try:
             check_current(self._access.url, SchemaKind.SHARD)
@@ -127,6 +129,31 @@ class ShardStore:
             self._unpack_all()
             self._session.commit()
             return self._read_image(last_key)
+
+    def wait_for_owner(self) -> None:
+        """After OwnedError: return when the shard's lock is free, or limits.OWNER_WAIT_MS_MAX later. Takes nothing.
+
+        Raises SessionLostError.
+        """
+        self.close()
+        with self._losing_session():
+            self._session = connect(self._access.url)
+            self._rows(sql.LOCK_SHARD, self._access.lock_name, limits.OWNER_WAIT_MS_MAX // 1000)
+        self.close()  # With the session the lock goes.
+
+    def place_after(self, lane: int, edge: int, count: int) -> int | None:
+        """The place of the `count`-th row of the lane after `edge`; None when there are fewer. Raises SessionLostError.
+
+        The server counts in the index, which takes it less than a microsecond a row.
+        """
+        self._require_session()
+        with self._losing_session():
+            found = self._rows(sql.READ_PLACE, lane, *edge_arguments(edge), count - 1)
+            self._session.commit()
+        if not found:
+            return None
+        ((urgency, due_at, key),) = found
+        return order.place(urgency, due_at, key, self._access.shard_id)
 
     def reopen(self) -> int:
         """Take the lock again after SessionLostError, as the same owner. Returns the last transaction's number.
@@ -331,7 +358,7 @@ class ShardStore:
                     f"and is not that of {writer.owner!r}"
                 )
             if not may_put_out(writer):
-                raise OwnershipLostError(f"shard {self._access.shard_id} is owned by {writer.owner!r}")
+                raise OwnedError(f"shard {self._access.shard_id} is owned by {writer.owner!r}")
             self._kill(int(holder), writer.owner)
         if not self._lock(limits.LOCK_WAIT_MS_MAX / 1000):
             raise OwnershipLostError(

@@ -71,6 +71,11 @@ REFILL = (
     "WHERE lane = %s AND (urgency > %s OR (urgency = %s AND (due_at > %s OR (due_at = %s AND id > %s)))) "
     "ORDER BY urgency, due_at, id LIMIT %s"
 )
+READ_PLACE = (
+    "SELECT urgency, due_at, id FROM item FORCE INDEX (lane_order) "
+    "WHERE lane = %s AND (urgency > %s OR (urgency = %s AND (due_at > %s OR (due_at = %s AND id > %s)))) "
+    "ORDER BY urgency, due_at, id LIMIT 1 OFFSET %s"
+)
 REFILL_WHOLE = (
     "SELECT CONCAT_WS(' ', urgency, due_at, id, enqueued_at, expires_at, lease_ms, at_most_once, deliveries, "
     "failed_attempts, @contents := @contents + OCTET_LENGTH(metadata) + OCTET_LENGTH(payload)), "

@@ -298,3 +298,7 @@ class SessionLostError(Exception):
 
 class OwnershipLostError(Exception):
     """Another owner has the shard, or this host cannot have it now."""
+
+
+class OwnedError(OwnershipLostError):
+    """A living owner has it."""

@@ -1,4 +1,4 @@
-"""Implements foqs.shard.runner.Store, and what reads beside it, on a FakeServer."""
+"""Implements foqs.shard.store.Store, and what reads beside it, on a FakeServer."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Executor
 from typing import NoReturn
 
-from foqs.core import ids, limits
+from foqs.core import ids, limits, order
 from foqs.core.errors import UnavailableError
 from foqs.storage.shard_reader import ExpiredPage
 from foqs.storage.transaction import (
     DeadlockError,
     ItemRow,
     LaneCounts,
+    OwnedError,
     OwnershipLostError,
     ReadOnlyError,
     SessionLostError,
@@ -33,7 +34,7 @@ _REFUSALS = {
 
 
 class FakeStore:
-    """Implements foqs.shard.runner.Store on a FakeServer."""
+    """Implements foqs.shard.store.Store on a FakeServer."""
 
     def __init__(
         self,
@@ -105,6 +106,14 @@ class FakeStore:
 
     def _unpack_all(self) -> None:
         self._server.tables.unpack_all()
+
+    def wait_for_owner(self) -> None:
+        """Not at all: its caller tries again soon."""
+
+    def place_after(self, lane: int, edge: int, count: int) -> int | None:
+        self._touch()
+        found = self._server.tables.after(lane, edge, count)
+        return order.place(*found[-1], self._server.shard_id) if len(found) == count else None
 
     def reopen(self) -> int:
         self._connect()
@@ -254,7 +263,7 @@ class FakeStore:
         if not self._is_owners(holder, writer):
             raise OwnershipLostError(f"shard {server.shard_id} is being taken over by session {holder}")
         if not may_put_out(writer):
-            raise OwnershipLostError(f"shard {server.shard_id} is owned by {writer.owner!r}")
+            raise OwnedError(f"shard {server.shard_id} is owned by {writer.owner!r}")
         self._kill(holder)
         if server.lock(self._session, self._lock_name) != self._session.number:
             raise OwnershipLostError(f"shard {server.shard_id}: another host was faster")

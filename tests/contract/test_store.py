@@ -170,6 +170,19 @@ def test_contents_are_read_up_to_a_bound_by_what_is_there_and_whole_or_not_at_al
             assert row.expires_at == fetches[0].expires_at
 
 
+def test_the_place_of_a_row_is_found_by_its_number_from_an_edge(shard):
+    owner = Owner(shard)
+    owner.run(
+        inserts=[new_item(n, priority=n % 3, due_at=n // 2) for n in range(1, 9)] + [new_item(9, topic=new_topic(2))]
+    )
+    (found,) = owner.run(refills=[Refill(1, order.FIRST, 100)]).refilled
+    places = [place_of(row) for row in found]
+    assert [owner.store.place_after(1, order.FIRST, n + 1) for n in range(8)] == places
+    assert [owner.store.place_after(1, places[2], n + 1) for n in range(5)] == places[3:]
+    assert owner.store.place_after(1, order.FIRST, 9) is None
+    assert owner.store.place_after(1, places[-1], 1) is None
+
+
 @pytest.mark.parametrize("limit", [1, 7, 59, 60, 61])
 def test_refills_from_edge_to_edge_leave_nothing_out_and_repeat_nothing(shard, limit):
     owner, expected = filled_lane(shard)

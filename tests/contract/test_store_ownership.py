@@ -11,7 +11,7 @@ import pytest
 
 from foqs.core import ids
 from foqs.core.errors import UnavailableError
-from foqs.storage.transaction import OwnershipLostError, SessionLostError, Tenure, Transaction
+from foqs.storage.transaction import OwnedError, OwnershipLostError, SessionLostError, Tenure, Transaction
 from tests.contract.owner import Owner, new_item, new_topic, opened
 from tests.support.waiting import until
 
@@ -183,6 +183,20 @@ def test_two_hosts_that_want_a_dead_ones_shard_settle_it_at_once(shard):
     asyncio.run(winner.run(Transaction(2, inserts=[new_item(2)])))
     with pytest.raises(OwnershipLostError, match="is owned by"):
         stores[ended.index(beaten[0])].open()
+
+
+def test_a_waiting_host_takes_nothing_and_returns_when_the_owner_has_gone(shard):
+    one = Owner(shard, "one")
+    two = shard.store("two")
+    with pytest.raises(OwnedError):
+        two.open()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(two.wait_for_owner)
+        one.store.close()
+        waiting.result(10)
+    reopen(one)
+    with pytest.raises(OwnedError):
+        two.open()
 
 
 def test_after_a_reopening_a_dead_owner_is_put_out_all_the_same(shard):

@@ -125,6 +125,11 @@ CASES: dict[str, list[Case]] = {
         ]
         for name in ("REFILL", "REFILL_WHOLE", "SCAN")
     },
+    "READ_PLACE": [
+        Case("lane_order", PAGE + SLACK, (1, *edge_arguments(order.FIRST), PAGE - 1)),
+        Case("lane_order", PAGE + SLACK, after(1, 4, 10_000)),
+        Case("lane_order", SLACK, after(99, 0, 0)),
+    ],
     "REFILL_TIMERS": [Case("lane_order", 2 * PAGE + SLACK, (due, due, 7, PAGE)) for due in (-1, 3_000)]
     + [Case("lane_order", SLACK, (10**12, 10**12, 0, PAGE))],
     "SCAN_EXPIRY": [Case("PRIMARY", 2 * PAGE + SLACK, (after_key, PAGE)) for after_key in (0, ITEM_COUNT // 2)],
@@ -191,7 +196,7 @@ WITHOUT_TABLE = {
 }
 SMALL_TABLE = {
     "WAKE_ITEMS", "RECOUNT_ITEMS", "DELETE_ITEMS", "READ_PACKS", "DELETE_PACKS", "DELETE_REMOVALS", "DELETE_CLAIMS",
-    "DELETE_TOPICS", "DELETE_NAMESPACES", "READ_ITEMS", "REFILL", "REFILL_TIMERS",
+    "DELETE_TOPICS", "DELETE_NAMESPACES", "READ_ITEMS", "REFILL", "READ_PLACE", "REFILL_TIMERS",
 }  # fmt: skip
 """What runs all the time, also when the tables hold next to nothing."""
 

@@ -50,6 +50,8 @@ class SlowStore:
         self.tenures: list[Tenure | None] = []
         """What was known at each opening."""
         self.open_errors: list[Exception] = []
+        self.waited_count = 0
+        """For a living owner."""
         self.epoch = 1
         self.epoch_errors: list[Exception] = []
         self.counts = threading.Event()
@@ -74,6 +76,12 @@ class SlowStore:
         now_ms = self.wall_ms() - SLOW_READ_MS
         last_key = tenure.last_key if tenure is not None else self.epoch << ids.SEQUENCE_BITS
         return ShardImage(self.epoch, last_key, self.number_stored, 0, 0, now_ms, 0, [], [], self.count, [], {})
+
+    def wait_for_owner(self) -> None:
+        self.waited_count += 1
+
+    def place_after(self, lane: int, edge: int, count: int) -> int | None:
+        return None
 
     def renew_epoch(self) -> int:
         if self.epoch_errors:

@@ -11,7 +11,7 @@ import pytest
 from foqs.core import ids, limits
 from foqs.core.errors import UnavailableError
 from foqs.shard.runner import ShardRunner
-from foqs.storage.transaction import SessionLostError
+from foqs.storage.transaction import OwnedError, SessionLostError
 from tests.support.slow_store import SlowStore, run_one, runner_of, start
 from tests.support.waiting import until
 
@@ -80,6 +80,17 @@ async def test_a_tenure_outlives_openings_that_fail(
     await until(lambda: len(store.tenures) == 5)
     assert len(set(store.tenures[1:])) == 1
     assert store.tenures[1] is not None
+
+
+async def test_a_shard_of_a_living_owner_is_waited_for_and_not_polled(
+    runner: ShardRunner, store: SlowStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "REOPEN_PAUSE_MS", 1 << 40)
+    monkeypatch.setattr(limits, "OWNER_RETURN_MS", 1)
+    store.open_errors = [OwnedError("a living one has it")] * 2
+    await runner.start()
+    await until(lambda: runner.shard is not None)
+    assert store.waited_count == 2
 
 
 async def test_an_epoch_is_renewed_before_its_keys_are_used_up_and_nobody_notices(

@@ -139,6 +139,7 @@ def make_limits(chance: random.Random) -> dict[str, Any]:
         "STEADY_WRITE_MS": 200,
         "DURABILITY_CHECK_MS": 500,
         "REOPEN_PAUSE_MS": 60,
+        "OWNER_RETURN_MS": 60,
         "REOPEN_TRIES_MAX": pick([5, 120]),
         "BREAKER_WINDOW_MS": 500,
         "BREAKER_STALL_MS": 150,
@@ -162,6 +163,7 @@ def _rows_read_and_unpacked(chance: random.Random) -> dict[str, Any]:
     pick = chance.choice
     return {
         "READ_US_TARGET": pick([1, 1_000, 3_000]),
+        "LEASED_RUN_MIN": pick([1, 3]),
         "READ_ROWS_FIRST": pick([3, 1_000]),
         "READ_ROWS_MIN": pick([1, 5]),
         "READ_ROWS_MAX": pick([10, 8_000]),

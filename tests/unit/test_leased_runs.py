@@ -1,0 +1,59 @@
+"""A new owner gets past what is under lease without reading it, and past nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from foqs.core import limits, order
+from foqs.shard.leased_runs import skip_leased
+from tests.support.shards import NAMESPACE, Shards
+
+
+class Rows:
+    """The topic's rows as its shard's server counts them."""
+
+    def __init__(self, shards: Shards) -> None:
+        tables = shards.tables[0]
+        self.places = sorted(tables.place(row) for row in tables.items.values())
+        self.asked_count = 0
+
+    def place_after(self, lane: int, edge: int, count: int) -> int | None:
+        self.asked_count += 1
+        behind = [place for place in self.places if place > edge]
+        return behind[count - 1] if len(behind) >= count else None
+
+
+def left(count: int, leased: list[int]) -> Shards:
+    """A shard with a topic of which the rows with these numbers, in order, are under lease."""
+    shards = Shards(1)
+    items = shards.enqueue(0, "a", count=count)
+    shards.run(0)
+    assert not shards.states[0].book.leases
+    for number in leased:
+        shards.states[0].book.leases[items[number].key] = items[number]
+        items[number].topic.count_leased(1)
+    return shards
+
+
+@pytest.mark.parametrize("run", [0, 1, 5, 63, 64, 65, 99, 100])
+def test_the_edge_comes_to_stand_before_the_first_row_that_is_not_leased(
+    monkeypatch: pytest.MonkeyPatch, run: int
+) -> None:
+    monkeypatch.setattr(limits, "LEASED_RUN_MIN", 1)
+    shards = left(100, [*range(run), *range(run + 1, 100, 2)])
+    book, rows = shards.states[0].book, Rows(shards)
+    window = book.topic(NAMESPACE, "a").window
+    window.edge, window.places = order.FIRST, []
+    skip_leased(book, rows.place_after)
+    passed = [place for place in rows.places if place <= window.edge]
+    assert len(passed) <= run
+    assert run - len(passed) <= 2
+    assert rows.asked_count <= 8
+
+
+def test_few_leases_are_not_worth_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LEASED_RUN_MIN", 11)
+    shards = left(100, list(range(10)))
+    rows = Rows(shards)
+    skip_leased(shards.states[0].book, rows.place_after)
+    assert not rows.asked_count
