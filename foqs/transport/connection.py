@@ -1,9 +1,8 @@
 """One client connection: frames out of bytes, calls out of frames, answers in the order they are ready.
 
-A connection runs up to `calls_in_flight_max` calls at once and answers each when it is done, under the seqid
-it came with: a client that pipelines must tell answers by seqid, one that waits for each answer sees no
-difference. Beyond that, and while the peer does not take its answers, nothing more is read; nor while others
-have their turn (`Turns`).
+A connection runs up to `calls_in_flight_max` calls at once and answers each when it is done, under the seqid it came
+with: a client that pipelines must tell answers by seqid, one that waits for each answer sees no difference. Beyond
+that, and while the peer does not take its answers, nothing more is read; nor while others have their turn (`Turns`).
 """
 
 from __future__ import annotations
@@ -411,17 +410,12 @@ class Connection(asyncio.Protocol):
         return True
 
     async def _run(self, number: int, method: Method, request: Any, seqid: int, size_bytes: int, work: int) -> None:
-        started = perf_counter()
+        began_s = perf_counter()
         try:
             await self._door.turns.after_rest(self.address, work)
             frame, outcome, looked_at_count = await self._door.verbs.answer(method, request, seqid)
-            elapsed_s = perf_counter() - started
-            if number in self._long_polls:
-                self._door.metrics.long_poll_finished(outcome, elapsed_s)
-            else:
-                self._door.metrics.call_finished(method.name, outcome, elapsed_s)
-            if looked_at_count:
-                self._door.turns.spend(self.address, looked_at_count, len(frame), perf_counter())
+            name = "" if number in self._long_polls else method.name
+            self._door.call_answered(self.address, name, outcome, began_s, looked_at_count, len(frame))
         except Exception as cause:
             self._forget(number, size_bytes)
             _log.error("call_not_answered", method=method.name, exc_info=cause)

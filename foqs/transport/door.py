@@ -205,6 +205,18 @@ class Door:
         if not self._long_poll_topics[address]:
             del self._long_poll_topics[address]
 
+    def call_answered(
+        self, address: str, method: str, outcome: str, began_s: float, looked_at_count: int, answer_bytes: int
+    ) -> None:
+        """Of a long poll `method` is empty: how long it took says nothing of the host."""
+        now_s = perf_counter()
+        if method:
+            self.metrics.call_finished(method, outcome, now_s - began_s)
+        else:
+            self.metrics.long_poll_finished(outcome, now_s - began_s)
+        if looked_at_count:
+            self.turns.spend(address, looked_at_count, answer_bytes, now_s)
+
     def calls_ended(self, count: int, size_bytes: int) -> None:
         self.calls_count -= count
         self.call_bytes -= size_bytes
