@@ -46,7 +46,7 @@ class MetaCalls:
         return call.result()
 
     def close(self) -> None:
-        """Wait for what is under way, and drop the rest."""
+        """Wait for what is under way, and drop the rest. Blocks, as long as the database hangs."""
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def _ended(self, call: asyncio.Future[T]) -> None:

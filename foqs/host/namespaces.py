@@ -185,8 +185,9 @@ class Namespaces(Service):
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self.calls.close()
-        self._thread.shutdown(wait=True)
+        # Both may wait for a database that hangs.
+        await asyncio.to_thread(self.calls.close)
+        await asyncio.to_thread(self._thread.shutdown, wait=True)
         self._meta.close()
 
     async def _run(self) -> None:

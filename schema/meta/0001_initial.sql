@@ -59,7 +59,8 @@ CREATE TABLE shard (
   PRIMARY KEY (shard_id)
 ) ENGINE=InnoDB;
 
--- One row a living host; a row whose heartbeat stopped is a dead host, whose session may be killed.
+-- One row a living host, written once a second. Each host watches the others' rows by its own clock: whose row does not
+-- change for 6 s, or is not there, is dead, and its sessions with shards may be killed.
 CREATE TABLE host (
   name VARBINARY(128) NOT NULL,
   address VARBINARY(255) NOT NULL,

@@ -1,0 +1,58 @@
+"""A host that stops while the meta database hangs keeps its event loop turning."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any, cast
+
+from foqs.core.census import Census
+from foqs.host.namespaces import Namespaces
+from foqs.storage.meta_namespaces import NamespaceList
+from tests.support.waiting import until
+
+
+class HangingMeta:
+    """`hang` makes the next reading wait for `answers`; `gave_up` when that came too late."""
+
+    def __init__(self) -> None:
+        self.answers = threading.Event()
+        self.hang = self.is_asked = self.gave_up = False
+
+    def read_namespaces(self) -> NamespaceList:
+        if self.hang:
+            self.is_asked = True
+            self.gave_up = not self.answers.wait(5)
+        return NamespaceList([], [], {})
+
+    def close(self) -> None:
+        return None
+
+
+class NoShards:
+    def conflicts(self, view: object) -> dict[str, Any]:
+        return {}
+
+    def epochs(self) -> dict[int, int]:
+        return {}
+
+    def answer(self, censuses: list[Census]) -> None:
+        return None
+
+
+async def test_what_waits_for_the_meta_database_does_not_hold_the_event_loop_when_it_stops() -> None:
+    meta = HangingMeta()
+    namespaces = Namespaces(cast(Any, meta), "host", lambda: 0, allow_undurable=True)
+    namespaces.shards = cast(Any, NoShards())
+    await namespaces.start()
+    meta.hang = True
+    refresh = asyncio.create_task(namespaces.refresh())
+    call = asyncio.create_task(namespaces.calls.run(lambda meta: meta.read_namespaces()))
+    await until(lambda: meta.is_asked)
+    stopping = asyncio.create_task(namespaces.stop())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    meta.answers.set()
+    await stopping
+    await asyncio.gather(refresh, call)
+    assert not meta.gave_up
