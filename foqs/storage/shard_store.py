@@ -22,6 +22,7 @@ from pymysql.constants import ER
 from foqs.core import ids, limits, order
 from foqs.core.errors import UnavailableError
 from foqs.storage import statements as sql
+from foqs.storage.counting import count_lanes
 from foqs.storage.durability import check_durable
 from foqs.storage.literals import chunks_by_bytes, key_conditions, unpacked_row
 from foqs.storage.migrations import MigrationError, SchemaKind, check_current
@@ -43,7 +44,6 @@ from foqs.storage.transaction import (
     ClaimedRow,
     DeadlockError,
     DiskFullError,
-    LaneCounts,
     OwnedError,
     OwnershipLostError,
     ReadOnlyError,
@@ -123,7 +123,8 @@ class ShardStore:
             if tenure is not None and tenure.goes_on(written.epoch, written.transaction_number):
                 self.epoch, last_key = tenure.epoch, tenure.last_key
             else:
-                self.epoch = self._take_epoch(written.epoch)
+                # The shard may be a replica that was behind, and the meta database restored.
+                self.epoch = self._take_epoch(max(written.epoch, self.epoch))
                 last_key = self.epoch << ids.SEQUENCE_BITS
             self._put_name()
             self._unpack_all()
@@ -436,7 +437,7 @@ class ShardStore:
             steady_ms=writer.steady_ms,
             topics=topics,
             namespaces=self._read_namespaces({namespace for _, namespace, _ in topics}),
-            count=partial(_count, self._snapshot),
+            count=partial(count_lanes, self._snapshot),
             claims=claims,
             claimed_rows=claimed,
         )
@@ -478,20 +479,6 @@ def _interrupt(session: Any) -> None:
     if session is not None and session._sock is not None:
         with suppress(OSError):  # It has failed by itself meanwhile.
             session._sock.shutdown(socket.SHUT_RDWR)
-
-
-def _count(snapshot: Any) -> LaneCounts:
-    """Count what the snapshot sees, and close it."""
-    try:
-        with snapshot.cursor() as cursor:
-            cursor.execute(sql.COUNT_LANES)
-            lanes = list(cursor.fetchall())
-            cursor.execute(sql.COUNT_DELAYED)
-            return LaneCounts(lanes, list(cursor.fetchall()))
-    except (pymysql.err.Error, OSError) as error:
-        raise SessionLostError(str(error)) from error
-    finally:
-        snapshot._force_close()
 
 
 async def _in_slices(texts: Iterable[str]) -> list[str]:

@@ -75,7 +75,8 @@ class FakeStore:
             if tenure is not None and tenure.goes_on(writer.epoch, writer.transaction_number):
                 self.epoch, last_key = tenure.epoch, tenure.last_key
             else:
-                self.epoch = self._take_epoch(writer.epoch)
+                # The shard may be a replica that was behind, and the meta database restored.
+                self.epoch = self._take_epoch(max(writer.epoch, self.epoch))
                 last_key = self.epoch << ids.SEQUENCE_BITS
             yield
             self._put_name()

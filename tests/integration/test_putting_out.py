@@ -90,6 +90,20 @@ def test_a_lock_that_stays_taken_is_told_with_its_bound(make_store: Open, monkey
     assert not dead.is_session_lost()
 
 
+def test_an_epoch_of_this_process_does_not_come_back_when_both_databases_went_back(
+    make_store: Open, mysql_server: LocalServer
+) -> None:
+    """As with a promoted replica that was behind and a restored meta database: its keys were handed out."""
+    store = make_store("host-1")
+    epoch = store.open().epoch
+    store.close()
+    with closing(mysql_server.connect()) as session, session.cursor() as cursor:
+        cursor.execute("UPDATE shard_0.writer SET epoch = %s", (epoch - 1,))
+        session.commit()
+    store._take_epoch = lambda at_least: at_least + 1
+    assert opened(store).epoch == epoch + 1
+
+
 def test_the_server_ends_an_owners_session_that_says_nothing(
     make_store: Open, mysql_server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
