@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Protocol
 
 import pytest
 
-from foqs.client.sync import AdminClient
+from foqs.core.namespace import NamespaceSettings
 from foqs.storage.local_server import BINARY_VARIABLE, LocalServer
+from foqs.storage.meta import MetaStore
 from loadtest.faults.load import NAMESPACE
 from loadtest.faults.programs import HostProgram
 from tests.support.databases import Databases, new_server, server_binary
@@ -47,15 +48,15 @@ def own_databases(_own_databases: Databases) -> Databases:
 
 @pytest.fixture
 def start_host(own_databases: Databases) -> Iterator[StartHost]:
-    """Start a host of this name on this port, of all shards by their own URLs; the first one makes the namespace."""
+    """Start a host of this name on this port, of all shards by their own URLs; which has the namespace."""
     with ExitStack() as programs:
 
         def start(name: str, port: int, shard_urls: Mapping[int, str] | None = None) -> HostProgram:
+            with closing(MetaStore(own_databases.meta_url)) as meta:
+                if not meta.list_namespaces():  # A host that gets no shard could not make one.
+                    meta.insert_namespace(NAMESPACE, NamespaceSettings(), 0)
             host = HostProgram(name, port, own_databases.meta_url, shard_urls or own_databases.shard_urls)
             programs.callback(host.close)
-            with AdminClient(host.address) as admin:
-                if not any(namespace.name == NAMESPACE for namespace in admin.list_namespaces()):
-                    admin.create_namespace(NAMESPACE)
             return host
 
         yield start
