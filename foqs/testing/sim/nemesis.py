@@ -75,7 +75,7 @@ class Nemesis:
         world.trace(f"shard-{shard_id}", "is not durable")
         server.problems = ["somebody made it so"]
         world.clocks.durable(shard_id, durable=False)
-        await asyncio.sleep(limits.DURABILITY_CHECK_MS / 1000 + chance.choice([0.1, 1.0]))
+        await asyncio.sleep(limits.DURABILITY_CHECK_MS / 1000 + chance.choice([0.1, 3.0]))
         world.clocks.durable(shard_id, durable=True)
         server.problems = []
         world.trace(f"shard-{shard_id}", "is durable")
