@@ -403,6 +403,11 @@ def tells_the_ends_of_leases_by_the_steady_clock(self: Now, steady_ms: int) -> i
     return steady_ms
 
 
+@_in_place_of(ShardRunner, "_is_durability_due")
+def checks_durability_only_at_the_opening(self: ShardRunner, now_s: float) -> bool:
+    return False
+
+
 @_in_place_of(meta, "unanswered")
 def deletes_a_namespace_before_all_shards_have_answered(epochs: Any, answers: Any) -> list[int]:
     return []
