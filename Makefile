@@ -42,7 +42,7 @@ test-compiled: setup test-tools spark compiled ## the tests on the compiled modu
 	cd build/compiled && PYTHONPATH=. .venv/bin/pytest -m "not interpreted"
 
 sim: setup ## the whole host in virtual time with faults: make sim SEEDS=N
-	@$(BIN)/python -m foqs.testing.sim --seeds $${SEEDS:-2000} --keep-going
+	@$(BIN)/python -m tests.sim --seeds $${SEEDS:-2000} --keep-going
 
 power: setup ## the power of a MySQL server cut under load: make power CUTS=N (as root, for the mounts)
 	@$(BIN)/python -m loadtest.power --cuts $${CUTS:-100}

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from foqs.client.settling import DeadLetter, NackBackoff, Release, Retry
     from foqs.client.sync import AdminClient, Client
     from foqs.client.worker import Worker
-    from foqs.core.calls import DeliveryPolicy
-    from foqs.core.errors import (
+    from foqs.model.calls import DeliveryPolicy
+    from foqs.model.errors import (
         AlreadyExistsError,
         ErrorCode,
         FoqsError,
@@ -46,8 +46,8 @@ _HOME = {
     "foqs.client.settling": ("DeadLetter", "NackBackoff", "Release", "Retry"),
     "foqs.client.sync": ("AdminClient", "Client"),
     "foqs.client.worker": ("Worker",),
-    "foqs.core.calls": ("DeliveryPolicy",),
-    "foqs.core.errors": (
+    "foqs.model.calls": ("DeliveryPolicy",),
+    "foqs.model.errors": (
         "AlreadyExistsError",
         "ErrorCode",
         "FoqsError",

@@ -13,8 +13,6 @@ import structlog
 from sqlalchemy import make_url
 
 from foqs.config import HostConfig
-from foqs.core import limits
-from foqs.core.service import Service, ServiceState
 from foqs.host.admin import Admin
 from foqs.host.ages import Ages
 from foqs.host.census import Censuses
@@ -34,8 +32,10 @@ from foqs.host.shards import Shards
 from foqs.host.slices import Slices
 from foqs.host.topics import Topics
 from foqs.host.waiting import Waiting
-from foqs.shard.runner import ShardRunner
-from foqs.shard.slots import ServerSlots
+from foqs.model import limits
+from foqs.model.service import Service, ServiceState
+from foqs.server.slots import ServerSlots
+from foqs.shard.writer.runner import ShardRunner
 from foqs.storage.meta import MetaStore
 from foqs.storage.migrations import SchemaKind, check_current
 from foqs.storage.session import server_of

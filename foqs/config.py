@@ -41,7 +41,7 @@ from pydantic_settings import (
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from foqs.core import limits
+from foqs.model import limits
 
 CONFIG_VARIABLE = "FOQS_CONFIG"
 ENVIRONMENT_PREFIX = "FOQS_"

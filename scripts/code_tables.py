@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from foqs.config import ENVIRONMENT_PREFIX, HostConfig
-from foqs.core import limits
-from foqs.core.errors import ERROR_BY_CODE, ErrorCode
-from foqs.core.namespace import SETTING_BOUNDS, NamespaceSettings
+from foqs.model import limits
+from foqs.model.errors import ERROR_BY_CODE, ErrorCode
+from foqs.model.namespace import SETTING_BOUNDS, NamespaceSettings
 from foqs.spark.columns import COLUMNS
 from foqs.spark.options import option_table
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from foqs.storage.local_server import LocalServer, LocalServerError
+from foqs.dev.local_server import LocalServer, LocalServerError
 from tests.support import databases
 
 _DATABASE_FIXTURES = {"mysql_server", "databases_of_session", "meta_url", "shard_urls"}

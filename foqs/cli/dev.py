@@ -12,9 +12,9 @@ import click
 from foqs.cli.output import Exit, leave, note
 from foqs.cli.running import run_until_signal
 from foqs.config import HostConfig
-from foqs.core.errors import AlreadyExistsError
-from foqs.core.namespace import NamespaceSettings
-from foqs.storage.local_server import LocalServer, LocalServerError
+from foqs.dev.local_server import LocalServer, LocalServerError
+from foqs.model.errors import AlreadyExistsError
+from foqs.model.namespace import NamespaceSettings
 from foqs.storage.meta import MetaStore
 from foqs.storage.migrations import MigrationError, SchemaKind, apply
 

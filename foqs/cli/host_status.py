@@ -6,7 +6,7 @@ import click
 
 from foqs.cli.output import Exit, leave, note, time_of
 from foqs.cli.remote import Remote, remote_command
-from foqs.core.calls import HostStatus
+from foqs.model.calls import HostStatus
 
 
 @click.command("host-status")

@@ -8,8 +8,8 @@ import click
 
 from foqs.cli.output import note, plain, report_failures, time_of
 from foqs.cli.remote import Remote, confirmed, remote_command
-from foqs.core import limits
-from foqs.core.calls import DeadLettersResult, StoredItem, StoredItemPage
+from foqs.model import limits
+from foqs.model.calls import DeadLettersResult, StoredItem, StoredItemPage
 
 
 def _page_options(command: Callable[..., None]) -> Callable[..., None]:

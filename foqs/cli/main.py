@@ -12,7 +12,7 @@ import click
 
 from foqs.cli.output import Exit, exit_of, leave, note
 from foqs.client.errors import NotSentError
-from foqs.core.errors import FoqsError
+from foqs.model.errors import FoqsError
 
 
 class _Place(NamedTuple):

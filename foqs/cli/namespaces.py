@@ -11,7 +11,7 @@ import click
 
 from foqs.cli.output import note, time_of
 from foqs.cli.remote import Remote, confirmed, remote_command
-from foqs.core.namespace import SETTING_BOUNDS, Namespace, NamespaceSettings
+from foqs.model.namespace import SETTING_BOUNDS, Namespace, NamespaceSettings
 
 
 def _setting_options(command: Callable[..., None], *, has_defaults: bool = True) -> Callable[..., None]:

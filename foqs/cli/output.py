@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from foqs.cli.tables import table_lines
-from foqs.core.errors import ErrorCode, FoqsError
+from foqs.model.errors import ErrorCode, FoqsError
 
 if TYPE_CHECKING:
-    from foqs.core.calls import PositionErrors
+    from foqs.model.calls import PositionErrors
 
 _LINES_PER_WRITE = 500
 

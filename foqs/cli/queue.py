@@ -15,9 +15,9 @@ from foqs.cli.output import Exit, exit_of, leave_for, note, report_failures, tim
 from foqs.cli.remote import Remote, remote_command
 from foqs.client.items import PRIORITY_MAX, PRIORITY_MIN, Item, NewItem
 from foqs.client.sync import Client
-from foqs.core import limits
-from foqs.core.calls import DeliveryPolicy
-from foqs.core.errors import FoqsError, InvalidArgumentError, TooLargeError
+from foqs.model import limits
+from foqs.model.calls import DeliveryPolicy
+from foqs.model.errors import FoqsError, InvalidArgumentError, TooLargeError
 
 _STDIN = "-"
 _LINES_PER_BATCH = 100

@@ -16,8 +16,8 @@ import uvloop
 
 from foqs.cli.output import Exit, leave, note
 from foqs.config import HostConfig
-from foqs.core.errors import FoqsError
-from foqs.core.limits import KIB, MIB
+from foqs.model.errors import FoqsError
+from foqs.model.limits import KIB, MIB
 from foqs.storage.migrations import MigrationError
 
 _GC_THRESHOLDS = (10_000, 5, 400)

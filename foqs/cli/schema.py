@@ -9,7 +9,7 @@ import click
 from foqs.cli.host_options import host_command
 from foqs.cli.output import Exit, Output, leave, note
 from foqs.config import HostConfig, LoadedConfig
-from foqs.core.errors import UnavailableError
+from foqs.model.errors import UnavailableError
 from foqs.storage import migrations
 from foqs.storage.migrations import MigrationError, SchemaKind
 

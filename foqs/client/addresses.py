@@ -6,7 +6,7 @@ import threading
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from foqs.core.errors import InvalidArgumentError
+from foqs.model.errors import InvalidArgumentError
 
 PORT_DEFAULT = 7600
 COOLDOWN_MS = 1_000

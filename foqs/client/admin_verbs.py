@@ -10,8 +10,8 @@ from foqs.client.errors import error_from_wire
 from foqs.client.flows import Call, Flow, Terms, batch_flow, call_flow
 from foqs.client.items import receipt_of
 from foqs.client.retry import Repeat
-from foqs.core import limits
-from foqs.core.calls import (
+from foqs.model import limits
+from foqs.model.calls import (
     DeadLettersResult,
     DeliveryPolicy,
     HostStatus,
@@ -22,8 +22,8 @@ from foqs.core.calls import (
     StoredItem,
     StoredItemPage,
 )
-from foqs.core.errors import InvalidArgumentError
-from foqs.core.namespace import Namespace, NamespaceSettings
+from foqs.model.errors import InvalidArgumentError
+from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.transport import wire
 
 _SETTINGS = tuple(field.name for field in fields(NamespaceSettings))

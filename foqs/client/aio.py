@@ -18,8 +18,8 @@ from foqs.client.gathering import Lane
 from foqs.client.items import Item, NewItem, Receipts, Topics, check_new_item
 from foqs.client.options import Options
 from foqs.client.retry import Repeat, RetryPolicy
-from foqs.core import limits
-from foqs.core.calls import (
+from foqs.model import limits
+from foqs.model.calls import (
     DeadLettersResult,
     DeliveryPolicy,
     EnqueueResult,
@@ -29,8 +29,8 @@ from foqs.core.calls import (
     StoredItemPage,
     TopicStats,
 )
-from foqs.core.errors import FoqsError
-from foqs.core.namespace import Namespace
+from foqs.model.errors import FoqsError
+from foqs.model.namespace import Namespace
 
 if TYPE_CHECKING:
     from foqs.client.aio_consumer import AsyncConsumer

@@ -11,7 +11,7 @@ from foqs.client.aio_settler import AsyncLeasedItem, TaskSettler
 from foqs.client.items import Topics
 from foqs.client.leases import Hand
 from foqs.client.settling import SettleStats
-from foqs.core import limits
+from foqs.model import limits
 
 
 class AsyncConsumer:

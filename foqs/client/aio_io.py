@@ -19,8 +19,8 @@ from foqs.client.dialogue import (
 from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError
 from foqs.client.flows import Flow, Send, no_answer
 from foqs.client.options import IDLE_REUSE_MS_MAX, Options
-from foqs.core import limits
-from foqs.core.errors import FoqsError
+from foqs.model import limits
+from foqs.model.errors import FoqsError
 from foqs.transport import wire
 
 T = TypeVar("T")

@@ -10,8 +10,8 @@ from foqs.client.errors import ClientClosedError
 from foqs.client.items import Item, Nack
 from foqs.client.leases import HeldItem, LeaseBook, field_values
 from foqs.client.settling import PENDING_MAX, SettleBatch, Settlements, SettleStats
-from foqs.core.calls import PositionErrors
-from foqs.core.errors import FoqsError
+from foqs.model.calls import PositionErrors
+from foqs.model.errors import FoqsError
 
 Outcome = PositionErrors | Exception
 

@@ -14,7 +14,7 @@ from foqs.client.aio import AsyncClient
 from foqs.client.aio_settler import AsyncLeasedItem, TaskLeaseKeeper, TaskSettler
 from foqs.client.settling import SettleStats, log, settlement_of
 from foqs.client.worker_core import REST_MS, WorkerSettings, count_of_each, may_go_on, topic_names
-from foqs.core.errors import FoqsError, InvalidArgumentError
+from foqs.model.errors import FoqsError, InvalidArgumentError
 
 AsyncHandler = Callable[[AsyncLeasedItem], Awaitable[object]]
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 from foqs.client.errors import NotSentError
 from foqs.client.items import NewItem, enqueue_batches, faults_of
-from foqs.core.calls import EnqueueResult
-from foqs.core.errors import FoqsError, InvalidArgumentError
+from foqs.model.calls import EnqueueResult
+from foqs.model.errors import FoqsError, InvalidArgumentError
 
 
 class Bulk:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foqs.core.errors import InvalidArgumentError
+from foqs.model.errors import InvalidArgumentError
 
 
 def check_whole(name: str, value: object, least: int, most: int | None = None) -> None:

@@ -11,7 +11,7 @@ from foqs.client.leases import Hand
 from foqs.client.settling import SettleStats
 from foqs.client.sync import Client
 from foqs.client.sync_settler import LeasedItem, ThreadSettler
-from foqs.core import limits
+from foqs.model import limits
 
 
 class Consumer:

@@ -13,8 +13,8 @@ from thriftpy2.thrift import TDecodeException
 
 from foqs.client.errors import as_client_error
 from foqs.client.flows import Call
-from foqs.core import limits
-from foqs.core.errors import InternalError, InvalidArgumentError
+from foqs.model import limits
+from foqs.model.errors import InternalError, InvalidArgumentError
 from foqs.transport import wire
 from foqs.transport.frame_scan import FrameError
 

@@ -1,6 +1,6 @@
 """What can go wrong on the client's side, and the typed error of what came over the wire.
 
-The tree of foqs.core.errors stays whole: everything here that concerns a host is an UnavailableError, split
+The tree of foqs.model.errors stays whole: everything here that concerns a host is an UnavailableError, split
 by what a caller must know, namely whether the call can have been done. A plain UnavailableError comes from a host
 that does not serve the shard: nothing was done.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from foqs.core.errors import FoqsError, UnavailableError, error_for_code
+from foqs.model.errors import FoqsError, UnavailableError, error_for_code
 
 
 class OutcomeUnknownError(UnavailableError):

@@ -15,8 +15,8 @@ from foqs.client.addresses import Address, AddressBook
 from foqs.client.checks import check_whole
 from foqs.client.errors import NotSentError, OutcomeUnknownError, error_from_wire
 from foqs.client.retry import Pauses, Repeat, RetryPolicy, goes_elsewhere, may_repeat, verdict
-from foqs.core.calls import PositionErrors
-from foqs.core.errors import FoqsError, InternalError, NotFoundError
+from foqs.model.calls import PositionErrors
+from foqs.model.errors import FoqsError, InternalError, NotFoundError
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from foqs.client.errors import ClientClosedError, OutcomeUnknownError, copy_of
 from foqs.client.items import ENQUEUE_BYTES_MAX, NewItem, item_bytes
-from foqs.core.calls import EnqueueResult
-from foqs.core.errors import FoqsError, TooLargeError
+from foqs.model.calls import EnqueueResult
+from foqs.model.errors import FoqsError, TooLargeError
 
 WAITING_ITEMS_MAX = 10_000
 WAITING_BYTES_MAX = 64 * 1024 * 1024

@@ -11,9 +11,9 @@ from itertools import islice
 from typing import Any
 
 from foqs.client.checks import check_whole
-from foqs.core import limits
-from foqs.core.calls import DeliveryPolicy
-from foqs.core.errors import InvalidArgumentError, shown
+from foqs.model import limits
+from foqs.model.calls import DeliveryPolicy
+from foqs.model.errors import InvalidArgumentError, shown
 from foqs.transport import wire
 
 ENQUEUE_BYTES_MAX = limits.FRAME_BYTES_MAX // 2

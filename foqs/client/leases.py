@@ -14,9 +14,9 @@ from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
 from foqs.client.items import Item, Nack
-from foqs.core import limits
-from foqs.core.calls import PositionErrors
-from foqs.core.errors import FoqsError, NotFoundError, StaleLeaseError
+from foqs.model import limits
+from foqs.model.calls import PositionErrors
+from foqs.model.errors import FoqsError, NotFoundError, StaleLeaseError
 
 LOST = (StaleLeaseError, NotFoundError)
 HELD_MAX = 10_000

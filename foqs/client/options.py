@@ -11,8 +11,8 @@ from foqs.client.addresses import AddressBook, parse_addresses
 from foqs.client.checks import check_whole
 from foqs.client.flows import Terms
 from foqs.client.retry import RetryPolicy
-from foqs.core import limits
-from foqs.core.errors import InvalidArgumentError
+from foqs.model import limits
+from foqs.model.errors import InvalidArgumentError
 
 TIMEOUT_MS = 10_000
 CONNECT_TIMEOUT_MS = 2_000

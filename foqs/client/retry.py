@@ -22,7 +22,7 @@ from enum import Enum
 
 from foqs.client.checks import check_whole
 from foqs.client.errors import OutcomeUnknownError
-from foqs.core.errors import FoqsError, OverloadedError, UnavailableError
+from foqs.model.errors import FoqsError, OverloadedError, UnavailableError
 
 
 class Repeat(Enum):

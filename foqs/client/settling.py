@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from foqs.client.items import Nack, check_nack
 from foqs.client.leases import LOST, HeldItem
-from foqs.core import limits
-from foqs.core.calls import PositionErrors
+from foqs.model import limits
+from foqs.model.calls import PositionErrors
 
 log = logging.getLogger("foqs.client")
 

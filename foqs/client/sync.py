@@ -19,8 +19,8 @@ from foqs.client.options import Options
 from foqs.client.retry import Repeat, RetryPolicy
 from foqs.client.sync_gathering import ThreadGatherer
 from foqs.client.sync_io import Pool, run_flow
-from foqs.core import limits
-from foqs.core.calls import (
+from foqs.model import limits
+from foqs.model.calls import (
     DeadLettersResult,
     DeliveryPolicy,
     EnqueueResult,
@@ -30,8 +30,8 @@ from foqs.core.calls import (
     StoredItemPage,
     TopicStats,
 )
-from foqs.core.errors import FoqsError
-from foqs.core.namespace import Namespace
+from foqs.model.errors import FoqsError
+from foqs.model.namespace import Namespace
 
 if TYPE_CHECKING:
     from foqs.client.consumer import Consumer
@@ -98,7 +98,7 @@ class Client(_BlockingShell):
         or because more never fit its enqueues_per_minute_max.
     clock_ms, random: a monotonic clock and numbers from 0 <= x < 1, for tests.
 
-    Errors are those of foqs.core.errors, whose `nothing_done` says that certainly nothing was done. Of the
+    Errors are those of foqs.model.errors, whose `nothing_done` says that certainly nothing was done. Of the
     UnavailableErrors, OutcomeUnknownError says that nobody knows, NotSentError that no host got the call, and
     a plain one that a host answered and did nothing. ClientClosedError after close().
     """

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 from foqs.client.gathering import Gatherer, Lane, Ticket, deliver
 from foqs.client.items import NewItem
-from foqs.core.calls import EnqueueResult
-from foqs.core.errors import OverloadedError
+from foqs.model.calls import EnqueueResult
+from foqs.model.errors import OverloadedError
 
 RunBatch = Callable[[Lane, Sequence[NewItem]], EnqueueResult]
 

@@ -19,7 +19,7 @@ from foqs.client.dialogue import (
 from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError
 from foqs.client.flows import Flow, Send, no_answer
 from foqs.client.options import IDLE_REUSE_MS_MAX, Options
-from foqs.core.errors import FoqsError, OverloadedError
+from foqs.model.errors import FoqsError, OverloadedError
 from foqs.transport import wire
 
 T = TypeVar("T")

@@ -20,9 +20,9 @@ from foqs.client.items import (
     topic_demands,
 )
 from foqs.client.retry import Repeat
-from foqs.core import limits
-from foqs.core.calls import EnqueueResult, PositionErrors, TopicPage, TopicStats
-from foqs.core.errors import FoqsError, InternalError, InvalidArgumentError, TooLargeError
+from foqs.model import limits
+from foqs.model.calls import EnqueueResult, PositionErrors, TopicPage, TopicStats
+from foqs.model.errors import FoqsError, InternalError, InvalidArgumentError, TooLargeError
 from foqs.transport import wire
 
 NAMESPACES_KNOWN_MAX = 1_000

@@ -15,7 +15,7 @@ from foqs.client.settling import SettleStats, log, settlement_of
 from foqs.client.sync import Client
 from foqs.client.sync_settler import LeasedItem, ThreadLeaseKeeper, ThreadSettler
 from foqs.client.worker_core import REST_MS, WorkerSettings, count_of_each, is_async, may_go_on, topic_names
-from foqs.core.errors import FoqsError, InvalidArgumentError
+from foqs.model.errors import FoqsError, InvalidArgumentError
 
 Handler = Callable[[LeasedItem], object]
 

@@ -8,8 +8,8 @@ from inspect import iscoroutinefunction
 
 from foqs.client.checks import check_whole
 from foqs.client.settling import NackBackoff
-from foqs.core import limits
-from foqs.core.errors import FoqsError, InvalidArgumentError
+from foqs.model import limits
+from foqs.model.errors import FoqsError, InvalidArgumentError
 
 CONCURRENCY_MAX = 1_000
 REST_MS = 1_000

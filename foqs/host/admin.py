@@ -6,8 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-from foqs.core import limits
-from foqs.core.calls import (
+from foqs.host import arguments
+from foqs.host.inspection import Inspection
+from foqs.host.namespace_calls import NamespaceCalls
+from foqs.host.namespaces import Namespaces
+from foqs.host.shards import Shards
+from foqs.model import limits
+from foqs.model.calls import (
     DeadLettersResult,
     HostStatus,
     NamespacePage,
@@ -16,16 +21,11 @@ from foqs.core.calls import (
     StoredItem,
     StoredItemPage,
 )
-from foqs.core.namespace import Namespace, NamespaceSettings, check_namespace_name, with_changes
-from foqs.host import arguments
-from foqs.host.inspection import Inspection
-from foqs.host.namespace_calls import NamespaceCalls
-from foqs.host.namespaces import Namespaces
-from foqs.host.shards import Shards
+from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_name, with_changes
 
 
 class Admin:
-    """Implements foqs.core.calls.AdminCalls."""
+    """Implements foqs.model.calls.AdminCalls."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Admin:
                 state, detail = "owned", runner.detail
                 if not runner.health.healthy:
                     state, detail = "sick", f"{runner.health.reason}; {runner.detail}"
-                leases = len(shard.book.leases)
+                leases = len(shard.index.leases)
                 shards.append(ShardStatus(shard_id, state, shard.epoch, shard.items_count, leases, detail))
         return HostStatus(self._host_name, self._version, self._started_at_ms, shards, self._draining())
 

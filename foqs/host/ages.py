@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from foqs.core import limits
 from foqs.host.shards import Shards
+from foqs.model import limits
 
 
 class Ages:
@@ -40,7 +40,7 @@ class Ages:
         """Past one topic that holds ready items at a time."""
         found: dict[int, int] = {}
         for runner, shard in list(self._shards.owned()):
-            for topic in list(shard.book.topics.values()):
+            for topic in list(shard.index.topics.values()):
                 due_at = topic.window.oldest_due_at()
                 if due_at is not None:
                     found[runner.shard_id] = min(found.get(runner.shard_id, due_at), due_at)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from foqs.core import limits
-from foqs.core.calls import DeliveryPolicy, NewItem
-from foqs.core.errors import InvalidArgumentError, TooLargeError, shown
-from foqs.core.namespace import NamespaceSettings
+from foqs.model import limits
+from foqs.model.calls import DeliveryPolicy, NewItem
+from foqs.model.errors import InvalidArgumentError, TooLargeError, shown
+from foqs.model.namespace import NamespaceSettings
 
 _DELIVERIES = frozenset(DeliveryPolicy)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import structlog
 
-from foqs.core import limits
-from foqs.core.census import Census, CensusAnswer
-from foqs.core.errors import FoqsError
-from foqs.core.namespace import number_in_use
 from foqs.host.namespaces import Namespaces, NamespaceView
 from foqs.host.shards import Shards
 from foqs.host.waiting import Answer, Waiting
-from foqs.shard.runner import ShardRunner
-from foqs.shard.state import ShardState
+from foqs.model import limits
+from foqs.model.census import Census, CensusAnswer
+from foqs.model.errors import FoqsError
+from foqs.model.namespace import number_in_use
+from foqs.shard.state.engine import ShardState
+from foqs.shard.writer.runner import ShardRunner
 
 _log = structlog.get_logger(__name__)
 
@@ -45,7 +45,7 @@ class Censuses:
 
     def conflicts_of(self, shard: ShardState, view: NamespaceView) -> dict[str, FoqsError]:
         found: dict[str, FoqsError] = {}
-        for number, name in shard.book.namespace_names.copy().items():
+        for number, name in shard.index.namespace_names.copy().items():
             namespace = view.by_number.get(number)
             if namespace is not None and not namespace.is_known_as(name):
                 found[namespace.name] = number_in_use(namespace, name, shard.shard_id)
@@ -54,11 +54,11 @@ class Censuses:
     def _look_for_unknown(self, view: NamespaceView) -> None:
         found: dict[int, str] = {}
         for _, shard in self._shards.owned():
-            for number in shard.book.namespaces.copy().keys() - view.by_number.keys():
-                items_count = shard.items_of(number) if shard.book.counted else 0
+            for number in shard.index.namespaces.copy().keys() - view.by_number.keys():
+                items_count = shard.items_of(number) if shard.index.counted else 0
                 if items_count <= 0:
                     continue
-                found[number] = name = shard.book.namespace_names[number]
+                found[number] = name = shard.index.namespace_names[number]
                 if number not in self.unknown:
                     _log.error(
                         "unknown_namespace", number=number, name=name, shard=shard.shard_id, items_count=items_count
@@ -67,7 +67,7 @@ class Censuses:
 
     def name_of(self, number: int) -> str | None:
         """By which the shards here know the number; None where they do not."""
-        names = [shard.book.namespace_names.get(number) for _, shard in self._shards.owned()]
+        names = [shard.index.namespace_names.get(number) for _, shard in self._shards.owned()]
         return next((name for name in names if name is not None), None)
 
     def answer(self, censuses: Sequence[Census]) -> None:
@@ -104,7 +104,7 @@ class Censuses:
                 if census.namespace:
                     await runner.counted.wait()
                 fence = Answer(self._waiting)
-                shard.fences.ask(census.namespace, fence.ticket)
+                shard.fences.ask(census.namespace, fence.completion)
                 runner.wake()
                 await fence.wait()
                 answer = CensusAnswer(shard.shard_id, shard.epoch, self._count(census, shard), self._number_max(shard))
@@ -120,10 +120,10 @@ class Censuses:
     def _count(self, census: Census, shard: ShardState) -> int:
         """Items of another namespace under the same number are not the closed one's."""
         namespace = self._namespaces.view.by_number.get(census.namespace)
-        name = shard.book.namespace_names.get(census.namespace)
+        name = shard.index.namespace_names.get(census.namespace)
         if namespace is None or name is None or not namespace.is_known_as(name):
             return 0
         return shard.items_of(census.namespace)
 
     def _number_max(self, shard: ShardState) -> int:
-        return max(self._namespaces.number_max, max(shard.book.namespace_names, default=0))
+        return max(self._namespaces.number_max, max(shard.index.namespace_names, default=0))

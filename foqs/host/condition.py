@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from foqs.core import limits
-from foqs.core.service import ServiceState
 from foqs.host.pulse import Pulse
 from foqs.host.shards import Shards
+from foqs.model import limits
+from foqs.model.service import ServiceState
 
 
 class Condition:

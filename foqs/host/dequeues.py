@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from foqs.core import ids, limits
-from foqs.core.calls import Delivery, TopicDemand
-from foqs.core.clock import Now
-from foqs.core.errors import InvalidArgumentError, OverloadedError, PausedError
-from foqs.core.item import Item, Phase
-from foqs.core.namespace import Namespace
-from foqs.core.topic import ShardTopic
 from foqs.host import arguments
 from foqs.host.dispatch import Dispatcher
 from foqs.host.shards import Shards
 from foqs.host.topic_queue import DequeueCall
+from foqs.model import ids, limits
+from foqs.model.calls import Delivery, TopicDemand
+from foqs.model.clock import Now
+from foqs.model.errors import InvalidArgumentError, OverloadedError, PausedError
+from foqs.model.item import Item, Phase
+from foqs.model.namespace import Namespace
+from foqs.model.topic import ShardTopic
 
 
 class Dequeues:
@@ -111,7 +111,7 @@ class Dequeues:
         if call.done:
             return
         overdue_s = self._clock() - deadline_s
-        if overdue_s < limits.CLAIM_WAIT_MS_MAX / 1000 and self._dispatcher.is_hopeful(call):
+        if overdue_s < limits.CLAIM_WAIT_MS_MAX / 1000 and self._dispatcher.has_candidates(call):
             call.timer = loop.call_later(limits.TICK_MS / 1000, self._out_of_time, loop, call, deadline_s)
         else:
             self._dispatcher.end(call)
@@ -121,7 +121,7 @@ class Dequeues:
         topics: dict[ShardTopic, None] = {}
         for item in items:
             shard = self._shards.state(item.topic.shard_id)
-            if shard is not None and item.phase is Phase.LEASED and shard.book.leases.get(item.key) is item:
+            if shard is not None and item.phase is Phase.LEASED and shard.index.leases.get(item.key) is item:
                 if shard.settlements.give_back(item):
                     self._shards.wake(shard.shard_id)
                 topics[item.topic] = None

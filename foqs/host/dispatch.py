@@ -12,13 +12,13 @@ from itertools import chain, islice
 
 from mypy_extensions import mypyc_attr
 
-from foqs.core import limits, order
-from foqs.core.clock import Now
-from foqs.core.item import Item, ItemEvent
-from foqs.core.topic import ShardTopic
 from foqs.host.prefetch import PrefetchBuffer
 from foqs.host.topic_queue import DequeueCall, TopicQueue
-from foqs.shard.state import ShardState
+from foqs.model import limits, order
+from foqs.model.clock import Now
+from foqs.model.item import Item, ItemEvent
+from foqs.model.topic import ShardTopic
+from foqs.shard.state.engine import ShardState
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # The simulation watches it so.
@@ -62,7 +62,7 @@ class Dispatcher:
         """Dequeue calls that wait."""
         self.waiting_topics_count = 0
         """Topics of each of them."""
-        self.held_bytes = 0
+        self.prefetched_bytes = 0
         """Payload and metadata of all prefetch buffers."""
         self._claiming_bytes = 0
         """The most that items may have whose claims are on the way, over all shards."""
@@ -75,12 +75,12 @@ class Dispatcher:
     def item_bytes_max(self, namespace: int) -> int:
         return max(self._item_bytes_max(namespace), self._item_bytes_seen.get(namespace, 0))
 
-    def fresh_demand(self, namespace: int, topic: str, places: list[int]) -> int:
+    def fresh_demand(self, namespace: int, topic: str, sort_keys: list[int]) -> int:
         queue = self._queues.get((namespace, topic))
         demand = queue.demand() if queue is not None and self._may_claim(queue) else 0
         if queue is None or not demand:
             return 0
-        return queue.count_to_claim(places, demand)
+        return queue.count_to_claim(sort_keys, demand)
 
     def claims_started(self, topic: ShardTopic, count: int, last: int) -> None:
         queue = self._queue_of(topic)
@@ -103,23 +103,25 @@ class Dispatcher:
             topic.claiming_bytes = left_bytes
         queue.claims_ended_count += count
         self._active[queue] = None
-        queue.in_vain_count = 0 if items else min(queue.in_vain_count + count, limits.TRANSACTION_CLAIMS_MAX)
+        queue.expired_claims_in_row = (
+            0 if items else min(queue.expired_claims_in_row + count, limits.TRANSACTION_CLAIMS_MAX)
+        )
         if items:
             queue.buffer.add(items)
             sizes_bytes = [item.size_bytes for item in items]
-            self.held_bytes += sum(sizes_bytes)
+            self.prefetched_bytes += sum(sizes_bytes)
             if max(sizes_bytes) > self.item_bytes_max(topic.namespace):
                 self._item_bytes_seen[topic.namespace] = max(sizes_bytes)
             if any(not item.is_claimed_ahead for item in items):
-                queue.holds_for_calls = True
+                queue.has_prefetched_for_calls = True
             if self._draining:
-                self._give_back(queue.buffer, queue.buffer.items)
+                self._unclaim(queue.buffer, queue.buffer.items)
 
     def withdrawn(self, item: Item) -> None:
         self._queue_of(item.topic).buffer.discard(item)
-        self.held_bytes -= item.size_bytes
+        self.prefetched_bytes -= item.size_bytes
 
-    def touched(self, topic: ShardTopic) -> None:
+    def topic_changed(self, topic: ShardTopic) -> None:
         self.serve(self._queue_of(topic))
 
     def topic_gone(self, topic: ShardTopic) -> None:
@@ -190,7 +192,7 @@ class Dispatcher:
 
     # ---- calls ----
 
-    def held(self, namespace: int, name: str) -> PrefetchBuffer:
+    def prefetched(self, namespace: int, name: str) -> PrefetchBuffer:
         """What is claimed of a topic and not handed out yet."""
         queue = self._queues.get((namespace, name))
         return queue.buffer if queue is not None else PrefetchBuffer()
@@ -213,7 +215,7 @@ class Dispatcher:
                 break
             self.serve(queue)
 
-    def is_hopeful(self, call: DequeueCall) -> bool:
+    def has_candidates(self, call: DequeueCall) -> bool:
         """Something of the call's topics is ready or on the way."""
         return any(queue.coming_count or queue.buffer or queue.first_unclaimed() < order.LAST for queue in call.wants)
 
@@ -232,7 +234,7 @@ class Dispatcher:
         for queue, count in call.wants.items():
             del queue.calls[call]
             queue.waiting_count -= count
-            if queue.holds_for_calls and not queue.calls:
+            if queue.has_prefetched_for_calls and not queue.calls:
                 self._release(queue)
             if not queue.parts:
                 self._rest(queue)  # A topic that does not exist here: sweeps would come too late for many names.
@@ -261,9 +263,9 @@ class Dispatcher:
                 if not queue.has_waited(call, self._clock()):
                     self._lingering[queue] = None
                     break
-            if not self._hand_out(call):
+            if not self._deliver_to(call):
                 break
-        if queue.holds_for_calls and not queue.calls:
+        if queue.has_prefetched_for_calls and not queue.calls:
             self._release(queue)
         self._claim(queue)
 
@@ -274,7 +276,7 @@ class Dispatcher:
             self.answer(call, [])
         if queue.calls:
             self._lingering[queue] = None
-        self._give_back(queue.buffer, queue.buffer.items)
+        self._unclaim(queue.buffer, queue.buffer.items)
 
     def tick(self) -> None:
         """Answer the calls that lingered, and go on with the sweep."""
@@ -298,14 +300,14 @@ class Dispatcher:
                 continue
             queue.note_served(0, now_s)
             self.serve(queue)
-            self._give_back(queue.buffer, queue.buffer.held_long(self._now))
+            self._unclaim(queue.buffer, queue.buffer.prefetched_long(self._now))
             self._rest(queue)
 
     def drain(self) -> None:
         """Claim nothing more; what is held, and what claims on the way will bring, goes back."""
         self._draining = True
         for queue in self._queues.values():
-            self._give_back(queue.buffer, queue.buffer.items)
+            self._unclaim(queue.buffer, queue.buffer.items)
 
     # ---- how ----
 
@@ -332,7 +334,7 @@ class Dispatcher:
             if not (queue.parts or queue.sick_parts):
                 self._queues.pop((queue.namespace, queue.name), None)
 
-    def _hand_out(self, call: DequeueCall) -> bool:
+    def _deliver_to(self, call: DequeueCall) -> bool:
         """Hand out what the call may have of all its topics; it ends unless there is nothing.
 
         Returns whether something has left a buffer; if not, the call has to wait for claims.
@@ -348,7 +350,7 @@ class Dispatcher:
             count = queue.servable_count(min(want, limits.DEQUEUE_ITEMS_MAX - len(items)))
             if count and bytes_left > 0:
                 held_count = len(queue.buffer)
-                bytes_left = self._hand_out_of(queue, call, count, bytes_left, items)
+                bytes_left = self._deliver_of(queue, call, count, bytes_left, items)
                 is_any = is_any or len(queue.buffer) < held_count
         if items:
             self.answer(call, items)
@@ -382,7 +384,7 @@ class Dispatcher:
             shard = self._shard_of(topic.shard_id)
             assert shard is not None
             if topic.shard_id in self._sick:
-                self._give_back(queue.buffer, items)
+                self._unclaim(queue.buffer, items)
                 continue
             self._drop(queue, items)
             shard.claims.claim_for_call(topic, items)
@@ -390,7 +392,7 @@ class Dispatcher:
             call.claimed_for_s = self._clock()
         return bytes_left
 
-    def _hand_out_of(self, queue: TopicQueue, call: DequeueCall, count: int, bytes_left: int, given: list[Item]) -> int:
+    def _deliver_of(self, queue: TopicQueue, call: DequeueCall, count: int, bytes_left: int, given: list[Item]) -> int:
         """Lease up to `count` items of the buffer to the call; returns what is left of the answer's bytes."""
         given_before = len(given)
         clocks: dict[int, tuple[ShardState, Now]] = {}
@@ -409,8 +411,8 @@ class Dispatcher:
                 queue.buffer.add([item])  # It is claimed for the call first, and those after it wait.
                 self._lingering[queue] = None
                 break
-            self.held_bytes -= item.size_bytes
-            shard.settlements.hand_out(item, lease_due_at)
+            self.prefetched_bytes -= item.size_bytes
+            shard.settlements.deliver(item, lease_due_at)
             if item.expires_at <= now.server_ms:
                 shard.settlements.end_lease(item)
                 shard.settlements.settle([item])
@@ -425,14 +427,14 @@ class Dispatcher:
     def _may_claim(self, queue: TopicQueue) -> bool:
         if self._draining or self._is_paused(queue.namespace):
             return False
-        if self.held_bytes < limits.PREFETCH_BYTES_MAX or not queue.buffer:
+        if self.prefetched_bytes < limits.PREFETCH_BYTES_MAX or not queue.buffer:
             return True
         # Nothing of what is held can be handed out before something more urgent is claimed.
         return bool(queue.calls) and not queue.servable_count(1)
 
     def _room(self, queue: TopicQueue) -> int:
         """For how many items more there is, each as large as it may be; at least one, so that all goes on."""
-        bytes_left = limits.PREFETCH_BYTES_MAX - self.held_bytes - self._claiming_bytes
+        bytes_left = limits.PREFETCH_BYTES_MAX - self.prefetched_bytes - self._claiming_bytes
         return max(1, bytes_left // self._bytes_each(queue.namespace))
 
     def _forget_claiming_bytes(self, topic: ShardTopic) -> None:
@@ -459,14 +461,14 @@ class Dispatcher:
             if shard is None:
                 continue
             if window.wants_refill:
-                shard.refills.want(part, whole=True)
+                shard.refills.want(part, with_payload=True)
                 self._wake(part.shard_id)
-            if window.places and (shortage or window.places[0] < before):
+            if window.sort_keys and (shortage or window.sort_keys[0] < before):
                 heads.append(window.first(shortage, before, min(demand, part.room)))
         chosen = heads[0] if len(heads) == 1 else sorted(chain.from_iterable(heads))
         counts: dict[int, int] = {}
-        for place in chosen[: min(demand, max(shortage, bisect_left(chosen, before)))]:
-            shard_id = order.shard_of(place)
+        for sort_key in chosen[: min(demand, max(shortage, bisect_left(chosen, before)))]:
+            shard_id = order.shard_of(sort_key)
             counts[shard_id] = counts.get(shard_id, 0) + 1
         for shard_id, part_count in counts.items():
             shard = self._shard_of(shard_id)
@@ -477,17 +479,17 @@ class Dispatcher:
     def _drop(self, queue: TopicQueue, items: list[Item]) -> None:
         """These are not held any more."""
         queue.buffer.remove(items)
-        self.held_bytes -= sum([item.size_bytes for item in items])
+        self.prefetched_bytes -= sum([item.size_bytes for item in items])
 
     def _release(self, queue: TopicQueue) -> None:
         """What was claimed for calls goes back when none of them waits: a new owner would take it for delivered."""
-        queue.holds_for_calls = False
-        self._give_back(queue.buffer, [item for item in queue.buffer.items if not item.is_claimed_ahead])
+        queue.has_prefetched_for_calls = False
+        self._unclaim(queue.buffer, [item for item in queue.buffer.items if not item.is_claimed_ahead])
 
-    def _give_back(self, buffer: PrefetchBuffer, items: list[Item]) -> None:
+    def _unclaim(self, buffer: PrefetchBuffer, items: list[Item]) -> None:
         buffer.remove(items)
         for item in items:
-            self.held_bytes -= item.size_bytes
+            self.prefetched_bytes -= item.size_bytes
             shard = self._shard_of(item.topic.shard_id)
-            if shard is not None and shard.settlements.give_back(item):
+            if shard is not None and shard.settlements.unclaim(item):
                 self._wake(item.topic.shard_id)

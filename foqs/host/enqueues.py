@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from foqs.core import ids, limits, order
-from foqs.core.calls import DeliveryPolicy, EnqueueResult, NewItem, PositionErrors
-from foqs.core.errors import FoqsError, NotWrittenError, OverloadedError, PausedError, RateLimitedError, TooLargeError
-from foqs.core.item import Item, Phase
-from foqs.core.namespace import Namespace
-from foqs.core.rate import MinuteWindow
-from foqs.core.topic import ShardTopic
 from foqs.host import arguments
 from foqs.host.dispatch import Dispatcher
 from foqs.host.shards import Shards
 from foqs.host.waiting import Answer, Waiting
-from foqs.shard.state import ShardState
+from foqs.model import ids, limits, order
+from foqs.model.calls import DeliveryPolicy, EnqueueResult, NewItem, PositionErrors
+from foqs.model.errors import FoqsError, NotWrittenError, OverloadedError, PausedError, RateLimitedError, TooLargeError
+from foqs.model.item import Item, Phase
+from foqs.model.namespace import Namespace
+from foqs.model.rate import MinuteWindow
+from foqs.model.topic import ShardTopic
+from foqs.shard.state.engine import ShardState
 
 
 class Enqueues:
@@ -55,10 +55,10 @@ class Enqueues:
         made = self._make_items(shard, namespace, news, topics, errors)
         if not made:
             return EnqueueResult(item_ids, errors)
-        shard.book.name_namespace(namespace)
+        shard.index.name_namespace(namespace)
         rate.add(len(made), now_ms)
         for topic in topics.values():
-            shard.book.add_topic(topic)
+            shard.index.add_topic(topic)
         items = list(made.values())
         while True:
             try:
@@ -70,7 +70,7 @@ class Enqueues:
                 # It may have been closed, and counted there as empty.
                 self._check_open(namespace.number)
                 shard = self._place(avoided, len(news))
-                shard.book.name_namespace(namespace)
+                shard.index.name_namespace(namespace)
                 now_ms = self._shards.now_ms(shard.shard_id)
                 for position, item in made.items():
                     _move(item, news[position], shard, now_ms)
@@ -132,8 +132,8 @@ class Enqueues:
         errors: PositionErrors,
     ) -> dict[int, Item]:
         """The items by position; what is not valid goes to `errors`, topics that are not there yet to `new_topics`."""
-        book, shard_id, number, settings = shard.book, shard.shard_id, namespace.number, namespace.settings
-        topics = book.topics
+        index, shard_id, number, settings = shard.index, shard.shard_id, namespace.number, namespace.settings
+        topics = index.topics
         now_ms = self._shards.now_ms(shard_id)
         made: dict[int, Item] = {}
         found: dict[str, ShardTopic | FoqsError | None] = {}
@@ -150,11 +150,11 @@ class Enqueues:
                 arguments.check_new_item(new, settings)
                 due_at = arguments.deliver_after(new, settings, now_ms)
                 if topic is None:
-                    topic = found[name] = new_topics[name] = book.new_topic(number, name, len(new_topics))
+                    topic = found[name] = new_topics[name] = index.new_topic(number, name, len(new_topics))
             except FoqsError as error:
                 errors[position] = error.with_traceback(None)
                 continue
-            key = book.next_key()
+            key = index.next_key()
             priority = new.priority
             assert priority is not None, "it was checked"
             made[position] = Item(
@@ -198,7 +198,7 @@ class Enqueues:
     async def _write(self, shard: ShardState, items: list[Item]) -> None:
         answer = Answer(self._waiting)
         size_bytes = sum([item.size_bytes for item in items])
-        shard.inserts.add(items, size_bytes, answer.ticket)
+        shard.inserts.add(items, size_bytes, answer.completion)
         self._shards.wake(shard.shard_id)
         await answer.wait()
 
@@ -209,7 +209,7 @@ def _move(item: Item, new: NewItem, shard: ShardState, now_ms: int) -> None:
     item.enqueued_at = now_ms
     item.due_at = arguments.due_at_of(new, now_ms)
     item.expires_at = item.due_at + ttl_ms
-    item.key = shard.book.next_key()
-    item.topic = shard.book.topic(item.topic.namespace, item.topic.name)
+    item.key = shard.index.next_key()
+    item.topic = shard.index.topic(item.topic.namespace, item.topic.name)
     item.place = order.place(item.priority, item.due_at, item.key, shard.shard_id)
     item.phase = Phase.INSERTING

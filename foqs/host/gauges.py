@@ -13,15 +13,15 @@ from typing import NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from foqs.core import limits
-from foqs.core.counts import ItemCounts
 from foqs.host.ages import Ages
 from foqs.host.dispatch import Dispatcher
 from foqs.host.meters import OTHER_NAMESPACES
 from foqs.host.pulse import Pulse
 from foqs.host.shards import Shards
-from foqs.shard.runner import ShardRunner
-from foqs.shard.state import ShardState
+from foqs.model import limits
+from foqs.model.counts import ItemCounts
+from foqs.shard.state.engine import ShardState
+from foqs.shard.writer.runner import ShardRunner
 
 
 class ShardGauge(NamedTuple):
@@ -33,22 +33,22 @@ class ShardGauge(NamedTuple):
 
 
 _OF_OWNED_SHARDS = (
-    ShardGauge("foqs_topics", "Topics that the shard knows; an empty one goes soon.", lambda s: len(s.book.topics)),
+    ShardGauge("foqs_topics", "Topics that the shard knows; an empty one goes soon.", lambda s: len(s.index.topics)),
     ShardGauge(
         "foqs_packed_items",
         "Items of the shard that came together lately and share a row, with none of their own yet.",
-        lambda s: len(s.book.packed),
+        lambda s: len(s.index.packed),
     ),
     ShardGauge(
         "foqs_read_budget_rows",
         "Rows that one transaction of the shard may read for refills of ready items, and again for claims: fewer when "
         "its server has to read them from disk.",
-        lambda s: s.book.read_budget.rows_max,
+        lambda s: s.index.read_budget.rows_max,
     ),
     ShardGauge(
         "foqs_open_leases",
         "Items of the shard that are under lease, or claimed ahead of consumers.",
-        lambda s: len(s.book.leases),
+        lambda s: len(s.index.leases),
     ),
     ShardGauge(
         "foqs_enqueue_buffer_items",
@@ -96,7 +96,7 @@ class ShardGauges(Collector):
         )
         for runner, shard in owned:
             for state, count_of in _STATES:
-                items.add_metric([str(runner.shard_id), state], max(0, count_of(shard.book.counts)))
+                items.add_metric([str(runner.shard_id), state], max(0, count_of(shard.index.counts)))
         yield items
         yield from self._waits(owned)
 
@@ -184,7 +184,7 @@ class NamespaceGauges(Collector):
         found: dict[str, list[int]] = {}
         for runner in list(self._shards.runners.values()):
             shard = runner.shard
-            for number, counts in list(shard.book.namespaces.items()) if shard is not None else []:
+            for number, counts in list(shard.index.namespaces.items()) if shard is not None else []:
                 name = self._name_of(number) if counts.total > 0 else None
                 if name is not None:
                     sums = found.setdefault(name, [0] * len(_STATES))
@@ -216,7 +216,7 @@ class HostGauges(Collector):
         yield GaugeMetricFamily(
             "foqs_prefetch_bytes",
             "Payload and metadata of items that are claimed ahead of consumers and held in memory for them.",
-            value=self._dispatcher.held_bytes,
+            value=self._dispatcher.prefetched_bytes,
         )
         lags = HistogramMetricFamily(
             "foqs_event_loop_lag_seconds",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from foqs.core import limits
+from foqs.model import limits
 
 
 class HostSign(NamedTuple):

@@ -12,8 +12,13 @@ from typing import TypeVar
 
 import structlog
 
-from foqs.core import ids, limits, order
-from foqs.core.calls import (
+from foqs.host import arguments
+from foqs.host.page_budget import PageBudget
+from foqs.host.shards import Shards
+from foqs.host.slices import Slices
+from foqs.host.waiting import Answer, Waiting
+from foqs.model import ids, limits, order
+from foqs.model.calls import (
     DeadLettersResult,
     DeliveryPolicy,
     ItemState,
@@ -21,30 +26,25 @@ from foqs.core.calls import (
     StoredItem,
     StoredItemPage,
 )
-from foqs.core.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError, shown
-from foqs.core.item import ItemEvent, Phase
-from foqs.core.namespace import Namespace
-from foqs.core.service import Service
-from foqs.core.topic import ShardTopic
-from foqs.host import arguments
-from foqs.host.page_budget import PageBudget
-from foqs.host.shards import Shards
-from foqs.host.slices import Slices
-from foqs.host.waiting import Answer, Waiting
-from foqs.shard.parts import Ticket
-from foqs.shard.rows import LookUp, being_settled
-from foqs.shard.runner import ShardRunner
-from foqs.shard.state import ShardState
+from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError, shown
+from foqs.model.item import ItemEvent, Phase
+from foqs.model.namespace import Namespace
+from foqs.model.service import Service
+from foqs.model.topic import ShardTopic
+from foqs.shard.look_ups import LookUp, being_settled
+from foqs.shard.port import ItemRow
+from foqs.shard.state.engine import ShardState
+from foqs.shard.state.parts import Completion
+from foqs.shard.writer.runner import ShardRunner
 from foqs.storage.shard_reader import ShardReader
-from foqs.storage.transaction import ItemRow
 
 _log = structlog.get_logger(__name__)
 _PAGE_TOKEN = re.compile(r"[0-9a-f]{1,40}")
-"""An order.place in hex."""
+"""An order.sort_key in hex."""
 T = TypeVar("T")
 ShardPage = tuple[list[tuple[int, ItemRow]], bool]
 """(place, row) in order, and whether there may be more."""
-Act = Callable[[ShardState, ItemRow, Ticket, int], None]
+Act = Callable[[ShardState, ItemRow, Completion, int], None]
 
 
 class Inspection(Service):
@@ -91,7 +91,7 @@ class Inspection(Service):
 
     def _parts(self, namespace: Namespace, topic_name: str) -> list[tuple[ShardState, ShardTopic]]:
         """The topic on each shard that has it. Raises UnavailableError when one of them is sick, or not owned."""
-        found = [(shard, shard.book.topics.get((namespace.number, topic_name))) for _, shard in self._owned()]
+        found = [(shard, shard.index.topics.get((namespace.number, topic_name))) for _, shard in self._owned()]
         parts = [(shard, topic) for shard, topic in found if topic is not None]
         for shard, _ in parts:
             self._shards.check_healthy(shard.shard_id)
@@ -138,11 +138,11 @@ class Inspection(Service):
         shard_id, key, _ = ids.parse(item_id)
         found: asyncio.Future[StoredItem] = asyncio.get_running_loop().create_future()
 
-        def act(shard: ShardState, row: ItemRow, ticket: Ticket, position: int) -> None:
+        def act(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
             if not found.done():
-                found.set_result(self._stored_item(shard_id, row, shard.rows.topic_of(row).name))
+                found.set_result(self._stored_item(shard_id, row, shard.look_ups.topic_of(row).name))
 
-        errors = await self._on_rows(namespace, [(0, shard_id, key)], act, whole=True)
+        errors = await self._on_rows(namespace, [(0, shard_id, key)], act, with_payload=True)
         for error in errors.values():
             raise error
         return found.result()
@@ -165,8 +165,8 @@ class Inspection(Service):
         on its way, and may yet fail.
         """
 
-        def act(shard: ShardState, row: ItemRow, ticket: Ticket, position: int) -> None:
-            item = shard.book.leases.get(row.key)
+        def act(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
+            item = shard.index.leases.get(row.key)
             if item is not None and item.deliveries + 1 == places[position][2]:
                 raise being_settled()  # Or it was, in vain, and is under its lease again.
             raise shard.settlements.stale_lease()
@@ -179,8 +179,8 @@ class Inspection(Service):
         """Dead letters become ready again, and their TTLs start anew."""
         ttl_ms_max = namespace.settings.ttl_ms_max
 
-        def act(shard: ShardState, row: ItemRow, ticket: Ticket, position: int) -> None:
-            shard.rows.redrive(row, self._shards.now_ms(shard.shard_id), ttl_ms_max, ticket, position)
+        def act(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
+            shard.look_ups.redrive(row, self._shards.now_ms(shard.shard_id), ttl_ms_max, completion, position)
 
         return await self._on_dead(namespace, topic, item_ids, limit, act)
 
@@ -189,10 +189,10 @@ class Inspection(Service):
     ) -> DeadLettersResult:
         """Dead letters are deleted; NotFoundError at the position of what is not dead."""
 
-        def act(shard: ShardState, row: ItemRow, ticket: Ticket, position: int) -> None:
+        def act(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
             if row.lane >= 0:
                 raise NotFoundError("the item is not a dead letter")
-            shard.rows.delete(row, ticket, position)
+            shard.look_ups.delete(row, completion, position)
 
         return await self._on_dead(namespace, topic, item_ids, limit, act)
 
@@ -207,10 +207,10 @@ class Inspection(Service):
         else:
             arguments.check_topic(topic)
 
-        def act_in_topic(shard: ShardState, row: ItemRow, ticket: Ticket, position: int) -> None:
-            if shard.rows.topic_of(row).name != topic:
+        def act_in_topic(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
+            if shard.look_ups.topic_of(row).name != topic:
                 raise NotFoundError(f"the item is not one of topic {topic!r}")
-            act(shard, row, ticket, position)
+            act(shard, row, completion, position)
 
         errors = await self._on_ids(namespace, item_ids, act_in_topic)
         return DeadLettersResult(len(item_ids) - len(errors), errors)
@@ -245,11 +245,11 @@ class Inspection(Service):
                 errors.update(dict.fromkeys([position for position, _ in positions], error))
                 continue
             for some in _in_parts(positions):
-                answer.ticket.open_count += 1
-                self._look_up(namespace, shard, some, act, answer.ticket, whole=whole)
+                answer.completion.open_count += 1
+                self._look_up(namespace, shard, some, act, answer.completion, with_payload=whole)
             self._shards.wake(shard_id)
         await answer.wait()
-        errors.update(answer.ticket.errors)
+        errors.update(answer.completion.errors)
         return errors
 
     def _look_up(
@@ -258,7 +258,7 @@ class Inspection(Service):
         shard: ShardState,
         positions: list[tuple[int, int]],
         act: Act,
-        ticket: Ticket,
+        completion: Completion,
         *,
         whole: bool,
     ) -> None:
@@ -266,33 +266,33 @@ class Inspection(Service):
             for position, key in positions:
                 row = rows.get(key)
                 try:
-                    if row is None or shard.rows.topic_of(row).namespace != namespace.number:
+                    if row is None or shard.look_ups.topic_of(row).namespace != namespace.number:
                         raise NotFoundError("there is no such item in the namespace")
-                    act(shard, row, ticket, position)
+                    act(shard, row, completion, position)
                 except FoqsError as error:
-                    ticket.errors[position] = error.with_traceback(None)
+                    completion.errors[position] = error.with_traceback(None)
             self._shards.wake(shard.shard_id)
-            ticket.settle()
+            completion.settle()
 
         def on_failed(error: FoqsError) -> None:
             for position, _ in positions:
-                ticket.errors[position] = error
-            ticket.settle()
+                completion.errors[position] = error
+            completion.settle()
 
-        shard.rows.look_up(LookUp([key for _, key in positions], on_rows, on_failed, whole=whole))
+        shard.look_ups.look_up(LookUp([key for _, key in positions], on_rows, on_failed, with_payload=whole))
 
     async def _unpack(self, shard: ShardState, topic: ShardTopic) -> None:
         """Return when all items that the topic has now have rows of their own. Raises FoqsError."""
         if self._shards.state(shard.shard_id) is not shard:
             raise UnavailableError(f"shard {shard.shard_id} was lost: try again", nothing_done=True)
         answer = Answer(self._waiting)
-        answer.ticket.open_count += 1
+        answer.completion.open_count += 1
 
         def on_failed(error: FoqsError) -> None:
-            answer.ticket.failure = error
-            answer.ticket.settle()
+            answer.completion.failure = error
+            answer.completion.settle()
 
-        shard.rows.look_up(LookUp([], lambda _: answer.ticket.settle(), on_failed, topic=topic))
+        shard.look_ups.look_up(LookUp([], lambda _: answer.completion.settle(), on_failed, topic=topic))
         self._shards.wake(shard.shard_id)
         await answer.wait()
 
@@ -313,7 +313,7 @@ class Inspection(Service):
                 f"shard {shard_id} was not read within {limits.CALL_MS_MAX} ms: nothing was done, try again",
                 nothing_done=True,
             ) from None
-        return [(order.place(row.urgency, row.due_at, row.key, shard_id), row) for row in rows], more
+        return [(order.sort_key(row.urgency, row.due_at, row.key, shard_id), row) for row in rows], more
 
     def _stored_items(self, topic_name: str, rows: list[tuple[int, ItemRow]]) -> list[StoredItem]:
         # The topic's name is not looked up: its last item may have gone since the rows were read, and it with it.
@@ -321,9 +321,9 @@ class Inspection(Service):
 
     def _stored_item(self, shard_id: int, row: ItemRow, topic_name: str) -> StoredItem:
         runner, shard = self._shards.serving(shard_id)
-        now, state = runner.now(), shard.rows.state_of(row)
+        now, state = runner.now(), shard.look_ups.state_of(row)
         is_leased = state is ItemState.LEASED
-        item = shard.book.leases.get(row.key)
+        item = shard.index.leases.get(row.key)
         dead = state is ItemState.DEAD
         return StoredItem(
             id=ids.item_id(shard_id, row.key),
@@ -374,15 +374,15 @@ class Inspection(Service):
             if shard is None:
                 continue  # What has expired could not be deleted.
             if not after_key:
-                if shard.book.expires_first_ms > now_ms:
+                if shard.index.expires_first_ms > now_ms:
                     continue
                 # Pages lower it, and commits meanwhile. What a walk has missed all the same is found by a later one.
-                shard.book.expires_first_ms = now_ms + limits.EXPIRY_LAP_MS_MAX
+                shard.index.expires_first_ms = now_ms + limits.EXPIRY_LAP_MS_MAX
             try:
                 page = await self._on_thread(shard_id, partial(reader.expired_page, after_key, now_ms))
                 for keys in _in_parts(page.keys) if runner.shard is shard else ():
                     self._expire(runner, shard, keys)
-                shard.book.expires_first_ms = min(shard.book.expires_first_ms, page.expires_first_ms)
+                shard.index.expires_first_ms = min(shard.index.expires_first_ms, page.expires_first_ms)
                 after_key = page.last_key
                 if after_key:
                     pause_ms = limits.EXPIRY_SCAN_PAUSE_MS
@@ -392,43 +392,43 @@ class Inspection(Service):
             except Exception:  # A defect must not end the scan for good.
                 _log.error("host_defect", work=f"TTL scan of shard {shard_id}", exc_info=True)
             if not after_key:
-                shard.book.expires_first_ms = 0
+                shard.index.expires_first_ms = 0
 
     def _expire(self, runner: ShardRunner, shard: ShardState, keys: list[int]) -> None:
-        ticket = Ticket(lambda ended: _log.info("items_expired", shard=runner.shard_id, count=len(keys)))
-        ticket.open_count = 1
+        completion = Completion(lambda ended: _log.info("items_expired", shard=runner.shard_id, count=len(keys)))
+        completion.open_count = 1
 
         def on_rows(rows: dict[int, ItemRow]) -> None:
             for position, row in enumerate(rows.values()):
-                item = shard.book.leases.get(row.key) if row.lane > 0 else None
+                item = shard.index.leases.get(row.key) if row.lane > 0 else None
                 held = item is not None
                 if item is not None and item.phase is not Phase.SETTLING:
                     # It may be ready again then, with nobody who asks for it.
                     now = runner.now()
                     ends_ms = max(now.on_server(item.lease_due_at), now.server_ms + limits.PREFETCH_HOLD_MS_MAX)
-                    shard.book.expires_first_ms = min(shard.book.expires_first_ms, ends_ms)
+                    shard.index.expires_first_ms = min(shard.index.expires_first_ms, ends_ms)
                 if not held and row.lane >= 0 and row.expires_at <= runner.now_ms():
                     try:
-                        shard.rows.delete(row, ticket, position)
-                        self._happened(shard.rows.topic_of(row).namespace, ItemEvent.EXPIRED, 1)
+                        shard.look_ups.delete(row, completion, position)
+                        self._happened(shard.look_ups.topic_of(row).namespace, ItemEvent.EXPIRED, 1)
                     except UnavailableError:
                         _log.debug("expired_item_settled_meanwhile", shard=runner.shard_id)
             runner.wake()
-            ticket.settle()
+            completion.settle()
 
         def on_failed(error: FoqsError) -> None:
             _log.warning("ttl_scan_paused", shard=runner.shard_id, error=str(error))
-            shard.book.expires_first_ms = 0
+            shard.index.expires_first_ms = 0
 
-        shard.rows.look_up(LookUp(keys, on_rows, on_failed))
+        shard.look_ups.look_up(LookUp(keys, on_rows, on_failed))
         runner.wake()
 
     def _on_thread(self, shard_id: int, work: Callable[[], T]) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(self._threads[shard_id], work)
 
 
-def _delete(shard: ShardState, row: ItemRow, ticket: Ticket, position: int) -> None:
-    shard.rows.delete(row, ticket, position)
+def _delete(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
+    shard.look_ups.delete(row, completion, position)
 
 
 def _in_parts(rows: list[T]) -> Iterator[list[T]]:

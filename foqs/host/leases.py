@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from foqs.core import ids, limits
-from foqs.core.calls import Nack, PositionErrors
-from foqs.core.errors import FoqsError, InvalidArgumentError, NotFoundError, StaleLeaseError
-from foqs.core.item import Item
-from foqs.core.namespace import Namespace
 from foqs.host import arguments
 from foqs.host.inspection import Inspection
 from foqs.host.shards import Shards
 from foqs.host.waiting import Answer, Waiting
-from foqs.shard.state import ShardState
-from foqs.storage.transaction import Rewrite
+from foqs.model import ids, limits
+from foqs.model.calls import Nack, PositionErrors
+from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, StaleLeaseError
+from foqs.model.item import Item
+from foqs.model.namespace import Namespace
+from foqs.shard.port import Rewrite
+from foqs.shard.state.engine import ShardState
 
 MakeRewrite = Callable[[int, ShardState, Item], Rewrite | None]
 
@@ -101,12 +101,12 @@ class Leases:
                 shard_id, key, delivery = ids.parse(receipt)
                 _, shard = self._shards.serving(shard_id)
                 item = _lease_of(namespace, shard, key, delivery)
-                shard.claims.extend(item, lease_ms, answer.ticket, position)
+                shard.claims.extend(item, lease_ms, answer.completion, position)
                 self._shards.wake(shard.shard_id)
             except FoqsError as error:
                 errors[position] = error.with_traceback(None)
         await answer.wait()
-        errors.update(answer.ticket.errors)
+        errors.update(answer.completion.errors)
         return errors
 
     def _end_leases(
@@ -155,10 +155,10 @@ class Leases:
         for group in ended:
             if group.items:
                 rewrites = group.rewrites if rewriting else None
-                group.shard.settlements.settle(group.items, rewrites, answer.ticket, group.positions)
+                group.shard.settlements.settle(group.items, rewrites, answer.completion, group.positions)
                 self._shards.wake(group.shard.shard_id)
         await answer.wait()
-        errors.update(answer.ticket.errors)
+        errors.update(answer.completion.errors)
 
 
 def _lease_of(namespace: Namespace, shard: ShardState, key: int, delivery: int) -> Item:

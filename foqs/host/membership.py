@@ -9,11 +9,11 @@ from typing import TypeVar
 
 import structlog
 
-from foqs.core import limits
-from foqs.core.errors import FoqsError
-from foqs.core.service import Service
 from foqs.host.host_watch import HostSign, HostWatch
 from foqs.host.outage import Outage
+from foqs.model import limits
+from foqs.model.errors import FoqsError
+from foqs.model.service import Service
 from foqs.storage.meta import HostRow, MetaStore
 
 _log = structlog.get_logger(__name__)

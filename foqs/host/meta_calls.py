@@ -7,8 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from foqs.core import limits
-from foqs.core.errors import OverloadedError, UnavailableError
+from foqs.model import limits
+from foqs.model.errors import OverloadedError, UnavailableError
 from foqs.storage.meta import MetaStore
 
 T = TypeVar("T")

@@ -9,10 +9,10 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from foqs.core import limits
-from foqs.core.item import ItemEvent
 from foqs.host.distribution import BOUNDS_S, Distribution
-from foqs.storage.transaction import Transaction
+from foqs.model import limits
+from foqs.model.item import ItemEvent
+from foqs.shard.port import Transaction
 
 _LOOKS_PER_EVENT = 8
 OTHER_NAMESPACES = "(other)"
@@ -143,7 +143,7 @@ class DoorMeters(Collector):
 
 
 class TransactionMeters:
-    """Implements foqs.shard.runner.TransactionMeter."""
+    """Implements foqs.shard.writer.runner.TransactionMeter."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._seconds = Histogram(

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from foqs.core import limits
-from foqs.core.census import Census
-from foqs.core.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError
-from foqs.core.namespace import Namespace, NamespaceSettings
 from foqs.host.census import Censuses
 from foqs.host.namespaces import Namespaces
+from foqs.model import limits
+from foqs.model.census import Census
+from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError
+from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.storage.meta import MetaStore
 
 T = TypeVar("T")

@@ -10,14 +10,14 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from foqs.core import limits
-from foqs.core.census import Census
-from foqs.core.errors import FoqsError, PausedError, UnavailableError, UnknownNamespaceError, shown
-from foqs.core.namespace import Namespace
-from foqs.core.service import Service
 from foqs.host.meta_calls import MetaCalls
 from foqs.host.outage import Outage
-from foqs.shard.state import ShardState
+from foqs.model import limits
+from foqs.model.census import Census
+from foqs.model.errors import FoqsError, PausedError, UnavailableError, UnknownNamespaceError, shown
+from foqs.model.namespace import Namespace
+from foqs.model.service import Service
+from foqs.shard.state.engine import ShardState
 from foqs.storage.meta import MetaStore
 from foqs.storage.meta_namespaces import NamespaceList
 

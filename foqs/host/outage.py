@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from foqs.core import limits
+from foqs.model import limits
 
 
 class Outage:

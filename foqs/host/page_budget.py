@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from foqs.core import limits
-from foqs.core.errors import OverloadedError
+from foqs.model import limits
+from foqs.model.errors import OverloadedError
 
 
 class PageBudget:

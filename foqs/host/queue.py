@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from foqs.core.calls import Delivery, EnqueueResult, Nack, NewItem, PositionErrors, TopicDemand, TopicPage
-from foqs.core.errors import RateLimitedError, UnknownNamespaceError
-from foqs.core.item import ItemEvent
-from foqs.core.namespace import Namespace
 from foqs.host.dequeues import Dequeues
 from foqs.host.enqueues import Enqueues
 from foqs.host.leases import Leases
 from foqs.host.namespaces import Namespaces
 from foqs.host.shards import Shards
 from foqs.host.topics import Topics
+from foqs.model.calls import Delivery, EnqueueResult, Nack, NewItem, PositionErrors, TopicDemand, TopicPage
+from foqs.model.errors import RateLimitedError, UnknownNamespaceError
+from foqs.model.item import ItemEvent
+from foqs.model.namespace import Namespace
 
 
 class Queue:
-    """Implements foqs.core.calls.QueueCalls."""
+    """Implements foqs.model.calls.QueueCalls."""
 
     def __init__(
         self,

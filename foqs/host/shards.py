@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from foqs.core import limits
-from foqs.core.clock import Now
-from foqs.core.errors import UnavailableError
-from foqs.shard.runner import ShardRunner
-from foqs.shard.state import ShardState
+from foqs.model import limits
+from foqs.model.clock import Now
+from foqs.model.errors import UnavailableError
+from foqs.shard.state.engine import ShardState
+from foqs.shard.writer.runner import ShardRunner
 
 
 class Shards:

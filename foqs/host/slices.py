@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import TypeVar
 
-from foqs.core import limits
+from foqs.model import limits
 
 T = TypeVar("T")
 

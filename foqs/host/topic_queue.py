@@ -7,11 +7,11 @@ from bisect import bisect_left
 from collections.abc import Callable
 from itertools import islice
 
-from foqs.core import limits, order
-from foqs.core.clock import Now
-from foqs.core.item import Item
-from foqs.core.topic import ShardTopic
 from foqs.host.prefetch import PrefetchBuffer
+from foqs.model import limits, order
+from foqs.model.clock import Now
+from foqs.model.item import Item
+from foqs.model.topic import ShardTopic
 
 
 class DequeueCall:
@@ -57,8 +57,8 @@ class TopicQueue:
         "claiming_last",
         "claims_ended_count",
         "claims_started_count",
-        "holds_for_calls",
-        "in_vain_count",
+        "expired_claims_in_row",
+        "has_prefetched_for_calls",
         "name",
         "namespace",
         "parts",
@@ -81,10 +81,10 @@ class TopicQueue:
         self.claims_started_count = 0
         self.claims_ended_count = 0
         self.claiming_last = order.FIRST
-        """No claim on the way is of a later place."""
-        self.in_vain_count = 0
+        """No claim on the way is of a later sort key."""
+        self.expired_claims_in_row = 0
         """Of the last claims, those in a row that brought nothing: their items had expired, or they failed."""
-        self.holds_for_calls = False
+        self.has_prefetched_for_calls = False
         """Some held items may have been claimed for a call."""
         self._rate = 0.0
         """Items handed out a second, lately."""
@@ -126,11 +126,13 @@ class TopicQueue:
         begun = min(self._served_count, limits.PREFETCH_BEGIN_ITEMS_MAX)
         ahead = min(max(at_rate, begun), limits.PREFETCH_ITEMS_PER_TOPIC_MAX)
         if self.calls:
-            ahead += self.in_vain_count  # Twice as many each time, so that few transactions get past what has expired.
+            ahead += (
+                self.expired_claims_in_row
+            )  # Twice as many each time, so that few transactions get past what has expired.
         return min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX) + ahead
 
     def wanted(self, demand: int) -> tuple[int, int]:
-        """How many items to claim for this demand, and the place before which to claim all.
+        """How many items to claim for this demand, and the sort key before which to claim all.
 
         What is short, and whatever stands before an item that is held for the demand: as a ready item it would
         hold that one back.
@@ -142,16 +144,16 @@ class TopicQueue:
             return shortage, max(self.buffer.last, self.claiming_last)
         return shortage, self.buffer.last
 
-    def count_to_claim(self, places: list[int], demand: int) -> int:
-        """How many of what stands at these places, which are in order."""
+    def count_to_claim(self, sort_keys: list[int], demand: int) -> int:
+        """How many of what stands at these sort keys, which are in order."""
         shortage, before = self.wanted(demand)
-        return min(demand, max(shortage, bisect_left(places, before)))
+        return min(demand, max(shortage, bisect_left(sort_keys, before)))
 
     def first_unclaimed(self) -> int:
         first = order.LAST
         for part in self.parts.values():
-            if part.first_place < first:
-                first = part.first_place
+            if part.first_sort_key < first:
+                first = part.first_sort_key
         return first
 
     def servable_count(self, bound: int) -> int:

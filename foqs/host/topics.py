@@ -7,15 +7,15 @@ import heapq
 from functools import partial
 from itertools import groupby
 
-from foqs.core import limits, order
-from foqs.core.calls import TopicPage, TopicStats
-from foqs.core.errors import UnavailableError
-from foqs.core.namespace import Namespace
-from foqs.core.topic import ShardTopic
 from foqs.host import arguments
 from foqs.host.dispatch import Dispatcher
 from foqs.host.shards import Shards
 from foqs.host.slices import Slices
+from foqs.model import limits, order
+from foqs.model.calls import TopicPage, TopicStats
+from foqs.model.errors import UnavailableError
+from foqs.model.namespace import Namespace
+from foqs.model.topic import ShardTopic
 
 
 class Topics:
@@ -48,7 +48,7 @@ class Topics:
         Returns the name to go on after, or None when there are no more: no more than limits.SLICE_TOPICS_MAX are
         looked at.
         """
-        namespaces = [shard.book.namespaces.get(number) for _, shard in self._shards.owned()]
+        namespaces = [shard.index.namespaces.get(number) for _, shard in self._shards.owned()]
         parts_of = [namespace.after(after, prefix) for namespace in namespaces if namespace is not None]
         looked_count = 0
         for name, parts in groupby(heapq.merge(*parts_of, key=_name), key=_name):
@@ -75,8 +75,8 @@ class Topics:
         ready = sum([part.ready for part in parts])
         held = self._dispatcher.held(parts[0].namespace, name)
         claiming = [part.claim_head for part in parts if part.claim_head != order.LAST]
-        places = [held.first, *claiming, *[part.window.head for part in parts]]
-        first = min([place for place in places if order.FIRST < place < order.LAST], default=order.LAST)
+        sort_keys = [held.first, *claiming, *[part.window.head for part in parts]]
+        first = min([sort_key for sort_key in sort_keys if order.FIRST < sort_key < order.LAST], default=order.LAST)
         oldest = [part.window.oldest_due_at() for part in parts] + [held.oldest_due_at()]
         oldest += map(order.due_at_of, claiming)
         return TopicStats(

@@ -5,43 +5,43 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from foqs.core import limits
-from foqs.core.errors import UnavailableError
-from foqs.shard.parts import Ticket
+from foqs.model import limits
+from foqs.model.errors import UnavailableError
+from foqs.shard.state.parts import Completion
 
 
 class Answer:
-    """`ticket` goes to the shards; `wait` returns once it is settled. It is open until `wait` is called."""
+    """`completion` goes to the shards; `wait` returns once it is settled. It is open until `wait` is called."""
 
-    __slots__ = ("_done", "_waiting", "ticket")
+    __slots__ = ("_done", "_waiting", "completion")
 
     def __init__(self, waiting: Waiting) -> None:
         self._waiting = waiting
         self._done: asyncio.Future[None] = waiting.loop.create_future()
-        self.ticket = Ticket(self._settled)
-        self.ticket.open_count = 1
+        self.completion = Completion(self._settled)
+        self.completion.open_count = 1
 
     async def wait(self) -> None:
-        """Raises the failure of the ticket, or UnavailableError past limits.CALL_MS_MAX."""
-        self.ticket.settle()
+        """Raises the failure of the completion, or UnavailableError past limits.CALL_MS_MAX."""
+        self.completion.settle()
         if not self._done.done():
             self._waiting.remember(self._done)
         try:
             await self._done
         finally:
-            # Nobody asks any more, and a ticket that knew its answer would be a cycle for the garbage collector.
-            self.ticket.on_done = _nobody_waits
+            # Nobody asks any more, and a completion that knew its answer would be a cycle for the garbage collector.
+            self.completion.on_done = _nobody_waits
 
-    def _settled(self, ticket: Ticket) -> None:
+    def _settled(self, completion: Completion) -> None:
         if self._done.done():
             return
-        if ticket.failure is None:
+        if completion.failure is None:
             self._done.set_result(None)
         else:
-            self._done.set_exception(ticket.failure)
+            self._done.set_exception(completion.failure)
 
 
-def _nobody_waits(ticket: Ticket) -> None:
+def _nobody_waits(completion: Completion) -> None:
     return None
 
 

@@ -8,8 +8,8 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from foqs.client.items import NewItem
-from foqs.core.calls import DeliveryPolicy
-from foqs.core.errors import InvalidArgumentError, shown
+from foqs.model.calls import DeliveryPolicy
+from foqs.model.errors import InvalidArgumentError, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from foqs.client.addresses import parse_addresses
-from foqs.core import limits
-from foqs.core.errors import FoqsError, InvalidArgumentError, shown
-from foqs.core.namespace import check_namespace_name
+from foqs.model import limits
+from foqs.model.errors import FoqsError, InvalidArgumentError, shown
+from foqs.model.namespace import check_namespace_name
 
 CALLS_IN_FLIGHT_DEFAULT = 4
 RETRY_TIMEOUT_MS_DEFAULT = 600_000

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 from foqs.client.aio import AsyncClient
 from foqs.client.items import NewItem, enqueue_batches, faults_of
 from foqs.client.retry import RetryPolicy
-from foqs.core.calls import EnqueueResult
-from foqs.core.errors import InternalError, InvalidArgumentError, TooLargeError
+from foqs.model.calls import EnqueueResult
+from foqs.model.errors import InternalError, InvalidArgumentError, TooLargeError
 from foqs.spark.columns import Rows, rows_of
 from foqs.spark.options import WriteOptions
 

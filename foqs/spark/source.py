@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
-from foqs.core.errors import InvalidArgumentError
+from foqs.model.errors import InvalidArgumentError
 from foqs.spark.columns import SCHEMA
 from foqs.spark.options import parse_write_options
 from foqs.spark.writer import make_writer

@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 
 from foqs.client.retry import RetryPolicy
 from foqs.client.sync import AdminClient
-from foqs.core.errors import UnavailableError
-from foqs.core.namespace import NamespaceSettings
+from foqs.model.errors import UnavailableError
+from foqs.model.namespace import NamespaceSettings
 from foqs.spark.columns import check_columns
 from foqs.spark.options import WriteOptions
 from foqs.spark.sender import REASONS_MAX, Sent, send_rows

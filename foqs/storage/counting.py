@@ -6,8 +6,8 @@ from typing import Any
 
 import pymysql
 
+from foqs.shard.port import LaneCounts, SessionLostError
 from foqs.storage import statements as sql
-from foqs.storage.transaction import LaneCounts, SessionLostError
 
 
 def count_lanes(snapshot: Any) -> LaneCounts:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from foqs.core import limits
-from foqs.core.item import Item
-from foqs.storage.transaction import ItemRow
+from foqs.model import limits
+from foqs.model.item import Item
+from foqs.shard.port import ItemRow
 
 _RANGE_KEYS_MIN = 8
 _SPARSE = 4
@@ -41,7 +41,7 @@ def item_row(item: Item) -> str:
     return _ROW % (*item_integers(item), item.metadata.hex(), item.payload.hex())
 
 
-def unpacked_row(row: ItemRow) -> str:
+def promoted_row(row: ItemRow) -> str:
     """Of an item no delivery of which has ended."""
     integers = (row.key, row.lane, row.urgency, row.due_at, row.topic, row.priority, row.enqueued_at, row.expires_at)
     return _ROW % (*integers, row.lease_ms, row.at_most_once, row.metadata.hex(), row.payload.hex())

@@ -17,8 +17,8 @@ from sqlalchemy.dialects.mysql import insert
 from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from foqs.core import limits
-from foqs.core.errors import UnavailableError
+from foqs.model import limits
+from foqs.model.errors import UnavailableError
 from foqs.storage.durability import check_durable
 from foqs.storage.meta_namespaces import MetaNamespaces
 from foqs.storage.meta_tables import HOST, SERVER_NOW_MS, SHARD

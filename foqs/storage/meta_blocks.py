@@ -11,7 +11,7 @@ from collections.abc import Callable
 from sqlalchemy import Connection, RowMapping, cast, func, or_, select
 from sqlalchemy.dialects.mysql import BIGINT
 
-from foqs.core.namespace import Namespace
+from foqs.model.namespace import Namespace
 from foqs.storage.meta_tables import NAMESPACE
 
 _BLOCK_BITS = 8

@@ -16,9 +16,9 @@ from sqlalchemy import Connection, RowMapping, delete, func, select, update
 from sqlalchemy.dialects.mysql import insert
 from sqlalchemy.exc import IntegrityError
 
-from foqs.core import limits
-from foqs.core.census import Census, CensusAnswer, unanswered
-from foqs.core.errors import (
+from foqs.model import limits
+from foqs.model.census import Census, CensusAnswer, unanswered
+from foqs.model.errors import (
     AlreadyExistsError,
     FoqsError,
     InvalidArgumentError,
@@ -26,7 +26,7 @@ from foqs.core.errors import (
     UnavailableError,
     UnknownNamespaceError,
 )
-from foqs.core.namespace import Namespace, NamespaceSettings, check_namespace_name, with_changes
+from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_name, with_changes
 from foqs.storage.meta_blocks import NamespaceBlocks
 from foqs.storage.meta_tables import CENSUS, CENSUS_ANSWER, NAMESPACE, NAMESPACE_NUMBER, SERVER_NOW_MS, SHARD
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 from sqlalchemy import BigInteger, Column, Integer, MetaData, SmallInteger, Table, literal_column
 from sqlalchemy.dialects.mysql import VARBINARY
 
-from foqs.core.namespace import NamespaceSettings
+from foqs.model.namespace import NamespaceSettings
 
 METADATA = MetaData()
 NAMESPACE = Table(

@@ -21,8 +21,8 @@ import pymysql
 from pymysql.constants import CR, ER
 from sqlalchemy import make_url
 
-from foqs.core import limits
-from foqs.core.errors import UnavailableError
+from foqs.model import limits
+from foqs.model.errors import UnavailableError
 from foqs.storage.session import Session, session_arguments
 
 _FILE_NAME = re.compile(r"(?P<number>\d{4})_(?P<name>[a-z0-9_]+)\.sql")

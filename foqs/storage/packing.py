@@ -1,4 +1,4 @@
-"""The items of a pack, and the keys of a removal, as the bytes of one column, and back."""
+"""The items of a pack, and the keys of a tombstone, as the bytes of one column, and back."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from struct import Struct
 from typing import Final
 
-from foqs.core import limits
-from foqs.core.item import Item
-from foqs.storage.transaction import ItemRow
+from foqs.model import limits
+from foqs.model.item import Item
+from foqs.shard.port import ItemRow
 
 _HEAD: Final = Struct(">iiqqqIBHI")
 """Topic, priority, due_at, enqueued_at, expires_at, lease_ms, at_most_once, bytes of metadata and of payload."""

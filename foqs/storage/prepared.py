@@ -16,13 +16,13 @@ from typing import Any, Final
 from pymysql.constants import COMMAND, ER, FIELD_TYPE
 from pymysql.err import OperationalError
 
-from foqs.core import limits
-from foqs.core.item import Item
+from foqs.model import limits
+from foqs.model.item import Item
+from foqs.shard.port import NewPack
 from foqs.storage import statements as sql
 from foqs.storage.literals import item_integers
 from foqs.storage.packing import pack_items
 from foqs.storage.session import command_packet
-from foqs.storage.transaction import NewPack
 
 _UNSIGNED: Final = 0x8000
 _COLUMNS: Final = (

@@ -6,13 +6,8 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from foqs.core import limits, order
-from foqs.storage import statements as sql
-from foqs.storage.literals import chunks_by_bytes, item_row, key_conditions
-from foqs.storage.packing import pack_items, pack_keys, unpack_items
-from foqs.storage.prepared import Ahead, PreparedInserts
-from foqs.storage.replies import Rows
-from foqs.storage.transaction import (
+from foqs.model import limits, order
+from foqs.shard.port import (
     TIMER_LANE,
     ClaimEntries,
     FetchedRow,
@@ -22,6 +17,11 @@ from foqs.storage.transaction import (
     Transaction,
     TransactionResult,
 )
+from foqs.storage import statements as sql
+from foqs.storage.literals import chunks_by_bytes, item_row, key_conditions
+from foqs.storage.packing import pack_items, pack_keys, unpack_items
+from foqs.storage.prepared import Ahead, PreparedInserts
+from foqs.storage.replies import Rows
 
 Mogrify = Callable[[str, tuple[object, ...]], str]
 """Puts escaped arguments into a statement."""
@@ -50,7 +50,7 @@ def take_reads(transaction: Transaction, rows: list[Rows], result: TransactionRe
     if transaction.refills or transaction.fetches:
         rows = rows[1:]  # READS_BEGIN finds none.
     for refill, found in zip(transaction.refills, rows, strict=False):
-        result.refilled.append(_read_ahead(found, result) if refill.whole else found)
+        result.refilled.append(_read_ahead(found, result) if refill.with_payload else found)
     fetched: dict[int, ItemRow | FetchedRow] = {}
     packs: dict[int, bytes] = {}
     for found in rows[len(transaction.refills) :]:
@@ -64,19 +64,19 @@ def take_reads(transaction: Transaction, rows: list[Rows], result: TransactionRe
             row = _fetched(map(int, head.split()[:-1]), contents, result.unread)
             fetched[row.key] = row
     read = {row.key: row for pack_id, keys in transaction.packs_read for row in unpack_items(packs[pack_id], set(keys))}
-    result.unpacked = {key: read[key] for key in transaction.unpacked}
+    result.promoted = {key: read[key] for key in transaction.promoted}
     result.fetched = fetched | read
 
 
 def _read_ahead(found: Rows, result: TransactionResult) -> Rows:
-    """The places of a whole refill; its contents go to `result.read_ahead`."""
-    places: Rows = []
+    """The sort keys of a whole refill; its contents go to `result.read_ahead`."""
+    sort_keys: Rows = []
     for integers, *contents in found:
         urgency, due_at, *others = map(int, integers.split()[:-1])
         row = _fetched(others, contents, result.unread)
-        places.append((urgency, due_at, row.key, 0, 0))
+        sort_keys.append((urgency, due_at, row.key, 0, 0))
         result.read_ahead[row.key] = row
-    return places
+    return sort_keys
 
 
 def _fetched(integers: Iterable[int], contents: list[bytes | None], unread: set[int]) -> FetchedRow:
@@ -106,12 +106,12 @@ def write_script(
     epoch: int,
     mogrify: Mogrify,
     prepared: PreparedInserts | None,
-    unpacked: Sequence[str],
+    promoted: Sequence[str],
     rewrites: Sequence[str],
 ) -> Writes:
     """The writer row comes last: with another epoch than ours in it the statement fails, and nothing is committed.
 
-    `unpacked` are the rows of what leaves packs, and `rewrites` the statements of rewrites, which may be thousands.
+    `promoted` are the rows of what leaves packs, and `rewrites` the statements of rewrites, which may be thousands.
     """
     script = [sql.DELETE_TOPICS.format(*chunk) for chunk in key_conditions("number", transaction.topics_gone)]
     script += [mogrify(sql.INSERT_NAMESPACE, (number, name)) for number, name in transaction.namespaces_new]
@@ -121,7 +121,7 @@ def write_script(
     ]
     inserts, packs = transaction.inserts, transaction.packs_new
     ahead = Ahead([], inserts, packs) if prepared is None else prepared.ahead(inserts, packs)
-    rows = [*map(item_row, ahead.rest), *unpacked]
+    rows = [*map(item_row, ahead.rest), *promoted]
     script += [sql.INSERT_ITEMS.format(values) for values in chunks_by_bytes(rows)]
     insert_pack = sql.INSERT_PACK.format("%s", "%s")
     script += [mogrify(insert_pack, (pack.id, pack_items(pack.items))) for pack in ahead.packs_rest]
@@ -131,18 +131,18 @@ def write_script(
     ]
     script += [mogrify(sql.REWRITE_CLAIM, (_entries(c, result), c.id)) for c in transaction.claims_rewritten]
     script += rewrites
-    if transaction.removal is not None:
-        removal_id, keys_gone = transaction.removal
-        script.append(mogrify(sql.INSERT_REMOVAL, (removal_id, pack_keys(keys_gone))))
+    if transaction.tombstone is not None:
+        tombstone_id, keys_gone = transaction.tombstone
+        script.append(mogrify(sql.INSERT_TOMBSTONE, (tombstone_id, pack_keys(keys_gone))))
     for statement, keys in (
         (sql.WAKE_ITEMS, transaction.wakes),
         (sql.DELETE_ITEMS, transaction.deletes),
         (sql.DELETE_PACKS, transaction.packs_gone),
-        (sql.DELETE_REMOVALS, transaction.removals_gone),
+        (sql.DELETE_TOMBSTONES, transaction.tombstones_gone),
         (sql.DELETE_CLAIMS, transaction.claims_gone),
     ):
         script += [statement.format(*chunk) for chunk in key_conditions("id", keys)]
-    look_up = sql.READ_ITEMS if transaction.look_ups_whole else sql.READ_HEADS
+    look_up = sql.READ_ITEMS if transaction.look_ups_with_payload else sql.READ_HEADS
     look_ups = [look_up.format(condition) for condition, _ in key_conditions("id", transaction.look_ups)]
     marks = (transaction.number, transaction.delay_checkpoint, transaction.claim_checkpoint)
     last = (transaction.topic_number_last, transaction.steady_ms)
@@ -158,9 +158,9 @@ def rewrite_statements(rewrites: Sequence[Rewrite], mogrify: Mogrify) -> Iterato
         if change.is_in_place and change.metadata is None:
             recounts.setdefault(counts, []).append(change.key)
             continue
-        place = (change.lane, change.urgency, change.due_at)
+        sort_key = (change.lane, change.urgency, change.due_at)
         rest = (change.expires_at, change.metadata, change.death_reason)
-        yield mogrify(sql.REWRITE_ITEM, (*place, *counts, *rest, change.key))
+        yield mogrify(sql.REWRITE_ITEM, (*sort_key, *counts, *rest, change.key))
     for counts, keys in recounts.items():
         yield from (sql.RECOUNT_ITEMS.format(*counts, *chunk) for chunk in key_conditions("id", keys))
 
@@ -180,7 +180,7 @@ def _refill_statement(refill: Refill) -> tuple[str, tuple[int, ...]]:
     urgency, _, due_at, _, key = edge_arguments(refill.edge)
     if refill.lane == TIMER_LANE:
         return sql.REFILL_TIMERS, (due_at, due_at, key, refill.limit)
-    statement = sql.REFILL_WHOLE if refill.whole else sql.REFILL
+    statement = sql.REFILL_WITH_PAYLOAD if refill.with_payload else sql.REFILL
     return statement, (refill.lane, urgency, urgency, due_at, due_at, key, refill.limit)
 
 

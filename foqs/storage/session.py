@@ -18,7 +18,7 @@ from pymysql.err import OperationalError
 from sqlalchemy.dialects.mysql.pymysql import MySQLDialect_pymysql
 from sqlalchemy.engine import URL, make_url
 
-from foqs.core import limits
+from foqs.model import limits
 from foqs.storage.replies import PACKET_BYTES_MAX, AnswerError, ReplyReader, Rows
 
 _HEAD: Final = Struct("<IB").pack

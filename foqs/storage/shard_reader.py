@@ -9,13 +9,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import pymysql
 
-from foqs.core import limits
-from foqs.core.errors import UnavailableError
+from foqs.model import limits
+from foqs.model.errors import UnavailableError
+from foqs.shard.port import ItemRow
 from foqs.storage import statements as sql
 from foqs.storage.literals import key_conditions
 from foqs.storage.script import edge_arguments
 from foqs.storage.session import connect, is_lost
-from foqs.storage.transaction import ItemRow
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class ShardReader:
         return self._read(lambda: self._page(lane, edge, limit, bytes_max))
 
     def _page(self, lane: int, edge: int, limit: int, bytes_max: int) -> tuple[list[ItemRow], bool]:
-        """From one snapshot: between two others a row can go, or get another place or lane."""
+        """From one snapshot: between two others a row can go, or get another sort key or lane."""
         self._rows(sql.SNAPSHOT)
         keys: list[int] = []
         size_bytes = 0

@@ -19,12 +19,27 @@ import pymysql
 import structlog
 from pymysql.constants import ER
 
-from foqs.core import ids, limits, order
-from foqs.core.errors import UnavailableError
+from foqs.model import ids, limits, order
+from foqs.model.errors import UnavailableError
+from foqs.shard.port import (
+    ClaimedRow,
+    DeadlockError,
+    DiskFullError,
+    OwnedError,
+    OwnershipLostError,
+    ReadOnlyError,
+    SessionLostError,
+    ShardImage,
+    StoredClaim,
+    Tenure,
+    Transaction,
+    TransactionFailedError,
+    TransactionResult,
+)
 from foqs.storage import statements as sql
 from foqs.storage.counting import count_lanes
 from foqs.storage.durability import check_durable
-from foqs.storage.literals import chunks_by_bytes, key_conditions, unpacked_row
+from foqs.storage.literals import chunks_by_bytes, key_conditions, promoted_row
 from foqs.storage.migrations import MigrationError, SchemaKind, check_current
 from foqs.storage.packing import unpack_items, unpack_keys
 from foqs.storage.prepared import PreparedInserts, prepare_inserts
@@ -40,21 +55,6 @@ from foqs.storage.script import (
     write_script,
 )
 from foqs.storage.session import connect, is_lost, run_script
-from foqs.storage.transaction import (
-    ClaimedRow,
-    DeadlockError,
-    DiskFullError,
-    OwnedError,
-    OwnershipLostError,
-    ReadOnlyError,
-    SessionLostError,
-    ShardImage,
-    StoredClaim,
-    Tenure,
-    Transaction,
-    TransactionFailedError,
-    TransactionResult,
-)
 
 _READ_ONLY_CODES = frozenset({1290, 1792, 1836})
 """By an option of the server, in a transaction, by the mode of the server."""
@@ -127,7 +127,7 @@ class ShardStore:
                 self.epoch = self._take_epoch(max(written.epoch, self.epoch))
                 last_key = self.epoch << ids.SEQUENCE_BITS
             self._put_name()
-            self._unpack_all()
+            self._promote_all()
             self._session.commit()
             return self._read_image(last_key)
 
@@ -142,19 +142,19 @@ class ShardStore:
             self._rows(sql.LOCK_SHARD, self._access.lock_name, limits.OWNER_WAIT_MS_MAX // 1000)
         self.close()  # With the session the lock goes.
 
-    def place_after(self, lane: int, edge: int, count: int) -> int | None:
-        """The place of the `count`-th row of the lane after `edge`; None when there are fewer. Raises SessionLostError.
+    def sort_key_after(self, lane: int, edge: int, count: int) -> int | None:
+        """The sort key of the `count`-th row of the lane after `edge`; None when there are fewer.
 
-        The server counts in the index, which takes it less than a microsecond a row.
+        Raises SessionLostError. The server counts in the index, which takes it less than a microsecond a row.
         """
         self._require_session()
         with self._losing_session():
-            found = self._rows(sql.READ_PLACE, lane, *edge_arguments(edge), count - 1)
+            found = self._rows(sql.READ_SORT_KEY, lane, *edge_arguments(edge), count - 1)
             self._session.commit()
         if not found:
             return None
         ((urgency, due_at, key),) = found
-        return order.place(urgency, due_at, key, self._access.shard_id)
+        return order.sort_key(urgency, due_at, key, self._access.shard_id)
 
     def reopen(self) -> int:
         """Take the lock again after SessionLostError, as the same owner. Returns the last transaction's number.
@@ -274,10 +274,10 @@ class ShardStore:
             reads = read_statements(transaction, self._mogrify)
             if reads:
                 take_reads(transaction, await run_script(self._session, reads), result)
-            unpacked = await _in_slices(map(unpacked_row, result.unpacked.values()))
+            promoted = await _in_slices(map(promoted_row, result.promoted.values()))
             rewrites = await _in_slices(rewrite_statements(transaction.rewrites, self._mogrify))
             writes = write_script(
-                transaction, result, self.epoch, self._mogrify, self._inserts, unpacked, rewrites
+                transaction, result, self.epoch, self._mogrify, self._inserts, promoted, rewrites
             )  # fmt: skip
             await run_script(self._session, writes.statements, answers, writes.ahead)
             take_look_ups(writes.look_up_count, answers, result)
@@ -452,18 +452,18 @@ class ShardStore:
             self._rows(sql.DELETE_NAMESPACES.format(condition, count))
         return [(number, name) for number, name in found if number not in gone]
 
-    def _unpack_all(self) -> None:
+    def _promote_all(self) -> None:
         """Give rows to all that is left in packs, with the take-over: only who put them together knows them."""
-        removals = self._rows(sql.READ_REMOVALS)
-        gone = {key for _, packed in removals for key in unpack_keys(packed)}
+        tombstones = self._rows(sql.READ_TOMBSTONES)
+        gone = {key for _, packed in tombstones for key in unpack_keys(packed)}
         while found := self._rows(sql.READ_FIRST_PACK):
             ((pack_id, packed),) = found
-            rows = [unpacked_row(row) for row in unpack_items(packed) if row.key not in gone]
+            rows = [promoted_row(row) for row in unpack_items(packed) if row.key not in gone]
             for values in chunks_by_bytes(rows):
                 self._rows(sql.INSERT_ITEMS.format(values))
             self._rows(sql.DELETE_PACKS.format(f"id = {pack_id:d}", 1))
-        for condition, count in key_conditions("id", [removal_id for removal_id, _ in removals]):
-            self._rows(sql.DELETE_REMOVALS.format(condition, count))
+        for condition, count in key_conditions("id", [tombstone_id for tombstone_id, _ in tombstones]):
+            self._rows(sql.DELETE_TOMBSTONES.format(condition, count))
 
     def _open_snapshot(self) -> None:
         """A session that sees the rows as they are now, between the last owner's transactions and ours."""

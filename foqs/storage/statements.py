@@ -60,7 +60,7 @@ FETCH_ITEMS = (
 )
 READ_PACKS = "SELECT id, items FROM pack WHERE {} ORDER BY id"
 READ_FIRST_PACK = "SELECT id, items FROM pack ORDER BY id LIMIT 1"
-READ_REMOVALS = "SELECT id, entries FROM removal ORDER BY id"
+READ_TOMBSTONES = "SELECT id, entries FROM tombstone ORDER BY id"
 READ_ITEMS = f"SELECT {COLUMNS} FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id"
 
 READS_BEGIN = "SET @reads_begin = SYSDATE(6), @contents = 0, @contents_max = {}"
@@ -76,7 +76,7 @@ READ_PLACE = (
     "WHERE lane = %s AND (urgency > %s OR (urgency = %s AND (due_at > %s OR (due_at = %s AND id > %s)))) "
     "ORDER BY urgency, due_at, id LIMIT 1 OFFSET %s"
 )
-REFILL_WHOLE = (
+REFILL_WITH_PAYLOAD = (
     "SELECT CONCAT_WS(' ', urgency, due_at, id, enqueued_at, expires_at, lease_ms, at_most_once, deliveries, "
     "failed_attempts, @contents := @contents + OCTET_LENGTH(metadata) + OCTET_LENGTH(payload)), "
     "IF(@contents > @contents_max, NULL, metadata), IF(@contents > @contents_max, NULL, payload) "
@@ -109,8 +109,8 @@ INSERT_ITEMS = (
     "at_most_once, metadata, payload) VALUES {}"
 )
 INSERT_PACK = "INSERT INTO pack (id, items) VALUES ({}, {})"
-INSERT_REMOVAL = "INSERT INTO removal (id, entries) VALUES (%s, %s)"
-DELETE_REMOVALS = "DELETE FROM removal WHERE {} ORDER BY id LIMIT {}"
+INSERT_TOMBSTONE = "INSERT INTO tombstone (id, entries) VALUES (%s, %s)"
+DELETE_TOMBSTONES = "DELETE FROM tombstone WHERE {} ORDER BY id LIMIT {}"
 DELETE_PACKS = "DELETE FROM pack WHERE {} ORDER BY id LIMIT {}"
 REWRITE_CLAIM = "UPDATE claim SET entries = %s WHERE id = %s"
 INSERT_CLAIM = "INSERT INTO claim (id, due_at, ahead, entries) VALUES (%s, %s, %s, %s)"

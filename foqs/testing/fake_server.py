@@ -13,9 +13,9 @@ from itertools import islice
 
 from sortedcontainers import SortedList
 
-from foqs.core import limits, order
-from foqs.core.item import Item
-from foqs.storage.transaction import (
+from foqs.model import limits, order
+from foqs.model.item import Item
+from foqs.shard.port import (
     TIMER_LANE,
     ClaimedRow,
     FetchedRow,
@@ -23,10 +23,10 @@ from foqs.storage.transaction import (
     LaneCounts,
     OwnershipLostError,
     Refill,
-    Removal,
     Rewrite,
     SessionLostError,
     StoredClaim,
+    Tombstone,
     Transaction,
     TransactionFailedError,
     TransactionResult,
@@ -97,18 +97,18 @@ class Script:
     namespaces_new: list[tuple[int, bytes]]
     inserts: list[ItemRow]
     packs_new: list[tuple[int, list[ItemRow]]]
-    unpacked: list[int]
+    promoted: list[int]
     claims: list[StoredClaim]
     claims_rewritten: list[tuple[int, Entries]]
     rewrites: list[Rewrite]
     wakes: list[int]
     deletes: list[int]
-    removal: Removal | None
-    removals_gone: list[int]
+    tombstone: Tombstone | None
+    tombstones_gone: list[int]
     packs_gone: list[int]
     claims_gone: list[int]
     look_ups: list[int]
-    look_ups_whole: bool
+    look_ups_with_payload: bool
     mark: Writer
 
 
@@ -120,7 +120,7 @@ class Tables:
     """Those that are packed too."""
     packs: dict[int, frozenset[int]] = field(default_factory=dict)
     """The keys that were packed."""
-    removals: dict[int, list[int]] = field(default_factory=dict)
+    tombstones: dict[int, list[int]] = field(default_factory=dict)
     packed: dict[int, int] = field(default_factory=dict)
     """The id of the pack by key, of those that have not left: no statement on item rows finds these."""
     lanes: dict[int, SortedList] = field(default_factory=dict)
@@ -147,31 +147,33 @@ class Tables:
 
     def unpack_all(self) -> None:
         self.packs.clear()
-        self.removals.clear()
+        self.tombstones.clear()
         self.packed.clear()
 
     def after(self, lane: int, edge: int, limit: int) -> list[Place]:
-        places = self.lanes.get(lane)
-        if places is None:
+        sort_keys = self.lanes.get(lane)
+        if sort_keys is None:
             return []
         at = 0
         if edge != order.FIRST:
-            at = places.bisect_right((order.urgency_of(edge), order.due_at_of(edge), order.key_of(edge)))
+            at = sort_keys.bisect_right((order.urgency_of(edge), order.due_at_of(edge), order.key_of(edge)))
         if not self.packed:
-            return list(places[at : at + limit])
-        return list(islice((place for place in places[at:] if place[2] not in self.packed), limit))
+            return list(sort_keys[at : at + limit])
+        return list(islice((sort_key for sort_key in sort_keys[at:] if sort_key[2] not in self.packed), limit))
 
     def counts(self) -> LaneCounts:
         delayed: dict[int, int] = {}
         for _, _, key in self.lanes.get(TIMER_LANE, ()):
             number = self.items[key].topic
             delayed[number] = delayed.get(number, 0) + 1
-        return LaneCounts([(lane, len(places)) for lane, places in self.lanes.items() if places], list(delayed.items()))
+        return LaneCounts(
+            [(lane, len(sort_keys)) for lane, sort_keys in self.lanes.items() if sort_keys], list(delayed.items())
+        )
 
     def copy(self) -> Tables:
-        lanes = {lane: places.copy() for lane, places in self.lanes.items()}
+        lanes = {lane: sort_keys.copy() for lane, sort_keys in self.lanes.items()}
         return Tables(
-            dict(self.items), dict(self.packs), dict(self.removals), dict(self.packed), lanes, dict(self.claims),
+            dict(self.items), dict(self.packs), dict(self.tombstones), dict(self.packed), lanes, dict(self.claims),
             dict(self.topics), dict(self.namespaces), replace(self.writer),
         )  # fmt: skip
 
@@ -278,7 +280,7 @@ class FakeServer:
                 raise error
             fetched |= {key: items[key] for key in keys}
         result.fetched = {key: row for key, row in fetched.items() if row is not None}
-        result.unpacked = {key: items[key] for key in transaction.unpacked}
+        result.promoted = {key: items[key] for key in transaction.promoted}
         leave_unread(transaction, result, items)
         return result
 
@@ -297,7 +299,7 @@ class FakeServer:
             raise
         rows = {key: self.tables.row(key) for key in script.look_ups}
         looked_up = {key: row for key, row in rows.items() if row is not None}
-        if not script.look_ups_whole:
+        if not script.look_ups_with_payload:
             looked_up = {
                 key: replace(row, death_reason=None, metadata=b"", payload=b"") for key, row in looked_up.items()
             }
@@ -349,7 +351,7 @@ class FakeServer:
         tables.writer = script.mark
 
     def _write_packs(self, script: Script) -> None:
-        """All that changes packs: what follows finds the rows that were unpacked."""
+        """All that changes packs: what follows finds the rows that were promoted."""
         tables, packs = self.tables, self.tables.packs
         for pack_id, rows in script.packs_new:
             _require(pack_id not in packs, f"pack {pack_id:x} is inserted twice")
@@ -359,23 +361,23 @@ class FakeServer:
                 tables.put(row)
                 tables.packed[row.key] = pack_id
         left = [key for key, pack_id in tables.packed.items() if pack_id in script.packs_gone]
-        if script.removal is not None:
-            removal_id, keys = script.removal
-            _require(removal_id not in tables.removals, f"removal {removal_id:x} is inserted twice")
-            tables.removals[removal_id] = keys
+        if script.tombstone is not None:
+            tombstone_id, keys = script.tombstone
+            _require(tombstone_id not in tables.tombstones, f"tombstone {tombstone_id:x} is inserted twice")
+            tables.tombstones[tombstone_id] = keys
             left += keys
-        _require(set(script.unpacked).issubset(left), "an item gets a row and stays in its pack")
+        _require(set(script.promoted).issubset(left), "an item gets a row and stays in its pack")
         for key in left:
             if self._is_there(key in tables.packed, f"{key:x} leaves a pack"):
                 del tables.packed[key]
-                if key not in script.unpacked:
+                if key not in script.promoted:
                     tables.delete(key)
         for pack_id in script.packs_gone:
             if self._is_there(pack_id in packs, f"pack {pack_id:x} goes"):
                 del packs[pack_id]
-        for removal_id in script.removals_gone:
-            if self._is_there(removal_id in tables.removals, f"removal {removal_id:x} goes"):
-                gone = tables.removals.pop(removal_id)
+        for tombstone_id in script.tombstones_gone:
+            if self._is_there(tombstone_id in tables.tombstones, f"tombstone {tombstone_id:x} goes"):
+                gone = tables.tombstones.pop(tombstone_id)
                 _require(all(keys.isdisjoint(gone) for keys in packs.values()), "an item comes back to its pack")
 
     def _is_there(self, there: bool, change: str) -> bool:
@@ -393,8 +395,9 @@ class FakeServer:
 
 def leave_unread(transaction: Transaction, result: TransactionResult, items: Mapping[int, ItemRow]) -> None:
     """Of what is read for refills and claims, only so many bytes are."""
-    keys = [[place[2] for place in found] for refill, found in zip(transaction.refills, result.refilled, strict=True)
-            if refill.whole]  # fmt: skip
+    refills = zip(transaction.refills, result.refilled, strict=True)
+    keys = [[sort_key[2] for sort_key in found] for refill, found in refills
+            if refill.with_payload]  # fmt: skip
     result.read_ahead = _first_contents([fetched_row(items[key]) for some in keys for key in some], result.unread)
     fetched = sorted(item.key for item in transaction.fetches if item.key in result.fetched)
     kept = _first_contents([fetched_row(items[key]) for key in fetched], result.unread)
@@ -441,7 +444,7 @@ def make_script(transaction: Transaction, result: TransactionResult, epoch: int)
         namespaces_new=list(transaction.namespaces_new),
         inserts=[new_row(item) for item in transaction.inserts],
         packs_new=[(pack.id, [new_row(item) for item in pack.items]) for pack in transaction.packs_new],
-        unpacked=list(transaction.unpacked),
+        promoted=list(transaction.promoted),
         claims=[
             StoredClaim(claim.id, claim.due_at, claim.is_ahead, entries(list(claim.items)))
             for claim in transaction.claims
@@ -450,12 +453,12 @@ def make_script(transaction: Transaction, result: TransactionResult, epoch: int)
         rewrites=sorted(transaction.rewrites, key=lambda rewrite: rewrite.key),
         wakes=list(transaction.wakes),
         deletes=list(transaction.deletes),
-        removal=transaction.removal,
-        removals_gone=list(transaction.removals_gone),
+        tombstone=transaction.tombstone,
+        tombstones_gone=list(transaction.tombstones_gone),
         packs_gone=list(transaction.packs_gone),
         claims_gone=list(transaction.claims_gone),
         look_ups=list(transaction.look_ups),
-        look_ups_whole=transaction.look_ups_whole,
+        look_ups_with_payload=transaction.look_ups_with_payload,
         mark=Writer(
             epoch, "", transaction.number, transaction.delay_checkpoint, transaction.claim_checkpoint,
             transaction.topic_number_last, transaction.steady_ms,
@@ -464,8 +467,8 @@ def make_script(transaction: Transaction, result: TransactionResult, epoch: int)
 
 
 def _rewritten(row: ItemRow, rewrite: Rewrite) -> ItemRow:
-    place = (row.lane, row.urgency, row.due_at)
-    lane, urgency, due_at = place if rewrite.is_in_place else (rewrite.lane, rewrite.urgency, rewrite.due_at)
+    sort_key = (row.lane, row.urgency, row.due_at)
+    lane, urgency, due_at = sort_key if rewrite.is_in_place else (rewrite.lane, rewrite.urgency, rewrite.due_at)
     return replace(
         row,
         lane=lane,

@@ -1,4 +1,4 @@
-"""Implements foqs.shard.store.Store, and what reads beside it, on a FakeServer."""
+"""Implements foqs.shard.writer.store.Store, and what reads beside it, on a FakeServer."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Executor
 from typing import NoReturn
 
-from foqs.core import ids, limits, order
-from foqs.core.errors import UnavailableError
-from foqs.storage.shard_reader import ExpiredPage
-from foqs.storage.transaction import (
+from foqs.model import ids, limits, order
+from foqs.model.errors import UnavailableError
+from foqs.shard.port import (
     DeadlockError,
     ItemRow,
     LaneCounts,
@@ -24,6 +23,7 @@ from foqs.storage.transaction import (
     TransactionFailedError,
     TransactionResult,
 )
+from foqs.storage.shard_reader import ExpiredPage
 from foqs.testing.fake_server import FakeServer, Fate, Session, Writer, claimed_row, make_script
 
 _REFUSALS = {
@@ -34,7 +34,7 @@ _REFUSALS = {
 
 
 class FakeStore:
-    """Implements foqs.shard.store.Store on a FakeServer."""
+    """Implements foqs.shard.writer.store.Store on a FakeServer."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class FakeStore:
             self._put_name()
             yield
             self._server.touch(self._session)
-            self._unpack_all()
+            self._promote_all()
             yield
             self._server.touch(self._session)
             return self._read_image(last_key)
@@ -105,16 +105,16 @@ class FakeStore:
         if fate is Fate.LOST_AFTER:
             self._lose(TransactionResult(), "lost while it was opened")
 
-    def _unpack_all(self) -> None:
+    def _promote_all(self) -> None:
         self._server.tables.unpack_all()
 
     def wait_for_owner(self) -> None:
         """Not at all: its caller tries again soon."""
 
-    def place_after(self, lane: int, edge: int, count: int) -> int | None:
+    def sort_key_after(self, lane: int, edge: int, count: int) -> int | None:
         self._touch()
         found = self._server.tables.after(lane, edge, count)
-        return order.place(*found[-1], self._server.shard_id) if len(found) == count else None
+        return order.sort_key(*found[-1], self._server.shard_id) if len(found) == count else None
 
     def reopen(self) -> int:
         self._connect()

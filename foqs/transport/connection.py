@@ -17,8 +17,8 @@ from typing import Any, cast
 
 import structlog
 
-from foqs.core import limits
-from foqs.core.errors import FoqsError, InvalidArgumentError
+from foqs.model import limits
+from foqs.model.errors import FoqsError, InvalidArgumentError
 from foqs.transport.door import Door
 from foqs.transport.frame_scan import FrameError, scan_call
 from foqs.transport.turns import Place, StandingQueue

@@ -12,8 +12,8 @@ from typing import Protocol
 
 import structlog
 
-from foqs.core import limits
-from foqs.core.errors import ErrorCode, OverloadedError
+from foqs.model import limits
+from foqs.model.errors import ErrorCode, OverloadedError
 from foqs.transport.turns import TurnLimits, Turns, TurnTaker
 from foqs.transport.unfinished import Holder, UnfinishedBytes
 from foqs.transport.verbs import Verbs
@@ -26,7 +26,7 @@ _LOGGED_ERRORS_PER_SWEEP = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoorLimits:
-    """The bounds of a server; the defaults are those of `foqs.core.limits`, tests shorten them."""
+    """The bounds of a server; the defaults are those of `foqs.model.limits`, tests shorten them."""
 
     connections_max: int = limits.CONNECTIONS_MAX
     connections_per_address_max: int = limits.CONNECTIONS_PER_ADDRESS_MAX

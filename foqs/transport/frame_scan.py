@@ -17,7 +17,7 @@ from struct import Struct
 from struct import error as struct_error
 from typing import Final, NoReturn
 
-from foqs.core import limits
+from foqs.model import limits
 
 CALL: Final = 1
 REPLY: Final = 2

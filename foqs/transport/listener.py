@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from foqs.core import limits
+from foqs.model import limits
 
 _log = structlog.get_logger(__name__)
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import structlog
 
-from foqs.core import limits
-from foqs.core.calls import AdminCalls, QueueCalls
-from foqs.core.service import Service
+from foqs.model import limits
+from foqs.model.calls import AdminCalls, QueueCalls
+from foqs.model.service import Service
 from foqs.transport.connection import Connection
 from foqs.transport.door import Door, DoorLimits, DoorMetrics, NoMetrics
 from foqs.transport.listener import Listener

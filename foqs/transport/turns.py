@@ -11,7 +11,7 @@ from math import inf
 from time import perf_counter
 from typing import Protocol
 
-from foqs.core import limits
+from foqs.model import limits
 
 Place = tuple[str, bool | None]
 """In the round: an address, and whether it is for its enqueues or for all else; None: for a call that was put off."""

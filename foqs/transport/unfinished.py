@@ -7,7 +7,7 @@ from collections.abc import Collection
 from itertools import islice
 from typing import Protocol
 
-from foqs.core import limits
+from foqs.model import limits
 
 
 class Holder(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from foqs.core import limits
+from foqs.model import limits
 from foqs.transport.frame_scan import CALL, EXCEPTION
 from foqs.transport.wire import LENGTH_BYTES, Codec
 

@@ -1,6 +1,6 @@
 """Every verb of the contract: from a decoded request to the call behind it, and from its outcome to a frame.
 
-Requests go in as the decoded structs, results come out as they are: the classes of `foqs.core.calls` have the
+Requests go in as the decoded structs, results come out as they are: the classes of `foqs.model.calls` have the
 fields of their wire structs. Nothing that a call raises leaves here but as an answer.
 """
 
@@ -13,10 +13,10 @@ from uuid import uuid4
 
 import structlog
 
-from foqs.core import calls, limits
-from foqs.core.calls import AdminCalls, PositionErrors, QueueCalls
-from foqs.core.errors import FoqsError, InternalError, InvalidArgumentError, TooLargeError
-from foqs.core.namespace import Namespace, NamespaceSettings
+from foqs.model import calls, limits
+from foqs.model.calls import AdminCalls, PositionErrors, QueueCalls
+from foqs.model.errors import FoqsError, InternalError, InvalidArgumentError, TooLargeError
+from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.transport.wire import Codec, Method, encode_as, structs
 
 _log = structlog.get_logger(__name__)

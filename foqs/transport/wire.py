@@ -18,8 +18,8 @@ from thriftpy2.protocol.cybin.cybin import TCyBinaryProtocol
 from thriftpy2.thrift import TApplicationException, TType
 from thriftpy2.transport.memory.cymemory import TCyMemoryBuffer
 
-from foqs.core import limits
-from foqs.core.errors import FoqsError, TooLargeError, error_for_code
+from foqs.model import limits
+from foqs.model.errors import FoqsError, TooLargeError, error_for_code
 from foqs.transport.frame_scan import CALL, EXCEPTION, REPLY, FrameError, scan_reply
 
 LENGTH_BYTES: Final = 4

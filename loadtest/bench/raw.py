@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar
 from pymysql.constants import ER
 from pymysql.err import OperationalError
 
-from foqs.storage.local_server import LocalServer
+from foqs.dev.local_server import LocalServer
 from foqs.storage.migrations import SchemaKind, apply
 from foqs.storage.session import connect
 from loadtest.bench.usage import usage

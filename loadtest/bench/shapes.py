@@ -14,18 +14,18 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from foqs.core import limits
-from foqs.core.item import Item, Phase
-from foqs.core.topic import ShardTopic
-from foqs.core.window import WindowBudget
+from foqs.dev.local_server import LocalServer
+from foqs.model import limits
+from foqs.model.item import Item, Phase
+from foqs.model.topic import ShardTopic
+from foqs.model.window import WindowBudget
+from foqs.shard.port import NewPack
 from foqs.storage import statements as sql
 from foqs.storage.literals import item_row, key_conditions
-from foqs.storage.local_server import LocalServer
 from foqs.storage.migrations import SchemaKind, apply
 from foqs.storage.packing import pack_items, pack_keys
 from foqs.storage.prepared import PreparedInserts, prepare_inserts
 from foqs.storage.session import connect, run_script
-from foqs.storage.transaction import NewPack
 from loadtest.bench.raw import PAYLOAD_HEX
 from loadtest.bench.usage import usage
 from loadtest.peers.adapter import CACHE_MIB, LOG_MIB
@@ -74,16 +74,16 @@ def _packed_as_text(_: PreparedInserts, rows: Sequence[Row]) -> tuple[list[bytes
     return [], sql.INSERT_PACK.format(pack.id, f"x'{pack_items(pack.items).hex()}'")
 
 
-def _by_removals(rows: Sequence[Row]) -> list[str]:
+def _by_tombstones(rows: Sequence[Row]) -> list[str]:
     keys = [row[3] for row in rows]
     steps = range(0, len(keys), len(keys) // _STEPS)
-    insert = sql.INSERT_REMOVAL.replace("%s", "{}")
-    removals = [
+    insert = sql.INSERT_TOMBSTONE.replace("%s", "{}")
+    tombstones = [
         insert.format(keys[0] + start, f"x'{pack_keys(keys[start : start + len(keys) // _STEPS]).hex()}'")
         for start in steps
     ]
     ((gone, count),) = key_conditions("id", [keys[0] + start for start in steps])
-    return [*removals, sql.DELETE_PACKS.format(f"id = {keys[0]}", 1), sql.DELETE_REMOVALS.format(gone, count)]
+    return [*tombstones, sql.DELETE_PACKS.format(f"id = {keys[0]}", 1), sql.DELETE_TOMBSTONES.format(gone, count)]
 
 
 def _by_bits(rows: Sequence[Row]) -> list[str]:
@@ -110,8 +110,8 @@ _STEPS = 10
 _CLUSTERED = "ALTER TABLE item DROP PRIMARY KEY, DROP KEY lane_order, ADD PRIMARY KEY (lane, urgency, due_at, id)"
 _BITS = "ALTER TABLE pack ADD gone VARBINARY(200) NOT NULL DEFAULT ''"
 SHAPES = (
-    Shape("young items: a pack, prepared, and ten removals", "", _packed, _by_removals),
-    Shape("the same: as SQL text", "", _packed_as_text, _by_removals),
+    Shape("young items: a pack, prepared, and ten tombstones", "", _packed, _by_tombstones),
+    Shape("the same: as SQL text", "", _packed_as_text, _by_tombstones),
     Shape("the same: ten times bits in the pack's row", _BITS, _packed, _by_bits),
     Shape("other items: prepared inserts, deletes by ranges of ids", "", _prepared, _by_range),
     Shape("rows as SQL text, deletes by lists of ids", "", _as_text, _by_id),
@@ -143,7 +143,7 @@ def measure(transactions: int) -> list[dict[str, Any]]:
                     scripts.append((ahead, [statement]))
                 inserted_us = _run(server.pid, session, scripts)
                 deleted_us = _run(server.pid, session, [([], shape.delete(batch)) for batch in batches])
-                for table in ("item", "pack", "removal"):
+                for table in ("item", "pack", "tombstone"):
                     cursor.execute(f"SELECT COUNT(*) FROM {table}")
                     assert cursor.fetchone() == (0,)
             rows.append({"shape": shape.name, "insert_us": inserted_us, "delete_us": deleted_us})

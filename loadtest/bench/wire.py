@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Any, cast
 
-from foqs.core.errors import UnavailableError
+from foqs.model.errors import UnavailableError
 from foqs.transport.wire import Codec, for_seqid, structs
 from loadtest.bench.clients import process_number
 from loadtest.peers.adapter import Offer

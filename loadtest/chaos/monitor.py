@@ -8,10 +8,10 @@ from pathlib import Path
 
 from foqs import AdminClient
 from foqs.client.retry import RetryPolicy
-from foqs.core.errors import FoqsError
-from foqs.testing.history import now_ns
+from foqs.model.errors import FoqsError
 from loadtest.chaos.room import Room
 from loadtest.faults.own_thread import OwnThread
+from tests.histories.history import now_ns
 
 _LOOK_EVERY_S = 0.05
 _ANSWER_MS_MAX = 1_000

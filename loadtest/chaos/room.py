@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import pymysql
 
-from foqs.storage.local_server import LocalServer
+from foqs.dev.local_server import LocalServer
 from foqs.storage.migrations import SchemaKind, apply
 from loadtest.faults.cluster import make_namespace
 from loadtest.faults.network import BadNetwork, Streams

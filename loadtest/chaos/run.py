@@ -11,10 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from foqs import Client
-from foqs.core.calls import ItemState
-from foqs.testing.checker import check
-from foqs.testing.history import Call, Verb, now_ns
-from foqs.testing.lives import Stored
+from foqs.model.calls import ItemState
 from loadtest.chaos.fault import CLIENTS, HOST, Fault
 from loadtest.chaos.host_faults import HostClockMoved
 from loadtest.chaos.monitor import Monitor
@@ -24,6 +21,9 @@ from loadtest.chaos.server_faults import DiskFull
 from loadtest.faults.cluster import audit, purge_dead_letters, wait_until_owned
 from loadtest.faults.load import NAMESPACE, TOPICS, Load, Pressure
 from loadtest.faults.verdict import Tally, first_done_after, keep
+from tests.histories.checker import check
+from tests.histories.history import Call, Verb, now_ns
+from tests.histories.lives import Stored
 
 CLOCK_TOLERANCE_MS = 100
 CLOCK_LATE_MS = 500

@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 from typing import NoReturn
 
 from foqs import Client, FoqsError, Item, NewItem, RetryPolicy
-from foqs.core import ids, order
+from foqs.model import ids, order
 from loadtest.demo.messages import (
     Answer,
     Command,

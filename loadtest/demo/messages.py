@@ -32,7 +32,7 @@ class Handout(NamedTuple):
     id: str
     topic: str
     place: int
-    """Its place in the order of its topic, see foqs.core.order."""
+    """Its place in the order of its topic, see foqs.model.order."""
     attempt: int
     deliver_after_ms: int
     lease_expires_at_ms: int

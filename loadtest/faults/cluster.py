@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from foqs import AdminClient
 from foqs.client.retry import RetryPolicy
-from foqs.core.errors import FoqsError, UnavailableError
-from foqs.storage.local_server import LocalServer
+from foqs.dev.local_server import LocalServer
+from foqs.model.errors import FoqsError, UnavailableError
 from foqs.storage.migrations import SchemaKind, apply
 from foqs.storage.session import connect
 from loadtest.faults import FaultError
@@ -100,7 +100,7 @@ def torn_tables(shard_urls: Mapping[int, str]) -> Iterator[str]:
     """What the server's own CHECK TABLE finds: each problem a sentence."""
     for shard_id, url in shard_urls.items():
         with closing(connect(url)) as session, session.cursor() as cursor:
-            cursor.execute("CHECK TABLE item, pack, removal, claim, topic, writer")
+            cursor.execute("CHECK TABLE item, pack, tombstone, claim, topic, writer")
             for table, _, kind, text in cursor.fetchall():
                 if (kind, text) != ("status", "OK"):
                     yield f"shard {shard_id}: {table}: {kind} {text}"

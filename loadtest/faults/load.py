@@ -14,13 +14,13 @@ from typing import Self
 from foqs.client.items import Nack
 from foqs.client.retry import RetryPolicy
 from foqs.client.sync import Client
-from foqs.core.calls import ItemState
-from foqs.core.ids import item_id
-from foqs.testing.history import Call, History, Outcome, Put, Verb, now_ns, uid_of
-from foqs.testing.lives import Stored
-from foqs.testing.recorder import RecordedClient
-from foqs.testing.stored import item_rows
+from foqs.model.calls import ItemState
+from foqs.model.ids import item_id
 from loadtest.faults import FaultError
+from tests.histories.history import Call, History, Outcome, Put, Verb, now_ns, uid_of
+from tests.histories.lives import Stored
+from tests.histories.recorder import RecordedClient
+from tests.histories.stored import item_rows
 
 NAMESPACE = "jobs"
 TOPICS = [f"topic-{number}" for number in range(4)]

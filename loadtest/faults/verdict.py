@@ -12,10 +12,10 @@ from typing import Any
 
 from rich.table import Table
 
-from foqs.testing.checker import Report
-from foqs.testing.history import Call, Outcome, Verb
-from foqs.testing.lives import Stored
-from foqs.testing.splitting import write_stored
+from tests.histories.checker import Report
+from tests.histories.history import Call, Outcome, Verb
+from tests.histories.lives import Stored
+from tests.histories.splitting import write_stored
 
 PROMISES = {
     "P1": "lost, or not as it was enqueued",
@@ -65,7 +65,7 @@ class Tally:
 
 
 def keep(calls: Iterable[Call], stored: Iterable[Stored]) -> Path:
-    """Write a history down for `python -m foqs.testing.checker HISTORY --stored ROWS`; the directory of both."""
+    """Write a history down for `python -m tests.histories.checker HISTORY --stored ROWS`; the directory of both."""
     directory = Path(tempfile.mkdtemp(prefix="foqs-red-"))
     with (directory / "history").open("w", encoding="utf-8") as file:
         for call in calls:

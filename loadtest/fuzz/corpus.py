@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from foqs.core import limits
-from foqs.core.errors import OverloadedError
+from foqs.model import limits
+from foqs.model.errors import OverloadedError
 from foqs.transport.wire import LENGTH_BYTES, METHODS, Codec, structs
 
 NAMESPACE = "ns"

@@ -20,7 +20,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from foqs.core import limits
+from foqs.model import limits
 from foqs.transport.wire import structs
 from loadtest.cores import Cores
 from loadtest.fuzz import stalls

@@ -15,7 +15,7 @@ import uvloop
 
 from foqs.client.aio import AsyncClient
 from foqs.client.retry import RetryPolicy
-from foqs.core.errors import FoqsError
+from foqs.model.errors import FoqsError
 from loadtest.fuzz.watched import NAMESPACE
 
 WORKERS = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from foqs.core import limits
+from foqs.model import limits
 from foqs.transport.wire import LENGTH_BYTES, Codec, structs
 from loadtest.fuzz.watched import NAMESPACE
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from foqs.core import limits
-from foqs.core.errors import FoqsError
-from foqs.core.namespace import NamespaceSettings, check_namespace_name, with_changes
 from foqs.host import arguments
+from foqs.model import limits
+from foqs.model.errors import FoqsError
+from foqs.model.namespace import NamespaceSettings, check_namespace_name, with_changes
 from foqs.transport.frame_scan import EXCEPTION, REPLY, FrameError, scan_call
 from foqs.transport.verbs import check_required
 from foqs.transport.wire import LENGTH_BYTES, METHODS_BY_NAME_BYTES, Codec, Method

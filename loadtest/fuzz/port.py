@@ -21,7 +21,7 @@ from rich.table import Table
 
 from foqs.client.aio import AsyncAdminClient, AsyncClient
 from foqs.client.retry import RetryPolicy
-from foqs.core.errors import ErrorCode, FoqsError
+from foqs.model.errors import ErrorCode, FoqsError
 from foqs.transport.frame_scan import FrameError, scan_call
 from foqs.transport.unframed import UNFRAMED_EXCEPTION
 from foqs.transport.wire import LENGTH_BYTES, UNKNOWN_METHOD, Codec

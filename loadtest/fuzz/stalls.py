@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from foqs.core import limits
+from foqs.model import limits
 from loadtest.fuzz.inputs import worst_inputs
 from loadtest.fuzz.watched import WatchedHost
 

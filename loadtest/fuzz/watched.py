@@ -20,8 +20,8 @@ from foqs import AdminClient
 from foqs.bootstrap import Host
 from foqs.cli.running import tune_interpreter
 from foqs.config import HostConfig
+from foqs.dev.local_server import LocalServer
 from foqs.logs import configure_logs
-from foqs.storage.local_server import LocalServer
 from foqs.storage.migrations import SchemaKind, apply
 from loadtest.cores import Cores
 

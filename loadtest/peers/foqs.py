@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from foqs import AdminClient
-from foqs.core.errors import FoqsError
-from foqs.storage.local_server import LocalServer
+from foqs.dev.local_server import LocalServer
+from foqs.model.errors import FoqsError
 from foqs.storage.migrations import SchemaKind, apply
 from foqs.storage.session import connect
 from loadtest.bench.clients import process_number
@@ -167,7 +167,7 @@ class CompiledFoqs(Foqs):
 
 def compiled_fault() -> str | None:
     """Why there are no compiled modules of this checkout, or None."""
-    if not list(COMPILED.glob(f"foqs/core/*{sysconfig.get_config_var('EXT_SUFFIX')}")):
+    if not list(COMPILED.glob(f"foqs/model/*{sysconfig.get_config_var('EXT_SUFFIX')}")):
         return "it is not built (make compiled builds it)"
     for source in (ROOT / "pyproject.toml", *sorted((ROOT / "foqs").rglob("*.py"))):
         built = COMPILED / source.relative_to(ROOT)

@@ -22,7 +22,7 @@ from typing import Any
 
 from pymysql.err import OperationalError
 
-from foqs.storage.local_server import LocalServer
+from foqs.dev.local_server import LocalServer
 from foqs.storage.replies import Rows
 from foqs.storage.session import connect, run_script
 from loadtest.peers.adapter import CACHE_MIB, LOG_MIB, Held, Offer, OneServer

@@ -18,7 +18,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
-from foqs.storage.local_server import LocalServer
+from foqs.dev.local_server import LocalServer
 from foqs.storage.migrations import SchemaKind, apply
 from foqs.storage.session import connect
 from loadtest.bench.raw import INSERT_INTO

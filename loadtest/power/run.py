@@ -13,15 +13,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from foqs.storage.local_server import LocalServer
-from foqs.testing.checker import check
-from foqs.testing.history import Verb, now_ns
-from foqs.testing.lives import overlaps
+from foqs.dev.local_server import LocalServer
 from loadtest.faults.cluster import Databases, audit, make_databases, make_namespace, purge_dead_letters, torn_tables
 from loadtest.faults.load import TOPICS, Load, Pressure
 from loadtest.faults.programs import HostProgram, free_port
 from loadtest.faults.verdict import Tally, first_done_after
 from loadtest.faults.volume import PoweredVolume
+from tests.histories.checker import check
+from tests.histories.history import Verb, now_ns
+from tests.histories.lives import overlaps
 
 VOLUME_MIB = 1_024
 SHARD_COUNT = 4

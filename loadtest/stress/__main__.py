@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from foqs.core import limits
+from foqs.model import limits
 from loadtest.faults import FaultError
 from loadtest.stress import isolation as isolation_run
 from loadtest.stress import long_life as long_life_run

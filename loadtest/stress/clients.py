@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 import uvloop
 
-from foqs.core import ids
-from foqs.core.errors import FoqsError
+from foqs.model import ids
+from foqs.model.errors import FoqsError
 from foqs.transport.wire import Codec, structs
 from loadtest.bench.ticker import Ticker, at_random
 from loadtest.bench.wire import Wire

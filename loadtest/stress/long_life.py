@@ -21,10 +21,7 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
-from foqs.core.calls import ItemState
-from foqs.testing.checker import check_files
-from foqs.testing.history import History, Outcome, Verb, read_calls
-from foqs.testing.splitting import write_stored
+from foqs.model.calls import ItemState
 from loadtest.bench.usage import memory_mib
 from loadtest.chaos.monitor import Monitor
 from loadtest.chaos.room import SERVER_COUNT, SHARDS, Room
@@ -33,6 +30,9 @@ from loadtest.faults.cluster import audit
 from loadtest.faults.load import Load, Pressure
 from loadtest.stress.stand import quiet_room
 from loadtest.stress.verdict import Bound, Verdict
+from tests.histories.checker import check_files
+from tests.histories.history import History, Outcome, Verb, read_calls
+from tests.histories.splitting import write_stored
 
 MEMORY_FACTOR_MAX = 1.2
 LATENCY_FACTOR_MAX = 1.5

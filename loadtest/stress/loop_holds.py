@@ -23,9 +23,9 @@ from foqs.bootstrap import Host
 from foqs.cli.running import tune_interpreter
 from foqs.client.items import NewItem
 from foqs.config import HostConfig
-from foqs.core import limits
-from foqs.core.limits import KIB
-from foqs.storage.local_server import LocalServer
+from foqs.dev.local_server import LocalServer
+from foqs.model import limits
+from foqs.model.limits import KIB
 from foqs.transport.wire import LENGTH_BYTES, Codec, structs
 from loadtest.faults import FaultError
 from loadtest.faults.cluster import make_databases, wait_until_owned

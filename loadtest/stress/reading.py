@@ -14,8 +14,8 @@ from sqlalchemy import update
 
 from foqs import Client
 from foqs.client.items import NewItem
-from foqs.core import limits
-from foqs.core.namespace import NamespaceSettings
+from foqs.model import limits
+from foqs.model.namespace import NamespaceSettings
 from foqs.storage.meta import MetaStore
 from foqs.storage.meta_tables import NAMESPACE, NAMESPACE_NUMBER
 from foqs.transport.wire import Codec, structs

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from foqs.core import limits
+from foqs.model import limits
 from loadtest.chaos.room import SHARDS, SMALL, Room
 from loadtest.chaos.server_faults import DiskFull
 from loadtest.faults import FaultError

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from foqs import AdminClient
-from foqs.storage.local_server import LocalServer
+from foqs.dev.local_server import LocalServer
 from loadtest.bench.usage import memory_mib
 from loadtest.chaos.room import Room
 from loadtest.cores import Cores

@@ -12,8 +12,8 @@ from statistics import median
 from typing import Any
 
 from foqs import AdminClient, Client, FoqsError, NewItem
-from foqs.core import limits
-from foqs.storage.local_server import LocalServer
+from foqs.dev.local_server import LocalServer
+from foqs.model import limits
 from loadtest.faults import FaultError
 from loadtest.faults.cluster import make_databases, wait_until_owned
 from loadtest.faults.load import NAMESPACE

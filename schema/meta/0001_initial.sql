@@ -33,7 +33,7 @@ CREATE TABLE namespace_number (
 
 INSERT INTO namespace_number VALUES (1, 0);
 
--- A question to all shards (foqs/core/census.py). As long as its row is there, its namespace lets no item in.
+-- A question to all shards (foqs/model/census.py). As long as its row is there, its namespace lets no item in.
 CREATE TABLE census (
   id BIGINT UNSIGNED NOT NULL,
   namespace INT UNSIGNED NOT NULL,

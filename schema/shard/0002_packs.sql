@@ -9,7 +9,7 @@ CREATE TABLE pack (
 
 -- One row a transaction: the keys of the items that left their packs with it, because they are gone or have got rows
 -- of their own. It goes with a later transaction, once no pack with a smaller id is there.
-CREATE TABLE removal (
+CREATE TABLE tombstone (
   id BIGINT UNSIGNED NOT NULL,
   entries MEDIUMBLOB NOT NULL,
   PRIMARY KEY (id)

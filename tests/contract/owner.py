@@ -8,13 +8,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from foqs.core import order
-from foqs.core.item import Item
-from foqs.core.topic import ShardTopic
-from foqs.core.window import WindowBudget
-from foqs.shard.store import Store
+from foqs.model import order
+from foqs.model.item import Item
+from foqs.model.topic import ShardTopic
+from foqs.model.window import WindowBudget
+from foqs.shard.port import ItemRow, OwnershipLostError, ShardImage, Tenure, Transaction, TransactionResult
+from foqs.shard.writer.store import Store
 from foqs.storage.shard_reader import ExpiredPage
-from foqs.storage.transaction import ItemRow, OwnershipLostError, ShardImage, Tenure, Transaction, TransactionResult
 
 SHARD_ID = 3
 PATIENCE_S = 5.0
@@ -68,7 +68,7 @@ class Owner:
         return result
 
     def look_up(self, *keys: int) -> dict[int, ItemRow]:
-        return self.run(look_ups=list(keys), look_ups_whole=True).looked_up
+        return self.run(look_ups=list(keys), look_ups_with_payload=True).looked_up
 
 
 def opened(store: Store, tenure: Tenure | None = None) -> ShardImage:
@@ -97,7 +97,7 @@ def new_item(
     metadata: bytes = b"",
 ) -> Item:
     """An item that is ready at once, unless `enqueued_at` is before `due_at`."""
-    item = Item(key, topic or new_topic(1), priority, due_at, order.place(priority, due_at, key, SHARD_ID))
+    item = Item(key, topic or new_topic(1), priority, due_at, order.sort_key(priority, due_at, key, SHARD_ID))
     item.enqueued_at = due_at if enqueued_at is None else enqueued_at
     item.expires_at = due_at + LIFE_MS
     item.payload = payload
@@ -105,6 +105,6 @@ def new_item(
     return item
 
 
-def place_of(row: tuple[int, int, int, int, int]) -> int:
+def sort_key_of(row: tuple[int, int, int, int, int]) -> int:
     """The edge after a row of a refill."""
-    return order.place(row[0], row[1], row[2], SHARD_ID)
+    return order.sort_key(row[0], row[1], row[2], SHARD_ID)

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from foqs.core import limits, order
-from foqs.storage.transaction import (
+from foqs.model import limits, order
+from foqs.shard.port import (
     TIMER_LANE,
     ClaimEntries,
     DeadlockError,
@@ -19,7 +19,7 @@ from foqs.storage.transaction import (
     Rewrite,
     TransactionFailedError,
 )
-from tests.contract.owner import LIFE_MS, Owner, new_item, new_topic, place_of
+from tests.contract.owner import LIFE_MS, Owner, new_item, new_topic, sort_key_of
 
 HOSTILE = [
     b"",
@@ -122,12 +122,12 @@ def test_a_transaction_of_many_packets_is_whole(shard):
 def filled_lane(shard) -> tuple[Owner, list[int]]:
     """Rows of lane 1 in an order that is not the order of their keys; and their keys in the lane's order."""
     owner = Owner(shard)
-    places = [(n * 7 % 5 - 2, 1_000 + n * 3 % 4) for n in range(60)]
-    items = [new_item(n + 1, priority=urgency, due_at=due_at) for n, (urgency, due_at) in enumerate(places)]
+    sort_keys = [(n * 7 % 5 - 2, 1_000 + n * 3 % 4) for n in range(60)]
+    items = [new_item(n + 1, priority=urgency, due_at=due_at) for n, (urgency, due_at) in enumerate(sort_keys)]
     others = [new_item(1_000 + n, topic=new_topic(2), due_at=1_001) for n in range(5)]
     timers = [new_item(2_000 + n, due_at=1_001, enqueued_at=0) for n in range(5)]
     owner.run(inserts=[*items, *others, *timers])
-    return owner, [item.key for item in sorted(items, key=lambda item: item.place)]
+    return owner, [item.key for item in sorted(items, key=lambda item: item.sort_key)]
 
 
 def test_a_refill_from_the_start_gives_a_lane_in_order(shard):
@@ -143,12 +143,12 @@ def test_a_whole_refill_gives_the_same_places_and_what_a_fetch_gives(shard, lane
     owner, _ = filled_lane(shard)
     owner.run(inserts=[new_item(3_000 + n, payload=data, metadata=data[:512]) for n, data in enumerate(HOSTILE)])
     owner.run(rewrites=[Rewrite(7, lane, -9, 5, 3, 2, b"m", b"r")])
-    thin, whole = Refill(lane, order.FIRST, 1_000), Refill(lane, order.FIRST, 1_000, whole=True)
-    result = owner.run(refills=[thin, whole, thin])
-    places = result.refilled[0]
-    assert [list(map(tuple, found)) for found in result.refilled] == [list(map(tuple, places))] * 3
-    assert set(result.read_ahead) == set(keys_of(places))
-    fetched = owner.run(fetches=[new_item(key) for key in keys_of(places)]).fetched
+    thin, with_payload = Refill(lane, order.FIRST, 1_000), Refill(lane, order.FIRST, 1_000, with_payload=True)
+    result = owner.run(refills=[thin, with_payload, thin])
+    sort_keys = result.refilled[0]
+    assert [list(map(tuple, found)) for found in result.refilled] == [list(map(tuple, sort_keys))] * 3
+    assert set(result.read_ahead) == set(keys_of(sort_keys))
+    fetched = owner.run(fetches=[new_item(key) for key in keys_of(sort_keys)]).fetched
     for key, row in result.read_ahead.items():
         assert {name: getattr(fetched[key], name) for name in FetchedRow._fields} == row._asdict()
 
@@ -158,8 +158,8 @@ def test_contents_are_read_up_to_a_bound_by_what_is_there_and_whole_or_not_at_al
     owner, size_bytes = Owner(shard), 1_000
     owner.run(inserts=[new_item(key, payload=b"x" * (size_bytes - 1), metadata=b"m") for key in range(1, 9)])
     monkeypatch.setattr(limits, "TRANSACTION_CONTENTS_BYTES_MAX", fit_count * size_bytes)
-    whole, fetches = Refill(1, order.FIRST, 1_000, whole=True), [new_item(key) for key in range(1, 9)]
-    result = owner.run(refills=[whole], fetches=fetches)
+    with_payload, fetches = Refill(1, order.FIRST, 1_000, with_payload=True), [new_item(key) for key in range(1, 9)]
+    result = owner.run(refills=[with_payload], fetches=fetches)
     assert result.unread == set(range(fit_count + 1, 9))
     assert keys_of(result.refilled[0]) == list(range(1, 9))
     for rows in (result.read_ahead, result.fetched):
@@ -176,11 +176,11 @@ def test_the_place_of_a_row_is_found_by_its_number_from_an_edge(shard):
         inserts=[new_item(n, priority=n % 3, due_at=n // 2) for n in range(1, 9)] + [new_item(9, topic=new_topic(2))]
     )
     (found,) = owner.run(refills=[Refill(1, order.FIRST, 100)]).refilled
-    places = [place_of(row) for row in found]
-    assert [owner.store.place_after(1, order.FIRST, n + 1) for n in range(8)] == places
-    assert [owner.store.place_after(1, places[2], n + 1) for n in range(5)] == places[3:]
-    assert owner.store.place_after(1, order.FIRST, 9) is None
-    assert owner.store.place_after(1, places[-1], 1) is None
+    sort_keys = [sort_key_of(row) for row in found]
+    assert [owner.store.sort_key_after(1, order.FIRST, n + 1) for n in range(8)] == sort_keys
+    assert [owner.store.sort_key_after(1, sort_keys[2], n + 1) for n in range(5)] == sort_keys[3:]
+    assert owner.store.sort_key_after(1, order.FIRST, 9) is None
+    assert owner.store.sort_key_after(1, sort_keys[-1], 1) is None
 
 
 @pytest.mark.parametrize("limit", [1, 7, 59, 60, 61])
@@ -193,23 +193,23 @@ def test_refills_from_edge_to_edge_leave_nothing_out_and_repeat_nothing(shard, l
         seen += keys_of(found)
         if len(found) < limit:
             break
-        edge = place_of(found[-1])
+        edge = sort_key_of(found[-1])
     assert seen == expected
 
 
 def test_an_edge_need_not_be_a_row(shard):
     owner, _ = filled_lane(shard)
-    whole = owner.run(refills=[Refill(1, order.FIRST, 1_000)]).refilled[0]
+    with_payload = owner.run(refills=[Refill(1, order.FIRST, 1_000)]).refilled[0]
     for edge in (
-        order.place(-2, 0, 0, 0),
-        order.place(-1, 1_001, 30, 0),
-        order.place(0, (1 << 48) - 1, (1 << 64) - 1, 0),
-        order.place(1, 1_002, 0, (1 << 16) - 1),
-        order.place(1 << 20, 0, 0, 0),
+        order.sort_key(-2, 0, 0, 0),
+        order.sort_key(-1, 1_001, 30, 0),
+        order.sort_key(0, (1 << 48) - 1, (1 << 64) - 1, 0),
+        order.sort_key(1, 1_002, 0, (1 << 16) - 1),
+        order.sort_key(1 << 20, 0, 0, 0),
     ):
         (found,) = owner.run(refills=[Refill(1, edge, 1_000)]).refilled
         before = (order.urgency_of(edge), order.due_at_of(edge), order.key_of(edge))
-        assert found == [row for row in whole if row[:3] > before]
+        assert found == [row for row in with_payload if row[:3] > before]
 
 
 def test_the_timer_lane_gives_topic_and_priority_by_due_time(shard):
@@ -227,7 +227,7 @@ def test_the_timer_lane_gives_topic_and_priority_by_due_time(shard):
         seen += [tuple(row) for row in found]
         if len(found) < 7:
             break
-        edge = place_of(found[-1])
+        edge = sort_key_of(found[-1])
     assert seen == expected
 
 
@@ -321,7 +321,7 @@ def test_look_ups_see_their_own_transaction(shard):
         rewrites=[Rewrite(2, -1, 0, 9, 1, 1, death_reason=b"why")],
         deletes=[3],
         look_ups=[4, 3, 2, 1, 99],
-        look_ups_whole=True,
+        look_ups_with_payload=True,
     )
     assert sorted(result.looked_up) == [1, 2, 4]
     assert (result.looked_up[2].lane, result.looked_up[2].death_reason) == (-1, b"why")
@@ -331,10 +331,10 @@ def test_look_ups_see_their_own_transaction(shard):
 def test_look_ups_that_are_not_whole_read_no_contents(shard):
     owner = Owner(shard)
     owner.run(inserts=[new_item(1, payload=b"p", metadata=b"m")])
-    (whole,) = owner.look_up(1).values()
+    (with_payload,) = owner.look_up(1).values()
     (head,) = owner.run(look_ups=[1]).looked_up.values()
-    assert (whole.metadata, whole.payload) == (b"m", b"p")
-    assert head == replace(whole, metadata=b"", payload=b"")
+    assert (with_payload.metadata, with_payload.payload) == (b"m", b"p")
+    assert head == replace(with_payload, metadata=b"", payload=b"")
 
 
 def test_look_ups_of_more_than_one_statement_all_answer(shard):

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from foqs.core import ids
-from foqs.core.errors import UnavailableError
-from foqs.storage.transaction import OwnedError, OwnershipLostError, SessionLostError, Tenure, Transaction
+from foqs.model import ids
+from foqs.model.errors import UnavailableError
+from foqs.shard.port import OwnedError, OwnershipLostError, SessionLostError, Tenure, Transaction
 from tests.contract.owner import Owner, new_item, new_topic, opened
 from tests.support.waiting import until
 

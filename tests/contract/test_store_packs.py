@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.core import limits, order
-from foqs.storage.transaction import (
+from foqs.model import limits, order
+from foqs.shard.port import (
     ClaimEntries,
     ItemRow,
     NewPack,
     OwnershipLostError,
     PackRead,
     Refill,
-    Removal,
     Rewrite,
     SessionLostError,
+    Tombstone,
     TransactionFailedError,
 )
 from tests.contract.owner import LIFE_MS, Owner, new_item, new_topic, opened
@@ -76,14 +76,14 @@ def test_an_unpacked_item_has_a_row_for_all_that_follows_in_its_transaction(shar
     packed(owner, range(1, 10))
     result = owner.run(
         packs_read=[PackRead(100, [2, 3, 4])],
-        unpacked=[2, 3, 4],
-        removal=Removal(101, [2, 3, 4]),
+        promoted=[2, 3, 4],
+        tombstone=Tombstone(101, [2, 3, 4]),
         rewrites=[Rewrite(3, 1, 7, 900, 1, 1, b"other")],
         deletes=[4],
         look_ups=[2, 3, 4, 5],
-        look_ups_whole=True,
+        look_ups_with_payload=True,
     )
-    assert list(result.unpacked) == [2, 3, 4]
+    assert list(result.promoted) == [2, 3, 4]
     rows = result.looked_up
     assert sorted(rows) == [2, 3]
     assert (rows[2].payload, rows[2].metadata, rows[2].deliveries) == (b"p2", b"m2", 0)
@@ -96,8 +96,8 @@ def test_a_new_owner_finds_rows_of_all_that_has_not_left(shard):
     packed(owner, range(1, 10), 100)
     packed(owner, range(11, 20), 101)
     packed(owner, range(21, 30), 102)
-    owner.run(removal=Removal(103, [1, 11, 12]))
-    owner.run(packs_read=[PackRead(101, [13])], unpacked=[13], removal=Removal(104, [13, 14]), packs_gone=[102])
+    owner.run(tombstone=Tombstone(103, [1, 11, 12]))
+    owner.run(packs_read=[PackRead(101, [13])], promoted=[13], tombstone=Tombstone(104, [13, 14]), packs_gone=[102])
     owner = taken_over(shard, owner)
     left = [*range(2, 10), 13, *range(15, 20)]
     assert ready_keys(owner) == left
@@ -107,20 +107,20 @@ def test_a_new_owner_finds_rows_of_all_that_has_not_left(shard):
     assert ready_keys(taken_over(shard, owner)) == []
 
 
-def test_a_removal_goes_when_its_packs_are_gone_and_nothing_comes_back(shard):
+def test_a_tombstone_goes_when_its_packs_are_gone_and_nothing_comes_back(shard):
     owner = Owner(shard)
     packed(owner, range(1, 10), 100)
-    owner.run(removal=Removal(101, [1, 2]))
+    owner.run(tombstone=Tombstone(101, [1, 2]))
     packed(owner, range(11, 20), 102)
-    owner.run(packs_gone=[100], removal=Removal(103, [11]))
-    owner.run(removals_gone=[101], deletes=[999])
+    owner.run(packs_gone=[100], tombstone=Tombstone(103, [11]))
+    owner.run(tombstones_gone=[101], deletes=[999])
     assert ready_keys(taken_over(shard, owner)) == list(range(12, 20))
 
 
 def test_a_new_owners_name_is_there_before_packs_are_unpacked_and_who_dies_meanwhile_leaves_them(shard, monkeypatch):
     one = Owner(shard, "one")
     packed(one, range(1, 10))
-    one.run(removal=Removal(200, [3]))
+    one.run(tombstone=Tombstone(200, [3]))
     one.store.close()
     two = shard.store("two")
 
@@ -130,7 +130,7 @@ def test_a_new_owners_name_is_there_before_packs_are_unpacked_and_who_dies_meanw
             shard.store("three").open()
         raise SessionLostError("killed")
 
-    monkeypatch.setattr(two, "_unpack_all", die)
+    monkeypatch.setattr(two, "_promote_all", die)
     with pytest.raises(SessionLostError):
         opened(two)
     three = Owner(shard, "three")
@@ -155,7 +155,7 @@ def test_nothing_of_a_transaction_is_done_when_its_pack_is_refused(shard):
     with pytest.raises(TransactionFailedError):
         owner.run(
             packs_new=[NewPack(100, [new_item(key) for key in range(60, 70)])],
-            removal=Removal(101, [items[0].key]),
+            tombstone=Tombstone(101, [items[0].key]),
             deletes=[50],
         )
     owner = taken_over(shard, owner)
@@ -169,7 +169,8 @@ def test_many_packs_of_many_items_are_taken_over(shard):
         first = number * 10_000 + 1
         items = [new_item(key, payload=b"x" * 600) for key in range(first, first + count)]
         owner.run(
-            packs_new=[NewPack(first + count, items)], removal=Removal(first + count + 1, [first]) if number else None
+            packs_new=[NewPack(first + count, items)],
+            tombstone=Tombstone(first + count + 1, [first]) if number else None,
         )
     owner = taken_over(shard, owner)
     firsts = {number * 10_000 + 1 for number in range(1, 4)}

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import pytest
 
-from foqs.core.namespace import NamespaceSettings
-from foqs.storage.local_server import BINARY_VARIABLE, LocalServer
+from foqs.dev.local_server import BINARY_VARIABLE, LocalServer
+from foqs.model.namespace import NamespaceSettings
 from foqs.storage.meta import MetaStore
 from loadtest.faults.load import NAMESPACE
 from loadtest.faults.programs import HostProgram

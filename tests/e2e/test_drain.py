@@ -11,7 +11,7 @@ import pytest
 
 from foqs import Client, FoqsError, NewItem
 from foqs.client.retry import RetryPolicy
-from foqs.core import limits
+from foqs.model import limits
 from foqs.storage.script import unpack_entries
 from loadtest.faults.cluster import NAMESPACE, make_namespace
 from loadtest.faults.load import Load

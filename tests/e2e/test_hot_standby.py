@@ -12,8 +12,8 @@ import pytest
 from foqs import Client
 from foqs.client.retry import RetryPolicy
 from foqs.client.sync import AdminClient
-from foqs.core.calls import HostStatus
-from foqs.core.errors import FoqsError
+from foqs.model.calls import HostStatus
+from foqs.model.errors import FoqsError
 from loadtest.faults.load import NAMESPACE
 from loadtest.faults.programs import HostProgram, free_port
 from tests.e2e.conftest import StartHost

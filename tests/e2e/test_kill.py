@@ -9,14 +9,14 @@ import pytest
 
 from foqs.client.items import Item, NewItem
 from foqs.client.sync import Client
-from foqs.core import limits
-from foqs.core.calls import DeliveryPolicy
-from foqs.testing.checker import Report, check
-from foqs.testing.history import History, Outcome, now_ns
-from foqs.testing.lives import Stored, returned_at_ms
+from foqs.model import limits
+from foqs.model.calls import DeliveryPolicy
 from loadtest.faults.load import ANSWER_ITEMS_MAX, NAMESPACE, Load
 from loadtest.faults.programs import free_port
 from tests.e2e.conftest import StartHost
+from tests.histories.checker import Report, check
+from tests.histories.history import History, Outcome, now_ns
+from tests.histories.lives import Stored, returned_at_ms
 from tests.support.databases import Databases
 
 Window = tuple[int, int]

@@ -8,12 +8,12 @@ from contextlib import closing
 import pytest
 
 from foqs.storage.session import connect
-from foqs.testing.checker import check
-from foqs.testing.history import Call, Outcome, Verb, now_ns
 from loadtest.faults.load import Load
 from loadtest.faults.programs import HostProgram, free_port
 from tests.e2e.conftest import StartHost
 from tests.e2e.test_kill import CLAIM_MS_MAX, CLOCK_TOLERANCE_MS
+from tests.histories.checker import check
+from tests.histories.history import Call, Outcome, Verb, now_ns
 from tests.support.databases import SHARD_COUNT, Databases
 
 pytestmark = [pytest.mark.database, pytest.mark.slow]

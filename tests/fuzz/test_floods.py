@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from foqs.core import limits
+from foqs.model import limits
 from foqs.transport import frame_scan
 from foqs.transport.door import DoorLimits
 from foqs.transport.frame_scan import FrameError, scan_call

@@ -12,8 +12,8 @@ from unittest.mock import patch
 
 import pytest
 
-from foqs.core import ids, limits
-from foqs.core.errors import ErrorCode, FoqsError
+from foqs.model import ids, limits
+from foqs.model.errors import ErrorCode, FoqsError
 from foqs.transport.wire import structs
 from tests.support.running_host import RunningHost, running_host
 
@@ -84,7 +84,7 @@ class Stage:
         shard_id, key, _ = ids.parse(self.leased)
         shard = self.host.host._shards.state(shard_id)
         assert shard is not None
-        leased = replace(leased, lease_expires_at_ms=shard.book.leases[key].lease_due_at)
+        leased = replace(leased, lease_expires_at_ms=shard.index.leases[key].lease_due_at)
         stats = [await self.host.stats(name) for name in ("jobs", "other")]
         return self.host.rows("SELECT * FROM item ORDER BY id"), namespaces, leased, stats
 

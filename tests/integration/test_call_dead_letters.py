@@ -9,9 +9,9 @@ from contextlib import closing
 import pytest
 
 from foqs.client.items import Nack, NewItem
-from foqs.core import limits
-from foqs.core.calls import DeliveryPolicy, ItemState
-from foqs.core.errors import InvalidArgumentError, NotFoundError, StaleLeaseError, TooLargeError
+from foqs.model import limits
+from foqs.model.calls import DeliveryPolicy, ItemState
+from foqs.model.errors import InvalidArgumentError, NotFoundError, StaleLeaseError, TooLargeError
 from foqs.storage.session import connect
 from foqs.transport.wire import structs
 from tests.support.running_host import running_host, shard_of

@@ -7,13 +7,13 @@ import random
 import time
 
 import pytest
+from foqs.shard.index import ShardIndex
 
 from foqs.client.aio import AsyncClient
 from foqs.client.items import NewItem
-from foqs.core import limits
-from foqs.core.calls import DeliveryPolicy
-from foqs.core.errors import InvalidArgumentError, PausedError, StaleLeaseError, TooLargeError, UnknownNamespaceError
-from foqs.shard.book import Book
+from foqs.model import limits
+from foqs.model.calls import DeliveryPolicy
+from foqs.model.errors import InvalidArgumentError, PausedError, StaleLeaseError, TooLargeError, UnknownNamespaceError
 from foqs.transport.wire import structs
 from tests.support.raw_client import RawClient
 from tests.support.running_host import PATIENCE_S, running_host
@@ -323,8 +323,8 @@ async def test_items_that_nobody_asks_for_go_when_their_ttl_ends(host):
     assert host.items_stored() == 0
 
 
-def books(host) -> list[Book]:
-    return [runner.shard.book for runner in host.host._shards.runners.values()]
+def books(host) -> list[ShardIndex]:
+    return [runner.shard.index for runner in host.host._shards.runners.values()]
 
 
 @pytest.fixture
@@ -335,7 +335,7 @@ def quick_walks(monkeypatch):
 
 async def test_items_that_come_after_a_walk_of_the_ttl_scan_go(quick_walks, host, monkeypatch):
     monkeypatch.setattr(limits, "PACK_ITEMS_MIN", 1_000)  # What is packed has rows to walk over ten seconds later.
-    await until(lambda: all(book.expires_first_ms for book in books(host)))
+    await until(lambda: all(index.expires_first_ms for index in books(host)))
     await host.enqueue_on_all_shards("jobs", [[NewItem("t", b"x", ttl_ms=300)] * 5 for _ in range(8)])
     await until(lambda: not host.items_stored())
 
@@ -343,8 +343,8 @@ async def test_items_that_come_after_a_walk_of_the_ttl_scan_go(quick_walks, host
 async def test_items_that_a_walk_of_the_ttl_scan_saw_delayed_go(quick_walks, host):
     news = [NewItem("t", b"x", delay_ms=1_500, ttl_ms=300)] * 5
     await host.enqueue_on_all_shards("jobs", [news for _ in range(8)])
-    for book in books(host):
-        book.expires_first_ms = 0
+    for index in books(host):
+        index.expires_first_ms = 0
     await until(lambda: not host.items_stored())
 
 

@@ -11,9 +11,9 @@ import pytest
 from foqs.client.aio import AsyncClient
 from foqs.client.items import NewItem
 from foqs.client.retry import RetryPolicy
-from foqs.core import limits, rate
-from foqs.core.calls import DeliveryPolicy, ItemState
-from foqs.core.errors import (
+from foqs.model import limits, rate
+from foqs.model.calls import DeliveryPolicy, ItemState
+from foqs.model.errors import (
     FoqsError,
     InvalidArgumentError,
     PausedError,

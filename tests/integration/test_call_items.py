@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from foqs.client.items import NewItem
-from foqs.core import limits
-from foqs.core.calls import DeliveryPolicy, ItemState
-from foqs.core.errors import (
+from foqs.model import limits
+from foqs.model.calls import DeliveryPolicy, ItemState
+from foqs.model.errors import (
     InvalidArgumentError,
     NotFoundError,
     StaleLeaseError,

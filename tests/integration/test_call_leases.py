@@ -8,9 +8,9 @@ import time
 import pytest
 
 from foqs.client.items import Nack, NewItem
-from foqs.core import limits
-from foqs.core.calls import ItemState
-from foqs.core.errors import (
+from foqs.model import limits
+from foqs.model.calls import ItemState
+from foqs.model.errors import (
     ErrorCode,
     InvalidArgumentError,
     NotFoundError,

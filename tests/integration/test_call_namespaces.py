@@ -8,15 +8,15 @@ from dataclasses import fields
 import pytest
 
 from foqs.client.items import Nack, NewItem
-from foqs.core.errors import (
+from foqs.model.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
     TooLargeError,
     UnknownNamespaceError,
 )
-from foqs.core.namespace import SETTING_BOUNDS, NamespaceSettings
-from foqs.testing.stored import item_rows
+from foqs.model.namespace import SETTING_BOUNDS, NamespaceSettings
 from foqs.transport.wire import structs
+from tests.histories.stored import item_rows
 from tests.support.running_host import running_host
 
 CLOCK_SLACK_MS = 100

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from foqs.client.items import Nack, NewItem
-from foqs.core import limits
-from foqs.core.calls import DeliveryPolicy
-from foqs.core.errors import InvalidArgumentError, UnknownNamespaceError
+from foqs.model import limits
+from foqs.model.calls import DeliveryPolicy
+from foqs.model.errors import InvalidArgumentError, UnknownNamespaceError
 from foqs.transport.wire import structs
 from tests.support.running_host import PATIENCE_S, running_host
 

@@ -9,7 +9,7 @@ import pytest
 from foqs.client.aio import AsyncClient
 from foqs.client.errors import OutcomeUnknownError
 from foqs.client.items import Nack, NewItem
-from foqs.core.errors import ErrorCode, FoqsError, StaleLeaseError, UnavailableError
+from foqs.model.errors import ErrorCode, FoqsError, StaleLeaseError, UnavailableError
 from foqs.transport.wire import structs
 from tests.support.raw_client import codes_of
 from tests.support.running_host import running_host

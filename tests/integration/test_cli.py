@@ -17,9 +17,9 @@ from click.testing import CliRunner, Result
 
 from foqs.cli.main import cli
 from foqs.cli.output import Output
-from foqs.core.calls import HostStatus, ShardStatus, TopicPage, TopicStats
-from foqs.core.errors import FoqsError, OverloadedError, PausedError
-from foqs.core.namespace import NamespaceSettings
+from foqs.model.calls import HostStatus, ShardStatus, TopicPage, TopicStats
+from foqs.model.errors import FoqsError, OverloadedError, PausedError
+from foqs.model.namespace import NamespaceSettings
 from tests.support.background_host import background_host
 from tests.support.fake_queue import FakeQueue
 

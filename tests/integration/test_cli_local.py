@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from foqs import supervised
 from foqs.cli.main import cli
 from foqs.config import HostConfig
-from foqs.storage.local_server import BINARY_VARIABLE, LocalServer
+from foqs.dev.local_server import BINARY_VARIABLE, LocalServer
 from foqs.storage.meta import MetaStore
 from foqs.supervised import Orders
 from tests.support.databases import server_binary

@@ -10,7 +10,7 @@ import pytest
 
 import foqs
 from foqs.client.aio_settler import AsyncLeasedItem
-from foqs.core.errors import InternalError
+from foqs.model.errors import InternalError
 from tests.support.client_host import PATIENCE_S, HostThread, WatchedQueue, running_host
 
 

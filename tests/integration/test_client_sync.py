@@ -9,7 +9,7 @@ import pytest
 
 import foqs
 from foqs.client.sync_io import Connection
-from foqs.core import limits
+from foqs.model import limits
 from foqs.transport import wire
 from tests.support.client_host import (
     PATIENCE_S,

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from foqs.core import limits
+from foqs.model import limits
+from foqs.shard.port import SessionLostError, Transaction
 from foqs.storage import shard_store
 from foqs.storage.session import connect
-from foqs.storage.transaction import SessionLostError, Transaction
 from tests.contract.owner import new_item
 from tests.support.stores import open_store
 

@@ -12,7 +12,7 @@ from thriftpy2.protocol import TBinaryProtocolFactory
 from thriftpy2.rpc import make_client
 from thriftpy2.transport import TFramedTransportFactory
 
-from foqs.core.errors import ErrorCode, InvalidArgumentError, OverloadedError, RateLimitedError
+from foqs.model.errors import ErrorCode, InvalidArgumentError, OverloadedError, RateLimitedError
 from foqs.transport.door import DoorLimits
 from foqs.transport.server import ThriftServer
 from foqs.transport.wire import METHODS, Reply, structs

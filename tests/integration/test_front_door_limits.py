@@ -12,9 +12,9 @@ import uvloop
 
 from foqs.bootstrap import Host
 from foqs.config import HostConfig
-from foqs.core import limits
-from foqs.core.errors import OverloadedError
-from foqs.core.limits import FILES_BESIDE_CONNECTIONS
+from foqs.model import limits
+from foqs.model.errors import OverloadedError
+from foqs.model.limits import FILES_BESIDE_CONNECTIONS
 from foqs.transport.door import DoorLimits
 from foqs.transport.server import allowed_connections
 from foqs.transport.turns import TurnLimits

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from foqs.core import limits
-from foqs.core.calls import DeliveryPolicy, ItemState, NamespacePage, StoredItem, StoredItemPage, TopicPage, TopicStats
-from foqs.core.namespace import Namespace, NamespaceSettings
+from foqs.model import limits
+from foqs.model.calls import DeliveryPolicy, ItemState, NamespacePage, StoredItem, StoredItemPage, TopicPage, TopicStats
+from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.transport.wire import structs
 from tests.support.front_door import run, world
 

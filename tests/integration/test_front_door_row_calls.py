@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 import pytest
 
-from foqs.core import limits
-from foqs.core.errors import ErrorCode
+from foqs.model import limits
+from foqs.model.errors import ErrorCode
 from foqs.transport.wire import METHODS, structs
 from tests.support import thrift_bytes
 from tests.support.bad_frames import row_id

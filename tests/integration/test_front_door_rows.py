@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from structlog.testing import capture_logs
 
-from foqs.core.errors import InternalError
+from foqs.model.errors import InternalError
 from foqs.transport.door import DoorLimits
 from foqs.transport.wire import UNKNOWN_METHOD, ApplicationError, structs
 from tests.integration.test_front_door_row_calls import CALLS

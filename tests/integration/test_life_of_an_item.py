@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foqs.client.items import NewItem
-from foqs.core.errors import InvalidArgumentError, StaleLeaseError, UnknownNamespaceError
+from foqs.model.errors import InvalidArgumentError, StaleLeaseError, UnknownNamespaceError
 from tests.support.running_host import rows, running_host
 
 

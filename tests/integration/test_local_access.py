@@ -16,8 +16,8 @@ import pytest
 from pymysql.constants import ER
 from sqlalchemy import make_url
 
-from foqs.storage.local_access import USER, LocalAccessError, TcpListener, make_private
-from foqs.storage.local_server import LocalServer, LocalServerError
+from foqs.dev.local_access import USER, LocalAccessError, TcpListener, make_private
+from foqs.dev.local_server import LocalServer, LocalServerError
 from foqs.storage.migrations import SchemaKind, apply
 from loadtest.faults.programs import free_port
 from tests.support.databases import new_server

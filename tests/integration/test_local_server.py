@@ -13,7 +13,7 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from foqs.storage.local_server import LocalServer, LocalServerError, find_server_binary
+from foqs.dev.local_server import LocalServer, LocalServerError, find_server_binary
 from tests.support.databases import new_server, server_binary
 
 pytestmark = pytest.mark.database
@@ -108,7 +108,7 @@ def test_an_interrupted_initialisation_is_done_again(tmp_path: Path) -> None:
 def test_the_server_dies_with_a_parent_that_was_killed(tmp_path: Path) -> None:
     script = (
         "import signal, sys\n"
-        "from foqs.storage.local_server import LocalServer\n"
+        "from foqs.dev.local_server import LocalServer\n"
         "server = LocalServer(sys.argv[1], binary=sys.argv[2], buffer_pool_mib=64)\n"
         "server.start()\n"
         "print(server.pid, flush=True)\n"

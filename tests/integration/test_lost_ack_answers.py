@@ -14,7 +14,7 @@ from foqs.client.errors import OutcomeUnknownError
 from foqs.client.items import NewItem
 from foqs.client.retry import RetryPolicy
 from foqs.client.sync import Client
-from foqs.core.errors import StaleLeaseError
+from foqs.model.errors import StaleLeaseError
 from loadtest.faults.proxy import Cut, CuttingProxy
 from tests.support.running_host import running_host
 

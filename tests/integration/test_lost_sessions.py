@@ -8,9 +8,9 @@ from contextlib import closing
 import pytest
 from pymysql.err import OperationalError
 
-from foqs.core import order
-from foqs.core.errors import UnavailableError
-from foqs.storage.local_server import LocalServer
+from foqs.dev.local_server import LocalServer
+from foqs.model import order
+from foqs.model.errors import UnavailableError
 from foqs.storage.session import connect
 from foqs.storage.shard_reader import ShardReader
 from tests.support.running_host import RunningHost, running_host

@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager, closing, contextmanager
 import pytest
 from structlog.testing import capture_logs
 
-from foqs.core import limits
-from foqs.core.errors import FoqsError
+from foqs.dev.local_server import LocalServer
 from foqs.host.membership import Membership
 from foqs.host.meta_calls import MetaCalls
-from foqs.storage.local_server import LocalServer
+from foqs.model import limits
+from foqs.model.errors import FoqsError
 from foqs.storage.meta import HostRow, MetaStore
 from tests.support.waiting import until
 

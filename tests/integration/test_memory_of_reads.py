@@ -11,10 +11,10 @@ import pytest
 
 from foqs.client.aio import AsyncClient
 from foqs.client.items import NewItem
-from foqs.core import limits
-from foqs.core.errors import ErrorCode, FoqsError
-from foqs.core.limits import KIB, MIB
-from foqs.storage.local_server import LocalServer
+from foqs.dev.local_server import LocalServer
+from foqs.model import limits
+from foqs.model.errors import ErrorCode, FoqsError
+from foqs.model.limits import KIB, MIB
 from foqs.storage.migrations import SchemaKind, apply
 from foqs.transport.wire import Reply, structs
 from loadtest.faults.cluster import wait_until_owned

@@ -11,17 +11,17 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import make_url
 
-from foqs.core import limits
-from foqs.core.census import CensusAnswer
-from foqs.core.errors import (
+from foqs.dev.local_server import LocalServer
+from foqs.model import limits
+from foqs.model.census import CensusAnswer
+from foqs.model.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
     OverloadedError,
     UnavailableError,
     UnknownNamespaceError,
 )
-from foqs.core.namespace import Namespace, NamespaceSettings
-from foqs.storage.local_server import LocalServer
+from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.storage.meta import MetaStore
 from foqs.storage.meta_tables import METADATA
 from foqs.storage.migrations import SchemaKind, apply

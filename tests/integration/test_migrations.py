@@ -10,9 +10,9 @@ from typing import Any
 import pymysql
 import pytest
 
-from foqs.core.errors import UnavailableError
+from foqs.dev.local_server import LocalServer
+from foqs.model.errors import UnavailableError
 from foqs.storage.durability import check_durable, durability_problems
-from foqs.storage.local_server import LocalServer
 from foqs.storage.migrations import (
     MigrationError,
     SchemaKind,

@@ -9,8 +9,9 @@ from unittest.mock import patch
 import pytest
 
 from foqs.client.items import NewItem
-from foqs.core import limits
-from foqs.core.errors import (
+from foqs.host.metrics import Metrics
+from foqs.model import limits
+from foqs.model.errors import (
     FoqsError,
     InvalidArgumentError,
     NotFoundError,
@@ -18,11 +19,10 @@ from foqs.core.errors import (
     UnavailableError,
     UnknownNamespaceError,
 )
-from foqs.host.metrics import Metrics
+from foqs.shard.port import OwnershipLostError
 from foqs.storage.meta import MetaStore
 from foqs.storage.session import connect
 from foqs.storage.shard_store import ShardStore
-from foqs.storage.transaction import OwnershipLostError
 from tests.support.running_host import RunningHost, running_host
 from tests.support.waiting import until
 

@@ -12,12 +12,8 @@ from pymysql.constants import COMMAND
 from pymysql.err import IntegrityError
 from structlog.testing import capture_logs
 
-from foqs.core import limits
-from foqs.storage.packing import pack_items
-from foqs.storage.prepared import PreparedInserts
-from foqs.storage.replies import ReplyReader
-from foqs.storage.session import command_packet, connect, run_script
-from foqs.storage.transaction import (
+from foqs.model import limits
+from foqs.shard.port import (
     DeadlockError,
     NewPack,
     OwnershipLostError,
@@ -25,6 +21,10 @@ from foqs.storage.transaction import (
     Transaction,
     TransactionFailedError,
 )
+from foqs.storage.packing import pack_items
+from foqs.storage.prepared import PreparedInserts
+from foqs.storage.replies import ReplyReader
+from foqs.storage.session import command_packet, connect, run_script
 from tests.contract.owner import new_item, new_topic
 from tests.support.other_session import until_somebody_waits
 from tests.support.stores import open_store

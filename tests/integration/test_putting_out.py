@@ -7,10 +7,10 @@ from contextlib import closing
 
 import pytest
 
-from foqs.core import limits
-from foqs.storage.local_server import LocalServer
+from foqs.dev.local_server import LocalServer
+from foqs.model import limits
+from foqs.shard.port import OwnershipLostError
 from foqs.storage.shard_store import ShardAccess, ShardStore
-from foqs.storage.transaction import OwnershipLostError
 from tests.contract.owner import opened
 
 pytestmark = pytest.mark.database

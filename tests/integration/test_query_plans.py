@@ -16,8 +16,8 @@ from typing import Any
 import pymysql
 import pytest
 
-from foqs.core import limits, order
-from foqs.core.item import Item
+from foqs.model import limits, order
+from foqs.model.item import Item
 from foqs.storage import statements
 from foqs.storage.literals import chunks_by_bytes, item_row, key_conditions
 from foqs.storage.migrations import SchemaKind, apply
@@ -37,7 +37,7 @@ SLACK = 16
 """Reads beside the rows themselves: the ends of ranges."""
 
 NO_STATEMENT = {"COLUMNS"}
-TABLES = ("item", "pack", "removal", "claim", "topic", "namespace", "writer")
+TABLES = ("item", "pack", "tombstone", "claim", "topic", "namespace", "writer")
 ALL_INSERTED = statements.ALL_INSERTED.format(5)
 ITEM_IDS = list(range(5, 5 + 20 * limits.STATEMENT_IDS_MAX, 20))
 RANGE_IDS = list(range(5, 5 + limits.STATEMENT_IDS_MAX))
@@ -51,7 +51,7 @@ def spread(text: str, ids: list[int], column: str = "id") -> str:
 
 
 def after(lane: int, urgency: int, due_at: int) -> tuple[int, ...]:
-    return (lane, *edge_arguments(order.place(urgency, due_at, 7, 0)), PAGE)
+    return (lane, *edge_arguments(order.sort_key(urgency, due_at, 7, 0)), PAGE)
 
 
 NEW_ITEM = Item(10**9, new_topic(1), 0, 5, 0)
@@ -70,7 +70,7 @@ class Case:
     """The index cannot give this order."""
     notes: bool = False
     """It may keep a temporary table of what it has found."""
-    whole: bool = False
+    with_payload: bool = False
     """It reads its whole table or index, and is meant to."""
 
 
@@ -88,14 +88,14 @@ CASES: dict[str, list[Case]] = {
             fill=lambda text: text.format(f"COALESCE({ALL_INSERTED}, TRUE)"),
         ),
     ],
-    "READ_TOPICS": [Case("", TOPIC_COUNT + SLACK, whole=True)],
-    "READ_NAMESPACES": [Case("PRIMARY", TOPIC_COUNT + SLACK, whole=True)],
-    "COUNT_LANES": [Case("lane_order", ITEM_COUNT + SLACK, whole=True)],
+    "READ_TOPICS": [Case("", TOPIC_COUNT + SLACK, with_payload=True)],
+    "READ_NAMESPACES": [Case("PRIMARY", TOPIC_COUNT + SLACK, with_payload=True)],
+    "COUNT_LANES": [Case("lane_order", ITEM_COUNT + SLACK, with_payload=True)],
     # One entry of the index and one row each, and the table of the groups.
     "COUNT_DELAYED": [Case("lane_order", 4 * LANES[0], sorts=True)],
     "READ_CLAIMS": [
         Case("PRIMARY", 100 + SLACK, (CLAIM_COUNT - 99,)),
-        Case("PRIMARY", CLAIM_COUNT + SLACK, (0,), whole=True),
+        Case("PRIMARY", CLAIM_COUNT + SLACK, (0,), with_payload=True),
     ],
     **{
         name: [
@@ -123,9 +123,9 @@ CASES: dict[str, list[Case]] = {
             Case("lane_order", PAGE + SLACK, after(-1, 0, 1_000)),
             Case("lane_order", SLACK, after(99, 0, 0)),
         ]
-        for name in ("REFILL", "REFILL_WHOLE", "SCAN")
+        for name in ("REFILL", "REFILL_WITH_PAYLOAD", "SCAN")
     },
-    "READ_PLACE": [
+    "READ_SORT_KEY": [
         Case("lane_order", PAGE + SLACK, (1, *edge_arguments(order.FIRST), PAGE - 1)),
         Case("lane_order", PAGE + SLACK, after(1, 4, 10_000)),
         Case("lane_order", SLACK, after(99, 0, 0)),
@@ -140,8 +140,8 @@ CASES: dict[str, list[Case]] = {
         Case("PRIMARY", 2 * 40 + SLACK, fill=lambda text: spread(text, list(range(1, PACK_COUNT, 10)))),
         Case("PRIMARY", SLACK, fill=lambda text: spread(text, [1])),
     ],
-    "READ_FIRST_PACK": [Case("PRIMARY", SLACK, whole=True)],
-    "READ_REMOVALS": [Case("PRIMARY", CLAIM_COUNT + SLACK, whole=True)],
+    "READ_FIRST_PACK": [Case("PRIMARY", SLACK, with_payload=True)],
+    "READ_TOMBSTONES": [Case("PRIMARY", CLAIM_COUNT + SLACK, with_payload=True)],
     "REWRITE_CLAIM": [Case("PRIMARY", 3, (b"", 5))],
     "REWRITE_ITEM": [Case("PRIMARY", 3, (0, 0, 9, 1, 1, None, b"m", None, 5))],
     "RECOUNT_ITEMS": [
@@ -153,7 +153,7 @@ CASES: dict[str, list[Case]] = {
             Case("PRIMARY", 2 * 200 + SLACK, fill=lambda text: spread(text, list(range(1, CLAIM_COUNT, 10)))),
             Case("PRIMARY", SLACK, fill=lambda text: spread(text, [5])),
         ]
-        for name in ("DELETE_CLAIMS", "DELETE_REMOVALS")
+        for name in ("DELETE_CLAIMS", "DELETE_TOMBSTONES")
     },
     "DELETE_PACKS": [
         Case("PRIMARY", 2 * 40 + SLACK, fill=lambda text: spread(text, list(range(1, PACK_COUNT, 10)))),
@@ -173,7 +173,7 @@ INSERTS: dict[str, Case] = {
     "INSERT_TOPICS": Case("", 0, (TOPIC_COUNT + 1, 1, b"new")),
     "INSERT_ITEMS": Case("", 0, fill=lambda text: text.format(item_row(NEW_ITEM))),
     "INSERT_PACK": Case("", 0, (10**9, b"x"), fill=lambda text: text.format("%s", "%s")),
-    "INSERT_REMOVAL": Case("", 0, (10**9, b"x")),
+    "INSERT_TOMBSTONE": Case("", 0, (10**9, b"x")),
     "INSERT_CLAIM": Case("", 0, (10**9, 5, 1, b"")),
 }
 """They read nothing."""
@@ -195,8 +195,8 @@ WITHOUT_TABLE = {
     "COUNT_INSERTED",
 }
 SMALL_TABLE = {
-    "WAKE_ITEMS", "RECOUNT_ITEMS", "DELETE_ITEMS", "READ_PACKS", "DELETE_PACKS", "DELETE_REMOVALS", "DELETE_CLAIMS",
-    "DELETE_TOPICS", "DELETE_NAMESPACES", "READ_ITEMS", "REFILL", "READ_PLACE", "REFILL_TIMERS",
+    "WAKE_ITEMS", "RECOUNT_ITEMS", "DELETE_ITEMS", "READ_PACKS", "DELETE_PACKS", "DELETE_TOMBSTONES", "DELETE_CLAIMS",
+    "DELETE_TOPICS", "DELETE_NAMESPACES", "READ_ITEMS", "REFILL", "READ_SORT_KEY", "REFILL_TIMERS",
 }  # fmt: skip
 """What runs all the time, also when the tables hold next to nothing."""
 
@@ -250,8 +250,8 @@ def _fill(url: str, share: int) -> None:
         cursor.executemany(statements.INSERT_CLAIM, claims)
         packs = [(n, pack_items([item])) for n in range(1, PACK_COUNT // share + 1)]
         cursor.executemany(statements.INSERT_PACK.format("%s", "%s"), packs)
-        removals = [(n, pack_keys([n] * 50)) for n in range(1, CLAIM_COUNT // share + 1)]
-        cursor.executemany(statements.INSERT_REMOVAL, removals)
+        tombstones = [(n, pack_keys([n] * 50)) for n in range(1, CLAIM_COUNT // share + 1)]
+        cursor.executemany(statements.INSERT_TOMBSTONE, tombstones)
         cursor.execute("UPDATE writer SET epoch = 1")
         session.commit()
 
@@ -302,7 +302,7 @@ def test_a_statement_takes_its_index(session, name, case):
     *derived, plan = explain(session, case.fill(getattr(statements, name)), case.arguments)
     assert len(derived) == ("FROM (" in getattr(statements, name))
     extra = plan["Extra"] or ""
-    if case.whole:
+    if case.with_payload:
         assert plan["type"] in ("index", "range", "ALL")
         assert case.key in ("", plan["key"])
     else:

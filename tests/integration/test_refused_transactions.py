@@ -12,9 +12,9 @@ from pymysql.err import OperationalError
 from structlog.testing import capture_logs
 
 from foqs.client.items import NewItem
-from foqs.core import ids, limits
-from foqs.core.errors import FoqsError
-from foqs.storage.local_server import LocalServer
+from foqs.dev.local_server import LocalServer
+from foqs.model import ids, limits
+from foqs.model.errors import FoqsError
 from tests.support.other_session import deadlock, row_locked
 from tests.support.running_host import RunningHost, running_host
 from tests.support.waiting import until
@@ -126,13 +126,13 @@ def no_room(server: LocalServer) -> Iterator[None]:
         cursor.execute("CREATE TABLE full (filling CHAR(250) NOT NULL) ENGINE = MEMORY")
         with pytest.raises(OperationalError, match="is full"):
             cursor.execute("INSERT INTO full VALUES ('')" + ", ('')" * 1_000)
-        for table in ("item", "pack", "removal"):
+        for table in ("item", "pack", "tombstone"):
             trigger = f"CREATE TRIGGER no_room_{table} BEFORE INSERT ON {table}"
             cursor.execute(f"{trigger} FOR EACH ROW INSERT INTO full VALUES ('')")
         try:
             yield
         finally:
-            for table in ("item", "pack", "removal"):
+            for table in ("item", "pack", "tombstone"):
                 cursor.execute(f"DROP TRIGGER no_room_{table}")
             cursor.execute("DROP TABLE full")
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pymysql
 import pytest
 
-from foqs.core import limits
+from foqs.model import limits
 from foqs.storage.replies import ReplyReader
 from foqs.storage.session import connect, is_lost, run_script
 

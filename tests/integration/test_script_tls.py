@@ -11,9 +11,9 @@ import pytest
 import uvloop
 from sqlalchemy.exc import ProgrammingError
 
-from foqs.core import limits
-from foqs.core.errors import UnavailableError
-from foqs.storage.local_access import TcpListener
+from foqs.dev.local_access import TcpListener
+from foqs.model import limits
+from foqs.model.errors import UnavailableError
 from foqs.storage.meta import MetaStore
 from foqs.storage.session import connect, run_script
 from foqs.storage.shard_reader import ShardReader

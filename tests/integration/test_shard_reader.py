@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from foqs.client.items import NewItem
-from foqs.core import order
+from foqs.dev.local_server import LocalServer
+from foqs.model import order
 from foqs.storage import statements as sql
-from foqs.storage.local_server import LocalServer
 from foqs.storage.shard_reader import ShardReader
 from tests.support.running_host import running_host
 

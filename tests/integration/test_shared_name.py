@@ -10,9 +10,9 @@ from unittest.mock import patch
 import pytest
 from structlog.testing import capture_logs
 
-from foqs.core import limits
+from foqs.dev.local_server import LocalServer
 from foqs.host.membership import Membership
-from foqs.storage.local_server import LocalServer
+from foqs.model import limits
 from foqs.storage.meta import HostRow, MetaStore
 from foqs.storage.migrations import SchemaKind, apply
 from tests.support.running_host import running_host

@@ -11,8 +11,8 @@ from unittest.mock import patch
 import pytest
 
 from foqs.client.items import NewItem
-from foqs.core import limits
-from foqs.storage.local_server import LocalServer
+from foqs.dev.local_server import LocalServer
+from foqs.model import limits
 from foqs.storage.migrations import SchemaKind, apply
 from tests.support.databases import new_server
 from tests.support.running_host import RunningHost, running_host, shard_of

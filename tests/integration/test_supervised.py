@@ -18,9 +18,9 @@ import structlog
 
 from foqs.bootstrap import Host
 from foqs.config import HostConfig
-from foqs.core.errors import UnavailableError
 from foqs.host.membership import Membership
 from foqs.host.pulse import Pulse
+from foqs.model.errors import UnavailableError
 from foqs.supervised import Orders, run_host
 from loadtest.faults.programs import FOQS, Program, foqs, free_port
 from tests.support.waiting import until

@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 
+from foqs.dev.local_server import LocalServer
 from foqs.storage import statements as sql
-from foqs.storage.local_server import LocalServer
 from foqs.storage.session import connect
 
 pytestmark = pytest.mark.database

@@ -7,14 +7,8 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from foqs.core import ids, limits, order
-from foqs.core.clock import Now
-from foqs.core.counts import ItemCounts
-from foqs.core.errors import NotFoundError, StaleLeaseError, UnavailableError
-from foqs.core.item import Item, Phase
-from foqs.core.namespace import Namespace
-from foqs.core.topic import TopicBook
-from foqs.core.window import Window
+from foqs.shard.look_ups import LookUp, RowChange, Rows
+
 from foqs.host import leases
 from foqs.host.census import Censuses
 from foqs.host.dispatch import Dispatcher
@@ -24,22 +18,31 @@ from foqs.host.inspection import Inspection
 from foqs.host.leases import Leases
 from foqs.host.namespaces import Namespaces
 from foqs.host.topic_queue import TopicQueue
-from foqs.shard import book, claims, leased_runs
-from foqs.shard.claims import Claims
-from foqs.shard.clock import ShardClock
-from foqs.shard.journal import Journal
-from foqs.shard.packs import Packs
-from foqs.shard.parts import Ticket
-from foqs.shard.rows import LookUp, RowChange, Rows
-from foqs.shard.runner import ShardRunner
-from foqs.shard.settlements import Settlements
-from foqs.shard.state import ShardState
-from foqs.shard.timers import Timers
-from foqs.storage.transaction import Rewrite, Tenure, Transaction, TransactionResult
+from foqs.model import ids, limits, order
+from foqs.model.clock import Now
+from foqs.model.counts import ItemCounts
+from foqs.model.errors import NotFoundError, StaleLeaseError, UnavailableError
+from foqs.model.item import Item, Phase
+from foqs.model.namespace import Namespace
+from foqs.model.topic import TopicTable
+from foqs.model.window import ReadyWindow
+from foqs.shard import index
+from foqs.shard.port import Rewrite, Tenure, Transaction, TransactionResult
+from foqs.shard.state import claims
+from foqs.shard.state.claims import Claims
+from foqs.shard.state.engine import ShardState
+from foqs.shard.state.journal import Journal
+from foqs.shard.state.packs import Packs
+from foqs.shard.state.parts import Completion
+from foqs.shard.state.settlements import Settlements
+from foqs.shard.state.timers import Timers
+from foqs.shard.writer import leased_runs
+from foqs.shard.writer.clock import ShardClock
+from foqs.shard.writer.runner import ShardRunner
 from foqs.testing import fake_server
 from foqs.testing.fake_server import make_script
 from foqs.testing.fake_store import FakeStore
-from foqs.testing.sim import meta
+from tests.sim import meta
 
 DEFECTS: dict[str, Callable[[], Any]] = {}
 
@@ -55,7 +58,7 @@ def _in_place_of(target: Any, name: str) -> Callable[[Callable[..., Any]], Calla
 @_in_place_of(Enqueues, "_write")
 async def acknowledges_before_the_commit(self: Enqueues, shard: ShardState, items: list[Item]) -> None:
     shard.inserts.add(
-        items, sum(len(item.payload or b"") + len(item.metadata) for item in items), Ticket(lambda _: None)
+        items, sum(len(item.payload or b"") + len(item.metadata) for item in items), Completion(lambda _: None)
     )
     self._shards.wake(shard.shard_id)
 
@@ -67,27 +70,27 @@ async def answers_an_ack_before_the_commit(
     for shard_id, group in ended.items():
         if group.items:
             rewrites = group.rewrites if rewriting else None
-            group.shard.settlements.settle(group.items, rewrites, Ticket(lambda _: None), group.positions)
+            group.shard.settlements.settle(group.items, rewrites, Completion(lambda _: None), group.positions)
             self._shards.wake(shard_id)
 
 
 @_in_place_of(Inspection, "_expire")
 def expires_items_under_lease(self: Inspection, runner: ShardRunner, shard: ShardState, keys: list[int]) -> None:
-    ticket = Ticket(lambda _: None)
-    ticket.open_count = 1
+    completion = Completion(lambda _: None)
+    completion.open_count = 1
 
     def on_rows(rows: dict[int, Any]) -> None:
         for row in rows.values():
-            item = shard.book.leases.get(row.key)
+            item = shard.index.leases.get(row.key)
             if row.lane > 0 and (item is None or item.phase is Phase.LEASED):
                 try:
-                    shard.rows.delete(row, ticket, 0)
+                    shard.look_ups.delete(row, completion, 0)
                 except NotFoundError:
                     continue
         runner.wake()
 
     # Its guard is against what happens between the scan and the look-up: here the scan is of long ago.
-    shard.rows.look_up(LookUp([*keys, *list(shard.book.leases)[:1]], on_rows, lambda _: None))
+    shard.look_ups.look_up(LookUp([*keys, *list(shard.index.leases)[:1]], on_rows, lambda _: None))
 
 
 @_in_place_of(Timers, "checkpoint")
@@ -97,12 +100,12 @@ def sets_the_delay_checkpoint_to_now(self: Timers, transaction: Transaction, now
 
 @_in_place_of(Journal, "checkpoint")
 def sets_the_claim_checkpoint_to_the_last_key(self: Journal) -> int:
-    return self._book.last_key
+    return self._index.last_key
 
 
 @_in_place_of(Settlements, "lease_of")
 def does_not_compare_the_receipt(self: Settlements, key: int, delivery: int) -> Item:
-    item = self._book.leases.get(key)
+    item = self._index.leases.get(key)
     if item is None or item.phase is not Phase.LEASED:
         raise StaleLeaseError("the lease of this receipt has ended")
     return item
@@ -147,14 +150,14 @@ def claims_ahead_for_a_long_time(
     return _add(self, transaction, lease_due_at + 5_000 * is_ahead, items, is_ahead=is_ahead)
 
 
-@_in_place_of(Settlements, "give_back")
+@_in_place_of(Settlements, "unclaim")
 def gives_back_without_a_word_what_was_claimed_for_a_call(self: Settlements, item: Item) -> bool:
     if item.phase is Phase.LEASED:
         item.topic.count_leased(-1)
         self.end_lease(item)
-    del self._book.leases[item.key]
+    del self._index.leases[item.key]
     self._journal.leave([item])
-    self._book.make_ready([item])
+    self._index.make_ready([item])
     return False
 
 
@@ -164,7 +167,7 @@ _leave = Journal.leave
 @_in_place_of(Journal, "leave")
 def forgets_a_claim_with_open_items(self: Journal, items: Sequence[Item]) -> None:
     for claim in {item.claim for item in items if item.claim is not None}:
-        for other in self._book.leases.values():
+        for other in self._index.leases.values():
             if other.claim is claim and other not in items:
                 other.claim = None
                 claim.open_count -= 1
@@ -206,26 +209,26 @@ def forgets_the_prefetched_on_drain(self: Dispatcher) -> None:
     self._draining = True
 
 
-_extend = Window.extend
+_extend = ReadyWindow.extend
 
 
 @_in_place_of(leased_runs, "_end_of_run")
-def skips_what_stands_between_leases(lane: int, leased: Sequence[int], place_after: Callable[..., object]) -> int:
+def skips_what_stands_between_leases(lane: int, leased: Sequence[int], sort_key_after: Callable[..., object]) -> int:
     return leased[-1]
 
 
-@_in_place_of(Window, "extend")
-def skips_an_item_of_a_refill(self: Window, places: Any, edge: int) -> None:
-    _extend(self, list(places)[1:], edge)
+@_in_place_of(ReadyWindow, "extend")
+def skips_an_item_of_a_refill(self: ReadyWindow, sort_keys: Any, edge: int) -> None:
+    _extend(self, list(sort_keys)[1:], edge)
 
 
-@_in_place_of(Window, "extend")
-def repeats_an_item_of_a_refill(self: Window, places: Any, edge: int) -> None:
-    found = list(places)
+@_in_place_of(ReadyWindow, "extend")
+def repeats_an_item_of_a_refill(self: ReadyWindow, sort_keys: Any, edge: int) -> None:
+    found = list(sort_keys)
     _extend(self, [*found, *found[-1:]], edge)
 
 
-_fill = book.fill
+_fill = index.fill
 
 
 @_in_place_of(claims, "fill")
@@ -263,15 +266,15 @@ def never_ends_a_lease(self: Settlements, now: Now) -> int:
 def forgets_the_wakes_of_a_failed_transaction(self: Timers, error: Any) -> None:
     self._window.refilling = False
     self._refill = None
-    self._flying = []
+    self._in_flight = []
 
 
 _tell = Claims._tell
 
 
 @_in_place_of(Claims, "_tell")
-def does_not_remember_what_is_still_claimed(self: Claims, flying: list[Item], held: Any) -> None:
-    _tell(self, flying, held)
+def does_not_remember_what_is_still_claimed(self: Claims, in_flight: list[Item], held: Any) -> None:
+    _tell(self, in_flight, held)
     for item in self._waiting.values():
         item.topic.claim_head = order.LAST
 
@@ -282,16 +285,16 @@ _take = Packs.take
 @_in_place_of(Packs, "take")
 def forgets_what_has_left_a_pack(self: Packs, transaction: Transaction, now: Now) -> None:
     _take(self, transaction, now)
-    if transaction.removal is not None:
-        del transaction.removal.keys[1:]
+    if transaction.tombstone is not None:
+        del transaction.tombstone.keys[1:]
 
 
 @_in_place_of(Packs, "take")
 def forgets_too_early_what_has_left_a_pack(self: Packs, transaction: Transaction, now: Now) -> None:
     _take(self, transaction, now)
-    while self._removals and not transaction.is_empty:
-        self._flying_removals_gone.append(self._removals.popleft())
-    transaction.removals_gone = self._flying_removals_gone
+    while self._tombstones and not transaction.is_empty:
+        self._in_flight_tombstones_gone.append(self._tombstones.popleft())
+    transaction.tombstones_gone = self._in_flight_tombstones_gone
 
 
 @_in_place_of(Packs, "unpack")
@@ -305,11 +308,11 @@ _packs_committed = Packs.committed
 @_in_place_of(Packs, "committed")
 def reads_on_past_packed_items(self: Packs, transaction: Transaction, result: TransactionResult, now: Now) -> None:
     _packs_committed(self, transaction, result, now)
-    for topic in self._book.topics.values():
+    for topic in self._index.topics.values():
         topic.pack_count = 0
 
 
-@_in_place_of(FakeStore, "_unpack_all")
+@_in_place_of(FakeStore, "_promote_all")
 def leaves_packs_to_the_next_owner(self: FakeStore) -> None:
     return None
 
@@ -324,8 +327,8 @@ def counts_an_item_in_its_topic_alone(
     self.dead += dead
 
 
-@_in_place_of(TopicBook, "note_empty")
-def never_forgets_a_topic(self: TopicBook, topic: Any) -> None:
+@_in_place_of(TopicTable, "note_empty")
+def never_forgets_a_topic(self: TopicTable, topic: Any) -> None:
     return None
 
 
@@ -340,7 +343,7 @@ _leave_unread = fake_server.leave_unread
 
 @_in_place_of(ShardState, "abandon")
 def says_that_nothing_was_done_of_a_commit_whose_outcome_is_unknown(self: ShardState, reason: str) -> None:
-    self.flying = None
+    self.in_flight = None
     undone = UnavailableError(f"lost: {reason}", nothing_done=True)
     for part in self._parts:
         part.abandon(undone, undone)
@@ -353,12 +356,12 @@ async def calls_the_repeat_of_an_ack_that_was_done_stale(self: Leases, *_: Any) 
 
 @_in_place_of(Rows, "redrive")
 def redrives_without_a_new_ttl(
-    self: Rows, row: Any, now_ms: int, ttl_ms_max: int, ticket: Ticket, position: int
+    self: Rows, row: Any, now_ms: int, ttl_ms_max: int, completion: Completion, position: int
 ) -> None:
     if row.lane >= 0 or row.key in self._timers.changing or row.at_most_once:
         raise NotFoundError("the item is not a dead letter")
     rewrite = Rewrite(row.key, row.topic, row.priority, now_ms, row.deliveries, 0, None, b"")
-    self._change(RowChange(row, rewrite, ticket, position))
+    self._change(RowChange(row, rewrite, completion, position))
 
 
 _at = ShardClock.at

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.testing.sim.run import run_seed
 from tests.sim.defects import DEFECTS
+from tests.sim.run import run_seed
 
 SEEDS_MAX = 600
 """Most show within a few seeds, and the rarest in about one in two hundred, which differ with every change."""

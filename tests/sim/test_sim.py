@@ -1,10 +1,10 @@
-"""Thousands of short simulated lives of the queue, each with its own faults (foqs.testing.sim)."""
+"""Thousands of short simulated lives of the queue, each with its own faults (tests.sim)."""
 
 from __future__ import annotations
 
 import pytest
 
-from foqs.testing.sim.run import run_seed
+from tests.sim.run import run_seed
 
 SEEDS = 2_000
 CHUNK = 100

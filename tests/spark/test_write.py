@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from foqs import Client, DeliveryPolicy
 from foqs.client.items import Item
 from foqs.client.sync import AdminClient
-from foqs.core.errors import InvalidArgumentError
+from foqs.model.errors import InvalidArgumentError
 from foqs.spark.source import FoqsDataSource
 from tests.support.dying_source import DyingSource
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, NamedTuple
 
-from foqs.core.errors import ErrorCode
-from foqs.core.limits import FRAME_BYTES_MAX, FRAME_DEPTH_MAX, FRAME_ELEMENTS_MAX, MIB
+from foqs.model.errors import ErrorCode
+from foqs.model.limits import FRAME_BYTES_MAX, FRAME_DEPTH_MAX, FRAME_ELEMENTS_MAX, MIB
 from tests.support.thrift_bytes import (
     BOOL,
     BYTE,

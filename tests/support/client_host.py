@@ -9,8 +9,8 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from foqs.core.calls import Delivery, Nack, PositionErrors, TopicDemand
-from foqs.core.errors import FoqsError, StaleLeaseError
+from foqs.model.calls import Delivery, Nack, PositionErrors, TopicDemand
+from foqs.model.errors import FoqsError, StaleLeaseError
 from foqs.transport import wire
 from foqs.transport.frame_scan import scan_call
 from foqs.transport.server import ThriftServer

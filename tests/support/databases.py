@@ -14,8 +14,8 @@ from pathlib import Path
 import pymysql
 from pymysql.constants import ER
 
-from foqs.storage.local_access import TcpListener
-from foqs.storage.local_server import LocalServer, LocalServerError, ServerBinary, find_server_binary
+from foqs.dev.local_access import TcpListener
+from foqs.dev.local_server import LocalServer, LocalServerError, ServerBinary, find_server_binary
 from foqs.storage.migrations import SchemaKind, apply
 
 SHARD_COUNT = 4

@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 
-from foqs.core.calls import (
+from foqs.model.calls import (
     DeadLettersResult,
     Delivery,
     DeliveryPolicy,
@@ -24,7 +24,7 @@ from foqs.core.calls import (
     TopicPage,
     TopicStats,
 )
-from foqs.core.errors import (
+from foqs.model.errors import (
     AlreadyExistsError,
     FoqsError,
     InvalidArgumentError,
@@ -33,8 +33,8 @@ from foqs.core.errors import (
     TooLargeError,
     UnknownNamespaceError,
 )
-from foqs.core.limits import PAYLOAD_BYTES_DEFAULT
-from foqs.core.namespace import Namespace, NamespaceSettings, check_namespace_name, with_changes
+from foqs.model.limits import PAYLOAD_BYTES_DEFAULT
+from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_name, with_changes
 
 NOW_MS = 1_700_000_000_000
 _PATIENCE_S = 20

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-from foqs.storage.local_server import LocalServer
+from foqs.dev.local_server import LocalServer
 
 PATIENCE_S = 20.0
 _WEIGHT_ROWS = 200

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from foqs.core.errors import ErrorCode
+from foqs.model.errors import ErrorCode
 from foqs.transport.wire import LENGTH_BYTES, Codec, Reply
 
 _PATIENCE_S = 20

@@ -14,11 +14,11 @@ from foqs.client.aio import AsyncAdminClient, AsyncClient
 from foqs.client.items import NewItem
 from foqs.client.retry import RetryPolicy
 from foqs.config import HostConfig
-from foqs.core import limits
-from foqs.core.calls import TopicStats
+from foqs.model import limits
+from foqs.model.calls import TopicStats
 from foqs.storage.session import connect
-from foqs.testing.stored import item_rows
 from foqs.transport.wire import Reply
+from tests.histories.stored import item_rows
 from tests.support.raw_client import RawClient
 
 ONCE = RetryPolicy(deadline_ms=0)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from foqs.core import limits, order
-from foqs.core.clock import Now
-from foqs.core.errors import UnavailableError
-from foqs.core.item import Item, Phase
 from foqs.host.dispatch import Dispatcher
 from foqs.host.topic_queue import DequeueCall
-from foqs.shard.parts import Ticket
-from foqs.shard.state import ShardState
-from foqs.storage.transaction import Transaction
+from foqs.model import limits, order
+from foqs.model.clock import Now
+from foqs.model.errors import UnavailableError
+from foqs.model.item import Item, Phase
+from foqs.shard.port import Transaction
+from foqs.shard.state.engine import ShardState
+from foqs.shard.state.parts import Completion
 from tests.support.tables import Tables
 
 NAMESPACE = 7
@@ -39,7 +39,7 @@ class Shards:
         for number, tables in self.tables.items():
             image = tables.open(self.clock_ms)
             shard = self.states[number] = ShardState(number, image, self.dispatcher, unseen)
-            self.dispatcher.shard_opened(number, shard.book.topics.values())
+            self.dispatcher.shard_opened(number, shard.index.topics.values())
             list(shard.add_counts(image.count()))
 
     def enqueue(
@@ -48,15 +48,15 @@ class Shards:
     ) -> list[Item]:  # fmt: skip
         shard, items, due_at = self.states[number], [], self.clock_ms + delay_ms
         for _ in range(count):
-            key = shard.book.next_key()
-            place = order.place(priority, due_at, key, number)
+            key = shard.index.next_key()
+            sort_key = order.sort_key(priority, due_at, key, number)
             items.append(
                 Item(
-                    key, shard.book.topic(NAMESPACE, topic), priority, due_at, place, Phase.INSERTING,
+                    key, shard.index.topic(NAMESPACE, topic), priority, due_at, sort_key, Phase.INSERTING,
                     self.clock_ms, self.clock_ms + 10**9, lease_ms, at_most_once, b"", payload,
                 )
             )  # fmt: skip
-        shard.inserts.add(items, 10, Ticket(lambda _: None))
+        shard.inserts.add(items, 10, Completion(lambda _: None))
         return items
 
     def placement_run_items(self, shard_id: int) -> int:
@@ -73,9 +73,9 @@ class Shards:
 
     def end(self, number: int, *, well: bool = True) -> None:
         shard = self.states[number]
-        assert shard.flying is not None
+        assert shard.in_flight is not None
         if well:
-            shard.committed(self.tables[number].apply(shard.flying), self.now(number))
+            shard.committed(self.tables[number].apply(shard.in_flight), self.now(number))
         else:
             shard.failed("a lock wait")
 

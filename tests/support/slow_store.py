@@ -8,13 +8,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from unittest.mock import Mock
 
-from foqs.core import ids, limits
-from foqs.shard.parts import ShardListener
-from foqs.shard.rows import LookUp
-from foqs.shard.runner import ShardRunner
-from foqs.shard.slots import ServerSlots
-from foqs.shard.store import TransactionMeter
-from foqs.storage.transaction import (
+from foqs.shard.look_ups import LookUp
+
+from foqs.model import ids, limits
+from foqs.server.slots import ServerSlots
+from foqs.shard.port import (
     LaneCounts,
     SessionLostError,
     ShardImage,
@@ -22,6 +20,9 @@ from foqs.storage.transaction import (
     Transaction,
     TransactionResult,
 )
+from foqs.shard.state.parts import ShardListener
+from foqs.shard.writer.runner import ShardRunner
+from foqs.shard.writer.store import TransactionMeter
 
 BOOTED_MS = 1_700_000_000_000
 SLOW_READ_MS = 5_000
@@ -80,7 +81,7 @@ class SlowStore:
     def wait_for_owner(self) -> None:
         self.waited_count += 1
 
-    def place_after(self, lane: int, edge: int, count: int) -> int | None:
+    def sort_key_after(self, lane: int, edge: int, count: int) -> int | None:
         return None
 
     def renew_epoch(self) -> int:
@@ -152,7 +153,7 @@ async def run_one(runner: ShardRunner, store: SlowStore, *errors: Exception) -> 
     ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     store.errors, store.numbers_run = list(errors), []
     on_rows, on_failed = (lambda _: ended.set_result("done")), (lambda error: ended.set_result(error.message))
-    runner.shard.rows.look_up(LookUp([1], on_rows, on_failed))
+    runner.shard.look_ups.look_up(LookUp([1], on_rows, on_failed))
     runner.wake()
     async with asyncio.timeout(10):
         return await ended

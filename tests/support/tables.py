@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from foqs.core import ids, order
-from foqs.storage.transaction import (
+from foqs.model import ids, order
+from foqs.shard.port import (
     TIMER_LANE,
     ItemRow,
     LaneCounts,
@@ -65,8 +65,8 @@ class Tables:
                 delayed[row.topic] = delayed.get(row.topic, 0) + 1
         return LaneCounts(list(lanes.items()), list(delayed.items()))
 
-    def place(self, row: ItemRow) -> int:
-        return order.place(row.urgency, row.due_at, row.key, self.shard_id)
+    def sort_key(self, row: ItemRow) -> int:
+        return order.sort_key(row.urgency, row.due_at, row.key, self.shard_id)
 
     def apply(self, transaction: Transaction) -> TransactionResult:
         """Commit it, in the order of its parts."""
@@ -78,7 +78,7 @@ class Tables:
         assert all(self.packed[key] == read.id for read in transaction.packs_read for key in read.keys)
         result.fetched = {key: self.items[key] for key in fetched}
         leave_unread(transaction, result, self.items)
-        result.unpacked = {key: self.items[key] for key in transaction.unpacked}
+        result.promoted = {key: self.items[key] for key in transaction.promoted}
         for number in transaction.topics_gone:
             del self.topics[number]
         for topic in transaction.topics_new:
@@ -113,7 +113,7 @@ class Tables:
         for claim_id in transaction.claims_gone:
             del self.claims[claim_id]
         result.looked_up = {
-            key: self.items[key] if transaction.look_ups_whole else _head(self.items[key])
+            key: self.items[key] if transaction.look_ups_with_payload else _head(self.items[key])
             for key in transaction.look_ups
             if key in self.items and key not in self.packed
         }
@@ -128,18 +128,18 @@ class Tables:
         for pack in transaction.packs_new:
             self.packed |= {item.key: pack.id for item in pack.items}
         gone = [key for key, pack_id in self.packed.items() if pack_id in transaction.packs_gone]
-        if transaction.removal is not None:
-            gone += transaction.removal.keys
-        assert set(transaction.unpacked).issubset(gone)
+        if transaction.tombstone is not None:
+            gone += transaction.tombstone.keys
+        assert set(transaction.promoted).issubset(gone)
         for key in gone:
             del self.packed[key]
-            if key not in transaction.unpacked:
+            if key not in transaction.promoted:
                 del self.items[key]
 
     def _refill(self, refill: Refill) -> list[tuple[int, int, int, int, int]]:
         in_lane = [row for key, row in self.items.items() if row.lane == refill.lane and key not in self.packed]
-        rows = [row for row in in_lane if self.place(row) > refill.edge]
-        rows.sort(key=self.place)
+        rows = [row for row in in_lane if self.sort_key(row) > refill.edge]
+        rows.sort(key=self.sort_key)
         timers = refill.lane == TIMER_LANE
         return [
             (row.urgency, row.due_at, row.key, row.topic if timers else 0, row.priority if timers else 0)
@@ -152,8 +152,8 @@ def _head(row: ItemRow) -> ItemRow:
 
 
 def _rewritten(row: ItemRow, rewrite: Rewrite) -> ItemRow:
-    place = (row.lane, row.urgency, row.due_at)
-    lane, urgency, due_at = place if rewrite.is_in_place else (rewrite.lane, rewrite.urgency, rewrite.due_at)
+    sort_key = (row.lane, row.urgency, row.due_at)
+    lane, urgency, due_at = sort_key if rewrite.is_in_place else (rewrite.lane, rewrite.urgency, rewrite.due_at)
     return replace(
         row,
         lane=lane,

@@ -54,7 +54,7 @@ def new_item(topic: bytes = b"topic", payload: bytes = b"payload", more: bytes =
 def enqueue_args(
     namespace: bytes | None = None, items: bytes | None = None, more: bytes = b"", after: bytes = b""
 ) -> bytes:
-    """The arguments of an enqueue call; a part that is given replaces the good one whole."""
+    """The arguments of an enqueue call; a part that is given replaces the good one with_payload."""
     namespace = field(STRING, 1, string(b"ns")) if namespace is None else namespace
     items = field(LIST, 2, list_of(STRUCT, [new_item()])) if items is None else items
     return field(STRUCT, 1, namespace + items + more + STOP) + after + STOP

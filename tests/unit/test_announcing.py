@@ -8,12 +8,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from foqs.core import limits
-from foqs.core.topic import ShardTopic
-from foqs.shard import runner as runner_module
-from foqs.shard.runner import ShardRunner
-from foqs.shard.state import ShardState
-from foqs.storage.transaction import ShardImage, Tenure
+from foqs.model import limits
+from foqs.model.topic import ShardTopic
+from foqs.shard.port import ShardImage, Tenure
+from foqs.shard.state.engine import ShardState
+from foqs.shard.writer import runner as runner_module
+from foqs.shard.writer.runner import ShardRunner
 from tests.support.slow_store import SlowStore, runner_of
 
 TOPIC_COUNT = 25
@@ -41,7 +41,7 @@ async def test_topics_are_adopted_in_slices_and_none_that_went_meanwhile(monkeyp
             adopt(topics)
             shard = runner.shard
             assert shard is not None
-            asyncio.get_running_loop().call_soon(lambda: shard._forget_topic(shard.book.by_number[SLICE + 1]))
+            asyncio.get_running_loop().call_soon(lambda: shard._forget_topic(shard.index.by_number[SLICE + 1]))
 
         listener.shard_opened.side_effect, listener.adopt.side_effect = opened, adopt
         await runner.start()

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from foqs import Client, NewItem
-from foqs.core.calls import EnqueueResult
+from foqs.model.calls import EnqueueResult
 
 ITEMS = 20_000
 

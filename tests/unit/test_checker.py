@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from foqs.core.calls import ItemState
-from foqs.testing.checker import Report, check
-from foqs.testing.clocks import ClockSteps
-from foqs.testing.history import (
+from foqs.model.calls import ItemState
+from tests.histories.checker import Report, check
+from tests.histories.clocks import ClockSteps
+from tests.histories.history import (
     Call,
     History,
     Outcome,
@@ -26,7 +26,7 @@ from foqs.testing.history import (
     read_histories,
     uid_of,
 )
-from foqs.testing.lives import Stored
+from tests.histories.lives import Stored
 
 LEASE_MS = 1_000
 OK, FAIL, INFO = Outcome.OK, Outcome.FAIL, Outcome.INFO

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foqs.core.calls import ItemState
-from foqs.testing.checker import Report, check
-from foqs.testing.history import Call, Outcome, Put, Settled, Taken, Verb
-from foqs.testing.lives import Stored
+from foqs.model.calls import ItemState
+from tests.histories.checker import Report, check
+from tests.histories.history import Call, Outcome, Put, Settled, Taken, Verb
+from tests.histories.lives import Stored
 
 Answer = tuple[Outcome, list[str], list[Taken]]
 """Outcome, ids and deliveries of a call."""

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from foqs.core.calls import ItemState
-from foqs.testing.checker import check, check_files, main
-from foqs.testing.history import Call, Outcome, Put, Settled, Taken, Verb
-from foqs.testing.lives import Stored
-from foqs.testing.splitting import read_stored, write_stored
+from foqs.model.calls import ItemState
+from tests.histories.checker import check, check_files, main
+from tests.histories.history import Call, Outcome, Put, Settled, Taken, Verb
+from tests.histories.lives import Stored
+from tests.histories.splitting import read_stored, write_stored
 from tests.unit.test_checker_model import DEFECTS, Model
 
 PARTS = 5

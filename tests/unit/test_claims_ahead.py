@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.core import limits
-from foqs.core.item import Item, Phase
 from foqs.host.topic_queue import DequeueCall
-from foqs.shard.parts import Ticket
+from foqs.model import limits
+from foqs.model.item import Item, Phase
+from foqs.shard.state.parts import Completion
 from tests.support.shards import Shards
 
 UNSEEN_MS_MAX = 40_000
@@ -48,7 +48,7 @@ def prefetched(lease_ms: int | None = None, *, at_most_once: bool = False) -> tu
     shards.run(0)
     shards.dispatcher.sweep()
     shards.run(0)
-    assert [item.phase for item in shards.states[0].book.leases.values()].count(Phase.HELD) > 5
+    assert [item.phase for item in shards.states[0].index.leases.values()].count(Phase.PREFETCHED) > 5
     return shards, seen
 
 
@@ -197,7 +197,7 @@ def test_nothing_is_handed_out_past_an_item_that_is_being_claimed_for_a_call() -
 def test_an_extension_says_that_somebody_holds_the_item() -> None:
     shards, seen = prefetched()
     for item in seen:
-        shards.states[0].claims.extend(item, 10_000, Ticket(lambda _: None), 0)
+        shards.states[0].claims.extend(item, 10_000, Completion(lambda _: None), 0)
     shards.run(0)
     crash(shards, UNSEEN_MS_MAX)
     again = {item.key: item.failed_attempts for item in consume(shards)}
@@ -208,7 +208,7 @@ def test_a_claim_stays_what_it_was_when_it_is_rewritten_and_when_it_changes_hand
     shards, seen = prefetched()
     for item in seen[1:]:
         shards.states[0].settlements.end_lease(item)
-    shards.states[0].settlements.settle(seen[1:], None, Ticket(lambda _: None), [0])
+    shards.states[0].settlements.settle(seen[1:], None, Completion(lambda _: None), [0])
     shards.states[0].journal.make_exact()
     shards.run(0)
     crash(shards)
@@ -253,7 +253,7 @@ def test_what_was_claimed_for_a_call_and_could_not_be_deleted_is_not_taken_for_d
     shards.begin(0)
     shard, tables = shards.states[0], shards.tables[0]
     (row,) = tables.items.values()
-    shard.rows.delete(row, Ticket(lambda _: None), 0)
+    shard.look_ups.delete(row, Completion(lambda _: None), 0)
     shards.end(0)
     shards.begin(0)
     for call in (first, second):
@@ -278,8 +278,8 @@ def test_calls_that_wait_behind_one_another_get_their_claims_with_one_commit(
             if shards.begin(number) is not None:
                 shards.end(number)
     assert [len(call.items or []) for call in calls] == [1 + at % 2 for at in range(32)]
-    places = [item.place for call in calls for item in call.items or []]
-    assert places == sorted(places)
+    sort_keys = [item.sort_key for call in calls for item in call.items or []]
+    assert sort_keys == sorted(sort_keys)
     claims = {key: claim for claim in shards.tables[0].claims.values() for key, _ in claim.entries}
     for item in [item for call in calls for item in call.items or [] if item.topic.shard_id == 0]:
         assert not claims[item.key].is_ahead
@@ -312,4 +312,4 @@ def test_what_a_consumer_has_stays_under_its_lease_when_the_shard_is_opened_agai
     shards.take_over(unseen)
     shards.run(0)
     assert {item.key for item in consume(shards)}.isdisjoint({item.key for item in seen})
-    assert {item.key for item in seen} <= shards.states[0].book.leases.keys()
+    assert {item.key for item in seen} <= shards.states[0].index.leases.keys()

@@ -6,7 +6,7 @@ import pytest
 
 from foqs.client.addresses import COOLDOWN_MS, COOLDOWN_MS_MAX, Address, AddressBook, parse_addresses
 from foqs.client.options import Options
-from foqs.core.errors import InvalidArgumentError
+from foqs.model.errors import InvalidArgumentError
 
 A, B, C = Address("a", 1), Address("b", 2), Address("c", 3)
 
@@ -35,47 +35,47 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 
 def test_connections_are_spread_over_the_addresses_in_turn() -> None:
-    book = AddressBook([A, B, C], first=1)
-    assert book.candidates(0) == [B, C, A]
-    assert book.candidates(0) == [C, A, B]
-    assert book.candidates(0) == [A, B, C]
+    index = AddressBook([A, B, C], first=1)
+    assert index.candidates(0) == [B, C, A]
+    assert index.candidates(0) == [C, A, B]
+    assert index.candidates(0) == [A, B, C]
 
 
 def test_an_address_that_failed_comes_last_for_a_while() -> None:
-    book = AddressBook([A, B, C], first=0)
-    book.failed(A, now_ms=0)
-    assert book.candidates(COOLDOWN_MS - 1) == [B, C, A]
-    book.candidates(0)
-    book.candidates(0)
-    assert book.candidates(COOLDOWN_MS) == [A, B, C]
+    index = AddressBook([A, B, C], first=0)
+    index.failed(A, now_ms=0)
+    assert index.candidates(COOLDOWN_MS - 1) == [B, C, A]
+    index.candidates(0)
+    index.candidates(0)
+    assert index.candidates(COOLDOWN_MS) == [A, B, C]
 
 
 def test_the_longer_an_address_fails_the_longer_it_comes_last_up_to_a_bound() -> None:
-    book, now_ms, cooled_ms = AddressBook([A, B], first=0), 0, []
+    index, now_ms, cooled_ms = AddressBook([A, B], first=0), 0, []
     for _ in range(8):
-        book.failed(A, now_ms)
-        book.failed(A, now_ms)  # Of another call, at the same time: it does not count twice.
+        index.failed(A, now_ms)
+        index.failed(A, now_ms)  # Of another call, at the same time: it does not count twice.
         start_ms = now_ms
-        while book.preferred(now_ms) == [B]:
+        while index.preferred(now_ms) == [B]:
             now_ms += 500
         cooled_ms.append(now_ms - start_ms)
     assert cooled_ms == [1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000, 30_000]
     assert cooled_ms[0] == COOLDOWN_MS
     assert cooled_ms[-1] == COOLDOWN_MS_MAX
-    book.served(A)
-    book.failed(A, now_ms)
-    assert book.preferred(now_ms + COOLDOWN_MS) == [A, B]
+    index.served(A)
+    index.failed(A, now_ms)
+    assert index.preferred(now_ms + COOLDOWN_MS) == [A, B]
 
 
 def test_what_is_avoided_is_no_candidate_and_all_that_fail_are_as_good_as_each_other() -> None:
-    book = AddressBook([A, B], first=0)
-    assert book.candidates(0, [A]) == [B]
-    assert book.preferred(0, [A]) == [B]
-    assert book.has_other([A])
-    assert not book.has_other([A, B])
-    book.failed(A, 0)
-    book.failed(B, 0)
-    assert book.preferred(0) == [A, B]
+    index = AddressBook([A, B], first=0)
+    assert index.candidates(0, [A]) == [B]
+    assert index.preferred(0, [A]) == [B]
+    assert index.has_other([A])
+    assert not index.has_other([A, B])
+    index.failed(A, 0)
+    index.failed(B, 0)
+    assert index.preferred(0) == [A, B]
 
 
 @pytest.mark.parametrize(

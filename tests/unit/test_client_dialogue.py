@@ -14,8 +14,8 @@ from foqs.client.errors import OutcomeUnknownError
 from foqs.client.flows import Call
 from foqs.client.items import Item, NewItem
 from foqs.client.retry import Repeat
-from foqs.core import limits
-from foqs.core.errors import InternalError, InvalidArgumentError, RateLimitedError, UnavailableError
+from foqs.model import limits
+from foqs.model.errors import InternalError, InvalidArgumentError, RateLimitedError, UnavailableError
 from foqs.transport import wire
 
 S = wire.structs

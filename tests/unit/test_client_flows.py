@@ -12,8 +12,8 @@ from foqs.client.errors import NotSentError, OutcomeUnknownError
 from foqs.client.flows import Call, Flow, Pause, Send, Terms, call_flow
 from foqs.client.items import ENQUEUE_BYTES_MAX, Item, Nack, NewItem, check_new_item
 from foqs.client.retry import Pauses, Repeat, RetryPolicy, may_repeat
-from foqs.core.calls import EnqueueResult
-from foqs.core.errors import (
+from foqs.model.calls import EnqueueResult
+from foqs.model.errors import (
     ErrorCode,
     FoqsError,
     InternalError,
@@ -64,8 +64,8 @@ class Bench:
         self.timeouts_ms: list[int] = []
         self.pauses_ms: list[int] = []
         self.now_ms = 1_000
-        self.book = AddressBook(addresses, first=0)
-        self.terms = Terms(RetryPolicy(**policy), 10_000, lambda: self.now_ms, lambda: random, self.book)
+        self.index = AddressBook(addresses, first=0)
+        self.terms = Terms(RetryPolicy(**policy), 10_000, lambda: self.now_ms, lambda: random, self.index)
 
     def run(self, flow: Flow[T]) -> T:
         """To its end, with all the answers."""
@@ -85,7 +85,7 @@ class Bench:
                     continue
                 assert isinstance(step, Send)
                 self.calls.append(step.call)
-                step.address = self.book.candidates(self.now_ms, step.avoided)[0]
+                step.address = self.index.candidates(self.now_ms, step.avoided)[0]
                 self.asked.append(step.address)
                 self.timeouts_ms.append(step.timeout_ms)
                 answer = self.answers.pop(0)
@@ -262,7 +262,7 @@ def test_what_one_host_certainly_did_not_do_goes_to_the_next_at_once_and_the_fir
         assert bench.run_on(flow).ids == [item_id]
     assert bench.asked == [A, B, B]
     assert bench.pauses_ms == []
-    assert bench.book.preferred(bench.now_ms + COOLDOWN_MS) == [A, B]
+    assert bench.index.preferred(bench.now_ms + COOLDOWN_MS) == [A, B]
 
 
 def test_when_no_address_did_it_the_round_begins_anew_after_a_pause() -> None:
@@ -310,13 +310,13 @@ def test_positions_of_a_shard_that_is_not_there_are_done_at_the_other_host() -> 
     assert bench.asked == [A, B]
     assert [len(call.request.nacks) for call in bench.calls] == [2, 1]
     assert bench.pauses_ms == []
-    assert bench.book.preferred(bench.now_ms) == [A, B], "a host that did some of it does not cool down"
+    assert bench.index.preferred(bench.now_ms) == [A, B], "a host that did some of it does not cool down"
 
 
 def test_a_standby_that_did_none_of_a_batch_cools_down() -> None:
     bench = Bench(not_here(0, 1), DONE, addresses=(A, B))
     assert bench.run(verbs.ack(bench.terms, "ns", ["a.1", "b.1"])) == {}
-    assert bench.book.preferred(bench.now_ms) == [B]
+    assert bench.index.preferred(bench.now_ms) == [B]
 
 
 def test_a_refusal_after_an_attempt_that_may_have_been_done_is_of_unknown_outcome() -> None:

@@ -13,8 +13,8 @@ from foqs.client.errors import ClientClosedError, OutcomeUnknownError
 from foqs.client.gathering import Gatherer, Lane, Ticket, deliver
 from foqs.client.items import ENQUEUE_BYTES_MAX, NewItem
 from foqs.client.sync_gathering import RunBatch, ThreadGatherer
-from foqs.core.calls import EnqueueResult
-from foqs.core.errors import OverloadedError, RateLimitedError, TooLargeError
+from foqs.model.calls import EnqueueResult
+from foqs.model.errors import OverloadedError, RateLimitedError, TooLargeError
 
 LANE: Lane = ("ns", False)
 PATIENCE_S = 10.0

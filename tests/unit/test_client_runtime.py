@@ -20,8 +20,8 @@ from foqs.client.settling import (
     settlement_of,
 )
 from foqs.client.worker_core import WorkerSettings, count_of_each, topic_names
-from foqs.core import limits
-from foqs.core.errors import InvalidArgumentError, NotFoundError, StaleLeaseError
+from foqs.model import limits
+from foqs.model.errors import InvalidArgumentError, NotFoundError, StaleLeaseError
 
 LEASE_MS = 10_000
 BACKOFF = NackBackoff(delay_ms=100, delay_ms_max=1_000)
@@ -32,43 +32,43 @@ def held(name: str, settlements: Settlements | None = None, attempt: int = 1) ->
 
 
 def test_a_lease_is_extended_at_its_half_and_again_half_a_lease_after_that() -> None:
-    book, item = LeaseBook(LEASE_MS), held("a")
-    book.hold([item], now_ms=0)
-    assert book.due(4_999) == []
-    assert book.next_due_ms() == 5_000
-    assert book.due(5_000) == [item]
-    assert book.extended([item], {}, asked_at_ms=5_000, now_ms=5_400) == []
-    assert book.next_due_ms() == 10_000
+    index, item = LeaseBook(LEASE_MS), held("a")
+    index.hold([item], now_ms=0)
+    assert index.due(4_999) == []
+    assert index.next_due_ms() == 5_000
+    assert index.due(5_000) == [item]
+    assert index.extended([item], {}, asked_at_ms=5_000, now_ms=5_400) == []
+    assert index.next_due_ms() == 10_000
 
 
 def test_a_lease_that_the_host_calls_lost_is_flagged_and_forgotten() -> None:
-    book, items = LeaseBook(LEASE_MS), [held("a"), held("b"), held("c")]
-    book.hold(items, now_ms=0)
+    index, items = LeaseBook(LEASE_MS), [held("a"), held("b"), held("c")]
+    index.hold(items, now_ms=0)
     errors = {0: StaleLeaseError("x"), 2: NotFoundError("x")}
-    assert book.extended(items, errors, 5_000, 5_000) == [items[0], items[2]]
+    assert index.extended(items, errors, 5_000, 5_000) == [items[0], items[2]]
     assert [item.lease_lost for item in items] == [True, False, True]
-    assert book.due(10**6) == [items[1]]
+    assert index.due(10**6) == [items[1]]
 
 
 def test_an_extension_of_unknown_outcome_is_tried_until_the_lease_must_have_ended() -> None:
-    book, item = LeaseBook(LEASE_MS), held("a")
-    book.hold([item], now_ms=0)
+    index, item = LeaseBook(LEASE_MS), held("a")
+    index.hold([item], now_ms=0)
     unknown = OutcomeUnknownError("x")
-    assert book.extended([item], unknown, 5_000, 6_000) == []
-    assert book.next_due_ms() == 7_000
-    assert book.extended([item], unknown, 7_000, 9_900) == []
-    assert book.next_due_ms() == 10_000
-    assert book.extended([item], unknown, 10_000, 10_001) == [item]
+    assert index.extended([item], unknown, 5_000, 6_000) == []
+    assert index.next_due_ms() == 7_000
+    assert index.extended([item], unknown, 7_000, 9_900) == []
+    assert index.next_due_ms() == 10_000
+    assert index.extended([item], unknown, 10_000, 10_001) == [item]
     assert item.lease_lost
-    assert book.next_due_ms() is None
+    assert index.next_due_ms() is None
 
 
 def test_a_settled_item_is_not_extended_and_its_late_extension_flags_nothing() -> None:
-    book, item = LeaseBook(LEASE_MS), held("a")
-    book.hold([item], now_ms=0)
-    book.drop(item)
-    assert book.due(10**6) == []
-    assert book.extended([item], {0: NotFoundError("acked")}, 0, 0) == []
+    index, item = LeaseBook(LEASE_MS), held("a")
+    index.hold([item], now_ms=0)
+    index.drop(item)
+    assert index.due(10**6) == []
+    assert index.extended([item], {0: NotFoundError("acked")}, 0, 0) == []
     assert not item.lease_lost
 
 

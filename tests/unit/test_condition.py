@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from foqs.core import limits
-from foqs.core.service import ServiceState
 from foqs.host.condition import Condition
 from foqs.host.pulse import Pulse
+from foqs.model import limits
+from foqs.model.service import ServiceState
 
 
 class Case:

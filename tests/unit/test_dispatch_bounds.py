@@ -7,19 +7,19 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
+from foqs.shard.look_ups import LookUp
 
-from foqs.core import limits
-from foqs.core.errors import FoqsError, OverloadedError, PausedError, UnavailableError
-from foqs.core.namespace import Namespace, NamespaceSettings
 from foqs.host.dequeues import Dequeues
-from foqs.shard.rows import LookUp
-from foqs.storage.transaction import ItemRow
+from foqs.model import limits
+from foqs.model.errors import FoqsError, OverloadedError, PausedError, UnavailableError
+from foqs.model.namespace import Namespace, NamespaceSettings
+from foqs.shard.port import ItemRow
 from tests.support.shards import ITEM_BYTES_MAX, NAMESPACE, Shards
 
 
 def test_a_call_of_two_topics_gets_nothing_of_a_shard_that_is_being_lost() -> None:
     shards = Shards(3)
-    shards.states[0].book.topic(NAMESPACE, "a")  # known before b
+    shards.states[0].index.topic(NAMESPACE, "a")  # known before b
     shards.enqueue(0, "b", 0)
     shards.enqueue(2, "b", 1)
     shards.enqueue(1, "a", 1)
@@ -33,7 +33,7 @@ def test_a_call_of_two_topics_gets_nothing_of_a_shard_that_is_being_lost() -> No
     shards.run(1)  # Its item of a is held; the call waits for the more urgent one.
     assert call.items is None
     lost = shards.states.pop(0)
-    shards.dispatcher.shard_lost(0, lost.book.topics.values())
+    shards.dispatcher.shard_lost(0, lost.index.topics.values())
     assert call.items is not None
     assert [item.topic.shard_id for item in call.items] == [1]
 
@@ -78,7 +78,7 @@ def test_calls_do_not_wait_on_for_a_host_that_has_lost_its_last_shard() -> None:
         dequeues.tick()
         assert shards.dispatcher.waiting_count == 3
         lost = shards.states.pop(0)
-        shards.dispatcher.shard_lost(0, lost.book.topics.values())
+        shards.dispatcher.shard_lost(0, lost.index.topics.values())
         with patch.object(limits, "DEQUEUES_ENDED_PER_TICK", 2):
             dequeues.tick()
             assert shards.dispatcher.waiting_count == 1
@@ -134,7 +134,7 @@ def test_of_a_paused_namespace_no_call_waits_and_nothing_is_held_or_claimed() ->
             await dequeues.dequeue(namespace, demands, None, 30_000)
         shards.clock_ms += 1_000
         shards.run(0)
-        assert not shards.states[0].book.leases
+        assert not shards.states[0].index.leases
         paused.clear()
         call = shards.dequeue({"a": 1})
         shards.run(0)
@@ -152,10 +152,10 @@ def test_what_was_prefetched_for_a_namespace_goes_back_when_it_is_paused() -> No
     shards.clock_ms += 200
     shards.dispatcher.sweep()
     shards.run(0)
-    assert shards.dispatcher.held(NAMESPACE, "a")
+    assert shards.dispatcher.prefetched(NAMESPACE, "a")
     shards.dispatcher._is_paused = lambda _: True
     shards.dispatcher.sweep()
-    assert not shards.dispatcher.held(NAMESPACE, "a")
+    assert not shards.dispatcher.prefetched(NAMESPACE, "a")
 
 
 def test_calls_that_are_over_leave_nothing_of_topics_that_do_not_exist() -> None:
@@ -176,7 +176,7 @@ def test_a_topic_that_is_gone_leaves_nothing(way: str) -> None:
     (item,) = call.items or ()
     for _ in range(10):
         shards.rest()
-    (topic,) = shards.states[0].book.topics.values()
+    (topic,) = shards.states[0].index.topics.values()
     if way == "its shard is lost":
         shards.dispatcher.shard_lost(0, [topic])
     else:
@@ -198,7 +198,7 @@ def test_nothing_is_claimed_for_consumers_that_left_long_ago() -> None:
         shards.dispatcher.sweep()
     shards.enqueue(0, "a", count=40)
     shards.run(0)
-    assert not shards.dispatcher.held(NAMESPACE, "a").items
+    assert not shards.dispatcher.prefetched(NAMESPACE, "a").items
 
 
 def test_claims_on_the_way_count_for_the_bound_of_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +217,7 @@ def test_claims_on_the_way_count_for_the_bound_of_what_is_held(monkeypatch: pyte
         for number in shards.tables:
             while shards.begin(number) is not None:
                 shards.end(number)
-                assert shards.dispatcher.held_bytes <= limits.PREFETCH_BYTES_MAX
+                assert shards.dispatcher.prefetched_bytes <= limits.PREFETCH_BYTES_MAX
         shards.clock_ms += 20
         shards.dispatcher.tick()
         taken += len(call.items or [])
@@ -236,13 +236,13 @@ def test_whole_rows_are_looked_up_few_at_a_time_and_heads_many() -> None:
         raise error
 
     for key in keys:
-        shards.states[0].rows.look_up(LookUp([key], lambda rows: found.extend(rows.values()), fail, whole=True))
+        shards.states[0].rows.look_up(LookUp([key], lambda rows: found.extend(rows.values()), fail, with_payload=True))
     shards.states[0].rows.look_up(LookUp(keys, lambda rows: found.extend(rows.values()), fail))
     counts = []
     while (transaction := shards.begin(0)) is not None:
         counts.append((transaction.look_ups_whole, len(transaction.look_ups)))
         shards.end(0)
-    whole_max = limits.TRANSACTION_WHOLE_LOOK_UPS_MAX
+    whole_max = limits.TRANSACTION_PAYLOAD_LOOK_UPS_MAX
     assert counts == [(True, whole_max)] * 6 + [(True, 100 - 6 * whole_max), (False, 100)]
     assert [row.payload for row in found] == [b"p"] * 100 + [b""] * 100
 
@@ -260,12 +260,12 @@ def test_look_ups_that_wait_for_a_server_that_hangs_are_bounded(monkeypatch: pyt
 
 def test_the_number_after_the_last_one_of_topics_is_refused() -> None:
     """The columns hold no more: each transaction of the shard would fail."""
-    book = Shards(1).states[0].book
-    book.topic_number_last = limits.TOPIC_NUMBER_MAX - 1
-    book.topic(NAMESPACE, "the last one")
+    index = Shards(1).states[0].index
+    index.topic_number_last = limits.TOPIC_NUMBER_MAX - 1
+    index.topic(NAMESPACE, "the last one")
     with pytest.raises(OverloadedError, match="2147483647 topics"):
-        book.topic(NAMESPACE, "one more")
-    assert book.topic(NAMESPACE, "the last one").number == limits.TOPIC_NUMBER_MAX
+        index.topic(NAMESPACE, "one more")
+    assert index.topic(NAMESPACE, "the last one").number == limits.TOPIC_NUMBER_MAX
 
 
 def test_what_is_held_of_a_lost_shard_goes_at_once_and_its_topics_in_slices() -> None:
@@ -279,9 +279,9 @@ def test_what_is_held_of_a_lost_shard_goes_at_once_and_its_topics_in_slices() ->
     shards.run(0)  # Held, and each call waits for the less urgent one as well.
     shards.begin(1)
     lost = shards.states.pop(0)
-    topics = list(lost.book.topics.values())
+    topics = list(lost.index.topics.values())
     shards.dispatcher.shard_lost(0, topics[:2])
-    assert shards.dispatcher.held_bytes == 0
+    assert shards.dispatcher.prefetched_bytes == 0
     shards.end(1)
     for topic in topics[2:]:
         shards.dispatcher.disown([topic])

@@ -8,16 +8,16 @@ from unittest.mock import Mock
 
 import pytest
 
-from foqs.core import limits
-from foqs.core.item import Item, Phase
 from foqs.host.inspection import Inspection
 from foqs.host.topic_queue import DequeueCall
-from foqs.shard.parts import Ticket
+from foqs.model import limits
+from foqs.model.item import Item, Phase
+from foqs.shard.state.parts import Completion
 from tests.support.shards import NAMESPACE, Shards
 
 
 def sicken(shards: Shards, number: int, *, healthy: bool = False) -> None:
-    shards.dispatcher.shard_health(number, shards.states[number].book.topics.values(), healthy=healthy)
+    shards.dispatcher.shard_health(number, shards.states[number].index.topics.values(), healthy=healthy)
 
 
 def ack(shards: Shards, items: list[Item]) -> None:
@@ -43,10 +43,10 @@ def test_a_call_does_not_hope_for_what_a_sick_shard_keeps() -> None:
     shards.enqueue(0, "a")
     shards.run(0)
     call = shards.dequeue({"a": 1})
-    assert shards.dispatcher.is_hopeful(call)
+    assert shards.dispatcher.has_candidates(call)
     shards.begin(0)
     sicken(shards, 0)
-    assert not shards.dispatcher.is_hopeful(call)
+    assert not shards.dispatcher.has_candidates(call)
 
 
 def test_a_steady_consumer_gets_full_batches() -> None:
@@ -134,7 +134,7 @@ def test_a_topic_that_is_named_behind_one_with_enough_is_claimed_too() -> None:
 
 def test_who_waits_for_more_topics_does_not_pass_who_has_waited_for_longer() -> None:
     shards = Shards(1)
-    shards.states[0].book.topic(NAMESPACE, "a")  # known before b
+    shards.states[0].index.topic(NAMESPACE, "a")  # known before b
     old = shards.dequeue({"b": 1})
     new = shards.dequeue({"a": 1, "b": 1})
     shards.enqueue(0, "a")
@@ -223,7 +223,7 @@ def test_a_shard_without_room_for_claims_holds_up_nothing_of_other_shards(monkey
         ack(shards, call.items or [])
         shards.run(1)
     call = shards.dequeue({"a": 1})
-    assert not shards.dispatcher.is_hopeful(call)
+    assert not shards.dispatcher.has_candidates(call)
     ack(shards, hog.items)
     shards.run(0)
     shards.dispatcher.sweep()
@@ -272,12 +272,12 @@ def test_the_ttl_scan_comes_back_for_what_it_could_not_delete(*, is_leased: bool
         shards.run(0)
     shards.clock_ms += 2_000
     shard = shards.states[0]
-    shard.book.expires_first_ms = shards.clock_ms + limits.EXPIRY_LAP_MS_MAX
+    shard.index.expires_first_ms = shards.clock_ms + limits.EXPIRY_LAP_MS_MAX
     runner = Mock(shard_id=0, shard=shard, now=lambda: shards.now(0), now_ms=lambda: shards.clock_ms)
     Inspection(Mock(), {}, Mock(), Mock(), Mock())._expire(runner, shard, [item.key])
     shards.begin(0)
     shards.end(0, well=is_leased)
-    assert shard.book.expires_first_ms <= shards.clock_ms + 5_000
+    assert shard.index.expires_first_ms <= shards.clock_ms + 5_000
 
 
 class Chaos:
@@ -326,12 +326,12 @@ class Chaos:
 
     def begin(self) -> None:
         number = self.number()
-        if self.shards.states[number].flying is None:
+        if self.shards.states[number].in_flight is None:
             self.shards.begin(number)
 
     def end(self) -> None:
         number = self.number()
-        if self.shards.states[number].flying is not None:
+        if self.shards.states[number].in_flight is not None:
             self.shards.end(number, well=self.chance.random() > 0.15)
 
     def pass_time(self, *, elapsed_ms: int = 0) -> None:
@@ -343,11 +343,11 @@ class Chaos:
             return
         item = self.leased.pop(self.chance.randrange(len(self.leased)))
         shard = self.shards.states[item.topic.shard_id]
-        if item.phase is Phase.LEASED and shard.book.leases.get(item.key) is item:
+        if item.phase is Phase.LEASED and shard.index.leases.get(item.key) is item:
             settlements, is_nack = shard.settlements, self.chance.random() < 0.5
             rewrite = settlements.failed_attempt(item, self.shards.clock_ms) if is_nack else None
             settlements.end_lease(item)
-            settlements.settle([item], [rewrite], Ticket(lambda _: None), [0])
+            settlements.settle([item], [rewrite], Completion(lambda _: None), [0])
 
     def change_health(self) -> None:
         number = self.number()
@@ -367,12 +367,12 @@ class Chaos:
             for queue in call.wants:
                 assert not [item for item in queue.buffer.items if item.topic.shard_id in well]
                 for number in well:
-                    topic = self.shards.states[number].book.topics.get((NAMESPACE, queue.name))
-                    assert topic is None or (topic.window.complete and not topic.window.places)
+                    topic = self.shards.states[number].index.topics.get((NAMESPACE, queue.name))
+                    assert topic is None or (topic.window.complete and not topic.window.sort_keys)
 
     def _work_off(self, number: int) -> None:
         for _ in range(300):
-            if self.shards.states[number].flying is not None:
+            if self.shards.states[number].in_flight is not None:
                 self.shards.end(number)
             elif self.shards.begin(number) is None:
                 return

@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 import pytest
+from foqs.shard.look_ups import LookUp
 
-from foqs.core import limits, order
-from foqs.core.clock import Now
-from foqs.core.counts import ItemCounts
-from foqs.core.errors import InvalidArgumentError, NotFoundError, UnavailableError
-from foqs.core.item import Item, Phase
 from foqs.host.dispatch import Dispatcher
 from foqs.host.topic_queue import DequeueCall
-from foqs.shard.parts import Ticket
-from foqs.shard.rows import LookUp
-from foqs.shard.state import ShardState
-from foqs.storage.transaction import TIMER_LANE, ItemRow
+from foqs.model import limits, order
+from foqs.model.clock import Now
+from foqs.model.counts import ItemCounts
+from foqs.model.errors import InvalidArgumentError, NotFoundError, UnavailableError
+from foqs.model.item import Item, Phase
+from foqs.shard.port import TIMER_LANE, ItemRow
+from foqs.shard.state.engine import ShardState
+from foqs.shard.state.parts import Completion
 from tests.support.tables import Tables
 
 NAMESPACE = 7
@@ -57,10 +57,10 @@ class WatchedDispatcher(Dispatcher):
         self._world = world
         self._passed: set[tuple[int, int]] = set()
 
-    def _hand_out(self, call: DequeueCall) -> bool:
+    def _deliver_to(self, call: DequeueCall) -> bool:
         parts = chain.from_iterable(queue.parts.values() for queue in call.wants)
         self._passed = {(part.shard_id, part.number) for part in parts if not part.room}
-        return super()._hand_out(call)
+        return super()._deliver_to(call)
 
     def answer(self, call: DequeueCall, items: list[Item]) -> None:
         super().answer(call, items)
@@ -99,7 +99,7 @@ class World:
         for shard_id, tables in self.tables.items():
             image = tables.open(self.server_ms)
             shard = self.shards[shard_id] = ShardState(shard_id, image, self.dispatcher)
-            self.dispatcher.shard_opened(shard_id, shard.book.topics.values())
+            self.dispatcher.shard_opened(shard_id, shard.index.topics.values())
             list(shard.add_counts(image.count()))
 
     # ---- what clients do ----
@@ -108,25 +108,25 @@ class World:
         shard = self.chance.choice(list(self.shards.values()))
         items = []
         for _ in range(self.chance.randrange(1, 8)):
-            topic = shard.book.topic(NAMESPACE, self.chance.choice(TOPICS))
+            topic = shard.index.topic(NAMESPACE, self.chance.choice(TOPICS))
             delay_ms = self.chance.choice([0, 0, 0, 50, 500, 3_000])
-            key, priority, due_at = shard.book.next_key(), self.chance.randrange(-2, 3), self.server_ms + delay_ms
+            key, priority, due_at = shard.index.next_key(), self.chance.randrange(-2, 3), self.server_ms + delay_ms
             ttl_ms = self.chance.choice([600, 10_000, 1_000_000, 1_000_000])
             item = Item(
-                key, topic, priority, due_at, order.place(priority, due_at, key, shard.shard_id), Phase.INSERTING,
+                key, topic, priority, due_at, order.sort_key(priority, due_at, key, shard.shard_id), Phase.INSERTING,
                 self.server_ms, due_at + ttl_ms, self.chance.choice([0, 0, 2_000]), self.chance.random() < 0.2,
                 b"m", b"p%d" % key,
             )  # fmt: skip
             items.append(item)
 
-        def on_done(ticket: Ticket) -> None:
-            if ticket.failure is None:
+        def on_done(completion: Completion) -> None:
+            if completion.failure is None:
                 for item in items:
                     self.known[shard.shard_id, item.key] = Known(
                         item.topic.name, item.due_at, item.expires_at, item.at_most_once
                     )
 
-        shard.inserts.add(items, 10, Ticket(on_done))
+        shard.inserts.add(items, 10, Completion(on_done))
 
     def dequeue(self) -> None:
         call = DequeueCall(self.chance.choice([None, 1_000, 5_000]), 1_500, self.now_ms / 1000)
@@ -143,9 +143,9 @@ class World:
         """Ack, nack, release or dead-letter something, perhaps with a receipt that is stale by now."""
         if not self.leased:
             return
-        shard_id, key = place = self.chance.choice(list(self.leased))
-        item, shard, known = self.leased.pop(place), self.shards[shard_id], self.known[place]
-        held = shard.book.leases.get(key) is item and item.phase is Phase.LEASED
+        shard_id, key = sort_key = self.chance.choice(list(self.leased))
+        item, shard, known = self.leased.pop(sort_key), self.shards[shard_id], self.known[sort_key]
+        held = shard.index.leases.get(key) is item and item.phase is Phase.LEASED
         assert held or known.lease_due_at <= self.now_ms, "a lease ended before its time"
         if not held:
             return
@@ -157,29 +157,29 @@ class World:
                 release=kind == "release", metadata=b"n",
             )  # fmt: skip
 
-        def on_done(ticket: Ticket) -> None:
-            if not ticket.errors:
+        def on_done(completion: Completion) -> None:
+            if not completion.errors:
                 known.lease_due_at = 0
                 known.over = rewrite is None or rewrite.lane < 0
                 known.due_at = known.due_at if rewrite is None else max(known.due_at, rewrite.due_at)
 
         known.lease_due_at = 0  # From here on its holder expects nothing of it.
         shard.settlements.end_lease(item)
-        shard.settlements.settle([item], [rewrite], Ticket(on_done), [0])
+        shard.settlements.settle([item], [rewrite], Completion(on_done), [0])
 
     def extend(self) -> None:
         if not self.leased:
             return
-        place = self.chance.choice(list(self.leased))
-        item, shard, known = self.leased[place], self.shards[place[0]], self.known[place]
-        if shard.book.leases.get(item.key) is not item or item.phase is not Phase.LEASED:
+        sort_key = self.chance.choice(list(self.leased))
+        item, shard, known = self.leased[sort_key], self.shards[sort_key[0]], self.known[sort_key]
+        if shard.index.leases.get(item.key) is not item or item.phase is not Phase.LEASED:
             return
 
-        def on_done(ticket: Ticket) -> None:
-            if not ticket.errors and place in self.leased:
+        def on_done(completion: Completion) -> None:
+            if not completion.errors and sort_key in self.leased:
                 known.lease_due_at = item.lease_due_at
 
-        shard.claims.extend(item, 4_000, Ticket(on_done), 0)
+        shard.claims.extend(item, 4_000, Completion(on_done), 0)
 
     def change_row(self) -> None:
         """Delete an item, or redrive it when it is dead."""
@@ -193,16 +193,16 @@ class World:
         def on_rows(rows: dict[int, ItemRow]) -> None:
             if key not in rows:
                 return
-            ticket = Ticket(on_done)
+            completion = Completion(on_done)
             try:
                 if rows[key].lane < 0 and redrive:
-                    shard.rows.redrive(rows[key], self.server_ms, limits.TTL_MS_MAX, ticket, 0)
+                    shard.look_ups.redrive(rows[key], self.server_ms, limits.TTL_MS_MAX, completion, 0)
                     if known is not None:
                         known.over = False
                         ttl_ms = rows[key].expires_at - rows[key].enqueued_at
                         known.expires_at = max(known.expires_at, self.server_ms + ttl_ms)
                 else:
-                    shard.rows.delete(rows[key], ticket, 0)
+                    shard.look_ups.delete(rows[key], completion, 0)
                     if known is not None:
                         known.ending = True
                     self.leased.pop((shard_id, key), None)
@@ -211,27 +211,27 @@ class World:
             except (NotFoundError, InvalidArgumentError, UnavailableError):
                 return
 
-        def on_done(ticket: Ticket) -> None:
-            if known is not None and not ticket.errors:
+        def on_done(completion: Completion) -> None:
+            if known is not None and not completion.errors:
                 known.over = known.ending
 
-        shard.rows.look_up(LookUp([key], on_rows, lambda _: None))
+        shard.look_ups.look_up(LookUp([key], on_rows, lambda _: None))
 
     def check_order(self, item: Item, passed: Container[tuple[int, int]]) -> None:
         """Nothing more urgent was there to be handed out; but topics without room for more claims are passed."""
         for shard_id, tables in self.tables.items():
-            leases = self.shards[shard_id].book.leases
+            leases = self.shards[shard_id].index.leases
             number = next((n for n, (_, name) in tables.topics.items() if name.decode() == item.topic.name), None)
             for row in tables.items.values():
                 other = leases.get(row.key)
                 ready = other is None and (shard_id, number) not in passed
-                free = ready or (other is not None and other.phase in (Phase.CLAIMING, Phase.HELD))
+                free = ready or (other is not None and other.phase in (Phase.CLAIMING, Phase.PREFETCHED))
                 if free and row.lane == number and row.expires_at > self.server_ms:
-                    assert tables.place(row) > item.place, "overtaken by a less urgent item"
+                    assert tables.sort_key(row) > item.sort_key, "overtaken by a less urgent item"
 
     def delivered(self, item: Item) -> None:
-        place = (item.topic.shard_id, item.key)
-        known = self.known[place]
+        sort_key = (item.topic.shard_id, item.key)
+        known = self.known[sort_key]
         assert not known.over, "delivered after its end"
         assert known.lease_due_at <= self.now_ms, "delivered under another's lease"
         assert known.due_at <= self.server_ms < known.expires_at, "delivered outside its time"
@@ -241,7 +241,7 @@ class World:
         known.receipts.add(item.deliveries + 1)
         known.deliveries += 1
         known.lease_due_at = item.lease_due_at
-        self.leased[place] = item
+        self.leased[sort_key] = item
 
     # ---- what the host and its servers do ----
 
@@ -249,23 +249,23 @@ class World:
         """Start a transaction; much may happen before it ends."""
         shard = self.shards[shard_id]
         shard.tick(self.now)
-        if shard.flying is None:
+        if shard.in_flight is None:
             shard.take(self.now)
 
     def end(self, shard_id: int, *, well: bool) -> None:
         shard, tables = self.shards[shard_id], self.tables[shard_id]
-        if shard.flying is None:
+        if shard.in_flight is None:
             return
         if well:
-            shard.committed(tables.apply(shard.flying), self.now)
+            shard.committed(tables.apply(shard.in_flight), self.now)
         else:
             shard.failed("a lock wait")
 
     def crash(self) -> None:
         """The host is gone. Its clients do not know what became of their calls."""
         for shard_id, shard in self.shards.items():
-            if shard.flying is not None and self.chance.random() < 0.5:
-                self.tables[shard_id].apply(shard.flying)
+            if shard.in_flight is not None and self.chance.random() < 0.5:
+                self.tables[shard_id].apply(shard.in_flight)
         for tables in self.tables.values():
             for key, row in tables.items.items():
                 self.known.setdefault(
@@ -320,7 +320,7 @@ class World:
                 if transaction is None:
                     break
                 shard.committed(self.tables[shard_id].apply(transaction), self.now)
-            leased = {key for key, item in shard.book.leases.items() if item.phase is Phase.LEASED}
+            leased = {key for key, item in shard.index.leases.items() if item.phase is Phase.LEASED}
             entries = {key for claim in self.tables[shard_id].claims.values() for key, _ in claim.entries}
             assert entries == leased | (entries & self.stale_entries(shard_id)), "an item that is free is still claimed"
         self.start_host()
@@ -341,12 +341,12 @@ class World:
             if not any(row.lane >= 0 for tables in self.tables.values() for row in tables.items.values()):
                 break
             self.dequeue()
-            for place in list(self.leased):
-                item, shard = self.leased.pop(place), self.shards[place[0]]
-                if shard.book.leases.get(item.key) is item and item.phase is Phase.LEASED:
-                    self.known[place].lease_due_at = 0
+            for sort_key in list(self.leased):
+                item, shard = self.leased.pop(sort_key), self.shards[sort_key[0]]
+                if shard.index.leases.get(item.key) is item and item.phase is Phase.LEASED:
+                    self.known[sort_key].lease_due_at = 0
                     shard.settlements.end_lease(item)
-                    shard.settlements.settle([item], None, Ticket(lambda _, k=self.known[place]: _over(k)), [0])
+                    shard.settlements.settle([item], None, Completion(lambda _, k=self.known[sort_key]: _over(k)), [0])
             for shard_id in self.shards:
                 self.end(shard_id, well=True)
                 self.begin(shard_id)
@@ -364,9 +364,9 @@ class World:
 
     def check(self) -> None:
         for shard_id, shard in self.shards.items():
-            if shard.flying is None:
+            if shard.in_flight is None:
                 check_state(shard, self.tables[shard_id])
-        untold = {topic.name for shard in self.shards.values() for topic in shard.book.touched}
+        untold = {topic.name for shard in self.shards.values() for topic in shard.index.changed_topics}
         check_dispatcher(self.dispatcher, untold)
         for (shard_id, key), known in self.known.items():
             if key not in self.tables[shard_id].items:
@@ -380,44 +380,44 @@ def _over(known: Known) -> None:
 
 def check_state(shard: ShardState, tables: Tables) -> None:
     """The state says what the tables say; only called while no transaction is under way."""
-    book = shard.book
+    index = shard.index
     by_lane: dict[int, list[int]] = {}
     for row in tables.items.values():
-        by_lane.setdefault(row.lane, []).append(tables.place(row))
+        by_lane.setdefault(row.lane, []).append(tables.sort_key(row))
     arriving = {item.key for batch in shard.inserts.batches() for item in batch.items}
-    for topic in book.topics.values():
-        places = by_lane.get(topic.number, [])
-        assert topic.rows == len(places)
+    for topic in index.topics.values():
+        sort_keys = by_lane.get(topic.number, [])
+        assert topic.rows == len(sort_keys)
         assert topic.dead == len(by_lane.get(-topic.number, []))
-        taken = [place for place in places if order.key_of(place) in book.leases]
+        taken = [sort_key for sort_key in sort_keys if order.key_of(sort_key) in index.leases]
         assert topic.leased == sum(
-            item.topic is topic and item.phase in (Phase.LEASED, Phase.SETTLING) for item in book.leases.values()
+            item.topic is topic and item.phase in (Phase.LEASED, Phase.SETTLING) for item in index.leases.values()
         )
-        free = sorted(place for place in places if place <= topic.window.edge and place not in taken)
-        assert topic.window.places == free, "the window is not what is ready before its edge"
-        claiming = [item.place for item in shard.claims._waiting.values() if item.topic is topic]
+        free = sorted(sort_key for sort_key in sort_keys if sort_key <= topic.window.edge and sort_key not in taken)
+        assert topic.window.sort_keys == free, "the window is not what is ready before its edge"
+        claiming = [item.sort_key for item in shard.claims._waiting.values() if item.topic is topic]
         assert topic.claim_head == order.LAST or topic.claim_head in claiming
-    timers = sorted(place for place in by_lane.get(TIMER_LANE, []) if place <= shard.timers._window.edge)
-    assert list(shard.timers._window.places) == [
-        place for place in timers if order.key_of(place) not in shard.timers.changing
+    timers = sorted(sort_key for sort_key in by_lane.get(TIMER_LANE, []) if sort_key <= shard.timers._window.edge)
+    assert list(shard.timers._window.sort_keys) == [
+        sort_key for sort_key in timers if order.key_of(sort_key) not in shard.timers.changing
     ]
-    assert all(order.due_at_of(place) >= tables.delay_checkpoint for place in by_lane.get(TIMER_LANE, []))
-    for number, namespace in book.namespaces.items():
-        parts = [topic for topic in book.topics.values() if topic.namespace == number]
+    assert all(order.due_at_of(sort_key) >= tables.delay_checkpoint for sort_key in by_lane.get(TIMER_LANE, []))
+    for number, namespace in index.namespaces.items():
+        parts = [topic for topic in index.topics.values() if topic.namespace == number]
         assert list(namespace.by_name.values()) == sorted(parts, key=lambda topic: topic.name)
         assert _counts(namespace) == _sum(parts)
-    assert _counts(book.counts) == _sum(book.namespaces.values())
-    assert {topic for topic in book.topics.values() if topic.empty} <= book.topic_book.empty_since_ms.keys()
-    assert not arriving & set(book.leases)
-    for key, item in book.leases.items():
+    assert _counts(index.counts) == _sum(index.namespaces.values())
+    assert {topic for topic in index.topics.values() if topic.empty} <= index.topic_table.empty_since_ms.keys()
+    assert not arriving & set(index.leases)
+    for key, item in index.leases.items():
         assert key in tables.items
-        if item.phase in (Phase.HELD, Phase.LEASED):
+        if item.phase in (Phase.PREFETCHED, Phase.LEASED):
             assert item.claim is not None
             stored = tables.claims[item.claim.id]
             assert (key, tables.items[key].deliveries + 1) in stored.entries
             assert stored.is_ahead is item.claim.is_ahead
-            assert item.phase is Phase.HELD or stored.due_at >= item.lease_due_at
-    assert set(shard.journal._open) == {item.claim.id for item in book.leases.values() if item.claim is not None}
+            assert item.phase is Phase.PREFETCHED or stored.due_at >= item.lease_due_at
+    assert set(shard.journal._open) == {item.claim.id for item in index.leases.values() if item.claim is not None}
     assert set(tables.claims) >= set(shard.journal._open)
     assert all(claim_id >= tables.claim_checkpoint for claim_id in shard.journal._open)
 
@@ -433,22 +433,22 @@ def _sum(parts: Collection[ItemCounts]) -> list[int]:
 def check_dispatcher(dispatcher: Dispatcher, untold: set[str]) -> None:
     calls = {call for queue in dispatcher._queues.values() for call in queue.calls}
     assert dispatcher.waiting_count == len(calls)
-    held_bytes = 0
+    prefetched_bytes = 0
     for queue in dispatcher._queues.values():
         assert queue.waiting_count == sum(call.wants[queue] for call in queue.calls)
-        held_bytes += sum(len(item.payload or b"") + len(item.metadata) for item in queue.buffer.items)
+        prefetched_bytes += sum(len(item.payload or b"") + len(item.metadata) for item in queue.buffer.items)
         assert queue.claims_count == sum(part.claiming_count for part in queue.parts.values())
         first = queue.first_unclaimed()
         for call in queue.calls:
             assert not call.done
-        held = [item for item in queue.buffer.items if item.phase is Phase.HELD]
+        held = [item for item in queue.buffer.items if item.phase is Phase.PREFETCHED]
         told_after_refill = any(
             not part.room and (part.window.wants_refill or part.window.refilling) for part in queue.parts.values()
         )
         waits = bool(queue.claims_count) or queue in dispatcher._lingering
         if queue.calls and held and not (waits or queue.name in untold or told_after_refill):
-            assert min(item.place for item in held) > first, "an item that may be handed out is not"
-    assert dispatcher.held_bytes == held_bytes
+            assert min(item.sort_key for item in held) > first, "an item that may be handed out is not"
+    assert dispatcher.prefetched_bytes == prefetched_bytes
 
 
 @pytest.fixture

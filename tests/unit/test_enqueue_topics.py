@@ -8,11 +8,11 @@ from typing import Any, cast
 import pytest
 
 from foqs import NewItem
-from foqs.core import ids, limits
-from foqs.core.errors import RateLimitedError, TooLargeError
-from foqs.core.namespace import Namespace, NamespaceSettings
 from foqs.host.enqueues import Enqueues
 from foqs.host.waiting import Waiting
+from foqs.model import ids, limits
+from foqs.model.errors import RateLimitedError, TooLargeError
+from foqs.model.namespace import Namespace, NamespaceSettings
 from tests.support.shards import NAMESPACE, Shards
 
 
@@ -26,8 +26,8 @@ async def test_a_call_over_its_quota_leaves_no_topics_behind() -> None:
     namespace = Namespace(NAMESPACE, "n", NamespaceSettings(enqueues_per_minute_max=1), 0)
     with pytest.raises(TooLargeError):
         await enqueues_of(shards).enqueue(namespace, [NewItem(f"t{number}", b"") for number in range(1_000)])
-    book = shards.states[0].book
-    assert (len(book.topics), book.topic_number_last) == (0, 0)
+    index = shards.states[0].index
+    assert (len(index.topics), index.topic_number_last) == (0, 0)
 
 
 async def test_a_call_over_its_quota_takes_no_part_of_another_namespaces_run_to_a_shard() -> None:
@@ -54,7 +54,7 @@ async def test_items_that_are_not_valid_leave_no_topics_behind() -> None:
     too_large = b"x" * (namespace.settings.payload_bytes_max + 1)
     result = await enqueues_of(shards).enqueue(namespace, [NewItem(f"t{number}", too_large) for number in range(10)])
     assert len(result.errors) == 10
-    assert len(shards.states[0].book.topics) == 0
+    assert len(shards.states[0].index.topics) == 0
 
 
 async def test_new_topics_of_one_call_get_numbers_one_after_the_other() -> None:
@@ -66,7 +66,7 @@ async def test_new_topics_of_one_call_get_numbers_one_after_the_other() -> None:
     shards.run(0)
     result = await call
     assert list(result.errors) == [4]
-    topics = shards.states[0].book.topics
+    topics = shards.states[0].index.topics
     assert {name: topic.number for (_, name), topic in topics.items()} == {"a": 1, "b": 2, "c": 3}
     assert sorted(row.topic for row in shards.tables[0].items.values()) == [1, 1, 2, 2, 3]
 

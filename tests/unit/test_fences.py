@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.core import limits
-from foqs.core.errors import UnavailableError
-from foqs.shard.parts import Ticket
+from foqs.model import limits
+from foqs.model.errors import UnavailableError
+from foqs.shard.state.parts import Completion
 from tests.support.shards import NAMESPACE, Shards
 
 
@@ -14,8 +14,8 @@ class Asked:
     """A fence of shard 0, and how often it was answered."""
 
     def __init__(self, shards: Shards, namespace: int = NAMESPACE) -> None:
-        self.answers: list[Ticket] = []
-        shards.states[0].fences.ask(namespace, Ticket(self.answers.append))
+        self.answers: list[Completion] = []
+        shards.states[0].fences.ask(namespace, Completion(self.answers.append))
 
 
 def test_a_fence_is_worth_a_transaction_of_its_own() -> None:
@@ -23,7 +23,7 @@ def test_a_fence_is_worth_a_transaction_of_its_own() -> None:
     asked = Asked(shards)
     assert not asked.answers
     shards.run(0)
-    assert [ticket.failure for ticket in asked.answers] == [None]
+    assert [completion.failure for completion in asked.answers] == [None]
 
 
 def test_a_fence_waits_for_what_is_buffered_of_its_namespace_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,6 +56,6 @@ def test_no_fence_is_passed_by_a_transaction_that_failed_or_a_shard_that_is_lost
     assert shards.begin(0) is not None
     waiting = Asked(shards)
     shards.end(0, well=False)
-    assert [type(ticket.failure) for ticket in failed.answers] == [UnavailableError]
+    assert [type(completion.failure) for completion in failed.answers] == [UnavailableError]
     shards.states[0].abandon("it is lost")
-    assert [type(ticket.failure) for ticket in waiting.answers] == [UnavailableError]
+    assert [type(completion.failure) for completion in waiting.answers] == [UnavailableError]

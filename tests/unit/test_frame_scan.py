@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foqs.core.limits import FRAME_DEPTH_MAX, FRAME_ELEMENTS_MAX, FRAME_FIELDS_PER_STRUCT_MAX
+from foqs.model.limits import FRAME_DEPTH_MAX, FRAME_ELEMENTS_MAX, FRAME_FIELDS_PER_STRUCT_MAX
 from foqs.transport.frame_scan import FrameError, scan_call, scan_reply
 from foqs.transport.wire import METHODS, METHODS_BY_NAME_BYTES, Codec, structs
 from tests.support import thrift_bytes as tb

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from foqs.core import limits
+from foqs.model import limits
 from foqs.transport.turns import RecentWork, StandingQueue, TurnLimits, Turns, TurnTaker
 
 A = ("a", True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.core import limits
-from foqs.shard.health import Health
+from foqs.model import limits
+from foqs.shard.writer.health import Health
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from foqs.core import limits
 from foqs.host.host_watch import HostSign, HostWatch
+from foqs.model import limits
 
 DEAD_S = limits.HOST_DEAD_MS / 1000
 BEAT_S = limits.HEARTBEAT_MS / 1000

@@ -7,10 +7,10 @@ from typing import Any, NoReturn
 
 import pytest
 
-from foqs.core import limits
-from foqs.core.item import Item
-from foqs.core.topic import ShardTopic
-from foqs.shard.parts import Ticket
+from foqs.model import limits
+from foqs.model.item import Item
+from foqs.model.topic import ShardTopic
+from foqs.shard.state.parts import Completion
 from tests.support.shards import Shards
 
 
@@ -45,7 +45,7 @@ def ack(shards: Shards, items: list[Item]) -> None:
     settlements = shards.states[0].settlements
     for item in items:
         settlements.end_lease(item)
-    settlements.settle(items, None, Ticket(lambda _: None), list(range(len(items))))
+    settlements.settle(items, None, Completion(lambda _: None), list(range(len(items))))
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -60,8 +60,8 @@ def test_a_claim_is_rewritten_with_what_it_still_leases_and_no_look_at_other_lea
     ack(shards, [item for item in items if item not in kept])
     shards.begin(0)
     shards.end(0)
-    book = shards.states[0].book
-    book.leases = Unwalked(book.leases)
+    index = shards.states[0].index
+    index.leases = Unwalked(index.leases)
     shards.clock_ms += limits.CLAIM_REWRITE_EVERY_MS
     for well in [False, True] if fails else [True]:
         shards.enqueue(0, "b")
@@ -82,7 +82,7 @@ class Unasked(ShardTopic):
         raise AssertionError("its claims wait on")
 
     @claim_head.setter
-    def claim_head(self, place: int) -> NoReturn:
+    def claim_head(self, sort_key: int) -> NoReturn:
         raise AssertionError("its claims wait on")
 
 
@@ -91,7 +91,7 @@ def test_the_end_of_a_topics_claims_looks_at_no_claims_of_others() -> None:
     shards.enqueue(0, "b", count=5)
     shards.run(0)
     shard = shards.states[0]
-    other = shard.book.topic(7, "b")
+    other = shard.index.topic(7, "b")
     call = shards.dequeue({"b": 5})
     waiting = list(shard.claims._waiting.values())
     assert len(waiting) == 5

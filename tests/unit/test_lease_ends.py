@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.core import limits
-from foqs.core.errors import FoqsError
-from foqs.core.item import Item, Phase
-from foqs.shard.parts import Ticket
-from foqs.shard.state import ShardState
+from foqs.model import limits
+from foqs.model.errors import FoqsError
+from foqs.model.item import Item, Phase
+from foqs.shard.state.engine import ShardState
+from foqs.shard.state.parts import Completion
 from tests.support.shards import Shards
 
 
@@ -28,15 +28,15 @@ class Leased:
     def shard(self) -> ShardState:
         return self.shards.states[0]
 
-    def ticket(self) -> Ticket:
-        return Ticket(lambda ticket: self.told.append(ticket.errors))
+    def completion(self) -> Completion:
+        return Completion(lambda completion: self.told.append(completion.errors))
 
     def extend(self, lease_ms: int) -> None:
-        self.shard.claims.extend(self.item, lease_ms, self.ticket(), 0)
+        self.shard.claims.extend(self.item, lease_ms, self.completion(), 0)
 
     def ack(self) -> None:
         self.shard.settlements.end_lease(self.item)
-        self.shard.settlements.settle([self.item], None, self.ticket(), [0])
+        self.shard.settlements.settle([self.item], None, self.completion(), [0])
 
     def pass_ms(self, elapsed_ms: int) -> None:
         self.shards.clock_ms += elapsed_ms
@@ -128,7 +128,7 @@ def test_an_ack_does_not_wait_for_leases_that_ended_before_it(leased: Leased) ->
     transaction = shards.begin(0)
     assert transaction is not None
     assert transaction.deletes == [leased.item.key]
-    assert len(transaction.rewrites) >= limits.UNPACK_ITEMS_MAX, "they are not held up either"
+    assert len(transaction.rewrites) >= limits.PROMOTED_ITEMS_MAX, "they are not held up either"
 
 
 def test_one_tick_ends_no_more_leases_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:

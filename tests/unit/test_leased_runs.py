@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.core import limits, order
-from foqs.shard.leased_runs import skip_leased
+from foqs.model import limits, order
+from foqs.shard.writer.leased_runs import skip_leased
 from tests.support.shards import NAMESPACE, Shards
 
 
@@ -14,12 +14,12 @@ class Rows:
 
     def __init__(self, shards: Shards) -> None:
         tables = shards.tables[0]
-        self.places = sorted(tables.place(row) for row in tables.items.values())
+        self.sort_keys = sorted(tables.sort_key(row) for row in tables.items.values())
         self.asked_count = 0
 
-    def place_after(self, lane: int, edge: int, count: int) -> int | None:
+    def sort_key_after(self, lane: int, edge: int, count: int) -> int | None:
         self.asked_count += 1
-        behind = [place for place in self.places if place > edge]
+        behind = [sort_key for sort_key in self.sort_keys if sort_key > edge]
         return behind[count - 1] if len(behind) >= count else None
 
 
@@ -28,9 +28,9 @@ def left(count: int, leased: list[int]) -> Shards:
     shards = Shards(1)
     items = shards.enqueue(0, "a", count=count)
     shards.run(0)
-    assert not shards.states[0].book.leases
+    assert not shards.states[0].index.leases
     for number in leased:
-        shards.states[0].book.leases[items[number].key] = items[number]
+        shards.states[0].index.leases[items[number].key] = items[number]
         items[number].topic.count_leased(1)
     return shards
 
@@ -41,11 +41,11 @@ def test_the_edge_comes_to_stand_before_the_first_row_that_is_not_leased(
 ) -> None:
     monkeypatch.setattr(limits, "LEASED_RUN_MIN", 1)
     shards = left(100, [*range(run), *range(run + 1, 100, 2)])
-    book, rows = shards.states[0].book, Rows(shards)
-    window = book.topic(NAMESPACE, "a").window
-    window.edge, window.places = order.FIRST, []
-    skip_leased(book, rows.place_after)
-    passed = [place for place in rows.places if place <= window.edge]
+    index, rows = shards.states[0].index, Rows(shards)
+    window = index.topic(NAMESPACE, "a").window
+    window.edge, window.sort_keys = order.FIRST, []
+    skip_leased(index, rows.sort_key_after)
+    passed = [sort_key for sort_key in rows.sort_keys if sort_key <= window.edge]
     assert len(passed) <= run
     assert run - len(passed) <= 2
     assert rows.asked_count <= 8
@@ -55,5 +55,5 @@ def test_few_leases_are_not_worth_a_question(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(limits, "LEASED_RUN_MIN", 11)
     shards = left(100, list(range(10)))
     rows = Rows(shards)
-    skip_leased(shards.states[0].book, rows.place_after)
+    skip_leased(shards.states[0].index, rows.sort_key_after)
     assert not rows.asked_count

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from foqs.core import limits
+from foqs.model import limits
 
 
 def test_every_limit_is_used() -> None:

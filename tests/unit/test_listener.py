@@ -15,7 +15,7 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from foqs.core import limits
+from foqs.model import limits
 from foqs.transport.listener import Listener
 
 LOOPS = pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])

@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core import limits
+from foqs.model import limits
 from foqs.storage.literals import key_conditions
 
 RUNS = st.lists(st.tuples(st.integers(0, 3_000), st.integers(1, 40)), max_size=60).map(

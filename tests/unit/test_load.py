@@ -8,8 +8,8 @@ from unittest.mock import MagicMock, Mock
 
 import pytest
 
-from foqs.testing.history import Outcome
 from loadtest.faults.load import Load, Pressure
+from tests.histories.history import Outcome
 
 
 @pytest.mark.parametrize(("stored_count", "goes_on"), [(0, True), (10, True), (11, False), (None, False)])

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from foqs.core import limits
-from foqs.core.errors import OverloadedError, UnavailableError
 from foqs.host.meta_calls import MetaCalls
+from foqs.model import limits
+from foqs.model.errors import OverloadedError, UnavailableError
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ from unittest.mock import patch
 import pytest
 from prometheus_client import CollectorRegistry
 
-from foqs.core import limits
-from foqs.core.counts import ItemCounts
-from foqs.core.item import ItemEvent
 from foqs.host.ages import Ages
 from foqs.host.distribution import BOUNDS_S, Distribution
 from foqs.host.gauges import NamespaceGauges
 from foqs.host.meters import OTHER_NAMESPACES, ItemMeters
+from foqs.model import limits
+from foqs.model.counts import ItemCounts
+from foqs.model.item import ItemEvent
 
 
 def name_of(number: int) -> str:
@@ -24,8 +24,8 @@ def name_of(number: int) -> str:
 
 def shards_of(*books: dict[int, ItemCounts]) -> Any:
     runners = {
-        number: SimpleNamespace(shard_id=number, shard=SimpleNamespace(book=SimpleNamespace(namespaces=book)))
-        for number, book in enumerate(books)
+        number: SimpleNamespace(shard_id=number, shard=SimpleNamespace(index=SimpleNamespace(namespaces=index)))
+        for number, index in enumerate(books)
     }
     return SimpleNamespace(runners=runners)
 
@@ -109,7 +109,7 @@ def test_an_event_costs_the_same_however_many_namespaces_have_labels():
         for _ in range(1_000):
             meters.happened(1_500, ItemEvent.ACKED, 1)
     assert len(asked) <= 10_000, "each of 2,000 events looked at a thousand namespaces"
-    assert set(asked) == set(range(1_000)), "a place that has become free is found in the end"
+    assert set(asked) == set(range(1_000)), "a sort_key that has become free is found in the end"
 
 
 def test_each_time_is_in_the_bucket_of_the_first_bound_that_it_does_not_exceed():
@@ -131,7 +131,7 @@ class World:
         self.due_ats = due_ats
         topics = {number: SimpleNamespace(window=self._window(number)) for number in range(len(due_ats))}
         shard = SimpleNamespace(
-            book=SimpleNamespace(topics=topics), timers=SimpleNamespace(lag_ms=lambda now_ms: now_ms - 5)
+            index=SimpleNamespace(topics=topics), timers=SimpleNamespace(lag_ms=lambda now_ms: now_ms - 5)
         )
         runner = SimpleNamespace(shard_id=4, now_ms=lambda: 12)
         shards: Any = SimpleNamespace(owned=lambda: iter([(runner, shard)]))

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 from structlog.testing import capture_logs
 
-from foqs.core import limits
+from foqs.model import limits
 from foqs.transport.operator_port import OperatorPort, Probe
 
 PATIENCE_S = 20.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from foqs.core import limits
 from foqs.host.outage import Outage
+from foqs.model import limits
 
 MINUTE_S = limits.LOSS_LOG_MS // 1000
 

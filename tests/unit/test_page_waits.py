@@ -8,12 +8,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from foqs.core import limits
-from foqs.core.errors import OverloadedError, UnavailableError
 from foqs.host.inspection import Inspection
 from foqs.host.page_budget import PageBudget
 from foqs.host.slices import Slices
 from foqs.host.waiting import Waiting
+from foqs.model import limits
+from foqs.model.errors import OverloadedError, UnavailableError
 from foqs.storage.shard_reader import ShardReader
 from tests.support.shards import NAMESPACE, Shards
 from tests.support.waiting import until

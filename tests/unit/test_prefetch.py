@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from foqs.core import order
-from foqs.core.item import Item
-from foqs.core.topic import ShardTopic
-from foqs.core.window import WindowBudget
 from foqs.host.prefetch import PrefetchBuffer
+from foqs.model import order
+from foqs.model.item import Item
+from foqs.model.topic import ShardTopic
+from foqs.model.window import WindowBudget
 
 TOPIC = ShardTopic(3, 1, 1, "t", WindowBudget(), {}, stored=True)
 
@@ -23,14 +23,14 @@ class BufferAndList(RuleBasedStateMachine):
         self.key = 0
 
     def ordered(self) -> list[Item]:
-        return sorted(self.held, key=lambda item: item.place)
+        return sorted(self.held, key=lambda item: item.sort_key)
 
     @rule(urgencies=strategies.lists(strategies.integers(0, 3), min_size=1, max_size=70))
     def add(self, urgencies):
         items = []
         for urgency in urgencies:
             self.key += 1
-            items.append(Item(self.key, TOPIC, urgency, 5, order.place(urgency, 5, self.key, 3)))
+            items.append(Item(self.key, TOPIC, urgency, 5, order.sort_key(urgency, 5, self.key, 3)))
         self.buffer.add(items)
         self.held += items
 
@@ -56,17 +56,19 @@ class BufferAndList(RuleBasedStateMachine):
 
     @rule(urgency=strategies.integers(-1, 4), key=strategies.integers(0, 500), bound=strategies.integers(0, 200))
     def count_up_to(self, urgency, key, bound):
-        place = order.place(urgency, 5, key, 3)
-        count = len([item for item in self.held if item.place <= place])
-        assert self.buffer.count_up_to(place, bound) == min(count, bound)
+        sort_key = order.sort_key(urgency, 5, key, 3)
+        count = len([item for item in self.held if item.sort_key <= sort_key])
+        assert self.buffer.count_up_to(sort_key, bound) == min(count, bound)
 
     @invariant()
     def they_agree(self):
         ordered = self.ordered()
         assert len(self.buffer) == len(ordered)
         assert self.buffer.items == self.held
-        assert self.buffer.last == (ordered[-1].place if ordered else order.FIRST)
-        assert [self.buffer.place_at(rank) for rank in range(1, len(ordered) + 1)] == [item.place for item in ordered]
+        assert self.buffer.last == (ordered[-1].sort_key if ordered else order.FIRST)
+        assert [self.buffer.place_at(rank) for rank in range(1, len(ordered) + 1)] == [
+            item.sort_key for item in ordered
+        ]
 
 
 TestBufferAndList = BufferAndList.TestCase

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.core import limits, order
-from foqs.shard.read_budget import ReadBudget
+from foqs.model import limits, order
+from foqs.shard.port import PackRead, Refill, Transaction
+from foqs.shard.state.read_budget import ReadBudget
 from foqs.storage import statements as sql
 from foqs.storage.script import read_statements
-from foqs.storage.transaction import PackRead, Refill, Transaction
 from tests.contract.owner import new_item
 from tests.support.shards import NAMESPACE, Shards
 
@@ -94,7 +94,7 @@ def test_a_transaction_refills_and_fetches_no_more_than_its_budget(
 ) -> None:
     monkeypatch.setattr(limits, "TRANSACTION_FETCH_BYTES_MAX", 1 << 40)
     shard = shards.states[0]
-    shard.book.read_budget.rows_max = rows_max
+    shard.index.read_budget.rows_max = rows_max
     call = shards.dequeue({"a": 100, "b": 100})
     refilled, fetched = [], []
     while not call.items:
@@ -103,7 +103,7 @@ def test_a_transaction_refills_and_fetches_no_more_than_its_budget(
         refilled.append(sum(refill.limit for refill in transaction.refills if refill.lane))
         fetched.append(len(transaction.fetches))
         shards.end(0)
-        shard.book.read_budget.rows_max = rows_max
+        shard.index.read_budget.rows_max = rows_max
     assert max(refilled) == max(fetched) == rows_max
 
 
@@ -142,33 +142,33 @@ def test_rows_that_came_when_more_was_allowed_are_read_and_handed_out_a_bounded_
 
 def test_claims_of_what_is_in_memory_do_not_wait_for_those_that_have_to_be_fetched(shards: Shards) -> None:
     shard = shards.states[0]
-    a, b = shard.book.topic(NAMESPACE, "a"), shard.book.topic(NAMESPACE, "b")
+    a, b = shard.index.topic(NAMESPACE, "a"), shard.index.topic(NAMESPACE, "b")
     for topic in (a, b):
-        shard.refills.want(topic, whole=False)
+        shard.refills.want(topic, with_payload=False)
     shards.run(0)
-    shard.book.read_budget.rows_max = rows_max = 5
+    shard.index.read_budget.rows_max = rows_max = 5
     shard.claims.claim(a, a.window.take(20))
     in_memory = b.window.take(3)
     shard.claims.claim(b, in_memory)
-    for place in in_memory:
-        shard.book.leases[order.key_of(place)].payload = b"p"
+    for sort_key in in_memory:
+        shard.index.leases[order.key_of(sort_key)].payload = b"p"
     transaction = shards.begin(0)
     assert transaction is not None
     assert len(transaction.fetches) == rows_max
-    claimed = {item.place for claim in transaction.claims for item in claim.items}
-    assert claimed == {*in_memory, *[item.place for item in transaction.fetches]}
+    claimed = {item.sort_key for claim in transaction.claims for item in claim.items}
+    assert claimed == {*in_memory, *[item.sort_key for item in transaction.fetches]}
     shards.end(0)
     rest = shards.begin(0)
     assert rest is not None
-    assert [item.place for item in rest.fetches] == sorted(item.place for item in rest.fetches)
-    assert rest.fetches[0].place > transaction.fetches[-1].place, "they keep their turn"
+    assert [item.sort_key for item in rest.fetches] == sorted(item.sort_key for item in rest.fetches)
+    assert rest.fetches[0].sort_key > transaction.fetches[-1].sort_key, "they keep their turn"
 
 
 @pytest.mark.parametrize(
     ("names", "limit"), [(["a"], limits.READ_ROWS_FIRST), (["a", "b"], limits.READ_ROWS_FIRST // 2)]
 )
 def test_before_their_rows_are_counted_topics_share_the_budget(shards: Shards, names: list[str], limit: int) -> None:
-    shards.states[0].book.counted = False
+    shards.states[0].index.counted = False
     shards.dequeue(dict.fromkeys(names, 100))
     transaction = shards.begin(0)
     assert transaction is not None
@@ -183,11 +183,11 @@ def test_the_shard_tells_its_budget_how_long_reads_took(shards: Shards) -> None:
     result = shards.tables[0].apply(transaction)
     result.read_us = 1_000_000
     shard.committed(result, shards.now(0))
-    assert shard.book.read_budget.rows_max == limits.READ_ROWS_FIRST // 4
+    assert shard.index.read_budget.rows_max == limits.READ_ROWS_FIRST // 4
 
 
 def test_no_fewer_delayed_items_are_read_than_are_swept_at_a_time(shards: Shards) -> None:
-    shards.states[0].book.read_budget.rows_max = limits.READ_ROWS_MIN
+    shards.states[0].index.read_budget.rows_max = limits.READ_ROWS_MIN
     transaction = shards.begin(0)
     assert transaction is not None
     assert [refill.limit for refill in transaction.refills if not refill.lane] == [limits.SWEEP_CHUNK_ITEMS]
@@ -199,7 +199,7 @@ def test_topics_that_have_few_rows_are_refilled_together(shards: Shards) -> None
         shards.enqueue(0, name, count=2)
     shards.run(0)
     shards.take_over()
-    shards.states[0].book.read_budget.rows_max = 40
+    shards.states[0].index.read_budget.rows_max = 40
     shards.dequeue(dict.fromkeys(names, 1))
     transaction = shards.begin(0)
     assert transaction is not None

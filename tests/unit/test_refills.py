@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.core import limits
+from foqs.model import limits
 from tests.support.shards import NAMESPACE, Shards
 
 
@@ -20,12 +20,12 @@ def test_topics_that_are_asked_for_again_and_again_keep_no_other_from_its_refill
     shards.run(0)
     shards.take_over()
     state = shards.states[0]
-    topics = [state.book.topic(NAMESPACE, name) for name in names]
+    topics = [state.index.topic(NAMESPACE, name) for name in names]
     refilled: list[int] = []
     for turn in range(6):
         # As many as one transaction takes come anew each time, and the others only once.
         for topic in topics if turn == 0 else topics[-2:]:
-            state.refills.want(topic, whole=True)
+            state.refills.want(topic, with_payload=True)
         transaction = shards.begin(0)
         if transaction is None:
             continue  # After one that failed.
@@ -56,9 +56,9 @@ def test_a_topic_that_went_while_it_was_read_leaves_nothing(*, well: bool) -> No
     shards.run(0)
     shards.take_over()
     state = shards.states[0]
-    topic = state.book.topic(NAMESPACE, "a")
+    topic = state.index.topic(NAMESPACE, "a")
     shards.begin(0)
-    state.book.remove_topic(topic)
+    state.index.remove_topic(topic)
     state.refills.forget(topic)
     shards.dispatcher.topic_gone(topic)
     shards.end(0, well=well)
@@ -71,7 +71,7 @@ def test_a_refill_that_failed_is_made_again_though_nobody_asks() -> None:
     shards.enqueue(0, "a")
     shards.run(0)
     shards.take_over()
-    topic = shards.states[0].book.topic(NAMESPACE, "a")
+    topic = shards.states[0].index.topic(NAMESPACE, "a")
     shards.begin(0)
     shards.end(0, well=False)
     shards.run(0)
@@ -87,13 +87,13 @@ def test_what_is_under_lease_is_got_past_in_larger_steps(monkeypatch: pytest.Mon
     shards.run(0)
     assert len(call.items) == 190
     shards.take_over()
-    leased = set(shards.states[0].book.leases)
+    leased = set(shards.states[0].index.leases)
     call = shards.dequeue({"a": 1})
     refills = []
     while (transaction := shards.begin(0)) is not None:
-        refills += [(refill.limit, refill.whole) for refill in transaction.refills if refill.lane]
+        refills += [(refill.limit, refill.with_payload) for refill in transaction.refills if refill.lane]
         shards.end(0)
     assert [item.key for item in call.items] == [next(item.key for item in items if item.key not in leased)]
     assert set(refills[: len(leased) // 24]) == {(24, False)}
     assert len(refills) <= len(leased) // 24 + 3
-    assert len(shards.states[0].book.by_number[1].window.places) <= limits.WINDOW_ITEMS_MAX
+    assert len(shards.states[0].index.by_number[1].window.sort_keys) <= limits.WINDOW_ITEMS_MAX

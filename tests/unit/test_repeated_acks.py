@@ -6,12 +6,12 @@ import asyncio
 from typing import Any, cast
 from unittest.mock import patch
 
-from foqs.core import limits
-from foqs.core.errors import StaleLeaseError, UnavailableError
-from foqs.core.namespace import Namespace, NamespaceSettings
 from foqs.host.inspection import Inspection
 from foqs.host.leases import Leases
 from foqs.host.waiting import Waiting
+from foqs.model import limits
+from foqs.model.errors import StaleLeaseError, UnavailableError
+from foqs.model.namespace import Namespace, NamespaceSettings
 from tests.support.shards import NAMESPACE, Shards
 
 JOBS = Namespace(NAMESPACE, "jobs", NamespaceSettings(), 0)

@@ -9,15 +9,15 @@ from unittest.mock import Mock
 import pytest
 from structlog.testing import capture_logs
 
-from foqs.core import limits
-from foqs.shard.runner import ShardRunner
-from foqs.storage.transaction import (
+from foqs.model import limits
+from foqs.shard.port import (
     DeadlockError,
     DiskFullError,
     ReadOnlyError,
     SessionLostError,
     TransactionFailedError,
 )
+from foqs.shard.writer.runner import ShardRunner
 from tests.support.slow_store import SlowStore, run_one, runner_of, start, until_health
 from tests.support.waiting import until
 
@@ -175,7 +175,7 @@ async def test_a_defect_costs_a_take_over_and_not_the_shard(
         runner._listener.shard_lost.side_effect = [AssertionError("in the dispatcher"), None]  # type: ignore[attr-defined]
     if where == "abandon":
         tell_all = first.abandon
-        monkeypatch.setattr(first, "abandon", lambda reason: (tell_all(reason), {}["a ticket"]))
+        monkeypatch.setattr(first, "abandon", lambda reason: (tell_all(reason), {}["a completion"]))
     if where == "tick":
         first.settlements.tick = Mock(side_effect=KeyError("a receipt"))  # type: ignore[method-assign]
         with capture_logs() as logs:

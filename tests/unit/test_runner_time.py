@@ -10,13 +10,13 @@ from unittest.mock import Mock
 
 import pytest
 import structlog.testing
+from foqs.shard.look_ups import LookUp
 
-from foqs.core import limits
-from foqs.shard.parts import ShardListener
-from foqs.shard.rows import LookUp
-from foqs.shard.runner import ShardRunner
-from foqs.storage.transaction import LaneCounts
-from foqs.testing.sim.loop import VirtualLoop
+from foqs.model import limits
+from foqs.shard.port import LaneCounts
+from foqs.shard.state.parts import ShardListener
+from foqs.shard.writer.runner import ShardRunner
+from tests.sim.loop import VirtualLoop
 from tests.support.slow_store import SLOW_READ_MS, SlowStore, run_one, runner_of, start, tick_for, until_health
 from tests.support.waiting import until
 
@@ -126,7 +126,7 @@ async def test_an_event_loop_that_was_held_is_not_taken_for_a_server_that_hangs(
     assert runner.shard is not None
     for _ in range(2 * limits.BREAKER_SAMPLES_MIN):
         store.answers_runs.clear()
-        runner.shard.rows.look_up(LookUp([1], Mock(), Mock()))
+        runner.shard.look_ups.look_up(LookUp([1], Mock(), Mock()))
         runner.wake()
         await tick_for(runner, limits.TICK_MS / 1000)
         monkeypatch.setattr(store.loop, "_now_s", store.loop.time() + 2)
@@ -182,7 +182,7 @@ async def test_a_shard_waits_for_a_slot_of_its_server_with_what_it_is_to_write(
     async with runner_has_no_slot(runner):
         ended = [asyncio.get_running_loop().create_future() for _ in range(2)]
         for future in ended:
-            shard.rows.look_up(LookUp([1], future.set_result, future.set_exception))
+            shard.look_ups.look_up(LookUp([1], future.set_result, future.set_exception))
             runner.wake()
             for _ in range(5):
                 await asyncio.sleep(0)
@@ -197,8 +197,8 @@ async def test_a_shard_waits_for_a_slot_of_its_server_with_what_it_is_to_write(
 async def test_who_was_answered_comes_back_before_the_next_transaction_unless_enough_wait(
     runner: ShardRunner, store: SlowStore, monkeypatch: pytest.MonkeyPatch, calls_enough: int, transactions: int
 ) -> None:
-    monkeypatch.setattr(limits, "GATHER_MS_MAX", 60_000)
-    monkeypatch.setattr(limits, "GATHER_CALLS", calls_enough)
+    monkeypatch.setattr(limits, "COALESCE_MS_MAX", 60_000)
+    monkeypatch.setattr(limits, "COALESCE_CALLS", calls_enough)
     await start(runner, store)
     await runner._idle.wait()
     store.numbers_run.clear()
@@ -207,7 +207,7 @@ async def test_who_was_answered_comes_back_before_the_next_transaction_unless_en
 
     def call() -> asyncio.Future[object]:
         ended: asyncio.Future[object] = loop.create_future()
-        shard.rows.look_up(LookUp([1], ended.set_result, ended.set_exception))
+        shard.look_ups.look_up(LookUp([1], ended.set_result, ended.set_exception))
         runner.wake()
         return ended
 
@@ -235,7 +235,7 @@ async def test_a_shard_that_waits_for_a_slot_is_sick_when_its_server_answers_non
     assert shard is not None
     async with runner_has_no_slot(runner):
         run_count = len(store.numbers_run)
-        shard.rows.look_up(LookUp([1], Mock(), Mock()))
+        shard.look_ups.look_up(LookUp([1], Mock(), Mock()))
         runner.wake()
         until_s = loop.time() + 3 * stall_ms / 1000
         while loop.time() < until_s:
@@ -287,7 +287,7 @@ async def test_a_shard_that_got_its_slot_late_is_sick_as_soon_as_those_before_it
     assert shard is not None
     store.answers_runs.clear()
     async with runner_has_no_slot(runner):
-        shard.rows.look_up(LookUp([1], Mock(), Mock()))
+        shard.look_ups.look_up(LookUp([1], Mock(), Mock()))
         runner.wake()
         run_count, asked_s = len(store.numbers_run), loop.time()
         await tick_until_sick(runner)
@@ -320,7 +320,7 @@ async def test_no_turn_of_the_loop_tells_of_more_topics_than_a_few_however_many_
     monkeypatch.setattr(limits, "TOPICS_PER_TICK_MAX", 10)
     await start(runner, store)
     assert runner.shard is not None
-    topics = [runner.shard.book.topic(1, f"t{number}") for number in range(35)]
+    topics = [runner.shard.index.topic(1, f"t{number}") for number in range(35)]
     listener = Mock(spec=ShardListener)
     monkeypatch.setattr(runner._announcing, "_listener", listener)
     for healthy in (False, True):
@@ -356,10 +356,10 @@ async def test_rows_are_counted_a_few_topics_in_a_turn_of_the_loop(
     monkeypatch.setattr(limits, "TOPICS_PER_TICK_MAX", 10)
     await start(runner, store)
     assert runner.shard is not None
-    book = runner.shard.book
-    numbers = [book.topic(1, f"t{number}").number for number in range(35)]
+    index = runner.shard.index
+    numbers = [index.topic(1, f"t{number}").number for number in range(35)]
     counts = LaneCounts([*[(number, 3) for number in numbers], (-numbers[0], 2)], [(number, 1) for number in numbers])
-    totals = [book.counts.total for _ in runner.shard.add_counts(counts)]
+    totals = [index.counts.total for _ in runner.shard.add_counts(counts)]
     assert totals[:3] == [30, 60, 90]
     assert len(totals) == 8
-    assert (book.counts.rows, book.counts.dead, book.counts.delayed) == (105, 2, 35)
+    assert (index.counts.rows, index.counts.dead, index.counts.delayed) == (105, 2, 35)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.core import limits
-from foqs.core.clock import Now
-from foqs.shard.clock import ShardClock
+from foqs.model import limits
+from foqs.model.clock import Now
+from foqs.shard.writer.clock import ShardClock
 
 HOUR_MS = 3_600_000
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pymysql
 import pytest
 
-from foqs.core import limits
-from foqs.core.errors import UnavailableError
+from foqs.model import limits
+from foqs.model.errors import UnavailableError
 from foqs.storage.migrations import SchemaKind, status
 from foqs.storage.session import connect
 

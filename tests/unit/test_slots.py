@@ -9,8 +9,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from foqs.core import limits
-from foqs.shard.slots import ServerSlots
+from foqs.model import limits
+from foqs.server.slots import ServerSlots
 
 
 class Clock:
@@ -45,7 +45,7 @@ class Transactions:
         async with self.slots.slot() as slot:
             self.running.append(name)
             if name in self.of_many_rows:
-                slot.step_aside()
+                slot.release_slot_early()
             try:
                 await self.ends[name].wait()
                 if name in self.failing:
@@ -105,7 +105,7 @@ async def test_one_that_takes_long_holds_up_nobody_and_gives_back_one_slot_in_al
 async def test_those_of_many_rows_run_beside_the_others_up_to_a_bound(
     transactions: Transactions, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "TRANSACTIONS_BESIDE_MAX", 2)
+    monkeypatch.setattr(limits, "HEAVY_TRANSACTIONS_MAX", 2)
     transactions.of_many_rows = "abc"
     transactions.start("abcdef")
     await settled()
@@ -116,7 +116,7 @@ async def test_those_of_many_rows_run_beside_the_others_up_to_a_bound(
     assert transactions.running == ["b", "d", "e"]
     transactions.tasks["b"].cancel()
     await transactions.end("def")
-    assert transactions.slots.beside_count == 0
+    assert transactions.slots.heavy_count == 0
     assert clock.due == []
 
 
@@ -125,8 +125,8 @@ async def test_one_that_took_too_long_already_has_no_slot_to_step_aside_from(
 ) -> None:
     async with transactions.slots.slot() as slot:
         clock.due[0][1]()
-        slot.step_aside()
-        assert transactions.slots.beside_count == 0
+        slot.release_slot_early()
+        assert transactions.slots.heavy_count == 0
     transactions.start("abc")
     await settled()
     assert transactions.running == ["a", "b"]

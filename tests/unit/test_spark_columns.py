@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from foqs import DeliveryPolicy, NewItem
-from foqs.core.errors import InvalidArgumentError
+from foqs.model.errors import InvalidArgumentError
 from foqs.spark.columns import COLUMNS, SCHEMA, check_columns, rows_of
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from foqs.core.errors import InvalidArgumentError
+from foqs.model.errors import InvalidArgumentError
 from foqs.spark.options import WriteOptions, option_table, parse_write_options
 
 REQUIRED = {"addresses": "h:1", "namespace": "jobs", "dedup": "none"}

@@ -14,8 +14,8 @@ from foqs import NewItem
 from foqs.client import verbs
 from foqs.client.flows import Pause
 from foqs.client.retry import Repeat
-from foqs.core.calls import EnqueueResult, PositionErrors
-from foqs.core.errors import (
+from foqs.model.calls import EnqueueResult, PositionErrors
+from foqs.model.errors import (
     FoqsError,
     InternalError,
     InvalidArgumentError,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.core import limits
-from foqs.core.item import Item
-from foqs.shard.state import ShardState
+from foqs.model import limits
+from foqs.model.item import Item
+from foqs.shard.state.engine import ShardState
 from tests.support.shards import Shards
 
 HOUR_MS = 3_600_000

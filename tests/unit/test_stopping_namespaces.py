@@ -6,8 +6,8 @@ import asyncio
 import threading
 from typing import Any, cast
 
-from foqs.core.census import Census
 from foqs.host.namespaces import Namespaces
+from foqs.model.census import Census
 from foqs.storage.meta_namespaces import NamespaceList
 from tests.support.waiting import until
 

@@ -8,10 +8,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from foqs.core import ids, limits
-from foqs.core.errors import UnavailableError
-from foqs.shard.runner import ShardRunner
-from foqs.storage.transaction import OwnedError, SessionLostError
+from foqs.model import ids, limits
+from foqs.model.errors import UnavailableError
+from foqs.shard.port import OwnedError, SessionLostError
+from foqs.shard.writer.runner import ShardRunner
 from tests.support.slow_store import SlowStore, run_one, runner_of, start
 from tests.support.waiting import until
 
@@ -39,7 +39,7 @@ async def test_a_shard_that_was_given_up_is_opened_again_as_it_was_left(
     await runner._idle.wait()
     first = runner.shard
     assert first is not None
-    keys = [first.book.next_key() for _ in range(3)]
+    keys = [first.index.next_key() for _ in range(3)]
     number = store.number_stored
     if loss == "the count is lost":
         store.count_errors.append(SessionLostError("somebody killed the counting session"))
@@ -57,7 +57,7 @@ async def test_a_shard_that_was_given_up_is_opened_again_as_it_was_left(
     assert tenure is not None
     assert (tenure.epoch, tenure.last_key) == (1, keys[-1])
     assert tenure.transaction_number >= number
-    assert runner.shard.book.next_key() == keys[-1] + 1
+    assert runner.shard.index.next_key() == keys[-1] + 1
 
 
 async def test_a_shard_that_was_never_opened_here_is_opened_without_a_tenure(
@@ -99,14 +99,14 @@ async def test_an_epoch_is_renewed_before_its_keys_are_used_up_and_nobody_notice
     await start(runner, store)
     shard = runner.shard
     assert shard is not None
-    monkeypatch.setattr(limits, "KEYS_LEFT_TO_RENEW", shard.book.keys_left_count - 5)
+    monkeypatch.setattr(limits, "KEYS_LEFT_TO_RENEW", shard.index.keys_left_count - 5)
     assert await run_one(runner, store) == "done"
-    before = [shard.book.next_key() for _ in range(6)]
+    before = [shard.index.next_key() for _ in range(6)]
     assert await run_one(runner, store) == "done"
     await until(lambda: shard.epoch == 2)
     assert runner.shard is shard
     assert (store.opened_count, store.epoch) == (1, 2)
-    assert before[-1] < 2 << ids.SEQUENCE_BITS < shard.book.next_key()
+    assert before[-1] < 2 << ids.SEQUENCE_BITS < shard.index.next_key()
 
 
 async def test_without_a_new_epoch_the_last_keys_are_kept_and_the_shard_waits(
@@ -118,16 +118,16 @@ async def test_without_a_new_epoch_the_last_keys_are_kept_and_the_shard_waits(
     await start(runner, store)
     shard = runner.shard
     assert shard is not None
-    keys_left = shard.book.keys_left_count
+    keys_left = shard.index.keys_left_count
     monkeypatch.setattr(limits, "KEYS_LEFT_TO_RENEW", keys_left)
     monkeypatch.setattr(limits, "KEYS_LEFT_MIN", keys_left - 3)
     away = UnavailableError("the meta database is away")
     store.epoch_errors, store.open_errors = [away] * 100, [away] * 3
-    shard.book.next_key()
+    shard.index.next_key()
     assert await run_one(runner, store) == "done", "there are keys left"
     assert runner.shard is shard
     for _ in range(3):
-        shard.book.next_key()
+        shard.index.next_key()
     assert "keys left" in await run_one(runner, store)
     await until(lambda: runner.shard is not None and runner.shard is not shard)
     assert store.tenures == [None] * 5, "what was left of the epoch is not gone on with"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from foqs.shard.look_ups import LookUp
 
-from foqs.core import limits
-from foqs.shard.parts import Ticket
-from foqs.shard.rows import LookUp
-from foqs.storage.transaction import TIMER_LANE, ItemRow
+from foqs.model import limits
+from foqs.shard.port import TIMER_LANE, ItemRow
+from foqs.shard.state.parts import Completion
 from tests.support.shards import Shards
 
 
@@ -20,7 +20,7 @@ def test_the_checkpoint_stays_before_delayed_rows_whose_deletion_waits(monkeypat
 
     def delete(found: dict[int, ItemRow]) -> None:
         for row in found.values():
-            rows.delete(row, Ticket(lambda _: None), 0)
+            rows.delete(row, Completion(lambda _: None), 0)
 
     rows.look_up(LookUp(keys, delete, pytest.fail))
     shards.begin(0)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.core import limits
+from foqs.model import limits
 from tests.support.shards import NAMESPACE, Shards
 
 
 def _ticks_until_forgotten(shards: Shards) -> int:
     count = 0
-    while shards.states[0].book.topics:
+    while shards.states[0].index.topics:
         shards.run(0)
         count += 1
     return count
@@ -23,10 +23,10 @@ def test_counts_of_the_namespace_and_of_the_shard_follow_those_of_the_topics() -
     shards.run(0)
     shards.dequeue({"a": 1})
     shards.run(0)
-    book = shards.states[0].book
-    for counts in (book.namespaces[NAMESPACE], book.counts):
+    index = shards.states[0].index
+    for counts in (index.namespaces[NAMESPACE], index.counts):
         assert (counts.ready, counts.leased, counts.delayed, counts.dead, counts.total) == (2, 1, 2, 0, 5)
-    assert list(book.namespaces[NAMESPACE].by_name) == ["a", "b"]
+    assert list(index.namespaces[NAMESPACE].by_name) == ["a", "b"]
 
 
 def test_a_namespace_without_topics_is_forgotten_with_the_last_of_them() -> None:
@@ -42,18 +42,18 @@ def test_a_namespace_without_topics_is_forgotten_with_the_last_of_them() -> None
     shards.run(0)
     shards.clock_ms += limits.TOPIC_IDLE_MS
     shards.run(0)
-    assert state.book.topics
+    assert state.index.topics
     shards.clock_ms += 1
     shards.run(0)
     assert not shards.tables[0].topics
-    assert not any([state.book.topics, state.book.by_number, state.book.namespaces])
+    assert not any([state.index.topics, state.index.by_number, state.index.namespaces])
 
 
 def test_topics_that_were_empty_for_long_are_forgotten_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TOPICS_PER_TICK_MAX", 10)
     shards = Shards(1)
     for number in range(35):
-        shards.states[0].book.topic(NAMESPACE, f"t{number}")
+        shards.states[0].index.topic(NAMESPACE, f"t{number}")
     shards.run(0)
     shards.clock_ms += limits.TOPIC_IDLE_MS + 1
     assert _ticks_until_forgotten(shards) == 4
@@ -63,8 +63,8 @@ def test_topics_with_rows_go_no_more_at_once_than_a_transaction_deletes(monkeypa
     monkeypatch.setattr(limits, "TRANSACTION_TOPICS_GONE_MAX", 10)
     shards = Shards(1)
     for number in range(35):
-        shards.states[0].book.topic(NAMESPACE, f"t{number}")
-        shards.states[0].book.topic(NAMESPACE, f"t{number}").stored = True
+        shards.states[0].index.topic(NAMESPACE, f"t{number}")
+        shards.states[0].index.topic(NAMESPACE, f"t{number}").stored = True
     shards.clock_ms += limits.TOPIC_IDLE_MS + 1
     transaction = shards.begin(0)
     assert transaction is not None
@@ -73,8 +73,8 @@ def test_topics_with_rows_go_no_more_at_once_than_a_transaction_deletes(monkeypa
 
 def test_a_topic_whose_items_are_on_the_way_is_not_forgotten() -> None:
     shards = Shards(1)
-    shards.states[0].book.topic(NAMESPACE, "other")
+    shards.states[0].index.topic(NAMESPACE, "other")
     shards.enqueue(0, "t")
     shards.clock_ms += limits.TOPIC_IDLE_MS + 1
     shards.states[0].tick(shards.now(0))
-    assert list(shards.states[0].book.namespaces[NAMESPACE].by_name) == ["t"]
+    assert list(shards.states[0].index.namespaces[NAMESPACE].by_name) == ["t"]

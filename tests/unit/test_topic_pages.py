@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from foqs.core import limits
-from foqs.core.calls import TopicPage
-from foqs.core.namespace import Namespace, NamespaceSettings
-from foqs.core.topic import NamespaceTopics
 from foqs.host.shards import Shards as HostShards
 from foqs.host.slices import Slices
 from foqs.host.topics import Topics
+from foqs.model import limits
+from foqs.model.calls import TopicPage
+from foqs.model.namespace import Namespace, NamespaceSettings
+from foqs.model.topic import NamespaceTopics
 from tests.support.shards import NAMESPACE, Shards
 
 pytestmark = pytest.mark.interpreted
@@ -49,7 +49,7 @@ class CountingTopics(Topics):
 
         original = _after
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("foqs.core.topic.NamespaceTopics.after", after)
+            patch.setattr("foqs.model.topic.NamespaceTopics.after", after)
             found = super()._find(*args)
         self.slices.append(looked)
         return found
@@ -58,10 +58,10 @@ class CountingTopics(Topics):
 def _filled(shard_count: int, names: list[str], every: int = 1) -> Counted:
     """Every `every`-th topic holds an item, on one shard or on all."""
     shards = Counted(shard_count)
-    for place, name in enumerate(names):
+    for sort_key, name in enumerate(names):
         for number, state in shards.states.items():
-            state.book.topic(NAMESPACE, name)
-            if place % every == 0 and (place % 2 == 0 or number == 0):
+            state.index.topic(NAMESPACE, name)
+            if sort_key % every == 0 and (sort_key % 2 == 0 or number == 0):
                 shards.enqueue(number, name)
     for number in shards.states:
         shards.run(number)
@@ -84,7 +84,7 @@ async def test_pages_hold_all_topics_with_items_once_and_in_order(
     names = sorted([f"mail/{number:02d}" for number in range(25)] + ["mail", "zoo", "é", "%"])
     shards = _filled(3, names, every)
     for prefix in ("", "mail", "mail/", "mail/1", "z", "none"):
-        expected = [name for place, name in enumerate(names) if place % every == 0 and name.startswith(prefix)]
+        expected = [name for sort_key, name in enumerate(names) if sort_key % every == 0 and name.startswith(prefix)]
         pages = await _walk(CountingTopics(shards), prefix, limit)
         assert [topic.topic for page in pages for topic in page.topics] == expected
         assert [len(page.topics) for page in pages[:-1]] == [limit] * (len(pages) - 1)

@@ -8,12 +8,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from foqs.core import limits
-from foqs.core.errors import UnavailableError
 from foqs.host.inspection import Inspection
 from foqs.host.shards import Shards
 from foqs.host.waiting import Waiting
-from foqs.shard.runner import ShardRunner
+from foqs.model import limits
+from foqs.model.errors import UnavailableError
+from foqs.shard.writer.runner import ShardRunner
 from foqs.storage.shard_reader import ExpiredPage, ShardReader
 from tests.support.waiting import until
 
@@ -30,7 +30,7 @@ def page(last_key: int, expires_first_ms: int) -> ExpiredPage:
 @pytest.fixture
 def runner() -> Mock:
     runner = Mock(spec=ShardRunner)
-    runner.shard = Mock(book=Mock(expires_first_ms=0))
+    runner.shard = Mock(index=Mock(expires_first_ms=0))
     runner.now_ms.return_value = 0
     return runner
 
@@ -111,7 +111,7 @@ async def test_a_shard_is_walked_through_again_for_a_row_that_was_written_during
 ) -> None:
     def read(after_key: int, now_ms: int) -> ExpiredPage:
         if reader.expired_page.call_count == 1:
-            runner.shard.book.expires_first_ms = 100  # As a commit does, at any time.
+            runner.shard.index.expires_first_ms = 100  # As a commit does, at any time.
         return NO_ROWS
 
     reader.expired_page.side_effect = read
@@ -152,7 +152,7 @@ async def test_a_shard_that_was_taken_over_during_a_walk_is_walked_through_from_
 
     def read(after_key: int, now_ms: int) -> ExpiredPage:
         if reader.expired_page.call_count == 1:
-            runner.shard = Mock(book=Mock(expires_first_ms=0))
+            runner.shard = Mock(index=Mock(expires_first_ms=0))
             return ExpiredPage([5], 70, 0)
         return NO_ROWS
 

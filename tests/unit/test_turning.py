@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.core import limits
-from foqs.shard.health import Health
-from foqs.shard.turning import TurningTime
+from foqs.model import limits
+from foqs.server.turning import TurningTime
+from foqs.shard.writer.health import Health
 
 TICK_S = limits.TICK_MS / 1000
 STALL_S = limits.BREAKER_STALL_MS / 1000

@@ -15,7 +15,7 @@ class Peer:
 
     def __init__(self, room: Room, address: str, *, ends: bool) -> None:
         self.room, self.address, self.ends = room, address, ends
-        self.held_bytes = 0
+        self.prefetched_bytes = 0
         self.unfinished_since: float | None = None
         self.is_held_up = self.is_gone = self.is_done = False
 
@@ -42,8 +42,8 @@ class Peer:
         if self.is_held_up or self.is_gone or self.is_done:
             return
         self.unfinished_since = self.unfinished_since or self.room.tick()
-        if self.held_bytes + CHUNK < FRAME:
-            self._become(self.held_bytes + CHUNK)
+        if self.prefetched_bytes + CHUNK < FRAME:
+            self._become(self.prefetched_bytes + CHUNK)
         elif self.ends:
             self.is_done, self.unfinished_since = True, None
             self._become(0)
@@ -53,8 +53,8 @@ class Peer:
         self.unfinished_since = None
         self._become(0)
 
-    def _become(self, held_bytes: int) -> None:
-        added_bytes, self.held_bytes = held_bytes - self.held_bytes, held_bytes
+    def _become(self, prefetched_bytes: int) -> None:
+        added_bytes, self.prefetched_bytes = prefetched_bytes - self.prefetched_bytes, prefetched_bytes
         if added_bytes:
             self.room.unfinished.changed(self, added_bytes)
 
@@ -74,8 +74,8 @@ class Room:
         self.peers[peer] = None
         return peer
 
-    def held_bytes(self, address: str) -> int:
-        return sum(peer.held_bytes for peer in self.peers if peer.address == address)
+    def prefetched_bytes(self, address: str) -> int:
+        return sum(peer.prefetched_bytes for peer in self.peers if peer.address == address)
 
 
 def test_past_its_bound_one_connection_of_an_address_is_read_and_then_the_next() -> None:
@@ -90,7 +90,7 @@ def test_past_its_bound_one_connection_of_an_address_is_read_and_then_the_next()
     for _ in range(10):
         for peer in peers:
             peer.send()
-        assert room.held_bytes("a") <= PER_ADDRESS + FRAME + 8 * CHUNK, "a frame, and what each brought last"
+        assert room.prefetched_bytes("a") <= PER_ADDRESS + FRAME + 8 * CHUNK, "a frame, and what each brought last"
     assert all(peer.is_done for peer in peers)
 
 
@@ -115,7 +115,7 @@ def test_others_go_on_when_there_is_room_however_slow_the_one_is_that_is_read() 
     assert (first.is_held_up, second.is_held_up) == (False, True)
     quick[3].take()
     assert not second.is_held_up
-    assert slow.held_bytes
+    assert slow.prefetched_bytes
 
 
 def test_who_is_beyond_its_bound_makes_room_before_others() -> None:
@@ -155,12 +155,12 @@ def test_no_more_is_held_than_the_total_and_all_that_ends_comes_in(
     for number, step in steps:
         peer = peers[number % len(peers)]
         getattr(peer, step)()
-        assert sum(peer.held_bytes for peer in room.peers) <= TOTAL
+        assert sum(peer.prefetched_bytes for peer in room.peers) <= TOTAL
         for address in "abcde":
             held_up = [peer for peer in room.peers if peer.address == address and peer.is_held_up]
             reading = [peer for peer in room.peers if peer.address == address and not peer.is_held_up]
-            assert not held_up or any(peer.held_bytes for peer in reading), "somebody goes on"
-            assert all(peer.held_bytes for peer in held_up)
+            assert not held_up or any(peer.prefetched_bytes for peer in reading), "somebody goes on"
+            assert all(peer.prefetched_bytes for peer in held_up)
     for peer in peers:
         if not peer.ends:
             peer.leave()
@@ -168,4 +168,4 @@ def test_no_more_is_held_than_the_total_and_all_that_ends_comes_in(
         for peer in peers:
             peer.send()
     assert all(peer.is_done or peer.is_gone for peer in peers)
-    assert room.held_bytes("a") == 0
+    assert room.prefetched_bytes("a") == 0

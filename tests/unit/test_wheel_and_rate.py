@@ -7,9 +7,9 @@ import tracemalloc
 
 import pytest
 
-from foqs.core.limits import MINUTE_MS
-from foqs.core.rate import BUCKET_MS, MinuteWindow
-from foqs.core.wheel import SLOT_MS, Wheel
+from foqs.model.limits import MINUTE_MS
+from foqs.model.rate import BUCKET_MS, MinuteWindow
+from foqs.model.wheel import SLOT_MS, Wheel
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -41,10 +41,10 @@ def test_entries_that_were_removed_take_no_memory_until_their_time_and_the_other
             wheel.add(key, 1_000 + key * SLOT_MS, key)
             if key % 1_000:
                 wheel.remove(key, 1_000 + key * SLOT_MS)
-        held_bytes, _ = tracemalloc.get_traced_memory()
+        prefetched_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert held_bytes < 200_000
+    assert prefetched_bytes < 200_000
     assert wheel.pop_due(1_000 + 20_000 * SLOT_MS, 1_000_000) == list(range(0, 20_000, 1_000))
 
 

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from foqs.core import limits, order
-from foqs.core.window import Window, WindowBudget
+from foqs.model import limits, order
+from foqs.model.window import ReadyWindow, WindowBudget
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -16,24 +16,24 @@ def test_taking_from_a_window_with_refills_gives_the_order_of_the_whole_lane(see
     monkeypatch.setattr(limits, "WINDOW_ITEMS_MAX", 20)
     chance = random.Random(seed)
     lane: list[int] = []
-    window = Window(WindowBudget(), complete=True)
+    window = ReadyWindow(WindowBudget(), complete=True)
     key = 0
     for _ in range(400):
         if chance.random() < 0.6:
             key += 1
-            place = order.place(chance.randrange(-5, 5), chance.randrange(100), key, 1)
-            lane.append(place)
-            window.add(place)
+            sort_key = order.sort_key(chance.randrange(-5, 5), chance.randrange(100), key, 1)
+            lane.append(sort_key)
+            window.add(sort_key)
         elif lane:
-            if not window.places or (window.wants_refill and chance.random() < 0.5):
-                rows = sorted(place for place in lane if place > window.edge)[:10]
+            if not window.sort_keys or (window.wants_refill and chance.random() < 0.5):
+                rows = sorted(sort_key for sort_key in lane if sort_key > window.edge)[:10]
                 window.extend(rows, rows[-1] if len(rows) == 10 else order.LAST)
             assert window.head <= min(lane)
-            if window.places:
+            if window.sort_keys:
                 assert window.take(1) == [min(lane)]
                 lane.remove(min(lane))
         assert len(window) <= 20
-        assert window.places == sorted(place for place in lane if place <= window.edge)
+        assert window.sort_keys == sorted(sort_key for sort_key in lane if sort_key <= window.edge)
 
 
 def test_a_place_keeps_its_parts_and_sorts_by_urgency_then_time_then_key() -> None:
@@ -42,7 +42,7 @@ def test_a_place_keeps_its_parts_and_sorts_by_urgency_then_time_then_key() -> No
         (chance.randrange(-(1 << 31), 1 << 31), chance.randrange(1 << 48), chance.randrange(1, 1 << 64), 65535)
         for _ in range(1_000)
     ]
-    places = [order.place(*part) for part in parts]
-    assert sorted(places) == [order.place(*part) for part in sorted(parts)]
-    assert [(order.urgency_of(p), order.due_at_of(p), order.key_of(p)) for p in places] == [p[:3] for p in parts]
-    assert all(order.FIRST < place < order.LAST for place in places)
+    sort_keys = [order.sort_key(*part) for part in parts]
+    assert sorted(sort_keys) == [order.sort_key(*part) for part in sorted(parts)]
+    assert [(order.urgency_of(p), order.due_at_of(p), order.key_of(p)) for p in sort_keys] == [p[:3] for p in parts]
+    assert all(order.FIRST < sort_key < order.LAST for sort_key in sort_keys)

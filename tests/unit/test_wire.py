@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from foqs.core import calls, limits
-from foqs.core.errors import ERROR_BY_CODE, ErrorCode, FoqsError, InternalError, TooLargeError, error_for_code
-from foqs.core.limits import FRAME_BYTES_MAX, MIB
-from foqs.core.namespace import NamespaceSettings
+from foqs.model import calls, limits
+from foqs.model.errors import ERROR_BY_CODE, ErrorCode, FoqsError, InternalError, TooLargeError, error_for_code
+from foqs.model.limits import FRAME_BYTES_MAX, MIB
+from foqs.model.namespace import NamespaceSettings
 from foqs.transport.frame_scan import FrameError
 from foqs.transport.verbs import Verbs, dequeue_response
 from foqs.transport.wire import (

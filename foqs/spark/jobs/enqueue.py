@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from foqs.core import limits
+from foqs.model import limits
 from foqs.spark.options import CALLS_IN_FLIGHT_DEFAULT, RETRY_TIMEOUT_MS_DEFAULT
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""A private MySQL server for development and tests."""

@@ -1,0 +1,214 @@
+"""The calls of the contract without Thrift: what goes into the host and what comes out.
+
+Requests are protocols, so that the decoded wire structs serve as they are, without a copy per item.
+Whoever implements `QueueCalls` checks every argument: decoding does not (a `required` field can be None,
+and a field of the wrong type arrives as None too).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Protocol
+
+from foqs.model.errors import FoqsError
+from foqs.model.namespace import Namespace
+
+
+class DeliveryPolicy(IntEnum):
+    AT_LEAST_ONCE = 0
+    AT_MOST_ONCE = 1
+
+
+class ItemState(IntEnum):
+    READY = 0
+    DELAYED = 1
+    LEASED = 2
+    DEAD = 3
+
+
+class NewItem(Protocol):
+    topic: str | None
+    payload: bytes | None
+    priority: int | None
+    deliver_after_ms: int | None
+    delay_ms: int | None
+    ttl_ms: int | None
+    lease_ms: int | None
+    metadata: bytes | None
+    delivery: int | None
+    dedup_id: str | None
+    ordering_key: str | None
+
+
+class TopicDemand(Protocol):
+    topic: str | None
+    count: int | None
+    group: str | None
+
+
+class Nack(Protocol):
+    receipt: str | None
+    delay_ms: int | None
+    metadata: bytes | None
+    release: bool | None
+    dead_letter: bool | None
+
+
+PositionErrors = dict[int, FoqsError]
+"""What failed in a batch, by position; empty when all was done.
+
+Without tracebacks: each would hold the frame that holds the errors, a cycle for the garbage collector.
+"""
+
+
+@dataclass(slots=True)
+class EnqueueResult:
+    ids: list[str]
+    errors: PositionErrors = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Delivery:
+    """One item handed out under a lease."""
+
+    id: str
+    receipt: str
+    topic: str
+    priority: int
+    payload: bytes
+    metadata: bytes
+    deliver_after_ms: int
+    enqueued_at_ms: int
+    lease_expires_at_ms: int
+    attempt: int
+
+
+@dataclass(slots=True)
+class TopicStats:
+    topic: str
+    ready: int
+    delayed: int
+    leased: int
+    dead: int
+    most_urgent_priority: int
+    oldest_ready_at_ms: int
+
+
+@dataclass(slots=True)
+class TopicPage:
+    topics: list[TopicStats]
+    next_page_token: str
+
+
+@dataclass(slots=True)
+class StoredItem:
+    """An item as it lies in the queue; a view that gives no lease."""
+
+    id: str
+    topic: str
+    state: ItemState
+    priority: int
+    payload: bytes
+    metadata: bytes
+    deliver_after_ms: int
+    enqueued_at_ms: int
+    expires_at_ms: int
+    failed_attempts: int
+    delivery: DeliveryPolicy
+    lease_ms: int | None = None
+    lease_expires_at_ms: int | None = None
+    died_at_ms: int | None = None
+    death_reason: str | None = None
+
+
+@dataclass(slots=True)
+class StoredItemPage:
+    items: list[StoredItem]
+    next_page_token: str
+
+
+@dataclass(slots=True)
+class NamespacePage:
+    namespaces: list[Namespace]
+    next_page_token: str
+
+
+@dataclass(slots=True)
+class DeadLettersResult:
+    count: int
+    errors: PositionErrors = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class ShardStatus:
+    shard_id: int
+    state: str
+    epoch: int
+    items: int
+    open_leases: int
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class HostStatus:
+    host: str
+    version: str
+    started_at_ms: int
+    shards: list[ShardStatus]
+    draining: bool
+
+
+class QueueCalls(Protocol):
+    """The six verbs of service Foqs. Each raises FoqsError when the whole call fails."""
+
+    async def enqueue(self, namespace_name: str, items: Sequence[NewItem], bulk: bool) -> EnqueueResult: ...
+
+    async def dequeue(
+        self, namespace_name: str, topics: Sequence[TopicDemand], lease_ms: int | None, wait_ms: int
+    ) -> list[Delivery]: ...
+
+    async def ack(self, namespace_name: str, receipts: Sequence[str], repeated: bool = False) -> PositionErrors: ...
+
+    async def nack(self, namespace_name: str, nacks: Sequence[Nack]) -> PositionErrors: ...
+
+    async def extend_lease(self, namespace_name: str, receipts: Sequence[str], lease_ms: int) -> PositionErrors: ...
+
+    async def get_active_topics(self, namespace_name: str, prefix: str, limit: int, page_token: str) -> TopicPage: ...
+
+
+class AdminCalls(Protocol):
+    """The verbs of service FoqsAdmin. `settings` is any object with the optional fields of NamespaceSettings."""
+
+    async def create_namespace(self, name: str, settings: object | None) -> Namespace: ...
+
+    async def update_namespace(self, name: str, settings: object) -> Namespace: ...
+
+    async def get_namespace(self, name: str) -> Namespace: ...
+
+    async def recover_namespace(self, number: int, name: str | None) -> Namespace: ...
+
+    async def list_namespaces(self, prefix: str, limit: int, page_token: str) -> NamespacePage: ...
+
+    async def delete_namespace(self, name: str) -> None: ...
+
+    async def peek_items(self, namespace_name: str, topic: str, limit: int, page_token: str) -> StoredItemPage: ...
+
+    async def get_item(self, namespace_name: str, item_id: str) -> StoredItem: ...
+
+    async def delete_items(self, namespace_name: str, item_ids: Sequence[str]) -> PositionErrors: ...
+
+    async def list_dead_letters(
+        self, namespace_name: str, topic: str, limit: int, page_token: str
+    ) -> StoredItemPage: ...
+
+    async def redrive_dead_letters(
+        self, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
+    ) -> DeadLettersResult: ...
+
+    async def purge_dead_letters(
+        self, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
+    ) -> DeadLettersResult: ...
+
+    async def get_host_status(self) -> HostStatus: ...

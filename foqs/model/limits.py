@@ -1,0 +1,433 @@
+"""Every bound of the system in one place; what one limit owes to another is asserted at the end.
+
+Namespace limits are defaults that an operator may change within the hard bounds given here.
+Source of most figures: the FOQS post (payload 10 KB) and design measurements in docs/decisions/.
+"""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024 * KIB
+SECOND_MS = 1_000
+MINUTE_MS = 60 * SECOND_MS
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+NEVER_MS = 1 << 62
+
+# --- names ---
+TOPIC_BYTES_MAX = 255
+NAMESPACE_NAME_CHARS_MAX = 64
+NAMESPACE_NUMBER_MAX = (1 << 32) - 1
+"""As the columns hold it. Numbers of deleted namespaces do not come back."""
+NAMESPACES_MAX = 20_000
+"""Of the cluster: every host has all of them in memory and reads them every HEARTBEAT_MS."""
+
+# --- one call ---
+FRAME_BYTES_MAX = 16 * MIB
+BATCH_ITEMS_MAX = 1_000
+DEQUEUE_TOPICS_MAX = 1_000
+DEQUEUE_ITEMS_MAX = 1_000
+"""Of one answer, whatever its topics' counts add up to."""
+DEQUEUE_ANSWER_BYTES_MAX = 12 * MIB
+PAGE_ITEMS_MAX = 1_000
+WAIT_MS_MAX = 30 * SECOND_MS
+
+# --- one item (defaults of a namespace, and the hard bounds) ---
+PAYLOAD_BYTES_DEFAULT = 10 * KIB
+PAYLOAD_BYTES_MAX = 1 * MIB
+METADATA_BYTES_DEFAULT = 512
+METADATA_BYTES_MAX = 64 * KIB - 1
+LEASE_MS_MIN = 1 * SECOND_MS
+LEASE_MS_DEFAULT = 30 * SECOND_MS
+LEASE_MS_MAX = 12 * HOUR_MS
+DELAY_MS_MAX = 90 * DAY_MS
+TTL_MS_DEFAULT = 14 * DAY_MS
+TTL_MS_MAX = 90 * DAY_MS
+ATTEMPTS_DEFAULT = 16
+ATTEMPTS_MAX = 1_000
+
+# --- one namespace ---
+ENQUEUES_PER_MINUTE_DEFAULT = 6_000_000
+ENQUEUES_PER_MINUTE_MAX = 1_000_000_000
+
+# --- the front door ---
+CONNECTIONS_MAX = 10_000
+CONNECTIONS_PER_ADDRESS_MAX = 5_000
+CALLS_IN_FLIGHT_PER_CONNECTION_MAX = 64
+CALL_BYTES_PER_CONNECTION_MAX = 32 * MIB
+"""Frames of the calls in flight; beyond it nothing more of the connection is read, as beyond the calls."""
+CALLS_IN_FLIGHT_MAX = 65_536
+"""Of all connections together; past it a call is refused with OVERLOADED."""
+CALL_BYTES_MAX = 512 * MIB
+"""Of all connections together: frames of calls in flight; past it a call is refused with OVERLOADED."""
+TURN_WORK_MAX = 64
+"""What one turn of the event loop takes from all connections: a frame counts 1, and 1 for some elements or bytes."""
+TURN_WORK_SHARED_MAX = 16
+"""The same while more than one address sends frames, so that they have their turns sooner."""
+TURN_MEMORY_MS = 50
+"""Half of what an address had is forgotten after so long. Several send frames while work of several is remembered."""
+TURN_MOST_SHARE = 0.75
+"""An address that had more than this of all that is remembered, while others had some, had most."""
+TURN_WORK_AHEAD_MAX = 4
+"""An address that had less than this of a turn does not wait behind those who do: who sends little is not held up."""
+TURN_AHEAD_BYTES_MAX = 16 * KIB
+"""Of a frame that is taken ahead of others."""
+TURN_WORK_ELEMENTS = 8
+TURN_WORK_BYTES = 16 * KIB
+TURN_FRAMES_PER_CONNECTION_MAX = 4
+"""One connection gives so many frames before the next one has its turn."""
+LONG_POLL_TOPICS_PER_ADDRESS_MAX = 50_000
+"""Of the dequeue calls of an address that wait, each counted with all its topics; past it OVERLOADED."""
+ENQUEUES_RUNNING_PER_ADDRESS_MAX = 128
+"""Past it enqueues of that address wait: they all end with one commit, in one turn. Those that have run for a while
+do not count: their shard may be sick.
+"""
+ENQUEUES_RUNNING_SHARED_MAX = 32
+"""The same while more than one address sends frames: a commit that all wait for is not one address's alone."""
+CALLS_RUNNING_PER_ADDRESS_MAX = 512
+"""The same of all other calls but long polls."""
+TURN_REST_MS_MAX = 100
+"""An address that had most of a turn leaves the next ones to others for a while, but no longer than this."""
+TURN_REST_FACTOR = 2
+"""That while is so many times as long as what it had."""
+TURN_REFUSALS = 16
+"""So many frames that are refused unread count as one that is served."""
+TURN_WAIT_MS_MAX = 1 * SECOND_MS
+"""An enqueue that has waited longer for its turn is refused with OVERLOADED: more is sent than the host can do."""
+TURN_CATCH_UP_MS = 20
+"""A connection without a waiting frame for so long has caught up; till then the next one counts as one of the queue."""
+FIRST_FRAME_MS_MAX = 10 * SECOND_MS
+"""A new connection must send its first whole header within this time."""
+FRAME_HEADER_MS_MAX = 5 * SECOND_MS
+"""From the first byte of a length header to its last."""
+FRAME_BODY_MS_MIN = 10 * SECOND_MS
+FRAME_BODY_BYTES_PER_MS_MIN = 64
+"""A body of n bytes must be there within FRAME_BODY_MS_MIN + n / this."""
+IDLE_MS_MAX = 10 * MINUTE_MS
+WRITE_STALL_MS_MAX = 10 * SECOND_MS
+WRITE_BUFFER_BYTES_MAX = 4 * MIB
+FRAME_ELEMENTS_MAX = 20_000
+"""Container elements and struct fields of one message together."""
+FRAME_FIELDS_PER_STRUCT_MAX = 1_000
+FRAME_DEPTH_MAX = 16
+METHOD_NAME_BYTES_MAX = 64
+UNFINISHED_FRAME_BYTES_MAX = 256 * MIB
+"""Of all connections together: bytes of frames that are not complete yet."""
+UNFINISHED_FRAME_BYTES_PER_ADDRESS_MAX = 64 * MIB
+"""Of the connections of an address; past it they are read one after the other."""
+READ_BYTES_MAX = 256 * KIB
+"""What an event loop reads of a connection at once."""
+UNSENT_ANSWER_BYTES_MAX = 256 * MIB
+"""Of all connections together: bytes of answers that their peers have not taken yet."""
+CONNECTION_SWEEP_MS = 500
+"""How often the deadlines above are looked at; each is overrun by this and what the look takes, 0.2 s for 10,000."""
+CONNECTIONS_PER_SWEEP_TURN = 100
+"""So many are looked at in one turn of the event loop; one that has to go counts as ten."""
+LISTEN_BACKLOG = 1_024
+ACCEPTS_PER_TURN_MAX = 1
+"""Connections that one turn of the event loop accepts: each costs 0.25 ms of it."""
+TURN_AWAYS_PER_ACCEPT = 4
+"""So many that are turned away count as one that is accepted."""
+CHORE_PAUSE_MS = 2
+"""Between two turns that accept connections, look at them or close them: a call needs a dozen turns, and shall not find
+a chore in each of them.
+"""
+HANG_UPS_PER_TURN_MAX = 5
+"""Connections that one turn closes because they broke the protocol."""
+ACCEPT_PAUSE_MS = 1 * SECOND_MS
+"""Before more connections are accepted when the system is out of something that they need."""
+FILES_BESIDE_CONNECTIONS = 1_024
+"""Open files that a host keeps for its databases, its log and what comes up, out of those that the system allows."""
+CALL_CANCEL_MS_MAX = 5 * SECOND_MS
+"""A cancelled call must have ended by then."""
+
+# --- one shard in memory ---
+ENQUEUE_BUFFER_ITEMS_MAX = 20_000
+ENQUEUE_BUFFER_BYTES_MAX = 64 * MIB
+PLACEMENT_RUN_ITEMS = 2_000
+"""So many enqueued items in a row go to one shard, and as many more as there are shards to a slot of its server."""
+PLACEMENT_RUN_ITEMS_MAX = 16_000
+ENQUEUE_BUFFER_RETRY_MS = 200
+TRANSACTIONS_PER_SERVER_MAX = 1
+"""Of a host's shards on one server, at the same time; an operator may change it."""
+SLOT_MS_MAX = 50
+"""A transaction that takes longer does not count any more."""
+HEAVY_TRANSACTION_ROWS = 64
+"""A transaction that reads or writes so many rows does not count either."""
+HEAVY_TRANSACTIONS_MAX = 4
+"""Of those, on one server at the same time; more of them count."""
+COALESCE_TURNS_MAX = 8
+"""Of the event loop, after a transaction of a shard and before its next one: callers that were answered come back."""
+COALESCE_MS_MAX = 5
+"""And no longer than this."""
+COALESCE_CALLS = 32
+"""Where so many wait already nobody is waited for: what a transaction costs beside its items is little to each."""
+TRANSACTION_INSERTS_MAX = 2_000
+TRANSACTION_INSERT_BYTES_MAX = 4 * MIB
+"""The event loop writes these in one turn: as SQL text, 3 ms a MiB."""
+PACK_ITEMS_MIN = 8
+"""Of a transaction: for fewer a pack does not pay."""
+PACK_BYTES_MAX = 64 * KIB
+"""One item more may be in it. Who needs one of its items reads all of it."""
+PACK_ITEM_BYTES_MAX = 4 * KIB
+PACKED_ITEM_BYTES = 200
+"""What a packed item has beside its payload and metadata, in the memory of its host too."""
+PACK_MS_MAX = 10 * SECOND_MS
+"""What is left of a pack then gets rows, a few at a time: nobody waits for that, and all else would."""
+UNPACK_OLD_ITEMS = 100
+UNPACK_OLD_EVERY_MS = 200
+"""So many items so often, where there is nothing else to do."""
+UNPACK_OLD_RATIO = 4
+"""One item for so many that a transaction lets come and go."""
+PROMOTED_BYTES_MAX = 1 * MIB
+"""Of packs that a transaction unpacks as a whole; one pack more may be among them."""
+PROMOTED_ITEMS_MAX = 500
+"""Items that get rows in one transaction, of whole packs and single ones each; a pack and a call more may be there."""
+PACKS_READ_BYTES_MAX = 4 * MIB
+"""Of packs that a transaction reads for single items; those of a call more may be among them."""
+PACKS_OF_SHARD_BYTES_MAX = 16 * MIB
+"""Past it items get rows at once. A new owner unpacks all of them before it serves."""
+PACKS_OF_SHARD_MAX = 4_000
+TRANSACTION_CLAIMS_MAX = 2_000
+TRANSACTION_FETCH_BYTES_MAX = 16 * MIB
+"""Of rows that a transaction reads for claims, and again to refill windows, by what their namespaces allow."""
+TRANSACTION_CONTENTS_BYTES_MAX = TRANSACTION_FETCH_BYTES_MAX + PAYLOAD_BYTES_MAX + METADATA_BYTES_MAX
+"""The same by what is there: rows may have come when their namespaces allowed more."""
+TRANSACTION_CHANGES_MAX = 4_000
+TRANSACTION_TOPICS_GONE_MAX = 1_000
+TRANSACTION_LEASE_ENDS_MAX = 2_000
+"""Leases that nobody settled, beside all that callers wait for."""
+TICK_LEASE_ENDS_MAX = 2_000
+"""The rest of the leases that end together are ended in the ticks after it."""
+TRANSACTION_EXTENSIONS_MAX = 500
+EXTENSIONS_WAITING_MAX = 100_000
+LOOK_UPS_WAITING_MAX = 10_000
+"""While a shard's server does not answer; each is of a call or of the TTL scan."""
+TRANSACTION_REFILLS_MAX = 64
+TRANSACTION_LOOK_UPS_MAX = 300
+"""Whoever looks for more rows does so in parts: what is done with them when they come is one turn of the event loop."""
+TOPIC_LOOK_UP_KEYS = 64
+"""To find the packs of a topic counts as so many keys."""
+TRANSACTION_PAYLOAD_LOOK_UPS_MAX = 16
+"""With metadata and payload, of which each may have the most that there can be."""
+STATEMENT_BYTES_MAX = 1 * MIB
+PACKET_BYTES_MAX = 4 * MIB
+"""Statements that go in one round trip, beside prepared inserts; servers take 16 MiB and more by default."""
+PREPARED_INSERT_ROWS = 32
+"""What is left of a transaction's rows goes as SQL text, which costs the server a third more."""
+STATEMENT_IDS_MAX = 900
+"""Below MariaDB's in_predicate_conversion_threshold of 1,000, from which a list becomes a derived table to join."""
+WINDOW_ITEMS_MAX = 4_000
+"""A window that holds under a quarter of its bound, and is not complete, is refilled by a quarter."""
+WINDOW_ITEMS_MIN = 16
+WINDOWS_OF_SHARD_ITEMS_MAX = 400_000
+"""Of all windows of a shard together, unless that is less than WINDOW_ITEMS_MIN each: about 52 bytes an item."""
+READ_US_TARGET = 10_000
+"""Reads of a transaction that take longer are fewer next time: what commits with them waits for them."""
+LEASED_RUN_MIN = 1_000
+"""Items under lease in a row at the head of a topic that a new owner gets past without reading them."""
+READ_ROWS_FIRST = 1_000
+READ_ROWS_MIN = 32
+READ_ROWS_MAX = 8_000
+"""That a transaction reads to refill windows, READ_ROWS_MIN more may be among them; and as many of items it claims."""
+OLDEST_URGENCIES_MAX = 16
+WARM_UPS_PER_TICK = 4
+TIMER_ENTRIES_SPARE = 4_000
+RESIDENT_BYTES_MAX = 32 * MIB
+"""Recently enqueued items kept to be served without a read."""
+RESIDENT_ITEM_BYTES = 512
+"""What an item costs beside its payload and metadata."""
+CLAIM_SPARSE_RATIO = 8
+"""A claim with less than one in so many of its items still open is rewritten."""
+CLAIM_REWRITE_ITEMS_MIN = 64
+CLAIM_REWRITE_EVERY_MS = 10 * SECOND_MS
+OPEN_LEASES_MAX = 250_000
+"""Of one shard: items under lease or claimed by the prefetch buffer."""
+OPEN_LEASES_OF_TOPIC_RATIO = 4
+"""A topic may have so many times what is left free of them: alone 200,000, two of them 111,111 each."""
+TOPICS_PER_SHARD_MAX = 200_000
+TOPIC_NUMBER_MAX = (1 << 31) - 1
+"""As the columns hold it. Numbers of forgotten topics do not come back."""
+TOPIC_IDLE_MS = 30 * SECOND_MS
+"""An empty topic is forgotten after this time."""
+TOPICS_PER_TICK_MAX = 250
+"""Of a shard: topics that were empty for so long, and are looked at in one tick."""
+
+KEYS_LEFT_TO_RENEW = 1 << 39
+"""Of the 2^40 that an epoch has: with fewer left the owner takes a new epoch and goes on."""
+KEYS_LEFT_MIN = 1 << 24
+"""With fewer left, and no new epoch to be had, a shard is not served: a key must not be one of the next epoch."""
+EPOCH_RETRY_MS = 10 * SECOND_MS
+
+# --- circuit breaker of a shard ---
+BREAKER_WINDOW_MS = 5 * SECOND_MS
+BREAKER_SAMPLES_MIN = 5
+BREAKER_MEAN_MS_MAX = 500
+BREAKER_ERRORS_MAX = 0.5
+BREAKER_STALL_MS = 700
+"""A transaction that takes longer opens the breaker before it ends."""
+PULSE_MS = 200
+"""A shard's server that has said nothing for so long is asked for the time; BREAKER_STALL_MS holds for the answer."""
+BREAKER_OPENS_MS_MAX = 1_000
+"""From the moment at which a server hangs, whatever its shards are doing."""
+BREAKER_PROBE_MS = 500
+BREAKER_PROBE_FACTOR_MAX = 4
+"""Each time that it opens again soon after a probe the next probe waits twice as long, up to so many times as long."""
+
+# --- prefetch ---
+PREFETCH_HORIZON_MS = 100
+PREFETCH_ITEMS_PER_TOPIC_MAX = 2_000
+PREFETCH_BEGIN_ITEMS_MAX = 32
+"""Ahead of consumers whose rate is not known yet."""
+PREFETCH_BYTES_MAX = 64 * MIB
+PREFETCH_SWEEP_MS = 500
+SLICE_TOPICS_MAX = 125
+"""Of each shard one: what a page of topics looks at in one turn of the event loop, in about a millisecond."""
+SLICE_ITEMS_MAX = 100
+"""Of a page of items, or SLICE_BYTES_MAX: what is told, or put into the answer's frame, in one turn of the loop."""
+SLICE_BYTES_MAX = 256 * KIB
+"""One item more may be among them."""
+SLICE_DEBT_MS_MAX = 2
+"""So much may all that is done in slices be ahead of its half of the loop's time."""
+SWEEP_QUEUES_MAX = 1_000
+"""Topics that are looked at in one tick."""
+AHEAD_LEASE_MS = 30 * SECOND_MS
+"""The lease that a claim made ahead of consumers backs. A longer one is committed before it is handed out, and what
+nobody has seen when its host dies is ready again this and CLAIM_SLACK_MS after its claim.
+"""
+PREFETCH_HOLD_MS_MAX = 2 * SECOND_MS
+"""A claimed item not handed out for this long goes back."""
+CLAIM_SLACK_MS = 5 * SECOND_MS
+"""A claim outlives the lease it backs by this, so that handing out needs no second write."""
+LINGER_MS_MAX = 100
+"""A dequeue that has some but not all of its items waits this long at most for the claims on the way."""
+DEQUEUES_WAITING_MAX = 50_000
+DEQUEUE_TOPICS_WAITING_MAX = 200_000
+"""Of the dequeue calls that wait, each counted with all its topics."""
+DEQUEUES_ENDED_PER_TICK = 500
+"""Of those that wait for a host that has lost its last shard."""
+CALL_MS_MAX = 20 * SECOND_MS
+"""How long a call waits for a shard's commit; past it the caller is told that the outcome is unknown."""
+COUNT_WAIT_MS_MAX = 10 * SECOND_MS
+NO_SHARD_RETRY_MS = 500
+CLAIM_WAIT_MS_MAX = 5 * SECOND_MS
+"""How long a dequeue waits for the claim of items that are ready, whatever its wait_ms."""
+
+# --- time ---
+HEARTBEAT_MS = 1 * SECOND_MS
+HOST_DEAD_MS = 6 * SECOND_MS
+"""A host is dead when another one has seen its row not to change for so long, in a watch without gaps."""
+HOST_WATCH_GAP_MS_MAX = 3 * SECOND_MS
+"""Between two rounds of that watch: past it the watch starts anew."""
+HOST_ROW_MS = DAY_MS
+"""The row of a host that beat last so long ago is deleted by the next host that starts."""
+HOSTS_MAX = 1_000
+"""Rows of hosts in the meta database, dead ones included."""
+LOCK_WAIT_MS_MAX = 5 * SECOND_MS
+"""For a shard's lock, after the session of a dead owner was killed."""
+OWNER_SILENT_MS_MAX = 30 * SECOND_MS
+"""A server ends an owner's session that says nothing for so long, whether or not anybody may KILL it."""
+CLOCK_PROBE_MS = 10 * SECOND_MS
+CLOCK_DOUBT_MS_MAX = 50
+"""A probe of a shard server's clock that took longer is repeated: its answer may have waited on a stalled machine."""
+CLOCK_RETRY_MS = 500
+CLOCK_TRY_MS_MAX = 2_000
+"""Before a shard is served; then it is served with the clock that there is, and probed on."""
+CLOCK_STEP_MS_MIN = 1 * SECOND_MS
+"""A shard server's clock that moved by more than this beside the host's own has stepped, which is logged."""
+STEADY_WRITE_MS = 2 * SECOND_MS
+"""With leases open a shard writes its steady clock at least so often: a take-over lets them run so much longer."""
+DURABILITY_CHECK_MS = MINUTE_MS
+COUNT_MS_MAX = 10 * MINUTE_MS
+STATEMENT_MS_MAX = 30 * SECOND_MS
+CONNECT_MS_MAX = 5 * SECOND_MS
+DRAIN_MS_MAX = 20 * SECOND_MS
+SWEEP_CHUNK_ITEMS = 200
+"""Delayed items that one transaction makes ready: the more, the longer do enqueues wait beside a storm of them."""
+EXPIRY_SCAN_ITEMS = 1_000
+EXPIRY_SCAN_PAUSE_MS = 200
+"""Between two chunks of the TTL scan: a million rows take a little over three minutes."""
+EXPIRY_LAP_PAUSE_MS = 2 * SECOND_MS
+"""Between two walks of the TTL scan through a shard: what has expired is not delivered anyhow."""
+EXPIRY_LAP_MS_MAX = 12 * HOUR_MS
+"""Between them while no row is known to expire before."""
+PAGE_BYTES_MAX = 2 * MIB
+"""Each shard gives its part of it, and one item at least. The event loop hands it to the socket in one turn."""
+PAGES_BYTES_MAX = 64 * MIB
+"""Of all pages of items that a host reads at the same time; a larger one is read alone."""
+PAGES_WAITING_MAX = 200
+"""Of those whose bytes are held by others; past it OVERLOADED."""
+PAGE_RETRY_MS = 500
+TICK_MS = 20
+"""How often a shard with nothing to do looks for what has become due."""
+LOOP_HELD_MS = 100
+"""An event loop that has not turned for longer was held: the rest of that time is no server's silence."""
+SHARD_OPEN_WAIT_MS_MAX = 2 * SECOND_MS
+"""How long a host that starts waits for a shard before it serves without it."""
+REOPEN_PAUSE_MS = 500
+OWNER_WAIT_MS_MAX = SECOND_MS
+"""How long a host waits for the lock of a shard that a living one has, before it looks again whether that one is dead.
+In whole seconds: MySQL knows no parts of them there."""
+OWNER_RETURN_MS = 100
+"""An owner whose session was ended may have its shard back before others take it; it notices within TICK_MS."""
+LOSS_LOG_MS = MINUTE_MS
+"""A host that waits for a shard or the meta database says so this often, and when the reason is another one."""
+REOPEN_TRIES_MAX = 120
+"""REOPEN_PAUSE_MS each: then the shard's state is given up, and its callers are told that they do not know."""
+DEADLOCK_TRIES_MAX = 5
+"""Of one transaction; each waits only for the other one that it met."""
+AFTER_ERROR_MS_MAX = 1 * SECOND_MS
+"""For the next answer to what was sent along with a command that failed; then the session is given up."""
+META_STATEMENT_MS_MAX = 3 * SECOND_MS
+META_SESSIONS_MAX = 4
+META_CALL_THREADS = 2
+"""For admin calls that work on the meta database."""
+META_CALLS_WAITING_MAX = 16
+"""Admin calls that wait for one of these threads; past it a call is refused with OVERLOADED."""
+META_CALLS_RETRY_MS = 1 * SECOND_MS
+META_CALL_MS_MAX = 8 * SECOND_MS
+"""An admin call is answered by then, done or not."""
+CENSUS_MS_MAX = 5 * SECOND_MS
+"""Before a namespace is created or deleted, every shard's owner has to answer within this time."""
+CENSUS_POLL_MS = 50
+CENSUS_EXPIRY_MS = 15 * SECOND_MS
+"""A namespace whose deletion was given up by a host that died is open again after this time."""
+CENSUSES_MAX = 100
+"""Open at a time in the cluster; past it namespaces are neither created nor deleted, with OVERLOADED."""
+
+# --- the port for operators ---
+OPERATOR_CONNECTIONS_MAX = 16
+"""At a time; each is one question and one answer, and one more ends the oldest."""
+OPERATOR_CALL_MS_MAX = 10 * SECOND_MS
+"""From a connection to its end, whoever is slow."""
+METRIC_NAMESPACES_MAX = 1_000
+"""With labels of their own; all others are one together."""
+AGES_ROUND_MS = 1 * SECOND_MS
+"""Between two looks at all topics for the oldest ready item, at the least."""
+AGES_TOPICS_PER_TICK = 100
+"""So many topics are looked at in one tick."""
+LOOP_SILENCE_MS_MAX = 5 * SECOND_MS
+"""An event loop that has not turned for longer is dead: /livez says so."""
+
+# --- one host ---
+SHARD_ID_MAX = 65_535
+SHARDS_PER_HOST_MAX = 256
+"""Each has three threads and two sessions, and a third session while its rows are counted."""
+
+assert WINDOW_ITEMS_MIN >= 8, "a quarter of a window must be some items"
+assert PAYLOAD_BYTES_MAX + METADATA_BYTES_MAX < FRAME_BYTES_MAX // 2, "the largest item must fit a frame"
+assert BATCH_ITEMS_MAX * 16 < FRAME_ELEMENTS_MAX, "the largest batch must fit, and some fields that are not known yet"
+assert DEQUEUE_ANSWER_BYTES_MAX + PAYLOAD_BYTES_MAX + METADATA_BYTES_MAX < FRAME_BYTES_MAX
+assert WAIT_MS_MAX < IDLE_MS_MAX, "a long poll must not look idle"
+assert LONG_POLL_TOPICS_PER_ADDRESS_MAX * 2 <= DEQUEUE_TOPICS_WAITING_MAX, "one address must leave room for others"
+assert CALL_BYTES_PER_CONNECTION_MAX >= FRAME_BYTES_MAX, "the largest frame must be a call"
+assert HEARTBEAT_MS * 3 < CENSUS_MS_MAX < CENSUS_EXPIRY_MS, "every host sees a census in time, and before it ends"
+assert CENSUS_MS_MAX + 2 * META_STATEMENT_MS_MAX < CENSUS_EXPIRY_MS, "a deletion ends before its namespace opens again"
+assert HEARTBEAT_MS * 3 < HOST_DEAD_MS, "a host is not dead for one lost heartbeat"
+assert HEARTBEAT_MS * 2 < HOST_WATCH_GAP_MS_MAX <= HOST_DEAD_MS // 2, "a gap must not hide a life"
+assert PULSE_MS * 10 < OWNER_SILENT_MS_MAX, "an owner with nothing to do must not look dead"
+assert max(PULSE_MS, SLOT_MS_MAX) + BREAKER_STALL_MS + 2 * TICK_MS < BREAKER_OPENS_MS_MAX
+assert 2 * TRANSACTION_INSERTS_MAX + BATCH_ITEMS_MAX <= ENQUEUE_BUFFER_ITEMS_MAX, "no placement may fill a buffer"
+assert 2 * TRANSACTION_INSERT_BYTES_MAX + FRAME_BYTES_MAX <= ENQUEUE_BUFFER_BYTES_MAX, "no placement may fill a buffer"
+assert 2 * (ENQUEUE_BUFFER_ITEMS_MAX + OPEN_LEASES_MAX) < KEYS_LEFT_MIN < KEYS_LEFT_TO_RENEW, "one transaction must fit"
+assert PREFETCH_HOLD_MS_MAX < CLAIM_SLACK_MS, "a prefetched claim must still cover the lease at hand-out"

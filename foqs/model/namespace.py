@@ -1,0 +1,106 @@
+"""A namespace: the tenant, the unit of quota, with its limits and defaults."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields, replace
+
+from foqs.model import limits
+from foqs.model.errors import FoqsError, InvalidArgumentError, UnavailableError, shown
+
+_NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{limits.NAMESPACE_NAME_CHARS_MAX}}}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceSettings:
+    enqueues_per_minute_max: int = limits.ENQUEUES_PER_MINUTE_DEFAULT
+    payload_bytes_max: int = limits.PAYLOAD_BYTES_DEFAULT
+    metadata_bytes_max: int = limits.METADATA_BYTES_DEFAULT
+    batch_items_max: int = limits.BATCH_ITEMS_MAX
+    lease_ms_default: int = limits.LEASE_MS_DEFAULT
+    lease_ms_max: int = limits.LEASE_MS_MAX
+    delay_ms_max: int = limits.DELAY_MS_MAX
+    ttl_ms_default: int = limits.TTL_MS_DEFAULT
+    ttl_ms_max: int = limits.TTL_MS_MAX
+    attempts_max: int = limits.ATTEMPTS_DEFAULT
+    enqueue_paused: bool = False
+    dequeue_paused: bool = False
+
+
+SETTING_BOUNDS: dict[str, tuple[int, int]] = {
+    "enqueues_per_minute_max": (1, limits.ENQUEUES_PER_MINUTE_MAX),
+    "payload_bytes_max": (0, limits.PAYLOAD_BYTES_MAX),
+    "metadata_bytes_max": (0, limits.METADATA_BYTES_MAX),
+    "batch_items_max": (1, limits.BATCH_ITEMS_MAX),
+    "lease_ms_default": (limits.LEASE_MS_MIN, limits.LEASE_MS_MAX),
+    "lease_ms_max": (limits.LEASE_MS_MIN, limits.LEASE_MS_MAX),
+    "delay_ms_max": (0, limits.DELAY_MS_MAX),
+    "ttl_ms_default": (1, limits.TTL_MS_MAX),
+    "ttl_ms_max": (1, limits.TTL_MS_MAX),
+    "attempts_max": (1, limits.ATTEMPTS_MAX),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """`number` stands in the rows of the shards and is never used for another namespace."""
+
+    number: int
+    name: str
+    settings: NamespaceSettings
+    created_at_ms: int
+    closing: bool = False
+    """It is being deleted, and lets no item in meanwhile."""
+    former_name: str = ""
+    """The name that the shards know its number by, if it was recovered under another one."""
+
+    def is_known_as(self, name: str) -> bool:
+        """Whether items that a shard stored under this number and `name` are its own."""
+        return name in (self.name, self.former_name)
+
+
+def number_in_use(namespace: Namespace, name: str, shard_id: int) -> FoqsError:
+    """The shard has items of `name` under the number of `namespace`, as only a meta database that lost its past does.
+
+    Neither may see the other's items, so the host serves none.
+    """
+    return UnavailableError(
+        f"namespace {namespace.name!r} has number {namespace.number}, under which shard {shard_id} holds items of "
+        f"{name!r}: nothing was done; see the operations guide, Restoring the meta database",
+        nothing_done=True,
+    )
+
+
+def check_namespace_name(name: object) -> str:
+    """Return the name, or raise InvalidArgumentError."""
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise InvalidArgumentError(
+            f"namespace name {shown(name)} is not valid: "
+            f"use 1 to {limits.NAMESPACE_NAME_CHARS_MAX} of A-Z a-z 0-9 . _ -"
+        )
+    return name
+
+
+def with_changes(settings: NamespaceSettings, changes: object | None) -> NamespaceSettings:
+    """`settings` with every field of `changes` that is not None, all of them checked.
+
+    Raises InvalidArgumentError that names every field out of its bounds.
+    """
+    given = {f.name: value for f in fields(settings) if (value := getattr(changes, f.name, None)) is not None}
+    problems = []
+    for name, value in given.items():
+        bounds = SETTING_BOUNDS.get(name)
+        if bounds is None:
+            if not isinstance(value, bool):
+                problems.append(f"{name} {value!r} is not a bool")
+        elif not isinstance(value, int) or not bounds[0] <= value <= bounds[1]:
+            problems.append(f"{name} {value!r} is not within {bounds[0]}..{bounds[1]}")
+    if not problems:
+        changed = replace(settings, **given)
+        if changed.lease_ms_default > changed.lease_ms_max:
+            problems.append(f"lease_ms_default {changed.lease_ms_default} is over lease_ms_max {changed.lease_ms_max}")
+        if changed.ttl_ms_default > changed.ttl_ms_max:
+            problems.append(f"ttl_ms_default {changed.ttl_ms_default} is over ttl_ms_max {changed.ttl_ms_max}")
+    if problems:
+        raise InvalidArgumentError("namespace settings: " + "; ".join(problems))
+    return changed

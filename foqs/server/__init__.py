@@ -1,0 +1,1 @@
+"""What the shards of one MySQL server share."""

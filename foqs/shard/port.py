@@ -1,0 +1,304 @@
+"""What one transaction of a shard does, as data, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from foqs.model.item import Item
+from foqs.model.topic import ShardTopic
+
+TIMER_LANE = 0
+
+
+@dataclass(slots=True)
+class Refill:
+    """Read the next rows of a lane after `edge`, in order."""
+
+    lane: int
+    edge: int
+    limit: int
+    with_payload: bool = False
+    """With what a claim needs of the rows, so that it needs no fetch."""
+
+
+@dataclass(slots=True)
+class Rewrite:
+    """Give a row a new sort key and new counts; what is None of metadata, death_reason and expires_at stays."""
+
+    key: int
+    lane: int
+    urgency: int
+    due_at: int
+    deliveries: int
+    failed_attempts: int
+    metadata: bytes | None = None
+    death_reason: bytes | None = None
+    is_in_place: bool = False
+    """The row stands there already, as that of an item under lease does: only its counts are others."""
+    expires_at: int | None = None
+
+
+@dataclass(slots=True)
+class ClaimEntries:
+    """A row of the claim journal: the present deliveries of `items` are claimed until `due_at`."""
+
+    id: int
+    due_at: int
+    items: list[Item]
+    is_ahead: bool = False
+    """Nobody may have seen these deliveries."""
+
+
+@dataclass(slots=True)
+class NewPack:
+    """None of the items is delayed."""
+
+    id: int
+    items: list[Item]
+
+
+class PackRead(NamedTuple):
+    """Read these items of a pack."""
+
+    id: int
+    keys: list[int]
+
+
+class Tombstone(NamedTuple):
+    """A row that says which items have left their packs, each as long as one of the packs is there."""
+
+    id: int
+    keys: list[int]
+
+
+@dataclass(slots=True)
+class Transaction:
+    """All reads but the look-ups come first, so that they see no row of this transaction.
+
+    The order of the writes is that of `foqs.storage.script.write_script`.
+    """
+
+    number: int
+    delay_checkpoint: int = 0
+    claim_checkpoint: int = 0
+    topic_number_last: int = 0
+    steady_ms: int = 0
+    refills: list[Refill] = field(default_factory=list)
+    topics_gone: list[int] = field(default_factory=list)
+    topics_new: list[ShardTopic] = field(default_factory=list)
+    namespaces_new: list[tuple[int, bytes]] = field(default_factory=list)
+    """(number, name) of those that have their first topic here."""
+    inserts: list[Item] = field(default_factory=list)
+    packs_new: list[NewPack] = field(default_factory=list)
+    packs_read: list[PackRead] = field(default_factory=list)
+    """For claims, and of what is promoted."""
+    promoted: list[int] = field(default_factory=list)
+    """Items that leave their packs for rows of their own, which the parts after this one find."""
+    fetches: list[Item] = field(default_factory=list)
+    """Claimed items whose rows are not in memory."""
+    claims: list[ClaimEntries] = field(default_factory=list)
+    claims_rewritten: list[ClaimEntries] = field(default_factory=list)
+    """Rows of the journal that keep only these entries."""
+    rewrites: list[Rewrite] = field(default_factory=list)
+    wakes: list[int] = field(default_factory=list)
+    deletes: list[int] = field(default_factory=list)
+    tombstone: Tombstone | None = None
+    tombstones_gone: list[int] = field(default_factory=list)
+    packs_gone: list[int] = field(default_factory=list)
+    """With all that is left in them."""
+    claims_gone: list[int] = field(default_factory=list)
+    look_ups: list[int] = field(default_factory=list)
+    """Read last, so that the rows are as this transaction leaves them."""
+    look_ups_with_payload: bool = False
+    """With metadata, payload and reason of death; else they are empty."""
+    removed_count: int = 0
+    """Of the items that go out of packs, those with the packs too."""
+    is_awaited: bool = False
+    """Somebody waits for its end, whatever it does."""
+
+    @property
+    def rows_count(self) -> int:
+        """Rows of items that it writes, and may read before."""
+        written = len(self.inserts) + len(self.promoted) + len(self.rewrites) + len(self.wakes) + len(self.deletes)
+        return written + len(self.fetches) + sum([refill.limit for refill in self.refills])
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing that is worth a commit of its own."""
+        return not (
+            self.refills or self.topics_gone or self.inserts or self.claims or self.claims_rewritten
+            or self.rewrites or self.wakes or self.deletes or self.look_ups
+            or self.packs_new or self.tombstone or self.packs_gone or self.is_awaited
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRow:
+    """An item row without its sort key."""
+
+    key: int
+    lane: int
+    urgency: int
+    due_at: int
+    topic: int
+    priority: int
+    enqueued_at: int
+    expires_at: int
+    lease_ms: int
+    at_most_once: int
+    deliveries: int
+    failed_attempts: int
+    death_reason: bytes | None
+    metadata: bytes
+    payload: bytes
+
+
+class ClaimedRow(NamedTuple):
+    """What a new owner needs of an item under a claim before it is delivered; of those there may be many."""
+
+    key: int
+    lane: int
+    urgency: int
+    due_at: int
+    topic: int
+    priority: int
+    enqueued_at: int
+    expires_at: int
+    lease_ms: int
+    at_most_once: int
+    deliveries: int
+    failed_attempts: int
+
+
+class FetchedRow(NamedTuple):
+    """What a claim needs of an item that is known by its sort key alone."""
+
+    key: int
+    enqueued_at: int
+    expires_at: int
+    lease_ms: int
+    at_most_once: int
+    deliveries: int
+    failed_attempts: int
+    metadata: bytes
+    payload: bytes
+
+
+@dataclass(slots=True)
+class TransactionResult:
+    read_us: int = 0
+    """How long the refills and fetches took the server."""
+    refilled: list[list[tuple[int, int, int, int, int]]] = field(default_factory=list)
+    """By refill: (urgency, due_at, key, topic, priority); topic and priority are 0 outside the timer lane."""
+    read_ahead: dict[int, FetchedRow] = field(default_factory=dict)
+    """By key, of the refills that are with_payload."""
+    fetched: Mapping[int, ItemRow | FetchedRow] = field(default_factory=dict)
+    unread: set[int] = field(default_factory=set)
+    """Of both, those whose contents were left out: they would have been too many bytes with those before them."""
+    promoted: dict[int, ItemRow] = field(default_factory=dict)
+    """By key, the rows that items of packs got."""
+    looked_up: dict[int, ItemRow] | None = None
+    """None until they are read: a transaction whose answer was lost has happened without."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneCounts:
+    lanes: list[tuple[int, int]]
+    """(lane, rows)."""
+    delayed: list[tuple[int, int]]
+    """(topic, rows in the timer lane)."""
+
+
+class Tenure(NamedTuple):
+    """What a process remembers of its last ownership of a shard; with it the shard may be opened again as it was left.
+
+    The meta database is not needed for that, since no new epoch is.
+    """
+
+    epoch: int
+    transaction_number: int
+    """Of the last transaction that the process saw committed."""
+    last_key: int
+    """No key of the epoch beyond it was ever assigned."""
+
+    def goes_on(self, epoch: int, transaction_number: int) -> bool:
+        """Whether a shard with these in its writer row is the one that was left.
+
+        With a smaller number it is not, whoever's the epoch is: a replica that was behind was promoted, or a backup
+        restored, and what is missing there was acknowledged.
+        """
+        return epoch == self.epoch and transaction_number >= self.transaction_number
+
+
+class StoredClaim(NamedTuple):
+    """A row of the claim journal, with (key, delivery number) of its entries."""
+
+    id: int
+    due_at: int
+    is_ahead: bool
+    entries: list[tuple[int, int]]
+
+
+@dataclass(slots=True)
+class ShardImage:
+    """What a new owner reads before it serves."""
+
+    epoch: int
+    last_key: int
+    """The first key that may be assigned is the one after it."""
+    transaction_number: int
+    delay_checkpoint: int
+    topic_number_last: int
+    now_ms: int
+    """The shard server's clock."""
+    steady_ms: int
+    """The shard's steady clock, as the last transaction wrote it."""
+    topics: list[tuple[int, int, bytes]]
+    """(number, namespace, name)."""
+    namespaces: list[tuple[int, bytes]]
+    """(number, name) of those that have topics, and of the one with the greatest number."""
+    count: Callable[[], LaneCounts]
+    """Counts the rows as they were at the take-over; slow, and safe beside transactions on another thread."""
+    claims: list[StoredClaim]
+    claimed_rows: dict[int, ClaimedRow]
+
+
+class TransactionFailedError(Exception):
+    """Certainly nothing of the transaction happened; the session still works."""
+
+
+class DeadlockError(TransactionFailedError):
+    """The server rolled the transaction back to resolve a deadlock: the same one may well succeed now."""
+
+
+class NoWritesError(TransactionFailedError):
+    """The server takes no writes now, or none that need room: the next inserts would fail as well."""
+
+
+class DiskFullError(NoWritesError):
+    """It has no room for a row."""
+
+
+class ReadOnlyError(NoWritesError):
+    """Like a primary that is none any more: another session may find the one that is."""
+
+
+class SessionLostError(Exception):
+    """The session is gone, or of no more use. Whether the transaction happened shows after reopening.
+
+    `result` is what the transaction will have read, if it happened.
+    """
+
+    def __init__(self, message: str, result: TransactionResult | None = None) -> None:
+        super().__init__(message)
+        self.result = result or TransactionResult()
+
+
+class OwnershipLostError(Exception):
+    """Another owner has the shard, or this host cannot have it now."""
+
+
+class OwnedError(OwnershipLostError):
+    """A living owner has it."""

@@ -1,0 +1,236 @@
+"""One shard's state: what is ready, delayed, claimed and under lease, and what the next transaction shall do.
+
+Pure: the time comes in as an argument, the database is somebody else's. The owner calls `take` for the next
+transaction when the last one has ended, runs it, and reports `committed` or `failed`. All state lives on one
+thread, so there are no locks; it runs unchanged in a simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from mypy_extensions import mypyc_attr
+
+from foqs.model import limits, order
+from foqs.model.clock import Now
+from foqs.model.errors import UnavailableError
+from foqs.model.item import Item
+from foqs.model.topic import ShardTopic
+from foqs.shard.index import ShardIndex, fill_head
+from foqs.shard.look_ups import LookUps
+from foqs.shard.port import ClaimedRow, LaneCounts, ShardImage, StoredClaim, Transaction, TransactionResult
+from foqs.shard.state.claims import Claims
+from foqs.shard.state.fences import Fences
+from foqs.shard.state.inserts import Inserts
+from foqs.shard.state.journal import Journal
+from foqs.shard.state.packs import Packs
+from foqs.shard.state.parts import Part, ShardListener
+from foqs.shard.state.refills import Refills
+from foqs.shard.state.settlements import Settlements
+from foqs.shard.state.timers import Timers
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)  # The simulation watches it so.
+class ShardState:
+    """The parts of one shard, each of which brings its work into the next transaction."""
+
+    def __init__(self, shard_id: int, image: ShardImage, listener: ShardListener, unseen: Collection[int] = ()) -> None:
+        """`unseen`: keys of items whose claims in the image back no lease: this process knows that nobody has them."""
+        self.shard_id = shard_id
+        self.epoch = image.epoch
+        self.in_flight: Transaction | None = None
+        self.index = ShardIndex(shard_id, image, listener)
+        self.packs = Packs(self.index)
+        self.refills = Refills(self.index, self.packs)
+        self.timers = Timers(self.index, image.delay_checkpoint)
+        self.journal = Journal(self.index)
+        self.settlements = Settlements(self.index, self.packs, self.journal, self.timers)
+        self.claims = Claims(self.index, self.packs, self.journal, self.settlements)
+        self.inserts = Inserts(self.index, self.packs, self.claims, self.timers)
+        self.fences = Fences(self.inserts)
+        self.look_ups = LookUps(self.index, self.packs, self.settlements, self.claims, self.timers)
+        # What each may take of a transaction depends on those before it. Reads come first: they see no row of the
+        # transaction. Of what is enqueued, what somebody waits for is claimed with it, before other claims are taken.
+        # Packs know only then what all the others read and let go, and what has gone goes with whatever there is.
+        self._parts: list[Part] = [
+            self.refills,
+            self.timers,
+            self.inserts,
+            self.claims,
+            self.settlements,
+            self.look_ups,
+            self.fences,
+            self.packs,
+            self.journal,
+        ]
+        self._listener = listener
+        self._transaction_number = image.transaction_number
+        self._steady_written_ms = image.steady_ms
+        self._topics_gone: list[int] = []
+        self._adopt_claims(image)
+        for key in unseen:
+            if key in self.index.leases:
+                self.settlements.unclaim(self.index.leases[key])
+
+    @property
+    def items_count(self) -> int:
+        return self.index.counts.total
+
+    def unseen_keys(self) -> frozenset[int]:
+        """Items that were or may be claimed, and that no consumer got. For any thread once the shard is lost."""
+        return frozenset([key for key, item in self.index.leases.items() if not item.lease_due_at])
+
+    def items_of(self, namespace: int) -> int:
+        """Items of the namespace; exact once they are counted."""
+        counts = self.index.namespaces.get(namespace)
+        return 0 if counts is None else counts.total
+
+    @property
+    def waiting_calls_count(self) -> int:
+        """Calls that enqueued or settled items here and wait for the next transaction."""
+        return self.inserts.waiting_count + self.settlements.waiting_count
+
+    def tick(self, now: Now) -> bool:
+        """What time alone brings; True when that is something for a transaction."""
+        ended = self.settlements.tick(now)
+        warmed = self.refills.warm_up()
+        self._forget_idle_topics(now.steady_ms)
+        is_due = self.timers.is_due(now.server_ms) or self.packs.is_due(now) or self._is_steady_due(now)
+        return bool(ended or warmed or self._topics_gone) or is_due
+
+    def _is_steady_due(self, now: Now) -> bool:
+        """A new owner lets leases run for so long as was left of them when the steady clock was last written."""
+        return bool(self.index.leases) and now.steady_ms - self._steady_written_ms >= limits.STEADY_WRITE_MS
+
+    def take(self, now: Now, *, probe: bool = False) -> Transaction | None:
+        """The next transaction with all that waits, or None when nothing does and no `probe` is wanted."""
+        assert self.in_flight is None, "one transaction at a time"
+        transaction = Transaction(self._transaction_number + 1)
+        transaction.topics_gone = self._topics_gone
+        for part in self._parts:
+            part.take(transaction, now)
+        if transaction.is_empty and not transaction.claims_gone and not probe and not self._is_steady_due(now):
+            return None
+        transaction.steady_ms = self._steady_written_ms = now.steady_ms
+        transaction.topic_number_last = self.index.topic_number_last
+        transaction.claim_checkpoint = self.journal.checkpoint()
+        transaction.delay_checkpoint = self.timers.checkpoint(transaction, now.server_ms)
+        self._topics_gone = []
+        self._transaction_number += 1
+        self.in_flight = transaction
+        return transaction
+
+    def begin_epoch(self, epoch: int) -> None:
+        """What is new from now on has keys of this epoch, between two transactions. All else stays as it is."""
+        assert self.in_flight is None, "a transaction is of one epoch"
+        self.epoch = epoch
+        self.index.begin_epoch(epoch)
+
+    def committed(self, result: TransactionResult, now: Now) -> None:
+        transaction, self.in_flight = self.in_flight, None
+        assert transaction is not None
+        self.index.read_budget.read(sum(map(len, result.refilled)) + len(transaction.fetches), result.read_us)
+        for part in self._parts:
+            part.committed(transaction, result, now)
+        self._tell_listener()
+
+    def failed(self, reason: str) -> None:
+        """Certainly nothing of the transaction happened: everything is as it was before."""
+        transaction, self.in_flight = self.in_flight, None
+        assert transaction is not None
+        self._topics_gone += transaction.topics_gone
+        error = UnavailableError(f"shard {self.shard_id} could not write: {reason}", nothing_done=True)
+        for part in self._parts:
+            part.failed(error)
+        self._tell_listener()
+
+    def abandon(self, reason: str) -> None:
+        """The shard is lost: tell everyone who waits what is known of the outcome."""
+        self.in_flight = None
+        lost = f"this host lost shard {self.shard_id}"
+        unknown = UnavailableError(f"{lost}, the outcome is unknown: {reason}")
+        undone = UnavailableError(f"{lost} before anything was written: {reason}", nothing_done=True)
+        for part in self._parts:
+            part.abandon(unknown, undone)
+
+    def add_counts(self, counts: LaneCounts) -> Iterator[None]:
+        """How many rows there were at the take-over; the topics count what changed since.
+
+        Yields where the rest is for another turn of the event loop.
+        """
+        lanes = [(lane, rows, 0) for lane, rows in counts.lanes] + [
+            (number, 0, rows) for number, rows in counts.delayed
+        ]
+        for start in range(0, len(lanes), limits.TOPICS_PER_TICK_MAX):
+            for lane, rows, delayed in lanes[start : start + limits.TOPICS_PER_TICK_MAX]:
+                topic = self.index.by_number.get(abs(lane))
+                if topic is not None:
+                    topic.count(rows=rows if lane > 0 else 0, dead=rows if lane < 0 else 0, delayed=delayed)
+            yield
+        self.index.counted = True
+
+    def _forget_idle_topics(self, steady_ms: int) -> None:
+        """Topics exist while they hold an item; one that was empty for a while leaves the topic table.
+
+        Only those are looked at that were empty for long enough, a bounded number of them in a tick. All that are
+        forgotten go with one transaction, since their names may come back with the next one.
+        """
+        index = self.index
+        index.topic_table.steady_ms = steady_ms
+        if not index.counted:
+            return
+        empty_since_ms = index.topic_table.empty_since_ms
+        arriving: set[ShardTopic] | None = None
+        for _ in range(min(len(empty_since_ms), limits.TOPICS_PER_TICK_MAX)):
+            topic, since_ms = next(iter(empty_since_ms.items()))
+            is_full = len(self._topics_gone) >= limits.TRANSACTION_TOPICS_GONE_MAX
+            if is_full or steady_ms - since_ms <= limits.TOPIC_IDLE_MS:
+                break
+            del empty_since_ms[topic]
+            if not topic.empty:
+                continue
+            if arriving is None:
+                arriving = {item.topic for batch in self.inserts.batches() for item in batch.items}
+            if topic in arriving:
+                index.topic_table.note_empty(topic)
+            else:
+                self._forget_topic(topic)
+
+    def _forget_topic(self, topic: ShardTopic) -> None:
+        self.index.remove_topic(topic)
+        self.refills.forget(topic)
+        if topic.stored:
+            self._topics_gone.append(topic.number)
+        self._listener.topic_gone(topic)
+
+    def _tell_listener(self) -> None:
+        changed_topics, self.index.changed_topics = self.index.changed_topics, {}
+        for topic in changed_topics:
+            self._listener.topic_changed(topic)
+
+    def _adopt_claims(self, image: ShardImage) -> None:
+        """Honour the open claims: the newest of an item counts, if it is of the row's present delivery.
+
+        What is delivered at most once is handed out under a call's claim alone: of those claimed ahead nobody has any.
+        """
+        newest: dict[int, StoredClaim] = {}
+        for claim in image.claims:
+            for key, delivery in claim.entries:
+                row = image.claimed_rows.get(key)
+                if row is not None and row.lane > 0 and row.deliveries + 1 == delivery:
+                    newest[key] = claim
+        kept: dict[int, list[Item]] = {}
+        for key, claim in newest.items():
+            row = image.claimed_rows[key]
+            if not (claim.is_ahead and row.at_most_once):
+                kept.setdefault(claim.id, []).append(self._leased_item(row, claim.due_at))
+        for claim in image.claims:
+            self.journal.adopt(claim, kept.get(claim.id, []))
+
+    def _leased_item(self, row: ClaimedRow, due_at: int) -> Item:
+        sort_key = order.sort_key(row.urgency, row.due_at, row.key, self.shard_id)
+        item = Item(row.key, self.index.by_number[row.topic], row.priority, row.due_at, sort_key)
+        fill_head(item, row)
+        self.index.leases[row.key] = item
+        self.settlements.deliver(item, due_at)
+        return item

@@ -1,0 +1,185 @@
+"""What is known of one shard, shared by the parts of its state: topics, open leases, resident payloads."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from foqs.model import ids, limits, order
+from foqs.model.counts import ItemCounts
+from foqs.model.errors import OverloadedError
+from foqs.model.item import Item, Pack, Phase
+from foqs.model.namespace import Namespace, number_in_use
+from foqs.model.topic import NamespaceTopics, ShardTopic, TopicTable
+from foqs.model.window import WindowBudget
+from foqs.shard.port import ClaimedRow, FetchedRow, ItemRow, ShardImage
+from foqs.shard.state.parts import ShardListener
+from foqs.shard.state.read_budget import ReadBudget
+
+
+class ShardIndex:
+    def __init__(self, shard_id: int, image: ShardImage, listener: ShardListener) -> None:
+        self.shard_id = shard_id
+        self.epoch = image.epoch
+        self.listener = listener
+        self.topic_table = TopicTable(image.steady_ms)
+        self.topics = self.topic_table.topics
+        """By namespace and name."""
+        self.by_number = self.topic_table.by_number
+        self.topic_number_last = image.topic_number_last
+        self.namespace_names = {number: name.decode() for number, name in image.namespaces}
+        """By number, as the shard has them: of all that have topics here, and of the one with the greatest number."""
+        self.budget = WindowBudget()
+        self.read_budget = ReadBudget()
+        self.leases: dict[int, Item] = {}
+        """Every item that is not ready: claimed, held, handed out or being settled."""
+        self.packed: dict[int, Pack] = {}
+        """By key, the items that have no rows of their own."""
+        self.resident: OrderedDict[int, Item] = OrderedDict()
+        self.changed_topics: dict[ShardTopic, None] = {}
+        """Topics whose ready or held items are others than before; their consumers are to be told."""
+        self.expires_first_ms = 0
+        """No TTL ends before it but of dead letters, and of rows that the TTL scan has yet to see; 0 while unknown."""
+        self.counted = False
+        """The topics' counts are exact."""
+        self._resident_bytes = 0
+        self._sequence = image.last_key
+        for number, namespace, name in image.topics:
+            topic = ShardTopic(shard_id, number, namespace, name.decode(), self.budget, self.leases, stored=True)
+            self.topic_table.add(topic)
+        self.budget.share(len(self.topics))
+
+    @property
+    def counts(self) -> ItemCounts:
+        """Items of the shard by state; exact once `counted`."""
+        return self.topic_table.counts
+
+    @property
+    def namespaces(self) -> dict[int, NamespaceTopics]:
+        """By number the namespaces that have topics here, each with the counts of its items and its topics by name.
+
+        Exact once `counted`. Another thread may walk a copy of it.
+        """
+        return self.topic_table.namespaces
+
+    def name_namespace(self, namespace: Namespace) -> None:
+        """To be told before items of the namespace come. Raises UnavailableError when another one has its number."""
+        name = self.namespace_names.setdefault(namespace.number, namespace.name)
+        if not namespace.is_known_as(name):
+            raise number_in_use(namespace, name, self.shard_id)
+
+    def next_key(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    @property
+    def last_key(self) -> int:
+        return self._sequence
+
+    @property
+    def keys_left_count(self) -> int:
+        """Of the epoch; the first key beyond them is one of the next epoch."""
+        return ((self.epoch + 1) << ids.SEQUENCE_BITS) - 1 - self._sequence
+
+    def begin_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+        self._sequence = epoch << ids.SEQUENCE_BITS
+
+    def overloaded(self, what: str) -> OverloadedError:
+        return OverloadedError(
+            f"shard {self.shard_id} does not keep up, {what}: nothing was done",
+            retry_after_ms=limits.ENQUEUE_BUFFER_RETRY_MS,
+        )
+
+    def topic(self, namespace: int, name: str) -> ShardTopic:
+        """The topic, made on first use. Raises OverloadedError."""
+        topic = self.topics.get((namespace, name))
+        if topic is None:
+            topic = self.new_topic(namespace, name)
+            self.add_topic(topic)
+        return topic
+
+    def new_topic(self, namespace: int, name: str, beside: int = 0) -> ShardTopic:
+        """A topic that is not there until `add_topic`; `beside` so many others. Raises OverloadedError."""
+        count, number = len(self.topics) + beside, self.topic_number_last + beside + 1
+        if count >= limits.TOPICS_PER_SHARD_MAX:
+            raise OverloadedError(
+                f"shard {self.shard_id} has {count} topics, which is its limit: use fewer topics",
+                retry_after_ms=limits.TOPIC_IDLE_MS,
+            )
+        if number > limits.TOPIC_NUMBER_MAX:
+            raise OverloadedError(
+                f"shard {self.shard_id} has named {limits.TOPIC_NUMBER_MAX} topics in its life, which is its limit: "
+                "use topics that are there, and let an operator drain the shard and make it anew"
+            )
+        return ShardTopic(self.shard_id, number, namespace, name, self.budget, self.leases, stored=False)
+
+    def add_topic(self, topic: ShardTopic) -> None:
+        """In the order in which they were made."""
+        self.topic_number_last = topic.number
+        self.topic_table.add(topic)
+        self.budget.share(len(self.topics))
+
+    def remove_topic(self, topic: ShardTopic) -> None:
+        self.topic_table.remove(topic)
+        self.budget.share(len(self.topics))
+
+    def sort_key_of(self, row: ItemRow) -> int:
+        return order.sort_key(row.urgency, row.due_at, row.key, self.shard_id)
+
+    def make_ready(self, items: Sequence[Item]) -> None:
+        """The items may be claimed, and are served from memory while they are resident."""
+        changed_topics = self.changed_topics
+        for item in items:
+            topic = item.topic
+            item.phase = Phase.READY
+            item.lease_due_at = 0
+            topic.window.add(item.sort_key)
+            changed_topics[topic] = None
+        self.keep_resident(items)
+
+    def take_ready(self, row: ItemRow) -> Item:
+        """A ready row out of its window, so that nobody claims it."""
+        sort_key = self.sort_key_of(row)
+        item = self.resident.get(row.key) or Item(
+            row.key, self.by_number[row.topic], row.priority, row.due_at, sort_key
+        )
+        item.topic.window.remove(sort_key)
+        self.changed_topics[item.topic] = None
+        self.drop_resident(item)
+        self.leases[row.key] = item
+        return item
+
+    def drop_resident(self, item: Item) -> None:
+        if self.resident.pop(item.key, None) is not None:
+            self._resident_bytes -= limits.RESIDENT_ITEM_BYTES + item.size_bytes
+
+    def keep_resident(self, items: Sequence[Item]) -> None:
+        """Keep the contents of ready items in memory, as long as there is room."""
+        resident = self.resident
+        for item in items:
+            if item.payload is not None:
+                resident[item.key] = item
+                self._resident_bytes += limits.RESIDENT_ITEM_BYTES + item.size_bytes
+        while self._resident_bytes > limits.RESIDENT_BYTES_MAX:
+            # Of a plain dict the first entry is behind the sort keys of all that went before it.
+            _, oldest = resident.popitem(last=False)
+            self._resident_bytes -= limits.RESIDENT_ITEM_BYTES + oldest.size_bytes
+
+
+def fill(item: Item, row: ItemRow | FetchedRow) -> None:
+    """What the row says of an item that was known by its sort key alone."""
+    fill_head(item, row)
+    item.metadata = row.metadata
+    item.payload = row.payload
+    item.size_bytes = len(row.metadata) + len(row.payload)
+
+
+def fill_head(item: Item, row: ItemRow | FetchedRow | ClaimedRow) -> None:
+    """The same without metadata and payload."""
+    item.enqueued_at = row.enqueued_at
+    item.expires_at = row.expires_at
+    item.lease_ms = row.lease_ms
+    item.at_most_once = bool(row.at_most_once)
+    item.deliveries = row.deliveries
+    item.failed_attempts = row.failed_attempts

@@ -1,0 +1,161 @@
+"""Enqueued items on their way to the database."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator
+
+from foqs.model import limits
+from foqs.model.clock import Now
+from foqs.model.errors import FoqsError, NotWrittenError, OverloadedError
+from foqs.model.item import Item, Phase
+from foqs.model.topic import ShardTopic
+from foqs.shard.index import ShardIndex
+from foqs.shard.port import Transaction, TransactionResult
+from foqs.shard.state.claims import Claims
+from foqs.shard.state.packs import Packs
+from foqs.shard.state.parts import Completion
+from foqs.shard.state.timers import Timers
+
+
+class EnqueuedBatch:
+    """One call's items for this shard."""
+
+    __slots__ = ("completion", "items", "size_bytes")
+
+    def __init__(self, items: list[Item], size_bytes: int, completion: Completion) -> None:
+        self.items = items
+        self.size_bytes = size_bytes
+        self.completion = completion
+
+
+class Inserts:
+    def __init__(self, index: ShardIndex, packs: Packs, claims: Claims, timers: Timers) -> None:
+        self.buffered_count = 0
+        """Items that are not committed yet."""
+        self.buffered_bytes = 0
+        self._index = index
+        self._packs = packs
+        self._claims = claims
+        self._timers = timers
+        self._waiting: deque[EnqueuedBatch] = deque()
+        self._in_flight: list[EnqueuedBatch] = []
+        self._topics_new: list[ShardTopic] = []
+        self._namespaces_new: dict[int, bytes] = {}
+        self._namespaces_stored = set(index.namespace_names)
+
+    def add(self, items: list[Item], size_bytes: int, completion: Completion) -> None:
+        """Buffer one call's items. Raises OverloadedError when the buffer is full."""
+        if (
+            self.buffered_count + len(items) > limits.ENQUEUE_BUFFER_ITEMS_MAX
+            or self.buffered_bytes + size_bytes > limits.ENQUEUE_BUFFER_BYTES_MAX
+        ):
+            raise OverloadedError(
+                f"shard {self._index.shard_id} has {self.buffered_count} items of {self.buffered_bytes} bytes waiting "
+                "to be written, which is its limit: try again",
+                retry_after_ms=limits.ENQUEUE_BUFFER_RETRY_MS,
+            )
+        self.buffered_count += len(items)
+        self.buffered_bytes += size_bytes
+        completion.open_count += 1
+        self._waiting.append(EnqueuedBatch(items, size_bytes, completion))
+
+    def evict(self, reason: str) -> None:
+        """Give back what no transaction has taken yet: certainly not written, so it may go to another shard."""
+        evicted, self._waiting = self._waiting, deque()
+        for batch in evicted:
+            self._fail(batch, NotWrittenError(f"shard {self._index.shard_id} takes no items now: {reason}"))
+
+    @property
+    def waiting_count(self) -> int:
+        """Calls whose items no transaction has taken yet."""
+        return len(self._waiting)
+
+    def holds(self, namespace: int) -> bool:
+        """Whether items of the namespace wait here, or are on their way."""
+        return any(batch.items[0].topic.namespace == namespace for batch in self.batches())
+
+    def batches(self) -> Iterator[EnqueuedBatch]:
+        yield from self._waiting
+        yield from self._in_flight
+
+    def take(self, transaction: Transaction, now: Now) -> None:
+        items: list[Item] = []
+        size_bytes = 0
+        while (
+            self._waiting
+            and len(items) < limits.TRANSACTION_INSERTS_MAX
+            and size_bytes < limits.TRANSACTION_INSERT_BYTES_MAX
+        ):
+            batch = self._waiting.popleft()
+            self._in_flight.append(batch)
+            items += batch.items
+            size_bytes += batch.size_bytes
+        ready: dict[ShardTopic, list[Item]] = {}
+        for item in items:
+            if item.due_at <= item.enqueued_at:
+                topic = item.topic
+                if topic in ready:
+                    ready[topic].append(item)
+                else:
+                    ready[topic] = [item]
+        for topic in dict.fromkeys([item.topic for item in items]):
+            if not topic.stored:
+                topic.stored = True
+                self._topics_new.append(topic)
+                if topic.namespace not in self._namespaces_stored:
+                    self._namespaces_stored.add(topic.namespace)
+                    self._namespaces_new[topic.namespace] = self._index.namespace_names[topic.namespace].encode()
+        transaction.namespaces_new = list(self._namespaces_new.items())
+        transaction.topics_new += self._topics_new
+        transaction.inserts = self._packs.pack(transaction, items, now)
+        for topic, ready_items in ready.items():
+            self._claims.claim_fresh(topic, ready_items)
+
+    def committed(self, transaction: Transaction, result: TransactionResult, now: Now) -> None:
+        in_flight, self._in_flight, self._topics_new, self._namespaces_new = self._in_flight, [], [], {}
+        expires_first_ms = self._index.expires_first_ms
+        ready: list[Item] = []
+        for batch in in_flight:
+            self._unbuffer(batch)
+            is_ready = [item.topic for item in batch.items if item.due_at <= item.enqueued_at]
+            for topic, count in Counter(is_ready).items():
+                topic.count(rows=count)
+            for item in batch.items:
+                topic = item.topic
+                if item.expires_at < expires_first_ms:
+                    expires_first_ms = item.expires_at
+                if item.due_at > item.enqueued_at:
+                    topic.count(delayed=1)
+                    self._timers.add(item.key, topic, item.priority, item.due_at)
+                    continue
+                if item.phase is Phase.INSERTING:
+                    ready.append(item)
+            batch.completion.settle()
+        self._index.make_ready(ready)
+        self._index.expires_first_ms = expires_first_ms
+
+    def failed(self, error: FoqsError) -> None:
+        in_flight, self._in_flight = self._in_flight, []
+        topics_new, self._topics_new = self._topics_new, []
+        for topic in topics_new:
+            topic.stored = False
+        self._namespaces_stored.difference_update(self._namespaces_new)
+        self._namespaces_new = {}
+        for batch in in_flight:
+            self._fail(batch, NotWrittenError(error.message))
+
+    def abandon(self, unknown: FoqsError, undone: FoqsError) -> None:
+        for batch in self._in_flight:
+            self._fail(batch, unknown)
+        self._in_flight = []
+        self.evict(undone.message)
+
+    def _fail(self, batch: EnqueuedBatch, error: FoqsError) -> None:
+        self._unbuffer(batch)
+        batch.completion.failure = error
+        batch.completion.settle()
+
+    def _unbuffer(self, batch: EnqueuedBatch) -> None:
+        self.buffered_count -= len(batch.items)
+        self.buffered_bytes -= batch.size_bytes

@@ -1,0 +1,56 @@
+"""The topics of a shard, told to those who hand out in slices: there may be very many, and others go on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from foqs.model import limits
+from foqs.model.topic import ShardTopic
+from foqs.shard.state.engine import ShardState
+from foqs.shard.state.parts import ShardListener
+
+
+class Announcing:
+    """`current` gives the state of the shard that is owned now: of another one nothing more is adopted."""
+
+    def __init__(self, shard_id: int, listener: ShardListener, current: Callable[[], ShardState | None]) -> None:
+        self._shard_id = shard_id
+        self._listener = listener
+        self._current = current
+
+    async def opened(self, shard: ShardState) -> None:
+        slices = _slices(shard)
+        self._listener.shard_opened(self._shard_id, next(slices))
+        await self.others(shard, slices)
+
+    def health_changed(self, shard: ShardState, *, healthy: bool) -> Iterator[list[ShardTopic]]:
+        """Returns those that are left for `others`."""
+        slices = _slices(shard)
+        self._listener.shard_health(self._shard_id, next(slices), healthy=healthy)
+        return slices
+
+    async def others(self, shard: ShardState, slices: Iterator[list[ShardTopic]]) -> None:
+        for topics in slices:
+            await asyncio.sleep(0)
+            if self._current() is not shard:
+                return
+            # One that was empty may have been forgotten by now.
+            self._listener.adopt([topic for topic in topics if shard.index.by_number.get(topic.number) is topic])
+
+    def lost(self, shard: ShardState) -> list[Callable[[], None]]:
+        """What is to be done of it, each in a turn of its own and all before the shard is opened again."""
+        first, *others = _slices(shard)
+        return [
+            partial(self._listener.shard_lost, self._shard_id, first),
+            *[partial(self._listener.disown, topics) for topics in others],
+        ]
+
+
+def _slices(shard: ShardState) -> Iterator[list[ShardTopic]]:
+    """At least one."""
+    topics = list(shard.index.topics.values())
+    size = limits.TOPICS_PER_TICK_MAX
+    for start in range(0, max(1, len(topics)), size):
+        yield topics[start : start + size]

@@ -1,0 +1,1 @@
+"""Histories of calls, and the checker that holds them against the promises."""

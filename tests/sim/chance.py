@@ -1,0 +1,223 @@
+"""What a seed decides: the limits of a run, which faults there are and how often, every delay."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from foqs.model import ids
+from foqs.model.limits import KIB, MIB
+
+_PAUSE_MS_MAX = 450
+"""A host that is stopped while it reads a clock reads it wrong by as much (tests.sim.nemesis)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Shares are of all transactions or calls, rates per virtual second."""
+
+    shard_count: int
+    client_count: int
+    load_s: float
+    slow_share: float = 0.0
+    slow_s_max: float = 0.0
+    fates: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    """Of FAILED (whatever the reason), LOST_BEFORE, LOST_AFTER and LATE."""
+    server_fault_rate: float = 0.0
+    host_fault_rate: float = 0.0
+    drain_rate: float = 0.0
+    meta_fault_rate: float = 0.0
+    undurable_rate: float = 0.0
+    skew_ms_max: int = 0
+    jump_ms_max: int = 0
+    answer_loss_share: float = 0.0
+    cancel_share: float = 0.0
+    limits: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def disturbed(self) -> bool:
+        return bool(
+            self.slow_share or sum(self.fates) or self.server_fault_rate or self.host_fault_rate
+            or self.drain_rate or self.meta_fault_rate or self.undurable_rate
+        )  # fmt: skip
+
+    @property
+    def tolerance_ms(self) -> int:
+        """By how much clocks may differ, steps aside: a server's is read as exactly as its answer is fast."""
+        slow_ms = round(self.slow_s_max * 2_000) if self.slow_share else 0
+        stopped_ms = _PAUSE_MS_MAX if self.host_fault_rate else 0
+        return 25 + self.skew_ms_max + slow_ms + stopped_ms
+
+
+def make_profile(chance: random.Random) -> Profile:
+    """One in five runs is quiet, so that what holds without faults is checked to the millisecond."""
+    quiet = chance.random() < 0.2
+
+    def sometimes(value: float, share: float = 0.5) -> float:
+        return 0.0 if quiet or chance.random() >= share else value
+
+    host_fault_rate = sometimes(chance.choice([0.5, 2.0]))
+    profile = Profile(
+        shard_count=chance.choice([1, 1, 2, 3]),
+        client_count=chance.choice([2, 3, 4]),
+        load_s=chance.choice([1.0, 2.0, 5.0]),
+        slow_share=sometimes(0.05),
+        slow_s_max=chance.choice([0.1, 0.5, 1.5]),
+        fates=(sometimes(0.03), sometimes(0.01), sometimes(0.02), sometimes(0.01)),
+        server_fault_rate=sometimes(0.5, 0.4),
+        host_fault_rate=host_fault_rate,
+        drain_rate=0.0 if host_fault_rate or chance.random() < 0.6 else 1.0,
+        meta_fault_rate=sometimes(0.2, 0.3),
+        skew_ms_max=int(sometimes(400, 0.3)),
+        jump_ms_max=int(sometimes(chance.choice([50, 1_500]), 0.2)),
+        answer_loss_share=sometimes(0.02),
+        cancel_share=0.0 if chance.random() < 0.5 else 0.03,
+        limits=make_limits(chance),
+    )
+    # Drawn apart, so that what is drawn after it stays as it was in the recorded seeds.
+    apart = random.Random(f"clocks {profile!r}")
+    stepped_ms = 0 if quiet or apart.random() < 0.7 else apart.choice([600_000, 7_200_000])
+    undurable_rate = 1.0 if not quiet and apart.random() < 0.2 else 0.0
+    return replace(profile, jump_ms_max=stepped_ms or profile.jump_ms_max, undurable_rate=undurable_rate)
+
+
+def make_limits(chance: random.Random) -> dict[str, Any]:
+    """A tenth of the times of production, and sizes so small that every edge is met often."""
+    pick = chance.choice
+    sizes = {
+        "WINDOW_ITEMS_MAX": pick([8, 16, 40]),
+        "WINDOW_ITEMS_MIN": 8,
+        "WINDOWS_OF_SHARD_ITEMS_MAX": pick([16, 1_000]),
+        "TRANSACTION_INSERTS_MAX": pick([3, 20, 2_000]),
+        "TRANSACTION_CLAIMS_MAX": pick([2, 10, 2_000]),
+        "TRANSACTION_CHANGES_MAX": pick([1, 5, 4_000]),
+        "TRANSACTION_EXTENSIONS_MAX": pick([1, 500]),
+        "TRANSACTION_REFILLS_MAX": pick([1, 64]),
+        "TRANSACTION_LOOK_UPS_MAX": pick([1, 300]),
+        "TRANSACTION_FETCH_BYTES_MAX": pick([300, 16 * MIB]),
+        "TRANSACTION_INSERT_BYTES_MAX": pick([300, 8 * MIB]),
+        "SWEEP_CHUNK_ITEMS": pick([1, 4, 1_000]),
+        "EXPIRY_SCAN_ITEMS": pick([3, 1_000]),
+        "EXPIRY_SCAN_PAUSE_MS": pick([100, 1_000]),
+        "RESIDENT_BYTES_MAX": pick([0, 3_000, 32 * MIB]),
+        "OPEN_LEASES_MAX": pick([10, 250_000]),
+        "TIMER_ENTRIES_SPARE": pick([0, 4_000]),
+        "CLAIM_REWRITE_ITEMS_MIN": pick([2, 64]),
+        "CLAIM_SPARSE_RATIO": 2,
+        "ENQUEUE_BUFFER_ITEMS_MAX": pick([12, 20_000]),
+        "PLACEMENT_RUN_ITEMS": pick([1, 10, 1_000]),
+        "PREFETCH_ITEMS_PER_TOPIC_MAX": pick([0, 4, 2_000]),
+        "PREFETCH_BYTES_MAX": pick([200, 64 * MIB]),
+        "DEQUEUE_ANSWER_BYTES_MAX": pick([150, 12 * MIB]),
+        "PAGE_BYTES_MAX": pick([150, 2 * MIB]),
+        "TOPICS_PER_SHARD_MAX": pick([3, 200_000]),
+    }
+    times = {
+        "TICK_MS": pick([20, 40]),
+        "LEASE_MS_MIN": 100,
+        "LEASE_MS_DEFAULT": 600,
+        "CLAIM_SLACK_MS": 400,
+        "PREFETCH_HOLD_MS_MAX": pick([80, 250]),
+        "PREFETCH_SWEEP_MS": 60,
+        "AHEAD_LEASE_MS": 500,
+        "CLAIM_REWRITE_EVERY_MS": 200,
+        "EXPIRY_LAP_PAUSE_MS": 200,
+        "TOPIC_IDLE_MS": pick([200, 30_000]),
+        "CLAIM_WAIT_MS_MAX": 600,
+        "CALL_MS_MAX": 3_000,
+        "COUNT_WAIT_MS_MAX": 1_000,
+        "HEARTBEAT_MS": 250,
+        "CENSUS_MS_MAX": 800,
+        "CENSUS_POLL_MS": 20,
+        "CENSUS_EXPIRY_MS": 1_500,
+        "META_CALL_MS_MAX": 1_500,
+        "HOST_DEAD_MS": 1_200,
+        "HOST_WATCH_GAP_MS_MAX": 600,
+        "CLOCK_PROBE_MS": pick([300, 10_000]),
+        "CLOCK_RETRY_MS": 50,
+        "STEADY_WRITE_MS": 200,
+        "DURABILITY_CHECK_MS": 500,
+        "REOPEN_PAUSE_MS": 60,
+        "OWNER_RETURN_MS": 60,
+        "REOPEN_TRIES_MAX": pick([5, 120]),
+        "BREAKER_WINDOW_MS": 500,
+        "BREAKER_STALL_MS": 150,
+        "BREAKER_MEAN_MS_MAX": 80,
+        "BREAKER_PROBE_MS": 60,
+        "DRAIN_MS_MAX": pick([300, 5_000]),
+    }
+    # Drawn apart, so that what is drawn after them stays as it was in the recorded seeds.
+    apart = repr(sizes)
+    return {
+        **sizes,
+        **_sizes_of_packs(random.Random(apart)),
+        **_rows_read_and_unpacked(random.Random(f"reads {apart}")),
+        **_keys_of_an_epoch(random.Random(f"keys {apart}")),
+        **times,
+    }
+
+
+def _rows_read_and_unpacked(chance: random.Random) -> dict[str, Any]:
+    """The fastest transaction takes 0.2 ms."""
+    pick = chance.choice
+    return {
+        "READ_US_TARGET": pick([1, 1_000, 3_000]),
+        "LEASED_RUN_MIN": pick([1, 3]),
+        "READ_ROWS_FIRST": pick([3, 1_000]),
+        "READ_ROWS_MIN": pick([1, 5]),
+        "READ_ROWS_MAX": pick([10, 8_000]),
+        "UNPACK_OLD_ITEMS": pick([1, 4, 100]),
+        "UNPACK_OLD_EVERY_MS": 20,
+        "UNPACK_OLD_RATIO": pick([1, 4]),
+    }
+
+
+def _keys_of_an_epoch(chance: random.Random) -> dict[str, Any]:
+    """In half of the runs an epoch ends after few keys."""
+    keys_count = 1 << ids.SEQUENCE_BITS
+    return {
+        "KEYS_LEFT_TO_RENEW": keys_count - chance.choice([10, 200, keys_count // 2, keys_count // 2]),
+        "EPOCH_RETRY_MS": 100,
+    }
+
+
+def _sizes_of_packs(chance: random.Random) -> dict[str, Any]:
+    pick = chance.choice
+    return {
+        "PACK_ITEMS_MIN": pick([1, 2, 8]),
+        "PACK_BYTES_MAX": pick([60, 300, 64 * KIB]),
+        "PACK_ITEM_BYTES_MAX": pick([260, 4 * KIB]),
+        "PACK_MS_MAX": pick([50, 300, 3_000]),
+        "PROMOTED_BYTES_MAX": pick([0, 500, 1 * MIB]),
+        "PROMOTED_ITEMS_MAX": pick([1, 5, 500]),
+        "PACKS_READ_BYTES_MAX": pick([150, 2_000, 4 * MIB]),
+        "PACKS_OF_SHARD_BYTES_MAX": pick([2_000, 16 * MIB]),
+        "PACKS_OF_SHARD_MAX": pick([2, 10, 4_000]),
+        "TRANSACTION_CONTENTS_BYTES_MAX": pick([150, 17 * MIB]),
+        "TOPICS_PER_TICK_MAX": pick([1, 250]),
+    }
+
+
+class Delays:
+    """Of threads, network and timers. `calm` ends all but the ordinary ones."""
+
+    def __init__(self, chance: random.Random, profile: Profile) -> None:
+        self._chance = chance
+        self._profile = profile
+        self.calm = False
+
+    def thread(self, name: str) -> tuple[float, float]:
+        return self._delay(), self._delay()
+
+    def network(self) -> float:
+        return self._delay()
+
+    def lateness(self) -> float:
+        return self._chance.random() * 0.0005
+
+    def _delay(self) -> float:
+        chance = self._chance
+        if not self.calm and chance.random() < self._profile.slow_share:
+            return chance.random() * self._profile.slow_s_max
+        return 0.0001 + chance.random() ** 3 * 0.003

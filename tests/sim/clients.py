@@ -1,0 +1,403 @@
+"""Simulated clients: what they ask is chance, what they are answered is written into the history."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from foqs.client.errors import NotSentError
+from foqs.client.items import Nack, NewItem
+from foqs.model import limits
+from foqs.model.calls import Delivery, DeliveryPolicy, PositionErrors, StoredItemPage
+from foqs.model.errors import FoqsError, NotFoundError, StaleLeaseError
+from tests.histories.history import Call, Outcome, Put, Settled, Taken, Verb, make_payload, uid_of
+from tests.histories.recorder import name_of, outcome_of
+from tests.sim.host import FakeDoor, SimHost
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+NAMESPACE = "sim"
+"""Most of the load."""
+OTHERS = ("n0", "n1")
+"""Namespaces that come and go."""
+TOPICS = ("a", "b", "c", "d")
+_LEASES_KEPT_MAX = 200
+_METADATA = ("", "6d", "6d6e")
+
+Work = Callable[[FakeDoor], Awaitable[Any]]
+
+
+@dataclass(slots=True)
+class Demand:
+    topic: str
+    count: int
+    group: str | None = None
+
+
+@dataclass(slots=True)
+class Held:
+    """A lease as its holder knows it; `doubtful` once something unanswered may have ended or shortened it."""
+
+    receipt: str
+    uid: str
+    namespace: str
+    topic: str
+    until_ms: int
+    at_most_once: bool
+    doubtful: bool = False
+
+
+class SimClient:
+    def __init__(self, world: World, name: str, chance: random.Random) -> None:
+        self.name = name
+        self._world = world
+        self._chance = chance
+        # Of its own, so that the calls of a seed stay what they were with one namespace.
+        self._apart = random.Random(f"{world.seed} {name}")
+        self.namespace = NAMESPACE
+        """That its next call is in."""
+        self._count = 0
+        self._held: list[Held] = []
+        self._verbs: list[tuple[Callable[[], Awaitable[object]], int]] = [
+            (self.enqueue, 30), (self.dequeue, 30), (self.ack, 25), (self.nack, 10), (self.extend, 5),
+            (self.delete, 2), (self.ack_bare, 2), (self.redrive, 2), (self.look, 3), (self.purge, 1),
+        ]  # fmt: skip
+
+    async def run(self, until_s: float) -> None:
+        """A call after the other, thinking in between."""
+        verbs, weights = [verb for verb, _ in self._verbs], [weight for _, weight in self._verbs]
+        while self._world.loop.time() < until_s:
+            self.namespace = NAMESPACE if self._apart.random() < 0.7 else self._apart.choice(OTHERS)
+            if self._apart.random() < 0.05:
+                await self.trespass()
+            await self._chance.choices(verbs, weights)[0]()
+            await asyncio.sleep(self._chance.choice([0.0, 0.002, 0.02, 0.1]))
+
+    async def work_off(self, topics: Sequence[str], namespace: str = NAMESPACE) -> bool:
+        """Take and ack what there is; False when nothing came."""
+        self.namespace = namespace
+        call = await self.dequeue(topics, wait_ms=50, lease_ms=None, count=20)
+        if self._held:
+            await self.ack(everything=True)
+        return bool(call.taken)
+
+    # ---- verbs ----
+
+    async def enqueue(self) -> None:
+        chance = self._chance
+        puts = [self._put() for _ in range(chance.choice([1, 1, 2, 5, 12]))]
+        news = [_new_item(put) for put in puts]
+        call = self._begin(Verb.ENQUEUE, puts)
+        try:
+            result = await self._call(lambda door: door.queue.enqueue(self.namespace, news, False))
+        except FoqsError as error:
+            self._end(call, outcome_of(error), repr(error))
+            return
+        call.ids = result.ids
+        self._world.ids_known.setdefault(self.namespace, []).extend([item_id for item_id in result.ids if item_id])
+        self._end(call, Outcome.OK, errors=result.errors)
+
+    async def dequeue(
+        self, topics: Sequence[str] = (), *, wait_ms: int = -1, lease_ms: int | None = -1, count: int = 0
+    ) -> Call:
+        chance = self._chance
+        topics = topics or chance.sample(TOPICS, chance.choice([1, 1, 2, 4]))
+        wait_ms = wait_ms if wait_ms >= 0 else chance.choice([0, 0, 30, 300])
+        lease_ms = lease_ms if lease_ms != -1 else chance.choice([None, 150, 500, 2_000])
+        demands = [Demand(topic, count or chance.choice([1, 2, 5, 15])) for topic in topics]
+        label = self._world.label_of(self.namespace)
+        call = self._begin(Verb.DEQUEUE, [f"{label}/{topic}" for topic in topics])
+        try:
+            items = await self._call(lambda door: door.queue.dequeue(self.namespace, demands, lease_ms, wait_ms))
+        except FoqsError as error:
+            call.error = name_of(error)
+            self._end(call, outcome_of(error), repr(error))
+            return call
+        call.taken = [_taken(item, label, self._world.clocks.lease_end_ms(item.receipt)) for item in items]
+        self._end(call, Outcome.OK)
+        for item in items:
+            self._world.delivered(self, item)
+            uid = uid_of(item.payload)
+            once = uid.endswith("once")
+            until_ms = self._world.clocks.lease_end_ms(item.receipt)
+            self._held.append(Held(item.receipt, uid, self.namespace, item.topic, until_ms, once))
+        del self._held[:-_LEASES_KEPT_MAX]
+        return call
+
+    async def ack(self, *, everything: bool = False) -> None:
+        held = self._take_held(len(self._held) if everything else self._chance.choice([1, 3, 10]))
+        if not held or (not everything and self._chance.random() < 0.1):
+            return  # Forgotten: their leases end by themselves.
+        receipts = [one.receipt for one in held]
+        call = await self._settle(Verb.ACK, held, [Settled(receipt) for receipt in receipts],
+                                  lambda door: door.queue.ack(self.namespace, receipts))  # fmt: skip
+        if call.outcome is Outcome.INFO and self._chance.random() < 0.8:
+            await self._ack_again(held)
+
+    async def _ack_again(self, held: Sequence[Held]) -> None:
+        """After a lost answer. In the history it is an ack of the bare ids: what is gone is done, whoever did it."""
+        receipts = [one.receipt for one in held]
+        gone = [not self._world.has_row(receipt) for receipt in receipts]
+        call = self._begin(Verb.ACK, [Settled(receipt.split(":")[0]) for receipt in receipts])
+        try:
+            errors: PositionErrors = await self._call(lambda door: door.queue.ack(self.namespace, receipts, True))
+        except FoqsError as error:
+            self._end(call, outcome_of(error), repr(error))
+            return
+        for position, refusal in errors.items():
+            if isinstance(refusal, StaleLeaseError):
+                self._world.refused_again(receipts[position], was_gone=gone[position])
+        self._end(call, Outcome.OK, errors=errors)
+
+    async def nack(self) -> None:
+        chance = self._chance
+        held = self._take_held(chance.choice([1, 3, 10]))
+        nacks = []
+        for one in held:
+            kind = chance.choice(["plain", "delay", "release", "metadata", "dead"])
+            nacks.append(
+                Nack(
+                    one.receipt,
+                    delay_ms=chance.choice([20, 400]) if kind == "delay" else 0,
+                    metadata=b"n%d" % chance.randrange(100) if kind == "metadata" else None,
+                    release=kind == "release",
+                    dead_letter=kind == "dead" and not one.at_most_once,
+                )
+            )
+        if nacks:
+            settled = [
+                Settled(n.receipt, n.delay_ms, None if n.metadata is None else n.metadata.hex(), n.release,
+                        n.dead_letter) for n in nacks
+            ]  # fmt: skip
+            await self._settle(Verb.NACK, held, settled, lambda door: door.queue.nack(self.namespace, nacks))
+
+    async def extend(self) -> None:
+        held = self._take_held(self._chance.choice([1, 3]))
+        if not held:
+            return
+        lease_ms = self._chance.choice([150, 900])
+        receipts = [one.receipt for one in held]
+        invoked_at_ms = self._world.now_ms()
+        call = await self._settle(Verb.EXTEND, held, [Settled(receipt, lease_ms=lease_ms) for receipt in receipts],
+                                  lambda door: door.queue.extend_lease(self.namespace, receipts, lease_ms))  # fmt: skip
+        for position, one in enumerate(held):
+            outcome = call.outcome_at(position)
+            if outcome is Outcome.OK:
+                one.until_ms = invoked_at_ms + lease_ms
+            one.doubtful = one.doubtful or outcome is Outcome.INFO
+            if outcome is not Outcome.FAIL:
+                self._held.append(one)
+
+    async def trespass(self) -> None:
+        """Ask in one namespace for what belongs to another: nobody may see or change it."""
+        others = [held for held in self._held if self._world.label_of(held.namespace) != self.namespace]
+        if not others:
+            return
+        receipts = [held.receipt for held in self._apart.sample(others, min(len(others), 3))]
+        ids = [receipt.split(":")[0] for receipt in receipts]
+        work: Work = self._apart.choice([
+            lambda door: door.queue.ack(self.namespace, receipts),
+            lambda door: door.queue.ack(self.namespace, ids),
+            lambda door: door.queue.nack(self.namespace, [Nack(receipt) for receipt in receipts]),
+            lambda door: door.queue.extend_lease(self.namespace, receipts, 500),
+            lambda door: door.admin.delete_items(self.namespace, ids),
+            lambda door: door.admin.get_item(self.namespace, ids[0]),
+        ])  # fmt: skip
+        result = await self._quietly(work)
+        if result is not None and not (isinstance(result, dict) and len(result) == len(receipts)):
+            self._world.complain(f"P10: {self.name} reached {receipts} from namespace {self.namespace}: {result}")
+
+    async def delete(self) -> None:
+        """Cancel some item, perhaps one that another client holds. In the history it is an ack of the bare id."""
+        await self._end_by_id(lambda door, ids: door.admin.delete_items(self.namespace, ids))
+
+    async def ack_bare(self) -> None:
+        await self._end_by_id(lambda door, ids: door.queue.ack(self.namespace, ids))
+
+    async def redrive(self) -> None:
+        """Dead letters by id, so that it is known whose deliver_after changes."""
+        topic, count = self._chance.choice(TOPICS), self._chance.choice([1, 5])
+        page = await self._quietly(lambda door: door.admin.list_dead_letters(self.namespace, topic, count, ""))
+        self._check_own(page)
+        ids = [item.id for item in page.items] if page is not None else []
+        self._world.uids_redriven.update([uid_of(item.payload) for item in page.items] if page is not None else [])
+        if ids:
+            since_ms = self._world.now_ms()
+            result = await self._quietly(
+                lambda door: door.admin.redrive_dead_letters(self.namespace, topic, ids, len(ids))
+            )
+            for position, item_id in enumerate(ids):
+                if result is not None and position not in result.errors:
+                    self._world.redriven(item_id, since_ms)
+
+    async def purge(self) -> None:
+        """Dead letters go; in the history each is an ack of its bare id."""
+        topic = self._chance.choice(TOPICS)
+        page = await self._quietly(lambda door: door.admin.list_dead_letters(self.namespace, topic, 3, ""))
+        ids = [item.id for item in page.items] if page is not None else []
+        if ids:
+            await self._end_by_id(
+                lambda door, ids: _errors_of(door.admin.purge_dead_letters(self.namespace, topic, ids, len(ids))), ids
+            )
+
+    async def look(self) -> None:
+        """Calls that change nothing."""
+        chance = self._chance
+        kind, topic, limit = chance.randrange(3), chance.choice(TOPICS), chance.choice([1, 3, 100])
+        if kind == 0:
+            await self._quietly(lambda door: door.queue.get_active_topics(self.namespace, "", limit, ""))
+        elif kind == 1:
+            self._check_own(await self._quietly(lambda door: door.admin.peek_items(self.namespace, topic, limit, "")))
+        else:
+            item_id = self._world.some_id(chance, self.namespace)
+            if item_id is not None:
+                with suppress(FoqsError):
+                    await self._watch_row([item_id], lambda door: door.admin.get_item(self.namespace, item_id))
+
+    # ---- how ----
+
+    def _put(self) -> Put:
+        chance = self._chance
+        self._count += 1
+        once = chance.random() < 0.15
+        when = chance.random()
+        label = self._world.label_of(self.namespace)
+        return Put(
+            uid=f"{label}:{self.name}-{self._count}{'-once' if once else ''}",
+            topic=f"{label}/{chance.choice(TOPICS)}",
+            priority=chance.choice([0, 0, 1, -1, 5, -(1 << 31), (1 << 31) - 1]),
+            delay_ms=chance.choice([1, 50, 300, 1_200]) if when < 0.2 else None,
+            deliver_after_ms=self._world.now_ms() + chance.choice([-1_000, 0, 40, 700]) if when > 0.9 else None,
+            ttl_ms=chance.choice([1, 200, 1_000]) if chance.random() < 0.1 else None,
+            metadata=chance.choice(_METADATA),
+            at_most_once=once,
+        )
+
+    def _take_held(self, count: int) -> list[Held]:
+        self._chance.shuffle(self._held)
+        taken = [held for held in self._held if held.namespace == self.namespace][:count]
+        self._held = [held for held in self._held if held not in taken]
+        return taken
+
+    def _check_own(self, page: StoredItemPage | None) -> None:
+        label = self._world.label_of(self.namespace)
+        for item in page.items if page is not None else ():
+            uid = uid_of(item.payload)
+            if not uid.startswith(f"{label}:"):
+                self._world.complain(f"P10: {uid} is shown in namespace {self.namespace}")
+
+    async def _settle(self, verb: Verb, held: Sequence[Held], settled: Sequence[Settled], work: Work) -> Call:
+        call = self._begin(verb, settled)
+        host = self._world.pick_host(self._chance)
+        try:
+            errors: PositionErrors = await self._call(work, host)
+        except FoqsError as error:
+            self._end(call, outcome_of(error), repr(error))
+            return call
+        for position, refusal in errors.items():
+            if isinstance(refusal, StaleLeaseError):
+                self._world.refused(self, host, held[position], call.invoked_at_ms)
+        self._end(call, Outcome.OK, errors=errors)
+        return call
+
+    async def _end_by_id(
+        self, work: Callable[[FakeDoor, list[str]], Awaitable[PositionErrors]], ids: list[str] | None = None
+    ) -> None:
+        if ids is None:
+            item_id = self._world.some_id(self._chance, self.namespace)
+            ids = [item_id] if item_id is not None else []
+        if not ids:
+            return
+        self._world.ids_ended.update(ids)
+        call = self._begin(Verb.ACK, [Settled(item_id) for item_id in ids])
+        try:
+            errors: PositionErrors = await self._watch_row(ids, lambda door: work(door, ids))
+        except FoqsError as error:
+            self._end(call, outcome_of(error), repr(error))
+            return
+        self._end(call, Outcome.OK, errors=errors)
+
+    async def _watch_row(self, ids: list[str], work: Work) -> Any:
+        """A row that is there before and after the call was there all the time: NOT_FOUND would be a lie."""
+        there = [self._world.has_row(item_id) for item_id in ids]
+        host = self._world.pick_host(self._chance)
+        try:
+            answer = await self._call(work, host)
+        except NotFoundError as error:
+            self._world.not_found(host, ids[0], error, there[0])
+            raise
+        if isinstance(answer, dict):
+            for position, refusal in answer.items():
+                if isinstance(refusal, NotFoundError):
+                    self._world.not_found(host, ids[position], refusal, there[position])
+        return answer
+
+    async def _quietly(self, work: Work) -> Any:
+        """None when the call fails, which it may at any time."""
+        try:
+            return await self._call(work)
+        except FoqsError as error:
+            self._world.trace(self.name, f"look failed: {error!r}")
+            return None
+
+    async def _call(self, work: Work, host: SimHost | None = None) -> Any:
+        chance, profile = self._chance, self._world.profile
+        impatient = not self._world.delays.calm and chance.random() < profile.cancel_share
+        patience_s = chance.random() * 0.1 if impatient else limits.CALL_MS_MAX / 1000 + 2
+        host = host or self._world.pick_host(chance)
+        if host is None:
+            await asyncio.sleep(0.05)
+            raise NotSentError("no host listens")
+        return await self._world.call(host, work, patience_s)
+
+    def _begin(self, verb: Verb, asked: Sequence[Any]) -> Call:
+        world = self._world
+        call = Call(self.name, len(world.calls), verb, asked, math.floor(world.exact_now_ms()))
+        world.calls.append(call)
+        world.trace(self.name, f"{verb} {_short(asked)}")
+        return call
+
+    def _end(self, call: Call, outcome: Outcome, why: str = "", errors: PositionErrors | None = None) -> None:
+        world = self._world
+        call.outcome, call.returned_at_ms = outcome, math.ceil(world.exact_now_ms())
+        call.others = {position: outcome_of(error) for position, error in (errors or {}).items()}
+        if world.verbose:
+            shown = why or " ".join([*call.ids, *[f"{taken.receipt}={taken.uid}" for taken in call.taken]])
+            failed = {position: repr(error) for position, error in (errors or {}).items()}
+            world.trace(self.name, f"{call.verb} of {call.invoked_at_ms}: {outcome} {shown} {failed or ''}")
+
+
+async def _errors_of(result: Awaitable[Any]) -> PositionErrors:
+    errors: PositionErrors = (await result).errors
+    return errors
+
+
+def _short(asked: Sequence[Any]) -> str:
+    return " ".join([str(tuple(one)) if isinstance(one, tuple) else str(one) for one in asked])
+
+
+def _new_item(put: Put) -> NewItem:
+    return NewItem(
+        put.topic.partition("/")[2],
+        make_payload(put.uid, 40),
+        put.priority,
+        put.deliver_after_ms,
+        put.delay_ms,
+        put.ttl_ms,
+        metadata=bytes.fromhex(put.metadata),
+        delivery=DeliveryPolicy.AT_MOST_ONCE if put.at_most_once else None,
+    )
+
+
+def _taken(item: Delivery, label: str, lease_end_ms: int) -> Taken:
+    """Its lease ends by the history's clock, whatever its server's clock does."""
+    return Taken(
+        item.receipt, uid_of(item.payload), f"{label}/{item.topic}", item.priority, item.deliver_after_ms, lease_end_ms,
+        item.attempt, item.metadata.hex(),
+    )  # fmt: skip

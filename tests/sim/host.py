@@ -1,0 +1,153 @@
+"""A simulated host: foqs.bootstrap.Host as it is, on fake servers, with its verbs in place of a port."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import patch
+
+from foqs import bootstrap
+from foqs.config import HostConfig
+from foqs.model import limits
+from foqs.model.errors import FoqsError, OverloadedError
+from foqs.model.item import ItemEvent, Phase
+from foqs.model.service import Service
+from foqs.shard.port import Transaction
+from foqs.shard.state.engine import ShardState
+from foqs.shard.writer import runner
+from foqs.testing.fake_store import FakeReader
+from tests.sim.loop import Process
+from tests.sim.ownership import FakeMeta, SteppingStore
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+
+class FakeDoor(Service):
+    """In place of the Thrift server: runs calls as tasks of the host, and drains as that does."""
+
+    def __init__(self, queue: Any, admin: Any, **_: Any) -> None:
+        super().__init__("door")
+        self.queue = queue
+        self.admin = admin
+        self.port = 0
+        self.draining = False
+        self.calls: set[asyncio.Task[Any]] = set()
+
+    async def serve(self, work: Callable[[FakeDoor], Awaitable[Any]]) -> Any:
+        if self.draining:
+            raise OverloadedError("this host is draining", retry_after_ms=1_000)
+        return await work(self)
+
+    async def _drain(self) -> None:
+        self.draining = True
+        if self.calls:
+            await asyncio.wait(list(self.calls), timeout=limits.DRAIN_MS_MAX / 1000)
+
+    async def _stop(self) -> None:
+        self.draining = True
+        calls = list(self.calls)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+
+class NoMetrics:
+    def __init__(self, namespace_name: Callable[[int], str | None]) -> None:
+        self.door = None
+        self.transactions = self.items = self
+
+    def watch(self, *_: Any) -> None:
+        return None
+
+    def watch_namespaces(self, unknown_count: Callable[[], int]) -> None:
+        return None
+
+    def happened(self, namespace: int, event: ItemEvent, count: int) -> None:
+        return None
+
+    def waited(self, shard_id: int, wait_s: float) -> None:
+        return None
+
+    def ended(self, shard_id: int, transaction: Transaction, elapsed_s: float, outcome: str) -> None:
+        return None
+
+
+class SimHost:
+    """One process of the world with a host in it."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.name = name
+        self.process = Process(world.loop, name)
+        self.ready = False
+        self.ended = False
+        """It was told to end, or was killed."""
+        self.connections: dict[asyncio.Future[Any], asyncio.Task[Any]] = {}
+        self._world = world
+        self.host: bootstrap.Host = self.process.context.run(self._make)
+        self.main = world.loop.create_task(self._run(), context=self.process.context)
+
+    @property
+    def door(self) -> FakeDoor:
+        return cast(FakeDoor, self.host._server)
+
+    def _make(self) -> bootstrap.Host:
+        # Not validated: the URLs are those of no server.
+        config = HostConfig.model_construct(
+            meta_url="", host_name=self.name, listen_address="sim", port=0, cluster="sim",
+            shards={shard_id: f"mysql+pymysql://sim/shard_{shard_id}" for shard_id in self._world.servers},
+        )  # fmt: skip
+        return bootstrap.Host(config)
+
+    async def _run(self) -> None:
+        try:
+            await self.host.start()
+        except FoqsError as error:
+            self.ended = True
+            self._world.host_failed(self, error)
+            return
+        self.ready = True
+
+    def _check_drained(self) -> None:
+        """What was only prefetched went back, unless something was in the way."""
+        profile = self._world.profile
+        if sum(profile.fates) or profile.slow_share or profile.server_fault_rate:
+            return
+        for _, shard in self.host._shards.owned():
+            for key, item in shard.index.leases.items():
+                if item.phase in (Phase.CLAIMING, Phase.PREFETCHED):
+                    self._world.complain(f"{key:x} of shard {shard.shard_id} is {item.phase.name} after the drain")
+
+    def shut_down(self, *, drain: bool) -> asyncio.Task[None]:
+        async def end() -> None:
+            await asyncio.wait([self.main])
+            if drain:
+                await self.host.drain()
+                self._check_drained()
+            await self.host.stop()
+            for future in list(self.connections):
+                self._world.hang_up(self, future)
+
+        self.ended = True
+        return self._world.loop.create_task(end(), context=self.process.context)
+
+
+@contextmanager
+def simulated(world_of: Callable[[], World], shard_state: type[ShardState], dispatcher: type) -> Iterator[None]:
+    """Every Host that is made meanwhile gets the world's servers, and the checked state and dispatcher."""
+
+    replaced: dict[str, Any] = {
+        "MetaStore": lambda url: FakeMeta(world_of()),
+        "ShardStore": lambda *arguments: SteppingStore(world_of(), *arguments),
+        "ShardReader": lambda shard_id, url: FakeReader(world_of().servers[shard_id]),
+        "ThriftServer": FakeDoor,
+        "Metrics": NoMetrics,
+        "Dispatcher": dispatcher,
+        "check_current": lambda url, kind: None,
+        "_wall_ms": lambda: world_of().now_ms(),
+        "_monotonic_s": world_of().loop.time,
+    }
+    with patch.multiple(bootstrap, **replaced), patch.object(runner, "ShardState", shard_state):
+        yield

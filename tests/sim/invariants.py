@@ -1,0 +1,365 @@
+"""What must hold of a host's state and its servers' rows whenever a transaction has ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from foqs.shard.index import ShardIndex
+
+from foqs.host.dispatch import Dispatcher
+from foqs.host.topic_queue import DequeueCall, TopicQueue
+from foqs.model import limits, order
+from foqs.model.clock import Now
+from foqs.model.counts import ItemCounts
+from foqs.model.item import Item, Phase
+from foqs.model.topic import ShardTopic
+from foqs.model.wheel import SLOT_MS
+from foqs.shard.port import TIMER_LANE, Transaction, TransactionResult
+from foqs.shard.state.engine import ShardState
+from foqs.testing.fake_server import Tables
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+_READY = "ready"
+_UNDER_LEASE = (Phase.LEASED, Phase.SETTLING)
+
+
+def checked_classes(world_of: Callable[[], World], every: int) -> tuple[type[ShardState], type[Dispatcher]]:
+    """The shard's state checked after every `every`-th transaction, the dispatcher at every answer."""
+
+    class CheckedState(ShardState):
+        ended_count = 0
+
+        def take(self, now: Now, *, probe: bool = False) -> Transaction | None:
+            transaction = super().take(now, probe=probe)
+            if transaction is not None:
+                world_of().clocks.taken(self, transaction)
+            return transaction
+
+        def committed(self, result: TransactionResult, now: Now) -> None:
+            transaction = self.in_flight
+            assert transaction is not None
+            super().committed(result, now)
+            for problem in claim_problems(transaction):
+                world_of().complain(f"shard {self.shard_id}: {problem}")
+            self._check()
+
+        def failed(self, reason: str) -> None:
+            super().failed(reason)
+            self._check()
+
+        def _check(self) -> None:
+            self.ended_count += 1
+            world = world_of()
+            tables = world.servers[self.shard_id].tables
+            if self.ended_count % every == 0 and tables.writer.epoch == self.epoch:
+                for problem in state_problems(self, tables):
+                    world.complain(f"shard {self.shard_id}: {problem}")
+
+    class CheckedDispatcher(Dispatcher):
+        passed: Container[ShardTopic] = ()
+        """Topics that had no room for more claims when an answer was put together: they hold nobody up."""
+
+        def _deliver_to(self, call: DequeueCall) -> bool:
+            parts = chain.from_iterable(queue.parts.values() for queue in call.wants)
+            self.passed = {part for part in parts if not part.room}
+            return super()._deliver_to(call)
+
+        def answer(self, call: DequeueCall, items: list[Item]) -> None:
+            world = world_of()
+            for problem in order_problems(self, call, items, world, self.passed):
+                world.complain(problem)
+            world.clocks.handed_out(call, items)
+            super().answer(call, items)
+
+    return CheckedState, CheckedDispatcher
+
+
+# ---- P6: nothing is handed out past something more urgent ----
+
+
+def order_problems(
+    dispatcher: Dispatcher, call: DequeueCall, items: list[Item], world: World, passed: Container[ShardTopic]
+) -> Iterator[str]:
+    last: dict[TopicQueue, int] = {}
+    for item in items:
+        queue = dispatcher._queues[item.topic.namespace, item.topic.name]
+        last[queue] = max(last.get(queue, order.FIRST), item.sort_key)
+    for queue, sort_key in last.items():
+        for shard_id, topic in queue.parts.items():
+            shard = dispatcher._shard_of(shard_id)
+            lane = world.servers[shard_id].tables.lanes.get(topic.number)
+            if shard is None or not lane or world.servers[shard_id].tables.writer.epoch != shard.epoch:
+                continue
+            now_ms = dispatcher._now(shard_id).server_ms
+            before = (order.urgency_of(sort_key), order.due_at_of(sort_key), order.key_of(sort_key))
+            for found in lane.irange(maximum=before, inclusive=(True, False)):
+                problem = _overtaken(shard, found[2], world.servers[shard_id].tables, now_ms)
+                if problem == _READY and topic in passed:
+                    continue
+                if problem:
+                    yield f"P6: {found[2]:x} of {topic.name} is {problem} and overtaken by {before}"
+
+
+def _overtaken(shard: ShardState, key: int, tables: Tables, now_ms: int) -> str:
+    """How the row is ready and not handed out; "" when it is not."""
+    if tables.items[key].expires_at <= now_ms:
+        return ""
+    item = shard.index.leases.get(key)
+    if item is not None:
+        is_fresh = key in shard.claims._in_flight_fresh  # Committed with its row, and its host does not know yet.
+        return "" if item.phase in _UNDER_LEASE or is_fresh else f"in phase {item.phase.name}"
+    in_flight = shard.in_flight
+    if in_flight is not None and (
+        key in in_flight.wakes
+        or any(insert.key == key for insert in in_flight.inserts)
+        or any(packed.key == key for pack in in_flight.packs_new for packed in pack.items)
+        or any(rewrite.key == key for rewrite in in_flight.rewrites)
+    ):
+        return ""  # Committed, and its host does not know yet.
+    return _READY
+
+
+# ---- the state is what the rows are ----
+
+
+def state_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
+    """Of a shard without a transaction under way."""
+    yield from _window_problems(shard, tables)
+    yield from _count_problems(shard, tables)
+    yield from _lease_problems(shard, tables)
+    yield from _journal_problems(shard, tables)
+    yield from _unseen_problems(shard, tables)
+    yield from _timer_problems(shard, tables)
+    yield from _buffer_problems(shard)
+    yield from _topic_problems(shard, tables)
+    yield from _pack_problems(shard, tables)
+
+
+def _window_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
+    for topic in shard.index.topics.values():
+        window = topic.window
+        sort_keys = window.sort_keys
+        if sort_keys != sorted(set(sort_keys)):
+            yield f"the window of {topic} is not in order, or a sort_key stands twice in it"
+        if sort_keys and sort_keys[-1] > window.edge:
+            yield f"the window of {topic} reaches beyond its edge"
+        if len(sort_keys) > limits.WINDOW_ITEMS_MAX:
+            yield f"the window of {topic} holds {len(sort_keys)} sort_keys"
+        expected = set()
+        for urgency, due_at, key in tables.lanes.get(topic.number, ()):
+            sort_key = order.sort_key(urgency, due_at, key, shard.shard_id)
+            if sort_key <= window.edge and key not in shard.index.leases:
+                expected.add(sort_key)
+        for sort_key in expected - set(sort_keys):
+            yield f"row {order.key_of(sort_key):x} of {topic} is ready, before the edge, and not in the window"
+        for sort_key in set(sort_keys) - expected:
+            yield f"{order.key_of(sort_key):x} is in the window of {topic}, and there is no such ready row"
+
+
+def _count_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
+    leased = Counter(item.topic for item in shard.index.leases.values() if item.phase in _UNDER_LEASE)
+    delayed = Counter(tables.items[key].topic for _, _, key in tables.lanes.get(TIMER_LANE, ()))
+    for topic in shard.index.topics.values():
+        if topic.empty and topic not in shard.index.topic_table.empty_since_ms:
+            yield f"{topic} is empty and will not be forgotten"
+        if topic.leased != leased[topic]:
+            yield f"{topic} counts {topic.leased} leased, there are {leased[topic]}"
+        if not shard.index.counted:
+            continue
+        counted = (topic.rows, topic.delayed, topic.dead)
+        number = topic.number
+        there = (len(tables.lanes.get(number, ())), delayed[number], len(tables.lanes.get(-number, ())))
+        if counted != there:
+            yield f"{topic} counts (rows, delayed, dead) {counted}, there are {there}"
+    yield from _kept_count_problems(shard.index)
+
+
+def _kept_count_problems(index: ShardIndex) -> Iterator[str]:
+    """What is kept by namespace and for the shard is the sum of what its topics count."""
+    by_namespace: dict[int, list[ItemCounts]] = {}
+    for topic in index.topics.values():
+        by_namespace.setdefault(topic.namespace, []).append(topic)
+    if index.namespaces.keys() != by_namespace.keys():
+        yield f"namespaces {list(index.namespaces)} are known, those of the topics are {list(by_namespace)}"
+        return
+    for number, namespace in index.namespaces.items():
+        if _counts(namespace) != _sum(by_namespace[number]):
+            yield f"namespace {number} counts {_counts(namespace)}, its topics {_sum(by_namespace[number])}"
+    if _counts(index.counts) != _sum(index.namespaces.values()):
+        yield f"the shard counts {_counts(index.counts)}, its namespaces {_sum(index.namespaces.values())}"
+
+
+def _counts(counts: ItemCounts) -> tuple[int, int, int, int]:
+    return (counts.rows, counts.leased, counts.delayed, counts.dead)
+
+
+def _sum(parts: Iterable[ItemCounts]) -> tuple[int, int, int, int]:
+    total = ItemCounts(None)
+    for part in parts:
+        total.count(*_counts(part))
+    return _counts(total)
+
+
+def _lease_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
+    extending = {id(extension.item) for extension in shard.claims._extensions}
+    slots = shard.settlements._wheel._slots
+    for key, item in shard.index.leases.items():
+        row = tables.items.get(key)
+        if item.phase in (Phase.READY, Phase.INSERTING, Phase.GONE):
+            yield f"{key:x} is among the leases in phase {item.phase.name}"
+        if row is None or row.lane <= 0:
+            yield f"{key:x} is {item.phase.name}, and its row is {'gone' if row is None else f'in lane {row.lane}'}"
+            continue
+        if item.phase not in (Phase.PREFETCHED, Phase.LEASED):
+            continue
+        if row.deliveries != item.deliveries:
+            yield f"{key:x} has {item.deliveries} deliveries, its row {row.deliveries}"
+        claim = item.claim
+        if claim is None or claim.id not in tables.claims:
+            yield f"{key:x} is {item.phase.name} without a claim"
+            continue
+        stored = tables.claims[claim.id]
+        said = (claim.due_at, claim.is_ahead)
+        if (key, item.deliveries + 1) not in stored.entries or said != (stored.due_at, stored.is_ahead):
+            yield f"{key:x} is {item.phase.name}, and its claim {claim.id:x} does not say so"
+        if item.phase is Phase.LEASED:
+            if stored.due_at < item.lease_due_at:
+                yield f"the lease of {key:x} runs until {item.lease_due_at}, its claim until {stored.due_at}"
+            if key not in slots.get(item.lease_due_at // SLOT_MS + 1, {}) and id(item) not in extending:
+                yield f"the lease of {key:x} never ends"
+
+
+def _journal_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
+    journal = shard.journal
+    known = {**dict.fromkeys(journal._open), **dict.fromkeys(journal._gone)}
+    if known.keys() != tables.claims.keys():
+        only_rows = [f"{claim_id:x}" for claim_id in tables.claims.keys() - known.keys()]
+        only_known = [f"{claim_id:x}" for claim_id in known.keys() - tables.claims.keys()]
+        yield f"claims that only the table has: {only_rows}, that only the host knows: {only_known}"
+    users = Counter(item.claim.id for item in shard.index.leases.values() if item.claim is not None)
+    for claim in journal._open.values():
+        if claim.open_count != users[claim.id]:
+            yield f"claim {claim.id:x} counts {claim.open_count} items, {users[claim.id]} use it"
+        if claim.id < tables.writer.claim_checkpoint:
+            yield f"claim {claim.id:x} is open and before the checkpoint {tables.writer.claim_checkpoint:x}"
+
+
+def claim_problems(transaction: Transaction) -> Iterator[str]:
+    ahead_ms = limits.AHEAD_LEASE_MS + limits.CLAIM_SLACK_MS
+    for claim in transaction.claims:
+        if claim.is_ahead and claim.due_at > transaction.steady_ms + ahead_ms:
+            yield f"claim {claim.id:x} was made ahead for over {ahead_ms} ms"
+
+
+def _unseen_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
+    """What is ready was seen by nobody: a new owner must not take it for delivered."""
+    newest = {entry: claim for _, claim in sorted(tables.claims.items()) for entry in claim.entries}
+    for (key, number), claim in newest.items():
+        row = tables.items.get(key)
+        if row is None or row.lane <= 0 or row.deliveries + 1 != number or claim.is_ahead:
+            continue
+        if key not in shard.index.leases:
+            yield f"{key:x} is ready, and claim {claim.id:x} says that it was claimed for a call"
+
+
+def _timer_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
+    window, changing = shard.timers._window, shard.timers.changing
+    expected = set()
+    for urgency, due_at, key in tables.lanes.get(TIMER_LANE, ()):
+        sort_key = order.sort_key(urgency, due_at, key, shard.shard_id)
+        if sort_key <= window.edge and key not in changing:
+            expected.add(sort_key)
+    there = set(window.sort_keys)
+    if there != expected:
+        missing = [f"{order.key_of(sort_key):x}" for sort_key in expected - there]
+        wrong = [f"{order.key_of(sort_key):x}" for sort_key in there - expected]
+        yield f"the timers lack {missing} and have {wrong} for nothing"
+    if any(order.key_of(sort_key) not in shard.timers._topics for sort_key in there):
+        yield "a delayed row has no topic"
+
+
+def _buffer_problems(shard: ShardState) -> Iterator[str]:
+    inserts, index = shard.inserts, shard.index
+    batches = list(inserts.batches())
+    counted = (inserts.buffered_count, inserts.buffered_bytes)
+    there = (sum(len(batch.items) for batch in batches), sum(batch.size_bytes for batch in batches))
+    if counted != there:
+        yield f"the enqueue buffer counts (items, bytes) {counted}, there are {there}"
+    if there[0] > limits.ENQUEUE_BUFFER_ITEMS_MAX:
+        yield f"the enqueue buffer holds {there[0]} items"
+    size_bytes = sum(
+        limits.RESIDENT_ITEM_BYTES + len(item.payload or b"") + len(item.metadata) for item in index.resident.values()
+    )
+    if index._resident_bytes != size_bytes:
+        yield f"resident items count {index._resident_bytes} bytes and have {size_bytes}"
+    if size_bytes > limits.RESIDENT_BYTES_MAX:
+        yield f"resident items have {size_bytes} bytes"
+
+
+def _topic_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
+    stored = {topic.number for topic in shard.index.topics.values() if topic.stored}
+    if stored | set(shard._topics_gone) != tables.topics.keys():
+        yield f"topics {stored} and {shard._topics_gone} going are known, {set(tables.topics)} are there"
+    for number, (namespace, _) in tables.topics.items():
+        if namespace not in tables.namespaces:
+            yield f"topic {number} is of namespace {namespace}, which has no name"
+    for row in tables.items.values():
+        if row.topic not in tables.topics:
+            yield f"row {row.key:x} is of topic {row.topic}, which is not there"
+
+
+def _pack_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
+    packs, index = shard.packs, shard.index
+    if {key: pack.id for key, pack in index.packed.items()} != tables.packed:
+        yield f"{len(index.packed)} items are known to be packed, {len(tables.packed)} are: or not in the same packs"
+    left = Counter(index.packed.values())
+    stored = packs._by_age.values()
+    if left != {pack: pack.left_count for pack in stored}:
+        yield "the packs count other items than are left in them"
+    if packs.stored_bytes != sum(pack.size_bytes for pack in stored):
+        yield f"the packs count {packs.stored_bytes} bytes and have others"
+    if [*packs._tombstones] != sorted(tables.tombstones):
+        yield f"tombstones {[*packs._tombstones]} are known, {sorted(tables.tombstones)} are there"
+    topics = Counter(topic for pack in stored for topic in pack.topics)
+    for topic in index.topics.values():
+        if topic.pack_count != topics[topic]:
+            yield f"{topic} counts {topic.pack_count} packs, there are {topics[topic]}"
+    for key, pack in index.packed.items():
+        if tables.items[key].topic not in {topic.number for topic in pack.topics}:
+            yield f"packed {key:x} is of a topic that its pack does not know"
+
+
+# ---- the dispatcher ----
+
+
+def dispatcher_problems(dispatcher: Dispatcher, shards: list[ShardState]) -> Iterator[str]:
+    """Between two steps of the loop, whatever is under way."""
+    held = sum(
+        len(item.payload or b"") + len(item.metadata)
+        for queue in dispatcher._queues.values()
+        for item in queue.buffer.items
+    )  # fmt: skip
+    if dispatcher.prefetched_bytes != held:
+        yield f"the prefetch buffers count {dispatcher.prefetched_bytes} bytes and hold {held}"
+    waiting = {call for queue in dispatcher._queues.values() for call in queue.calls}
+    if dispatcher.waiting_count != len(waiting):
+        yield f"{dispatcher.waiting_count} calls are counted as waiting, there are {len(waiting)}"
+    on_the_way: Counter[tuple[int, str]] = Counter()
+    buffered = Counter(id(item) for queue in dispatcher._queues.values() for item in queue.buffer.items)
+    for shard in shards:
+        for item in [*shard.claims._waiting.values(), *shard.claims._in_flight]:
+            on_the_way[item.topic.namespace, item.topic.name] += 1
+        for item in shard.index.leases.values():
+            if (item.phase is Phase.PREFETCHED) != (buffered[id(item)] == 1):
+                yield f"{item.key:x} is {item.phase.name} and stands {buffered[id(item)]} times in a prefetch buffer"
+    for name, queue in dispatcher._queues.items():
+        wanted = sum(call.wants[queue] for call in queue.calls)
+        if queue.waiting_count != wanted:
+            yield f"{name} counts {queue.waiting_count} wanted items, its calls want {wanted}"
+        if queue.claims_count != on_the_way[name]:
+            yield f"{name} counts {queue.claims_count} claims on the way, there are {on_the_way[name]}"

@@ -1,0 +1,158 @@
+"""The namespaces of the simulated meta database: foqs.storage.meta_namespaces on dictionaries."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from foqs.model import limits
+from foqs.model.census import Census, CensusAnswer, unanswered
+from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError, UnknownNamespaceError
+from foqs.model.namespace import Namespace, NamespaceSettings, with_changes
+from foqs.storage.meta_namespaces import NamespaceList
+
+_LEASE_MS = 500
+"""The default of namespaces here; that of production would outlast a run."""
+
+
+@dataclass(slots=True)
+class NamespaceTables:
+    """What is committed. A copy of it is a backup, or a replica that falls behind."""
+
+    namespaces: dict[str, Namespace] = field(default_factory=dict)
+    number_last: int = 0
+    censuses: dict[int, tuple[Census, int]] = field(default_factory=dict)
+    """By id, with the time when it expires."""
+    answers: dict[int, dict[int, CensusAnswer]] = field(default_factory=dict)
+    """By census and shard."""
+    epochs: dict[int, int] = field(default_factory=dict)
+    """By shard."""
+
+    def copy(self) -> NamespaceTables:
+        return copy.deepcopy(self)
+
+
+class FakeNamespaces:
+    """The database for one host; `now_ms` is its clock, `chance` draws the ids of censuses."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._ids = chance
+
+    @property
+    def _tables(self) -> NamespaceTables:
+        """Raises UnavailableError while the database is away."""
+        raise NotImplementedError
+
+    def _now_ms(self) -> int:
+        raise NotImplementedError
+
+    def read_namespaces(self) -> NamespaceList:
+        tables = self._tables
+        closing = {census.namespace for census, _ in tables.censuses.values()}
+        namespaces = [
+            replace(namespace, closing=namespace.number in closing)
+            for _, namespace in sorted(tables.namespaces.items())
+        ]
+        listed = NamespaceList(namespaces, [census for census, _ in tables.censuses.values()], dict(tables.epochs))
+        for census, expires_at in list(tables.censuses.values()):
+            if expires_at < self._now_ms():
+                self.end_census(census)
+        return listed
+
+    def list_namespaces(self) -> list[Namespace]:
+        return self.read_namespaces().namespaces
+
+    def page_namespaces(self, prefix: str, after: str, limit: int) -> list[Namespace]:
+        found = [one for one in self.list_namespaces() if one.name.startswith(prefix) and one.name > after]
+        return found[:limit]
+
+    def update_namespace(self, name: str, changes: object) -> Namespace:
+        before = self._named(name)
+        after = self._tables.namespaces[name] = replace(before, settings=with_changes(before.settings, changes))
+        return after
+
+    def recover_namespace(self, number: int, name: str, former_name: str, now_ms: int) -> Namespace:
+        tables = self._tables
+        if any(namespace.number == number for namespace in tables.namespaces.values()):
+            raise AlreadyExistsError(f"number {number} is in use")
+        tables.number_last = max(tables.number_last, number)
+        return self._insert(
+            Namespace(number, name, NamespaceSettings(lease_ms_default=_LEASE_MS), now_ms, former_name=former_name)
+        )
+
+    def begin_creation(self, name: str) -> Census:
+        if name in self._tables.namespaces:
+            raise AlreadyExistsError(f"namespace {name} exists already")
+        return self._begin(0)
+
+    def begin_deletion(self, name: str) -> Census:
+        number = self._named(name).number
+        if any(census.namespace == number for census, _ in self._tables.censuses.values()):
+            raise UnavailableError(f"namespace {name!r} is being deleted by another call", nothing_done=True)
+        return self._begin(number)
+
+    def answer_census(self, census: Census, answers: Sequence[CensusAnswer]) -> None:
+        tables = self._tables
+        if census.id not in tables.censuses:
+            return
+        given = tables.answers.setdefault(census.id, {})
+        for answer in answers:
+            if answer.shard_id not in given or answer.epoch >= given[answer.shard_id].epoch:
+                given[answer.shard_id] = answer
+
+    def finish_creation(
+        self, census: Census, name: str, settings: NamespaceSettings, now_ms: int
+    ) -> Namespace | list[int]:
+        answers, missing = self._counted(census)
+        if missing:
+            return missing
+        tables = self._tables
+        number = max([tables.number_last, *[answer.number_max for answer in answers]]) + 1
+        created = self._insert(Namespace(number, name, replace(settings, lease_ms_default=_LEASE_MS), now_ms))
+        tables.number_last = number
+        self.end_census(census)
+        return created
+
+    def finish_deletion(self, census: Census, name: str) -> list[int]:
+        answers, missing = self._counted(census)
+        held = sum(answer.items_count for answer in answers)
+        if held:
+            raise InvalidArgumentError(f"namespace {name!r} still holds {held} items")
+        if not missing:
+            del self._tables.namespaces[name]
+            self.end_census(census)
+        return missing
+
+    def end_census(self, census: Census) -> None:
+        self._tables.censuses.pop(census.id, None)
+        self._tables.answers.pop(census.id, None)
+
+    def raise_epochs(self, owner: str, epochs: dict[int, int], now_ms: int) -> None:
+        known = self._tables.epochs
+        known.update({shard_id: max(known.get(shard_id, 0), epoch) for shard_id, epoch in epochs.items()})
+
+    def _begin(self, number: int) -> Census:
+        census = Census(self._ids.getrandbits(63), number)
+        self._tables.censuses[census.id] = (census, self._now_ms() + limits.CENSUS_EXPIRY_MS)
+        return census
+
+    def _counted(self, census: Census) -> tuple[list[CensusAnswer], list[int]]:
+        tables = self._tables
+        if census.id not in tables.censuses:
+            raise UnavailableError("the census is over")
+        answers = list(tables.answers.get(census.id, {}).values())
+        return answers, unanswered(tables.epochs, answers)
+
+    def _named(self, name: str) -> Namespace:
+        namespace = self._tables.namespaces.get(name)
+        if namespace is None:
+            raise UnknownNamespaceError(f"namespace {name!r} does not exist")
+        return namespace
+
+    def _insert(self, namespace: Namespace) -> Namespace:
+        if namespace.name in self._tables.namespaces:
+            raise AlreadyExistsError(f"namespace {namespace.name} exists already")
+        self._tables.namespaces[namespace.name] = namespace
+        return namespace

@@ -1,0 +1,151 @@
+"""Hosts' ways to a shard, and what all-knowing eyes see of them: nobody alive is put out, nobody asks in vain."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from foqs.model.census import Census
+from foqs.model.errors import UnavailableError
+from foqs.model.namespace import Namespace
+from foqs.shard.port import ShardImage, Tenure, Transaction, TransactionResult
+from foqs.storage.meta import HostRow
+from foqs.storage.shard_store import ShardAccess
+from foqs.testing.fake_store import FakeStore
+from tests.sim.loop import current_process
+from tests.sim.meta import FakeNamespaces, NamespaceTables
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+
+class MetaTables:
+    def __init__(self, namespaces: list[Namespace], ids: random.Random) -> None:
+        self.tables = NamespaceTables(
+            {namespace.name: namespace for namespace in namespaces}, max(namespace.number for namespace in namespaces)
+        )
+        self.ids = ids
+        self.problems: list[str] = []
+        """Why its server could lose what it acknowledged."""
+        self.hosts: dict[str, HostRow] = {}
+        self.away_count = 0
+        """Of the outages that it has now."""
+        self.cut_off: dict[str, float] = {}
+        """By host, until when it alone could not reach it; infinity while it cannot."""
+
+
+class FakeMeta(FakeNamespaces):
+    """The meta database, as one host reaches it."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.meta.ids)
+        process = current_process()
+        assert process is not None, "only hosts have one"
+        self._host_name = process.name
+        self._world = world
+
+    @property
+    def _tables(self) -> NamespaceTables:
+        self._touch()
+        return self._world.meta.tables
+
+    def _now_ms(self) -> int:
+        return self._world.now_ms()
+
+    def finish_deletion(self, census: Census, name: str) -> list[int]:
+        missing = super().finish_deletion(census, name)
+        if not missing:
+            self._world.deleted(census.namespace, name)
+        return missing
+
+    def check_durable(self) -> list[str]:
+        self._touch()
+        return list(self._world.meta.problems)
+
+    def beat(self, name: str, address: str, started_at_ms: int) -> list[HostRow]:
+        self._touch()
+        hosts = self._world.meta.hosts
+        rows = list(hosts.values())
+        hosts[name] = HostRow(name, address, started_at_ms, self._world.now_ms())
+        return rows
+
+    def forget_hosts(self) -> None:
+        self._touch()
+
+    def remove_host(self, name: str) -> None:
+        self._touch()
+        self._world.meta.hosts.pop(name, None)
+
+    def take_shard_epoch(self, shard_id: int, owner: str, now_ms: int, at_least: int) -> int:
+        epochs = self._tables.epochs
+        epochs[shard_id] = max(epochs.get(shard_id, 0), at_least) + 1
+        return epochs[shard_id]
+
+    def close(self) -> None:
+        return None
+
+    def _touch(self) -> None:
+        meta = self._world.meta
+        if meta.away_count or meta.cut_off.get(self._host_name, 0.0) > self._world.loop.time():
+            raise UnavailableError("the meta database does not answer")
+
+
+class SteppingStore(FakeStore):
+    """Opening takes time, so that others may come between its steps."""
+
+    def __init__(
+        self, world: World, access: ShardAccess, take_epoch: Callable[[int], int], is_dead: Callable[[str], bool]
+    ) -> None:
+        network = ThreadPoolExecutor(1, f"shard-{access.shard_id}-network")
+        server = world.servers[access.shard_id]
+        super().__init__(server, access.lock_name, access.owner, self._epoch_in_need, is_dead, network)
+        self._world = world
+        self._shard_id = access.shard_id
+        self._give_epoch = take_epoch
+        self._renews = False
+        self._had_epoch = -1
+        """The last one that it served the shard with."""
+        self._seen_number = 0
+        """Of the last transaction that it saw committed."""
+
+    def open(self, tenure: Tenure | None = None) -> Any:
+        """What tests.sim.loop.VirtualThread goes through, as the image at its end."""
+        return self.opening(tenure)
+
+    def opening(self, tenure: Tenure | None) -> Generator[None, None, ShardImage]:
+        image = yield from super().opening(tenure)
+        self._had_epoch, self._seen_number = image.epoch, image.transaction_number
+        return image
+
+    def renew_epoch(self) -> int:
+        self._renews = True
+        try:
+            self._had_epoch = super().renew_epoch()
+        finally:
+            self._renews = False
+        return self._had_epoch
+
+    def _epoch_in_need(self, at_least: int) -> int:
+        writer = self._server.tables.writer
+        is_as_left = writer.epoch == self._had_epoch and writer.transaction_number >= self._seen_number
+        if is_as_left and not self._renews:
+            self._world.complain(f"P11: {self._owner} needs a new epoch for shard {self._shard_id}, which it left so")
+        return self._give_epoch(at_least)
+
+    def _run(self, transaction: Transaction) -> TransactionResult:
+        result = super()._run(transaction)
+        self._seen_number = transaction.number
+        return result
+
+    def _connect(self) -> None:
+        super()._connect()
+        assert self._session is not None
+        self._world.session_owners[self._shard_id, self._session.number] = self._owner
+
+    def _kill(self, session_number: int) -> None:
+        victim = self._world.session_owners[self._shard_id, session_number]
+        if victim != self._owner and self._world.is_surely_alive(victim):
+            self._world.complain(f"{self._owner} puts {victim} out of shard {self._shard_id}, and that one lives")
+        super()._kill(session_number)

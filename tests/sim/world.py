@@ -1,0 +1,399 @@
+"""Everything that one seed makes: servers, hosts, clients, and what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from typing import Any, cast
+
+from foqs.client.errors import NotSentError
+from foqs.model import ids, limits
+from foqs.model.calls import Delivery, ItemState
+from foqs.model.errors import FoqsError, NotFoundError, UnavailableError
+from foqs.model.namespace import Namespace, NamespaceSettings
+from foqs.testing.fake_server import FakeServer, FakeServerError, Fate, Faults, Script
+from foqs.testing.fake_store import FakeStore
+from tests.histories.history import Call, uid_of
+from tests.histories.lives import Stored
+from tests.sim.chance import Delays, Profile
+from tests.sim.clients import NAMESPACE, OTHERS, Held, SimClient
+from tests.sim.clocks import SimClocks
+from tests.sim.host import FakeDoor, SimHost
+from tests.sim.loop import ProcessState, VirtualLoop
+from tests.sim.ownership import MetaTables
+
+_RESTART_S = 0.1
+_BASE_MS = 1_700_000_000_000
+_REFUSALS = (Fate.FAILED, Fate.DEADLOCK, Fate.READ_ONLY)
+_FATES = (Fate.FAILED, Fate.LOST_BEFORE, Fate.LOST_AFTER, Fate.LATE)
+
+
+class BrokenPromiseError(Exception):
+    """The run has found something; there is no use in going on."""
+
+
+class SimFaults(Faults):
+    def __init__(self, world: World, chance: random.Random) -> None:
+        self._world = world
+        self._chance = chance
+
+    def fate(self) -> Fate:
+        if self._world.delays.calm:
+            return Fate.DONE
+        drawn = self._chance.random()
+        for fate, share in zip(_FATES, self._world.profile.fates, strict=True):
+            if drawn < share:
+                return _REFUSALS[int(drawn / share * len(_REFUSALS))] if fate is Fate.FAILED else fate
+            drawn -= share
+        return Fate.DONE
+
+    def later(self, work: Callable[[], None]) -> None:
+        world = self._world
+        world.loop.call_later(self._chance.random() * 1.5, work, context=world.context)
+
+
+class World:
+    def __init__(self, seed: int, profile: Profile, loop: VirtualLoop, delays: Delays, *, verbose: bool) -> None:
+        self.seed = seed
+        self.profile = profile
+        self.loop = loop
+        self.delays = delays
+        self.verbose = verbose
+        self.chance = random.Random(seed ^ 0x5EED)
+        self.context = copy_context()
+        """Of nobody's process: the network, the servers."""
+        self.calls: list[Call] = []
+        self.complaints: list[str] = []
+        self.broken = asyncio.Event()
+        self.hosts: list[SimHost] = []
+        self.primary: SimHost | None = None
+        self.ids_ended: set[str] = set()
+        """Ids that somebody tried to end without a receipt."""
+        self.ids_known: dict[str, list[str]] = {}
+        """By namespace."""
+        self.counts: Counter[str] = Counter()
+        """Of what happened beside the calls of clients."""
+        self.aliases: dict[str, str] = {}
+        """The names that namespaces had before they were recovered under others."""
+        self.numbers_deleted: set[int] = set()
+        """Of namespaces, since the meta database was restored last."""
+        self.restored = False
+        """The meta database has gone back to an older state: a name may lead to another namespace than before."""
+        self.shards_undrained: set[int] = set()
+        """Their last drain reached its bound, and may have left work undone."""
+        self.uids_redriven: set[str] = set()
+        """Of items that somebody tried to redrive, which gives them a new deliver_after."""
+        self.servers: dict[int, FakeServer] = {}
+        self.clocks = SimClocks(self)
+        for shard_id in range(profile.shard_count):
+            skew_ms = profile.skew_ms_max
+            self.clocks.skews_ms[shard_id] = self.chance.randint(-skew_ms, skew_ms)
+            server = FakeServer(
+                shard_id, self.clocks.of(shard_id), SimFaults(self, random.Random(self.chance.random())), strict=True
+            )
+            server.on_commit = self._watching(server)
+            server.on_nonsense = self._server_refused
+            self.servers[shard_id] = server
+        settings = NamespaceSettings(lease_ms_default=500, attempts_max=self.chance.choice([2, 5, 16]))
+        self.meta = MetaTables(
+            [Namespace(1, NAMESPACE, settings, 0), Namespace(2, OTHERS[0], settings, 0)], random.Random(seed)
+        )
+        self.clients = [
+            SimClient(self, f"c{number}", random.Random(self.chance.random())) for number in range(profile.client_count)
+        ]
+        self._host_count = 0
+        self._epochs_seen: dict[int, int] = {}
+        self._keys_seen: dict[int, set[int]] = {shard_id: set() for shard_id in self.servers}
+        self.calm_since_s = math.inf
+        """When the delays of a part of the run became ordinary ones."""
+        self.session_owners: dict[tuple[int, int], str] = {}
+        """Names of hosts by shard and number of a session."""
+
+    # ---- time and words ----
+
+    def exact_now_ms(self) -> float:
+        return _BASE_MS + self.loop.time() * 1000
+
+    def now_ms(self) -> int:
+        return int(self.exact_now_ms())
+
+    def trace(self, who: str, what: str) -> None:
+        if self.verbose:
+            print(f"{self.loop.time():9.4f} {who:8} {what}")
+
+    def complain(self, what: str) -> None:
+        self.complaints.append(f"at {self.loop.time():.4f} s: {what}")
+        self.trace("!!!", what)
+        self.broken.set()
+
+    # ---- hosts ----
+
+    def start_host(self, name: str = "") -> SimHost:
+        """A new one, which is the primary from now on; with a name that a host had, it is that host restarted."""
+        if not name:
+            self._host_count += 1
+            name = f"host-{self._host_count}"
+        host = SimHost(self, name)
+        self.hosts.append(host)
+        self.primary = host
+        self.trace(name, "starts")
+        return host
+
+    def kill_host(self, host: SimHost, *, sockets_closed: bool = True) -> None:
+        """As by kill -9; with `sockets_closed` False as if its machine had lost its network."""
+        self.trace(host.name, "is killed")
+        host.ended = True
+        host.ready = False
+        host.process.kill()
+        for thread in host.process.threads:
+            thread.die(hurry=self.chance.random() < 0.5)
+        if sockets_closed:
+            for store in self.stores_of(host):
+                store.close()
+        for answered in list(host.connections):
+            self.hang_up(host, answered)
+        self.hosts.remove(host)
+
+    async def drain_host(self, host: SimHost) -> None:
+        """As by SIGTERM."""
+        self.trace(host.name, "drains")
+        await host.shut_down(drain=True)
+        self.trace(host.name, "has ended")
+        if host in self.hosts:
+            self.hosts.remove(host)
+
+    def host_failed(self, host: SimHost, error: FoqsError) -> None:
+        """It could not start: whoever watches over it starts it once more."""
+        self.trace(host.name, f"does not start: {error!r}")
+        self.hosts.remove(host)
+        if host is self.primary:
+            self.loop.call_later(_RESTART_S, self.start_host, host.name, context=self.context)
+
+    def stores_of(self, host: SimHost) -> list[FakeStore]:
+        return [cast(FakeStore, runner._store) for runner in host.host._shards.runners.values()]
+
+    def is_surely_alive(self, name: str) -> bool:
+        """Its heartbeats can have been late for no reason that others do not have, too."""
+        host = next((host for host in self.hosts if host.name == name), None)
+        if host is None or not host.ready or host.ended:
+            return False
+        since_s = max(host.process.resumed_s, self.meta.cut_off.get(name, -math.inf))
+        if self.profile.slow_share:
+            since_s = max(since_s, self.calm_since_s)
+        return host.process.state is ProcessState.RUNNING and self.loop.time() - since_s > limits.HOST_DEAD_MS / 500
+
+    def pick_host(self, chance: random.Random) -> SimHost | None:
+        if len(self.hosts) > 1 and chance.random() < 0.2:
+            return chance.choice(self.hosts)
+        return self.primary
+
+    # ---- the network ----
+
+    async def call(self, host: SimHost, work: Callable[[FakeDoor], Awaitable[Any]], patience_s: float) -> Any:
+        """One call over a connection of its own. Raises FoqsError."""
+        await asyncio.sleep(self.delays.network())
+        if not host.ready or host.ended:
+            raise NotSentError(f"{host.name} does not listen")
+        answered: asyncio.Future[Any] = self.loop.create_future()
+        task: asyncio.Task[None] = self.loop.create_task(
+            self._serve(host, work, answered), context=host.process.context
+        )  # fmt: skip
+        host.connections[answered] = task
+        host.door.calls.add(task)
+        task.add_done_callback(host.door.calls.discard, context=host.process.context)
+        try:
+            async with asyncio.timeout(patience_s):
+                return await answered
+        except TimeoutError:
+            raise UnavailableError("the caller has waited long enough") from None
+        finally:
+            host.connections.pop(answered, None)
+            if not task.done():
+                self.loop.call_soon(task.cancel, context=host.process.context)
+
+    def hang_up(self, host: SimHost, answered: asyncio.Future[Any]) -> None:
+        host.connections.pop(answered, None)
+        if not answered.done():
+            answered.set_exception(UnavailableError(f"the connection to {host.name} is gone"))
+
+    async def _serve(
+        self, host: SimHost, work: Callable[[FakeDoor], Awaitable[Any]], answered: asyncio.Future[Any]
+    ) -> None:
+        """In the host's process."""
+        failure: FoqsError | None = None
+        result = None
+        try:
+            result = await host.door.serve(work)
+        except FoqsError as error:
+            failure = error
+        except Exception as error:
+            self.complain(f"a call ended with {error!r}")
+            raise
+        lost = not self.delays.calm and self.chance.random() < self.profile.answer_loss_share
+
+        def deliver() -> None:
+            if answered.done():
+                return
+            if lost:
+                self.hang_up(host, answered)
+            elif failure is not None:
+                answered.set_exception(failure)
+            else:
+                answered.set_result(result)
+
+        self.loop.call_later(self.delays.network(), deliver, context=self.context)
+
+    # ---- what all-knowing eyes see ----
+
+    def has_row(self, item_id: str) -> bool:
+        shard_id, key, _ = ids.parse(item_id)
+        return key in self.servers[shard_id].tables.items
+
+    def label_of(self, namespace: str) -> str:
+        """What its items are known by: the name that they were enqueued under."""
+        return self.aliases.get(namespace, namespace)
+
+    def some_id(self, chance: random.Random, namespace: str) -> str | None:
+        """Of an item that an enqueue was answered with, preferably one that is there."""
+        known = self.ids_known.get(namespace)
+        if not known:
+            return None
+        drawn = [chance.choice(known) for _ in range(5)]
+        return next((item_id for item_id in drawn if self.has_row(item_id)), drawn[0])
+
+    def delivered(self, client: SimClient, item: Delivery) -> None:
+        if not item.payload:
+            self.complain(f"{item.receipt} was delivered to {client.name} without its payload")
+        for problem in self.clocks.problems_of_delivery(ids.parse(item.receipt)[0], item):
+            self.complain(problem)
+
+    def refused(self, client: SimClient, host: SimHost | None, held: Held, invoked_at_ms: int) -> None:
+        """STALE_LEASE for a lease that runs and that nobody can have ended is a lie."""
+        sure_ms = held.until_ms - self.profile.tolerance_ms - 5_000 * (host is not self.primary)
+        alone = len(self.hosts) == 1 and not self.restored
+        if alone and not held.doubtful and self.now_ms() < sure_ms and held.receipt.split(":")[0] not in self.ids_ended:
+            self.complain(
+                f"STALE_LEASE for {held.receipt} ({held.uid}) of {client.name}, whose lease runs until {held.until_ms}"
+            )
+
+    def refused_again(self, receipt: str, *, was_gone: bool) -> None:
+        """The repeat of an ack got STALE_LEASE: the item is there, and that delivery has ended without an ack."""
+        shard_id, key, delivery = ids.parse(receipt)
+        row = self.servers[shard_id].tables.items.get(key)
+        if not self.restored and (was_gone or (row is not None and row.deliveries < delivery)):
+            state = "gone before" if was_gone else f"in its delivery {delivery} still"
+            self.complain(f"STALE_LEASE for the repeated ack of {receipt}, which was {state}")
+
+    def redriven(self, item_id: str, since_ms: int) -> None:
+        """It has a TTL again, unless it has gone on since."""
+        shard_id, key, _ = ids.parse(item_id)
+        row = self.servers[shard_id].tables.items.get(key)
+        since_ms = self.clocks.latest_ms(shard_id, since_ms) - self.profile.tolerance_ms
+        if row is not None and row.lane > 0 and not row.failed_attempts and since_ms <= row.due_at >= row.expires_at:
+            self.complain(f"{item_id} was redriven and is of {row.due_at}, but its TTL ends at {row.expires_at}")
+
+    def not_found(self, host: SimHost | None, item_id: str, error: NotFoundError, was_there: bool) -> None:
+        honest = "not a dead" in error.message or "named before" in error.message
+        if was_there and self.has_row(item_id) and not honest and len(self.hosts) == 1 and not self.restored:
+            self.complain(f"{item_id} is there, and its caller is told {error.message!r}")
+
+    def stored(self) -> list[Stored]:
+        found = []
+        for shard_id, server in self.servers.items():
+            for row in server.tables.items.values():
+                state = ItemState.DEAD if row.lane < 0 else ItemState.DELAYED if row.lane == 0 else ItemState.READY
+                found.append(Stored(ids.item_id(shard_id, row.key), uid_of(row.payload), state))
+        return found
+
+    def deleted(self, number: int, name: str) -> None:
+        self.numbers_deleted.add(number)
+        if number in self.namespaces_stored():
+            self.complain(f"P2: namespace {name} ({number}) was deleted and holds items")
+
+    def namespaces_stored(self) -> dict[int, str]:
+        """Number and name of those that shards have items of."""
+        found = {}
+        for server in self.servers.values():
+            tables = server.tables
+            for number in {tables.topics[row.topic][0] for row in tables.items.values() if row.topic in tables.topics}:
+                found[number] = tables.namespaces[number].decode()
+        return found
+
+    def is_served(self) -> bool:
+        """One host is there, has all shards and knows what is on them."""
+        host = self.primary
+        if host is None or not host.ready:
+            return False
+        runners = host.host._shards.runners.values()
+        return all(runner.shard is not None and runner.counted.is_set() for runner in runners)
+
+    def live_count(self) -> int:
+        return sum(
+            len(sort_keys)
+            for server in self.servers.values()
+            for lane, sort_keys in server.tables.lanes.items()
+            if lane >= 0
+        )  # fmt: skip
+
+    def _watching(self, server: FakeServer) -> Callable[[Script], None]:
+        """P8 and the checkpoints, at every commit."""
+
+        def on_commit(script: Script) -> None:
+            tables = server.tables
+            if self.verbose:
+                self.trace(f"shard-{server.shard_id}", f"commits {_shown(script)}")
+            seen = self._epochs_seen.get(server.shard_id, 0)
+            if script.epoch < seen:
+                self.complain(f"P8: epoch {script.epoch} wrote to shard {server.shard_id} of epoch {seen}")
+            self._epochs_seen[server.shard_id] = max(seen, script.epoch)
+            for problem in self.clocks.problems_of_commit(server.shard_id, script):
+                self.complain(problem)
+            for row in [*script.inserts, *[row for _, rows in script.packs_new for row in rows]]:
+                number = tables.topics[row.topic][0] if row.topic in tables.topics else 0
+                if number in self.numbers_deleted:
+                    self.complain(f"P2: {row.key:x} comes into namespace {number}, which is deleted")
+            self._watch_keys(server.shard_id, script)
+            timers = tables.lanes.get(0)
+            if timers and timers[0][1] < tables.writer.delay_checkpoint:
+                what = f"row {timers[0][2]:x} is due {tables.writer.delay_checkpoint - timers[0][1]} ms before"
+                self.complain(f"{what} the delay checkpoint of shard {server.shard_id}")
+
+        return on_commit
+
+    def _watch_keys(self, shard_id: int, script: Script) -> None:
+        """P9, of claims, packs and tombstones as well, which have their keys from the same sequence."""
+        keys = [row.key for row in script.inserts] + [row.key for _, rows in script.packs_new for row in rows]
+        keys += [claim[0] for claim in script.claims]
+        if script.tombstone is not None:
+            keys.append(script.tombstone.id)
+        seen = self._keys_seen[shard_id]
+        again = seen.intersection(keys)
+        if again:
+            self.complain(f"P9: keys {[f'{key:x}' for key in again]} of shard {shard_id} are used again")
+        seen.update(keys)
+
+    def _server_refused(self, error: FakeServerError) -> None:
+        self.complain(str(error))
+
+
+def _shown(script: Script) -> str:
+    parts = [f"{script.mark.transaction_number} of epoch {script.epoch}"]
+    parts += [f"insert {row.key:x} lane {row.lane} due {row.due_at}" for row in script.inserts]
+    parts += [f"pack {pack_id:x} of {' '.join(f'{row.key:x}' for row in rows)}" for pack_id, rows in script.packs_new]
+    if script.tombstone is not None:
+        parts.append(f"tombstone {script.tombstone.id:x} of {' '.join(f'{key:x}' for key in script.tombstone.keys)}")
+    parts += [f"claim {claim:x} {[f'{key:x}:{number}' for key, number in entries]} until {due_at}{' ahead' * ahead}"
+              for claim, due_at, ahead, entries in script.claims]  # fmt: skip
+    parts += [f"reclaim {claim:x} {[f'{key:x}:{number}' for key, number in entries]}"
+              for claim, entries in script.claims_rewritten]  # fmt: skip
+    parts += [f"rewrite {row.key:x} lane {row.lane} due {row.due_at} deliveries {row.deliveries}"
+              for row in script.rewrites]  # fmt: skip
+    for name in ("unpacked", "wakes", "deletes", "packs_gone", "tombstones_gone", "claims_gone", "look_ups"):
+        keys = getattr(script, name)
+        if keys:
+            parts.append(f"{name} {' '.join(f'{key:x}' for key in keys)}")
+    return "; ".join(parts)
