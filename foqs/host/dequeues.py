@@ -92,7 +92,7 @@ class Dequeues:
             await call.answered
         except asyncio.CancelledError:
             if call.items:
-                self._give_back(call.items)
+                self._unclaim(call.items)
             raise
         finally:
             call.timer.cancel()
@@ -116,17 +116,17 @@ class Dequeues:
         else:
             self._dispatcher.end(call)
 
-    def _give_back(self, items: list[Item]) -> None:
+    def _unclaim(self, items: list[Item]) -> None:
         """Their caller is gone and has not seen them: whoever else waits for them is served now."""
         topics: dict[ShardTopic, None] = {}
         for item in items:
             shard = self._shards.state(item.topic.shard_id)
             if shard is not None and item.phase is Phase.LEASED and shard.index.leases.get(item.key) is item:
-                if shard.settlements.give_back(item):
+                if shard.settlements.unclaim(item):
                     self._shards.wake(shard.shard_id)
                 topics[item.topic] = None
         for topic in topics:
-            self._dispatcher.touched(topic)
+            self._dispatcher.topic_changed(topic)
 
 
 def _paused(namespace: Namespace) -> PausedError:

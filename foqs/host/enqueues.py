@@ -162,7 +162,7 @@ class Enqueues:
                 topic,
                 priority,
                 due_at,
-                order.place(priority, due_at, key, shard_id),
+                order.sort_key(priority, due_at, key, shard_id),
                 Phase.INSERTING,
                 now_ms,
                 due_at + (new.ttl_ms or settings.ttl_ms_default),
@@ -211,5 +211,5 @@ def _move(item: Item, new: NewItem, shard: ShardState, now_ms: int) -> None:
     item.expires_at = item.due_at + ttl_ms
     item.key = shard.index.next_key()
     item.topic = shard.index.topic(item.topic.namespace, item.topic.name)
-    item.place = order.place(item.priority, item.due_at, item.key, shard.shard_id)
+    item.sort_key = order.sort_key(item.priority, item.due_at, item.key, shard.shard_id)
     item.phase = Phase.INSERTING

@@ -31,9 +31,9 @@ from foqs.model.item import ItemEvent, Phase
 from foqs.model.namespace import Namespace
 from foqs.model.service import Service
 from foqs.model.topic import ShardTopic
-from foqs.shard.look_ups import LookUp, being_settled
 from foqs.shard.port import ItemRow
 from foqs.shard.state.engine import ShardState
+from foqs.shard.state.look_ups import LookUp, being_settled
 from foqs.shard.state.parts import Completion
 from foqs.shard.writer.runner import ShardRunner
 from foqs.storage.shard_reader import ShardReader
@@ -230,7 +230,7 @@ class Inspection(Service):
         return errors
 
     async def _on_rows(
-        self, namespace: Namespace, places: list[tuple[int, int, int]], act: Act, *, whole: bool = False
+        self, namespace: Namespace, places: list[tuple[int, int, int]], act: Act, *, with_payload: bool = False
     ) -> PositionErrors:
         """Look rows up and act on each; return when all that follows is durable or has failed."""
         errors: PositionErrors = {}
@@ -246,7 +246,7 @@ class Inspection(Service):
                 continue
             for some in _in_parts(positions):
                 answer.completion.open_count += 1
-                self._look_up(namespace, shard, some, act, answer.completion, with_payload=whole)
+                self._look_up(namespace, shard, some, act, answer.completion, with_payload=with_payload)
             self._shards.wake(shard_id)
         await answer.wait()
         errors.update(answer.completion.errors)
@@ -260,7 +260,7 @@ class Inspection(Service):
         act: Act,
         completion: Completion,
         *,
-        whole: bool,
+        with_payload: bool,
     ) -> None:
         def on_rows(rows: dict[int, ItemRow]) -> None:
             for position, key in positions:
@@ -279,7 +279,7 @@ class Inspection(Service):
                 completion.errors[position] = error
             completion.settle()
 
-        shard.look_ups.look_up(LookUp([key for _, key in positions], on_rows, on_failed, with_payload=whole))
+        shard.look_ups.look_up(LookUp([key for _, key in positions], on_rows, on_failed, with_payload=with_payload))
 
     async def _unpack(self, shard: ShardState, topic: ShardTopic) -> None:
         """Return when all items that the topic has now have rows of their own. Raises FoqsError."""

@@ -187,7 +187,7 @@ class TransactionMeters:
         for work, count in (
             ("inserted", len(transaction.inserts)),
             ("packed", sum([len(pack.items) for pack in transaction.packs_new])),
-            ("unpacked", len(transaction.unpacked)),
+            ("unpacked", len(transaction.promoted)),
             ("fetched", len(transaction.fetches)),
             ("claimed", sum([len(claim.items) for claim in transaction.claims])),
             ("dead_lettered", sum([rewrite.lane < 0 for rewrite in transaction.rewrites])),

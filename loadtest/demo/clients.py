@@ -124,7 +124,7 @@ def _handout(item: Item) -> Handout:
     return Handout(
         id=item.id,
         topic=item.topic,
-        place=order.place(item.priority, item.deliver_after_ms, key, shard_id),
+        place=order.sort_key(item.priority, item.deliver_after_ms, key, shard_id),
         attempt=item.attempt,
         deliver_after_ms=item.deliver_after_ms,
         lease_expires_at_ms=item.lease_expires_at_ms,

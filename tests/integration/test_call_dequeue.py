@@ -7,13 +7,13 @@ import random
 import time
 
 import pytest
-from foqs.shard.index import ShardIndex
 
 from foqs.client.aio import AsyncClient
 from foqs.client.items import NewItem
 from foqs.model import limits
 from foqs.model.calls import DeliveryPolicy
 from foqs.model.errors import InvalidArgumentError, PausedError, StaleLeaseError, TooLargeError, UnknownNamespaceError
+from foqs.shard.state.index import ShardIndex
 from foqs.transport.wire import structs
 from tests.support.raw_client import RawClient
 from tests.support.running_host import PATIENCE_S, running_host

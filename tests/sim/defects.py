@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from foqs.shard.look_ups import LookUp, RowChange, Rows
-
 from foqs.host import leases
 from foqs.host.census import Censuses
 from foqs.host.dispatch import Dispatcher
@@ -26,12 +24,12 @@ from foqs.model.item import Item, Phase
 from foqs.model.namespace import Namespace
 from foqs.model.topic import TopicTable
 from foqs.model.window import ReadyWindow
-from foqs.shard import index
 from foqs.shard.port import Rewrite, Tenure, Transaction, TransactionResult
-from foqs.shard.state import claims
+from foqs.shard.state import claims, index
 from foqs.shard.state.claims import Claims
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.journal import Journal
+from foqs.shard.state.look_ups import LookUp, LookUps, RowChange
 from foqs.shard.state.packs import Packs
 from foqs.shard.state.parts import Completion
 from foqs.shard.state.settlements import Settlements
@@ -297,7 +295,7 @@ def forgets_too_early_what_has_left_a_pack(self: Packs, transaction: Transaction
     transaction.tombstones_gone = self._in_flight_tombstones_gone
 
 
-@_in_place_of(Packs, "unpack")
+@_in_place_of(Packs, "promote")
 def gives_no_row_to_what_needs_one(self: Packs, keys: Any) -> None:
     return None
 
@@ -354,9 +352,9 @@ async def calls_the_repeat_of_an_ack_that_was_done_stale(self: Leases, *_: Any) 
     return None
 
 
-@_in_place_of(Rows, "redrive")
+@_in_place_of(LookUps, "redrive")
 def redrives_without_a_new_ttl(
-    self: Rows, row: Any, now_ms: int, ttl_ms_max: int, completion: Completion, position: int
+    self: LookUps, row: Any, now_ms: int, ttl_ms_max: int, completion: Completion, position: int
 ) -> None:
     if row.lane >= 0 or row.key in self._timers.changing or row.at_most_once:
         raise NotFoundError("the item is not a dead letter")

@@ -7,8 +7,6 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from foqs.shard.index import ShardIndex
-
 from foqs.host.dispatch import Dispatcher
 from foqs.host.topic_queue import DequeueCall, TopicQueue
 from foqs.model import limits, order
@@ -19,6 +17,7 @@ from foqs.model.topic import ShardTopic
 from foqs.model.wheel import SLOT_MS
 from foqs.shard.port import TIMER_LANE, Transaction, TransactionResult
 from foqs.shard.state.engine import ShardState
+from foqs.shard.state.index import ShardIndex
 from foqs.testing.fake_server import Tables
 
 if TYPE_CHECKING:

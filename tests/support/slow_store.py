@@ -8,8 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from unittest.mock import Mock
 
-from foqs.shard.look_ups import LookUp
-
 from foqs.model import ids, limits
 from foqs.server.slots import ServerSlots
 from foqs.shard.port import (
@@ -20,6 +18,7 @@ from foqs.shard.port import (
     Transaction,
     TransactionResult,
 )
+from foqs.shard.state.look_ups import LookUp
 from foqs.shard.state.parts import ShardListener
 from foqs.shard.writer.runner import ShardRunner
 from foqs.shard.writer.store import TransactionMeter

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
-from foqs.shard.look_ups import LookUp
 
 from foqs.host.dequeues import Dequeues
 from foqs.model import limits
 from foqs.model.errors import FoqsError, OverloadedError, PausedError, UnavailableError
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.shard.port import ItemRow
+from foqs.shard.state.look_ups import LookUp
 from tests.support.shards import ITEM_BYTES_MAX, NAMESPACE, Shards
 
 
@@ -236,11 +236,13 @@ def test_whole_rows_are_looked_up_few_at_a_time_and_heads_many() -> None:
         raise error
 
     for key in keys:
-        shards.states[0].rows.look_up(LookUp([key], lambda rows: found.extend(rows.values()), fail, with_payload=True))
-    shards.states[0].rows.look_up(LookUp(keys, lambda rows: found.extend(rows.values()), fail))
+        shards.states[0].look_ups.look_up(
+            LookUp([key], lambda rows: found.extend(rows.values()), fail, with_payload=True)
+        )
+    shards.states[0].look_ups.look_up(LookUp(keys, lambda rows: found.extend(rows.values()), fail))
     counts = []
     while (transaction := shards.begin(0)) is not None:
-        counts.append((transaction.look_ups_whole, len(transaction.look_ups)))
+        counts.append((transaction.look_ups_with_payload, len(transaction.look_ups)))
         shards.end(0)
     whole_max = limits.TRANSACTION_PAYLOAD_LOOK_UPS_MAX
     assert counts == [(True, whole_max)] * 6 + [(True, 100 - 6 * whole_max), (False, 100)]
@@ -254,7 +256,7 @@ def test_look_ups_that_wait_for_a_server_that_hangs_are_bounded(monkeypatch: pyt
     shards.begin(0)
     failed: list[FoqsError] = []
     for _ in range(5):
-        shards.states[0].rows.look_up(LookUp([1], lambda _: None, failed.append))
+        shards.states[0].look_ups.look_up(LookUp([1], lambda _: None, failed.append))
     assert [type(error) for error in failed] == [OverloadedError] * 2
 
 

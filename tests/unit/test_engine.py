@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 import pytest
-from foqs.shard.look_ups import LookUp
 
 from foqs.host.dispatch import Dispatcher
 from foqs.host.topic_queue import DequeueCall
@@ -22,6 +21,7 @@ from foqs.model.errors import InvalidArgumentError, NotFoundError, UnavailableEr
 from foqs.model.item import Item, Phase
 from foqs.shard.port import TIMER_LANE, ItemRow
 from foqs.shard.state.engine import ShardState
+from foqs.shard.state.look_ups import LookUp
 from foqs.shard.state.parts import Completion
 from tests.support.tables import Tables
 

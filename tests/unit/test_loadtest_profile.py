@@ -8,10 +8,10 @@ from loadtest.bench.profile import by_file, by_function, parse
 
 _HERE = Path(__file__).resolve().parents[2]
 _SAMPLES = parse(
-    f"<module> (/usr/bin/foqs);run ({_HERE}/foqs/shard/runner.py);pack ({_HERE}/foqs/shard/index.py) 3\n"
-    f"<module> (/usr/bin/foqs);run ({_HERE}/foqs/shard/runner.py) 2\n"
-    f"other (x);pack ({_HERE}/foqs/shard/index.py) 4\n"
-    f"other (x);look ({_HERE}/foqs/shard/index.py) 1\n"
+    f"<module> (/usr/bin/foqs);run ({_HERE}/foqs/shard/writer/runner.py);pack ({_HERE}/foqs/shard/state/index.py) 3\n"
+    f"<module> (/usr/bin/foqs);run ({_HERE}/foqs/shard/writer/runner.py) 2\n"
+    f"other (x);pack ({_HERE}/foqs/shard/state/index.py) 4\n"
+    f"other (x);look ({_HERE}/foqs/shard/state/index.py) 1\n"
     "other (x);Codec.read (/env/lib/python3.11/site-packages/pymysql/protocol.py) 5\n"
     "other (x);Event.wait (/python/lib/python3.11/threading.py) 6\n"
 )
@@ -19,9 +19,9 @@ _SAMPLES = parse(
 
 def test_only_the_innermost_function_of_a_stack_is_counted() -> None:
     assert by_function(_SAMPLES) == {
-        "foqs/shard/index.py pack": 7,
+        "foqs/shard/state/index.py pack": 7,
         "foqs/shard/writer/runner.py run": 2,
-        "foqs/shard/index.py look": 1,
+        "foqs/shard/state/index.py look": 1,
         "pymysql/protocol.py Codec.read": 5,
         "threading.py Event.wait": 6,
     }
@@ -29,5 +29,5 @@ def test_only_the_innermost_function_of_a_stack_is_counted() -> None:
 
 def test_a_file_has_the_sum_of_its_functions() -> None:
     files = by_file(by_function(_SAMPLES))
-    assert files["foqs/shard/index.py"] == 8
+    assert files["foqs/shard/state/index.py"] == 8
     assert files.total() == _SAMPLES.total()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from unittest.mock import Mock
 
 import pytest
-from foqs.shard.look_ups import LookUp
 
 from foqs.model import limits, order
 from foqs.model.item import Item, Phase
+from foqs.shard.state.look_ups import LookUp
 from foqs.shard.state.parts import Completion
 from tests.support.shards import NAMESPACE, Shards
 
@@ -207,7 +207,7 @@ def test_a_look_up_finds_a_packed_item(one):
     items = one.enqueue(0, "t", count=MANY)
     one.run(0)
     found: dict = {}
-    one.states[0].rows.look_up(LookUp([items[1].key], found.update, lambda error: None))
+    one.states[0].look_ups.look_up(LookUp([items[1].key], found.update, lambda error: None))
     one.run(0)
     assert list(found) == [items[1].key]
     assert packed_keys(one) == keys(items) - {items[1].key}
@@ -217,7 +217,7 @@ def test_all_of_a_topic_gets_rows_when_it_is_asked_for_and_what_comes_later_does
     one.enqueue(0, "t", count=MANY)
     one.run(0)
     done: list = []
-    one.states[0].rows.look_up(
+    one.states[0].look_ups.look_up(
         LookUp([], done.append, lambda error: None, topic=one.states[0].index.topic(NAMESPACE, "t"))
     )
     later = one.enqueue(0, "t", count=MANY)
@@ -228,7 +228,7 @@ def test_all_of_a_topic_gets_rows_when_it_is_asked_for_and_what_comes_later_does
 
 def test_who_asks_for_a_topic_without_packs_is_answered_too(one):
     done: list = []
-    one.states[0].rows.look_up(
+    one.states[0].look_ups.look_up(
         LookUp([], done.append, lambda error: None, topic=one.states[0].index.topic(NAMESPACE, "t"))
     )
     one.run(0)
@@ -242,7 +242,7 @@ def test_many_packs_of_a_topic_get_rows_in_several_transactions(one):
         count += len(one.enqueue(0, "t", count=100, payload=payload))
         one.run(0)
     done: list = []
-    one.states[0].rows.look_up(
+    one.states[0].look_ups.look_up(
         LookUp([], done.append, lambda error: None, topic=one.states[0].index.topic(NAMESPACE, "t"))
     )
     unpacked_bytes = []
@@ -289,7 +289,7 @@ def fill(shards: Shards, size_bytes: int, payload: bytes) -> None:
 def ask_for_topic(shards: Shards) -> list:
     """The look-ups' answers, when there are any."""
     state, done = shards.states[0], []
-    state.rows.look_up(LookUp([], done.append, done.append, topic=state.index.topic(NAMESPACE, "t")))
+    state.look_ups.look_up(LookUp([], done.append, done.append, topic=state.index.topic(NAMESPACE, "t")))
     return done
 
 
@@ -344,7 +344,7 @@ def test_a_look_up_of_a_topic_and_those_behind_it_end_although_items_are_nacked_
     for item in leased(one, limits.DEQUEUE_ITEMS_MAX)[1:]:
         by_pack.setdefault(packed[item.key].id, []).append(item)
     done, other = ask_for_topic(one), []
-    one.states[0].rows.look_up(LookUp([1], other.append, other.append))
+    one.states[0].look_ups.look_up(LookUp([1], other.append, other.append))
     for _ in range(100):
         settle(one, [items.pop() for items in by_pack.values() if items], delay_ms=60_000)
         one.begin(0)
@@ -409,7 +409,7 @@ def test_the_look_ups_of_a_transaction_read_no_more_than_one_of_them_beyond_the_
     state = one.states[0]
     keys_of_all = list(state.index.packed)
     for first in (0, 1):
-        state.rows.look_up(LookUp(keys_of_all[first::5], lambda _: None, lambda _: None))
+        state.look_ups.look_up(LookUp(keys_of_all[first::5], lambda _: None, lambda _: None))
     one.begin(0)
     assert state.in_flight.look_ups == keys_of_all[::5]
     one.end(0)
@@ -493,7 +493,7 @@ def test_those_who_ask_for_the_same_packs_look_at_them_once(one, monkeypatch):
     answers = [ask_for_topic(one) for _ in range(100)]
     packs = one.states[0].packs
     promoted = Mock(side_effect=packs.promote)
-    monkeypatch.setattr(packs, "unpack", promoted)
+    monkeypatch.setattr(packs, "promote", promoted)
     pack_count = len(packs._by_age)
     one.run(0)
     assert answers == [[{}]] * 100

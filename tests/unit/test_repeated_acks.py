@@ -53,7 +53,7 @@ def test_it_is_done_where_the_first_attempt_did_it_and_stale_where_the_lease_was
         done, lost = world.receipts
         assert await world.finish(await world.ack([done])) == {}
         item = world.shards.states[0].settlements.under_lease[lost]
-        world.shards.states[0].settlements.give_back(item)
+        world.shards.states[0].settlements.unclaim(item)
         errors = await world.finish(await world.ack([done, lost], repeated=True))
         assert {position: type(error) for position, error in errors.items()} == {1: StaleLeaseError}
         errors = await world.finish(await world.ack([done]))

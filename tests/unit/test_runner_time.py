@@ -10,10 +10,10 @@ from unittest.mock import Mock
 
 import pytest
 import structlog.testing
-from foqs.shard.look_ups import LookUp
 
 from foqs.model import limits
 from foqs.shard.port import LaneCounts
+from foqs.shard.state.look_ups import LookUp
 from foqs.shard.state.parts import ShardListener
 from foqs.shard.writer.runner import ShardRunner
 from tests.sim.loop import VirtualLoop

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from foqs.shard.look_ups import LookUp
 
 from foqs.model import limits
 from foqs.shard.port import TIMER_LANE, ItemRow
+from foqs.shard.state.look_ups import LookUp
 from foqs.shard.state.parts import Completion
 from tests.support.shards import Shards
 
@@ -16,7 +16,7 @@ def test_the_checkpoint_stays_before_delayed_rows_whose_deletion_waits(monkeypat
     shards = Shards(1)
     keys = [item.key for item in shards.enqueue(0, "a", delay_ms=1_000, count=3)]
     shards.run(0)
-    rows = shards.states[0].rows
+    rows = shards.states[0].look_ups
 
     def delete(found: dict[int, ItemRow]) -> None:
         for row in found.values():

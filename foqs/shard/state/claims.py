@@ -9,8 +9,8 @@ from foqs.model.clock import Now
 from foqs.model.errors import FoqsError, StaleLeaseError
 from foqs.model.item import Claim, Item, ItemEvent, Phase
 from foqs.model.topic import ShardTopic
-from foqs.shard.index import ShardIndex, fill
 from foqs.shard.port import Transaction, TransactionResult
+from foqs.shard.state.index import ShardIndex, fill
 from foqs.shard.state.journal import Journal
 from foqs.shard.state.packs import Packs
 from foqs.shard.state.parts import Completion

@@ -16,13 +16,13 @@ from foqs.model.clock import Now
 from foqs.model.errors import UnavailableError
 from foqs.model.item import Item
 from foqs.model.topic import ShardTopic
-from foqs.shard.index import ShardIndex, fill_head
-from foqs.shard.look_ups import LookUps
 from foqs.shard.port import ClaimedRow, LaneCounts, ShardImage, StoredClaim, Transaction, TransactionResult
 from foqs.shard.state.claims import Claims
 from foqs.shard.state.fences import Fences
+from foqs.shard.state.index import ShardIndex, fill_head
 from foqs.shard.state.inserts import Inserts
 from foqs.shard.state.journal import Journal
+from foqs.shard.state.look_ups import LookUps
 from foqs.shard.state.packs import Packs
 from foqs.shard.state.parts import Part, ShardListener
 from foqs.shard.state.refills import Refills

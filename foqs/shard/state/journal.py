@@ -14,8 +14,8 @@ from foqs.model import limits
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
 from foqs.model.item import Claim, Item
-from foqs.shard.index import ShardIndex
 from foqs.shard.port import ClaimEntries, StoredClaim, Transaction, TransactionResult
+from foqs.shard.state.index import ShardIndex
 
 
 class Journal:

@@ -11,9 +11,9 @@ from foqs.model.clock import Now
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError
 from foqs.model.item import Phase
 from foqs.model.topic import ShardTopic
-from foqs.shard.index import ShardIndex
 from foqs.shard.port import TIMER_LANE, ItemRow, Rewrite, Transaction, TransactionResult
 from foqs.shard.state.claims import Claims
+from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.packs import Packs
 from foqs.shard.state.parts import Completion
 from foqs.shard.state.settlements import Settlements

@@ -15,8 +15,8 @@ from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
 from foqs.model.item import Item, Pack
 from foqs.model.topic import ShardTopic
-from foqs.shard.index import ShardIndex
 from foqs.shard.port import NewPack, PackRead, Tombstone, Transaction, TransactionResult
+from foqs.shard.state.index import ShardIndex
 
 
 class Packs:
@@ -224,7 +224,7 @@ class Packs:
             ):
                 return
             keys = [key for key in pack.keys if key in packed and key not in unpacking][:count]
-            self.unpack(keys)
+            self.promote(keys)
             count -= len(keys)
 
     def _take_promotions(self, transaction: Transaction) -> None:

@@ -9,8 +9,8 @@ from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
 from foqs.model.item import Item
 from foqs.model.topic import ShardTopic
-from foqs.shard.index import ShardIndex, fill
 from foqs.shard.port import FetchedRow, Refill, Transaction, TransactionResult
+from foqs.shard.state.index import ShardIndex, fill
 from foqs.shard.state.packs import Packs
 
 

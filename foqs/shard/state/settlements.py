@@ -14,8 +14,8 @@ from foqs.model.errors import FoqsError, StaleLeaseError
 from foqs.model.item import Item, ItemEvent, Phase
 from foqs.model.topic import ShardTopic
 from foqs.model.wheel import Wheel
-from foqs.shard.index import ShardIndex
 from foqs.shard.port import TIMER_LANE, Rewrite, Transaction, TransactionResult
+from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.journal import Journal
 from foqs.shard.state.packs import Packs
 from foqs.shard.state.parts import Completion

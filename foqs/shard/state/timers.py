@@ -11,8 +11,8 @@ from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
 from foqs.model.topic import ShardTopic
 from foqs.model.window import ReadyWindow, WindowBudget
-from foqs.shard.index import ShardIndex
 from foqs.shard.port import TIMER_LANE, Refill, Transaction, TransactionResult
+from foqs.shard.state.index import ShardIndex
 
 
 class Timers:

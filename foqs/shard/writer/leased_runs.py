@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from foqs.model import limits, order
 from foqs.model.topic import ShardTopic
-from foqs.shard.index import ShardIndex
+from foqs.shard.state.index import ShardIndex
 
 
 def skip_leased(index: ShardIndex, sort_key_after: Callable[[int, int, int], int | None]) -> None:
