@@ -81,7 +81,7 @@ _TITLES = {
 """For the short table, with the version; what is empty is not in it."""
 _SHORT_COLUMNS = (
     ("w3", "items_per_s", "whole life in batches, items/s"),
-    ("w3", "of_raw", "of plain SQL with a row an item"),
+    ("w3", "of_raw", "relative to plain SQL, one row per item"),
     ("w1", "items_per_s", "single enqueues/s, 64 connections"),
 )
 
