@@ -102,6 +102,9 @@ class Dispatcher:
             self._claiming_bytes -= topic.claiming_bytes - left_bytes
             topic.claiming_bytes = left_bytes
         queue.claims_ended_count += count
+        if queue.has_claims_for_calls:  # Whether these are is not looked up item by item: there may be thousands.
+            queue.has_prefetched_for_calls = True
+            queue.has_claims_for_calls = queue.claims_count > 0
         self._active[queue] = None
         queue.expired_claims_in_row = (
             0 if items else min(queue.expired_claims_in_row + count, limits.TRANSACTION_CLAIMS_MAX)
@@ -112,8 +115,6 @@ class Dispatcher:
             self.prefetched_bytes += sum(sizes_bytes)
             if max(sizes_bytes) > self.item_bytes_max(topic.namespace):
                 self._item_bytes_seen[topic.namespace] = max(sizes_bytes)
-            if any(not item.is_claimed_ahead for item in items):
-                queue.has_prefetched_for_calls = True
             if self._draining:
                 self._unclaim(queue.buffer, queue.buffer.items)
 
@@ -388,6 +389,7 @@ class Dispatcher:
                 continue
             self._drop(queue, items)
             shard.claims.claim_for_call(topic, items)
+            queue.has_claims_for_calls = True
             call.claimed_for[queue] = queue.claims_started_count
             call.claimed_for_s = self._clock()
         return bytes_left

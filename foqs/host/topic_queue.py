@@ -58,6 +58,7 @@ class TopicQueue:
         "claims_ended_count",
         "claims_started_count",
         "expired_claims_in_row",
+        "has_claims_for_calls",
         "has_prefetched_for_calls",
         "name",
         "namespace",
@@ -84,6 +85,8 @@ class TopicQueue:
         """No claim on the way is of a later sort key."""
         self.expired_claims_in_row = 0
         """Of the last claims, those in a row that brought nothing: their items had expired, or they failed."""
+        self.has_claims_for_calls = False
+        """Some of the claims on the way may be for a call, which may be over by the time they arrive."""
         self.has_prefetched_for_calls = False
         """Some held items may have been claimed for a call."""
         self._rate = 0.0

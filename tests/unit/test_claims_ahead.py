@@ -8,7 +8,7 @@ from foqs.host.topic_queue import DequeueCall
 from foqs.model import limits
 from foqs.model.item import Item, Phase
 from foqs.shard.state.parts import Completion
-from tests.support.shards import Shards
+from tests.support.shards import NAMESPACE, Shards
 
 UNSEEN_MS_MAX = 40_000
 LONG_MS = 600_000
@@ -138,6 +138,25 @@ def test_what_was_claimed_for_a_call_that_has_ended_goes_back_at_once(lease_ms: 
     assert stored(shards) == [(1, 0)] * 3, "a new owner takes none of them for delivered"
     crash(shards)
     assert [item.failed_attempts for item in consume(shards, lease_ms)] == [0] * 3
+
+
+def test_what_was_claimed_for_a_call_that_has_ended_goes_back_as_each_of_its_shards_brings_it() -> None:
+    shards = Shards(2)
+    for number in (0, 1):
+        shards.enqueue(number, "a", at_most_once=True)
+        shards.run(number)
+    call = shards.dequeue({"a": 2})
+    for number in (0, 1):
+        shards.begin(number)
+        shards.end(number)
+    for number in (0, 1):
+        assert [claim.is_ahead for claim in shards.begin(number).claims] == [False]
+    shards.dispatcher.end(call)
+    for number in (0, 1):
+        shards.end(number)
+        shards.run(number)
+        assert not shards.dispatcher.prefetched(NAMESPACE, "a")
+        assert [row.deliveries for row in shards.tables[number].items.values()] == [1], "nobody takes it for delivered"
 
 
 def test_what_was_claimed_for_a_call_that_has_ended_is_for_the_next_one() -> None:

@@ -167,7 +167,8 @@ class Claims:
         in_flight, claims, extensions = self._in_flight, self._in_flight_claims, self._in_flight_extensions
         self._in_flight, self._in_flight_fresh, self._in_flight_claims, self._in_flight_extensions = [], set(), [], []
         for claim, items in claims:
-            self._journal.leave(items)
+            if not claim.is_ahead:  # A ready item has no claim that it could leave.
+                self._journal.leave(items)
             for item in items:
                 item.claim = claim
         for extension in extensions:
