@@ -75,7 +75,7 @@ class Host(Service):
         self._slots: defaultdict[str, ServerSlots] = defaultdict(
             partial(ServerSlots, self._loop, config.transactions_per_server_max)
         )
-        """By server."""
+        """Each server has its slots here, under its address."""
         self._stores: dict[int, ShardStore] = {}
         for shard_id, url in config.shards.items():
             self._shards.add(self._make_runner(shard_id, url))
@@ -88,33 +88,7 @@ class Host(Service):
             self._shards, self._dispatcher, self._waiting, self._loop.time, self._namespaces.check_open
         )
         self._dequeues = Dequeues(self._shards, self._dispatcher, self._loop.time)
-        queue = Queue(
-            self._namespaces,
-            self._shards,
-            self._enqueues,
-            self._dequeues,
-            Leases(self._shards, self._inspection, self._waiting),
-            Topics(self._shards, self._dispatcher, slices),
-            self.metrics.items.happened,
-        )
-        namespace_calls = NamespaceCalls(self._namespaces, self._censuses, _wall_ms)
-        admin = Admin(
-            config.host_name, self._namespaces, namespace_calls, self._shards, self._inspection, self._is_draining
-        )
-        self._server = ThriftServer(
-            queue,
-            admin,
-            address=config.listen_address,
-            port=config.port,
-            metrics=self.metrics.door,
-            bounds=DoorLimits(
-                connections_max=config.connections_max,
-                connections_per_address_max=config.connections_per_address_max,
-                idle_ms_max=config.idle_ms_max,
-                # The other half is for the shards: those that are well give back what they claimed.
-                drain_ms_max=config.drain_ms_max // 2,
-            ),
-        )
+        self._server = self._make_server(slices)
         self._ticker: asyncio.Task[None] | None = None
         self._pulse = Pulse()
         self._ages = Ages(self._shards, self._loop.time)
@@ -209,6 +183,37 @@ class Host(Service):
         slots = self._slots[server_of(url)]
         opened = self._namespaces.shard_opened
         return ShardRunner(shard_id, store, slots, self._dispatcher, self.metrics.transactions, opened)
+
+    def _make_server(self, slices: Slices) -> ThriftServer:
+        """The front door, with the verbs of users and of operators behind it."""
+        config = self._config
+        queue = Queue(
+            self._namespaces,
+            self._shards,
+            self._enqueues,
+            self._dequeues,
+            Leases(self._shards, self._inspection, self._waiting),
+            Topics(self._shards, self._dispatcher, slices),
+            self.metrics.items.happened,
+        )
+        namespace_calls = NamespaceCalls(self._namespaces, self._censuses, _wall_ms)
+        admin = Admin(
+            config.host_name, self._namespaces, namespace_calls, self._shards, self._inspection, self._is_draining
+        )
+        return ThriftServer(
+            queue,
+            admin,
+            address=config.listen_address,
+            port=config.port,
+            metrics=self.metrics.door,
+            bounds=DoorLimits(
+                connections_max=config.connections_max,
+                connections_per_address_max=config.connections_per_address_max,
+                idle_ms_max=config.idle_ms_max,
+                # The other half is for the shards: those that are well give back what they claimed.
+                drain_ms_max=config.drain_ms_max // 2,
+            ),
+        )
 
     def _take_epoch(self, shard_id: int, at_least: int) -> int:
         self._namespaces.require_durable()

@@ -84,8 +84,21 @@ def make_profile(chance: random.Random) -> Profile:
 
 def make_limits(chance: random.Random) -> dict[str, Any]:
     """A tenth of the times of production, and sizes so small that every edge is met often."""
+    sizes, times = _sizes(chance), _times(chance)
+    # Drawn apart, so that what is drawn after them stays as it was in the recorded seeds.
+    apart = repr(sizes)
+    return {
+        **sizes,
+        **_sizes_of_packs(random.Random(apart)),
+        **_rows_read_and_unpacked(random.Random(f"reads {apart}")),
+        **_keys_of_an_epoch(random.Random(f"keys {apart}")),
+        **times,
+    }
+
+
+def _sizes(chance: random.Random) -> dict[str, Any]:
     pick = chance.choice
-    sizes = {
+    return {
         "WINDOW_ITEMS_MAX": pick([8, 16, 40]),
         "WINDOW_ITEMS_MIN": 8,
         "WINDOWS_OF_SHARD_ITEMS_MAX": pick([16, 1_000]),
@@ -113,7 +126,11 @@ def make_limits(chance: random.Random) -> dict[str, Any]:
         "PAGE_BYTES_MAX": pick([150, 2 * MIB]),
         "TOPICS_PER_SHARD_MAX": pick([3, 200_000]),
     }
-    times = {
+
+
+def _times(chance: random.Random) -> dict[str, Any]:
+    pick = chance.choice
+    return {
         "TICK_MS": pick([20, 40]),
         "LEASE_MS_MIN": 100,
         "LEASE_MS_DEFAULT": 600,
@@ -146,15 +163,6 @@ def make_limits(chance: random.Random) -> dict[str, Any]:
         "BREAKER_MEAN_MS_MAX": 80,
         "BREAKER_PROBE_MS": 60,
         "DRAIN_MS_MAX": pick([300, 5_000]),
-    }
-    # Drawn apart, so that what is drawn after them stays as it was in the recorded seeds.
-    apart = repr(sizes)
-    return {
-        **sizes,
-        **_sizes_of_packs(random.Random(apart)),
-        **_rows_read_and_unpacked(random.Random(f"reads {apart}")),
-        **_keys_of_an_epoch(random.Random(f"keys {apart}")),
-        **times,
     }
 
 

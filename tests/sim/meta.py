@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -34,19 +35,20 @@ class NamespaceTables:
         return copy.deepcopy(self)
 
 
-class FakeNamespaces:
-    """The database for one host; `now_ms` is its clock, `chance` draws the ids of censuses."""
+class FakeNamespaces(ABC):
+    """The database for one host; `chance` draws the ids of censuses."""
 
     def __init__(self, chance: random.Random) -> None:
         self._ids = chance
 
     @property
+    @abstractmethod
     def _tables(self) -> NamespaceTables:
-        """Raises UnavailableError while the database is away."""
-        raise NotImplementedError
+        """What the database holds. Raises UnavailableError while it is away."""
 
+    @abstractmethod
     def _now_ms(self) -> int:
-        raise NotImplementedError
+        """The database's clock."""
 
     def read_namespaces(self) -> NamespaceList:
         tables = self._tables

@@ -256,19 +256,19 @@ class ShardRunner(Service):
         if reason != self._loss_logged or now_s - self._loss_logged_s > limits.LOSS_LOG_MS / 1000:
             self._loss_logged, self._loss_logged_s = reason, now_s
             _log.warning("shard_lost", shard=self.shard_id, error=reason)
-        shard, self.shard = self.shard, None
-        if shard is not None:
-            self._left = shard
-            self._remember(shard)
         if self._count_task is not None:
             self._count_task.cancel()
-        if shard is not None:
-            first, *others = self._announcing.lost(shard)
-            self._try(first)
-            self._try(lambda: shard.abandon(reason))
-            for tell in others:
-                await asyncio.sleep(0)
-                self._try(tell)
+        shard, self.shard = self.shard, None
+        if shard is None:
+            return
+        self._left = shard
+        self._remember(shard)
+        first, *others = self._announcing.lost(shard)
+        self._try(first)
+        self._try(lambda: shard.abandon(reason))
+        for tell in others:
+            await asyncio.sleep(0)
+            self._try(tell)
 
     def _remember(self, shard: ShardState) -> None:
         """What it takes to open the shard again without the meta database."""
