@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools spark demo demo-spark test lint types imports unit test-mysql sim power chaos overload isolation sick-shard take-over long-life fuzz front-door bench bench-spark peers bench-peers scale compiled test-compiled clean
+.PHONY: help setup test-tools spark demo demo-spark test lint types imports unit test-mysql sim power chaos overload isolation sick-shard take-over lease-ends long-life fuzz front-door bench bench-spark peers bench-peers scale compiled test-compiled clean
 BIN := .venv/bin
 
 help: ## this list
@@ -63,6 +63,9 @@ sick-shard: setup ## one of four servers frozen, killed, slow, full (the last as
 
 take-over: setup ## a host with 90,000 leases killed, and how soon another one delivers: make take-over ROUNDS=N
 	@$(BIN)/python -m loadtest.stress take-over --rounds $${ROUNDS:-20} --json build/stress/take-over.json
+
+lease-ends: setup ## 150,000 leases of a shard that end at once, and how soon all items are ready again: make lease-ends ROUNDS=N
+	@$(BIN)/python -m loadtest.stress lease-ends --rounds $${ROUNDS:-3} --json build/stress/lease-ends.json
 
 long-life: setup ## hours of mixed load, the purge blocked in the middle: make long-life MINUTES=M
 	@$(BIN)/python -m loadtest.stress long-life --minutes $${MINUTES:-120} --json build/stress/long-life.json

@@ -1,4 +1,4 @@
-"""`python -m loadtest.stress`: overload, isolation, reading, loop-holds, sick-shard, take-over, long-life.
+"""`python -m loadtest.stress`: overload, isolation, reading, loop-holds, sick-shard, take-over, lease-ends, long-life.
 
 The exit code is 1 when a bound does not hold.
 """
@@ -15,6 +15,7 @@ from rich.console import Console
 from foqs.model import limits
 from loadtest.faults import FaultError
 from loadtest.stress import isolation as isolation_run
+from loadtest.stress import lease_ends as lease_ends_run
 from loadtest.stress import long_life as long_life_run
 from loadtest.stress import loop_holds as loop_holds_run
 from loadtest.stress import overload as overload_run
@@ -97,6 +98,19 @@ def take_over(rounds: int, items: int, leased: int, json_path: Path | None) -> N
     """kill -9 of a host with many leases, and a standby that has another shard."""
     course = take_over_run.Course(rounds=rounds, items=items, leased=leased)
     _publish(take_over_run.run(course), json_path)
+
+
+@main.command()
+@click.option("--rounds", default=3, show_default=True, help="Each on a server of its own.")
+@click.option("--leases", default=150_000, show_default=True)
+@click.option(
+    "--lease-seconds", default=30.0, show_default=True, help="For the calls that lease, until all leases end."
+)
+@_json
+def lease_ends(rounds: int, leases: int, lease_seconds: float, json_path: Path | None) -> None:
+    """Many leases of one shard that end in one tick, and how soon all their items are ready again."""
+    course = lease_ends_run.Course(rounds=rounds, leases=leases, lease_s=lease_seconds)
+    _publish(lease_ends_run.run(course), json_path)
 
 
 @main.command()

@@ -9,7 +9,7 @@ import click
 import pytest
 from rich.console import Console
 
-from loadtest.stress import isolation, long_life, loop_holds, overload, reading, sick_shard
+from loadtest.stress import isolation, lease_ends, long_life, loop_holds, overload, reading, sick_shard
 from loadtest.stress.record import Record, merged
 from loadtest.stress.verdict import Bound, Verdict
 
@@ -71,6 +71,16 @@ def test_a_breaker_opens_and_closes_and_is_timed() -> None:
     assert row["closes ms"] < float("inf")
     assert row["enqueue p99 ms before"] > 0
     assert row["dequeue p99 ms, breaker open"] > 0
+
+
+@pytest.mark.database
+@pytest.mark.slow
+def test_leases_that_end_while_the_host_is_stopped_are_all_over_after_it_went_on() -> None:
+    verdict = lease_ends.run(lease_ends.Course(rounds=1, leases=5_000, lease_s=5.0))
+    (row,) = verdict.rows
+    assert 0 < row["ready again ms"] < 30_000
+    assert row["longest enqueue ms"] > 0
+    assert 0 < row["event loop late by ms, at most"] < float("inf")
 
 
 @pytest.mark.database
