@@ -18,8 +18,8 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from foqs import AdminClient, Client, NewItem
-from foqs.core import limits
-from foqs.storage.local_server import LocalServer
+from foqs.dev.local_server import LocalServer
+from foqs.model import limits
 from loadtest.faults import FaultError
 from loadtest.faults.cluster import make_databases, wait_until_owned
 from loadtest.faults.load import NAMESPACE
