@@ -37,7 +37,7 @@ def test_a_client_without_frames_is_told_to_use_them(first_bytes: int) -> None:
         async with world() as w, w.connect() as client:
             await client.send_bytes(GOOD[:first_bytes])
             if first_bytes < HEAD_BYTES:
-                await until(lambda: [guest.prefetched_bytes for guest in w.connections()] == [first_bytes])
+                await until(lambda: [guest.held_bytes for guest in w.connections()] == [first_bytes])
             await client.send_bytes(GOOD[first_bytes:])
             reply = await client.receive_unframed()
             assert isinstance(reply.error, ApplicationError)

@@ -86,7 +86,7 @@ def test_large_frames_of_one_address_come_in_one_after_the_other() -> None:
                 await asyncio.sleep(0)
                 held_up_most = max(held_up_most, sum(guest._held_up_at is not None for guest in w.connections()))
                 most_bytes = MIB + len(frame) + len(clients) * limits.READ_BYTES_MAX
-                assert sum(guest.prefetched_bytes for guest in door.guests) <= most_bytes
+                assert sum(guest.held_bytes for guest in door.guests) <= most_bytes
             assert held_up_most >= 4
             for client in clients:
                 assert (await client.receive()).error is None
@@ -105,7 +105,7 @@ def test_a_small_frame_of_a_connection_that_is_held_up_does_not_end_it() -> None
             await busy.send_bytes(w.codec.encode_call("enqueue", enqueue_request(b"1"), 1))
             await w.queue.until_running(1)
             await large.send_bytes(frame[:-1])
-            await until(lambda: any(guest.prefetched_bytes > 64 * KIB for guest in w.connections()))
+            await until(lambda: any(guest.held_bytes > 64 * KIB for guest in w.connections()))
             await small.send_bytes(w.codec.encode_call("enqueue", enqueue_request(b"2"), 1))
             await until(lambda: any(guest._held_up_at is not None for guest in w.connections()))
             w.queue.gate.set()
