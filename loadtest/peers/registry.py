@@ -13,6 +13,7 @@ _ADAPTERS = {
     "foqs-compiled": "foqs:CompiledFoqs",
     "raw": "raw:Raw",
     "postgres": "postgres:Postgres",
+    "postgres-plain": "postgres:PlainPostgres",
     "pgqueuer": "pgqueuer:PgQueuer",
     "mariadb": "mariadb:MariaDB",
     "rabbitmq": "rabbitmq:RabbitMQ",
@@ -21,6 +22,7 @@ _ADAPTERS = {
 }
 _NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "postgres": (("initdb", "postgres"), ("asyncpg",)),
+    "postgres-plain": (("initdb", "postgres"), ("asyncpg",)),
     "pgqueuer": (("initdb", "postgres"), ("asyncpg", "pgqueuer")),
     "rabbitmq": (("rabbitmq-server",), ("pamqp",)),
     "beanstalkd": (("beanstalkd",), ()),
