@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from foqs.model import limits
-from foqs.model.calls import DeliveryPolicy, NewItem
+from foqs.model.calls import DeliveryPolicy, ItemContent, NewItem
 from foqs.model.errors import InvalidArgumentError, TooLargeError, shown
 from foqs.model.namespace import NamespaceSettings
 
@@ -49,14 +49,14 @@ def check_metadata(metadata: bytes, settings: NamespaceSettings) -> None:
         raise TooLargeError(f"metadata of {len(metadata)} bytes is over the limit of {settings.metadata_bytes_max}")
 
 
-def check_new_item(item: NewItem, settings: NamespaceSettings) -> None:
-    """Everything but the topic and the times that need the clock."""
-    payload, metadata = item.payload, item.metadata
+def checked_content(item: NewItem, settings: NamespaceSettings) -> ItemContent:
+    """What the item will carry, after all of it is checked but the topic and the times that need the clock."""
+    payload, metadata = item.payload, item.metadata or b""
     if not isinstance(payload, bytes):
         raise InvalidArgumentError("payload is missing")
     if len(payload) > settings.payload_bytes_max:
         raise TooLargeError(f"payload of {len(payload)} bytes is over the limit of {settings.payload_bytes_max}")
-    if metadata is not None:
+    if metadata:
         check_metadata(metadata, settings)
     check_range("priority", item.priority, -(1 << 31), (1 << 31) - 1)
     if item.delivery is not None and item.delivery not in _DELIVERIES:
@@ -73,6 +73,7 @@ def check_new_item(item: NewItem, settings: NamespaceSettings) -> None:
         check_range("delay_ms", item.delay_ms, 0, settings.delay_ms_max)
         if item.deliver_after_ms is not None:
             raise InvalidArgumentError("deliver_after_ms and delay_ms are both given: give one")
+    return ItemContent(payload, metadata)
 
 
 def deliver_after(item: NewItem, settings: NamespaceSettings, now_ms: int) -> int:

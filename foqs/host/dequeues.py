@@ -11,7 +11,7 @@ from foqs.host.dispatch import Dispatcher
 from foqs.host.shards import Shards
 from foqs.host.topic_queue import DequeueCall
 from foqs.model import ids, limits
-from foqs.model.calls import Delivery, TopicDemand
+from foqs.model.calls import NO_CONTENT, Delivery, TopicDemand
 from foqs.model.clock import Now
 from foqs.model.errors import InvalidArgumentError, OverloadedError, PausedError
 from foqs.model.item import Item, Phase
@@ -154,13 +154,11 @@ def _delivery(item: Item, now: Now) -> Delivery:
         receipt,
         item.topic.name,
         item.priority,
-        item.payload or b"",
-        item.metadata,
         item.due_at,
         item.enqueued_at,
         now.on_server(item.lease_due_at),
         item.failed_attempts + 1,
+        *(item.content or NO_CONTENT).told(),
     )
-    # A lease may be long: its holder has these now.
-    item.payload, item.metadata = None, b""
+    item.content = None  # A lease may be long: its holder has it now.
     return delivery

@@ -147,7 +147,7 @@ class Enqueues:
                 errors[position] = topic
                 continue
             try:
-                arguments.check_new_item(new, settings)
+                content = arguments.checked_content(new, settings)
                 due_at = arguments.deliver_after(new, settings, now_ms)
                 if topic is None:
                     topic = found[name] = new_topics[name] = index.new_topic(number, name, len(new_topics))
@@ -168,8 +168,7 @@ class Enqueues:
                 due_at + (new.ttl_ms or settings.ttl_ms_default),
                 new.lease_ms or 0,
                 new.delivery == DeliveryPolicy.AT_MOST_ONCE,
-                new.metadata or b"",
-                new.payload,
+                content,
             )
         return made
 

@@ -122,7 +122,7 @@ class Inspection(Service):
         chosen: list[tuple[int, ItemRow]] = []
         size_bytes = 0
         for place, row in heapq.merge(*[page for page, _ in pages], key=lambda pair: pair[0]):
-            size_bytes += len(row.payload) + len(row.metadata)
+            size_bytes += row.content.size_bytes
             if len(chosen) == limit or place > known_up_to or (chosen and size_bytes > limits.PAGE_BYTES_MAX):
                 break
             chosen.append((place, row))
@@ -326,17 +326,16 @@ class Inspection(Service):
         item = shard.index.leases.get(row.key)
         dead = state is ItemState.DEAD
         return StoredItem(
-            id=ids.item_id(shard_id, row.key),
-            topic=topic_name,
-            state=state,
-            priority=row.priority,
-            payload=row.payload,
-            metadata=row.metadata,
-            deliver_after_ms=row.due_at if not dead else row.enqueued_at,
-            enqueued_at_ms=row.enqueued_at,
-            expires_at_ms=row.expires_at,
-            failed_attempts=row.failed_attempts,
-            delivery=DeliveryPolicy(row.at_most_once),
+            ids.item_id(shard_id, row.key),
+            topic_name,
+            state,
+            row.priority,
+            row.due_at if not dead else row.enqueued_at,
+            row.enqueued_at,
+            row.expires_at,
+            row.failed_attempts,
+            DeliveryPolicy(row.at_most_once),
+            *row.content.told(),
             lease_ms=row.lease_ms or None,
             lease_expires_at_ms=now.on_server(item.lease_due_at) if item is not None and is_leased else None,
             died_at_ms=row.due_at if dead else None,

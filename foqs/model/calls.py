@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from foqs.model.errors import FoqsError
 from foqs.model.namespace import Namespace
@@ -40,6 +40,27 @@ class NewItem(Protocol):
     delivery: int | None
     dedup_id: str | None
     ordering_key: str | None
+
+
+class ItemContent(NamedTuple):
+    """What an item carries from its producer to its consumers, as it is stored: empty is what nobody gave.
+
+    The last columns of `foqs.storage.columns.ITEM_COLUMNS` have the same names and the same order.
+    """
+
+    payload: bytes
+    metadata: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(len, self))
+
+    def told(self) -> tuple[bytes, bytes]:
+        """The fields of a Delivery or StoredItem that have the same names, in the same order."""
+        return self
+
+
+NO_CONTENT = ItemContent(b"", b"")
 
 
 class TopicDemand(Protocol):
@@ -77,12 +98,12 @@ class Delivery:
     receipt: str
     topic: str
     priority: int
-    payload: bytes
-    metadata: bytes
     deliver_after_ms: int
     enqueued_at_ms: int
     lease_expires_at_ms: int
     attempt: int
+    payload: bytes
+    metadata: bytes
 
 
 @dataclass(slots=True)
@@ -110,13 +131,13 @@ class StoredItem:
     topic: str
     state: ItemState
     priority: int
-    payload: bytes
-    metadata: bytes
     deliver_after_ms: int
     enqueued_at_ms: int
     expires_at_ms: int
     failed_attempts: int
     delivery: DeliveryPolicy
+    payload: bytes
+    metadata: bytes
     lease_ms: int | None = None
     lease_expires_at_ms: int | None = None
     died_at_ms: int | None = None

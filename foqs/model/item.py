@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from foqs.model.calls import ItemContent
+
 if TYPE_CHECKING:
     from foqs.model.topic import ShardTopic
 
@@ -81,6 +83,7 @@ class Item:
     __slots__ = (
         "at_most_once",
         "claim",
+        "content",
         "deliveries",
         "due_at",
         "enqueued_at",
@@ -90,8 +93,6 @@ class Item:
         "lease_due_at",
         "lease_ms",
         "lease_wanted_ms",
-        "metadata",
-        "payload",
         "phase",
         "prefetched_at",
         "priority",
@@ -113,8 +114,7 @@ class Item:
         expires_at: int = 0,
         lease_ms: int = 0,
         at_most_once: bool = False,
-        metadata: bytes = b"",
-        payload: bytes | None = None,
+        content: ItemContent | None = None,
     ) -> None:
         self.key = key
         self.topic = topic
@@ -126,10 +126,10 @@ class Item:
         self.expires_at = expires_at
         self.lease_ms = lease_ms
         self.at_most_once = at_most_once
-        self.metadata = metadata
-        self.payload = payload
-        self.size_bytes = len(metadata) if payload is None else len(metadata) + len(payload)
-        """Of metadata and payload as they were read or enqueued, also once they are not in memory any more."""
+        self.content = content
+        """None while it is not in memory."""
+        self.size_bytes = 0 if content is None else sum(map(len, content))
+        """Of the content as it was read or enqueued, also once it is not in memory any more."""
         self.deliveries = 0
         """Ended ones; the present delivery has the number deliveries + 1."""
         self.failed_attempts = 0

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from foqs.model.calls import ItemContent
 from foqs.model.item import Item
 from foqs.model.topic import ShardTopic
 
@@ -112,7 +113,7 @@ class Transaction:
     look_ups: list[int] = field(default_factory=list)
     """Read last, so that the rows are as this transaction leaves them."""
     look_ups_with_payload: bool = False
-    """With metadata, payload and reason of death; else they are empty."""
+    """With content and reason of death; else they are empty."""
     removed_count: int = 0
     """Of the items that go out of packs, those with the packs too."""
     is_awaited: bool = False
@@ -134,9 +135,8 @@ class Transaction:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class ItemRow:
-    """An item row without its sort key."""
+class ItemRow(NamedTuple):
+    """All that is stored of an item: `foqs.storage.columns.ITEM_COLUMNS`, of which the last ones are its content."""
 
     key: int
     lane: int
@@ -151,8 +151,7 @@ class ItemRow:
     deliveries: int
     failed_attempts: int
     death_reason: bytes | None
-    metadata: bytes
-    payload: bytes
+    content: ItemContent
 
 
 class ClaimedRow(NamedTuple):
@@ -182,8 +181,7 @@ class FetchedRow(NamedTuple):
     at_most_once: int
     deliveries: int
     failed_attempts: int
-    metadata: bytes
-    payload: bytes
+    content: ItemContent
 
 
 @dataclass(slots=True)

@@ -11,40 +11,24 @@ from collections.abc import Collection, Iterator, Sequence
 from foqs.model import limits
 from foqs.model.item import Item
 from foqs.shard.port import ItemRow
+from foqs.storage.columns import CONTENT_COLUMNS, INSERTED_COLUMNS, inserted_integers, promoted_integers
 
 _RANGE_KEYS_MIN = 8
 _SPARSE = 4
 """Keys among so many times as many numbers have no ranges worth a look."""
-_ROW = "(%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,x'%s',x'%s')"
-
-
-def item_integers(item: Item) -> tuple[int, ...]:
-    """The first columns of statements.INSERT_ITEMS."""
-    topic = item.topic.number
-    delayed = item.due_at > item.enqueued_at
-    return (
-        item.key,
-        0 if delayed else topic,
-        0 if delayed else item.priority,
-        item.due_at,
-        topic,
-        item.priority,
-        item.enqueued_at,
-        item.expires_at,
-        item.lease_ms,
-        item.at_most_once,
-    )
+_VALUES = ["x'%s'" if column in CONTENT_COLUMNS else "%d" for column in INSERTED_COLUMNS]
+_ROW = f"({','.join(_VALUES)})"
+"""The values of statements.INSERT_ITEMS."""
 
 
 def item_row(item: Item) -> str:
-    assert item.payload is not None
-    return _ROW % (*item_integers(item), item.metadata.hex(), item.payload.hex())
+    assert item.content is not None
+    return _ROW % (*inserted_integers(item), *[value.hex() for value in item.content])
 
 
 def promoted_row(row: ItemRow) -> str:
     """Of an item no delivery of which has ended."""
-    integers = (row.key, row.lane, row.urgency, row.due_at, row.topic, row.priority, row.enqueued_at, row.expires_at)
-    return _ROW % (*integers, row.lease_ms, row.at_most_once, row.metadata.hex(), row.payload.hex())
+    return _ROW % (*promoted_integers(row), *[value.hex() for value in row.content])
 
 
 def chunks_by_bytes(rows: Sequence[str]) -> Iterator[str]:

@@ -9,9 +9,11 @@ from typing import Final
 from foqs.model import limits
 from foqs.model.item import Item
 from foqs.shard.port import ItemRow
+from foqs.storage.columns import CONTENT_COLUMNS, GIVEN_COLUMNS, given_integers, packed_row
 
-_HEAD: Final = Struct(">iiqqqIBHI")
-"""Topic, priority, due_at, enqueued_at, expires_at, lease_ms, at_most_once, bytes of metadata and of payload."""
+_HEAD: Final = Struct(">" + "".join([column.code for column in (*GIVEN_COLUMNS, *CONTENT_COLUMNS)]))
+"""The integers of an item, and the lengths of its contents, which follow."""
+_GIVEN_COUNT: Final = len(GIVEN_COLUMNS)
 _pack, _unpack_from = _HEAD.pack, _HEAD.unpack_from
 _COUNT: Final = Struct(">I")
 assert _HEAD.size + _COUNT.size + 8 <= limits.PACKED_ITEM_BYTES
@@ -23,18 +25,12 @@ def pack_items(items: Sequence[Item]) -> bytes:
     parts: list[bytes] = []
     at = 0
     for item in items:
-        metadata, payload = item.metadata, item.payload
-        assert payload is not None
+        content = item.content
+        assert content is not None
         starts.append(at)
-        at += _HEAD.size + len(metadata) + len(payload)
-        parts.append(
-            _pack(
-                item.topic.number, item.priority, item.due_at, item.enqueued_at, item.expires_at, item.lease_ms,
-                item.at_most_once, len(metadata), len(payload),
-            )
-        )  # fmt: skip
-        parts.append(metadata)
-        parts.append(payload)
+        at += _HEAD.size + item.size_bytes
+        parts.append(_pack(*given_integers(item), *map(len, content)))
+        parts += content
     count = len(items)
     index = Struct(f">I{count}Q{count}I").pack(count, *[item.key for item in items], *starts)
     return index + b"".join(parts)
@@ -54,15 +50,14 @@ def unpack_items(packed: bytes, keys: Collection[int] | None = None) -> list[Ite
 
 
 def _row(key: int, packed: bytes, at: int) -> ItemRow:
-    topic, priority, due_at, enqueued_at, expires_at, lease_ms, at_most_once, metadata_bytes, payload_bytes = (
-        _unpack_from(packed, at)
-    )
-    metadata_at = at + _HEAD.size
-    payload_at = metadata_at + metadata_bytes
-    return ItemRow(
-        key, topic, priority, due_at, topic, priority, enqueued_at, expires_at, lease_ms, at_most_once, 0, 0,
-        None, packed[metadata_at:payload_at], packed[payload_at : payload_at + payload_bytes],
-    )  # fmt: skip
+    values = _unpack_from(packed, at)
+    given = values[:_GIVEN_COUNT]
+    end = at + _HEAD.size
+    contents: list[bytes] = []
+    for length in values[_GIVEN_COUNT:]:
+        contents.append(packed[end : end + length])
+        end += length
+    return packed_row(key, given, contents)
 
 
 def pack_keys(keys: Sequence[int]) -> bytes:

@@ -20,31 +20,16 @@ from foqs.model import limits
 from foqs.model.item import Item
 from foqs.shard.port import NewPack
 from foqs.storage import statements as sql
-from foqs.storage.literals import item_integers
+from foqs.storage.columns import GIVEN_COLUMNS, INSERTED_COLUMNS, KEY_COLUMNS, UNSIGNED, inserted_integers
 from foqs.storage.packing import pack_items
 from foqs.storage.session import command_packet
 
-_UNSIGNED: Final = 0x8000
-_COLUMNS: Final = (
-    ("Q", FIELD_TYPE.LONGLONG | _UNSIGNED),  # id
-    ("i", FIELD_TYPE.LONG),  # lane
-    ("i", FIELD_TYPE.LONG),  # urgency
-    ("q", FIELD_TYPE.LONGLONG),  # due_at
-    ("i", FIELD_TYPE.LONG),  # topic
-    ("i", FIELD_TYPE.LONG),  # priority
-    ("q", FIELD_TYPE.LONGLONG),  # enqueued_at
-    ("q", FIELD_TYPE.LONGLONG),  # expires_at
-    ("I", FIELD_TYPE.LONG | _UNSIGNED),  # lease_ms
-    ("b", FIELD_TYPE.TINY),  # at_most_once
-    ("", FIELD_TYPE.BLOB),  # metadata
-    ("", FIELD_TYPE.BLOB),  # payload
-)
-"""As statements.INSERT_ITEMS has them: the form of the integers, and the types by which the server reads them."""
-_integers = Struct("<" + "".join(form for form, _ in _COLUMNS)).pack
+_integers = Struct("<" + "".join([column.code for column in (*KEY_COLUMNS, *GIVEN_COLUMNS)])).pack
 _ROWS: Final = limits.PREPARED_INSERT_ROWS
-_TYPES: Final = Struct(f"<{len(_COLUMNS)}H").pack(*[kind for _, kind in _COLUMNS]) * _ROWS
-_NO_NULLS: Final = bytes((len(_COLUMNS) * _ROWS + 7) // 8)
-_PACK_TYPES: Final = Struct("<2H").pack(FIELD_TYPE.LONGLONG | _UNSIGNED, FIELD_TYPE.BLOB)
+_COUNT: Final = len(INSERTED_COLUMNS)
+_TYPES: Final = Struct(f"<{_COUNT}H").pack(*[column.wire_type for column in INSERTED_COLUMNS]) * _ROWS
+_NO_NULLS: Final = bytes((_COUNT * _ROWS + 7) // 8)
+_PACK_TYPES: Final = Struct("<2H").pack(FIELD_TYPE.LONGLONG | UNSIGNED, FIELD_TYPE.BLOB)
 _pack_id = Struct("<Q").pack
 _execution = Struct("<IBI").pack
 _prepared = Struct("<IHH").unpack_from
@@ -106,9 +91,9 @@ class PreparedInserts:
 
 def prepare_inserts(session: Any) -> PreparedInserts | None:
     """None when the server has no room for more prepared statements. Blocks; raises what pymysql raises."""
-    row = f"({','.join('?' * len(_COLUMNS))})"
+    row = f"({','.join('?' * _COUNT)})"
     try:
-        items_id = _prepare(session, sql.INSERT_ITEMS.format(",".join([row] * _ROWS)), len(_COLUMNS) * _ROWS)
+        items_id = _prepare(session, sql.INSERT_ITEMS.format(",".join([row] * _ROWS)), _COUNT * _ROWS)
         return PreparedInserts(items_id, _prepare(session, sql.INSERT_PACK.format("?", "?"), 2))
     except OperationalError as error:
         if error.args[0] == ER.MAX_PREPARED_STMT_COUNT_REACHED:
@@ -135,8 +120,8 @@ def _rows(items: Sequence[Item]) -> bytes:
 
 
 def _row(item: Item) -> bytes:
-    assert item.payload is not None
-    return _integers(*item_integers(item)) + _blob(item.metadata) + _blob(item.payload)
+    assert item.content is not None
+    return _integers(*inserted_integers(item)) + b"".join([_blob(value) for value in item.content])
 
 
 def _blob(value: bytes) -> bytes:

@@ -18,6 +18,7 @@ from foqs.shard.port import (
     TransactionResult,
 )
 from foqs.storage import statements as sql
+from foqs.storage.columns import fetched_row, stored_row
 from foqs.storage.literals import chunks_by_bytes, item_row, key_conditions
 from foqs.storage.packing import pack_items, pack_keys, unpack_items
 from foqs.storage.prepared import Ahead, PreparedInserts
@@ -34,7 +35,15 @@ def unpack_entries(packed: bytes) -> list[tuple[int, int]]:
     return list(_ENTRY.iter_unpack(packed))
 
 
-def read_statements(transaction: Transaction, mogrify: Mogrify) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """All statements but the `pack_count` last ones are of item rows: READS_BEGIN, refills, fetches, READS_END."""
+
+    statements: list[str]
+    pack_count: int
+
+
+def read_statements(transaction: Transaction, mogrify: Mogrify) -> Reads:
     script = [mogrify(*_refill_statement(refill)) for refill in transaction.refills]
     if transaction.fetches:
         fetched = key_conditions("id", [item.key for item in transaction.fetches])
@@ -42,27 +51,24 @@ def read_statements(transaction: Transaction, mogrify: Mogrify) -> list[str]:
     if script:
         script = [sql.READS_BEGIN.format(limits.TRANSACTION_CONTENTS_BYTES_MAX), *script, sql.READS_END]
     packs = key_conditions("id", [read.id for read in transaction.packs_read])
-    return script + [sql.READ_PACKS.format(condition) for condition, _ in packs]
+    read_packs = [sql.READ_PACKS.format(condition) for condition, _ in packs]
+    return Reads(script + read_packs, len(read_packs))
 
 
-def take_reads(transaction: Transaction, rows: list[Rows], result: TransactionResult) -> None:
+def take_reads(transaction: Transaction, reads: Reads, rows: list[Rows], result: TransactionResult) -> None:
     """What `read_statements` found."""
-    if transaction.refills or transaction.fetches:
-        rows = rows[1:]  # READS_BEGIN finds none.
-    for refill, found in zip(transaction.refills, rows, strict=False):
-        result.refilled.append(_read_ahead(found, result) if refill.with_payload else found)
+    of_items, of_packs = rows[: len(rows) - reads.pack_count], rows[len(rows) - reads.pack_count :]
     fetched: dict[int, ItemRow | FetchedRow] = {}
-    packs: dict[int, bytes] = {}
-    for found in rows[len(transaction.refills) :]:
-        for head, *contents in found:
-            if not contents:
-                result.read_us = head
-                continue
-            if len(contents) == 1:  # Of a row there are the metadata and the payload.
-                packs[head] = contents[0]
-                continue
-            row = _fetched(map(int, head.split()[:-1]), contents, result.unread)
-            fetched[row.key] = row
+    if of_items:
+        ((result.read_us,),) = of_items[-1]
+        refilled = of_items[1 : 1 + len(transaction.refills)]
+        for refill, found in zip(transaction.refills, refilled, strict=True):
+            result.refilled.append(_read_ahead(found, result) if refill.with_payload else found)
+        for found in of_items[1 + len(transaction.refills) : -1]:
+            for integers, *contents in found:
+                row = _fetched(map(int, integers.split()[:-1]), contents, result.unread)
+                fetched[row.key] = row
+    packs = {pack_id: packed for found in of_packs for pack_id, packed in found}
     read = {row.key: row for pack_id, keys in transaction.packs_read for row in unpack_items(packs[pack_id], set(keys))}
     result.promoted = {key: read[key] for key in transaction.promoted}
     result.fetched = fetched | read
@@ -81,9 +87,8 @@ def _read_ahead(found: Rows, result: TransactionResult) -> Rows:
 
 def _fetched(integers: Iterable[int], contents: list[bytes | None], unread: set[int]) -> FetchedRow:
     """A row whose contents are empty, and its key in `unread`, when those before it filled what one may read."""
-    metadata, payload = contents
-    row = FetchedRow._make([*integers, metadata or b"", payload or b""])
-    if metadata is None or payload is None:
+    row = fetched_row([*integers], contents)
+    if contents[0] is None:
         unread.add(row.key)
     return row
 
@@ -168,7 +173,7 @@ def rewrite_statements(rewrites: Sequence[Rewrite], mogrify: Mogrify) -> Iterato
 def take_look_ups(look_up_count: int, rows: list[Rows], result: TransactionResult) -> None:
     """What the look-ups of a `write_script` found."""
     found = rows[len(rows) - 2 - look_up_count : len(rows) - 2]
-    result.looked_up = {row[0]: ItemRow(*row) for part in found for row in part}
+    result.looked_up = {row.key: row for part in found for row in map(stored_row, part)}
 
 
 def _entries(claim: ClaimEntries, result: TransactionResult) -> bytes:

@@ -13,6 +13,7 @@ from foqs.model import limits
 from foqs.model.errors import UnavailableError
 from foqs.shard.port import ItemRow
 from foqs.storage import statements as sql
+from foqs.storage.columns import stored_row
 from foqs.storage.literals import key_conditions
 from foqs.storage.script import edge_arguments
 from foqs.storage.session import connect, is_lost
@@ -67,7 +68,7 @@ class ShardReader:
             keys.append(key)
         rows: list[ItemRow] = []
         for text, _ in key_conditions("id", keys):
-            rows += [ItemRow(*row) for row in self._rows(sql.READ_ITEMS.format(text))]
+            rows += map(stored_row, self._rows(sql.READ_ITEMS.format(text)))
         self._session.rollback()
         more = len(keys) < len(found) or len(found) == limit
         return sorted(rows, key=lambda row: (row.urgency, row.due_at, row.key)), more

@@ -272,8 +272,8 @@ class ShardStore:
         answers: list[Rows] = []
         try:
             reads = read_statements(transaction, self._mogrify)
-            if reads:
-                take_reads(transaction, await run_script(self._session, reads), result)
+            if reads.statements:
+                take_reads(transaction, reads, await run_script(self._session, reads.statements), result)
             promoted = await _in_slices(map(promoted_row, result.promoted.values()))
             rewrites = await _in_slices(rewrite_statements(transaction.rewrites, self._mogrify))
             writes = write_script(

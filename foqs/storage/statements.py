@@ -5,10 +5,27 @@
 
 from __future__ import annotations
 
-COLUMNS = (
-    "id, lane, urgency, due_at, topic, priority, enqueued_at, expires_at, lease_ms, at_most_once, "
-    "deliveries, failed_attempts, death_reason, metadata, payload"
-)
+from foqs.shard.port import ClaimedRow, FetchedRow
+from foqs.storage.columns import CONTENT_COLUMNS, INSERTED_COLUMNS, ITEM_COLUMNS, names
+
+_CONTENTS = names(CONTENT_COLUMNS)
+_HEADS = [name for name in names(ITEM_COLUMNS) if name not in _CONTENTS]
+_CONTENT_BYTES = " + ".join([f"OCTET_LENGTH({name})" for name in _CONTENTS])
+_LEAST_OF_HEAD = ", ".join(["NULL" if name == "death_reason" else name for name in _HEADS] + ["x''"] * len(_CONTENTS))
+
+
+def _fetched(*first: str) -> str:
+    """What a FetchedRow needs, as one text of integers and the contents.
+
+    The last integer is how many bytes of contents the rows up to this one have; past @contents_max those are NULL.
+    """
+    integers = [*first, *["id" if name == "key" else name for name in FetchedRow._fields if name != "content"]]
+    contents = [f"IF(@contents > @contents_max, NULL, {name})" for name in _CONTENTS]
+    count = f"@contents := @contents + {_CONTENT_BYTES}"
+    return f"CONCAT_WS(' ', {', '.join(integers)}, {count}), {', '.join(contents)}"
+
+
+_CLAIMED = ", ".join(["id" if name == "key" else name for name in ClaimedRow._fields])
 
 LOCK_SHARD = "SELECT GET_LOCK(%s, %s)"
 LOCK_HOLDER = "SELECT IS_USED_LOCK(%s)"
@@ -42,26 +59,14 @@ READ_NAMESPACES = "SELECT number, name FROM namespace ORDER BY number"
 COUNT_LANES = "SELECT lane, COUNT(*) FROM item FORCE INDEX (lane_order) GROUP BY lane"
 COUNT_DELAYED = "SELECT topic, COUNT(*) FROM item FORCE INDEX (lane_order) WHERE lane = 0 GROUP BY topic"
 READ_CLAIMS = "SELECT id, due_at, ahead, entries FROM claim WHERE id >= %s ORDER BY id"
-READ_HEADS = (
-    "SELECT id, lane, urgency, due_at, topic, priority, enqueued_at, expires_at, lease_ms, at_most_once, "
-    "deliveries, failed_attempts, NULL, x'', x'' FROM item FORCE INDEX (PRIMARY) WHERE {} ORDER BY id"
-)
+READ_HEADS = f"SELECT {_LEAST_OF_HEAD} FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id"
 # One text of all integers, here and below: the host splits it in half the time that it takes to read a column each.
-READ_CLAIMED = (
-    "SELECT CONCAT_WS(' ', id, lane, urgency, due_at, topic, priority, enqueued_at, expires_at, lease_ms, "
-    "at_most_once, deliveries, failed_attempts) FROM item FORCE INDEX (PRIMARY) WHERE {} ORDER BY id"
-)
-# The last one is how many bytes of contents the rows up to this one have; past @contents_max the contents are NULL.
-FETCH_ITEMS = (
-    "SELECT CONCAT_WS(' ', id, enqueued_at, expires_at, lease_ms, at_most_once, deliveries, failed_attempts, "
-    "@contents := @contents + OCTET_LENGTH(metadata) + OCTET_LENGTH(payload)), "
-    "IF(@contents > @contents_max, NULL, metadata), IF(@contents > @contents_max, NULL, payload) "
-    "FROM item FORCE INDEX (PRIMARY) WHERE {} ORDER BY id"
-)
+READ_CLAIMED = f"SELECT CONCAT_WS(' ', {_CLAIMED}) FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id"
+FETCH_ITEMS = f"SELECT {_fetched()} FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id"
 READ_PACKS = "SELECT id, items FROM pack WHERE {} ORDER BY id"
 READ_FIRST_PACK = "SELECT id, items FROM pack ORDER BY id LIMIT 1"
 READ_TOMBSTONES = "SELECT id, entries FROM tombstone ORDER BY id"
-READ_ITEMS = f"SELECT {COLUMNS} FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id"
+READ_ITEMS = f"SELECT {', '.join(names(ITEM_COLUMNS))} FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id"
 
 READS_BEGIN = "SET @reads_begin = SYSDATE(6), @contents = 0, @contents_max = {}"
 FETCHES_BEGIN = "SET @contents = 0"
@@ -77,10 +82,7 @@ READ_SORT_KEY = (
     "ORDER BY urgency, due_at, id LIMIT 1 OFFSET %s"
 )
 REFILL_WITH_PAYLOAD = (
-    "SELECT CONCAT_WS(' ', urgency, due_at, id, enqueued_at, expires_at, lease_ms, at_most_once, deliveries, "
-    "failed_attempts, @contents := @contents + OCTET_LENGTH(metadata) + OCTET_LENGTH(payload)), "
-    "IF(@contents > @contents_max, NULL, metadata), IF(@contents > @contents_max, NULL, payload) "
-    "FROM item FORCE INDEX (lane_order) "
+    f"SELECT {_fetched('urgency', 'due_at')} FROM item FORCE INDEX (lane_order) "
     "WHERE lane = %s AND (urgency > %s OR (urgency = %s AND (due_at > %s OR (due_at = %s AND id > %s)))) "
     "ORDER BY urgency, due_at, id LIMIT %s"
 )
@@ -91,7 +93,7 @@ REFILL_TIMERS = (
 )
 
 SCAN = (
-    "SELECT urgency, due_at, id, OCTET_LENGTH(payload) + OCTET_LENGTH(metadata) FROM item FORCE INDEX (lane_order) "
+    f"SELECT urgency, due_at, id, {_CONTENT_BYTES} FROM item FORCE INDEX (lane_order) "
     "WHERE lane = %s AND (urgency > %s OR (urgency = %s AND (due_at > %s OR (due_at = %s AND id > %s)))) "
     "ORDER BY urgency, due_at, id LIMIT %s"
 )
@@ -104,10 +106,7 @@ READ_EXPIRED = "SELECT id FROM item FORCE INDEX (PRIMARY) WHERE id > %s AND id <
 INSERT_NAMESPACE = "INSERT INTO namespace (number, name) VALUES (%s, %s)"
 DELETE_NAMESPACES = "DELETE FROM namespace WHERE {} ORDER BY number LIMIT {}"
 INSERT_TOPICS = "INSERT INTO topic (number, namespace, name) VALUES (%s, %s, %s)"
-INSERT_ITEMS = (
-    "INSERT INTO item (id, lane, urgency, due_at, topic, priority, enqueued_at, expires_at, lease_ms, "
-    "at_most_once, metadata, payload) VALUES {}"
-)
+INSERT_ITEMS = f"INSERT INTO item ({', '.join(names(INSERTED_COLUMNS))}) VALUES {{}}"
 INSERT_PACK = "INSERT INTO pack (id, items) VALUES ({}, {})"
 INSERT_TOMBSTONE = "INSERT INTO tombstone (id, entries) VALUES (%s, %s)"
 DELETE_TOMBSTONES = "DELETE FROM tombstone WHERE {} ORDER BY id LIMIT {}"

@@ -14,6 +14,7 @@ from itertools import islice
 from sortedcontainers import SortedList
 
 from foqs.model import limits, order
+from foqs.model.calls import NO_CONTENT
 from foqs.model.item import Item
 from foqs.shard.port import (
     TIMER_LANE,
@@ -300,9 +301,7 @@ class FakeServer:
         rows = {key: self.tables.row(key) for key in script.look_ups}
         looked_up = {key: row for key, row in rows.items() if row is not None}
         if not script.look_ups_with_payload:
-            looked_up = {
-                key: replace(row, death_reason=None, metadata=b"", payload=b"") for key, row in looked_up.items()
-            }
+            looked_up = {key: without_content(row) for key, row in looked_up.items()}
         self.on_commit(script)
         return looked_up
 
@@ -340,7 +339,7 @@ class FakeServer:
             if self._is_there(tables.row(key) is not None, f"row {key:x} is woken"):
                 row = tables.items[key]
                 _require(row.lane == TIMER_LANE or not self.strict, f"row {key:x} is woken and is not delayed")
-                tables.put(replace(row, lane=row.topic, urgency=row.priority))
+                tables.put(row._replace(lane=row.topic, urgency=row.priority))
         for key in script.deletes:
             if self._is_there(tables.row(key) is not None, f"row {key:x} is deleted"):
                 tables.delete(key)
@@ -408,10 +407,10 @@ def _first_contents(rows: list[FetchedRow], unread: set[int]) -> dict[int, Fetch
     size_bytes = 0
     kept = {}
     for row in rows:
-        size_bytes += len(row.metadata) + len(row.payload)
+        size_bytes += row.content.size_bytes
         if size_bytes > limits.TRANSACTION_CONTENTS_BYTES_MAX:
             unread.add(row.key)
-        kept[row.key] = row._replace(metadata=b"", payload=b"") if row.key in unread else row
+        kept[row.key] = row._replace(content=NO_CONTENT) if row.key in unread else row
     return kept
 
 
@@ -423,13 +422,17 @@ def claimed_row(row: ItemRow) -> ClaimedRow:
     return ClaimedRow._make([getattr(row, name) for name in ClaimedRow._fields])
 
 
+def without_content(row: ItemRow) -> ItemRow:
+    return row._replace(death_reason=None, content=NO_CONTENT)
+
+
 def new_row(item: Item) -> ItemRow:
     delayed, number = item.due_at > item.enqueued_at, item.topic.number
-    assert item.payload is not None
+    assert item.content is not None
     return ItemRow(
         item.key, TIMER_LANE if delayed else number, 0 if delayed else item.priority, item.due_at, number,
         item.priority, item.enqueued_at, item.expires_at, item.lease_ms, int(item.at_most_once), 0, 0, None,
-        item.metadata, item.payload,
+        item.content,
     )  # fmt: skip
 
 
@@ -469,14 +472,14 @@ def make_script(transaction: Transaction, result: TransactionResult, epoch: int)
 def _rewritten(row: ItemRow, rewrite: Rewrite) -> ItemRow:
     sort_key = (row.lane, row.urgency, row.due_at)
     lane, urgency, due_at = sort_key if rewrite.is_in_place else (rewrite.lane, rewrite.urgency, rewrite.due_at)
-    return replace(
-        row,
+    content = row.content
+    return row._replace(
         lane=lane,
         urgency=urgency,
         due_at=due_at,
         deliveries=rewrite.deliveries,
         failed_attempts=rewrite.failed_attempts,
-        metadata=row.metadata if rewrite.metadata is None else rewrite.metadata,
+        content=content if rewrite.metadata is None else content._replace(metadata=rewrite.metadata),
         death_reason=row.death_reason if rewrite.death_reason is None else rewrite.death_reason,
         expires_at=row.expires_at if rewrite.expires_at is None else rewrite.expires_at,
     )

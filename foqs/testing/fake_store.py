@@ -331,7 +331,7 @@ class FakeReader:
         found = tables.after(lane, edge, limit)
         for _, _, key in found:
             row = tables.items[key]
-            size_bytes += len(row.payload) + len(row.metadata)
+            size_bytes += row.content.size_bytes
             if rows and size_bytes > bytes_max:
                 break
             rows.append(row)

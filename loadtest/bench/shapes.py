@@ -16,6 +16,7 @@ from typing import Any
 
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
+from foqs.model.calls import ItemContent
 from foqs.model.item import Item, Phase
 from foqs.model.topic import ShardTopic
 from foqs.model.window import WindowBudget
@@ -105,6 +106,7 @@ def _by_place(rows: Sequence[Row]) -> list[str]:
     return [f"DELETE FROM item WHERE (lane, urgency, due_at, id) IN ({', '.join(map(str, rows))})"]
 
 
+_CONTENT = ItemContent(bytes.fromhex(PAYLOAD_HEX), b"")
 _STEPS = 10
 """In which the items of a pack go, but for its last: each a statement."""
 _CLUSTERED = "ALTER TABLE item DROP PRIMARY KEY, DROP KEY lane_order, ADD PRIMARY KEY (lane, urgency, due_at, id)"
@@ -158,7 +160,7 @@ def _batch(number: int) -> list[Row]:
 def _item(row: Row) -> Item:
     lane, urgency, due_at, key = row
     topic = ShardTopic(0, lane, 1, str(lane), WindowBudget(), {}, stored=True)
-    return Item(key, topic, urgency, due_at, 0, Phase.INSERTING, due_at, _END_MS, payload=bytes.fromhex(PAYLOAD_HEX))
+    return Item(key, topic, urgency, due_at, 0, Phase.INSERTING, due_at, _END_MS, content=_CONTENT)
 
 
 def _run(pid: int, session: Any, scripts: Sequence[tuple[list[bytes], list[str]]]) -> float:

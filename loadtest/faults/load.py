@@ -244,5 +244,5 @@ def stored_rows(shard_urls: Mapping[int, str]) -> list[Stored]:
     for shard_id, url in shard_urls.items():
         for row in item_rows(url):
             state = ItemState.DEAD if row.lane < 0 else ItemState.READY if row.lane else ItemState.DELAYED
-            found.append(Stored(item_id(shard_id, row.key), uid_of(row.payload), state))
+            found.append(Stored(item_id(shard_id, row.key), uid_of(row.content.payload), state))
     return found

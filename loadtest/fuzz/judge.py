@@ -110,7 +110,7 @@ def check_arguments(request: Any) -> None:
         check_namespace_name(name)
     for item in getattr(request, "items", None) or ():
         arguments.check_topic(item.topic)
-        arguments.check_new_item(item, _SETTINGS)
+        arguments.checked_content(item, _SETTINGS)
         arguments.deliver_after(item, _SETTINGS, _NOW_MS)
     for demand in getattr(request, "topics", None) or ():
         arguments.check_topic(demand.topic)

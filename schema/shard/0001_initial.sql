@@ -18,8 +18,8 @@ CREATE TABLE item (
   deliveries INT UNSIGNED NOT NULL DEFAULT 0,
   failed_attempts INT UNSIGNED NOT NULL DEFAULT 0,
   death_reason VARBINARY(255) NULL,
-  metadata BLOB NOT NULL,
   payload MEDIUMBLOB NOT NULL,
+  metadata BLOB NOT NULL,
   PRIMARY KEY (id),
   KEY lane_order (lane, urgency, due_at)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC STATS_PERSISTENT=1 STATS_AUTO_RECALC=0;

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from foqs.model import order
+from foqs.model.calls import ItemContent
 from foqs.model.item import Item
 from foqs.model.topic import ShardTopic
 from foqs.model.window import WindowBudget
@@ -97,11 +98,10 @@ def new_item(
     metadata: bytes = b"",
 ) -> Item:
     """An item that is ready at once, unless `enqueued_at` is before `due_at`."""
-    item = Item(key, topic or new_topic(1), priority, due_at, order.sort_key(priority, due_at, key, SHARD_ID))
+    sort_key, content = order.sort_key(priority, due_at, key, SHARD_ID), ItemContent(payload, metadata)
+    item = Item(key, topic or new_topic(1), priority, due_at, sort_key, content=content)
     item.enqueued_at = due_at if enqueued_at is None else enqueued_at
     item.expires_at = due_at + LIFE_MS
-    item.payload = payload
-    item.metadata = metadata
     return item
 
 

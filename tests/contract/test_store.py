@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
 
 import pytest
 
 from foqs.model import limits, order
+from foqs.model.calls import NO_CONTENT, ItemContent
 from foqs.shard.port import (
     TIMER_LANE,
     ClaimEntries,
@@ -61,9 +61,7 @@ def test_payload_and_metadata_come_back_byte_for_byte(shard, reopened):
         owner.store.close()
         owner = Owner(shard)
     rows = owner.look_up(*range(1, len(HOSTILE) + 1))
-    assert [(rows[n + 1].payload, rows[n + 1].metadata) for n in range(len(HOSTILE))] == [
-        (data, data[:512]) for data in HOSTILE
-    ]
+    assert [rows[n + 1].content for n in range(len(HOSTILE))] == [(data, data[:512]) for data in HOSTILE]
 
 
 def test_the_largest_items_come_back_byte_for_byte(shard):
@@ -72,7 +70,7 @@ def test_the_largest_items_come_back_byte_for_byte(shard):
     metadata = (bytes(reversed(range(256))) * 256)[: limits.METADATA_BYTES_MAX]
     owner.run(inserts=[new_item(n, payload=payload, metadata=metadata) for n in range(1, 9)])
     for key, row in owner.look_up(*range(1, 9)).items():
-        assert (row.key, row.payload, row.metadata) == (key, payload, metadata)
+        assert (row.key, row.content) == (key, (payload, metadata))
 
 
 def test_topics_come_back_letter_by_letter_after_a_take_over(shard):
@@ -92,11 +90,11 @@ def test_every_field_of_a_row_comes_back_at_its_bounds(shard):
     high.at_most_once = True
     owner.run(inserts=[low, high])
     rows = owner.look_up(low.key, high.key)
-    assert rows[low.key] == ItemRow(1, 1, -(1 << 31), 0, 1, -(1 << 31), 0, LIFE_MS, 0, 0, 0, 0, None, b"", b"p")
+    assert rows[low.key] == ItemRow(1, 1, -(1 << 31), 0, 1, -(1 << 31), 0, LIFE_MS, 0, 0, 0, 0, None, (b"p", b""))
     top = (1 << 31) - 1
     due = (1 << 48) - 1
     assert rows[high.key] == ItemRow(
-        (1 << 64) - 1, top, top, due, top, top, due, due + LIFE_MS, limits.LEASE_MS_MAX, 1, 0, 0, None, b"", b"p"
+        (1 << 64) - 1, top, top, due, top, top, due, due + LIFE_MS, limits.LEASE_MS_MAX, 1, 0, 0, None, (b"p", b"")
     )
 
 
@@ -166,7 +164,7 @@ def test_contents_are_read_up_to_a_bound_by_what_is_there_and_whole_or_not_at_al
         assert list(rows) == list(range(1, 9))
         for key, row in rows.items():
             is_read = key <= fit_count
-            assert (row.payload, row.metadata) == ((b"x" * (size_bytes - 1), b"m") if is_read else (b"", b""))
+            assert row.content == ((b"x" * (size_bytes - 1), b"m") if is_read else (b"", b""))
             assert row.expires_at == fetches[0].expires_at
 
 
@@ -263,11 +261,11 @@ def test_a_rewrite_gives_a_row_its_place_and_texts(shard, data):
     rows = owner.look_up(1, 2)
     assert (rows[1].lane, rows[1].urgency, rows[1].due_at) == (-1, 0, 8_000)
     assert (rows[1].deliveries, rows[1].failed_attempts) == (5, 2)
-    assert (rows[1].metadata, rows[1].death_reason) == (b"old", data[:255])
-    assert (rows[2].lane, rows[2].due_at, rows[2].metadata, rows[2].death_reason) == (0, 9_000, data, None)
+    assert (rows[1].content.metadata, rows[1].death_reason) == (b"old", data[:255])
+    assert (rows[2].lane, rows[2].due_at, rows[2].content.metadata, rows[2].death_reason) == (0, 9_000, data, None)
     owner.run(rewrites=[Rewrite(1, 1, 0, 8_500, 5, 0)])
     row = owner.look_up(1)[1]
-    assert (row.lane, row.failed_attempts, row.metadata, row.death_reason) == (1, 0, b"old", data[:255])
+    assert (row.lane, row.failed_attempts, row.content.metadata, row.death_reason) == (1, 0, b"old", data[:255])
 
 
 @pytest.mark.parametrize("count", [1, 2_500])
@@ -280,8 +278,9 @@ def test_a_rewrite_in_place_leaves_the_place_alone(shard, count):
     owner.run(rewrites=rewrites)
     after = owner.look_up(*range(1, count + 3))
     for n in range(1, count + 1):
-        assert after[n] == replace(before[n], deliveries=n % 3 + 1, failed_attempts=n % 2)
-    assert after[count + 1] == replace(before[count + 1], deliveries=3, failed_attempts=2, metadata=b"new")
+        assert after[n] == before[n]._replace(deliveries=n % 3 + 1, failed_attempts=n % 2)
+    changed = before[count + 1]._replace(deliveries=3, failed_attempts=2, content=ItemContent(b"p", b"new"))
+    assert after[count + 1] == changed
     assert after[count + 2] == before[count + 2]
 
 
@@ -325,7 +324,7 @@ def test_look_ups_see_their_own_transaction(shard):
     )
     assert sorted(result.looked_up) == [1, 2, 4]
     assert (result.looked_up[2].lane, result.looked_up[2].death_reason) == (-1, b"why")
-    assert result.looked_up[4].payload == b"p"
+    assert result.looked_up[4].content.payload == b"p"
 
 
 def test_look_ups_that_are_not_whole_read_no_contents(shard):
@@ -333,8 +332,8 @@ def test_look_ups_that_are_not_whole_read_no_contents(shard):
     owner.run(inserts=[new_item(1, payload=b"p", metadata=b"m")])
     (with_payload,) = owner.look_up(1).values()
     (head,) = owner.run(look_ups=[1]).looked_up.values()
-    assert (with_payload.metadata, with_payload.payload) == (b"m", b"p")
-    assert head == replace(with_payload, metadata=b"", payload=b"")
+    assert with_payload.content == (b"p", b"m")
+    assert head == with_payload._replace(content=NO_CONTENT)
 
 
 def test_look_ups_of_more_than_one_statement_all_answer(shard):

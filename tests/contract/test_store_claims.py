@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from foqs.model.calls import ItemContent
 from foqs.shard.port import ClaimEntries, Rewrite
 from tests.contract.owner import Owner, new_item
 
@@ -34,9 +35,9 @@ def test_a_claim_of_fetched_items_names_the_delivery_that_the_row_knows(shard):
     owner.run(inserts=[new_item(1, payload=b"big", metadata=b"m"), new_item(2)])
     owner.run(rewrites=[Rewrite(1, 1, 0, 1_000, 6, 2)])
     stub = new_item(1)
-    stub.payload = None
+    stub.content = None
     result = owner.run(fetches=[stub], claims=[ClaimEntries(10_001, 5_000, [stub, new_item(2)])])
-    assert (result.fetched[1].payload, result.fetched[1].metadata) == (b"big", b"m")
+    assert result.fetched[1].content == ItemContent(b"big", b"m")
     assert (result.fetched[1].deliveries, result.fetched[1].failed_attempts) == (6, 2)
     owner.store.close()
     assert Owner(shard).image.claims == [(10_001, 5_000, False, [(1, 7), (2, 1)])]

@@ -42,23 +42,25 @@ def test_packed_items_come_back_byte_for_byte_when_they_are_read(shard):
     owner.run(packs_new=[NewPack(100, items)])
     keys = [item.key for item in items]
     rows = owner.run(packs_read=[PackRead(100, keys)]).fetched
-    assert [(rows[key].payload, rows[key].metadata) for key in keys] == [(data, data[:512]) for data in HOSTILE]
+    assert [rows[key].content for key in keys] == [(data, data[:512]) for data in HOSTILE]
 
 
 def test_every_field_of_a_packed_item_comes_back_at_its_bounds(shard):
     owner = Owner(shard)
     low = new_item(1, priority=-(1 << 31), due_at=0)
-    high = new_item((1 << 64) - 1, topic=new_topic((1 << 31) - 1), priority=(1 << 31) - 1, due_at=(1 << 48) - 1)
+    high = new_item(
+        (1 << 64) - 1, topic=new_topic((1 << 31) - 1), priority=(1 << 31) - 1, due_at=(1 << 48) - 1,
+        metadata=b"m" * limits.METADATA_BYTES_MAX,
+    )  # fmt: skip
     high.lease_ms = limits.LEASE_MS_MAX
     high.at_most_once = True
-    high.metadata = b"m" * limits.METADATA_BYTES_MAX
     owner.run(packs_new=[NewPack((1 << 64) - 2, [low, high])])
     rows = owner.run(packs_read=[PackRead((1 << 64) - 2, [low.key, high.key])]).fetched
-    assert rows[low.key] == ItemRow(1, 1, -(1 << 31), 0, 1, -(1 << 31), 0, LIFE_MS, 0, 0, 0, 0, None, b"", b"p")
+    assert rows[low.key] == ItemRow(1, 1, -(1 << 31), 0, 1, -(1 << 31), 0, LIFE_MS, 0, 0, 0, 0, None, (b"p", b""))
     top, due = (1 << 31) - 1, (1 << 48) - 1
     assert rows[high.key] == ItemRow(
         (1 << 64) - 1, top, top, due, top, top, due, due + LIFE_MS, limits.LEASE_MS_MAX, 1, 0, 0, None,
-        high.metadata, b"p",
+        high.content,
     )  # fmt: skip
 
 
@@ -86,8 +88,8 @@ def test_an_unpacked_item_has_a_row_for_all_that_follows_in_its_transaction(shar
     assert list(result.promoted) == [2, 3, 4]
     rows = result.looked_up
     assert sorted(rows) == [2, 3]
-    assert (rows[2].payload, rows[2].metadata, rows[2].deliveries) == (b"p2", b"m2", 0)
-    assert (rows[3].payload, rows[3].metadata, rows[3].deliveries, rows[3].due_at) == (b"p3", b"other", 1, 900)
+    assert (rows[2].content, rows[2].deliveries) == ((b"p2", b"m2"), 0)
+    assert (rows[3].content, rows[3].deliveries, rows[3].due_at) == ((b"p3", b"other"), 1, 900)
     assert ready_keys(owner) == [2, 3]
 
 
@@ -102,7 +104,7 @@ def test_a_new_owner_finds_rows_of_all_that_has_not_left(shard):
     left = [*range(2, 10), 13, *range(15, 20)]
     assert ready_keys(owner) == left
     assert owner.image.count().lanes == [(1, len(left))]
-    assert owner.look_up(9)[9].payload == b"p9"
+    assert owner.look_up(9)[9].content.payload == b"p9"
     owner.run(deletes=left)
     assert ready_keys(taken_over(shard, owner)) == []
 
@@ -136,7 +138,7 @@ def test_a_new_owners_name_is_there_before_packs_are_unpacked_and_who_dies_meanw
     three = Owner(shard, "three")
     assert three.image.epoch > two.epoch
     assert ready_keys(three) == [1, 2, *range(4, 10)]
-    assert three.look_up(1)[1].payload == b"p1"
+    assert three.look_up(1)[1].content.payload == b"p1"
 
 
 def test_the_claim_of_a_packed_item_is_honoured_by_the_next_owner(shard):

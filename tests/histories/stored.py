@@ -6,6 +6,7 @@ from contextlib import closing
 
 from foqs.shard.port import ItemRow
 from foqs.storage import statements as sql
+from foqs.storage.columns import stored_row
 from foqs.storage.packing import unpack_items, unpack_keys
 from foqs.storage.session import connect
 
@@ -16,7 +17,7 @@ def item_rows(url: str) -> list[ItemRow]:
         cursor.execute(sql.REPEATABLE)
         cursor.execute(sql.SNAPSHOT)
         cursor.execute(sql.READ_ITEMS.format("TRUE"))
-        rows = [ItemRow(*row) for row in cursor.fetchall()]
+        rows = [stored_row(row) for row in cursor.fetchall()]
         cursor.execute(sql.READ_TOMBSTONES)
         gone = {key for _, packed in cursor.fetchall() for key in unpack_keys(packed)}
         cursor.execute("SELECT items FROM pack ORDER BY id")

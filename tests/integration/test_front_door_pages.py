@@ -13,7 +13,7 @@ from foqs.transport.wire import structs
 from tests.support.front_door import run, world
 
 COUNT = 800
-ITEM = StoredItem("1-1", "t", ItemState.READY, 0, b"x" * 1_000, b"", 1, 1, 1, 0, DeliveryPolicy.AT_LEAST_ONCE)
+ITEM = StoredItem("1-1", "t", ItemState.READY, 0, 1, 1, 1, 0, DeliveryPolicy.AT_LEAST_ONCE, b"x" * 1_000, b"")
 PAGES = {
     "getActiveTopics": TopicPage([TopicStats("t", 1, 0, 0, 0, 0, 1)] * COUNT, ""),
     "peekItems": StoredItemPage([ITEM] * COUNT, ""),

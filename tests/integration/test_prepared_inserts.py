@@ -21,6 +21,8 @@ from foqs.shard.port import (
     Transaction,
     TransactionFailedError,
 )
+from foqs.storage import statements as sql
+from foqs.storage.columns import stored_row
 from foqs.storage.packing import pack_items
 from foqs.storage.prepared import PreparedInserts
 from foqs.storage.replies import ReplyReader
@@ -33,7 +35,7 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.database
 
 PART = limits.PREPARED_INSERT_ROWS
-ROWS = "SELECT * FROM item ORDER BY id"
+ROWS = sql.READ_ITEMS.format("TRUE")
 SIZES = [0, 1, 250, 251, 252, 65_535, 65_536, 70_000]
 HOSTILE = [b"\x00", b"\xff" * 9, b"\xfb\xfc\xfd\xfe", b"';--\\", "ü€😀".encode(), b"?,?", b'\n\r\x1a"`%s']
 
@@ -59,8 +61,8 @@ def hostile_items():
     extremes = {"priority": [-(2**31), 2**31 - 1], "lease_ms": [0, 2**32 - 1], "expires_at": [0, 2**63 - 1]}
     items = []
     for number, payload in enumerate(payloads * 5):
-        item = new_item(2**63 + number, payload=payload)
-        item.metadata = HOSTILE[number % len(HOSTILE)] if number % 3 else b"m" * SIZES[number % 6]
+        metadata = HOSTILE[number % len(HOSTILE)] if number % 3 else b"m" * SIZES[number % 6]
+        item = new_item(2**63 + number, payload=payload, metadata=metadata)
         item.at_most_once = number % 2 == 1
         for name, values in extremes.items():
             setattr(item, name, values[number % 2])
@@ -81,7 +83,7 @@ def test_rows_are_the_same_as_those_of_sql_text(store):
     store._inserts = None
     run(store, 3, inserts=items)
     assert rows(store) == prepared
-    assert [row[-1] for row in prepared] == [item.payload for item in items]
+    assert [stored_row(row).content for row in prepared] == [item.content for item in items]
 
 
 def test_rows_that_are_large_together_go_as_text(store):
@@ -90,7 +92,7 @@ def test_rows_that_are_large_together_go_as_text(store):
     ahead = store._inserts.ahead(items)
     assert (len(ahead.packets), len(ahead.rest)) == (2, len(items) - PART)
     run(store, 1, inserts=items, topics_new=[new_topic(1)])
-    assert [(row[0], row[-1]) for row in rows(store)] == [(item.key, item.payload) for item in items]
+    assert [(row[0], stored_row(row).content) for row in rows(store)] == [(item.key, item.content) for item in items]
 
 
 @pytest.mark.parametrize("taken", [1, PART + 5, 2 * PART, 3 * PART, 3 * PART + 1])

@@ -46,7 +46,7 @@ async def test_a_page_is_of_one_moment_whatever_becomes_of_its_rows(
             rows, more = reader.page(lane, order.FIRST, 10)
             assert more
             assert [row.lane for row in rows] == [lane] * 10
-            assert [row.payload for row in rows] == [b"%d" % number for number in range(10)]
+            assert [row.content.payload for row in rows] == [b"%d" % number for number in range(10)]
             monkeypatch.undo()
             rows, more = reader.page(lane, order.FIRST, 30)
             assert (len(rows), more) == (20 if "due_at" in change else 0, False), "the next page is of a later one"

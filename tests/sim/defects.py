@@ -55,9 +55,7 @@ def _in_place_of(target: Any, name: str) -> Callable[[Callable[..., Any]], Calla
 
 @_in_place_of(Enqueues, "_write")
 async def acknowledges_before_the_commit(self: Enqueues, shard: ShardState, items: list[Item]) -> None:
-    shard.inserts.add(
-        items, sum(len(item.payload or b"") + len(item.metadata) for item in items), Completion(lambda _: None)
-    )
+    shard.inserts.add(items, sum(item.size_bytes for item in items), Completion(lambda _: None))
     self._shards.wake(shard.shard_id)
 
 

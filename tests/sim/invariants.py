@@ -292,7 +292,7 @@ def _buffer_problems(shard: ShardState) -> Iterator[str]:
     if there[0] > limits.ENQUEUE_BUFFER_ITEMS_MAX:
         yield f"the enqueue buffer holds {there[0]} items"
     size_bytes = sum(
-        limits.RESIDENT_ITEM_BYTES + len(item.payload or b"") + len(item.metadata) for item in index.resident.values()
+        limits.RESIDENT_ITEM_BYTES + item.content.size_bytes for item in index.resident.values() if item.content
     )
     if index._resident_bytes != size_bytes:
         yield f"resident items count {index._resident_bytes} bytes and have {size_bytes}"
@@ -339,9 +339,10 @@ def _pack_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
 def dispatcher_problems(dispatcher: Dispatcher, shards: list[ShardState]) -> Iterator[str]:
     """Between two steps of the loop, whatever is under way."""
     held = sum(
-        len(item.payload or b"") + len(item.metadata)
+        item.content.size_bytes
         for queue in dispatcher._queues.values()
         for item in queue.buffer.items
+        if item.content is not None
     )  # fmt: skip
     if dispatcher.prefetched_bytes != held:
         yield f"the prefetch buffers count {dispatcher.prefetched_bytes} bytes and hold {held}"

@@ -306,7 +306,7 @@ class World:
         for shard_id, server in self.servers.items():
             for row in server.tables.items.values():
                 state = ItemState.DEAD if row.lane < 0 else ItemState.DELAYED if row.lane == 0 else ItemState.READY
-                found.append(Stored(ids.item_id(shard_id, row.key), uid_of(row.payload), state))
+                found.append(Stored(ids.item_id(shard_id, row.key), uid_of(row.content.payload), state))
         return found
 
     def deleted(self, number: int, name: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from foqs.host.dispatch import Dispatcher
 from foqs.host.topic_queue import DequeueCall
 from foqs.model import limits, order
+from foqs.model.calls import ItemContent
 from foqs.model.clock import Now
 from foqs.model.errors import UnavailableError
 from foqs.model.item import Item, Phase
@@ -53,7 +54,7 @@ class Shards:
             items.append(
                 Item(
                     key, shard.index.topic(NAMESPACE, topic), priority, due_at, sort_key, Phase.INSERTING,
-                    self.clock_ms, self.clock_ms + 10**9, lease_ms, at_most_once, b"", payload,
+                    self.clock_ms, self.clock_ms + 10**9, lease_ms, at_most_once, ItemContent(payload, b""),
                 )
             )  # fmt: skip
         shard.inserts.add(items, 10, Completion(lambda _: None))

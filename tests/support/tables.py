@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from foqs.model import ids, order
 from foqs.shard.port import (
     TIMER_LANE,
@@ -16,7 +14,7 @@ from foqs.shard.port import (
     Transaction,
     TransactionResult,
 )
-from foqs.testing.fake_server import claimed_row, leave_unread, new_row
+from foqs.testing.fake_server import claimed_row, leave_unread, new_row, without_content
 
 
 class Tables:
@@ -106,14 +104,14 @@ class Tables:
         for key in transaction.wakes:
             row = self.items[key]
             assert row.lane == TIMER_LANE, "only delayed rows are woken"
-            self.items[key] = replace(row, lane=row.topic, urgency=row.priority)
+            self.items[key] = row._replace(lane=row.topic, urgency=row.priority)
         for key in transaction.deletes:
             assert key not in self.packed
             del self.items[key]
         for claim_id in transaction.claims_gone:
             del self.claims[claim_id]
         result.looked_up = {
-            key: self.items[key] if transaction.look_ups_with_payload else _head(self.items[key])
+            key: self.items[key] if transaction.look_ups_with_payload else without_content(self.items[key])
             for key in transaction.look_ups
             if key in self.items and key not in self.packed
         }
@@ -147,21 +145,17 @@ class Tables:
         ]
 
 
-def _head(row: ItemRow) -> ItemRow:
-    return replace(row, death_reason=None, metadata=b"", payload=b"")
-
-
 def _rewritten(row: ItemRow, rewrite: Rewrite) -> ItemRow:
     sort_key = (row.lane, row.urgency, row.due_at)
     lane, urgency, due_at = sort_key if rewrite.is_in_place else (rewrite.lane, rewrite.urgency, rewrite.due_at)
-    return replace(
-        row,
+    content = row.content
+    return row._replace(
         lane=lane,
         urgency=urgency,
         due_at=due_at,
         deliveries=rewrite.deliveries,
         failed_attempts=rewrite.failed_attempts,
-        metadata=row.metadata if rewrite.metadata is None else rewrite.metadata,
+        content=content if rewrite.metadata is None else content._replace(metadata=rewrite.metadata),
         death_reason=row.death_reason if rewrite.death_reason is None else rewrite.death_reason,
         expires_at=row.expires_at if rewrite.expires_at is None else rewrite.expires_at,
     )

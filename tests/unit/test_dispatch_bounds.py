@@ -246,7 +246,7 @@ def test_whole_rows_are_looked_up_few_at_a_time_and_heads_many() -> None:
         shards.end(0)
     whole_max = limits.TRANSACTION_PAYLOAD_LOOK_UPS_MAX
     assert counts == [(True, whole_max)] * 6 + [(True, 100 - 6 * whole_max), (False, 100)]
-    assert [row.payload for row in found] == [b"p"] * 100 + [b""] * 100
+    assert [row.content.payload for row in found] == [b"p"] * 100 + [b""] * 100
 
 
 def test_look_ups_that_wait_for_a_server_that_hangs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import pytest
 from foqs.host.dispatch import Dispatcher
 from foqs.host.topic_queue import DequeueCall
 from foqs.model import limits, order
+from foqs.model.calls import ItemContent
 from foqs.model.clock import Now
 from foqs.model.counts import ItemCounts
 from foqs.model.errors import InvalidArgumentError, NotFoundError, UnavailableError
@@ -115,7 +116,7 @@ class World:
             item = Item(
                 key, topic, priority, due_at, order.sort_key(priority, due_at, key, shard.shard_id), Phase.INSERTING,
                 self.server_ms, due_at + ttl_ms, self.chance.choice([0, 0, 2_000]), self.chance.random() < 0.2,
-                b"m", b"p%d" % key,
+                ItemContent(b"p%d" % key, b"m"),
             )  # fmt: skip
             items.append(item)
 
@@ -236,7 +237,7 @@ class World:
         assert known.lease_due_at <= self.now_ms, "delivered under another's lease"
         assert known.due_at <= self.server_ms < known.expires_at, "delivered outside its time"
         assert not (known.at_most_once and known.deliveries), "at most once, delivered twice"
-        assert item.payload == b"p%d" % item.key
+        assert item.content.payload == b"p%d" % item.key
         assert item.deliveries + 1 not in known.receipts, "a receipt is given twice"
         known.receipts.add(item.deliveries + 1)
         known.deliveries += 1
@@ -436,7 +437,7 @@ def check_dispatcher(dispatcher: Dispatcher, untold: set[str]) -> None:
     prefetched_bytes = 0
     for queue in dispatcher._queues.values():
         assert queue.waiting_count == sum(call.wants[queue] for call in queue.calls)
-        prefetched_bytes += sum(len(item.payload or b"") + len(item.metadata) for item in queue.buffer.items)
+        prefetched_bytes += sum(item.content.size_bytes if item.content else 0 for item in queue.buffer.items)
         assert queue.claims_count == sum(part.claiming_count for part in queue.parts.values())
         first = queue.first_unclaimed()
         for call in queue.calls:

@@ -71,7 +71,7 @@ def test_a_pack_has_no_more_than_its_bytes(one):
     assert [item for pack in packs for item in pack.items] == items
     assert len(packs) >= 3
     for pack in packs:
-        assert sum(len(item.payload or b"") for item in pack.items[:-1]) <= limits.PACK_BYTES_MAX
+        assert sum(item.size_bytes for item in pack.items[:-1]) <= limits.PACK_BYTES_MAX
 
 
 @pytest.mark.interpreted

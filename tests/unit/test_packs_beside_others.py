@@ -125,7 +125,7 @@ def test_acks_go_on_while_claims_read_all_the_packs_that_a_transaction_may(one, 
     monkeypatch.setattr(limits, "PACKS_READ_BYTES_MAX", 1)
     for item in list(one.states[0].index.resident.values()):
         one.states[0].index.drop_resident(item)
-        item.payload = None
+        item.content = None
     one.dequeue({"t": 50})
     settle(one, [nacked], delay_ms=1_000)
     settle(one, [acked])

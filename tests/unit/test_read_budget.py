@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foqs.model import limits, order
+from foqs.model.calls import ItemContent
 from foqs.shard.port import PackRead, Refill, Transaction
 from foqs.shard.state.read_budget import ReadBudget
 from foqs.storage import statements as sql
@@ -123,7 +124,7 @@ def test_rows_that_came_when_more_was_allowed_are_read_and_handed_out_a_bounded_
     while (transaction := shards.begin(0)) is not None:
         result = shards.tables[0].apply(transaction)
         fetched_counts.append(len(transaction.fetches))
-        bytes_read.append(sum(len(row.payload) for row in result.fetched.values()))
+        bytes_read.append(sum(len(row.content.payload) for row in result.fetched.values()))
         shards.states[0].committed(result, shards.now(0))
         shards.dispatcher.tick()
     assert max(bytes_read) == fit_count * size_bytes
@@ -136,7 +137,7 @@ def test_rows_that_came_when_more_was_allowed_are_read_and_handed_out_a_bounded_
         shards.dispatcher.tick()
         assert call.items
         seen += call.items
-    assert [item.payload for item in seen] == [b"x" * size_bytes] * len(items)
+    assert [item.content.payload for item in seen] == [b"x" * size_bytes] * len(items)
     assert {item.key for item in seen} == {item.key for item in items}
 
 
@@ -151,7 +152,7 @@ def test_claims_of_what_is_in_memory_do_not_wait_for_those_that_have_to_be_fetch
     in_memory = b.window.take(3)
     shard.claims.claim(b, in_memory)
     for sort_key in in_memory:
-        shard.index.leases[order.key_of(sort_key)].payload = b"p"
+        shard.index.leases[order.key_of(sort_key)].content = ItemContent(b"p", b"")
     transaction = shards.begin(0)
     assert transaction is not None
     assert len(transaction.fetches) == rows_max
@@ -209,9 +210,12 @@ def test_topics_that_have_few_rows_are_refilled_together(shards: Shards) -> None
 def test_the_time_is_that_of_refills_and_fetches_alone() -> None:
     items = [new_item(1), new_item(2)]
     reads = Transaction(1, refills=[Refill(1, order.FIRST, 10)], fetches=items, packs_read=[PackRead(5, [6])])
-    begin, refill, fetches_begin, fetch, end, packs = read_statements(reads, lambda statement, _: statement)
+    script = read_statements(reads, lambda statement, _: statement)
+    begin, refill, fetches_begin, fetch, end, packs = script.statements
     assert begin == sql.READS_BEGIN.format(limits.TRANSACTION_CONTENTS_BYTES_MAX)
     assert (refill, fetches_begin, end) == (sql.REFILL, sql.FETCHES_BEGIN, sql.READS_END)
     assert "FROM item" in fetch
     assert "FROM pack" in packs
-    assert len(read_statements(Transaction(1, packs_read=[PackRead(5, [6])]), lambda statement, _: statement)) == 1
+    assert script.pack_count == 1
+    of_packs = read_statements(Transaction(1, packs_read=[PackRead(5, [6])]), lambda statement, _: statement)
+    assert (len(of_packs.statements), of_packs.pack_count) == (1, 1)

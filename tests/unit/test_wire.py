@@ -26,7 +26,7 @@ from foqs.transport.wire import (
 from tests.support import thrift_bytes as tb
 
 ENQUEUE = METHODS["enqueue"]
-DELIVERY = calls.Delivery("1-a", "1-a.1", "t", -3, b"\xff", b"m", 5, 6, 2**40, 2)
+DELIVERY = calls.Delivery("1-a", "1-a.1", "t", -3, 5, 6, 2**40, 2, b"\xff", b"m")
 
 
 def message_of(frame: bytes) -> bytes:

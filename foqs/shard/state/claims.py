@@ -125,7 +125,7 @@ class Claims:
             and not self._packs.reads_enough()
         ):
             _, item = self._waiting.popitem(last=False)
-            if item.payload is None:
+            if item.content is None:
                 if not self._packs.read(item.key):
                     if len(transaction.fetches) >= fetches_max:
                         # What is in memory need not wait for it; the order is kept where items are handed out.
@@ -180,7 +180,7 @@ class Claims:
             topic = item.topic
             if topic not in prefetched:
                 prefetched[topic] = []
-            if item.payload is None and item.key in fetched:
+            if item.content is None and item.key in fetched:
                 if item.key in result.unread:
                     if item.phase is Phase.CLAIMING:
                         self._settlements.unclaim(item)

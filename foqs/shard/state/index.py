@@ -158,7 +158,7 @@ class ShardIndex:
         """Keep the contents of ready items in memory, as long as there is room."""
         resident = self.resident
         for item in items:
-            if item.payload is not None:
+            if item.content is not None:
                 resident[item.key] = item
                 self._resident_bytes += limits.RESIDENT_ITEM_BYTES + item.size_bytes
         while self._resident_bytes > limits.RESIDENT_BYTES_MAX:
@@ -170,13 +170,12 @@ class ShardIndex:
 def fill(item: Item, row: ItemRow | FetchedRow) -> None:
     """What the row says of an item that was known by its sort key alone."""
     fill_head(item, row)
-    item.metadata = row.metadata
-    item.payload = row.payload
-    item.size_bytes = len(row.metadata) + len(row.payload)
+    item.content = row.content
+    item.size_bytes = row.content.size_bytes
 
 
 def fill_head(item: Item, row: ItemRow | FetchedRow | ClaimedRow) -> None:
-    """The same without metadata and payload."""
+    """The same without its content."""
     item.enqueued_at = row.enqueued_at
     item.expires_at = row.expires_at
     item.lease_ms = row.lease_ms

@@ -1,0 +1,119 @@
+"""The table of what is stored of an item, from which statements, prepared inserts, packs and rows derive.
+
+A new field gets a line here, at the end of its group, with a default, and a migration in schema/shard that adds its
+column with the same default: `since` is that migration's number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from pymysql.constants import FIELD_TYPE
+
+from foqs.model.calls import NO_CONTENT, ItemContent
+from foqs.model.item import Item
+from foqs.shard.port import FetchedRow, ItemRow
+
+UNSIGNED: Final = 0x8000
+"""Of the type of a prepared value."""
+
+
+class Column(NamedTuple):
+    name: str
+    sql_type: str
+    """As the schema has it."""
+    wire_type: int
+    """By which the server reads its values in a prepared statement."""
+    code: str
+    """Of its integers for `struct`, in prepared statements and packs; of content, that of its length in a pack."""
+    default: int | bytes | None = None
+    """Of items that were stored before the column was there, or whose insert leaves it out."""
+    since: int = 1
+    """The migration of schema/shard that it came with, which is also the format version of the packs that have it."""
+
+
+KEY_COLUMNS: Final = (
+    Column("id", "bigint unsigned NOT NULL", FIELD_TYPE.LONGLONG | UNSIGNED, "Q"),
+    Column("lane", "int NOT NULL", FIELD_TYPE.LONG, "i"),
+    Column("urgency", "int NOT NULL", FIELD_TYPE.LONG, "i"),
+)
+"""Where the row stands. A pack has none of them: it says which ids it holds, and what it holds is ready."""
+
+GIVEN_COLUMNS: Final = (
+    Column("due_at", "bigint NOT NULL", FIELD_TYPE.LONGLONG, "q"),
+    Column("topic", "int NOT NULL", FIELD_TYPE.LONG, "i"),
+    Column("priority", "int NOT NULL", FIELD_TYPE.LONG, "i"),
+    Column("enqueued_at", "bigint NOT NULL", FIELD_TYPE.LONGLONG, "q"),
+    Column("expires_at", "bigint NOT NULL", FIELD_TYPE.LONGLONG, "q"),
+    Column("lease_ms", "int unsigned NOT NULL", FIELD_TYPE.LONG | UNSIGNED, "I"),
+    Column("at_most_once", "tinyint NOT NULL", FIELD_TYPE.TINY, "b"),
+)
+"""Integers that an insert and a pack give."""
+
+STATE_COLUMNS: Final = (
+    Column("deliveries", "int unsigned NOT NULL DEFAULT 0", FIELD_TYPE.LONG | UNSIGNED, "I", default=0),
+    Column("failed_attempts", "int unsigned NOT NULL DEFAULT 0", FIELD_TYPE.LONG | UNSIGNED, "I", default=0),
+    Column("death_reason", "varbinary(255) NULL", FIELD_TYPE.BLOB, "B", default=None),
+)
+"""What deliveries make of an item: inserts leave it out, and a packed item has the defaults."""
+
+CONTENT_COLUMNS: Final = (
+    Column("payload", "mediumblob NOT NULL", FIELD_TYPE.BLOB, "I"),
+    Column("metadata", "blob NOT NULL", FIELD_TYPE.BLOB, "H"),
+)
+"""Bytes, as foqs.model.calls.ItemContent has them."""
+
+INSERTED_COLUMNS: Final = (*KEY_COLUMNS, *GIVEN_COLUMNS, *CONTENT_COLUMNS)
+ITEM_COLUMNS: Final = (*KEY_COLUMNS, *GIVEN_COLUMNS, *STATE_COLUMNS, *CONTENT_COLUMNS)
+"""In the order of foqs.shard.port.ItemRow, which says `key` for the id and has the content as one object."""
+
+_HEAD_COUNT: Final = len(ITEM_COLUMNS) - len(CONTENT_COLUMNS)
+_STATE_DEFAULTS: Final = tuple([column.default for column in STATE_COLUMNS])
+_NUMBERED_COUNT: Final = len(KEY_COLUMNS) + len(GIVEN_COLUMNS)
+
+
+def names(columns: Sequence[Column]) -> list[str]:
+    return [column.name for column in columns]
+
+
+def given_integers(item: Item) -> tuple[int, ...]:
+    """The values of GIVEN_COLUMNS."""
+    return (
+        item.due_at,
+        item.topic.number,
+        item.priority,
+        item.enqueued_at,
+        item.expires_at,
+        item.lease_ms,
+        item.at_most_once,
+    )
+
+
+def inserted_integers(item: Item) -> tuple[int, ...]:
+    """The values of KEY_COLUMNS and GIVEN_COLUMNS."""
+    if item.due_at > item.enqueued_at:
+        return (item.key, 0, 0, *given_integers(item))
+    return (item.key, item.topic.number, item.priority, *given_integers(item))
+
+
+def promoted_integers(row: ItemRow) -> tuple[Any, ...]:
+    """The same of an item that was read from a pack."""
+    return row[:_NUMBERED_COUNT]
+
+
+def stored_row(values: Sequence[Any]) -> ItemRow:
+    """The values of ITEM_COLUMNS, as a SELECT finds them."""
+    return ItemRow._make((*values[:_HEAD_COUNT], ItemContent._make(values[_HEAD_COUNT:])))
+
+
+def packed_row(key: int, given: tuple[Any, ...], contents: Sequence[bytes]) -> ItemRow:
+    """An item of a pack, from the values of GIVEN_COLUMNS and CONTENT_COLUMNS."""
+    _, topic, priority, *_ = given
+    return ItemRow._make((key, topic, priority, *given, *_STATE_DEFAULTS, ItemContent._make(contents)))
+
+
+def fetched_row(integers: Sequence[int], contents: Sequence[bytes | None]) -> FetchedRow:
+    """The integers of a FetchedRow, and the values of CONTENT_COLUMNS, which are all NULL where they were left out."""
+    content = NO_CONTENT if contents[0] is None else ItemContent._make(contents)
+    return FetchedRow._make((*integers, content))

@@ -1,0 +1,51 @@
+"""The classes that hold rows and contents of items have what the table of columns has."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from struct import calcsize
+
+from foqs.model.calls import NO_CONTENT, Delivery, ItemContent, StoredItem
+from foqs.shard.port import ClaimedRow, FetchedRow, ItemRow
+from foqs.storage import columns
+from foqs.storage.columns import CONTENT_COLUMNS, GIVEN_COLUMNS, ITEM_COLUMNS, KEY_COLUMNS, STATE_COLUMNS, names
+from tests.contract.owner import new_item
+
+GROUPS = {"key": KEY_COLUMNS, "given": GIVEN_COLUMNS, "state": STATE_COLUMNS, "content": CONTENT_COLUMNS}
+ITEM = new_item(7, priority=3, due_at=2_000, enqueued_at=1_000)
+
+
+def test_a_row_has_the_columns_of_the_table_in_their_order_and_its_content_last() -> None:
+    fields_of_rows = ["key" if name == "id" else name for name in names(ITEM_COLUMNS)]
+    assert [*ItemRow._fields[:-1], *ItemContent._fields] == fields_of_rows
+    assert ItemRow._fields[-1] == "content"
+    assert list(ItemContent._fields) == names(CONTENT_COLUMNS)
+
+
+def test_what_is_read_of_a_row_is_a_part_of_it_in_its_order() -> None:
+    for part in (FetchedRow, ClaimedRow):
+        assert list(part._fields) == [name for name in ItemRow._fields if name in part._fields]
+
+
+def test_what_is_told_of_an_item_ends_with_its_content() -> None:
+    told = NO_CONTENT.told()
+    for cls in (Delivery, StoredItem):
+        required = [field.name for field in fields(cls) if field.default is not None]
+        assert required[-len(told) :] == list(ItemContent._fields)
+
+
+def test_the_integers_of_an_item_are_those_of_the_columns() -> None:
+    given = {name: getattr(ITEM, name) for name in names(GIVEN_COLUMNS)} | {"topic": ITEM.topic.number}
+    assert columns.given_integers(ITEM) == tuple(given.values())
+    assert columns.inserted_integers(ITEM) == (7, 0, 0, *given.values())
+    ready = new_item(8, priority=3)
+    assert columns.inserted_integers(ready) == (8, ready.topic.number, 3, *columns.given_integers(ready))
+
+
+def test_columns_come_in_the_order_of_their_migrations_and_later_ones_have_a_default() -> None:
+    for group in GROUPS.values():
+        assert [column.since for column in group] == sorted(column.since for column in group)
+    for column in (*GIVEN_COLUMNS, *CONTENT_COLUMNS):
+        kind = bytes if column in CONTENT_COLUMNS else int
+        assert column.since == 1 or isinstance(column.default, kind)
+    assert all(calcsize(f">{column.code}") for column in ITEM_COLUMNS)
