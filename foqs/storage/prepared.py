@@ -21,7 +21,7 @@ from foqs.model.item import Item
 from foqs.shard.port import NewPack
 from foqs.storage import statements as sql
 from foqs.storage.columns import GIVEN_COLUMNS, INSERTED_COLUMNS, KEY_COLUMNS, UNSIGNED, inserted_integers
-from foqs.storage.packing import pack_items
+from foqs.storage.formats import pack_items
 from foqs.storage.session import command_packet
 
 _integers = Struct("<" + "".join([column.code for column in (*KEY_COLUMNS, *GIVEN_COLUMNS)])).pack

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,20 +18,13 @@ from foqs.shard.port import (
 )
 from foqs.storage import statements as sql
 from foqs.storage.columns import fetched_row, stored_row
+from foqs.storage.formats import pack_entries, pack_items, pack_keys, unpack_items
 from foqs.storage.literals import chunks_by_bytes, item_row, key_conditions
-from foqs.storage.packing import pack_items, pack_keys, unpack_items
 from foqs.storage.prepared import Ahead, PreparedInserts
 from foqs.storage.replies import Rows
 
 Mogrify = Callable[[str, tuple[object, ...]], str]
 """Puts escaped arguments into a statement."""
-
-_ENTRY = struct.Struct(">QI")
-"""Of the claim journal: primary key and delivery number."""
-
-
-def unpack_entries(packed: bytes) -> list[tuple[int, int]]:
-    return list(_ENTRY.iter_unpack(packed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +170,8 @@ def take_look_ups(look_up_count: int, rows: list[Rows], result: TransactionResul
 
 def _entries(claim: ClaimEntries, result: TransactionResult) -> bytes:
     fetched = result.fetched
-    return b"".join([_ENTRY.pack(item.key, (fetched.get(item.key) or item).deliveries + 1) for item in claim.items])
+    keys = [item.key for item in claim.items]
+    return pack_entries(keys, [(fetched.get(item.key) or item).deliveries + 1 for item in claim.items])
 
 
 def _refill_statement(refill: Refill) -> tuple[str, tuple[int, ...]]:

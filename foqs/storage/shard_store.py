@@ -22,7 +22,6 @@ from pymysql.constants import ER
 from foqs.model import ids, limits, order
 from foqs.model.errors import UnavailableError
 from foqs.shard.port import (
-    ClaimedRow,
     DeadlockError,
     DiskFullError,
     OwnedError,
@@ -30,7 +29,6 @@ from foqs.shard.port import (
     ReadOnlyError,
     SessionLostError,
     ShardImage,
-    StoredClaim,
     Tenure,
     Transaction,
     TransactionFailedError,
@@ -39,9 +37,8 @@ from foqs.shard.port import (
 from foqs.storage import statements as sql
 from foqs.storage.counting import count_lanes
 from foqs.storage.durability import check_durable
-from foqs.storage.literals import chunks_by_bytes, key_conditions, promoted_row
+from foqs.storage.literals import promoted_row
 from foqs.storage.migrations import MigrationError, SchemaKind, check_current
-from foqs.storage.packing import unpack_items, unpack_keys
 from foqs.storage.prepared import PreparedInserts, prepare_inserts
 from foqs.storage.replies import Rows
 from foqs.storage.script import (
@@ -51,10 +48,10 @@ from foqs.storage.script import (
     rewrite_statements,
     take_look_ups,
     take_reads,
-    unpack_entries,
     write_script,
 )
 from foqs.storage.session import connect, is_lost, run_script
+from foqs.storage.take_over import promote_all, read_claimed, read_claims, read_namespaces
 
 _READ_ONLY_CODES = frozenset({1290, 1792, 1836})
 """By an option of the server, in a transaction, by the mode of the server."""
@@ -416,16 +413,8 @@ class ShardStore:
     def _read_image(self, last_key: int) -> ShardImage:
         self._open_snapshot()
         writer = self._read_writer()
-        claims = []
-        for claim_id, due_at, ahead, packed in self._rows(sql.READ_CLAIMS, writer.claim_checkpoint):
-            claims.append(StoredClaim(claim_id, due_at, bool(ahead), unpack_entries(packed)))
-        claimed: dict[int, ClaimedRow] = {}
-        for text, _ in key_conditions("id", {key for claim in claims for key, _ in claim.entries}):
-            rows = [
-                ClaimedRow._make(map(int, integers.split()))
-                for (integers,) in self._rows(sql.READ_CLAIMED.format(text))
-            ]
-            claimed.update([(row.key, row) for row in rows])
+        claims = read_claims(self._rows, self._access.shard_id, writer.claim_checkpoint)
+        claimed = read_claimed(self._rows, claims)
         topics = list(self._rows(sql.READ_TOPICS))
         image = ShardImage(
             epoch=self.epoch,
@@ -436,7 +425,7 @@ class ShardStore:
             now_ms=int(self._rows(sql.NOW_MS)[0][0]),
             steady_ms=writer.steady_ms,
             topics=topics,
-            namespaces=self._read_namespaces({namespace for _, namespace, _ in topics}),
+            namespaces=read_namespaces(self._rows, {namespace for _, namespace, _ in topics}),
             count=partial(count_lanes, self._snapshot),
             claims=claims,
             claimed_rows=claimed,
@@ -444,26 +433,8 @@ class ShardStore:
         self._session.commit()
         return image
 
-    def _read_namespaces(self, with_topics: set[int]) -> list[tuple[int, bytes]]:
-        """Forgets the others, but for the one with the greatest number."""
-        found = list(self._rows(sql.READ_NAMESPACES))
-        gone = {number for number, _ in found[:-1]} - with_topics
-        for condition, count in key_conditions("number", gone):
-            self._rows(sql.DELETE_NAMESPACES.format(condition, count))
-        return [(number, name) for number, name in found if number not in gone]
-
     def _promote_all(self) -> None:
-        """Give rows to all that is left in packs, with the take-over: only who put them together knows them."""
-        tombstones = self._rows(sql.READ_TOMBSTONES)
-        gone = {key for _, packed in tombstones for key in unpack_keys(packed)}
-        while found := self._rows(sql.READ_FIRST_PACK):
-            ((pack_id, packed),) = found
-            rows = [promoted_row(row) for row in unpack_items(packed) if row.key not in gone]
-            for values in chunks_by_bytes(rows):
-                self._rows(sql.INSERT_ITEMS.format(values))
-            self._rows(sql.DELETE_PACKS.format(f"id = {pack_id:d}", 1))
-        for condition, count in key_conditions("id", [tombstone_id for tombstone_id, _ in tombstones]):
-            self._rows(sql.DELETE_TOMBSTONES.format(condition, count))
+        promote_all(self._rows, self._access.shard_id)
 
     def _open_snapshot(self) -> None:
         """A session that sees the rows as they are now, between the last owner's transactions and ours."""

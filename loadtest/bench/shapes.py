@@ -22,9 +22,9 @@ from foqs.model.topic import ShardTopic
 from foqs.model.window import WindowBudget
 from foqs.shard.port import NewPack
 from foqs.storage import statements as sql
+from foqs.storage.formats import pack_items, pack_keys
 from foqs.storage.literals import item_row, key_conditions
 from foqs.storage.migrations import SchemaKind, apply
-from foqs.storage.packing import pack_items, pack_keys
 from foqs.storage.prepared import PreparedInserts, prepare_inserts
 from foqs.storage.session import connect, run_script
 from loadtest.bench.raw import PAYLOAD_HEX

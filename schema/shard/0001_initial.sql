@@ -1,9 +1,10 @@
 -- One shard. Every change of these tables comes from the one session that holds the shard's named lock.
 
--- One row an item, young ones excepted (0002_packs.sql). lane: the topic's number while ready or under lease, 0 while
--- delayed, the topic's number negated once dead. urgency: the priority, or 0 in lane 0 and among the dead. due_at:
--- deliver_after, or the time of death. The index serves every query: the most urgent of a topic, the delays that are
--- due, the dead in order, the counts.
+-- One row an item, young ones excepted: those are in packs (docs/decisions/0014-packs.md). Hosts know the columns from
+-- foqs/storage/columns.py.
+-- lane: the topic's number while ready or under lease, 0 while delayed, the topic's number negated once dead.
+-- urgency: the priority, or 0 in lane 0 and among the dead. due_at: deliver_after, or the time of death.
+-- The index serves every query: the most urgent of a topic, the delays that are due, the dead in order, the counts.
 CREATE TABLE item (
   id BIGINT UNSIGNED NOT NULL,
   lane INT NOT NULL,
@@ -23,6 +24,21 @@ CREATE TABLE item (
   PRIMARY KEY (id),
   KEY lane_order (lane, urgency, due_at)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC STATS_PERSISTENT=1 STATS_AUTO_RECALC=0;
+
+-- A pack holds items that came together and were ready, as foqs/storage/formats.py writes them.
+CREATE TABLE pack (
+  id BIGINT UNSIGNED NOT NULL,
+  items MEDIUMBLOB NOT NULL,
+  PRIMARY KEY (id)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC STATS_PERSISTENT=1 STATS_AUTO_RECALC=0;
+
+-- One row a transaction: the keys of the items that left their packs with it, because they are gone or have got rows
+-- of their own. It goes with a later transaction, once no pack with a smaller id is there.
+CREATE TABLE tombstone (
+  id BIGINT UNSIGNED NOT NULL,
+  entries MEDIUMBLOB NOT NULL,
+  PRIMARY KEY (id)
+) ENGINE=InnoDB STATS_PERSISTENT=1 STATS_AUTO_RECALC=0;
 
 -- The claim journal: one row leases many items, packed as (id, delivery number) pairs.
 -- The latest entry of an item counts, and only if its number is the row's deliveries + 1.

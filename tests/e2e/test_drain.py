@@ -12,7 +12,7 @@ import pytest
 from foqs import Client, FoqsError, NewItem
 from foqs.client.retry import RetryPolicy
 from foqs.model import limits
-from foqs.storage.script import unpack_entries
+from foqs.storage.formats import unpack_entries
 from loadtest.faults.cluster import NAMESPACE, make_namespace
 from loadtest.faults.load import Load
 from loadtest.faults.programs import HostProgram, free_port

@@ -7,7 +7,7 @@ from contextlib import closing
 from foqs.shard.port import ItemRow
 from foqs.storage import statements as sql
 from foqs.storage.columns import stored_row
-from foqs.storage.packing import unpack_items, unpack_keys
+from foqs.storage.formats import unpack_items, unpack_keys
 from foqs.storage.session import connect
 
 

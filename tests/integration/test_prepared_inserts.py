@@ -23,7 +23,7 @@ from foqs.shard.port import (
 )
 from foqs.storage import statements as sql
 from foqs.storage.columns import stored_row
-from foqs.storage.packing import pack_items
+from foqs.storage.formats import pack_items
 from foqs.storage.prepared import PreparedInserts
 from foqs.storage.replies import ReplyReader
 from foqs.storage.session import command_packet, connect, run_script

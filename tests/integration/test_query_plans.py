@@ -20,9 +20,9 @@ from foqs.model import limits, order
 from foqs.model.calls import ItemContent
 from foqs.model.item import Item
 from foqs.storage import statements
+from foqs.storage.formats import pack_items, pack_keys
 from foqs.storage.literals import chunks_by_bytes, item_row, key_conditions
 from foqs.storage.migrations import SchemaKind, apply
-from foqs.storage.packing import pack_items, pack_keys
 from foqs.storage.script import edge_arguments
 from foqs.storage.session import connect
 from tests.contract.owner import new_topic

@@ -1,0 +1,128 @@
+"""The stored formats: the items of a pack, the keys of a tombstone and the entries of a claim, as bytes and back.
+
+The first byte is the version of the format: the number of the migration of schema/shard that it came with. A host opens
+a shard only when the schema of the shard is exactly that of the host. So the rule for an upgrade is:
+
+- A reader reads every version up to its newest one, and refuses any other one by UnknownFormatError.
+- A writer writes its newest version from its first transaction on. Whoever gets the shard later has that migration
+  too, and reads it.
+- A migration leaves alone what a host does that owned the shard before: columns come with a default, and nothing else
+  changes. That host writes the version before until it ends.
+- No version ever changes. tests/golden has the bytes of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from foqs.model import limits
+from foqs.model.item import Item
+from foqs.shard.port import ItemRow, OwnershipLostError
+from foqs.storage.columns import CONTENT_COLUMNS, GIVEN_COLUMNS, given_integers, packed_row
+
+PACK_VERSIONS: Final = sorted({column.since for column in (*GIVEN_COLUMNS, *CONTENT_COLUMNS)})
+TOMBSTONE_VERSIONS: Final = [1]
+CLAIM_VERSIONS: Final = [1]
+
+
+class UnknownFormatError(OwnershipLostError):
+    """The message says which version it is, and ends with what to do."""
+
+    def __init__(self, version: int, known: Sequence[int]) -> None:
+        listed = ", ".join(map(str, known))
+        super().__init__(f"has version {version} of its format, and this host reads {listed}: upgrade this host")
+
+
+class _PackLayout(NamedTuple):
+    """Of one item of a pack: the integers, then the lengths of the contents, then the contents."""
+
+    head: Struct
+    given_count: int
+    given_defaults: tuple[Any, ...]
+    """Of the columns that came later."""
+    content_defaults: tuple[Any, ...]
+
+
+def _layout(version: int) -> _PackLayout:
+    given = [column for column in GIVEN_COLUMNS if column.since <= version]
+    content = [column for column in CONTENT_COLUMNS if column.since <= version]
+    head = Struct(">" + "".join([column.code for column in (*given, *content)]))
+    given_defaults = [column.default for column in GIVEN_COLUMNS[len(given) :]]
+    content_defaults = [column.default for column in CONTENT_COLUMNS[len(content) :]]
+    return _PackLayout(head, len(given), tuple(given_defaults), tuple(content_defaults))
+
+
+_LAYOUTS: Final = {version: _layout(version) for version in PACK_VERSIONS}
+_PACK_VERSION: Final = PACK_VERSIONS[-1]
+_pack_head = _LAYOUTS[_PACK_VERSION].head.pack
+_COUNT: Final = Struct(">BI")
+_TOMBSTONE_VERSION: Final = TOMBSTONE_VERSIONS[-1]
+_CLAIM_VERSION: Final = CLAIM_VERSIONS[-1].to_bytes(1, "big")
+_ENTRY: Final = Struct(">QI")
+_pack_entry = _ENTRY.pack
+assert _LAYOUTS[_PACK_VERSION].head.size + _COUNT.size + 8 <= limits.PACKED_ITEM_BYTES
+
+
+def pack_items(items: Sequence[Item]) -> bytes:
+    """The version, the count of the items, their keys, and the items; none is delayed, none was delivered."""
+    count = len(items)
+    parts = [Struct(f">BI{count}Q").pack(_PACK_VERSION, count, *[item.key for item in items])]
+    for item in items:
+        content = item.content
+        assert content is not None
+        parts.append(_pack_head(*given_integers(item), *map(len, content)))
+        parts += content
+    return b"".join(parts)
+
+
+def unpack_items(packed: bytes, keys: Collection[int] | None = None) -> list[ItemRow]:
+    """The items as they were packed, or those with these keys. Raises UnknownFormatError."""
+    version = _version(packed, PACK_VERSIONS)
+    _, count = _COUNT.unpack_from(packed)
+    packed_keys = Struct(f">{count}Q")
+    layout = _LAYOUTS[version]
+    unpack_head, head_bytes, given_count = layout.head.unpack_from, layout.head.size, layout.given_count
+    at = _COUNT.size + packed_keys.size
+    rows: list[ItemRow] = []
+    for key in packed_keys.unpack_from(packed, _COUNT.size):
+        values = unpack_head(packed, at)
+        at += head_bytes
+        contents: list[bytes] = []
+        for length in values[given_count:]:
+            contents.append(packed[at : at + length])
+            at += length
+        if keys is None or key in keys:
+            given = (*values[:given_count], *layout.given_defaults)
+            rows.append(packed_row(key, given, (*contents, *layout.content_defaults)))
+    return rows
+
+
+def pack_keys(keys: Sequence[int]) -> bytes:
+    """Of a tombstone."""
+    return Struct(f">B{len(keys)}Q").pack(_TOMBSTONE_VERSION, *keys)
+
+
+def unpack_keys(packed: bytes) -> tuple[int, ...]:
+    """Raises UnknownFormatError."""
+    _version(packed, TOMBSTONE_VERSIONS)
+    return Struct(f">{len(packed) // 8}Q").unpack_from(packed, 1)
+
+
+def pack_entries(keys: Sequence[int], delivery_numbers: Sequence[int]) -> bytes:
+    """Of a claim: each key with the number of the delivery that it is claimed for."""
+    return _CLAIM_VERSION + b"".join(map(_pack_entry, keys, delivery_numbers))
+
+
+def unpack_entries(packed: bytes) -> list[tuple[int, int]]:
+    """(key, delivery number) of each entry. Raises UnknownFormatError."""
+    _version(packed, CLAIM_VERSIONS)
+    return list(_ENTRY.iter_unpack(packed[1:]))
+
+
+def _version(packed: bytes, known: Sequence[int]) -> int:
+    version = packed[0] if packed else 0
+    if version not in known:
+        raise UnknownFormatError(version, known)
+    return version

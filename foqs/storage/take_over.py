@@ -1,0 +1,67 @@
+"""What a new owner does with a shard's tables before it serves: it gives rows to what is packed, and reads the rest.
+
+`rows` runs a statement with its arguments in the owner's session and returns what that finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from foqs.shard.port import ClaimedRow, OwnershipLostError, StoredClaim
+from foqs.storage import statements as sql
+from foqs.storage.formats import UnknownFormatError, unpack_entries, unpack_items, unpack_keys
+from foqs.storage.literals import chunks_by_bytes, key_conditions, promoted_row
+
+RunStatement = Callable[..., Any]
+T = TypeVar("T")
+
+
+def promote_all(rows: RunStatement, shard_id: int) -> None:
+    """Give rows to all that is left in packs: only who put them together knows them. Raises OwnershipLostError."""
+    tombstones = rows(sql.READ_TOMBSTONES)
+    gone: set[int] = set()
+    for tombstone_id, packed in tombstones:
+        gone.update(_decoded(shard_id, "tombstone", tombstone_id, unpack_keys, packed))
+    while found := rows(sql.READ_FIRST_PACK):
+        ((pack_id, packed),) = found
+        items = _decoded(shard_id, "pack", pack_id, unpack_items, packed)
+        for values in chunks_by_bytes([promoted_row(row) for row in items if row.key not in gone]):
+            rows(sql.INSERT_ITEMS.format(values))
+        rows(sql.DELETE_PACKS.format(f"id = {pack_id:d}", 1))
+    for condition, count in key_conditions("id", [tombstone_id for tombstone_id, _ in tombstones]):
+        rows(sql.DELETE_TOMBSTONES.format(condition, count))
+
+
+def read_claims(rows: RunStatement, shard_id: int, checkpoint: int) -> list[StoredClaim]:
+    """The claim journal from the claim checkpoint on. Raises OwnershipLostError."""
+    return [
+        StoredClaim(claim_id, due_at, bool(ahead), _decoded(shard_id, "claim", claim_id, unpack_entries, packed))
+        for claim_id, due_at, ahead, packed in rows(sql.READ_CLAIMS, checkpoint)
+    ]
+
+
+def read_claimed(rows: RunStatement, claims: Iterable[StoredClaim]) -> dict[int, ClaimedRow]:
+    """By key, what is there of the items that the claims name."""
+    claimed: dict[int, ClaimedRow] = {}
+    for text, _ in key_conditions("id", {key for claim in claims for key, _ in claim.entries}):
+        found = [ClaimedRow._make(map(int, integers.split())) for (integers,) in rows(sql.READ_CLAIMED.format(text))]
+        claimed.update([(row.key, row) for row in found])
+    return claimed
+
+
+def read_namespaces(rows: RunStatement, with_topics: set[int]) -> list[tuple[int, bytes]]:
+    """(number, name) of these and of the one with the greatest number; the others are forgotten."""
+    found = list(rows(sql.READ_NAMESPACES))
+    gone = {number for number, _ in found[:-1]} - with_topics
+    for condition, count in key_conditions("number", gone):
+        rows(sql.DELETE_NAMESPACES.format(condition, count))
+    return [(number, name) for number, name in found if number not in gone]
+
+
+def _decoded(shard_id: int, table: str, row_id: int, decode: Callable[[bytes], T], packed: bytes) -> T:
+    """Who cannot read all of a shard must not serve it."""
+    try:
+        return decode(packed)
+    except UnknownFormatError as error:
+        raise OwnershipLostError(f"shard {shard_id}: row {row_id} of table {table} {error}") from error

@@ -1,0 +1,110 @@
+"""What was stored by any version is read as it was meant, and today's version writes these bytes and no others.
+
+tests/golden has a file for each version of a format, named by both. None of them may ever change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foqs.model.calls import NO_CONTENT, ItemContent
+from foqs.model.item import Item
+from foqs.shard.port import ItemRow
+from foqs.storage import formats
+from foqs.storage.formats import UnknownFormatError
+from tests.contract.owner import new_item, new_topic
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+VERSIONS = {
+    "pack": formats.PACK_VERSIONS,
+    "tombstone": formats.TOMBSTONE_VERSIONS,
+    "claim": formats.CLAIM_VERSIONS,
+}
+EACH_VERSION = [(name, version) for name, versions in VERSIONS.items() for version in versions]
+UNPACK: dict[str, Callable[[bytes], Any]] = {
+    "pack": formats.unpack_items,
+    "tombstone": formats.unpack_keys,
+    "claim": formats.unpack_entries,
+}
+TOP_32, TOP_63, TOP_64 = (1 << 31) - 1, (1 << 63) - 1, (1 << 64) - 1
+KEYS = (1, 0x0000_0300_0000_0007, TOP_64)
+ENTRIES = [(1, 1), (0x0000_0300_0000_0007, 2), (TOP_64, (1 << 32) - 1)]
+
+
+def _packed() -> list[Item]:
+    """Of every column its bounds, and what each version has of them in the order of the versions."""
+    plain = new_item(1, due_at=1_700_000_000_000, payload=b"payload", metadata=b"meta")
+    low = new_item(2, topic=new_topic(1), priority=-TOP_32 - 1, due_at=0, payload=b"", metadata=b"")
+    high = new_item(TOP_64, topic=new_topic(TOP_32), priority=TOP_32, due_at=TOP_63 - 2_000_000, payload=b"\0\xff' \n")
+    high.expires_at, high.lease_ms, high.at_most_once = TOP_63, (1 << 32) - 1, True
+    return [plain, low, high]
+
+
+def _row_of(item: Item, version: int) -> ItemRow:
+    """What an item is after it was packed by that version: what is younger has its default."""
+    assert item.content is not None
+    fields = ItemContent._fields[: {1: 2}[version]]
+    content = NO_CONTENT._replace(**{name: getattr(item.content, name) for name in fields})
+    number, priority = item.topic.number, item.priority
+    return ItemRow(
+        item.key, number, priority, item.due_at, number, priority, item.enqueued_at, item.expires_at, item.lease_ms,
+        int(item.at_most_once), 0, 0, None, content,
+    )  # fmt: skip
+
+
+MEANT: dict[str, Callable[[int], Any]] = {
+    "pack": lambda version: [_row_of(item, version) for item in _packed()],
+    "tombstone": lambda version: KEYS,
+    "claim": lambda version: ENTRIES,
+}
+WRITTEN: dict[str, Callable[[], bytes]] = {
+    "pack": lambda: formats.pack_items(_packed()),
+    "tombstone": lambda: formats.pack_keys(KEYS),
+    "claim": lambda: formats.pack_entries([key for key, _ in ENTRIES], [number for _, number in ENTRIES]),
+}
+
+
+def golden(name: str, version: int) -> bytes:
+    return bytes.fromhex((GOLDEN / f"{name}-{version}.hex").read_text())
+
+
+@pytest.mark.parametrize(("name", "version"), EACH_VERSION)
+def test_the_golden_bytes_of_every_version_are_read_as_they_were_meant(name: str, version: int) -> None:
+    assert golden(name, version)[0] == version
+    assert UNPACK[name](golden(name, version)) == MEANT[name](version)
+
+
+@pytest.mark.parametrize("name", VERSIONS)
+def test_the_newest_version_is_written_byte_for_byte(name: str) -> None:
+    assert WRITTEN[name]() == golden(name, VERSIONS[name][-1])
+
+
+def test_there_are_golden_bytes_of_every_version_and_of_no_other() -> None:
+    assert sorted(path.stem for path in GOLDEN.glob("*.hex")) == sorted(f"{name}-{n}" for name, n in EACH_VERSION)
+
+
+def test_every_version_came_with_a_migration_of_its_number() -> None:
+    migrations = sorted((Path(__file__).parents[2] / "schema/shard").glob("*.sql"))
+    assert {version for _, version in EACH_VERSION} <= {int(path.name[:4]) for path in migrations}
+
+
+@pytest.mark.parametrize("name", VERSIONS)
+@pytest.mark.parametrize("version", [0, 255])
+def test_an_unknown_version_is_refused_with_what_to_do(name: str, version: int) -> None:
+    packed = bytes([version]) + golden(name, VERSIONS[name][-1])[1:]
+    with pytest.raises(UnknownFormatError, match=rf"has version {version} .* reads 1.*: upgrade this host"):
+        UNPACK[name](packed)
+    with pytest.raises(UnknownFormatError, match="has version 0"):
+        UNPACK[name](b"")
+
+
+def test_single_items_are_read_out_of_a_pack() -> None:
+    items = _packed()
+    rows = formats.unpack_items(formats.pack_items(items))
+    for row in rows:
+        assert formats.unpack_items(formats.pack_items(items), {row.key, 77}) == [row]
+    assert formats.unpack_items(formats.pack_items([])) == []
