@@ -6,7 +6,7 @@ column with the same default: `since` is that migration's number.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from pymysql.constants import FIELD_TYPE
@@ -26,7 +26,7 @@ class Column(NamedTuple):
     wire_type: int
     """By which the server reads its values in a prepared statement."""
     code: str
-    """Of its integers for `struct`, in prepared statements and packs; of content, that of its length in a pack."""
+    """Of its integers for `struct`, in prepared statements and packs; of bytes, that of their length in a pack."""
     default: int | bytes | None = None
     """Of items that were stored before the column was there, or whose insert leaves it out."""
     since: int = 1
@@ -54,7 +54,7 @@ GIVEN_COLUMNS: Final = (
 STATE_COLUMNS: Final = (
     Column("deliveries", "int unsigned NOT NULL DEFAULT 0", FIELD_TYPE.LONG | UNSIGNED, "I", default=0),
     Column("failed_attempts", "int unsigned NOT NULL DEFAULT 0", FIELD_TYPE.LONG | UNSIGNED, "I", default=0),
-    Column("death_reason", "varbinary(255) NULL", FIELD_TYPE.BLOB, "B", default=None),
+    Column("death_reason", "varbinary(255) NULL", FIELD_TYPE.BLOB, "B"),
 )
 """What deliveries make of an item: inserts leave it out, and a packed item has the defaults."""
 
@@ -92,9 +92,20 @@ def given_integers(item: Item) -> tuple[int, ...]:
 
 def inserted_integers(item: Item) -> tuple[int, ...]:
     """The values of KEY_COLUMNS and GIVEN_COLUMNS."""
-    if item.due_at > item.enqueued_at:
-        return (item.key, 0, 0, *given_integers(item))
-    return (item.key, item.topic.number, item.priority, *given_integers(item))
+    topic = item.topic.number
+    is_delayed = item.due_at > item.enqueued_at
+    return (
+        item.key,
+        0 if is_delayed else topic,
+        0 if is_delayed else item.priority,
+        item.due_at,
+        topic,
+        item.priority,
+        item.enqueued_at,
+        item.expires_at,
+        item.lease_ms,
+        item.at_most_once,
+    )
 
 
 def promoted_integers(row: ItemRow) -> tuple[Any, ...]:
@@ -113,7 +124,7 @@ def packed_row(key: int, given: tuple[Any, ...], contents: Sequence[bytes]) -> I
     return ItemRow._make((key, topic, priority, *given, *_STATE_DEFAULTS, ItemContent._make(contents)))
 
 
-def fetched_row(integers: Sequence[int], contents: Sequence[bytes | None]) -> FetchedRow:
+def fetched_row(integers: Iterable[int], contents: Sequence[bytes | None]) -> FetchedRow:
     """The integers of a FetchedRow, and the values of CONTENT_COLUMNS, which are all NULL where they were left out."""
     content = NO_CONTENT if contents[0] is None else ItemContent._make(contents)
     return FetchedRow._make((*integers, content))

@@ -23,12 +23,12 @@ _ROW = f"({','.join(_VALUES)})"
 
 def item_row(item: Item) -> str:
     assert item.content is not None
-    return _ROW % (*inserted_integers(item), *[value.hex() for value in item.content])
+    return _ROW % (*inserted_integers(item), *map(bytes.hex, item.content))
 
 
 def promoted_row(row: ItemRow) -> str:
     """Of an item no delivery of which has ended."""
-    return _ROW % (*promoted_integers(row), *[value.hex() for value in row.content])
+    return _ROW % (*promoted_integers(row), *map(bytes.hex, row.content))
 
 
 def chunks_by_bytes(rows: Sequence[str]) -> Iterator[str]:

@@ -121,7 +121,7 @@ def _rows(items: Sequence[Item]) -> bytes:
 
 def _row(item: Item) -> bytes:
     assert item.content is not None
-    return _integers(*inserted_integers(item)) + b"".join([_blob(value) for value in item.content])
+    return _integers(*inserted_integers(item)) + b"".join(map(_blob, item.content))
 
 
 def _blob(value: bytes) -> bytes:

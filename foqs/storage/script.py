@@ -79,7 +79,7 @@ def _read_ahead(found: Rows, result: TransactionResult) -> Rows:
 
 def _fetched(integers: Iterable[int], contents: list[bytes | None], unread: set[int]) -> FetchedRow:
     """A row whose contents are empty, and its key in `unread`, when those before it filled what one may read."""
-    row = fetched_row([*integers], contents)
+    row = fetched_row(integers, contents)
     if contents[0] is None:
         unread.add(row.key)
     return row

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from struct import calcsize
 
+from foqs.model import limits
 from foqs.model.calls import NO_CONTENT, Delivery, ItemContent, StoredItem
 from foqs.shard.port import ClaimedRow, FetchedRow, ItemRow
 from foqs.storage import columns
@@ -48,4 +49,19 @@ def test_columns_come_in_the_order_of_their_migrations_and_later_ones_have_a_def
     for column in (*GIVEN_COLUMNS, *CONTENT_COLUMNS):
         kind = bytes if column in CONTENT_COLUMNS else int
         assert column.since == 1 or isinstance(column.default, kind)
-    assert all(calcsize(f">{column.code}") for column in ITEM_COLUMNS)
+
+
+def test_the_code_of_an_integer_holds_what_its_column_does() -> None:
+    sizes = {"tinyint": 1, "int": 4, "bigint": 8}
+    for column in (*KEY_COLUMNS, *GIVEN_COLUMNS):
+        kind, *_ = column.sql_type.split()
+        assert calcsize(f">{column.code}") == sizes[kind]
+        assert column.code.isupper() == ("unsigned" in column.sql_type) == bool(column.wire_type & columns.UNSIGNED)
+
+
+def test_the_code_of_bytes_holds_the_length_that_they_may_have() -> None:
+    longest = {"mediumblob": limits.PAYLOAD_BYTES_MAX, "blob": limits.METADATA_BYTES_MAX}
+    for column in CONTENT_COLUMNS:
+        kind, *_ = column.sql_type.split()
+        most = longest.get(kind) or int(kind.removeprefix("varbinary(").removesuffix(")"))
+        assert most < 1 << 8 * calcsize(f">{column.code}")

@@ -171,7 +171,7 @@ def fill(item: Item, row: ItemRow | FetchedRow) -> None:
     """What the row says of an item that was known by its sort key alone."""
     fill_head(item, row)
     item.content = row.content
-    item.size_bytes = row.content.size_bytes
+    item.size_bytes = sum(map(len, row.content))
 
 
 def fill_head(item: Item, row: ItemRow | FetchedRow | ClaimedRow) -> None:
