@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 
 import click
 
@@ -10,6 +11,9 @@ from foqs.cli.output import note, plain, report_failures, time_of
 from foqs.cli.remote import Remote, confirmed, remote_command
 from foqs.model import limits
 from foqs.model.calls import DeadLettersResult, StoredItem, StoredItemPage
+
+_TEXTS = [field.name for field in fields(StoredItem) if field.type == "str | None"]
+"""Fields that only some items have: a page shows those that one of its items has."""
 
 
 def _page_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -113,23 +117,28 @@ def purge(remote: Remote, namespace: str, topic: str, ids: tuple[str, ...], limi
 
 def _print_page(remote: Remote, page: StoredItemPage) -> None:
     remote.output.document(page)
+    texts = [name for name in _TEXTS if any(getattr(one, name) for one in page.items)]
     remote.output.table(
-        ["ID", "STATE", "PRIORITY", "DELIVER AFTER", "FAILED", "REASON", "PAYLOAD"],
-        (_row(one) for one in page.items),
+        ["ID", "STATE", "PRIORITY", "DELIVER AFTER", "FAILED", *map(_heading, texts), "PAYLOAD"],
+        (_row(one, texts) for one in page.items),
         is_last_cut=True,
     )
     if page.next_page_token:
         note(f"there are more: --page-token {page.next_page_token}")
 
 
-def _row(one: StoredItem) -> tuple[object, ...]:
+def _heading(name: str) -> str:
+    return name.replace("_", " ").upper()
+
+
+def _row(one: StoredItem, texts: list[str]) -> tuple[object, ...]:
     return (
         one.id,
         one.state.name.lower(),
         one.priority,
         time_of(one.deliver_after_ms),
         one.failed_attempts,
-        one.death_reason,
+        *[getattr(one, name) for name in texts],
         one.payload,
     )
 

@@ -153,20 +153,6 @@ def _namespace(w: Any) -> Namespace:
 
 
 def _stored_item(w: Any) -> StoredItem:
-    return StoredItem(
-        id=w.id,
-        topic=w.topic,
-        state=ItemState(w.state),
-        priority=w.priority,
-        payload=w.payload,
-        metadata=w.metadata or b"",
-        deliver_after_ms=w.deliver_after_ms,
-        enqueued_at_ms=w.enqueued_at_ms,
-        expires_at_ms=w.expires_at_ms,
-        failed_attempts=w.failed_attempts,
-        delivery=DeliveryPolicy(w.delivery or 0),
-        lease_ms=w.lease_ms,
-        lease_expires_at_ms=w.lease_expires_at_ms,
-        died_at_ms=w.died_at_ms,
-        death_reason=w.death_reason,
-    )
+    values = {field.name: getattr(w, field.name) for field in fields(StoredItem)}
+    values |= {"state": ItemState(w.state), "delivery": DeliveryPolicy(w.delivery or 0), "metadata": w.metadata or b""}
+    return StoredItem(**values)

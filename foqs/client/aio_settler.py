@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from foqs.client.aio import AsyncClient
 from foqs.client.errors import ClientClosedError
-from foqs.client.items import Item, Nack
-from foqs.client.leases import HeldItem, LeaseBook, field_values
+from foqs.client.items import Item, Nack, field_values
+from foqs.client.leases import HeldItem, LeaseBook
 from foqs.client.settling import PENDING_MAX, SettleBatch, Settlements, SettleStats
 from foqs.model.calls import PositionErrors
 from foqs.model.errors import FoqsError
@@ -50,7 +50,7 @@ class TaskSettler:
 
     def lease(self, items: Sequence[Item], lease_ms: int) -> list[AsyncLeasedItem]:
         self.stats.received += len(items)
-        return [AsyncLeasedItem(*field_values(item), self, lease_ms) for item in items]
+        return [AsyncLeasedItem(*(*field_values(item), self, lease_ms)) for item in items]
 
     def ack(self, item: HeldItem) -> None:
         self._settlements.ack(item)

@@ -6,8 +6,9 @@ The encoder reads `NewItem` and `Nack` where they are: no copy per item.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 from foqs.client.checks import check_whole
@@ -86,6 +87,9 @@ class Item:
     lease_expires_at_ms: int
     attempt: int
 
+
+field_values = attrgetter(*[field.name for field in fields(Item)])
+"""The values of an Item's fields, of one or of a delivery as it was decoded."""
 
 wire.encode_as(NewItem, wire.structs.NewItem)
 wire.encode_as(Nack, wire.structs.Nack)

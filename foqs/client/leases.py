@@ -71,21 +71,6 @@ class HeldItem(Item):
 H = TypeVar("H", bound=HeldItem)
 
 
-def field_values(item: Item) -> tuple[str, str, str, int, bytes, bytes, int, int, int, int]:
-    return (
-        item.id,
-        item.receipt,
-        item.topic,
-        item.priority,
-        item.payload,
-        item.metadata,
-        item.deliver_after_ms,
-        item.enqueued_at_ms,
-        item.lease_expires_at_ms,
-        item.attempt,
-    )
-
-
 @dataclass(slots=True)
 class _Lease:
     item: HeldItem

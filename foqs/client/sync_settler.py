@@ -6,8 +6,8 @@ import threading
 from collections.abc import Iterable, Sequence
 
 from foqs.client.errors import ClientClosedError
-from foqs.client.items import Item, Nack
-from foqs.client.leases import HeldItem, LeaseBook, field_values
+from foqs.client.items import Item, Nack, field_values
+from foqs.client.leases import HeldItem, LeaseBook
 from foqs.client.settling import PENDING_MAX, SettleBatch, Settlements, SettleStats
 from foqs.client.sync import Client
 from foqs.model.calls import PositionErrors
@@ -45,7 +45,7 @@ class ThreadSettler:
     def lease(self, items: Sequence[Item], lease_ms: int) -> list[LeasedItem]:
         with self._changed:
             self.stats.received += len(items)
-        return [LeasedItem(*field_values(item), self, lease_ms) for item in items]
+        return [LeasedItem(*(*field_values(item), self, lease_ms)) for item in items]
 
     def ack(self, item: HeldItem) -> None:
         with self._changed:

@@ -14,6 +14,7 @@ from foqs.client.items import (
     Receipts,
     Topics,
     faults_of,
+    field_values,
     is_single,
     receipt_list,
     receipt_of,
@@ -113,21 +114,7 @@ def dequeue(
         namespace_name=namespace, topics=topic_demands(topics, count), lease_ms=lease_ms, wait_ms=wait_ms
     )
     response = yield from call_flow(terms, Call("dequeue", request, Repeat.ALWAYS, wait_ms))
-    return [
-        Item(
-            w.id,
-            w.receipt,
-            w.topic,
-            w.priority,
-            w.payload,
-            w.metadata,
-            w.deliver_after_ms,
-            w.enqueued_at_ms,
-            w.lease_expires_at_ms,
-            w.attempt,
-        )
-        for w in response.items or ()
-    ]
+    return [Item(*field_values(told)) for told in response.items or ()]
 
 
 def ack(terms: Terms, namespace: str, receipts: Receipts) -> Flow[PositionErrors]:

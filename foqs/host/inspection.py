@@ -78,9 +78,8 @@ class Inspection(Service):
         arguments.check_topic(topic_name)
         arguments.check_range("limit", limit, 1, limits.PAGE_ITEMS_MAX)
         edge = _edge_of(page_token)
-        largest_bytes = limits.PAYLOAD_BYTES_MAX + limits.METADATA_BYTES_MAX
         self._parts(namespace, topic_name)  # Who waits in vain need not wait.
-        async with self._budget.hold(limits.PAGE_BYTES_MAX + len(self._readers) * largest_bytes):
+        async with self._budget.hold(limits.PAGE_BYTES_MAX + len(self._readers) * limits.CONTENT_BYTES_MAX):
             parts = self._parts(namespace, topic_name)
             bytes_each = limits.PAGE_BYTES_MAX // max(1, len(parts))
             reads = {

@@ -115,8 +115,10 @@ class Namespaces(Service):
     def item_bytes_max(self, number: int) -> int:
         namespace = self._view.by_number.get(number)
         if namespace is None:
-            return limits.PAYLOAD_BYTES_MAX + limits.METADATA_BYTES_MAX
-        return namespace.settings.payload_bytes_max + namespace.settings.metadata_bytes_max
+            return limits.CONTENT_BYTES_MAX
+        # The rest of the content has the same bound in every namespace.
+        rest_bytes_max = limits.CONTENT_BYTES_MAX - limits.PAYLOAD_BYTES_MAX - limits.METADATA_BYTES_MAX
+        return namespace.settings.payload_bytes_max + namespace.settings.metadata_bytes_max + rest_bytes_max
 
     def name_of(self, number: int) -> str | None:
         namespace = self._view.by_number.get(number)

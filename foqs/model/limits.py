@@ -37,6 +37,8 @@ PAYLOAD_BYTES_DEFAULT = 10 * KIB
 PAYLOAD_BYTES_MAX = 1 * MIB
 METADATA_BYTES_DEFAULT = 512
 METADATA_BYTES_MAX = 64 * KIB - 1
+CONTENT_BYTES_MAX = PAYLOAD_BYTES_MAX + METADATA_BYTES_MAX
+"""All that an item carries for its consumers."""
 LEASE_MS_MIN = 1 * SECOND_MS
 LEASE_MS_DEFAULT = 30 * SECOND_MS
 LEASE_MS_MAX = 12 * HOUR_MS
@@ -191,7 +193,7 @@ PACKS_OF_SHARD_MAX = 4_000
 TRANSACTION_CLAIMS_MAX = 2_000
 TRANSACTION_FETCH_BYTES_MAX = 16 * MIB
 """Of rows that a transaction reads for claims, and again to refill windows, by what their namespaces allow."""
-TRANSACTION_CONTENTS_BYTES_MAX = TRANSACTION_FETCH_BYTES_MAX + PAYLOAD_BYTES_MAX + METADATA_BYTES_MAX
+TRANSACTION_CONTENTS_BYTES_MAX = TRANSACTION_FETCH_BYTES_MAX + CONTENT_BYTES_MAX
 """The same by what is there: rows may have come when their namespaces allowed more."""
 TRANSACTION_CHANGES_MAX = 4_000
 TRANSACTION_TOPICS_GONE_MAX = 1_000
@@ -415,9 +417,9 @@ SHARDS_PER_HOST_MAX = 256
 """Each has three threads and two sessions, and a third session while its rows are counted."""
 
 assert WINDOW_ITEMS_MIN >= 8, "a quarter of a window must be some items"
-assert PAYLOAD_BYTES_MAX + METADATA_BYTES_MAX < FRAME_BYTES_MAX // 2, "the largest item must fit a frame"
+assert CONTENT_BYTES_MAX < FRAME_BYTES_MAX // 2, "the largest item must fit a frame"
 assert BATCH_ITEMS_MAX * 16 < FRAME_ELEMENTS_MAX, "the largest batch must fit, and some fields that are not known yet"
-assert DEQUEUE_ANSWER_BYTES_MAX + PAYLOAD_BYTES_MAX + METADATA_BYTES_MAX < FRAME_BYTES_MAX
+assert DEQUEUE_ANSWER_BYTES_MAX + CONTENT_BYTES_MAX < FRAME_BYTES_MAX
 assert WAIT_MS_MAX < IDLE_MS_MAX, "a long poll must not look idle"
 assert LONG_POLL_TOPICS_PER_ADDRESS_MAX * 2 <= DEQUEUE_TOPICS_WAITING_MAX, "one address must leave room for others"
 assert CALL_BYTES_PER_CONNECTION_MAX >= FRAME_BYTES_MAX, "the largest frame must be a call"
