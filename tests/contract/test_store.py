@@ -21,6 +21,8 @@ from foqs.shard.port import (
 )
 from tests.contract.owner import LIFE_MS, Owner, new_item, new_topic, sort_key_of
 
+CONTENT = ItemContent(b"p", b"")
+"""What a new item has."""
 HOSTILE = [
     b"",
     b"'",
@@ -61,7 +63,7 @@ def test_payload_and_metadata_come_back_byte_for_byte(shard, reopened):
         owner.store.close()
         owner = Owner(shard)
     rows = owner.look_up(*range(1, len(HOSTILE) + 1))
-    assert [rows[n + 1].content for n in range(len(HOSTILE))] == [(data, data[:512]) for data in HOSTILE]
+    assert [rows[n + 1].content for n in range(len(HOSTILE))] == [ItemContent(data, data[:512]) for data in HOSTILE]
 
 
 def test_the_largest_items_come_back_byte_for_byte(shard):
@@ -70,7 +72,7 @@ def test_the_largest_items_come_back_byte_for_byte(shard):
     metadata = (bytes(reversed(range(256))) * 256)[: limits.METADATA_BYTES_MAX]
     owner.run(inserts=[new_item(n, payload=payload, metadata=metadata) for n in range(1, 9)])
     for key, row in owner.look_up(*range(1, 9)).items():
-        assert (row.key, row.content) == (key, (payload, metadata))
+        assert (row.key, row.content) == (key, ItemContent(payload, metadata))
 
 
 def test_topics_come_back_letter_by_letter_after_a_take_over(shard):
@@ -90,11 +92,11 @@ def test_every_field_of_a_row_comes_back_at_its_bounds(shard):
     high.at_most_once = True
     owner.run(inserts=[low, high])
     rows = owner.look_up(low.key, high.key)
-    assert rows[low.key] == ItemRow(1, 1, -(1 << 31), 0, 1, -(1 << 31), 0, LIFE_MS, 0, 0, 0, 0, None, (b"p", b""))
+    assert rows[low.key] == ItemRow(1, 1, -(1 << 31), 0, 1, -(1 << 31), 0, LIFE_MS, 0, 0, 0, 0, None, CONTENT)
     top = (1 << 31) - 1
     due = (1 << 48) - 1
     assert rows[high.key] == ItemRow(
-        (1 << 64) - 1, top, top, due, top, top, due, due + LIFE_MS, limits.LEASE_MS_MAX, 1, 0, 0, None, (b"p", b"")
+        (1 << 64) - 1, top, top, due, top, top, due, due + LIFE_MS, limits.LEASE_MS_MAX, 1, 0, 0, None, CONTENT
     )
 
 
@@ -164,7 +166,7 @@ def test_contents_are_read_up_to_a_bound_by_what_is_there_and_whole_or_not_at_al
         assert list(rows) == list(range(1, 9))
         for key, row in rows.items():
             is_read = key <= fit_count
-            assert row.content == ((b"x" * (size_bytes - 1), b"m") if is_read else (b"", b""))
+            assert row.content == (ItemContent(b"x" * (size_bytes - 1), b"m") if is_read else NO_CONTENT)
             assert row.expires_at == fetches[0].expires_at
 
 
@@ -332,7 +334,7 @@ def test_look_ups_that_are_not_whole_read_no_contents(shard):
     owner.run(inserts=[new_item(1, payload=b"p", metadata=b"m")])
     (with_payload,) = owner.look_up(1).values()
     (head,) = owner.run(look_ups=[1]).looked_up.values()
-    assert with_payload.content == (b"p", b"m")
+    assert with_payload.content == ItemContent(b"p", b"m")
     assert head == with_payload._replace(content=NO_CONTENT)
 
 

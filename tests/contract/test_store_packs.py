@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foqs.model import limits, order
+from foqs.model.calls import ItemContent
 from foqs.shard.port import (
     ClaimEntries,
     ItemRow,
@@ -18,7 +19,7 @@ from foqs.shard.port import (
     TransactionFailedError,
 )
 from tests.contract.owner import LIFE_MS, Owner, new_item, new_topic, opened
-from tests.contract.test_store import HOSTILE
+from tests.contract.test_store import CONTENT, HOSTILE
 
 
 def packed(owner: Owner, keys: range, pack_id: int = 100) -> list:
@@ -42,7 +43,7 @@ def test_packed_items_come_back_byte_for_byte_when_they_are_read(shard):
     owner.run(packs_new=[NewPack(100, items)])
     keys = [item.key for item in items]
     rows = owner.run(packs_read=[PackRead(100, keys)]).fetched
-    assert [rows[key].content for key in keys] == [(data, data[:512]) for data in HOSTILE]
+    assert [rows[key].content for key in keys] == [ItemContent(data, data[:512]) for data in HOSTILE]
 
 
 def test_every_field_of_a_packed_item_comes_back_at_its_bounds(shard):
@@ -56,7 +57,7 @@ def test_every_field_of_a_packed_item_comes_back_at_its_bounds(shard):
     high.at_most_once = True
     owner.run(packs_new=[NewPack((1 << 64) - 2, [low, high])])
     rows = owner.run(packs_read=[PackRead((1 << 64) - 2, [low.key, high.key])]).fetched
-    assert rows[low.key] == ItemRow(1, 1, -(1 << 31), 0, 1, -(1 << 31), 0, LIFE_MS, 0, 0, 0, 0, None, (b"p", b""))
+    assert rows[low.key] == ItemRow(1, 1, -(1 << 31), 0, 1, -(1 << 31), 0, LIFE_MS, 0, 0, 0, 0, None, CONTENT)
     top, due = (1 << 31) - 1, (1 << 48) - 1
     assert rows[high.key] == ItemRow(
         (1 << 64) - 1, top, top, due, top, top, due, due + LIFE_MS, limits.LEASE_MS_MAX, 1, 0, 0, None,
@@ -88,8 +89,8 @@ def test_an_unpacked_item_has_a_row_for_all_that_follows_in_its_transaction(shar
     assert list(result.promoted) == [2, 3, 4]
     rows = result.looked_up
     assert sorted(rows) == [2, 3]
-    assert (rows[2].content, rows[2].deliveries) == ((b"p2", b"m2"), 0)
-    assert (rows[3].content, rows[3].deliveries, rows[3].due_at) == ((b"p3", b"other"), 1, 900)
+    assert (rows[2].content, rows[2].deliveries) == (ItemContent(b"p2", b"m2"), 0)
+    assert (rows[3].content, rows[3].deliveries, rows[3].due_at) == (ItemContent(b"p3", b"other"), 1, 900)
     assert ready_keys(owner) == [2, 3]
 
 
