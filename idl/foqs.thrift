@@ -79,7 +79,9 @@ struct NewItem {
   /** Refused with INVALID_ARGUMENT for now. */
   10: optional string dedup_id,
   /** Refused with INVALID_ARGUMENT for now. */
-  11: optional string ordering_key
+  11: optional string ordering_key,
+  /** Given back with every delivery, such as a W3C traceparent: up to 128 bytes of UTF-8, "" for none. */
+  12: optional string trace_context
 }
 
 struct EnqueueRequest {
@@ -127,7 +129,9 @@ struct Item {
   /** 1 on the first delivery; grows by one with each failed attempt, not with a release. */
   10: i32 attempt,
   11: optional string group,
-  12: optional string ordering_key
+  12: optional string ordering_key,
+  /** As the enqueue gave it. */
+  13: optional string trace_context
 }
 
 struct DequeueResponse {
@@ -275,7 +279,8 @@ struct StoredItem {
   /** Only when DEAD. */
   13: optional i64 died_at_ms,
   14: optional string death_reason,
-  15: optional i64 lease_ms
+  15: optional i64 lease_ms,
+  16: optional string trace_context
 }
 
 /** The ready items of one topic, most urgent first, those under lease included. */

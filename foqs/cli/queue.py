@@ -36,6 +36,7 @@ _ITEM_OPTIONS = (
     click.option("--ttl-ms", type=int, metavar="MS", help="Deleted this long after it may be delivered."),
     click.option("--lease-ms", type=int, metavar="MS", help="Lease of its deliveries."),
     click.option("--metadata", help="Small text beside the payload."),
+    click.option("--trace-context", help="Text that comes with every delivery."),
     click.option("--at-most-once", is_flag=True, help="Delivered once or never."),
 )
 

@@ -107,10 +107,14 @@ class AsyncClient(_AsyncShell):
         lease_ms: int | None = None,
         metadata: bytes | None = None,
         delivery: DeliveryPolicy | None = None,
+        trace_context: str | None = None,
         retry_unknown: bool = False,
     ) -> str:
         """Store one item, return its id, see `Client.enqueue`. Enqueues of tasks that meet share a call."""
-        item = NewItem(topic, payload, priority, deliver_after_ms, delay_ms, ttl_ms, lease_ms, metadata, delivery)
+        item = NewItem(
+            topic, payload, priority, deliver_after_ms, delay_ms, ttl_ms, lease_ms, metadata, delivery,
+            trace_context=trace_context,
+        )  # fmt: skip
         check_new_item(item)
         return await self._gatherer.enqueue((namespace, retry_unknown), item)
 

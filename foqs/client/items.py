@@ -36,6 +36,7 @@ class NewItem:
     deliver_after_ms (milliseconds since the epoch) or delay_ms: not delivered before; up to 90 days ahead.
     ttl_ms: dropped this long after deliver_after; 14 days.
     lease_ms: the lease of its deliveries when the dequeue names none; 30 s.
+    trace_context: up to 128 bytes of UTF-8 that come with every delivery, such as a W3C traceparent.
     """
 
     topic: str
@@ -49,6 +50,7 @@ class NewItem:
     delivery: DeliveryPolicy | None = None
     dedup_id: str | None = None
     ordering_key: str | None = None
+    trace_context: str | None = None
 
 
 @dataclass(slots=True)
@@ -86,6 +88,7 @@ class Item:
     enqueued_at_ms: int
     lease_expires_at_ms: int
     attempt: int
+    trace_context: str | None
 
 
 field_values = attrgetter(*[field.name for field in fields(Item)])
@@ -140,7 +143,8 @@ def topic_demands(topics: Topics, count: int) -> list[Any]:
 def item_bytes(item: NewItem) -> int:
     """What an item weighs in a frame, rather too much than too little. Raises InvalidArgumentError."""
     try:
-        return len(item.payload) + len(item.metadata or b"") + ITEM_OVERHEAD_BYTES
+        trace_bytes = 4 * len(item.trace_context) if item.trace_context else 0
+        return len(item.payload) + len(item.metadata or b"") + trace_bytes + ITEM_OVERHEAD_BYTES
     except (TypeError, AttributeError):
         check_new_item(item)
         raise
@@ -175,7 +179,7 @@ def check_new_item(item: NewItem) -> None:
         problems.append(f"payload is {type(item.payload).__name__}, not bytes")
     if not isinstance(item.metadata, bytes | bytearray | memoryview | None):
         problems.append(f"metadata is {type(item.metadata).__name__}, not bytes")
-    for name, optional in (("topic", False), ("dedup_id", True), ("ordering_key", True)):
+    for name, optional in (("topic", False), ("dedup_id", True), ("ordering_key", True), ("trace_context", True)):
         value = getattr(item, name)
         if not (isinstance(value, str) or (optional and value is None)):
             problems.append(f"{name} is {type(value).__name__}, not str")

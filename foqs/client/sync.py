@@ -121,6 +121,7 @@ class Client(_BlockingShell):
         lease_ms: int | None = None,
         metadata: bytes | None = None,
         delivery: DeliveryPolicy | None = None,
+        trace_context: str | None = None,
         retry_unknown: bool = False,
     ) -> str:
         """Store one item and return its id; it is durable then. The fields are those of NewItem.
@@ -130,7 +131,10 @@ class Client(_BlockingShell):
         Raises the item's error: InvalidArgumentError, TooLargeError, RateLimitedError, OutcomeUnknownError,
         ...; OverloadedError also when too many enqueues wait in this client.
         """
-        item = NewItem(topic, payload, priority, deliver_after_ms, delay_ms, ttl_ms, lease_ms, metadata, delivery)
+        item = NewItem(
+            topic, payload, priority, deliver_after_ms, delay_ms, ttl_ms, lease_ms, metadata, delivery,
+            trace_context=trace_context,
+        )  # fmt: skip
         check_new_item(item)
         return self._gatherer.enqueue((namespace, retry_unknown), item)
 

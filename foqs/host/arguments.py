@@ -52,12 +52,17 @@ def check_metadata(metadata: bytes, settings: NamespaceSettings) -> None:
 def checked_content(item: NewItem, settings: NamespaceSettings) -> ItemContent:
     """What the item will carry, after all of it is checked but the topic and the times that need the clock."""
     payload, metadata = item.payload, item.metadata or b""
+    trace_context = item.trace_context.encode() if item.trace_context else b""
     if not isinstance(payload, bytes):
         raise InvalidArgumentError("payload is missing")
     if len(payload) > settings.payload_bytes_max:
         raise TooLargeError(f"payload of {len(payload)} bytes is over the limit of {settings.payload_bytes_max}")
     if metadata:
         check_metadata(metadata, settings)
+    if len(trace_context) > limits.TRACE_CONTEXT_BYTES_MAX:
+        raise TooLargeError(
+            f"trace_context of {len(trace_context)} bytes is over the limit of {limits.TRACE_CONTEXT_BYTES_MAX}"
+        )
     check_range("priority", item.priority, -(1 << 31), (1 << 31) - 1)
     if item.delivery is not None and item.delivery not in _DELIVERIES:
         raise InvalidArgumentError(f"delivery {item.delivery!r} is not one of AT_LEAST_ONCE (0), AT_MOST_ONCE (1)")
@@ -73,7 +78,7 @@ def checked_content(item: NewItem, settings: NamespaceSettings) -> ItemContent:
         check_range("delay_ms", item.delay_ms, 0, settings.delay_ms_max)
         if item.deliver_after_ms is not None:
             raise InvalidArgumentError("deliver_after_ms and delay_ms are both given: give one")
-    return ItemContent(payload, metadata)
+    return ItemContent(payload, metadata, trace_context)
 
 
 def deliver_after(item: NewItem, settings: NamespaceSettings, now_ms: int) -> int:

@@ -40,6 +40,7 @@ class NewItem(Protocol):
     delivery: int | None
     dedup_id: str | None
     ordering_key: str | None
+    trace_context: str | None
 
 
 class ItemContent(NamedTuple):
@@ -50,14 +51,15 @@ class ItemContent(NamedTuple):
 
     payload: bytes
     metadata: bytes
+    trace_context: bytes = b""
 
     @property
     def size_bytes(self) -> int:
         return sum(map(len, self))
 
-    def told(self) -> tuple[bytes, bytes]:
+    def told(self) -> tuple[bytes, bytes, str | None]:
         """The fields of a Delivery or StoredItem that have the same names, in the same order."""
-        return self
+        return self[0], self[1], self[2].decode(errors="replace") if self[2] else None
 
 
 NO_CONTENT = ItemContent(b"", b"")
@@ -104,6 +106,7 @@ class Delivery:
     attempt: int
     payload: bytes
     metadata: bytes
+    trace_context: str | None = None
 
 
 @dataclass(slots=True)
@@ -138,6 +141,7 @@ class StoredItem:
     delivery: DeliveryPolicy
     payload: bytes
     metadata: bytes
+    trace_context: str | None = None
     lease_ms: int | None = None
     lease_expires_at_ms: int | None = None
     died_at_ms: int | None = None

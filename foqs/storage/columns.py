@@ -61,6 +61,7 @@ STATE_COLUMNS: Final = (
 CONTENT_COLUMNS: Final = (
     Column("payload", "mediumblob NOT NULL", FIELD_TYPE.BLOB, "I"),
     Column("metadata", "blob NOT NULL", FIELD_TYPE.BLOB, "H"),
+    Column("trace_context", "varbinary(128) NOT NULL DEFAULT ''", FIELD_TYPE.BLOB, "B", default=b"", since=2),
 )
 """Bytes, as foqs.model.calls.ItemContent has them."""
 

@@ -96,9 +96,10 @@ def new_item(
     enqueued_at: int | None = None,
     payload: bytes = b"p",
     metadata: bytes = b"",
+    trace_context: bytes = b"",
 ) -> Item:
     """An item that is ready at once, unless `enqueued_at` is before `due_at`."""
-    sort_key, content = order.sort_key(priority, due_at, key, SHARD_ID), ItemContent(payload, metadata)
+    sort_key, content = order.sort_key(priority, due_at, key, SHARD_ID), ItemContent(payload, metadata, trace_context)
     item = Item(key, topic or new_topic(1), priority, due_at, sort_key, content=content)
     item.enqueued_at = due_at if enqueued_at is None else enqueued_at
     item.expires_at = due_at + LIFE_MS

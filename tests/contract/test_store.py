@@ -66,6 +66,21 @@ def test_payload_and_metadata_come_back_byte_for_byte(shard, reopened):
     assert [rows[n + 1].content for n in range(len(HOSTILE))] == [ItemContent(data, data[:512]) for data in HOSTILE]
 
 
+def test_a_trace_context_comes_back_and_stays_when_its_row_is_rewritten(shard):
+    owner = Owner(shard)
+    traced = new_item(1, due_at=2_000, enqueued_at=1_000, metadata=b"m", trace_context=b"t" * 128)
+    owner.run(inserts=[traced, new_item(2)])
+    assert [row.content.trace_context for row in owner.look_up(1, 2).values()] == [b"t" * 128, b""]
+    owner.run(wakes=[1])
+    owner.run(rewrites=[Rewrite(1, -1, 0, 3_000, 1, 1, b"new", b"failed")])
+    owner.store.close()
+    owner = Owner(shard)
+    assert owner.look_up(1)[1].content == ItemContent(b"p", b"new", b"t" * 128)
+    owner.run(rewrites=[Rewrite(1, 1, 0, 4_000, 1, 0)])
+    read = owner.run(refills=[Refill(1, order.FIRST, 10, with_payload=True)]).read_ahead
+    assert read[1].content == ItemContent(b"p", b"new", b"t" * 128)
+
+
 def test_the_largest_items_come_back_byte_for_byte(shard):
     owner = Owner(shard)
     payload = bytes(range(256)) * (limits.PAYLOAD_BYTES_MAX // 256)

@@ -23,7 +23,7 @@ from tests.contract.test_store import CONTENT, HOSTILE
 
 
 def packed(owner: Owner, keys: range, pack_id: int = 100) -> list:
-    items = [new_item(key, payload=b"p%d" % key, metadata=b"m%d" % key) for key in keys]
+    items = [new_item(key, payload=b"p%d" % key, metadata=b"m%d" % key, trace_context=b"t%d" % key) for key in keys]
     owner.run(packs_new=[NewPack(pack_id, items)])
     return items
 
@@ -89,8 +89,8 @@ def test_an_unpacked_item_has_a_row_for_all_that_follows_in_its_transaction(shar
     assert list(result.promoted) == [2, 3, 4]
     rows = result.looked_up
     assert sorted(rows) == [2, 3]
-    assert (rows[2].content, rows[2].deliveries) == (ItemContent(b"p2", b"m2"), 0)
-    assert (rows[3].content, rows[3].deliveries, rows[3].due_at) == (ItemContent(b"p3", b"other"), 1, 900)
+    assert (rows[2].content, rows[2].deliveries) == (ItemContent(b"p2", b"m2", b"t2"), 0)
+    assert (rows[3].content, rows[3].deliveries, rows[3].due_at) == (ItemContent(b"p3", b"other", b"t3"), 1, 900)
     assert ready_keys(owner) == [2, 3]
 
 
@@ -105,7 +105,7 @@ def test_a_new_owner_finds_rows_of_all_that_has_not_left(shard):
     left = [*range(2, 10), 13, *range(15, 20)]
     assert ready_keys(owner) == left
     assert owner.image.count().lanes == [(1, len(left))]
-    assert owner.look_up(9)[9].content.payload == b"p9"
+    assert owner.look_up(9)[9].content == ItemContent(b"p9", b"m9", b"t9")
     owner.run(deletes=left)
     assert ready_keys(taken_over(shard, owner)) == []
 

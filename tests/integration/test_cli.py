@@ -61,12 +61,16 @@ def test_output_that_cannot_be_written_is_a_message_and_acks_nothing(
 
 
 def test_what_is_enqueued_is_listed_and_dequeued(shell: Shell) -> None:
-    item_id = shell.json("enqueue", "ns", "mail", "hello", "--priority", "-5", "--metadata", "m")["id"]
+    options = ["--priority", "-5", "--metadata", "m", "--trace-context", "00-a-01"]
+    item_id = shell.json("enqueue", "ns", "mail", "hello", *options)["id"]
     (stats,) = shell.json("topics", "ns")
     assert (stats["topic"], stats["ready"], stats["most_urgent_priority"]) == ("mail", 1, -5)
+    assert "TRACE CONTEXT" in shell.run("item", "peek", "ns", "mail").stdout.splitlines()[0]
     (peeked,) = shell.json("item", "peek", "ns", "mail")["items"]
+    assert peeked["trace_context"] == shell.json("item", "get", "ns", item_id)["trace_context"] == "00-a-01"
     assert (peeked["id"], peeked["state"], peeked["delivery"]) == (item_id, "ready", "at_least_once")
     (taken,) = shell.json("dequeue", "ns", "mail")
+    assert taken["trace_context"] == "00-a-01"
     assert (taken["id"], taken["payload"], taken["metadata"], taken["priority"]) == (
         item_id,
         "hello",

@@ -116,7 +116,7 @@ def test_schema_apply_makes_the_databases_that_status_finds_missing(mysql_server
     assert "up to date" in run("schema", "apply", *flags).stderr
     after = run("schema", "status", *flags, "--output", "json")
     assert after.exit_code == 0
-    assert json.loads(after.stdout)["shard 7"]["applied"] == ["0001_initial"]
+    assert json.loads(after.stdout)["shard 7"]["applied"] == ["0001_initial", "0002_trace_context"]
     for name in ("cli_meta", "cli_shard"):
         with closing(mysql_server.connect()) as connection, connection.cursor() as cursor:
             cursor.execute(f"DROP DATABASE {name}")

@@ -7,13 +7,18 @@ from contextlib import closing
 import pytest
 
 from foqs.shard.port import ClaimEntries, NewPack, OwnershipLostError, Tombstone, Transaction
+from foqs.storage.formats import CLAIM_VERSIONS, PACK_VERSIONS, TOMBSTONE_VERSIONS
 from foqs.storage.session import connect
 from tests.contract.owner import new_item, new_topic
 from tests.support.stores import open_store
 
 pytestmark = pytest.mark.database
 
-ROWS = {"pack": ("items", 100), "tombstone": ("entries", 101), "claim": ("entries", 102)}
+ROWS = {
+    "pack": ("items", 100, PACK_VERSIONS),
+    "tombstone": ("entries", 101, TOMBSTONE_VERSIONS),
+    "claim": ("entries", 102, CLAIM_VERSIONS),
+}
 
 
 async def _fill(url):
@@ -24,21 +29,22 @@ async def _fill(url):
         await store.run(Transaction(2, tombstone=Tombstone(101, [1]), claims=claims))
 
 
-def _change(url, statement):
+def _change(url, statement, version):
     with closing(connect(url)) as session, session.cursor() as cursor:
-        cursor.execute(statement)
+        cursor.execute(statement, (version,))
         session.commit()
 
 
 @pytest.mark.parametrize("table", ROWS)
 async def test_a_shard_with_a_row_of_a_later_version_is_not_served_and_nothing_in_it_changes(shard_urls, table):
-    url, (column, row_id) = shard_urls[0], ROWS[table]
+    url, (column, row_id, versions) = shard_urls[0], ROWS[table]
     await _fill(url)
-    _change(url, f"UPDATE {table} SET {column} = CONCAT(x'09', SUBSTRING({column}, 2)) WHERE id = {row_id}")
+    change = f"UPDATE {table} SET {column} = CONCAT(%s, SUBSTRING({column}, 2)) WHERE id = {row_id}"
+    _change(url, change, b"\x09")
     message = rf"shard 0: row {row_id} of table {table} has version 9 .* reads .*: upgrade this host"
     with pytest.raises(OwnershipLostError, match=message), open_store(url):
         pass
-    _change(url, f"UPDATE {table} SET {column} = CONCAT(x'01', SUBSTRING({column}, 2)) WHERE id = {row_id}")
+    _change(url, change, bytes([versions[-1]]))
     with open_store(url) as store:
         found = await store.run(Transaction(3, look_ups=list(range(1, 9))))
         assert sorted(found.looked_up) == list(range(2, 9))

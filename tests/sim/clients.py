@@ -124,6 +124,8 @@ class SimClient:
         for item in items:
             self._world.delivered(self, item)
             uid = uid_of(item.payload)
+            if item.trace_context != uid:
+                self._world.complain(f"P1: {uid} has the trace context {item.trace_context!r}")
             once = uid.endswith("once")
             until_ms = self._world.clocks.lease_end_ms(item.receipt)
             self._held.append(Held(item.receipt, uid, self.namespace, item.topic, until_ms, once))
@@ -391,6 +393,7 @@ def _new_item(put: Put) -> NewItem:
         put.delay_ms,
         put.ttl_ms,
         metadata=bytes.fromhex(put.metadata),
+        trace_context=put.uid,
         delivery=DeliveryPolicy.AT_MOST_ONCE if put.at_most_once else None,
     )
 

@@ -271,7 +271,7 @@ def test_a_nack_of_unknown_outcome_is_not_repeated() -> None:
 
 def test_the_error_of_a_single_delivery_is_raised_and_those_of_many_are_returned() -> None:
     stale = failed((0, ErrorCode.STALE_LEASE))
-    item = Item("a", "a.1", "t", 0, b"", b"", 0, 0, 0, 1)
+    item = Item("a", "a.1", "t", 0, b"", b"", 0, 0, 0, 1, None)
     for single in ("a.1", item):
         bench = Bench(stale)
         with pytest.raises(StaleLeaseError):

@@ -8,7 +8,7 @@ import pytest
 
 import foqs
 from foqs.client.errors import OutcomeUnknownError
-from foqs.client.items import Nack
+from foqs.client.items import Item, Nack, field_values
 from foqs.client.leases import HELD_MAX, Hand, HeldItem, LeaseBook
 from foqs.client.settling import (
     DeadLetter,
@@ -28,7 +28,8 @@ BACKOFF = NackBackoff(delay_ms=100, delay_ms_max=1_000)
 
 
 def held(name: str, settlements: Settlements | None = None, attempt: int = 1) -> HeldItem:
-    return HeldItem(name, f"{name}.1", "t", 0, b"", b"", 0, 0, 0, attempt, settlements or Settlements(), LEASE_MS)
+    item = Item(name, f"{name}.1", "t", 0, b"", b"", 0, 0, 0, attempt, None)
+    return HeldItem(*(*field_values(item), settlements or Settlements(), LEASE_MS))
 
 
 def test_a_lease_is_extended_at_its_half_and_again_half_a_lease_after_that() -> None:

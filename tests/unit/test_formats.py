@@ -37,9 +37,16 @@ ENTRIES = [(1, 1), (0x0000_0300_0000_0007, 2), (TOP_64, (1 << 32) - 1)]
 
 def _packed() -> list[Item]:
     """Of every column its bounds, and what each version has of them in the order of the versions."""
-    plain = new_item(1, due_at=1_700_000_000_000, payload=b"payload", metadata=b"meta")
+    plain = new_item(1, due_at=1_700_000_000_000, payload=b"payload", metadata=b"meta", trace_context=b"00-abc-01")
     low = new_item(2, topic=new_topic(1), priority=-TOP_32 - 1, due_at=0, payload=b"", metadata=b"")
-    high = new_item(TOP_64, topic=new_topic(TOP_32), priority=TOP_32, due_at=TOP_63 - 2_000_000, payload=b"\0\xff' \n")
+    high = new_item(
+        TOP_64,
+        topic=new_topic(TOP_32),
+        priority=TOP_32,
+        due_at=TOP_63 - 2_000_000,
+        payload=b"\0\xff' \n",
+        trace_context=b"t" * 128,
+    )
     high.expires_at, high.lease_ms, high.at_most_once = TOP_63, (1 << 32) - 1, True
     return [plain, low, high]
 
@@ -47,7 +54,7 @@ def _packed() -> list[Item]:
 def _row_of(item: Item, version: int) -> ItemRow:
     """What an item is after it was packed by that version: what is younger has its default."""
     assert item.content is not None
-    fields = ItemContent._fields[: {1: 2}[version]]
+    fields = ItemContent._fields[: {1: 2, 2: 3}[version]]
     content = NO_CONTENT._replace(**{name: getattr(item.content, name) for name in fields})
     number, priority = item.topic.number, item.priority
     return ItemRow(

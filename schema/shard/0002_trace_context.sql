@@ -1,0 +1,2 @@
+-- '' for none.
+ALTER TABLE item ADD COLUMN trace_context VARBINARY(128) NOT NULL DEFAULT '';
