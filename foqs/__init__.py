@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from foqs.client.aio import AsyncAdminClient, AsyncClient
-    from foqs.client.aio_worker import AsyncWorker
+    from foqs.client.aio.consumer import AsyncConsumer
+    from foqs.client.aio.settler import AsyncLeasedItem
+    from foqs.client.aio.worker import AsyncWorker
     from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError
     from foqs.client.items import Item, Nack, NewItem
-    from foqs.client.leases import HeldItem
     from foqs.client.retry import RetryPolicy
     from foqs.client.settling import DeadLetter, NackBackoff, Release, Retry
     from foqs.client.sync import AdminClient, Client
-    from foqs.client.worker import Worker
+    from foqs.client.sync.consumer import Consumer
+    from foqs.client.sync.settler import LeasedItem
+    from foqs.client.sync.worker import Worker
     from foqs.model.calls import DeliveryPolicy
     from foqs.model.errors import (
         AlreadyExistsError,
@@ -38,14 +41,17 @@ if TYPE_CHECKING:
 
 _HOME = {
     "foqs.client.aio": ("AsyncAdminClient", "AsyncClient"),
-    "foqs.client.aio_worker": ("AsyncWorker",),
+    "foqs.client.aio.consumer": ("AsyncConsumer",),
+    "foqs.client.aio.settler": ("AsyncLeasedItem",),
+    "foqs.client.aio.worker": ("AsyncWorker",),
     "foqs.client.errors": ("ClientClosedError", "NotSentError", "OutcomeUnknownError"),
     "foqs.client.items": ("Item", "Nack", "NewItem"),
-    "foqs.client.leases": ("HeldItem",),
     "foqs.client.retry": ("RetryPolicy",),
     "foqs.client.settling": ("DeadLetter", "NackBackoff", "Release", "Retry"),
     "foqs.client.sync": ("AdminClient", "Client"),
-    "foqs.client.worker": ("Worker",),
+    "foqs.client.sync.consumer": ("Consumer",),
+    "foqs.client.sync.settler": ("LeasedItem",),
+    "foqs.client.sync.worker": ("Worker",),
     "foqs.model.calls": ("DeliveryPolicy",),
     "foqs.model.errors": (
         "AlreadyExistsError",
@@ -71,17 +77,20 @@ __all__ = [
     "AlreadyExistsError",
     "AsyncAdminClient",
     "AsyncClient",
+    "AsyncConsumer",
+    "AsyncLeasedItem",
     "AsyncWorker",
     "Client",
     "ClientClosedError",
+    "Consumer",
     "DeadLetter",
     "DeliveryPolicy",
     "ErrorCode",
     "FoqsError",
-    "HeldItem",
     "InternalError",
     "InvalidArgumentError",
     "Item",
+    "LeasedItem",
     "Nack",
     "NackBackoff",
     "NewItem",

@@ -1,19 +1,20 @@
 """What can go wrong on the client's side, and the typed error of what came over the wire.
 
-The tree of foqs.model.errors stays whole: everything here that concerns a host is an UnavailableError, split
-by what a caller must know, namely whether the call can have been done. A plain UnavailableError comes from a host
-that does not serve the shard: nothing was done.
+The tree of foqs.model.errors stays whole: everything here that concerns a host is an UnavailableError, split by what a
+caller must know, namely whether the call can have been done. A plain UnavailableError comes from a host that does not
+serve the shard: nothing was done.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from foqs.model.errors import FoqsError, UnavailableError, error_for_code
 
 
 class OutcomeUnknownError(UnavailableError):
-    """The call was sent and no answer came, or the host does not know either: it was done or it was not.
+    """The call was sent and no response came, or the host does not know either: it was done or it was not.
 
     Repeating an enqueue may store the items twice.
     """
@@ -26,7 +27,22 @@ class NotSentError(UnavailableError):
 
 
 class ClientClosedError(RuntimeError):
-    """The client was closed before the call was through; if the call was sent, its outcome is unknown."""
+    """The client was closed before the call was through, or it belongs to another process, see `check_process`.
+
+    If the call was sent, its outcome is unknown.
+    """
+
+
+def check_process(process_id: int) -> None:
+    """Raise ClientClosedError unless this process is the one that made the client.
+
+    A fork has its parent's sockets: both would read the responses of one another.
+    """
+    if process_id != os.getpid():
+        raise ClientClosedError(
+            f"the client was made in process {process_id} and is used in its fork {os.getpid()}: "
+            "make a client in each process, after the fork"
+        )
 
 
 def error_from_wire(told: Any) -> FoqsError:

@@ -1,13 +1,14 @@
-"""Verbs without I/O: a verb is a generator of steps, and a shell, blocking or asyncio, takes the steps.
+"""Verbs without I/O: a verb is a generator of steps, and a client, blocking or asyncio, takes the steps.
 
-A step is `Send` (one attempt of one call; the shell answers with the response struct, or throws a FoqsError
-into the generator) or `Pause`. All that decides (batching, retries, paging, mapping of errors) stands here
-and in `verbs`, once for both shells, and tests drive it by hand without a socket or a clock.
+A step is `Send` (one attempt of one call; the client sends the response struct into the generator, or throws a
+FoqsError) or `Pause`. All that decides (batching, retries, paging, mapping of errors) stands here and in `verbs`, once
+for both clients, and tests drive it by hand without a socket or a clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -35,12 +36,14 @@ class Call:
 class Send:
     """One attempt, at an address that is not among `avoided`.
 
-    The shell enters at which one it was tried, and as soon as the host may have got all of it.
+    Whoever takes the step enters at which one it was tried, and `is_sent` as soon as the host may have got all of it.
+    is_exact: the timeout ends at the caller's deadline, and may not be a moment longer.
     """
 
     call: Call
     timeout_ms: int
     avoided: Collection[Address] = ()
+    is_exact: bool = False
     address: Address | None = None
     is_sent: bool = False
 
@@ -77,7 +80,11 @@ class Terms:
         if deadline_ms is None:
             return self
         check_whole("deadline_ms", deadline_ms, 1)
-        return replace(self, deadline_at_ms=self.clock_ms() + deadline_ms)
+        return self.until(self.clock_ms() + deadline_ms)
+
+    def until(self, deadline_at_ms: int | None) -> Terms:
+        """The same terms for what has to end at that time of the clock; None: whenever the policy says."""
+        return self if deadline_at_ms is None else replace(self, deadline_at_ms=deadline_at_ms)
 
 
 class _Attempts:
@@ -90,19 +97,39 @@ class _Attempts:
         self._rests_until_ms: dict[Address, int] = {}
         """When hosts have said that asking them again can help."""
         self._step: Send | None = None
+        self._answer_ms: int | None = None
+        """How much of the time before the deadline is for the response of a call that waits at the host."""
 
     def send(self, call: Call) -> Send:
         """The next attempt. Raises NotSentError past the caller's deadline."""
         terms = self._terms
-        timeout_ms = terms.timeout_ms + call.wait_ms
+        timeout_ms, is_exact = terms.timeout_ms + call.wait_ms, False
         if terms.deadline_at_ms is not None:
             left_ms = terms.deadline_at_ms - terms.clock_ms()
             if left_ms <= 0:
                 self._step = None  # No address is at fault.
                 raise NotSentError(f"{call.method} was not sent: the caller's deadline has passed")
+            call = self._with_time_to_answer(call, left_ms)
+            is_exact = left_ms <= timeout_ms
             timeout_ms = min(timeout_ms, left_ms)
-        self._step = step = Send(call, timeout_ms, tuple(self._avoided))
+        self._step = step = Send(call, timeout_ms, tuple(self._avoided), is_exact)
         return step
+
+    def _with_time_to_answer(self, call: Call, left_ms: int) -> Call:
+        """The call, held by the host so short that a response still comes before the deadline.
+
+        Otherwise items would be leased to a caller that is gone by the time they arrive.
+        """
+        if not call.wait_ms:
+            return call
+        if self._answer_ms is None:
+            self._answer_ms = min(self._terms.timeout_ms, max(0, left_ms - call.wait_ms))
+        wait_ms = max(0, min(call.wait_ms, left_ms - self._answer_ms))
+        if wait_ms == call.wait_ms:
+            return call
+        request = copy(call.request)
+        request.wait_ms = wait_ms
+        return replace(call, request=request, wait_ms=wait_ms)
 
     def served(self) -> None:
         """The last attempt was answered, and something of it was done."""

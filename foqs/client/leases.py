@@ -1,8 +1,7 @@
-"""Items under a lease in the hands of a consumer, and the book that says which leases to extend when.
+"""Items under a lease that a consumer or a worker has taken, and which of their leases to extend when.
 
-No clock and no I/O: `now_ms` is the shell's monotonic clock. A lease is counted from the moment its items
-were received, so the book runs late by the way of the answer; it asks for an extension at half of the
-lease.
+No clock and no I/O: `now_ms` is the client's monotonic clock. A lease is counted from the moment when its items were
+received, so the schedule runs late by the time that the response took; it asks for an extension at half of the lease.
 """
 
 from __future__ import annotations
@@ -19,48 +18,58 @@ from foqs.model.calls import PositionErrors
 from foqs.model.errors import FoqsError, NotFoundError, StaleLeaseError
 
 LOST = (StaleLeaseError, NotFoundError)
-HELD_MAX = 10_000
+TAKEN_MAX = 10_000
 """Unsettled items that a consumer remembers to release; older ones wait for their lease to end."""
 
 
-class Settling(Protocol):
-    """Where a held item sends its end: see `settling`."""
+class ItemSettler(Protocol):
+    """Where a leased item sends its ack or nack."""
 
-    def ack(self, item: HeldItem) -> None: ...
-    def nack(self, item: HeldItem, nack: Nack) -> None: ...
+    def ack(self, item: BaseLeasedItem) -> None: ...
+    def nack(self, item: BaseLeasedItem, nack: Nack) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
-class HeldItem(Item):
-    """A delivery with its way back. Each of ack, nack and release may be called once, from any thread or
-    task.
+class BaseLeasedItem(Item):
+    """A delivery that knows how to settle itself; `LeasedItem` and `AsyncLeasedItem` add `extend`.
 
-    They are buffered and sent in batches; how that ended stands in the consumer's `stats`.
+    Consumers and workers make it and hand it to the caller's code, which calls one of ack, nack and release, once.
+    These only buffer: settlements are sent in batches, and how that ended stands in the `stats` of the consumer or
+    worker.
+
+    lease_ms: as long as the lease was asked for.
     lease_lost: the host gave the item to somebody else, or it is gone; what was done here may be done again.
     settled: one of ack, nack and release was called.
     """
 
-    settling: Settling
+    settler: ItemSettler
     lease_ms: int
     lease_lost: bool = False
     settled: bool = False
 
     def ack(self) -> None:
-        """The item is done."""
+        """Say that the item is done: it will be deleted. Raises RuntimeError when it is settled already."""
         self._settle()
-        self.settling.ack(self)
+        self.settler.ack(self)
 
     def nack(self, *, delay_ms: int = 0, metadata: bytes | None = None, dead_letter: bool = False) -> None:
-        """A failed attempt: ready again after delay_ms, with new metadata; or to the dead letters."""
+        """Give the item back as a failed attempt: it is ready again after delay_ms, with new metadata when given.
+
+        dead_letter: it becomes a dead letter instead.
+        Raises RuntimeError when the item is settled already, InvalidArgumentError for a wrong argument.
+        """
         nack = Nack(self.receipt, delay_ms, metadata, dead_letter=dead_letter)
         self._settle()
-        self.settling.nack(self, nack)
+        self.settler.nack(self, nack)
 
     def release(self, *, delay_ms: int = 0) -> None:
-        """Give it back unused; not counted as an attempt."""
+        """Give the item back unused: it is ready again after delay_ms, and no attempt is counted.
+
+        Raises RuntimeError when the item is settled already, InvalidArgumentError for a wrong argument.
+        """
         nack = Nack(self.receipt, delay_ms, release=True)
         self._settle()
-        self.settling.nack(self, nack)
+        self.settler.nack(self, nack)
 
     def _settle(self) -> None:
         if self.settled:
@@ -68,32 +77,35 @@ class HeldItem(Item):
         self.settled = True
 
 
-H = TypeVar("H", bound=HeldItem)
+H = TypeVar("H", bound=BaseLeasedItem)
 
 
 @dataclass(slots=True)
 class _Lease:
-    item: HeldItem
+    item: BaseLeasedItem
     extend_at_ms: int
     expires_at_ms: int
 
 
-class LeaseBook:
-    """The leases in hand. At most as many as the consumer takes, which is bounded."""
+class LeaseSchedule:
+    """The leases that a worker's lease keeper extends, and when each of them is due.
+
+    It holds at most as many as the worker takes, which is bounded. Not safe for threads.
+    """
 
     def __init__(self, lease_ms: int) -> None:
         self._lease_ms = lease_ms
         self._leases: dict[str, _Lease] = {}
 
-    def hold(self, items: Iterable[HeldItem], now_ms: int) -> None:
+    def hold(self, items: Iterable[BaseLeasedItem], now_ms: int) -> None:
         extend_at_ms, expires_at_ms = now_ms + self._lease_ms // 2, now_ms + self._lease_ms
         self._leases.update((item.receipt, _Lease(item, extend_at_ms, expires_at_ms)) for item in items)
 
-    def drop(self, item: HeldItem) -> None:
+    def drop(self, item: BaseLeasedItem) -> None:
         """The item is settled; its lease needs no care any more."""
         self._leases.pop(item.receipt, None)
 
-    def due(self, now_ms: int) -> list[HeldItem]:
+    def due(self, now_ms: int) -> list[BaseLeasedItem]:
         """What to extend now, at most one call's worth."""
         due = [lease.item for lease in self._leases.values() if lease.extend_at_ms <= now_ms]
         return due[: limits.BATCH_ITEMS_MAX]
@@ -102,12 +114,11 @@ class LeaseBook:
         return min((lease.extend_at_ms for lease in self._leases.values()), default=None)
 
     def extended(
-        self, items: Sequence[HeldItem], outcome: PositionErrors | FoqsError, asked_at_ms: int, now_ms: int
-    ) -> list[HeldItem]:
-        """Enter the outcome of an extension asked for at `asked_at_ms`; flag and return the items it lost.
+        self, items: Sequence[BaseLeasedItem], outcome: PositionErrors | FoqsError, asked_at_ms: int, now_ms: int
+    ) -> list[BaseLeasedItem]:
+        """Enter the outcome of an extension asked for at `asked_at_ms`; flag and return the items that are lost.
 
-        After an outcome that says nothing of the lease it is asked for again, until the lease must have
-        ended.
+        After an outcome that says nothing of the lease it is asked for again, until the lease must have ended.
         """
         errors: Mapping[int, FoqsError]
         errors = outcome if isinstance(outcome, dict) else dict.fromkeys(range(len(items)), outcome)
@@ -129,8 +140,11 @@ class LeaseBook:
         return lost
 
 
-class Hand(Generic[H]):
-    """What an iterating consumer took: the part of the batch still to yield, and what is not settled yet."""
+class TakenItems(Generic[H]):
+    """What an iterating consumer has taken: the part of the batch that is still to yield, and what is not settled yet.
+
+    The consumer asks it for the next item, for what to extend before that, and at the end for what to release.
+    """
 
     def __init__(self, lease_ms: int) -> None:
         self._lease_ms = lease_ms
@@ -146,7 +160,7 @@ class Hand(Generic[H]):
             if not item.settled and expires_at_ms > now_ms
         }
         taken.update(dict.fromkeys(items, now_ms + self._lease_ms))
-        self._taken = dict(islice(taken.items(), max(0, len(taken) - HELD_MAX), None))
+        self._taken = dict(islice(taken.items(), max(0, len(taken) - TAKEN_MAX), None))
         self._to_yield = deque(items)
         self._extend_at_ms = now_ms + self._lease_ms // 2
 

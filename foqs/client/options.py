@@ -14,6 +14,7 @@ from foqs.client.retry import RetryPolicy
 from foqs.model import limits
 from foqs.model.errors import InvalidArgumentError
 
+ADDRESS = "127.0.0.1:7600"
 TIMEOUT_MS = 10_000
 CONNECT_TIMEOUT_MS = 2_000
 CONNECTIONS_MAX = 8
@@ -28,9 +29,9 @@ def monotonic_ms() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """See `foqs.client.sync.Client` for the meaning of each."""
+    """See `foqs.Client` for the meaning of each."""
 
-    addresses: str | Sequence[str] = "127.0.0.1:7600"
+    addresses: str | Sequence[str] = ADDRESS
     timeout_ms: int = TIMEOUT_MS
     connect_timeout_ms: int = CONNECT_TIMEOUT_MS
     connections_max: int = CONNECTIONS_MAX

@@ -1,6 +1,6 @@
 """Buffered acks and nacks, and what a handler's end means for its item. State only, no I/O.
 
-Settlements are sent as group commits: what comes while a call is in flight goes in the next one.
+Settlements are coalesced: what comes while a call is in flight goes in the next one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from foqs.client.items import Nack, check_nack
-from foqs.client.leases import LOST, HeldItem
+from foqs.client.leases import LOST, BaseLeasedItem
 from foqs.model import limits
 from foqs.model.calls import PositionErrors
 
@@ -20,8 +20,12 @@ PENDING_MAX = 10_000
 """Settlements not sent yet; a consumer that has more takes no new items."""
 
 
-class Retry(Exception):  # noqa: N818 - it is no error
-    """Raised by a handler: a failed attempt; deliver again after delay_ms (None: the worker's backoff)."""
+class Retry(Exception):  # noqa: N818 - it is no error of a program
+    """A handler raises it for a failed attempt: the item is redelivered after delay_ms (None: the worker's backoff).
+
+    metadata: replaces the item's, when given.
+    Raises InvalidArgumentError for a delay_ms outside of 0..90 days and for metadata that is not bytes.
+    """
 
     def __init__(self, delay_ms: int | None = None, metadata: bytes | None = None) -> None:
         check_nack(delay_ms or 0, metadata)
@@ -31,7 +35,7 @@ class Retry(Exception):  # noqa: N818 - it is no error
 
 
 class DeadLetter(Exception):  # noqa: N818
-    """Raised by a handler: this item will never succeed; straight to the dead letters. `reason` is logged."""
+    """A handler raises it when the item will never succeed: it becomes a dead letter. The reason is logged."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
@@ -39,7 +43,7 @@ class DeadLetter(Exception):  # noqa: N818
 
 
 class Release(Exception):  # noqa: N818
-    """Raised by a handler: not now, not here; give the item back without counting an attempt."""
+    """A handler raises it to give the item back without counting an attempt: it is ready again after delay_ms."""
 
     def __init__(self, delay_ms: int = 0) -> None:
         check_nack(delay_ms)
@@ -49,7 +53,10 @@ class Release(Exception):  # noqa: N818
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NackBackoff:
-    """The delay of a failed item: doubled with each attempt, drawn from the upper half of that."""
+    """How long a worker delays an item whose handler failed: doubled with each attempt, drawn from the upper half.
+
+    delay_ms: after the first attempt, 1 s.  delay_ms_max: at most, 10 minutes.
+    """
 
     delay_ms: int = 1_000
     delay_ms_max: int = 10 * limits.MINUTE_MS
@@ -61,11 +68,12 @@ class NackBackoff:
 
 @dataclass(slots=True)
 class SettleStats:
-    """What became of the items. acked: the host confirmed it. lease_lost: somebody else has them, or they
-    are gone.
+    """What became of the items of a consumer or a worker, as counts.
 
-    unsettled: the host could not be told; they come back when their lease ends (or are done, if nobody
-        knows).
+    received: taken from the host under a lease.
+    acked, nacked, released, dead_lettered: the host has confirmed it.
+    lease_lost: somebody else has them by now, or they are gone.
+    unsettled: the host could not be told; they are redelivered when their lease ends, unless it was done after all.
     """
 
     received: int = 0
@@ -78,7 +86,7 @@ class SettleStats:
 
 
 def settlement_of(
-    item: HeldItem, error: BaseException | None, backoff: NackBackoff, random: Callable[[], float]
+    item: BaseLeasedItem, error: BaseException | None, backoff: NackBackoff, random: Callable[[], float]
 ) -> Nack | None:
     """What a handler's end means: None for an ack."""
     if error is None:
@@ -99,20 +107,24 @@ def settlement_of(
 class SettleBatch:
     """What goes in the next two calls."""
 
-    acks: list[HeldItem]
-    nacks: list[tuple[HeldItem, Nack]]
+    acks: list[BaseLeasedItem]
+    nacks: list[tuple[BaseLeasedItem, Nack]]
 
     def __bool__(self) -> bool:
         return bool(self.acks or self.nacks)
 
 
 @dataclass(slots=True)
-class Settlements:
-    """Bounded because a consumer takes nothing new beyond PENDING_MAX."""
+class SettlementBuffer:
+    """Acks and nacks that wait to be sent, and the counts of what became of them.
+
+    A settler owns it: it adds what items say, takes a batch for each pair of calls, and enters the outcome. It is
+    bounded because a consumer takes nothing new beyond PENDING_MAX. Not safe for threads.
+    """
 
     stats: SettleStats = field(default_factory=SettleStats)
-    _acks: list[HeldItem] = field(default_factory=list)
-    _nacks: list[tuple[HeldItem, Nack]] = field(default_factory=list)
+    _acks: list[BaseLeasedItem] = field(default_factory=list)
+    _nacks: list[tuple[BaseLeasedItem, Nack]] = field(default_factory=list)
     _in_flight_count: int = 0
 
     @property
@@ -123,13 +135,13 @@ class Settlements:
     def waiting(self) -> bool:
         return bool(self._acks or self._nacks)
 
-    def ack(self, item: HeldItem) -> None:
+    def ack(self, item: BaseLeasedItem) -> None:
         self._acks.append(item)
 
-    def nack(self, item: HeldItem, nack: Nack) -> None:
+    def nack(self, item: BaseLeasedItem, nack: Nack) -> None:
         self._nacks.append((item, nack))
 
-    def lost(self, items: Sequence[HeldItem]) -> None:
+    def lost(self, items: Sequence[BaseLeasedItem]) -> None:
         """Leases that were lost before their items were settled."""
         self.stats.lease_lost += len(items)
         for item in items:
@@ -158,7 +170,7 @@ class Settlements:
                 else:
                     self.stats.nacked += 1
 
-    def _went_well(self, item: HeldItem, position: int, outcome: PositionErrors | Exception) -> bool:
+    def _went_well(self, item: BaseLeasedItem, position: int, outcome: PositionErrors | Exception) -> bool:
         error = outcome.get(position) if isinstance(outcome, dict) else outcome
         if error is None:
             return True

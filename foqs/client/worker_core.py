@@ -1,4 +1,4 @@
-"""What the threaded and the asyncio worker have in common."""
+"""What the blocking and the asyncio worker have in common."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ from foqs.model.errors import FoqsError, InvalidArgumentError
 CONCURRENCY_MAX = 1_000
 REST_MS = 1_000
 """Pause after the host could not be asked for items even with the client's retries."""
+
+
+class HandlerKindError(TypeError):
+    """The handler is a plain function where an `async def` is needed, or the other way round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +66,17 @@ def topic_names(topics: str | Sequence[str]) -> list[str]:
     return names
 
 
-def is_async(handler: object) -> bool:
-    """Whether calling `handler` only makes a coroutine, which a thread would leave undone and ack."""
-    return iscoroutinefunction(handler) or iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
+def check_handler(handler: object) -> None:
+    """Raise InvalidArgumentError for what a blocking worker cannot call, such as an `async def`, which nobody runs."""
+    call = getattr(handler, "__call__", None)  # noqa: B004 - of an object it may be an `async def` too
+    if not callable(handler) or iscoroutinefunction(handler) or iscoroutinefunction(call):
+        raise InvalidArgumentError(f"handler {handler!r} is no plain function: an async one needs foqs.AsyncWorker")
+
+
+def check_async_handler(handler: object) -> None:
+    """Raise InvalidArgumentError for what an asyncio worker cannot call. What it returns shows whether it is async."""
+    if not callable(handler):
+        raise InvalidArgumentError(f"handler {handler!r} is no function: give an async one")
 
 
 def count_of_each(free_count: int, topics: Sequence[str]) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import foqs
-from foqs.client.aio_settler import AsyncLeasedItem
+from foqs.client.aio.settler import AsyncLeasedItem
 from foqs.model.errors import InternalError
 from tests.support.client_host import PATIENCE_S, HostThread, WatchedQueue, running_host
 

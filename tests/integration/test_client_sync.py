@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import foqs
-from foqs.client.sync_io import Connection
+from foqs.client.sync.connections import ClientConnection
 from foqs.model import limits
 from foqs.transport import wire
 from tests.support.client_host import (
@@ -49,7 +49,7 @@ def names(client: foqs.Client) -> list[str]:
     return [stats.topic for stats in client.topics("ns")]
 
 
-def idle_connections(client: foqs.Client) -> list[Connection]:
+def idle_connections(client: foqs.Client) -> list[ClientConnection]:
     return list(client._pool._idle)
 
 

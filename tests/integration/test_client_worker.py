@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import foqs
-from foqs.client.consumer import Consumer
-from foqs.client.sync_settler import LeasedItem
+from foqs.client.sync.consumer import Consumer
+from foqs.client.sync.settler import LeasedItem
 from tests.support.client_host import PATIENCE_S, HostThread, WatchedQueue, running_host
 
 
@@ -237,12 +237,13 @@ def test_stopping_finishes_what_is_in_work_and_releases_what_is_not(
 
     worker = foqs.Worker(client, "ns", "t", handler, concurrency=1, prefetch_count=5, wait_ms=50)
     if released_by == "the handler threads":
-        worker._release_inbox = lambda keeper: None  # type: ignore[method-assign]
+        worker._release_inbox = lambda: None  # type: ignore[method-assign]
     with ThreadPoolExecutor(1) as threads:
         run = threads.submit(worker.run)
         assert in_work.wait(PATIENCE_S)
         worker.stop()
-        assert worker._stopping.wait(PATIENCE_S)
+        with worker._changed:
+            assert worker._changed.wait_for(lambda: worker._stopping, PATIENCE_S)
         go_on.set()
         run.result(PATIENCE_S)
     assert (worker.stats.received, worker.stats.acked, worker.stats.released) == (6, 1, 5)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from foqs.client.aio import AsyncClient
-from foqs.client.aio_worker import AsyncWorker
+from foqs.client.aio.worker import AsyncWorker
 from foqs.client.errors import OutcomeUnknownError
 from foqs.client.items import NewItem
 from foqs.client.retry import RetryPolicy

@@ -8,15 +8,15 @@ import pytest
 
 import foqs
 from foqs.client.errors import OutcomeUnknownError
-from foqs.client.items import Item, Nack, field_values
-from foqs.client.leases import HELD_MAX, Hand, HeldItem, LeaseBook
+from foqs.client.items import Nack
+from foqs.client.leases import TAKEN_MAX, BaseLeasedItem, LeaseSchedule, TakenItems
 from foqs.client.settling import (
     DeadLetter,
     NackBackoff,
     Release,
     Retry,
     SettleBatch,
-    Settlements,
+    SettlementBuffer,
     settlement_of,
 )
 from foqs.client.worker_core import WorkerSettings, count_of_each, topic_names
@@ -27,87 +27,88 @@ LEASE_MS = 10_000
 BACKOFF = NackBackoff(delay_ms=100, delay_ms_max=1_000)
 
 
-def held(name: str, settlements: Settlements | None = None, attempt: int = 1) -> HeldItem:
-    item = Item(name, f"{name}.1", "t", 0, b"", b"", 0, 0, 0, attempt, None)
-    return HeldItem(*(*field_values(item), settlements or Settlements(), LEASE_MS))
+def leased(name: str, settlements: SettlementBuffer | None = None, attempt: int = 1) -> BaseLeasedItem:
+    return BaseLeasedItem(
+        name, f"{name}.1", "t", 0, b"", b"", 0, 0, 0, attempt, settlements or SettlementBuffer(), LEASE_MS
+    )
 
 
 def test_a_lease_is_extended_at_its_half_and_again_half_a_lease_after_that() -> None:
-    index, item = LeaseBook(LEASE_MS), held("a")
-    index.hold([item], now_ms=0)
-    assert index.due(4_999) == []
-    assert index.next_due_ms() == 5_000
-    assert index.due(5_000) == [item]
-    assert index.extended([item], {}, asked_at_ms=5_000, now_ms=5_400) == []
-    assert index.next_due_ms() == 10_000
+    schedule, item = LeaseSchedule(LEASE_MS), leased("a")
+    schedule.hold([item], now_ms=0)
+    assert schedule.due(4_999) == []
+    assert schedule.next_due_ms() == 5_000
+    assert schedule.due(5_000) == [item]
+    assert schedule.extended([item], {}, asked_at_ms=5_000, now_ms=5_400) == []
+    assert schedule.next_due_ms() == 10_000
 
 
 def test_a_lease_that_the_host_calls_lost_is_flagged_and_forgotten() -> None:
-    index, items = LeaseBook(LEASE_MS), [held("a"), held("b"), held("c")]
-    index.hold(items, now_ms=0)
+    schedule, items = LeaseSchedule(LEASE_MS), [leased("a"), leased("b"), leased("c")]
+    schedule.hold(items, now_ms=0)
     errors = {0: StaleLeaseError("x"), 2: NotFoundError("x")}
-    assert index.extended(items, errors, 5_000, 5_000) == [items[0], items[2]]
+    assert schedule.extended(items, errors, 5_000, 5_000) == [items[0], items[2]]
     assert [item.lease_lost for item in items] == [True, False, True]
-    assert index.due(10**6) == [items[1]]
+    assert schedule.due(10**6) == [items[1]]
 
 
 def test_an_extension_of_unknown_outcome_is_tried_until_the_lease_must_have_ended() -> None:
-    index, item = LeaseBook(LEASE_MS), held("a")
-    index.hold([item], now_ms=0)
+    schedule, item = LeaseSchedule(LEASE_MS), leased("a")
+    schedule.hold([item], now_ms=0)
     unknown = OutcomeUnknownError("x")
-    assert index.extended([item], unknown, 5_000, 6_000) == []
-    assert index.next_due_ms() == 7_000
-    assert index.extended([item], unknown, 7_000, 9_900) == []
-    assert index.next_due_ms() == 10_000
-    assert index.extended([item], unknown, 10_000, 10_001) == [item]
+    assert schedule.extended([item], unknown, 5_000, 6_000) == []
+    assert schedule.next_due_ms() == 7_000
+    assert schedule.extended([item], unknown, 7_000, 9_900) == []
+    assert schedule.next_due_ms() == 10_000
+    assert schedule.extended([item], unknown, 10_000, 10_001) == [item]
     assert item.lease_lost
-    assert index.next_due_ms() is None
+    assert schedule.next_due_ms() is None
 
 
 def test_a_settled_item_is_not_extended_and_its_late_extension_flags_nothing() -> None:
-    index, item = LeaseBook(LEASE_MS), held("a")
-    index.hold([item], now_ms=0)
-    index.drop(item)
-    assert index.due(10**6) == []
-    assert index.extended([item], {0: NotFoundError("acked")}, 0, 0) == []
+    schedule, item = LeaseSchedule(LEASE_MS), leased("a")
+    schedule.hold([item], now_ms=0)
+    schedule.drop(item)
+    assert schedule.due(10**6) == []
+    assert schedule.extended([item], {0: NotFoundError("acked")}, 0, 0) == []
     assert not item.lease_lost
 
 
 def test_the_rest_of_a_batch_that_waited_half_a_lease_is_extended_before_it_is_yielded() -> None:
-    hand, items = Hand[HeldItem](LEASE_MS), [held(name) for name in "abc"]
-    hand.take(items, now_ms=0)
-    assert hand.due(4_999) == []
-    assert hand.next() is items[0]
-    assert hand.due(5_000) == items[1:]
-    assert hand.extended(items[1:], {0: StaleLeaseError("x")}, asked_at_ms=5_000) == [items[1]]
-    assert hand.due(9_999) == []
-    assert hand.next() is items[2]
-    assert hand.next() is None
+    taken, items = TakenItems[BaseLeasedItem](LEASE_MS), [leased(name) for name in "abc"]
+    taken.take(items, now_ms=0)
+    assert taken.due(4_999) == []
+    assert taken.next() is items[0]
+    assert taken.due(5_000) == items[1:]
+    assert taken.extended(items[1:], {0: StaleLeaseError("x")}, asked_at_ms=5_000) == [items[1]]
+    assert taken.due(9_999) == []
+    assert taken.next() is items[2]
+    assert taken.next() is None
 
 
 def test_what_is_neither_settled_nor_lost_is_given_back_at_the_end() -> None:
-    hand, items = Hand[HeldItem](LEASE_MS), [held(name) for name in "abcd"]
-    hand.take(items, now_ms=0)
-    hand.next()
+    taken, items = TakenItems[BaseLeasedItem](LEASE_MS), [leased(name) for name in "abcd"]
+    taken.take(items, now_ms=0)
+    taken.next()
     items[0].ack()
     items[1].lease_lost = True
-    assert hand.unsettled() == items[2:]
-    assert hand.next() is None
+    assert taken.unsettled() == items[2:]
+    assert taken.next() is None
 
 
 def test_a_consumer_forgets_what_it_no_longer_has() -> None:
-    hand, old = Hand[HeldItem](LEASE_MS), held("old")
-    hand.take([old], now_ms=0)
-    hand.take([], now_ms=9_999)
-    assert hand.unsettled() == [old]
-    hand.take([], now_ms=10_000)
-    assert hand.unsettled() == []
-    hand.take([held(str(n)) for n in range(HELD_MAX + 1)], now_ms=0)
-    assert len(hand.unsettled()) == HELD_MAX
+    taken, old = TakenItems[BaseLeasedItem](LEASE_MS), leased("old")
+    taken.take([old], now_ms=0)
+    taken.take([], now_ms=9_999)
+    assert taken.unsettled() == [old]
+    taken.take([], now_ms=10_000)
+    assert taken.unsettled() == []
+    taken.take([leased(str(n)) for n in range(TAKEN_MAX + 1)], now_ms=0)
+    assert len(taken.unsettled()) == TAKEN_MAX
 
 
 def test_an_item_is_settled_once() -> None:
-    item = held("a")
+    item = leased("a")
     item.release(delay_ms=5)
     with pytest.raises(RuntimeError, match="settled already"):
         item.ack()
@@ -125,7 +126,7 @@ def test_an_item_is_settled_once() -> None:
     ],
 )
 def test_a_handler_s_end_says_what_becomes_of_the_item(error: Exception | None, nack: Nack | None) -> None:
-    assert settlement_of(held("a", attempt=2), error, BACKOFF, lambda: 1.0) == nack
+    assert settlement_of(leased("a", attempt=2), error, BACKOFF, lambda: 1.0) == nack
 
 
 def test_the_delay_of_a_failed_item_doubles_with_its_attempts_up_to_a_bound() -> None:
@@ -141,8 +142,8 @@ def test_the_delay_of_a_failed_item_doubles_with_its_attempts_up_to_a_bound() ->
 
 
 def test_settlements_count_only_what_the_host_confirmed() -> None:
-    settlements = Settlements()
-    items = [held(name, settlements) for name in "abcdefg"]
+    settlements = SettlementBuffer()
+    items = [leased(name, settlements) for name in "abcdefg"]
     for item in items[:3]:
         item.ack()
     items[3].nack(delay_ms=5)
@@ -160,9 +161,9 @@ def test_settlements_count_only_what_the_host_confirmed() -> None:
 
 
 def test_settlements_go_in_batches_of_one_call() -> None:
-    settlements = Settlements()
+    settlements = SettlementBuffer()
     for n in range(1_001):
-        held(str(n), settlements).ack()
+        leased(str(n), settlements).ack()
     assert [len(settlements.take().acks) for _ in range(3)] == [1_000, 1, 0]
     assert not SettleBatch([], [])
 
@@ -203,8 +204,8 @@ def test_a_threaded_worker_refuses_an_async_handler_whose_items_it_would_ack_und
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, "1", 90 * limits.DAY_MS + 1])
 def test_a_delay_that_would_spoil_the_nacks_of_others_is_refused_where_it_is_given(wrong: Any) -> None:
-    settlements = Settlements()
-    item = held("a", settlements)
+    settlements = SettlementBuffer()
+    item = leased("a", settlements)
     for give_back in (item.nack, item.release, foqs.Retry, foqs.Release):
         with pytest.raises(InvalidArgumentError, match="delay_ms"):
             give_back(delay_ms=wrong)
@@ -243,7 +244,7 @@ def test_the_core_of_the_client_does_no_io() -> None:
         "verbs",
         "admin_verbs",
         "dialogue",
-        "gathering",
+        "coalescing",
         "leases",
         "settling",
         "worker_core",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Collection
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from foqs.client.addresses import Address, AddressBook
 from foqs.client.dialogue import (
@@ -16,24 +17,20 @@ from foqs.client.dialogue import (
     leaves_connection_usable,
     outcome_of,
 )
-from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError
-from foqs.client.flows import Flow, Send, no_answer
+from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError, check_process
+from foqs.client.flows import Send, no_answer
 from foqs.client.options import IDLE_REUSE_MS_MAX, Options
 from foqs.model import limits
-from foqs.model.errors import FoqsError
 from foqs.transport import wire
-
-T = TypeVar("T")
 
 CALLS_IN_FLIGHT_MAX = limits.CALLS_IN_FLIGHT_PER_CONNECTION_MAX
 
 
-class AsyncConnection(asyncio.Protocol):
-    """One socket with up to CALLS_IN_FLIGHT_MAX calls.
+class AsyncClientConnection(asyncio.Protocol):
+    """One socket with up to CALLS_IN_FLIGHT_MAX calls in flight; its `AsyncConnectionPool` opens and closes it.
 
-    A call that timed out retires the connection: nothing new goes on it, the others still get their
-    answers, and the late answer, known by its seqid, is dropped. What is not an answer to any call closes
-    it at once.
+    A call that timed out retires the connection: nothing new is sent on it, the others still get their responses, and
+    the late response, known by its seqid, is dropped. What is not a response to any call closes it at once.
     """
 
     def __init__(self, options: Options, address: Address) -> None:
@@ -139,24 +136,31 @@ class AsyncConnection(asyncio.Protocol):
             future.set_result(reply)
 
 
-class AsyncPool:
-    """At most `connections_max` connections; a call goes on the one with the fewest in flight.
+class AsyncConnectionPool:
+    """The connections of one asyncio client, at most `connections_max`; the client owns it and closes it.
 
-    One to an address that failed of late is used when there is no other; it makes room for others.
+    A call is sent on the connection with the fewest in flight. A connection to an address that failed of late is used
+    when there is no other; it makes room for others.
     """
 
     def __init__(self, options: Options, book: AddressBook) -> None:
         self._options = options
         self._book = book
-        self._connections: list[AsyncConnection] = []
-        self._closing: set[AsyncConnection] = set()
+        self._connections: list[AsyncClientConnection] = []
+        self._closing: set[AsyncClientConnection] = set()
         self._slots = asyncio.Semaphore(options.connections_max * CALLS_IN_FLIGHT_MAX)
         self._connecting = asyncio.Lock()
+        self._process_id = os.getpid()
         self.closed = asyncio.Event()
+
+    @property
+    def calls_in_flight_max(self) -> int:
+        """How many calls one `enqueue_many` may have in flight."""
+        return CALLS_IN_FLIGHT_MAX
 
     async def exchange(self, step: Send) -> Any:
         """One attempt of one call within `step.timeout_ms`, the wait for a free place included."""
-        sent_on: AsyncConnection | None = None
+        sent_on: AsyncClientConnection | None = None
         try:
             async with asyncio.timeout(step.timeout_ms / 1000), self._slots:
                 connection = await self._pick(step.avoided)
@@ -171,7 +175,7 @@ class AsyncPool:
                 raise NotSentError(f"{sent_on.address} read nothing for {step.timeout_ms} ms") from error
             raise no_answer(step, sent_on.address) from error
 
-    async def _pick(self, avoided: Collection[Address]) -> AsyncConnection:
+    async def _pick(self, avoided: Collection[Address]) -> AsyncClientConnection:
         connection = self._least_busy(avoided)
         if connection is not None and not (connection.in_flight_count and self._may_grow()):
             return connection
@@ -189,7 +193,8 @@ class AsyncPool:
     def _may_grow(self) -> bool:
         return len(self._connections) < self._options.connections_max
 
-    def _least_busy(self, avoided: Collection[Address]) -> AsyncConnection | None:
+    def _least_busy(self, avoided: Collection[Address]) -> AsyncClientConnection | None:
+        check_process(self._process_id)
         if self.closed.is_set():
             raise ClientClosedError("the client is closed")
         for connection in [c for c in self._connections if not c.usable]:
@@ -197,16 +202,16 @@ class AsyncPool:
         self._closing = {connection for connection in self._closing if not connection.lost.is_set()}
         return self._least_busy_of(self._book.preferred(self._options.clock_ms(), avoided))
 
-    def _least_busy_of(self, addresses: Collection[Address]) -> AsyncConnection | None:
+    def _least_busy_of(self, addresses: Collection[Address]) -> AsyncClientConnection | None:
         free = [c for c in self._connections if c.address in addresses and c.in_flight_count < CALLS_IN_FLIGHT_MAX]
         return min(free, key=lambda c: c.in_flight_count, default=None)
 
-    def _retire(self, connection: AsyncConnection) -> None:
+    def _retire(self, connection: AsyncClientConnection) -> None:
         self._connections.remove(connection)
         self._closing.add(connection)
         connection.retire()
 
-    async def _connect(self, avoided: Collection[Address]) -> AsyncConnection:
+    async def _connect(self, avoided: Collection[Address]) -> AsyncClientConnection:
         options = self._options
         preferred = self._book.preferred(options.clock_ms(), avoided)
         failures = []
@@ -216,7 +221,7 @@ class AsyncPool:
             try:
                 async with asyncio.timeout(options.connect_timeout_ms / 1000):
                     _, connection = await asyncio.get_running_loop().create_connection(
-                        partial(AsyncConnection, options, address), address.host, address.port
+                        partial(AsyncClientConnection, options, address), address.host, address.port
                     )
             except OSError as error:
                 failures.append(f"{address}: {error or 'no connection in time'}")
@@ -233,6 +238,14 @@ class AsyncPool:
             return connection
         raise NotSentError("no connection: " + "; ".join(failures))
 
+    async def pause(self, pause_ms: int) -> None:
+        """Wait between two attempts of a call. Raises ClientClosedError when the client is closed meanwhile."""
+        try:
+            await asyncio.wait_for(self.closed.wait(), pause_ms / 1000)
+        except TimeoutError:
+            return
+        raise ClientClosedError("the client is closed")
+
     async def close(self) -> None:
         """Break off what is in flight and wait until every socket is closed."""
         self.closed.set()
@@ -242,32 +255,3 @@ class AsyncPool:
             connection.break_off(None)
         for connection in connections:
             await connection.lost.wait()
-
-
-async def run_flow(pool: AsyncPool, flow: Flow[T]) -> T:
-    """Take the steps of a verb. ClientClosedError when the client is closed meanwhile."""
-    try:
-        step = next(flow)
-        while True:
-            if isinstance(step, Send):
-                try:
-                    answer = await pool.exchange(step)
-                except FoqsError as error:
-                    step = flow.throw(error)
-                else:
-                    step = flow.send(answer)
-            else:
-                await _pause(pool, step.pause_ms)
-                step = next(flow)
-    except StopIteration as end:
-        return cast(T, end.value)
-    finally:
-        flow.close()
-
-
-async def _pause(pool: AsyncPool, pause_ms: int) -> None:
-    try:
-        await asyncio.wait_for(pool.closed.wait(), pause_ms / 1000)
-    except TimeoutError:
-        return
-    raise ClientClosedError("the client is closed")

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from foqs.client.aio import AsyncClient
-from foqs.client.aio_settler import AsyncLeasedItem, TaskSettler
+from foqs.client.aio.settler import AsyncLeasedItem, AsyncSettler
 from foqs.client.items import Topics
-from foqs.client.leases import Hand
+from foqs.client.leases import TakenItems
 from foqs.client.settling import SettleStats
 from foqs.model import limits
 
+if TYPE_CHECKING:
+    from foqs.client.aio.client import AsyncClient
+
 
 class AsyncConsumer:
-    """Deliveries one by one, taken in batches, with acks sent in the background; otherwise like `Consumer`.
+    """Deliveries one by one, taken in batches, with acks sent in the background; `AsyncClient.consume` makes it.
 
-    Use it in an `async with` statement: when the block is left, what is not settled is released and the
-    settlements are flushed. `break` alone leaves that to the event loop's clean-up of the iterator.
+    batch_count: items of each topic taken at once (a mapping of topics brings its own counts).
+    lease_ms: of every delivery. An item is yielded with at least half of it left: the rest of a batch that
+        waited longer is extended, and what was lost meanwhile is left out. A yielded item is not extended
+        by itself.
+    wait_ms: how long one call waits for items; `stop` takes as long to be heard.
+
+    An item that is neither acked, nacked nor released when the loop is left is released, like those that were taken
+    but not yielded; then all settlements are flushed. An `async with` statement sees to that however the loop is left.
+    Iterate once; items may be settled anywhere. Raises what dequeue raises, after its retries.
     """
 
     def __init__(
@@ -39,8 +48,8 @@ class AsyncConsumer:
         self._lease_ms = lease_ms
         self._wait_ms = wait_ms
         self._flush_ms_max = flush_ms_max
-        self._hand = Hand[AsyncLeasedItem](lease_ms)
-        self._settler = TaskSettler(client, namespace)
+        self._taken = TakenItems[AsyncLeasedItem](lease_ms)
+        self._settler = AsyncSettler(client, namespace)
         self._ending = False
         self._closed = False
 
@@ -64,18 +73,18 @@ class AsyncConsumer:
         items = await self._client.dequeue(
             self._namespace, self._topics, self._batch_count, lease_ms=self._lease_ms, wait_ms=self._wait_ms
         )
-        self._hand.take(self._settler.lease(items, self._lease_ms), self._client.options.clock_ms())
+        self._taken.take(self._settler.lease(items, self._lease_ms), self._client.options.clock_ms())
 
     async def _next(self) -> AsyncLeasedItem | None:
         clock_ms = self._client.options.clock_ms
-        if due := self._hand.due(clock_ms()):
+        if due := self._taken.due(clock_ms()):
             asked_at_ms = clock_ms()
             errors = await self._client.extend(self._namespace, due, self._lease_ms)
-            self._settler.lost(self._hand.extended(due, errors, asked_at_ms))
-        return self._hand.next()
+            self._settler.lost(self._taken.extended(due, errors, asked_at_ms))
+        return self._taken.next()
 
     def stop(self) -> None:
-        """End the iteration before its next item, from any task; the iterating one cleans up."""
+        """End the iteration before its next item. Whoever iterates cleans up."""
         self._ending = True
 
     async def close(self) -> None:
@@ -83,7 +92,7 @@ class AsyncConsumer:
         self._ending = True
         if not self._closed:
             self._closed = True
-            for item in self._hand.unsettled():
+            for item in self._taken.unsettled():
                 item.release()
             await self._settler.close(self._flush_ms_max)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import threading
 from collections.abc import Callable, Collection
-from typing import Any, TypeVar
+from typing import Any
 
 from foqs.client.addresses import Address, AddressBook
 from foqs.client.dialogue import (
@@ -16,19 +17,20 @@ from foqs.client.dialogue import (
     leaves_connection_usable,
     outcome_of,
 )
-from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError
-from foqs.client.flows import Flow, Send, no_answer
+from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError, check_process
+from foqs.client.flows import Send, no_answer
 from foqs.client.options import IDLE_REUSE_MS_MAX, Options
-from foqs.model.errors import FoqsError, OverloadedError
+from foqs.model.errors import OverloadedError
 from foqs.transport import wire
-
-T = TypeVar("T")
 
 _RECEIVE_BYTES = 64 * 1024
 
 
-class Connection:
-    """One socket, `usable` until anything but an answer that the contract declares comes, see `dialogue`."""
+class ClientConnection:
+    """One socket with one call at a time; its `ConnectionPool` opens and closes it.
+
+    It is `usable` until anything but a response that the contract declares comes, see `dialogue`.
+    """
 
     def __init__(self, sock: socket.socket, address: Address, clock_ms: Callable[[], int]) -> None:
         self._socket = sock
@@ -36,6 +38,7 @@ class Connection:
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
         self._timeout_ms = 0
+        self._is_exact = False
         self._clock_ms = clock_ms
         self._dialogue = Dialogue()
         self.usable = True
@@ -46,6 +49,7 @@ class Connection:
         call = step.call
         seqid, frame = self._dialogue.frame_of(call)
         self.usable = False
+        self._is_exact = step.is_exact
         self._send(frame, deadline_at_ms)
         reply = self._receive(step, seqid, deadline_at_ms)
         try:
@@ -109,9 +113,10 @@ class Connection:
         left_ms = deadline_at_ms - self._clock_ms()
         if left_ms <= 0:
             raise TimeoutError("the time for the call is over")
-        # Setting the same timeout again would be a system call; a tenth more or less is no matter.
-        if not left_ms <= self._timeout_ms <= left_ms + left_ms // 10:
-            self._timeout_ms = left_ms + left_ms // 20
+        # Setting the timeout is a system call; a tenth more is no matter, unless the caller's deadline is meant.
+        slack_ms = 0 if self._is_exact else left_ms // 10
+        if not left_ms <= self._timeout_ms <= left_ms + slack_ms:
+            self._timeout_ms = left_ms + slack_ms // 2
             self._socket.settimeout(self._timeout_ms / 1000)
 
     def is_stale(self) -> bool:
@@ -119,7 +124,7 @@ class Connection:
         return self._clock_ms() - self.used_at_ms > IDLE_REUSE_MS_MAX or bool(self._poll.poll(0))
 
     def abort(self) -> None:
-        """Wake the thread that waits on this connection; it closes it."""
+        """Wake the thread that waits for this connection; that thread closes it."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -130,20 +135,30 @@ class Connection:
         self._socket.close()
 
 
-class Pool:
-    """At most `connections_max` connections, the one used last first, unless its address failed of late."""
+class ConnectionPool:
+    """The connections of one blocking client, at most `connections_max`; the client owns it. Safe for threads.
+
+    A call takes the connection that was used last, unless its address failed of late, and has it to itself.
+    """
 
     def __init__(self, options: Options, book: AddressBook) -> None:
         self._options = options
         self._book = book
         self._lock = threading.Lock()
         self._slots = threading.Semaphore(options.connections_max)
-        self._idle: list[Connection] = []
-        self._busy: set[Connection] = set()
+        self._idle: list[ClientConnection] = []
+        self._busy: set[ClientConnection] = set()
+        self._process_id = os.getpid()
         self.closed = threading.Event()
+
+    @property
+    def calls_in_flight_max(self) -> int:
+        """How many calls one `enqueue_many` may have in flight: each needs a connection."""
+        return self._options.connections_max
 
     def exchange(self, step: Send) -> Any:
         """One attempt of one call within `step.timeout_ms`, the wait for a connection included."""
+        check_process(self._process_id)
         deadline_at_ms = self._options.clock_ms() + step.timeout_ms
         if not self._slots.acquire(timeout=step.timeout_ms / 1000):
             raise OverloadedError(f"all {self._options.connections_max} connections of the client are busy")
@@ -157,11 +172,11 @@ class Pool:
         finally:
             self._slots.release()
 
-    def _take(self, deadline_at_ms: int, avoided: Collection[Address]) -> Connection:
+    def _take(self, deadline_at_ms: int, avoided: Collection[Address]) -> ClientConnection:
         preferred = self._book.preferred(self._options.clock_ms(), avoided)
         return self._take_idle(preferred) or self._connect(deadline_at_ms, avoided)
 
-    def _take_idle(self, addresses: Collection[Address]) -> Connection | None:
+    def _take_idle(self, addresses: Collection[Address]) -> ClientConnection | None:
         """The connection to one of them that was used last, if it still is one."""
         while True:
             with self._lock:
@@ -177,7 +192,7 @@ class Pool:
             with self._lock:
                 self._busy.discard(connection)
 
-    def _connect(self, deadline_at_ms: int, avoided: Collection[Address]) -> Connection:
+    def _connect(self, deadline_at_ms: int, avoided: Collection[Address]) -> ClientConnection:
         now_ms = self._options.clock_ms
         failures = []
         for address in self._book.candidates(now_ms(), avoided):
@@ -194,13 +209,13 @@ class Pool:
                 self._book.failed(address, now_ms())
                 continue
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return self._admit(Connection(sock, address, now_ms))
+            return self._admit(ClientConnection(sock, address, now_ms))
         raise NotSentError("no connection: " + "; ".join(failures))
 
-    def _admit(self, connection: Connection) -> Connection:
+    def _admit(self, connection: ClientConnection) -> ClientConnection:
         with self._lock:
             is_open = not self.closed.is_set()
-            spare: Connection | None = connection
+            spare: ClientConnection | None = connection
             if is_open:
                 self._busy.add(connection)
                 # To an address that is not preferred, or not used for the longest time.
@@ -212,7 +227,7 @@ class Pool:
             raise ClientClosedError("the client is closed")
         return connection
 
-    def _give_back(self, connection: Connection) -> None:
+    def _give_back(self, connection: ClientConnection) -> None:
         with self._lock:
             self._busy.discard(connection)
             if connection.usable and not self.closed.is_set():
@@ -224,34 +239,18 @@ class Pool:
         if self.closed.is_set():
             raise ClientClosedError("the client is closed")
 
+    def pause(self, pause_ms: int) -> None:
+        """Wait between two attempts of a call. Raises ClientClosedError when the client is closed meanwhile."""
+        if self.closed.wait(pause_ms / 1000):
+            raise ClientClosedError("the client is closed")
+
     def close(self) -> None:
         """Close what is idle and abort what is in flight; each call's thread closes its own socket."""
         with self._lock:
             self.closed.set()
             idle, self._idle = self._idle, []
-            for connection in self._busy:
-                connection.abort()
+            if self._process_id == os.getpid():  # A fork must not end the calls of the process that it came from.
+                for connection in self._busy:
+                    connection.abort()
         for connection in idle:
             connection.close()
-
-
-def run_flow(pool: Pool, flow: Flow[T]) -> T:
-    """Take the steps of a verb, blocking. ClientClosedError when the client is closed meanwhile."""
-    try:
-        step = next(flow)
-        while True:
-            if isinstance(step, Send):
-                try:
-                    answer = pool.exchange(step)
-                except FoqsError as error:
-                    step = flow.throw(error)
-                else:
-                    step = flow.send(answer)
-            else:
-                if pool.closed.wait(step.pause_ms / 1000):
-                    raise ClientClosedError("the client is closed")
-                step = next(flow)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-    finally:
-        flow.close()

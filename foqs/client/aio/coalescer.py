@@ -1,0 +1,100 @@
+"""Coalescing of single enqueues among tasks: one task for each lane runs the calls while anything waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from foqs.client.coalescing import EnqueueQueues, Lane, PendingEnqueue, complete, deadline_of
+from foqs.client.errors import ClientClosedError
+from foqs.client.items import NewItem
+from foqs.model.calls import EnqueueResult
+from foqs.model.errors import OverloadedError
+
+RunBatch = Callable[[Lane, Sequence[NewItem], int | None], Awaitable[EnqueueResult]]
+"""Runs one call: the lane, its items, and when it must have ended, if its callers have said so."""
+
+
+class AsyncEnqueueCoalescer:
+    """Puts the single enqueues of an `AsyncClient` together into calls; the client owns and closes it.
+
+    A lane's calls are run by a task of its own, not by one of the callers: each of them can be cancelled or reach its
+    deadline without harm to the others.
+    """
+
+    def __init__(self, items_max: int, wait_ms_max: int, clock_ms: Callable[[], int], run_batch: RunBatch) -> None:
+        self._queues = EnqueueQueues(items_max, wait_ms_max, clock_ms)
+        self._run_batch = run_batch
+        self._room = asyncio.Condition()
+        self._pumps: set[asyncio.Task[None]] = set()
+
+    async def enqueue(self, lane: Lane, item: NewItem, deadline_at_ms: int | None = None) -> str:
+        """Return the item's id, by `deadline_at_ms` of the clock where that is given.
+
+        Raises the item's error; OverloadedError when its turn did not come in time; NotSentError at the deadline, or
+        OutcomeUnknownError when a call carries the item by then. Cancelled before its turn, it is not sent.
+        """
+        pending = self._queues.pending(item, deadline_at_ms)
+        if not self._queues.has_room(pending):
+            await self._wait_for_room(pending)
+        pending.wakeup = asyncio.get_running_loop().create_future()
+        if self._queues.add(lane, pending):
+            pump = asyncio.create_task(self._pump(lane), name=f"foqs-enqueue-{lane[0]}")
+            self._pumps.add(pump)
+            pump.add_done_callback(self._pumps.discard)
+        try:
+            await asyncio.wait_for(asyncio.shield(pending.wakeup), self._queues.patience_s(pending))
+        except TimeoutError:
+            if self._queues.withdraw(lane, pending):
+                raise pending.not_sent() from None
+            if pending.has_deadline and not pending.done:
+                raise pending.in_flight_too_long() from None
+            await pending.wakeup  # A call carries it now, and that call ends.
+        except asyncio.CancelledError:
+            self._queues.withdraw(lane, pending)
+            raise
+        return pending.result()
+
+    async def _wait_for_room(self, pending: PendingEnqueue) -> None:
+        try:
+            async with asyncio.timeout(self._queues.patience_s(pending)), self._room:
+                await self._room.wait_for(lambda: self._queues.has_room(pending))
+        except TimeoutError:
+            raise OverloadedError("too many enqueues wait in this client: nothing of this one was sent") from None
+
+    async def _pump(self, lane: Lane) -> None:
+        more = True
+        while more:
+            batch = self._queues.take(lane)
+            outcome: EnqueueResult | BaseException = _NOTHING
+            try:
+                if batch:
+                    items = [pending.item for pending in batch]
+                    outcome = await self._run_batch(lane, items, deadline_of(batch))
+            except Exception as error:
+                outcome = error
+            except BaseException as error:
+                self._complete(batch, error)
+                raise
+            self._complete(batch, outcome)
+            more = self._queues.finish(lane)
+            async with self._room:
+                self._room.notify_all()
+
+    @staticmethod
+    def _complete(batch: Sequence[PendingEnqueue], outcome: EnqueueResult | BaseException) -> None:
+        complete(batch, outcome)
+        for pending in batch:
+            if not pending.wakeup.done():
+                pending.wakeup.set_result(None)
+
+    async def close(self) -> None:
+        """End the tasks. What they carry has an unknown outcome."""
+        pumps = list(self._pumps)
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+        self._complete(self._queues.clear(), ClientClosedError("the client is closed"))
+
+
+_NOTHING = EnqueueResult(ids=[])

@@ -1,0 +1,158 @@
+"""What tasks and threads do differently, for tasks; `foqs.client.sync.concurrency` has the same names for threads.
+
+The code above this module is written once, for asyncio; scripts/generate_sync.py makes the blocking one of it, which
+then imports the twin of this module. Both twins are written by hand, and hold whatever cannot be generated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from asyncio import Queue, QueueEmpty
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from inspect import isawaitable
+from types import TracebackType
+from typing import Any, Self
+
+from foqs.client.settling import log
+from foqs.client.worker_core import HandlerKindError
+
+__all__ = [
+    "Background",
+    "Monitor",
+    "Queue",
+    "QueueEmpty",
+    "finish",
+    "is_cancelled",
+    "is_fatal",
+    "run_copies",
+    "run_to_the_end",
+    "stop_on_signals",
+]
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Monitor:
+    """State that several tasks share: `with` guards it, `wait_for` waits until it changes to what is needed.
+
+    Between two awaits no other task runs, so the guard does nothing here; for threads it is a lock.
+    """
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def notify_all(self) -> None:
+        """Have everybody who waits look at the state again."""
+        self._changed.set()
+
+    async def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:  # noqa: ASYNC109
+        """Return once the predicate holds, or after `timeout` seconds; whether it holds."""
+        try:
+            async with asyncio.timeout(timeout):
+                while not predicate():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return predicate()
+        return True
+
+
+class Background:
+    """Work that runs beside its owner, in a task of its own, from now until it ends by itself or is cancelled."""
+
+    def __init__(self, work: Work, name: str) -> None:
+        self.name = name
+        self._work = work
+        self._task = asyncio.create_task(self._run(), name=name)
+
+    async def _run(self) -> None:
+        try:
+            await self._work()
+        except Exception:
+            log.exception("%s failed", self.name)
+            raise
+
+    async def join(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109
+        """Wait for the end, at most `timeout` seconds; whether it has ended. Raises what it raised."""
+        await asyncio.wait([self._task], timeout=timeout)
+        if not self._task.done():
+            return False
+        if not self._task.cancelled() and (error := self._task.exception()) is not None:
+            raise error
+        return True
+
+    async def cancel(self) -> None:
+        """End it now and wait until it has ended."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+
+async def run_copies(work: Work, count: int, name: str, on_failure: Callable[[BaseException], None]) -> None:
+    """Run `count` copies of the work at a time. When one fails, or the caller is cancelled, the others end too.
+
+    `on_failure` is told the first failure before anything else is done about it. Raises that failure.
+    """
+    copies = [asyncio.create_task(work(), name=name) for _ in range(count)]
+    try:
+        await asyncio.gather(*copies)
+    except BaseException as error:
+        on_failure(error)
+        raise
+    finally:
+        for copy in copies:
+            copy.cancel()
+        await asyncio.gather(*copies, return_exceptions=True)
+
+
+async def run_to_the_end(work: Work) -> None:
+    """Run the work; when the caller is cancelled meanwhile, the work still ends."""
+    await asyncio.shield(asyncio.create_task(work()))
+
+
+async def finish(result: object) -> None:
+    """Await what a handler returned. Raises HandlerKindError when there is nothing to await."""
+    if not isawaitable(result):
+        raise HandlerKindError(
+            f"the handler returned {type(result).__name__}, which cannot be awaited: "
+            "make it `async def`, or give it to foqs.Worker"
+        )
+    await result
+
+
+def is_cancelled() -> bool:
+    """Whether this task itself is to end, and not only something that it waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def is_fatal(error: BaseException) -> bool:
+    """Whether something that is no Exception, and came out of a handler, is to end the program."""
+    return not isinstance(error, asyncio.CancelledError)
+
+
+@contextmanager
+def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and SIGINT call `stop`, on the main thread; elsewhere Python allows no handlers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,195 @@
+"""What runs behind a consumer or a worker: one task sends settlements, one keeps leases alive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from foqs.client.aio.concurrency import Background, Monitor
+from foqs.client.errors import ClientClosedError
+from foqs.client.items import Item, Nack
+from foqs.client.leases import BaseLeasedItem, LeaseSchedule, field_values
+from foqs.client.settling import PENDING_MAX, SettleBatch, SettlementBuffer, SettleStats
+from foqs.model.calls import PositionErrors
+from foqs.model.errors import FoqsError
+
+if TYPE_CHECKING:
+    from foqs.client.aio.client import AsyncClient
+
+Outcome = PositionErrors | Exception
+
+
+class AsyncLeasedItem(BaseLeasedItem):
+    """A delivery in the hands of an `AsyncConsumer`'s loop or an `AsyncWorker`'s handler."""
+
+    __slots__ = ()
+
+    async def extend(self, lease_ms: int | None = None) -> None:
+        """Let the lease end lease_ms from now (None: as long as it was asked for). Raises StaleLeaseError."""
+        assert isinstance(self.settler, AsyncSettler)
+        await self.settler.extend(self, self.lease_ms if lease_ms is None else lease_ms)
+
+
+class AsyncSettler:
+    """Sends acks and nacks in the background, in batches.
+
+    A consumer or a worker owns it: it has it start, lease what was received, and at the end close. The leased items
+    call `ack` and `nack`.
+    """
+
+    def __init__(self, client: AsyncClient, namespace: str) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._settlements = SettlementBuffer()
+        self._changed = Monitor()
+        self._closing = False
+        self._given_up = False
+        self._background: Background | None = None
+
+    @property
+    def stats(self) -> SettleStats:
+        """What became of the items so far."""
+        return self._settlements.stats
+
+    def start(self) -> None:
+        """Begin to send. Safe to repeat."""
+        if self._background is None:
+            self._background = Background(self._run, f"foqs-settle-{self._namespace}")
+
+    def lease(self, items: Sequence[Item], lease_ms: int) -> list[AsyncLeasedItem]:
+        """Make leased items of what a dequeue has brought, which can settle themselves here."""
+        with self._changed:
+            self.stats.received += len(items)
+        return [AsyncLeasedItem(*field_values(item), self, lease_ms) for item in items]
+
+    def ack(self, item: BaseLeasedItem) -> None:
+        """Have an item acked with the next batch."""
+        with self._changed:
+            self._settlements.ack(item)
+            self._changed.notify_all()
+
+    def nack(self, item: BaseLeasedItem, nack: Nack) -> None:
+        """Have an item given back with the next batch."""
+        with self._changed:
+            self._settlements.nack(item, nack)
+            self._changed.notify_all()
+
+    async def extend(self, item: BaseLeasedItem, lease_ms: int) -> None:
+        """Extend the lease of one item at once. Raises StaleLeaseError."""
+        await self._client.extend(self._namespace, item, lease_ms)
+
+    def lost(self, items: Sequence[BaseLeasedItem]) -> None:
+        """Count leases that were lost before their items were settled."""
+        with self._changed:
+            self._settlements.lost(items)
+
+    async def wait_for_room(self) -> None:
+        """Return when less than PENDING_MAX settlements wait. Each call that stands before is bounded."""
+        with self._changed:
+            await self._changed.wait_for(lambda: self._settlements.pending_count < PENDING_MAX)
+
+    async def close(self, timeout_ms: int) -> None:
+        """Send what waits. After timeout_ms the rest is given up and counted as unsettled."""
+        if self._background is None:
+            return
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+            await self._changed.wait_for(lambda: not self._settlements.pending_count, timeout_ms / 1000)
+            self._given_up = True
+        await self._background.join()
+
+    async def _run(self) -> None:
+        while True:
+            with self._changed:
+                await self._changed.wait_for(lambda: self._settlements.waiting or self._closing)
+                batch = self._settlements.take()
+            if not batch:
+                return
+            acks = await self._try_ack([item.receipt for item in batch.acks])
+            nacks = await self._try_nack([nack for _, nack in batch.nacks])
+            self._enter(batch, acks, nacks)
+
+    def _enter(self, batch: SettleBatch, acks: Outcome, nacks: Outcome) -> None:
+        with self._changed:
+            self._settlements.settled(batch, acks, nacks)
+            self._changed.notify_all()
+
+    async def _try_ack(self, receipts: Sequence[str]) -> Outcome:
+        if self._given_up:
+            return ClientClosedError("there was no time left")
+        try:
+            return await self._client.ack(self._namespace, receipts)
+        except (FoqsError, ClientClosedError) as error:
+            return error
+
+    async def _try_nack(self, nacks: Sequence[Nack]) -> Outcome:
+        if self._given_up:
+            return ClientClosedError("there was no time left")
+        try:
+            return await self._client.nack(self._namespace, nacks)
+        except (FoqsError, ClientClosedError) as error:
+            return error
+
+
+class AsyncLeaseKeeper:
+    """Extends the leases of what a worker has taken, at half of each lease. The worker owns it."""
+
+    def __init__(self, client: AsyncClient, namespace: str, lease_ms: int) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._lease_ms = lease_ms
+        self._clock_ms = client.options.clock_ms
+        self._schedule = LeaseSchedule(lease_ms)
+        self._changed = Monitor()
+        self._closing = False
+        self._background: Background | None = None
+
+    def start(self) -> None:
+        """Begin to extend."""
+        self._background = Background(self._run, f"foqs-leases-{self._namespace}")
+
+    def hold(self, items: Iterable[BaseLeasedItem], received_at_ms: int) -> None:
+        """Keep the leases of these items from now on."""
+        with self._changed:
+            self._schedule.hold(items, received_at_ms)
+            self._changed.notify_all()
+
+    def drop(self, item: BaseLeasedItem) -> None:
+        """The item is settled: leave its lease alone."""
+        with self._changed:
+            self._schedule.drop(item)
+
+    async def close(self) -> None:
+        """End, once the extension that is in flight has ended. Raises what ended it before."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._background is not None:
+            await self._background.join()
+
+    async def _run(self) -> None:
+        while (due := await self._wait_for_due()) is not None:
+            asked_at_ms = self._clock_ms()
+            outcome: PositionErrors | FoqsError
+            try:
+                outcome = await self._client.extend(self._namespace, due, self._lease_ms)
+            except FoqsError as error:
+                outcome = error
+            except ClientClosedError:
+                return
+            with self._changed:
+                self._schedule.extended(due, outcome, asked_at_ms, self._clock_ms())
+
+    async def _wait_for_due(self) -> list[BaseLeasedItem] | None:
+        with self._changed:
+            while not self._closing:
+                if due := self._schedule.due(self._clock_ms()):
+                    return due
+                await self._wait_until(self._schedule.next_due_ms())
+            return None
+
+    async def _wait_until(self, due_ms: int | None) -> None:
+        """Wait until then, or until something is due earlier."""
+        wait_s = None if due_ms is None else max(1, due_ms - self._clock_ms()) / 1000
+        await self._changed.wait_for(lambda: self._closing or self._schedule.next_due_ms() != due_ms, wait_s)

@@ -1,0 +1,87 @@
+# Generated from foqs/client/aio/base.py by scripts/generate_sync.py: edit that one.
+"""What the clients of both services share."""
+
+from __future__ import annotations
+
+import random as random_module
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self, TypeVar, cast
+
+from foqs.client import options
+from foqs.client.flows import Flow, Send
+from foqs.client.options import Options
+from foqs.client.retry import RetryPolicy
+from foqs.client.sync.connections import ConnectionPool
+from foqs.model import limits
+from foqs.model.errors import FoqsError
+
+T = TypeVar("T")
+
+
+class BaseClient:
+    """The connections of a client and the way verbs run on them; `Client` and `AdminClient` add the verbs.
+
+    It owns the pool of connections. Its arguments are described at `Client`.
+    """
+
+    def __init__(
+        self,
+        addresses: str | Sequence[str] = options.ADDRESS,
+        *,
+        timeout_ms: int = options.TIMEOUT_MS,
+        connect_timeout_ms: int = options.CONNECT_TIMEOUT_MS,
+        connections_max: int = options.CONNECTIONS_MAX,
+        retry: RetryPolicy | None = None,
+        batch_items_max: int = limits.BATCH_ITEMS_MAX,
+        clock_ms: Callable[[], int] = options.monotonic_ms,
+        random: Callable[[], float] = random_module.random,
+    ) -> None:
+        self.options = Options(
+            addresses=addresses,
+            timeout_ms=timeout_ms,
+            connect_timeout_ms=connect_timeout_ms,
+            connections_max=connections_max,
+            retry=retry or RetryPolicy(),
+            batch_items_max=batch_items_max,
+            clock_ms=clock_ms,
+            random=random,
+        )
+        self._terms = self.options.terms()
+        self._pool = ConnectionPool(self.options, self._terms.book)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Make what the client of a service needs beside its connections."""
+
+    def _run(self, flow: Flow[T]) -> T:
+        """Take the steps of a verb. Raises ClientClosedError when the client is closed meanwhile."""
+        try:
+            step = next(flow)
+            while True:
+                if isinstance(step, Send):
+                    try:
+                        response = self._pool.exchange(step)
+                    except FoqsError as error:
+                        step = flow.throw(error)
+                    else:
+                        step = flow.send(response)
+                else:
+                    self._pool.pause(step.pause_ms)
+                    step = next(flow)
+        except StopIteration as end:
+            return cast(T, end.value)
+        finally:
+            flow.close()
+
+    def close(self) -> None:
+        """Close every connection. Calls in flight fail, later ones raise ClientClosedError. Safe to repeat."""
+        self._pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,123 @@
+"""What tasks and threads do differently, for threads; `foqs.client.aio.concurrency` has the same names for tasks.
+
+Written by hand, like that one: see there.
+"""
+
+from __future__ import annotations
+
+import inspect
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from queue import Empty as QueueEmpty
+from queue import SimpleQueue as Queue
+from threading import Condition as Monitor
+from types import FrameType
+
+from foqs.client.settling import log
+from foqs.client.worker_core import HandlerKindError
+
+__all__ = [
+    "Background",
+    "Monitor",
+    "Queue",
+    "QueueEmpty",
+    "finish",
+    "is_cancelled",
+    "is_fatal",
+    "run_copies",
+    "run_to_the_end",
+    "stop_on_signals",
+]
+
+
+class Background:
+    """Work that runs beside its owner, in a thread of its own, from now until it ends by itself."""
+
+    def __init__(self, work: Callable[[], None], name: str) -> None:
+        self.name = name
+        self._work = work
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:
+            log.exception("%s failed", self.name)
+            self._error = error
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait for the end, at most `timeout` seconds; whether it has ended. Raises what it raised."""
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def cancel(self) -> None:
+        """Leave it to itself: a thread cannot be ended from outside. It does not keep the process from ending."""
+
+
+def run_copies(work: Callable[[], None], count: int, name: str, on_failure: Callable[[BaseException], None]) -> None:
+    """Run `count` copies of the work at a time, each in a thread, and wait for all of them.
+
+    `on_failure` is told the first failure, of a copy or of this thread (such as Ctrl-C), before the others are waited
+    for: it has them end. Raises that failure.
+    """
+    with ThreadPoolExecutor(count, thread_name_prefix=name) as threads:
+        copies = [threads.submit(work) for _ in range(count)]
+        try:
+            for copy in copies:
+                copy.result()
+        except BaseException as error:
+            on_failure(error)
+            raise
+
+
+def run_to_the_end(work: Callable[[], None]) -> None:
+    """Run the work: nothing cancels a thread."""
+    work()
+
+
+def finish(result: object) -> None:
+    """Look at what a handler returned. Raises HandlerKindError when the handler has not really run."""
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        if inspect.iscoroutine(result) or inspect.isgenerator(result):
+            result.close()
+        raise HandlerKindError(
+            f"the handler returned {type(result).__name__}, which nobody runs here: "
+            "make it a plain function, or give it to foqs.AsyncWorker"
+        )
+
+
+def is_cancelled() -> bool:
+    """A thread never is."""
+    return False
+
+
+def is_fatal(error: BaseException) -> bool:
+    """Whether something that is no Exception, and came out of a handler, is to end the program: always."""
+    return True
+
+
+@contextmanager
+def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and SIGINT call `stop`, on the main thread; elsewhere Python allows no handlers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        stop()
+
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,237 @@
+# Generated from foqs/client/aio/worker.py by scripts/generate_sync.py: edit that one.
+"""A worker: handlers side by side, leases kept alive, acks in batches, an orderly end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from foqs.client.settling import NackBackoff, SettleStats, log, settlement_of
+from foqs.client.sync.client import Client
+from foqs.client.sync.concurrency import (
+    Background,
+    Monitor,
+    Queue,
+    QueueEmpty,
+    finish,
+    is_cancelled,
+    is_fatal,
+    run_to_the_end,
+    stop_on_signals,
+)
+from foqs.client.sync.settler import LeasedItem, LeaseKeeper, Settler
+from foqs.client.worker_core import (
+    REST_MS,
+    HandlerKindError,
+    WorkerSettings,
+    check_handler,
+    count_of_each,
+    may_go_on,
+    topic_names,
+)
+from foqs.model import limits
+from foqs.model.errors import FoqsError
+
+
+class Worker:
+    """Calls handler(item) for the items of one or more topics, `concurrency` of them at a time, each in a thread.
+
+    If the handler returns, the item is acked; if it raises, the item is retried after the backoff, or as Retry,
+    DeadLetter or Release say. The handler may also settle the item itself. While an item is in hand its lease is
+    extended; where that fails for good, item.lease_lost is True, which long handlers should look at, and the item
+    counts as lease_lost. Delivery is at least once: handlers must be idempotent.
+
+    run() works until stop() is called or, on the main thread, SIGTERM or SIGINT comes; then items in work are finished
+    (up to drain_ms), items not begun are released, and settlements are flushed. Handlers that are still at work then
+    are left behind, and their items redelivered when the leases end. A worker runs once.
+
+    concurrency (8): handlers at a time, 1 to 1,000.
+    prefetch_count (as many as handlers): items taken beyond those in work, so that no handler waits for the network, up
+        to 1,000. Use 0 where a handler takes minutes: another worker may have time for the item meanwhile.
+    lease_ms (30,000): of every delivery, 1 s to 12 h; extended at half of it while the item waits or is in work.
+    wait_ms (2,000): how long one call waits for items, up to 30 s; stopping can take as long.
+    backoff (1 s, doubled up to 10 min): how long an item is delayed whose handler failed.
+    drain_ms (30,000): after a stop, how long handlers may go on, and how long settlements may take.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        topics: str | Sequence[str],
+        handler: Callable[[LeasedItem], None],
+        *,
+        concurrency: int = 8,
+        prefetch_count: int | None = None,
+        lease_ms: int = limits.LEASE_MS_DEFAULT,
+        wait_ms: int = 2_000,
+        backoff: NackBackoff | None = None,
+        drain_ms: int = limits.DRAIN_MS_MAX,
+    ) -> None:
+        check_handler(handler)
+        self._client = client
+        self._namespace = namespace
+        self._topics = topic_names(topics)
+        self._handler = handler
+        self._settings = WorkerSettings(
+            concurrency=concurrency,
+            prefetch_count=prefetch_count,
+            lease_ms=lease_ms,
+            wait_ms=wait_ms,
+            backoff=backoff or NackBackoff(),
+            drain_ms=drain_ms,
+        )
+        self._settler = Settler(client, namespace)
+        self._keeper = LeaseKeeper(client, namespace, self._settings.lease_ms)
+        self._control: Queue[BaseException | None] = Queue()
+        self._inbox: Queue[LeasedItem | None] = Queue()
+        self._changed = Monitor()
+        self._in_hand_count = 0
+        self._stopping = False
+
+    @property
+    def stats(self) -> SettleStats:
+        """What became of the items so far."""
+        return self._settler.stats
+
+    def stop(self) -> None:
+        """Ask run() to end, from any thread or a signal handler. Returns at once. Safe to repeat."""
+        self._control.put_nowait(None)
+
+    def run(self) -> None:
+        """Work until stopped, see the class.
+
+        Raises what keeps it from working at all, such as UnknownNamespaceError; TypeError when the handler is of the
+        wrong kind; and what is no Exception that a handler raises, such as SystemExit.
+        """
+        with stop_on_signals(self.stop):
+            self._settler.start()
+            self._keeper.start()
+            fetcher = Background(self._fetch, f"foqs-fetch-{self._namespace}")
+            handlers = [
+                Background(self._handle, f"foqs-handler-{number}-{self._namespace}")
+                for number in range(self._settings.concurrency)
+            ]
+            try:
+                failure = self._control.get()
+            finally:
+                run_to_the_end(lambda: self._shut_down(fetcher, handlers))
+        if failure is not None:
+            raise failure
+
+    def _shut_down(self, fetcher: Background, handlers: Sequence[Background]) -> None:
+        clock_ms = self._client.options.clock_ms
+        deadline_at_ms = clock_ms() + self._settings.drain_ms
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        fetcher.join()
+        self._release_inbox()
+        for _ in handlers:
+            self._inbox.put_nowait(None)
+        for handler in handlers:
+            if not handler.join(max(0, deadline_at_ms - clock_ms()) / 1000):
+                log.error("%s is still at work %d ms after the stop", handler.name, self._settings.drain_ms)
+                handler.cancel()
+        self._keeper.close()
+        self._settler.close(self._settings.drain_ms)
+
+    def _release_inbox(self) -> None:
+        while True:
+            try:
+                item = self._inbox.get_nowait()
+            except QueueEmpty:
+                return
+            if item is not None:
+                self._release(item)
+
+    def _release(self, item: LeasedItem) -> None:
+        """Give back what was not begun, or not ended."""
+        self._let_go(item)
+        if item.lease_lost:
+            self._settler.lost([item])
+        elif not item.settled:
+            item.release()
+
+    def _let_go(self, item: LeasedItem) -> None:
+        self._keeper.drop(item)
+        with self._changed:
+            self._in_hand_count -= 1
+            self._changed.notify_all()
+
+    # --- what fetches ---
+
+    def _fetch(self) -> None:
+        try:
+            while not self._stopping:
+                self._fetch_or_rest()
+        except Exception as error:
+            self._control.put_nowait(error)
+
+    def _fetch_or_rest(self) -> None:
+        try:
+            self._fetch_once()
+        except FoqsError as error:
+            if not may_go_on(error):
+                raise
+            log.warning("no items from %s: %s", self._namespace, error)
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopping, REST_MS / 1000)
+
+    def _fetch_once(self) -> None:
+        settings = self._settings
+        self._settler.wait_for_room()
+        with self._changed:
+            self._changed.wait_for(lambda: self._in_hand_count < settings.capacity or self._stopping)
+            free_count = settings.capacity - self._in_hand_count
+        if self._stopping:
+            return
+        items = self._client.dequeue(
+            self._namespace,
+            self._topics,
+            count_of_each(free_count, self._topics),
+            lease_ms=settings.lease_ms,
+            wait_ms=settings.wait_ms,
+        )
+        leased = self._settler.lease(items, settings.lease_ms)
+        self._keeper.hold(leased, self._client.options.clock_ms())
+        with self._changed:
+            self._in_hand_count += len(leased)
+        for item in leased:
+            self._inbox.put_nowait(item)
+
+    # --- what handles ---
+
+    def _handle(self) -> None:
+        while (item := self._inbox.get()) is not None:
+            if self._stopping or item.lease_lost:
+                self._release(item)
+                continue
+            error: BaseException | None = None
+            try:
+                finish(self._handler(item))
+            except HandlerKindError as wrong:
+                error = wrong
+                self._control.put_nowait(wrong)
+            except Exception as raised:
+                error = raised
+            except BaseException as raised:
+                if is_cancelled():
+                    self._release(item)
+                    raise
+                error = raised
+                if is_fatal(raised):
+                    self._control.put_nowait(raised)
+            self._conclude(item, error)
+
+    def _conclude(self, item: LeasedItem, error: BaseException | None) -> None:
+        self._let_go(item)
+        if item.settled:
+            return
+        item.settled = True
+        nack = settlement_of(item, error, self._settings.backoff, self._client.options.random)
+        if item.lease_lost:
+            self._settler.lost([item])
+        elif nack is None:
+            self._settler.ack(item)
+        else:
+            self._settler.nack(item, nack)
