@@ -1,6 +1,7 @@
 """foqs: a durable, multi-tenant distributed priority queue on sharded MySQL.
 
-What a program needs to use a queue stands here; it is loaded on first use, so `import foqs` costs nothing.
+What a program needs to use a queue stands here: clients, workers, items, results and errors. Each name is loaded on
+first use, so `import foqs` costs nothing.
 """
 
 from __future__ import annotations
@@ -13,15 +14,26 @@ if TYPE_CHECKING:
     from foqs.client.aio.consumer import AsyncConsumer
     from foqs.client.aio.settler import AsyncLeasedItem
     from foqs.client.aio.worker import AsyncWorker
-    from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError
+    from foqs.client.errors import BatchError, ClientClosedError, NotSentError, OutcomeUnknownError
     from foqs.client.items import Item, Nack, NewItem
     from foqs.client.retry import RetryPolicy
-    from foqs.client.settling import DeadLetter, NackBackoff, Release, Retry
+    from foqs.client.settling import DeadLetter, NackBackoff, Release, Retry, SettleStats
     from foqs.client.sync import AdminClient, Client
     from foqs.client.sync.consumer import Consumer
     from foqs.client.sync.settler import LeasedItem
     from foqs.client.sync.worker import Worker
-    from foqs.model.calls import DeliveryPolicy
+    from foqs.model.calls import (
+        DeadLettersResult,
+        DeliveryPolicy,
+        EnqueueResult,
+        HostStatus,
+        ItemState,
+        PositionErrors,
+        ShardStatus,
+        StoredItem,
+        StoredItemPage,
+        TopicStats,
+    )
     from foqs.model.errors import (
         AlreadyExistsError,
         ErrorCode,
@@ -38,21 +50,33 @@ if TYPE_CHECKING:
         UnavailableError,
         UnknownNamespaceError,
     )
+    from foqs.model.namespace import Namespace, NamespaceSettings
 
 _HOME = {
     "foqs.client.aio": ("AsyncAdminClient", "AsyncClient"),
     "foqs.client.aio.consumer": ("AsyncConsumer",),
     "foqs.client.aio.settler": ("AsyncLeasedItem",),
     "foqs.client.aio.worker": ("AsyncWorker",),
-    "foqs.client.errors": ("ClientClosedError", "NotSentError", "OutcomeUnknownError"),
+    "foqs.client.errors": ("BatchError", "ClientClosedError", "NotSentError", "OutcomeUnknownError"),
     "foqs.client.items": ("Item", "Nack", "NewItem"),
     "foqs.client.retry": ("RetryPolicy",),
-    "foqs.client.settling": ("DeadLetter", "NackBackoff", "Release", "Retry"),
+    "foqs.client.settling": ("DeadLetter", "NackBackoff", "Release", "Retry", "SettleStats"),
     "foqs.client.sync": ("AdminClient", "Client"),
     "foqs.client.sync.consumer": ("Consumer",),
     "foqs.client.sync.settler": ("LeasedItem",),
     "foqs.client.sync.worker": ("Worker",),
-    "foqs.model.calls": ("DeliveryPolicy",),
+    "foqs.model.calls": (
+        "DeadLettersResult",
+        "DeliveryPolicy",
+        "EnqueueResult",
+        "HostStatus",
+        "ItemState",
+        "PositionErrors",
+        "ShardStatus",
+        "StoredItem",
+        "StoredItemPage",
+        "TopicStats",
+    ),
     "foqs.model.errors": (
         "AlreadyExistsError",
         "ErrorCode",
@@ -69,6 +93,7 @@ _HOME = {
         "UnavailableError",
         "UnknownNamespaceError",
     ),
+    "foqs.model.namespace": ("Namespace", "NamespaceSettings"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -80,19 +105,26 @@ __all__ = [
     "AsyncConsumer",
     "AsyncLeasedItem",
     "AsyncWorker",
+    "BatchError",
     "Client",
     "ClientClosedError",
     "Consumer",
     "DeadLetter",
+    "DeadLettersResult",
     "DeliveryPolicy",
+    "EnqueueResult",
     "ErrorCode",
     "FoqsError",
+    "HostStatus",
     "InternalError",
     "InvalidArgumentError",
     "Item",
+    "ItemState",
     "LeasedItem",
     "Nack",
     "NackBackoff",
+    "Namespace",
+    "NamespaceSettings",
     "NewItem",
     "NotFoundError",
     "NotSentError",
@@ -100,12 +132,18 @@ __all__ = [
     "OverloadedError",
     "PausedError",
     "PermissionDeniedError",
+    "PositionErrors",
     "RateLimitedError",
     "Release",
     "Retry",
     "RetryPolicy",
+    "SettleStats",
+    "ShardStatus",
     "StaleLeaseError",
+    "StoredItem",
+    "StoredItemPage",
     "TooLargeError",
+    "TopicStats",
     "UnavailableError",
     "UnknownNamespaceError",
     "Worker",

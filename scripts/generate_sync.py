@@ -43,10 +43,10 @@ PROSE = {
     ),
     "    A call that is cancelled may have been done; the items of a cancelled dequeue are redelivered when their "
     "lease ends.\n\n": "",
-    "A client of service FoqsAdmin for one event loop.": "A blocking client of service FoqsAdmin, safe for threads.",
+    "A client of service FoqsAdmin for one event loop, used by": "A blocking client of service FoqsAdmin, used by",
     "this many calls at a time.": "this many threads.",
     "Iterate once; items may be settled anywhere.": "Iterate once, in one thread; items may be settled in any.",
-    "`stop` takes as long to be heard.": "`stop` from another thread takes as long to be heard.",
+    "`stop` takes as long to be heard.": "`stop` from another thread takes as long.",
     "one task sends settlements, one keeps leases alive": "one thread sends settlements, one keeps leases alive",
     "`concurrency` of them at a time, each in a task.": "`concurrency` of them at a time, each in a thread.",
     " Handlers that are still at work then\n    are cancelled and their items released. Cancelling run() ends it the "

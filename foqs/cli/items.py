@@ -61,7 +61,7 @@ def get(remote: Remote, namespace: str, item_id: str) -> None:
 def delete(remote: Remote, namespace: str, ids: tuple[str, ...]) -> None:
     """Delete items in whatever state they are."""
     with remote.admin() as admin:
-        errors = admin.delete_items(namespace, ids)
+        errors = admin.delete_items(namespace, ids, return_errors=True)
     remote.output.document({"errors": errors})
     note(f"deleted {len(ids) - len(errors)}")
     report_failures(ids, errors)
@@ -98,7 +98,7 @@ def _choice_options(command: Callable[..., None]) -> Callable[..., None]:
 def redrive(remote: Remote, namespace: str, topic: str, ids: tuple[str, ...], limit: int) -> None:
     """Make dead letters ready again with no failed attempts: the IDs, or the oldest of TOPIC."""
     with remote.admin() as admin:
-        result = admin.redrive_dead_letters(namespace, topic, ids or None, limit)
+        result = admin.redrive_dead_letters(namespace, topic, ids or None, limit, return_errors=True)
     _print_result(remote, result, ids, "redriven")
 
 
@@ -111,7 +111,7 @@ def redrive(remote: Remote, namespace: str, topic: str, ids: tuple[str, ...], li
 def purge(remote: Remote, namespace: str, topic: str, ids: tuple[str, ...], limit: int) -> None:
     """Delete dead letters: the IDs, or the oldest of TOPIC."""
     with remote.admin() as admin:
-        result = admin.purge_dead_letters(namespace, topic, ids or None, limit)
+        result = admin.purge_dead_letters(namespace, topic, ids or None, limit, return_errors=True)
     _print_result(remote, result, ids, "purged")
 
 

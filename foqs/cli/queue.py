@@ -100,7 +100,7 @@ def enqueue(
             _enqueue_lines(remote, client, namespace, items)
             return
         body = _read_payload(sys.stdin.buffer, allow_empty) if payload == _STDIN else os.fsencode(payload)
-        result = client.enqueue_many(namespace, [_new_item(topic, body, **item_options)])
+        result = client.enqueue_many(namespace, [_new_item(topic, body, **item_options)], return_errors=True)
     if result.errors:
         raise result.errors[0]
     remote.output.document({"id": result.ids[0]})
@@ -122,7 +122,7 @@ def _enqueue_lines(remote: Remote, client: Client, namespace: str, items: Iterat
     first_line, codes = 1, set[Exit]()
     while batch := list(islice(items, _LINES_PER_BATCH)):
         try:
-            result = client.enqueue_many(namespace, batch)
+            result = client.enqueue_many(namespace, batch, return_errors=True)
         except FoqsError:
             note(f"stopped at line {first_line}: from there on nothing is known to be stored")
             raise
@@ -183,7 +183,7 @@ def dequeue(
             return
         # Printed first: whoever reads the output has the items even if the ack is lost.
         sys.stdout.flush()
-        errors = client.ack(namespace, items)
+        errors = client.ack(namespace, items, return_errors=True)
     report_failures([item.id for item in items], errors)
 
 
@@ -205,7 +205,7 @@ def _print_items(remote: Remote, items: list[Item]) -> None:
 def ack(remote: Remote, namespace: str, receipts: tuple[str, ...]) -> None:
     """Delete delivered items: they never come back."""
     with remote.client() as client:
-        errors = client.ack(namespace, receipts)
+        errors = client.ack(namespace, receipts, return_errors=True)
     remote.output.document({"errors": errors})
     report_failures(receipts, errors)
 
@@ -225,8 +225,8 @@ def nack(
         raise click.UsageError("--release and --dead-letter exclude each other")
     with remote.client() as client:
         if release:
-            errors = client.release(namespace, receipts, delay_ms=delay_ms)
+            errors = client.release(namespace, receipts, delay_ms=delay_ms, return_errors=True)
         else:
-            errors = client.nack(namespace, receipts, delay_ms=delay_ms, dead_letter=dead_letter)
+            errors = client.nack(namespace, receipts, delay_ms=delay_ms, dead_letter=dead_letter, return_errors=True)
     remote.output.document({"errors": errors})
     report_failures(receipts, errors)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from datetime import timedelta
 from typing import Any
 
+from foqs.client.durations import duration_ms
 from foqs.client.errors import error_from_wire
 from foqs.client.flows import Call, Flow, Terms, batch_flow, call_flow
 from foqs.client.items import receipt_of
 from foqs.client.retry import Repeat
+from foqs.client.verbs import judged
 from foqs.model import limits
 from foqs.model.calls import (
     DeadLettersResult,
@@ -22,20 +25,28 @@ from foqs.model.calls import (
     StoredItem,
     StoredItemPage,
 )
-from foqs.model.errors import InvalidArgumentError
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.transport import wire
 
 _SETTINGS = tuple(field.name for field in fields(NamespaceSettings))
 
 
-def create_namespace(terms: Terms, name: str, settings: Mapping[str, Any]) -> Flow[Namespace]:
-    request = wire.structs.CreateNamespaceRequest(name=name, settings=_wire_settings(settings))
+def settings_of(
+    values: Mapping[str, int | bool | None], durations: Mapping[str, tuple[int | None, timedelta | None]]
+) -> dict[str, int | bool | None]:
+    """The settings of a request, None where one is not given. A duration is in milliseconds or a timedelta."""
+    return {**values, **{name: duration_ms(name, *given) for name, given in durations.items()}}
+
+
+def create_namespace(terms: Terms, name: str, settings: Mapping[str, int | bool | None]) -> Flow[Namespace]:
+    wire_settings = wire.structs.NamespaceSettings(**settings)
+    request = wire.structs.CreateNamespaceRequest(name=name, settings=wire_settings)
     return _namespace_call(terms, Call("createNamespace", request, Repeat.UNLESS_UNKNOWN))
 
 
-def update_namespace(terms: Terms, name: str, settings: Mapping[str, Any]) -> Flow[Namespace]:
-    request = wire.structs.UpdateNamespaceRequest(name=name, settings=_wire_settings(settings))
+def update_namespace(terms: Terms, name: str, settings: Mapping[str, int | bool | None]) -> Flow[Namespace]:
+    wire_settings = wire.structs.NamespaceSettings(**settings)
+    request = wire.structs.UpdateNamespaceRequest(name=name, settings=wire_settings)
     return _namespace_call(terms, Call("updateNamespace", request, Repeat.ALWAYS))
 
 
@@ -77,7 +88,9 @@ def get_item(terms: Terms, namespace: str, item_id: str) -> Flow[StoredItem]:
     return _stored_item((yield from call_flow(terms, Call("getItem", request, Repeat.ALWAYS))))
 
 
-def delete_items(terms: Terms, namespace: str, ids: str | Iterable[str]) -> Flow[PositionErrors]:
+def delete_items(
+    terms: Terms, namespace: str, ids: str | Iterable[str], return_errors: bool = False
+) -> Flow[PositionErrors]:
     entries = _ids(ids)
     errors: PositionErrors = {}
 
@@ -91,19 +104,25 @@ def delete_items(terms: Terms, namespace: str, ids: str | Iterable[str]) -> Flow
             terms, batch, make_call, lambda response, _places: response.errors, gone_is_done=True
         )
         errors.update({position + offset: error for position, error in failed.items()})
-    return errors
+    return judged("delete_items", errors, len(entries), isinstance(ids, str), return_errors)
 
 
-def redrive_dead_letters(
-    terms: Terms, namespace: str, topic: str, ids: Iterable[str] | None, limit: int
+def change_dead_letters(
+    terms: Terms,
+    method: str,
+    namespace: str,
+    topic: str,
+    ids: Iterable[str] | None,
+    limit: int,
+    return_errors: bool = False,
 ) -> Flow[DeadLettersResult]:
-    return _dead_letters_call(terms, "redriveDeadLetters", namespace, topic, ids, limit)
-
-
-def purge_dead_letters(
-    terms: Terms, namespace: str, topic: str, ids: Iterable[str] | None, limit: int
-) -> Flow[DeadLettersResult]:
-    return _dead_letters_call(terms, "purgeDeadLetters", namespace, topic, ids, limit)
+    """Redrive or purge: `method` says which. Raises BatchError for ids that are no dead letters, unless returned."""
+    entries = None if ids is None else _ids(ids)
+    request = wire.METHODS[method].request(namespace_name=namespace, topic=topic, ids=entries, limit=limit)
+    response = yield from call_flow(terms, Call(method, request, Repeat.UNLESS_UNKNOWN))
+    errors = {position: error_from_wire(told) for position, told in (response.errors or {}).items()}
+    judged(method, errors, len(entries or ()), False, return_errors)
+    return DeadLettersResult(response.count or 0, errors)
 
 
 def host_status(terms: Terms) -> Flow[HostStatus]:
@@ -113,17 +132,6 @@ def host_status(terms: Terms) -> Flow[HostStatus]:
         ShardStatus(s.shard_id, s.state, s.epoch, s.items, s.open_leases, s.detail or "") for s in response.shards or ()
     ]
     return HostStatus(response.host, response.version, response.started_at_ms, shards, bool(response.draining))
-
-
-def _dead_letters_call(
-    terms: Terms, method: str, namespace: str, topic: str, ids: Iterable[str] | None, limit: int
-) -> Flow[DeadLettersResult]:
-    request = wire.METHODS[method].request(
-        namespace_name=namespace, topic=topic, ids=None if ids is None else _ids(ids), limit=limit
-    )
-    response = yield from call_flow(terms, Call(method, request, Repeat.UNLESS_UNKNOWN))
-    errors = {position: error_from_wire(told) for position, told in (response.errors or {}).items()}
-    return DeadLettersResult(response.count or 0, errors)
 
 
 def _namespace_call(terms: Terms, call: Call) -> Flow[Namespace]:
@@ -139,15 +147,8 @@ def _ids(ids: str | Iterable[str]) -> list[str]:
     return [ids] if isinstance(ids, str) else [receipt_of(entry) for entry in ids]
 
 
-def _wire_settings(settings: Mapping[str, Any]) -> Any:
-    unknown = sorted(set(settings).difference(_SETTINGS))
-    if unknown:
-        raise InvalidArgumentError(f"no such namespace setting: {', '.join(unknown)}; there are {', '.join(_SETTINGS)}")
-    return wire.structs.NamespaceSettings(**settings)
-
-
 def _namespace(w: Any) -> Namespace:
-    """The number of a namespace is the host's own affair and does not travel: 0 here."""
+    """The namespace as a caller sees it: its number is the host's own affair and is not sent, so it is 0 here."""
     given = {name: value for name in _SETTINGS if (value := getattr(w.settings, name, None)) is not None}
     return Namespace(0, w.name, NamespaceSettings(**given), w.created_at_ms, bool(w.closing))
 

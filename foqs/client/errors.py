@@ -8,9 +8,13 @@ serve the shard: nothing was done.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
-from foqs.model.errors import FoqsError, UnavailableError, error_for_code
+from foqs.model.calls import PositionErrors
+from foqs.model.errors import ErrorCode, FoqsError, UnavailableError, error_for_code
+
+_ERRORS_NAMED_MAX = 3
 
 
 class OutcomeUnknownError(UnavailableError):
@@ -24,6 +28,47 @@ class NotSentError(UnavailableError):
     """No host was reached in time, or the call was never handed over whole: certainly nothing was done."""
 
     is_refusal = True
+
+
+class BatchError(FoqsError):
+    """Some positions of a batch failed; all others were done.
+
+    Calls for many items raise it, so that no failure is lost unseen; with return_errors=True they return the errors.
+
+    errors: the error of each position that failed, by position, from 0 in the order that was given.
+    total_count: how many positions there were.
+    ids: of an enqueue, the id of each position, "" where it failed.
+    code: of the first error.  nothing_done: certainly nothing of the whole batch was done.
+    retry_after_ms: when trying the failed positions again can succeed; None when it is not known.
+    """
+
+    def __init__(self, verb: str, errors: PositionErrors, total_count: int, ids: Sequence[str] = ()) -> None:
+        self.verb = verb
+        self.errors = errors
+        self.total_count = total_count
+        self.ids = ids
+        first = sorted(errors.items())[:_ERRORS_NAMED_MAX]
+        named = [f"position {position}: {type(error).__name__}: {error.message}" for position, error in first]
+        if len(errors) > len(first):
+            named.append(f"and {len(errors) - len(first)} more")
+        super().__init__(
+            f"{verb}: {len(errors)} of {total_count} positions failed, see `errors`: {'; '.join(named)}",
+            retry_after_ms=max((error.retry_after_ms or 0 for error in errors.values()), default=0) or None,
+            nothing_done=len(errors) == total_count and all(error.nothing_done for error in errors.values()),
+        )
+
+    @property
+    def code(self) -> ErrorCode:  # type: ignore[override] # a batch has that of its errors, not one of its class
+        """The code of the first error."""
+        return self.errors[min(self.errors)].code
+
+    @property
+    def done_count(self) -> int:
+        """How many positions were done."""
+        return self.total_count - len(self.errors)
+
+    def __reduce__(self) -> tuple[type[BatchError], tuple[str, PositionErrors, int, Sequence[str]]]:
+        return BatchError, (self.verb, self.errors, self.total_count, self.ids)
 
 
 class ClientClosedError(RuntimeError):

@@ -6,76 +6,140 @@ The encoder reads `NewItem` and `Nack` where they are: no copy per item.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from itertools import islice
 from operator import attrgetter
 from typing import Any
 
 from foqs.client.checks import check_whole
+from foqs.client.durations import duration_ms, duration_or, time_ms
 from foqs.model import limits
 from foqs.model.calls import DeliveryPolicy
 from foqs.model.errors import InvalidArgumentError, shown
 from foqs.transport import wire
 
 ENQUEUE_BYTES_MAX = limits.FRAME_BYTES_MAX // 2
-"""Of the items of one enqueue call, so that the frame stays far from its own limit."""
+"""The most that the items of one enqueue call have, so that the frame stays far from its own limit."""
 ITEM_OVERHEAD_BYTES = 512
-"""Of an item beside payload and metadata: topic, keys and field headers at their longest."""
+"""What an item has beside payload and metadata: topic, keys and field headers at their longest."""
 
 PRIORITY_MIN, PRIORITY_MAX = -(2**31), 2**31 - 1
 _INT64_MAX = 2**63 - 1
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class NewItem:
-    """One item to enqueue. Limits are the namespace's; the defaults are given.
+    """One item to enqueue. Limits are the namespace's; its defaults are given here.
 
     topic: 1..255 bytes of UTF-8 without control characters; it exists while it holds an item.
-    payload: up to 10 KiB.  metadata: up to 512 bytes, may be rewritten by nack.
+    payload: up to 10 KiB.  metadata: up to 512 bytes; a nack may replace it.
     priority: int32, smaller is more urgent.
-    deliver_after_ms (milliseconds since the epoch) or delay_ms: not delivered before; up to 90 days ahead.
-    ttl_ms: dropped this long after deliver_after; 14 days.
-    lease_ms: the lease of its deliveries when the dequeue names none; 30 s.
-    trace_context: up to 128 bytes of UTF-8 that come with every delivery, such as a W3C traceparent.
+    deliver_after (a datetime with a time zone) or deliver_after_ms (milliseconds since the epoch), or else delay or
+        delay_ms: not delivered before; up to 90 days ahead, by the host's clock.
+    ttl or ttl_ms: deleted this long after it may be delivered; 14 days.
+    lease or lease_ms: the lease of its deliveries when the dequeue names none; 30 s.
+    delivery: at least once, or at most once.
+
+    Raises InvalidArgumentError when an argument and its twin in milliseconds are both given, and for a datetime without
+    a time zone. The other values are checked when the item is enqueued.
     """
 
     topic: str
     payload: bytes
-    priority: int = 0
-    deliver_after_ms: int | None = None
-    delay_ms: int | None = None
-    ttl_ms: int | None = None
-    lease_ms: int | None = None
-    metadata: bytes | None = None
-    delivery: DeliveryPolicy | None = None
-    dedup_id: str | None = None
-    ordering_key: str | None = None
-    trace_context: str | None = None
+    priority: int
+    deliver_after_ms: int | None
+    delay_ms: int | None
+    ttl_ms: int | None
+    lease_ms: int | None
+    metadata: bytes | None
+    delivery: DeliveryPolicy | None
+    dedup_id: str | None
+    ordering_key: str | None
+
+    def __init__(
+        self,
+        topic: str,
+        payload: bytes,
+        priority: int = 0,
+        deliver_after_ms: int | None = None,
+        delay_ms: int | None = None,
+        ttl_ms: int | None = None,
+        lease_ms: int | None = None,
+        metadata: bytes | None = None,
+        delivery: DeliveryPolicy | None = None,
+        dedup_id: str | None = None,
+        ordering_key: str | None = None,
+        *,
+        deliver_after: datetime | None = None,
+        delay: timedelta | None = None,
+        ttl: timedelta | None = None,
+        lease: timedelta | None = None,
+    ) -> None:
+        self.topic = topic
+        self.payload = payload
+        self.priority = priority
+        self.deliver_after_ms = deliver_after_ms
+        self.delay_ms = delay_ms
+        self.ttl_ms = ttl_ms
+        self.lease_ms = lease_ms
+        self.metadata = metadata
+        self.delivery = delivery
+        self.dedup_id = dedup_id
+        self.ordering_key = ordering_key
+        # Only where it is needed: items are made by the million.
+        if deliver_after is not None:
+            self.deliver_after_ms = time_ms("deliver_after_ms", deliver_after_ms, deliver_after)
+        if delay is not None:
+            self.delay_ms = duration_ms("delay_ms", delay_ms, delay)
+        if ttl is not None:
+            self.ttl_ms = duration_ms("ttl_ms", ttl_ms, ttl)
+        if lease is not None:
+            self.lease_ms = duration_ms("lease_ms", lease_ms, lease)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Nack:
-    """One delivery to give back: not before `delay_ms`, with new `metadata` when given.
+    """One delivery to give back as a failed attempt, for `nack` of a client.
 
-    release: not a failure, does not count as an attempt.  dead_letter: straight to the dead letters.
-    Raises InvalidArgumentError for a delay_ms outside of 0..90 days and for metadata that is not bytes.
+    receipt: of the delivery.
+    delay or delay_ms: it is not redelivered before; up to 90 days.  metadata: replaces the item's, when given.
+    release: it was not tried, so no attempt is counted.  dead_letter: it becomes a dead letter.
+    Raises InvalidArgumentError for a delay outside of 0..90 days and for metadata that is not bytes.
     """
 
     receipt: str
-    delay_ms: int = 0
-    metadata: bytes | None = None
-    release: bool = False
-    dead_letter: bool = False
+    delay_ms: int
+    metadata: bytes | None
+    release: bool
+    dead_letter: bool
 
-    def __post_init__(self) -> None:
-        check_nack(self.delay_ms, self.metadata)
+    def __init__(
+        self,
+        receipt: str,
+        delay_ms: int | None = None,
+        metadata: bytes | None = None,
+        release: bool = False,
+        dead_letter: bool = False,
+        *,
+        delay: timedelta | None = None,
+    ) -> None:
+        self.receipt = receipt
+        self.delay_ms = duration_or("delay_ms", delay_ms, delay, 0)
+        self.metadata = metadata
+        self.release = release
+        self.dead_letter = dead_letter
+        check_nack(self.delay_ms, metadata)
 
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """One delivery. `receipt` names it for ack, nack and extend; `attempt` is 1 on the first delivery.
+    """One delivery of an item under a lease, as `dequeue` returns it.
 
-    Times are milliseconds since the epoch by the host's clock.
+    id: of the item, the same on every delivery.  receipt: names this delivery for ack, nack, release and extend.
+    metadata: what the enqueue gave, or a nack since; empty when nothing.
+    attempt: 1 on the first delivery, one more for each that failed or whose lease ended.
+    deliver_after_ms, enqueued_at_ms, lease_expires_at_ms: milliseconds since the epoch by the host's clock.
     """
 
     id: str
@@ -98,7 +162,7 @@ wire.encode_as(NewItem, wire.structs.NewItem)
 wire.encode_as(Nack, wire.structs.Nack)
 
 Receipts = Item | str | Iterable[Item | str]
-"""One delivery (its failure is raised) or many (their failures are returned by position)."""
+"""One delivery (its own error is raised) or many (BatchError has their errors by position)."""
 Topics = str | Mapping[str, int] | Sequence[str | tuple[str, int]]
 """A topic, or topics with the count wanted of each; a name alone wants the call's `count`."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
@@ -52,22 +53,29 @@ class BaseLeasedItem(Item):
         self._settle()
         self.settler.ack(self)
 
-    def nack(self, *, delay_ms: int = 0, metadata: bytes | None = None, dead_letter: bool = False) -> None:
-        """Give the item back as a failed attempt: it is ready again after delay_ms, with new metadata when given.
+    def nack(
+        self,
+        *,
+        delay_ms: int | None = None,
+        delay: timedelta | None = None,
+        metadata: bytes | None = None,
+        dead_letter: bool = False,
+    ) -> None:
+        """Give the item back as a failed attempt: it is ready again after the delay, with new metadata when given.
 
         dead_letter: it becomes a dead letter instead.
         Raises RuntimeError when the item is settled already, InvalidArgumentError for a wrong argument.
         """
-        nack = Nack(self.receipt, delay_ms, metadata, dead_letter=dead_letter)
+        nack = Nack(self.receipt, delay_ms, metadata, dead_letter=dead_letter, delay=delay)
         self._settle()
         self.settler.nack(self, nack)
 
-    def release(self, *, delay_ms: int = 0) -> None:
-        """Give the item back unused: it is ready again after delay_ms, and no attempt is counted.
+    def release(self, *, delay_ms: int | None = None, delay: timedelta | None = None) -> None:
+        """Give the item back unused: it is ready again after the delay, and no attempt is counted.
 
         Raises RuntimeError when the item is settled already, InvalidArgumentError for a wrong argument.
         """
-        nack = Nack(self.receipt, delay_ms, release=True)
+        nack = Nack(self.receipt, delay_ms, release=True, delay=delay)
         self._settle()
         self.settler.nack(self, nack)
 

@@ -1,4 +1,4 @@
-"""When a failed call is repeated, and after what pause. No clock, no sleep: both are handed in.
+"""When a failed call is repeated, and after what pause. The clock is handed in, and nothing here sleeps.
 
 The pause is exponential backoff with full jitter (M. Brooker, "Exponential Backoff And Jitter", AWS, 2015) on
 top of the host's `retry_after_ms`. What may be repeated depends on what is known about the failed attempt:
@@ -18,9 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import Enum
 
 from foqs.client.checks import check_whole
+from foqs.client.durations import duration_or
 from foqs.client.errors import OutcomeUnknownError
 from foqs.model.errors import FoqsError, OverloadedError, UnavailableError
 
@@ -33,20 +35,36 @@ class Repeat(Enum):
     """Writes that would have another effect the second time: enqueue, nack, create."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class RetryPolicy:
-    """`deadline_ms` bounds a call with all its repetitions, measured to the start of the last one; 0: no
-    repetition. Going on to another address, where nothing was done, is none.
+    """How a client repeats a call that failed and may be repeated, when the call has no deadline of its own.
 
-    The n-th pause is drawn from 0 .. min(backoff_ms_max, backoff_ms * 2**n), plus what the host asked for.
-    Raises InvalidArgumentError for what is negative.
+    deadline or deadline_ms (15 s): no repetition starts later than this after the call has; 0: the call is not
+        repeated. Going on to another address, where nothing was done, is no repetition.
+    backoff or backoff_ms (20 ms), backoff_max or backoff_ms_max (2 s): the n-th pause is drawn from
+        0 .. min(backoff_max, backoff * 2**n), plus what the host has asked for.
+
+    Raises InvalidArgumentError for what is negative, and when an argument and its twin in milliseconds are both given.
     """
 
-    deadline_ms: int = 15_000
-    backoff_ms: int = 20
-    backoff_ms_max: int = 2_000
+    deadline_ms: int
+    backoff_ms: int
+    backoff_ms_max: int
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        deadline_ms: int | None = None,
+        backoff_ms: int | None = None,
+        backoff_ms_max: int | None = None,
+        deadline: timedelta | None = None,
+        backoff: timedelta | None = None,
+        backoff_max: timedelta | None = None,
+    ) -> None:
+        set_field = object.__setattr__  # It is frozen.
+        set_field(self, "deadline_ms", duration_or("deadline_ms", deadline_ms, deadline, 15_000))
+        set_field(self, "backoff_ms", duration_or("backoff_ms", backoff_ms, backoff, 20))
+        set_field(self, "backoff_ms_max", duration_or("backoff_ms_max", backoff_ms_max, backoff_max, 2_000))
         for name in ("deadline_ms", "backoff_ms", "backoff_ms_max"):
             check_whole(name, getattr(self, name), 0)
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 
+from foqs.client.checks import check_whole
+from foqs.client.durations import duration_ms, duration_or
 from foqs.client.items import Nack, check_nack
 from foqs.client.leases import LOST, BaseLeasedItem
 from foqs.model import limits
@@ -21,17 +24,20 @@ PENDING_MAX = 10_000
 
 
 class Retry(Exception):  # noqa: N818 - it is no error of a program
-    """A handler raises it for a failed attempt: the item is redelivered after delay_ms (None: the worker's backoff).
+    """A handler raises it for a failed attempt: the item is redelivered after `delay`, not after the worker's backoff.
 
+    delay or delay_ms: up to 90 days; the worker's backoff when neither is given.
     metadata: replaces the item's, when given.
-    Raises InvalidArgumentError for a delay_ms outside of 0..90 days and for metadata that is not bytes.
+    Raises InvalidArgumentError for a delay outside of 0..90 days and for metadata that is not bytes.
     """
 
-    def __init__(self, delay_ms: int | None = None, metadata: bytes | None = None) -> None:
-        check_nack(delay_ms or 0, metadata)
-        super().__init__(delay_ms, metadata)
-        self.delay_ms = delay_ms
+    def __init__(
+        self, delay_ms: int | None = None, metadata: bytes | None = None, *, delay: timedelta | None = None
+    ) -> None:
+        self.delay_ms = duration_ms("delay_ms", delay_ms, delay)
         self.metadata = metadata
+        check_nack(0 if self.delay_ms is None else self.delay_ms, metadata)
+        super().__init__(self.delay_ms, metadata)
 
 
 class DeadLetter(Exception):  # noqa: N818
@@ -43,23 +49,41 @@ class DeadLetter(Exception):  # noqa: N818
 
 
 class Release(Exception):  # noqa: N818
-    """A handler raises it to give the item back without counting an attempt: it is ready again after delay_ms."""
+    """A handler raises it to give the item back without counting an attempt: it is ready again after `delay`.
 
-    def __init__(self, delay_ms: int = 0) -> None:
-        check_nack(delay_ms)
-        super().__init__(delay_ms)
-        self.delay_ms = delay_ms
+    delay or delay_ms: up to 90 days; none by default. Raises InvalidArgumentError for another one.
+    """
+
+    def __init__(self, delay_ms: int | None = None, *, delay: timedelta | None = None) -> None:
+        self.delay_ms = duration_or("delay_ms", delay_ms, delay, 0)
+        check_nack(self.delay_ms)
+        super().__init__(self.delay_ms)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class NackBackoff:
     """How long a worker delays an item whose handler failed: doubled with each attempt, drawn from the upper half.
 
-    delay_ms: after the first attempt, 1 s.  delay_ms_max: at most, 10 minutes.
+    delay or delay_ms (1 s): after the first attempt.  delay_max or delay_ms_max (10 minutes): at most.
+    Raises InvalidArgumentError for what is outside of 0..90 days.
     """
 
-    delay_ms: int = 1_000
-    delay_ms_max: int = 10 * limits.MINUTE_MS
+    delay_ms: int
+    delay_ms_max: int
+
+    def __init__(
+        self,
+        *,
+        delay_ms: int | None = None,
+        delay_ms_max: int | None = None,
+        delay: timedelta | None = None,
+        delay_max: timedelta | None = None,
+    ) -> None:
+        set_field = object.__setattr__  # It is frozen.
+        set_field(self, "delay_ms", duration_or("delay_ms", delay_ms, delay, 1_000))
+        set_field(self, "delay_ms_max", duration_or("delay_ms_max", delay_ms_max, delay_max, 10 * limits.MINUTE_MS))
+        for name in ("delay_ms", "delay_ms_max"):
+            check_whole(name, getattr(self, name), 0, limits.DELAY_MS_MAX)
 
     def next_ms(self, attempt: int, random: Callable[[], float]) -> int:
         full_ms = min(self.delay_ms_max, self.delay_ms << min(max(attempt - 1, 0), 32))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from foqs.client.errors import NotSentError
+from foqs.client.checks import check_whole
+from foqs.client.errors import BatchError, NotSentError
 from foqs.client.flows import Call, Flow, Terms, batch_flow, call_flow
 from foqs.client.items import (
     Item,
@@ -110,6 +111,12 @@ def enqueue_batch(
 def dequeue(
     terms: Terms, namespace: str, topics: Topics, count: int, lease_ms: int | None, wait_ms: int
 ) -> Flow[list[Item]]:
+    check_whole("wait_ms", wait_ms, 0)
+    if terms.deadline_at_ms is not None and wait_ms >= (left_ms := terms.deadline_at_ms - terms.clock_ms()):
+        raise InvalidArgumentError(
+            f"wait_ms {wait_ms} leaves no time for the response before the deadline in {left_ms} ms: "
+            "wait for less, or give a later deadline"
+        )
     request = wire.structs.DequeueRequest(
         namespace_name=namespace, topics=topic_demands(topics, count), lease_ms=lease_ms, wait_ms=wait_ms
     )
@@ -117,47 +124,53 @@ def dequeue(
     return [Item(*field_values(told)) for told in response.items or ()]
 
 
-def ack(terms: Terms, namespace: str, receipts: Receipts) -> Flow[PositionErrors]:
+def ack(terms: Terms, namespace: str, receipts: Receipts, return_errors: bool = False) -> Flow[PositionErrors]:
     def make_call(pending: Sequence[str], repeated: bool) -> Call:
         request = wire.structs.AckRequest(namespace_name=namespace, receipts=pending, repeated=repeated or None)
         return Call("ack", request, Repeat.ALWAYS)
 
-    return _settle(terms, receipt_list(receipts), make_call, is_single(receipts), gone_is_done=True)
+    entries = receipt_list(receipts)
+    errors = yield from _settle(terms, entries, make_call, gone_is_done=True)
+    return judged("ack", errors, len(entries), is_single(receipts), return_errors)
 
 
-def extend(terms: Terms, namespace: str, receipts: Receipts, lease_ms: int) -> Flow[PositionErrors]:
+def extend(
+    terms: Terms, namespace: str, receipts: Receipts, lease_ms: int, return_errors: bool = False
+) -> Flow[PositionErrors]:
     def make_call(pending: Sequence[str], repeated: bool) -> Call:
         request = wire.structs.ExtendRequest(namespace_name=namespace, receipts=pending, lease_ms=lease_ms)
         return Call("extendLease", request, Repeat.ALWAYS)
 
-    return _settle(terms, receipt_list(receipts), make_call, is_single(receipts))
+    entries = receipt_list(receipts)
+    errors = yield from _settle(terms, entries, make_call)
+    return judged("extend", errors, len(entries), is_single(receipts), return_errors)
 
 
 Nacks = Receipts | Nack | Iterable[Item | str | Nack]
 
 
 def nack(
-    terms: Terms,
-    namespace: str,
-    nacks: Nacks,
-    delay_ms: int,
-    metadata: bytes | None,
-    release: bool,
-    dead_letter: bool,
+    terms: Terms, namespace: str, nacks: Nacks, as_given: Callable[[str], Nack], return_errors: bool = False
 ) -> Flow[PositionErrors]:
-    """An entry that is a Nack stands for itself; the arguments are for the others."""
+    """An entry that is a Nack stands for itself; `as_given` makes one of the receipt of another entry."""
 
     def as_nack(entry: Item | str | Nack) -> Nack:
-        if isinstance(entry, Nack):
-            return entry
-        return Nack(receipt_of(entry), delay_ms, metadata, release, dead_letter)
+        return entry if isinstance(entry, Nack) else as_given(receipt_of(entry))
 
     def make_call(pending: Sequence[Nack], repeated: bool) -> Call:
         request = wire.structs.NackRequest(namespace_name=namespace, nacks=pending)
         return Call("nack", request, Repeat.UNLESS_UNKNOWN)
 
     entries = [as_nack(nacks)] if isinstance(nacks, str | Item | Nack) else [as_nack(entry) for entry in nacks]
-    return _settle(terms, entries, make_call, is_single(nacks))
+    errors = yield from _settle(terms, entries, make_call)
+    return judged("nack", errors, len(entries), is_single(nacks), return_errors)
+
+
+def judged(verb: str, errors: PositionErrors, count: int, is_single: bool, return_errors: bool) -> PositionErrors:
+    """The errors, when the caller wants them or there are none. Raises the error of a single entry, or BatchError."""
+    if not errors or return_errors:
+        return errors
+    raise errors[0] if is_single else BatchError(verb, errors, count)
 
 
 def topic_page(terms: Terms, namespace: str, prefix: str, page_token: str) -> Flow[TopicPage]:
@@ -173,13 +186,12 @@ def topic_page(terms: Terms, namespace: str, prefix: str, page_token: str) -> Fl
 
 
 def _settle(
-    terms: Terms, entries: Sequence[Any], make_call: Any, single: bool, *, gone_is_done: bool = False
+    terms: Terms, entries: Sequence[Any], make_call: Callable[[Any, bool], Call], *, gone_is_done: bool = False
 ) -> Flow[PositionErrors]:
-    """In batches; the failure of a single delivery is raised, the others are returned by position.
+    """Send the entries in batches; the errors by position.
 
-    A batch that fails as a whole after another went through leaves its error at each of its positions, and
-    the
-    batches behind it are tried all the same: each of them names other leases that run out.
+    A batch that fails as a whole leaves its error at each of its positions, and the batches behind it are tried all
+    the same: each of them names other leases that run out. A batch that is the only one raises.
     """
     errors: PositionErrors = {}
     for offset in range(0, len(entries), limits.BATCH_ITEMS_MAX):
@@ -191,8 +203,6 @@ def _settle(
                 raise
             failed = dict.fromkeys(range(len(batch)), error)
         errors.update({position + offset: error for position, error in failed.items()})
-    if single and errors:
-        raise errors[0]
     return errors
 
 

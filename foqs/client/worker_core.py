@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from inspect import iscoroutinefunction
 
+from foqs.client.addresses import parse_addresses
 from foqs.client.checks import check_whole
 from foqs.client.settling import NackBackoff
 from foqs.model import limits
@@ -14,6 +15,7 @@ from foqs.model.errors import FoqsError, InvalidArgumentError
 CONCURRENCY_MAX = 1_000
 REST_MS = 1_000
 """Pause after the host could not be asked for items even with the client's retries."""
+_TOPICS_NAMED_MAX = 5
 
 
 class HandlerKindError(TypeError):
@@ -22,26 +24,17 @@ class HandlerKindError(TypeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """How a worker takes and treats its items.
+    """How a worker takes and treats its items, checked: see `Worker` for the meaning of each.
 
-    concurrency: handlers at once, 1 to 1,000.
-    prefetch_count: items taken beyond those in work, so that no handler waits for the network, up to 1,000;
-        None: as many as handlers. Use 0 where a handler takes minutes: another worker may have time for the item
-        meanwhile.
-    lease_ms: of every delivery, 1 s to 12 h; extended at half of it while the item waits or is in work.
-    wait_ms: how long one call waits for items, up to 30 s; stopping can take as long.
-    backoff: the delay before an item comes back whose handler failed.
-    drain_ms: after a stop, how long handlers may go on, and how long settlements may take.
-
-    Raises InvalidArgumentError for what is outside of these.
+    Raises InvalidArgumentError for what is outside of its bounds.
     """
 
-    concurrency: int = 8
-    prefetch_count: int | None = None
-    lease_ms: int = limits.LEASE_MS_DEFAULT
-    wait_ms: int = 2_000
-    backoff: NackBackoff = field(default_factory=NackBackoff)
-    drain_ms: int = limits.DRAIN_MS_MAX
+    concurrency: int
+    prefetch_count: int | None
+    lease_ms: int
+    wait_ms: int
+    backoff: NackBackoff
+    drain_ms: int
 
     def __post_init__(self) -> None:
         check_whole("concurrency", self.concurrency, 1, CONCURRENCY_MAX)
@@ -50,6 +43,8 @@ class WorkerSettings:
         check_whole("lease_ms", self.lease_ms, limits.LEASE_MS_MIN, limits.LEASE_MS_MAX)
         check_whole("wait_ms", self.wait_ms, 0, limits.WAIT_MS_MAX)
         check_whole("drain_ms", self.drain_ms, 0)
+        if not isinstance(self.backoff, NackBackoff):
+            raise InvalidArgumentError(f"backoff {self.backoff!r} is no NackBackoff")
 
     @property
     def capacity(self) -> int:
@@ -64,6 +59,21 @@ def topic_names(topics: str | Sequence[str]) -> list[str]:
     if not names:
         raise InvalidArgumentError("a worker has no topics: give at least one")
     return names
+
+
+def named(topics: Sequence[str]) -> str:
+    """The topics for a log line: the first of many, and how many there are."""
+    shown = ", ".join(topics[:_TOPICS_NAMED_MAX])
+    return shown if len(topics) <= _TOPICS_NAMED_MAX else f"{shown}, ... ({len(topics)} in all)"
+
+
+def description(namespace: str, topics: Sequence[str], settings: WorkerSettings, addresses: str | Sequence[str]) -> str:
+    """What a worker works on, for the log line of its start."""
+    return (
+        f"namespace {namespace}, topics {named(topics)}, concurrency {settings.concurrency}, "
+        f"up to {settings.capacity} items in hand, lease {settings.lease_ms} ms, "
+        f"hosts {', '.join(map(str, parse_addresses(addresses)))}"
+    )
 
 
 def check_handler(handler: object) -> None:

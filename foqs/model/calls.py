@@ -17,11 +17,17 @@ from foqs.model.namespace import Namespace
 
 
 class DeliveryPolicy(IntEnum):
+    """How often an item may be delivered. An item that is delivered at most once is never redelivered, whatever happens
+    to its delivery.
+    """
+
     AT_LEAST_ONCE = 0
     AT_MOST_ONCE = 1
 
 
 class ItemState(IntEnum):
+    """Where an item is in its life: ready to be delivered, delayed, leased to a consumer, or a dead letter."""
+
     READY = 0
     DELAYED = 1
     LEASED = 2
@@ -88,6 +94,11 @@ Without tracebacks: each would hold the frame that holds the errors, a cycle for
 
 @dataclass(slots=True)
 class EnqueueResult:
+    """What an enqueue of many items came to.
+
+    ids: the id of each position, "" where the item was not stored.  errors: why, by position.
+    """
+
     ids: list[str]
     errors: PositionErrors = field(default_factory=dict)
 
@@ -111,6 +122,13 @@ class Delivery:
 
 @dataclass(slots=True)
 class TopicStats:
+    """How many items a topic holds in each state.
+
+    most_urgent_priority: of its ready items; 0 when there are none.
+    oldest_ready_at_ms: the smallest deliver_after of the ready items of the 16 most urgent priorities, in milliseconds
+        since the epoch; 0 when there are none.
+    """
+
     topic: str
     ready: int
     delayed: int
@@ -128,7 +146,12 @@ class TopicPage:
 
 @dataclass(slots=True)
 class StoredItem:
-    """An item as it lies in the queue; a view that gives no lease."""
+    """An item as it lies in the queue, seen without a lease. Times are milliseconds since the epoch.
+
+    expires_at_ms: when its TTL ends.  failed_attempts: deliveries that were nacked or whose lease ended.
+    lease_ms: the lease that the enqueue asked for; None when it asked for none.
+    lease_expires_at_ms: while it is leased.  died_at_ms, death_reason: of a dead letter.
+    """
 
     id: str
     topic: str
@@ -150,6 +173,8 @@ class StoredItem:
 
 @dataclass(slots=True)
 class StoredItemPage:
+    """A page of items. `next_page_token` asks for the one behind it; it is "" on the last page."""
+
     items: list[StoredItem]
     next_page_token: str
 
@@ -162,12 +187,16 @@ class NamespacePage:
 
 @dataclass(slots=True)
 class DeadLettersResult:
+    """How many dead letters were redriven or purged, and the errors of ids that were not, by position."""
+
     count: int
     errors: PositionErrors = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class ShardStatus:
+    """What a host says of one of its shards: who owns it, how many items and open leases it has."""
+
     shard_id: int
     state: str
     epoch: int
@@ -178,6 +207,8 @@ class ShardStatus:
 
 @dataclass(slots=True)
 class HostStatus:
+    """What a host says of itself and its shards. `draining`: it is about to end and takes no new items."""
+
     host: str
     version: str
     started_at_ms: int

@@ -13,6 +13,8 @@ _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{limits.NAMESPACE_NAME_CHARS_MAX}}}", re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceSettings:
+    """The limits of a namespace and the defaults of its items; docs/configuration.md has their bounds."""
+
     enqueues_per_minute_max: int = limits.ENQUEUES_PER_MINUTE_DEFAULT
     payload_bytes_max: int = limits.PAYLOAD_BYTES_DEFAULT
     metadata_bytes_max: int = limits.METADATA_BYTES_DEFAULT
@@ -43,7 +45,10 @@ SETTING_BOUNDS: dict[str, tuple[int, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """`number` stands in the rows of the shards and is never used for another namespace."""
+    """A namespace as it is stored.
+
+    Its number stands in the rows of the shards and is never used for another namespace.
+    """
 
     number: int
     name: str

@@ -49,7 +49,7 @@ class BulkClient(Protocol):
     """What a sender needs of a client; AsyncClient is the real one."""
 
     async def enqueue_many(
-        self, namespace: str, items: list[NewItem], *, retry_unknown: bool, bulk: bool
+        self, namespace: str, items: list[NewItem], *, retry_unknown: bool, bulk: bool, return_errors: bool
     ) -> EnqueueResult: ...
 
 
@@ -153,7 +153,9 @@ class Sender:
             self._sent.refuse(numbers[position], problem.message)
 
     async def _enqueue(self, items: list[NewItem]) -> EnqueueResult:
-        return await self._client.enqueue_many(self._options.namespace, items, retry_unknown=True, bulk=True)
+        return await self._client.enqueue_many(
+            self._options.namespace, items, retry_unknown=True, bulk=True, return_errors=True
+        )
 
     def _encodable(self, items: list[NewItem], numbers: list[int]) -> list[tuple[NewItem, int]]:
         faults = dict(faults_of(items))

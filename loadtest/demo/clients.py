@@ -93,8 +93,6 @@ def _enqueue(client: Client, phase: Phase, flights: list[Flight], pipe: Connecti
             for flight in flights
         ],
     )
-    for error in result.errors.values():
-        raise error
     pipe.send(Enqueued(phase, time.monotonic_ns(), result.ids))
 
 
@@ -137,9 +135,9 @@ def _settle(client: Client, items: list[Item]) -> Settled:
     flown = [item for item in items if not never_left(item.payload)]
     settled = Settled()
     if flown:
-        settled.refused += [flown[position].id for position in client.ack(NAMESPACE, flown)]
+        settled.refused += [flown[position].id for position in client.ack(NAMESPACE, flown, return_errors=True)]
     if cancelled:
-        refused = client.nack(NAMESPACE, cancelled, dead_letter=True)
+        refused = client.nack(NAMESPACE, cancelled, dead_letter=True, return_errors=True)
         settled.refused += [cancelled[position].id for position in refused]
         settled.dead = [item.id for position, item in enumerate(cancelled) if position not in refused]
     return settled

@@ -84,7 +84,7 @@ class _Worker:
                 enqueued_s = time.perf_counter()
                 items = await self._client.dequeue(NAMESPACE, self._topic, wait_ms=5_000)
                 dequeued_s = time.perf_counter()
-                errors = await self._client.ack(NAMESPACE, items)
+                errors = await self._client.ack(NAMESPACE, items, return_errors=True)
                 acked_s = time.perf_counter()
             except FoqsError:
                 self.failures += 1

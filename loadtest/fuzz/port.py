@@ -110,7 +110,7 @@ async def _use(port: int) -> None:
             items = await client.dequeue(NAMESPACE, "good", wait_ms=5_000)
             if [item.id for item in items] != [item_id]:
                 raise WatchedHostError(f"enqueued {item_id}, dequeued {items}")
-            errors = await client.ack(NAMESPACE, items)
+            errors = await client.ack(NAMESPACE, items, return_errors=True)
             if errors:
                 raise WatchedHostError(f"not acked: {errors}")
 

@@ -104,10 +104,9 @@ def send(address: str, part: range, start: Barrier, end: Barrier) -> None:
         async with AsyncClient(address) as client:
             await client.enqueue_many(NAMESPACE, items[:1])  # Connected, when it begins.
             start.wait()
-            result = await client.enqueue_many(
+            await client.enqueue_many(
                 NAMESPACE, items[1:], retry_unknown=True, bulk=True, calls_in_flight=CALLS_IN_FLIGHT
             )
-            assert not result.errors, result.errors
             end.wait()
 
     asyncio.run(run())

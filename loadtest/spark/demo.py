@@ -119,8 +119,7 @@ def consume(address: str, topics: list[str], tally: Tally, is_enqueued: threadin
             for item in items:
                 tally.deliveries[int(item.metadata)] += 1
             if items:
-                for error in client.ack(NAMESPACE, items).values():
-                    raise error
+                client.ack(NAMESPACE, items)
             elif was_enqueued:
                 return
 

@@ -88,7 +88,7 @@ class Workers:
 
     def _consume(self) -> None:
         items = self._client.dequeue(NAMESPACE, "t", 100, lease_ms=LEASE_MS, wait_ms=100)
-        errors = self._client.ack(NAMESPACE, items) if items else {}
+        errors = self._client.ack(NAMESPACE, items, return_errors=True) if items else {}
         with self._changed:
             # A lease can end while its owner is away: the item then comes again.
             self.acked.update(item.id for position, item in enumerate(items) if position not in errors)

@@ -48,7 +48,7 @@ class RecordedClient:
 
     def ack(self, receipts: Sequence[str]) -> Call:
         call = self._history.begin(self.name, Verb.ACK, [Settled(receipt) for receipt in receipts])
-        self._record(call, lambda: ((), self._client.ack(self._namespace, receipts)))
+        self._record(call, lambda: ((), self._client.ack(self._namespace, receipts, return_errors=True)))
         return call
 
     def nack(self, nacks: Sequence[Nack]) -> Call:
@@ -57,13 +57,13 @@ class RecordedClient:
             for n in nacks
         ]
         call = self._history.begin(self.name, Verb.NACK, settled)
-        self._record(call, lambda: ((), self._client.nack(self._namespace, nacks)))
+        self._record(call, lambda: ((), self._client.nack(self._namespace, nacks, return_errors=True)))
         return call
 
     def extend(self, receipts: Sequence[str], lease_ms: int) -> Call:
         settled = [Settled(receipt, lease_ms=lease_ms) for receipt in receipts]
         call = self._history.begin(self.name, Verb.EXTEND, settled)
-        self._record(call, lambda: ((), self._client.extend(self._namespace, receipts, lease_ms)))
+        self._record(call, lambda: ((), self._client.extend(self._namespace, receipts, lease_ms, return_errors=True)))
         return call
 
     def stored_count(self) -> int | None:
@@ -96,7 +96,7 @@ class RecordedClient:
         )
 
     def _enqueue_many(self, news: Sequence[NewItem]) -> tuple[Sequence[str], PositionErrors]:
-        result = self._client.enqueue_many(self._namespace, news)
+        result = self._client.enqueue_many(self._namespace, news, return_errors=True)
         return result.ids, result.errors
 
     def _new_item(self, put: Put) -> NewItem:

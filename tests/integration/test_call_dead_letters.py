@@ -124,7 +124,7 @@ async def test_the_receipt_of_before_the_death_does_not_settle_the_redriven_item
     await host.client.nack("jobs", [first.receipt], dead_letter=True)
     await host.admin.redrive_dead_letters("jobs", "t", [first.id])
     (second,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
-    assert kinds(await host.client.ack("jobs", [first.receipt])) == {0: StaleLeaseError}
+    assert kinds(await host.client.ack("jobs", [first.receipt], return_errors=True)) == {0: StaleLeaseError}
     assert await host.client.ack("jobs", [second.receipt]) == {}
 
 
@@ -228,7 +228,7 @@ async def test_an_at_most_once_item_may_become_a_dead_letter_but_is_never_redriv
     assert await host.client.nack("jobs", [item.receipt], dead_letter=True) == {}
     stored = await host.admin.get_item("jobs", item.id)
     assert (stored.state, stored.delivery) == (ItemState.DEAD, DeliveryPolicy.AT_MOST_ONCE)
-    result = await host.admin.redrive_dead_letters("jobs", "t", [item.id])
+    result = await host.admin.redrive_dead_letters("jobs", "t", [item.id], return_errors=True)
     assert (result.count, kinds(result.errors)) == (0, {0: InvalidArgumentError})
     assert await host.client.dequeue("jobs", "t", wait_ms=300) == []
     assert (await host.admin.purge_dead_letters("jobs", "t")).count == 1

@@ -380,7 +380,7 @@ async def test_an_at_most_once_item_is_not_delivered_again_however_its_delivery_
     elif end == "release":
         assert await host.client.release("jobs", [item.receipt]) == {}
     assert await host.client.dequeue("jobs", "t", wait_ms=2_000) == []
-    assert isinstance((await host.client.ack("jobs", [item.receipt]))[0], StaleLeaseError)
+    assert isinstance((await host.client.ack("jobs", [item.receipt], return_errors=True))[0], StaleLeaseError)
     await until_gone(host, "t")
     assert host.items_stored() == 0
 

@@ -93,7 +93,7 @@ async def test_one_bad_item_fails_alone_at_its_position(host):
         6: (NewItem("t", b"x", delay_ms=1, deliver_after_ms=now_ms() + 1), InvalidArgumentError),
     }
     news = [bad[n][0] if n in bad else NewItem("t", b"%d" % n) for n in range(8)]
-    result = await host.client.enqueue_many("jobs", news)
+    result = await host.client.enqueue_many("jobs", news, return_errors=True)
     assert {position: type(error) for position, error in result.errors.items()} == {
         position: kind for position, (_, kind) in bad.items()
     }
@@ -108,7 +108,9 @@ async def test_one_bad_item_fails_alone_at_its_position(host):
 async def test_a_value_at_its_limit_is_taken_and_one_beyond_is_refused(host):
     fields = {"topic": "t", "payload": b"x"}
     for count, (accepted, refused, kind) in enumerate(AT_THE_LIMIT_AND_BEYOND, start=1):
-        result = await host.client.enqueue_many("jobs", [NewItem(**fields | accepted), NewItem(**fields | refused)])
+        result = await host.client.enqueue_many(
+            "jobs", [NewItem(**fields | accepted), NewItem(**fields | refused)], return_errors=True
+        )
         assert {position: type(error) for position, error in result.errors.items()} == {1: kind}, refused
         stored = await host.admin.get_item("jobs", result.ids[0])
         assert (stored.topic, stored.payload) == ((fields | accepted)["topic"], (fields | accepted)["payload"])
@@ -256,7 +258,9 @@ async def test_a_batch_over_the_quota_stores_nothing_and_bad_items_do_not_count(
     assert limited.value.retry_after_ms > 0
     assert host.items_stored() == 1
     await host.admin.update_namespace("small", enqueues_per_minute_max=4)
-    result = await host.client.enqueue_many("small", [NewItem("t", b"x"), NewItem("", b"x"), NewItem("t", b"x")])
+    result = await host.client.enqueue_many(
+        "small", [NewItem("t", b"x"), NewItem("", b"x"), NewItem("t", b"x")], return_errors=True
+    )
     assert list(result.errors) == [1]
     await host.client.enqueue("small", "t", b"x")
     with pytest.raises(FoqsError, match="over its limit of 4"):
@@ -265,13 +269,13 @@ async def test_a_batch_over_the_quota_stores_nothing_and_bad_items_do_not_count(
 
 async def test_a_client_cuts_its_batches_to_what_a_namespace_takes_in_a_minute(host):
     await host.admin.create_namespace("small", enqueues_per_minute_max=3)
-    result = await host.client.enqueue_many("small", [NewItem("t", b"x")] * 5)
+    result = await host.client.enqueue_many("small", [NewItem("t", b"x")] * 5, return_errors=True)
     assert [bool(item_id) for item_id in result.ids] == [True] * 3 + [False] * 2
     assert {position: type(error) for position, error in result.errors.items()} == dict.fromkeys(
         (3, 4), RateLimitedError
     )
     await host.admin.create_namespace("short", batch_items_max=2)
-    result = await host.client.enqueue_many("short", [NewItem("t", b"x")] * 5)
+    result = await host.client.enqueue_many("short", [NewItem("t", b"x")] * 5, return_errors=True)
     assert (all(result.ids), result.errors) == (True, {})
     ids = await asyncio.gather(*[host.client.enqueue("short", "t", b"x") for _ in range(7)])
     assert all(ids)

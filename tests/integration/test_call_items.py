@@ -153,7 +153,7 @@ async def test_an_item_is_cancelled_in_every_state(host, state):
     assert host.items_stored() == 3
     with pytest.raises(NotFoundError):
         await host.admin.get_item("jobs", ids[state])
-    assert kinds(await host.admin.delete_items("jobs", [ids[state]])) == {0: NotFoundError}
+    assert kinds(await host.admin.delete_items("jobs", [ids[state]], return_errors=True)) == {0: NotFoundError}
     stats = (await host.stats("jobs"))["t"]
     by_state = {
         ItemState.READY: stats.ready,
@@ -185,12 +185,12 @@ async def test_the_holder_of_a_cancelled_item_cannot_settle_it_any_more(host):
     (item,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
     assert await host.admin.delete_items("jobs", [item.id]) == {}
     for errors in (
-        await host.client.ack("jobs", [item.receipt]),
-        await host.client.nack("jobs", [item.receipt]),
-        await host.client.extend("jobs", [item.receipt], 5_000),
+        await host.client.ack("jobs", [item.receipt], return_errors=True),
+        await host.client.nack("jobs", [item.receipt], return_errors=True),
+        await host.client.extend("jobs", [item.receipt], 5_000, return_errors=True),
     ):
         assert kinds(errors) == {0: StaleLeaseError}
-    assert kinds(await host.client.ack("jobs", [item.id])) == {0: NotFoundError}
+    assert kinds(await host.client.ack("jobs", [item.id], return_errors=True)) == {0: NotFoundError}
     assert host.items_stored() == 0
 
 
@@ -198,7 +198,7 @@ async def test_each_position_of_a_cancel_has_its_own_error(host):
     await host.admin.create_namespace("other")
     mine = await host.client.enqueue("jobs", "t", b"x")
     theirs = await host.client.enqueue("other", "t", b"x")
-    errors = await host.admin.delete_items("jobs", ["garbage", mine, theirs, mine, "9-1", "0-1"])
+    errors = await host.admin.delete_items("jobs", ["garbage", mine, theirs, mine, "9-1", "0-1"], return_errors=True)
     assert kinds(errors) == {
         0: InvalidArgumentError,
         2: NotFoundError,

@@ -63,7 +63,7 @@ async def test_an_acked_row_is_gone_and_the_item_never_comes_back(host):
 async def test_a_bad_receipt_fails_alone_at_its_position(host):
     first, second = await leased(host, 2)
     receipts = [first.receipt, "garbage", second.receipt, first.receipt, "0-1", f"{second.id}:7f"]
-    errors = await host.client.ack("jobs", receipts)
+    errors = await host.client.ack("jobs", receipts, return_errors=True)
     assert kinds(errors) == {
         1: InvalidArgumentError,
         3: StaleLeaseError,
@@ -81,14 +81,17 @@ async def test_a_bare_id_acks_an_item_under_lease_ready_delayed_or_dead(host):
     assert await host.client.nack("jobs", [dying.receipt], dead_letter=True) == {}
     assert await host.client.ack("jobs", [held.id, ready, delayed, dying.id]) == {}
     assert host.items_stored() == 0
-    assert kinds(await host.client.ack("jobs", [held.id, ready])) == {0: NotFoundError, 1: NotFoundError}
-    assert isinstance((await host.client.ack("jobs", [held.receipt]))[0], StaleLeaseError)
+    assert kinds(await host.client.ack("jobs", [held.id, ready], return_errors=True)) == {
+        0: NotFoundError,
+        1: NotFoundError,
+    }
+    assert isinstance((await host.client.ack("jobs", [held.receipt], return_errors=True))[0], StaleLeaseError)
     assert await host.client.dequeue("jobs", "t", wait_ms=200) == []
 
 
 async def test_a_bare_id_named_twice_is_acked_once(host):
     item_id = await host.client.enqueue("jobs", "t", b"x")
-    assert kinds(await host.client.ack("jobs", [item_id, item_id])) == {1: NotFoundError}
+    assert kinds(await host.client.ack("jobs", [item_id, item_id], return_errors=True)) == {1: NotFoundError}
     assert host.items_stored() == 0
 
 
@@ -135,11 +138,15 @@ async def test_after_its_lease_a_receipt_changes_nothing(host, end):
             while (await host.stats("jobs"))["t"].leased:
                 await host.client.dequeue("jobs", "other", wait_ms=50)
     before = host.rows("SELECT * FROM item")
-    assert kinds(await host.client.ack("jobs", [item.receipt])) == {0: StaleLeaseError}
-    assert kinds(await host.client.nack("jobs", [item.receipt], metadata=b"stale")) == {0: StaleLeaseError}
-    assert kinds(await host.client.nack("jobs", [item.receipt], dead_letter=True)) == {0: StaleLeaseError}
-    assert kinds(await host.client.release("jobs", [item.receipt])) == {0: StaleLeaseError}
-    assert kinds(await host.client.extend("jobs", [item.receipt], 60_000)) == {0: StaleLeaseError}
+    assert kinds(await host.client.ack("jobs", [item.receipt], return_errors=True)) == {0: StaleLeaseError}
+    assert kinds(await host.client.nack("jobs", [item.receipt], metadata=b"stale", return_errors=True)) == {
+        0: StaleLeaseError
+    }
+    assert kinds(await host.client.nack("jobs", [item.receipt], dead_letter=True, return_errors=True)) == {
+        0: StaleLeaseError
+    }
+    assert kinds(await host.client.release("jobs", [item.receipt], return_errors=True)) == {0: StaleLeaseError}
+    assert kinds(await host.client.extend("jobs", [item.receipt], 60_000, return_errors=True)) == {0: StaleLeaseError}
     assert host.rows("SELECT * FROM item") == before
 
 
@@ -149,9 +156,9 @@ async def test_the_receipt_of_an_earlier_delivery_does_not_touch_the_present_one
     (second,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
     assert second.receipt != first.receipt
     for errors in (
-        await host.client.ack("jobs", [first.receipt]),
-        await host.client.nack("jobs", [first.receipt]),
-        await host.client.extend("jobs", [first.receipt], 60_000),
+        await host.client.ack("jobs", [first.receipt], return_errors=True),
+        await host.client.nack("jobs", [first.receipt], return_errors=True),
+        await host.client.extend("jobs", [first.receipt], 60_000, return_errors=True),
     ):
         assert kinds(errors) == {0: StaleLeaseError}
     assert await host.client.dequeue("jobs", "t", wait_ms=200) == []
@@ -167,10 +174,10 @@ async def test_a_name_of_another_namespace_answers_like_one_that_never_was(host)
     foreign_names = [item.receipt, item.id, ready]
     never_names = [f"{never}:{item.receipt.split(':')[1]}", never, never]
     for names in (foreign_names, never_names):
-        acked = await host.client.ack("other", names)
+        acked = await host.client.ack("other", names, return_errors=True)
         assert kinds(acked) == {0: StaleLeaseError, 1: NotFoundError, 2: NotFoundError}
-        nacked = await host.client.nack("other", names)
-        extended = await host.client.extend("other", names, 60_000)
+        nacked = await host.client.nack("other", names, return_errors=True)
+        extended = await host.client.extend("other", names, 60_000, return_errors=True)
         assert kinds(nacked) == kinds(extended) == dict.fromkeys(range(3), StaleLeaseError)
     assert host.rows("SELECT * FROM item") == before
     assert await host.client.ack("jobs", [item.receipt]) == {}
@@ -181,9 +188,9 @@ async def test_garbage_instead_of_a_receipt_is_refused_at_its_position(host):
     garbage += [" 0-1", "0-1\n", "0-" + "f" * 17, "10000-1", "0-1:" + "1" * 40, "٣-1", "'; DROP TABLE item; --", "\x00"]
     (item,) = await leased(host)
     for errors in (
-        await host.client.ack("jobs", garbage),
-        await host.client.nack("jobs", garbage),
-        await host.client.extend("jobs", garbage, 5_000),
+        await host.client.ack("jobs", garbage, return_errors=True),
+        await host.client.nack("jobs", garbage, return_errors=True),
+        await host.client.extend("jobs", garbage, 5_000, return_errors=True),
     ):
         assert kinds(errors) == dict.fromkeys(range(len(garbage)), InvalidArgumentError)
     assert await host.client.ack("jobs", [item]) == {}
@@ -191,9 +198,9 @@ async def test_garbage_instead_of_a_receipt_is_refused_at_its_position(host):
 
 async def test_of_a_shard_that_is_not_here_nothing_is_done_and_nothing_is_said(host):
     for errors in (
-        await host.client.ack("jobs", ["9-1", "9-1:1"]),
-        await host.client.nack("jobs", ["9-1", "9-1:1"]),
-        await host.client.extend("jobs", ["9-1", "9-1:1"], 5_000),
+        await host.client.ack("jobs", ["9-1", "9-1:1"], return_errors=True),
+        await host.client.nack("jobs", ["9-1", "9-1:1"], return_errors=True),
+        await host.client.extend("jobs", ["9-1", "9-1:1"], 5_000, return_errors=True),
     ):
         assert kinds(errors) == {0: UnavailableError, 1: UnavailableError}
         assert all(error.nothing_done for error in errors.values())
@@ -295,7 +302,7 @@ async def test_in_one_batch_every_nack_has_its_own_way_and_its_own_error(host):
 async def test_a_bare_id_nacks_an_item_under_lease_and_no_other(host):
     (item,) = await leased(host)
     ready = await host.client.enqueue("jobs", "ready", b"x")
-    assert kinds(await host.client.nack("jobs", [item.id, ready])) == {1: StaleLeaseError}
+    assert kinds(await host.client.nack("jobs", [item.id, ready], return_errors=True)) == {1: StaleLeaseError}
     (again,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
     assert (again.id, again.attempt) == (item.id, 2)
 
@@ -381,7 +388,9 @@ async def test_an_extension_counts_from_now_and_may_shorten(host):
 async def test_extensions_of_a_batch_hold_by_receipt_and_by_bare_id(host):
     items = await leased(host, 50, lease_ms=1_000)
     names = [item.receipt if n % 2 else item.id for n, item in enumerate(items)]
-    assert kinds(await host.client.extend("jobs", [*names, "garbage"], 60_000)) == {50: InvalidArgumentError}
+    assert kinds(await host.client.extend("jobs", [*names, "garbage"], 60_000, return_errors=True)) == {
+        50: InvalidArgumentError
+    }
     assert await host.client.dequeue("jobs", "t", wait_ms=1_500) == []
     assert await host.client.ack("jobs", items) == {}
 

@@ -219,9 +219,9 @@ async def test_lowered_limits_hold_for_the_next_call(host):
     assert before - CLOCK_SLACK_MS <= item.lease_expires_at_ms - 2_000 <= now_ms() + CLOCK_SLACK_MS
     with pytest.raises(InvalidArgumentError):
         await host.client.extend("jobs", [item.receipt], 4_001)
-    errors = await host.client.nack("jobs", [Nack(item.receipt, metadata=b"mm")])
+    errors = await host.client.nack("jobs", [Nack(item.receipt, metadata=b"mm")], return_errors=True)
     assert isinstance(errors[0], TooLargeError)
-    errors = await host.client.nack("jobs", [Nack(item.receipt, delay_ms=1_001)])
+    errors = await host.client.nack("jobs", [Nack(item.receipt, delay_ms=1_001)], return_errors=True)
     assert isinstance(errors[0], InvalidArgumentError)
 
 

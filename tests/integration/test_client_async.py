@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -144,9 +146,9 @@ def test_every_administrative_verb_is_answered() -> None:
             item_id = await client.enqueue("ns", "t", b"p")
             assert [item.payload for item in (await admin.peek_items("ns", "t")).items] == [b"p"]
             assert (await admin.get_item("ns", item_id)).id == item_id
-            assert isinstance(await admin.delete_items("ns", item_id), dict)
+            assert isinstance(await admin.delete_items("ns", item_id, return_errors=True), dict)
             assert (await admin.list_dead_letters("ns", "t")).next_page_token == ""
-            assert (await admin.redrive_dead_letters("ns", "t", ["1-1"])).count >= 0
+            assert (await admin.redrive_dead_letters("ns", "t", ["1-1"], return_errors=True)).count >= 0
             assert (await admin.purge_dead_letters("ns", "t")).count >= 0
             assert (await admin.host_status()).shards[0].epoch == 3
 
@@ -280,6 +282,20 @@ def test_a_lost_connection_leaves_calls_with_an_unknown_outcome() -> None:
             await client.enqueue("ns", "t", b"")
 
     with_peer(scenario, lose)
+
+
+def test_a_call_ends_at_its_deadline_and_not_at_the_timeout_of_an_attempt() -> None:
+    def silent(peer: Peer) -> None:
+        peer.next_call()
+        peer.wait_for_close()
+
+    async def scenario(client: foqs.AsyncClient) -> None:
+        began_s = time.monotonic()
+        with pytest.raises(foqs.OutcomeUnknownError):
+            await client.ack("ns", "a.1", deadline=timedelta(milliseconds=60))
+        assert 0.05 < time.monotonic() - began_s < 20
+
+    with_peer(scenario, silent, timeout_ms=60_000)
 
 
 def test_an_address_that_refuses_is_passed_over_and_when_all_do_nothing_was_done() -> None:

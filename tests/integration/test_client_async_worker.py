@@ -149,6 +149,28 @@ def test_an_async_worker_that_cannot_work_at_all_says_why(host: HostThread) -> N
         asyncio.run(main())
 
 
+def test_a_plain_handler_ends_an_async_worker_and_acks_nothing(host: HostThread, client: foqs.Client) -> None:
+    async def main() -> foqs.AsyncWorker:
+        async with foqs.AsyncClient(host.address) as client:
+            worker = foqs.AsyncWorker(client, "ns", "t", lambda item: None, wait_ms=50)  # type: ignore[arg-type, return-value]
+            with pytest.raises(TypeError, match=r"make it `async def`, or give it to foqs\.Worker"):
+                await worker.run()
+        return worker
+
+    fill(client, 1)
+    worker = asyncio.run(main())
+    assert (worker.stats.acked, worker.stats.nacked) == (0, 1)
+
+
+def test_a_handler_that_exits_ends_an_async_worker(host: HostThread, client: foqs.Client) -> None:
+    async def handler(item: AsyncLeasedItem) -> None:
+        raise SystemExit(3)
+
+    fill(client, 1)
+    with pytest.raises(SystemExit):
+        run_async_worker(host.address, 1_000, handler, concurrency=1)
+
+
 def test_a_signal_drains_an_async_worker(host: HostThread, client: foqs.Client) -> None:
     async def handler(item: AsyncLeasedItem) -> None:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -307,17 +310,58 @@ def test_a_worker_goes_on_when_the_host_was_away(host: HostThread, queue: Watche
     assert worker.stats.acked == 1
 
 
-def test_items_are_not_acked_when_the_handler_only_made_a_coroutine(client: foqs.Client, queue: WatchedQueue) -> None:
-    async def work(item: LeasedItem) -> None: ...
+async def _work(item: LeasedItem) -> None: ...
 
-    def handler(item: LeasedItem) -> object:
-        worker.stop()
-        return work(item)
 
+def _coroutine(item: LeasedItem) -> object:
+    return _work(item)
+
+
+def _generator(item: LeasedItem) -> Iterator[None]:
+    yield
+
+
+@pytest.mark.parametrize("handler", [_coroutine, _generator])
+def test_a_handler_that_has_not_really_run_ends_the_worker_and_acks_nothing(
+    client: foqs.Client, queue: WatchedQueue, handler: Any
+) -> None:
     fill(client, 1)
-    worker = foqs.Worker(client, "ns", "t", handler, wait_ms=50)
-    worker.run()
+    worker = foqs.Worker(client, "ns", "t", handler, wait_ms=50, concurrency=1)
+    with pytest.raises(TypeError, match=r"make it a plain function, or give it to foqs\.AsyncWorker"):
+        worker.run()
     assert (worker.stats.acked, worker.stats.nacked) == (0, 1)
+
+
+def test_a_worker_tells_what_it_works_on_and_what_came_of_it(
+    client: foqs.Client, host: HostThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(client, 1)
+    with caplog.at_level(logging.INFO, "foqs.client"):
+        run_worker(client, 1, lambda item: None, concurrency=3, lease=timedelta(seconds=20))
+    started, stopped = (record.getMessage() for record in caplog.records)
+    assert started == (
+        "worker started: namespace ns, topics t, concurrency 3, up to 6 items in hand, lease 20000 ms, "
+        f"hosts {host.address}"
+    )
+    assert stopped.startswith("worker stopped: namespace ns, topics t: ")
+    assert "acked=1" in stopped
+
+
+def test_an_item_whose_lease_was_lost_before_its_turn_is_not_handled(client: foqs.Client, queue: WatchedQueue) -> None:
+    handled: list[bytes] = []
+
+    def handler(item: LeasedItem) -> None:
+        handled.append(item.payload)
+        if item.payload == b"0":
+            queue.leased.clear()
+            assert queue.extended.wait(PATIENCE_S)
+            worker.stop()
+
+    fill(client, 2)
+    worker = foqs.Worker(client, "ns", "t", handler, concurrency=1, prefetch_count=1, wait_ms=50, lease_ms=1_000)
+    worker.run()
+    assert handled == [b"0"]
+    assert worker.stats.acked == 0
 
 
 def test_a_handler_that_exits_ends_the_worker(client: foqs.Client) -> None:

@@ -23,7 +23,7 @@ async def test_an_item_is_delivered_once_and_its_row_is_gone_after_the_ack(meta_
         )
         assert await client.dequeue("jobs", "mail") == []
         assert await client.ack("jobs", [item.receipt]) == {}
-        errors = await client.ack("jobs", [item.receipt])
+        errors = await client.ack("jobs", [item.receipt], return_errors=True)
         assert isinstance(errors[0], StaleLeaseError)
     assert rows(shard_urls, "SELECT id FROM item") == []
 
@@ -54,7 +54,7 @@ async def test_a_waiting_consumer_gets_what_is_delayed_and_what_is_nacked(meta_u
         (again,) = await client.dequeue("jobs", "t", wait_ms=5_000)
         assert (again.id, again.attempt, again.metadata) == (item.id, 2, b"half done")
         assert again.deliver_after_ms >= item.deliver_after_ms + 200
-        assert isinstance((await client.ack("jobs", [item.receipt]))[0], StaleLeaseError)
+        assert isinstance((await client.ack("jobs", [item.receipt], return_errors=True))[0], StaleLeaseError)
         assert await client.ack("jobs", [again.receipt]) == {}
 
 
@@ -66,7 +66,7 @@ async def test_an_ended_lease_is_delivered_again_within_a_second(meta_url, shard
         (again,) = await client.dequeue("jobs", "t", wait_ms=5_000)
         assert again.attempt == 2
         assert again.lease_expires_at_ms > item.lease_expires_at_ms
-        assert isinstance((await client.ack("jobs", [item.receipt]))[0], StaleLeaseError)
+        assert isinstance((await client.ack("jobs", [item.receipt], return_errors=True))[0], StaleLeaseError)
 
 
 async def test_an_extended_lease_holds(meta_url, shard_urls):

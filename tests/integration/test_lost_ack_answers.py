@@ -60,7 +60,7 @@ async def test_of_an_item_that_is_there_the_repeat_says_that_its_lease_was_lost(
     with proxy_to(host) as proxy:
         async with AsyncClient(f"127.0.0.1:{proxy.port}") as client:
             proxy.arm(how)
-            errors = await client.ack("jobs", [lost, held])
+            errors = await client.ack("jobs", [lost, held], return_errors=True)
             assert not proxy.is_armed()
     assert [(position, type(error)) for position, error in errors.items()] == [(0, StaleLeaseError)]
     assert host.items_stored() == 1

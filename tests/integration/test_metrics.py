@@ -42,7 +42,7 @@ async def test_what_becomes_of_items_is_counted_by_namespace(host):
     await host.client.enqueue_many("others", [NewItem("t", b"x")] * 2)
     items = await host.client.dequeue("jobs", "t", 5, wait_ms=2_000)
     assert await host.client.extend("jobs", [items[0]], 60_000) == {}
-    assert await host.client.ack("jobs", [*items[:3], items[0].receipt]) != {}
+    assert await host.client.ack("jobs", [*items[:3], items[0].receipt], return_errors=True) != {}
     assert await host.client.nack("jobs", [items[3]]) == {}
     assert counted(host) == {"enqueued": 5, "delivered": 5, "extended": 1, "acked": 3, "nacked": 1}
     assert counted(host, "others") == {"enqueued": 2}

@@ -64,7 +64,7 @@ async def test_a_lock_that_is_held_for_long_fails_the_whole_transaction(
     (shortened,) = running.host._shards.runners.values()
     shortened._store._rows("SET SESSION innodb_lock_wait_timeout = 1")
     with row_locked(mysql_server, "shard_0", key_of(receipts[-1])), capture_logs() as logs:
-        errors = await running.client.ack("jobs", receipts)
+        errors = await running.client.ack("jobs", receipts, return_errors=True)
         assert errors.keys() == set(range(20))
         assert running.rows("SELECT COUNT(*) FROM item") == [(20,)], "not a part of it is done"
     assert "transaction_failed" in [log["event"] for log in logs]
@@ -104,7 +104,7 @@ async def test_a_server_that_is_read_only_opens_the_breaker_and_is_tried_at_leis
         began_s = time.monotonic()
         with capture_logs() as logs:
             with read_only(mysql_server):
-                assert (await running.client.ack("jobs", receipts[:1])).keys() == {0}
+                assert (await running.client.ack("jobs", receipts[:1], return_errors=True)).keys() == {0}
                 await until(lambda: not runner.health.healthy)
                 with pytest.raises(FoqsError):
                     await running.client.enqueue("jobs", "t", b"x")

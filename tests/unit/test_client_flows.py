@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
 
 from foqs.client import verbs
 from foqs.client.addresses import COOLDOWN_MS
-from foqs.client.errors import NotSentError, OutcomeUnknownError
+from foqs.client.errors import BatchError, NotSentError, OutcomeUnknownError
 from foqs.client.flows import Call, call_flow
 from foqs.client.items import Item, Nack, NewItem
 from foqs.client.retry import Pauses, Repeat, RetryPolicy, may_repeat
+from foqs.model.calls import PositionErrors
 from foqs.model.errors import (
     ErrorCode,
     FoqsError,
@@ -150,7 +152,7 @@ def test_positions_keep_their_error_when_a_repetition_fails_as_a_whole() -> None
 
 def test_an_ack_that_finds_the_item_gone_after_an_unknown_outcome_counts_as_done() -> None:
     bench = Bench(OutcomeUnknownError("lost"), failed((0, ErrorCode.NOT_FOUND), (1, ErrorCode.STALE_LEASE)))
-    errors = bench.run(verbs.ack(bench.terms, "ns", ["a.1", "b.1", "c.1"]))
+    errors = bench.run(verbs.ack(bench.terms, "ns", ["a.1", "b.1", "c.1"], return_errors=True))
     assert {p: type(e) for p, e in errors.items()} == {1: StaleLeaseError}
 
 
@@ -225,7 +227,7 @@ def test_a_quota_and_a_pause_hold_on_every_host() -> None:
 
 def test_positions_of_a_shard_that_is_not_there_are_done_at_the_other_host() -> None:
     bench = Bench(not_here(1), DONE, addresses=(A, B))
-    assert bench.run(verbs.nack(bench.terms, "ns", ["a.1", "b.1"], 0, None, False, False)) == {}
+    assert bench.run(verbs.nack(bench.terms, "ns", ["a.1", "b.1"], Nack)) == {}
     assert bench.asked == [A, B]
     assert [len(call.request.nacks) for call in bench.calls] == [2, 1]
     assert bench.pauses_ms == []
@@ -240,63 +242,86 @@ def test_a_standby_that_did_none_of_a_batch_cools_down() -> None:
 
 def test_a_refusal_after_an_attempt_that_may_have_been_done_is_of_unknown_outcome() -> None:
     bench = Bench(OutcomeUnknownError("lost"), not_here(0, retry_after_ms=10**6), random=0)
-    errors = bench.run(verbs.ack(bench.terms, "ns", ["a.1"] * 2))
+    errors = bench.run(verbs.ack(bench.terms, "ns", ["a.1"] * 2, return_errors=True))
     assert isinstance(errors[0], OutcomeUnknownError)
 
 
 def test_a_certain_refusal_is_not_called_unknown() -> None:
     bench = Bench(not_here(0), random=0, deadline_ms=0)
-    errors = bench.run(verbs.ack(bench.terms, "ns", ["a.1"] * 2))
+    errors = bench.run(verbs.ack(bench.terms, "ns", ["a.1"] * 2, return_errors=True))
     assert not isinstance(errors[0], OutcomeUnknownError)
     assert errors[0].nothing_done
 
 
 def test_an_ack_that_finds_the_item_gone_at_once_has_not_done_it() -> None:
     bench = Bench(failed((0, ErrorCode.NOT_FOUND)))
-    assert isinstance(bench.run(verbs.ack(bench.terms, "ns", ["a.1"]))[0], NotFoundError)
+    assert isinstance(bench.run(verbs.ack(bench.terms, "ns", ["a.1"], return_errors=True))[0], NotFoundError)
 
 
 def test_gone_counts_as_done_only_for_the_position_whose_outcome_was_unknown() -> None:
     first = failed((0, ErrorCode.UNAVAILABLE), (1, ErrorCode.OVERLOADED))
     bench = Bench(first, failed((0, ErrorCode.NOT_FOUND), (1, ErrorCode.NOT_FOUND)))
-    errors = bench.run(verbs.ack(bench.terms, "ns", ["a.1", "b.1"]))
+    errors = bench.run(verbs.ack(bench.terms, "ns", ["a.1", "b.1"], return_errors=True))
     assert {p: type(e) for p, e in errors.items()} == {1: NotFoundError}
 
 
 def test_a_nack_of_unknown_outcome_is_not_repeated() -> None:
     bench = Bench(OutcomeUnknownError("lost"))
     with pytest.raises(OutcomeUnknownError):
-        bench.run(verbs.nack(bench.terms, "ns", ["a.1"], 0, None, False, False))
+        bench.run(verbs.nack(bench.terms, "ns", ["a.1"], Nack))
 
 
-def test_the_error_of_a_single_delivery_is_raised_and_those_of_many_are_returned() -> None:
+def test_the_error_of_a_single_delivery_is_raised_and_those_of_many_together() -> None:
     stale = failed((0, ErrorCode.STALE_LEASE))
     item = Item("a", "a.1", "t", 0, b"", b"", 0, 0, 0, 1, None)
     for single in ("a.1", item):
         bench = Bench(stale)
         with pytest.raises(StaleLeaseError):
             bench.run(verbs.ack(bench.terms, "ns", single))
+        bench = Bench(stale)
+        assert list(bench.run(verbs.ack(bench.terms, "ns", single, return_errors=True))) == [0]
     bench = Bench(stale)
-    assert list(bench.run(verbs.ack(bench.terms, "ns", [item, "b.1"]))) == [0]
+    with pytest.raises(BatchError) as caught:
+        bench.run(verbs.ack(bench.terms, "ns", [item, "b.1"]))
+    assert (list(caught.value.errors), caught.value.total_count, caught.value.done_count) == ([0], 2, 1)
     assert bench.calls[0].request.receipts == ["a.1", "b.1"]
+
+
+def test_a_batch_error_says_what_a_caller_must_know() -> None:
+    errors: PositionErrors = {n: RateLimitedError("full", retry_after_ms=n * 10) for n in (1, 3, 5, 7)}
+    error = BatchError("enqueue_many", errors, 9, ["a", ""])
+    assert error.message == (
+        "enqueue_many: 4 of 9 positions failed, see `errors`: position 1: RateLimitedError: full; "
+        "position 3: RateLimitedError: full; position 5: RateLimitedError: full; and 1 more"
+    )
+    assert (error.code, error.retry_after_ms, error.nothing_done, error.retryable) == (
+        ErrorCode.RATE_LIMITED,
+        70,
+        False,
+        False,
+    )
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.message, list(again.errors), again.ids) == (error.message, [1, 3, 5, 7], ["a", ""])
+    assert BatchError("ack", {0: StaleLeaseError("x")}, 1).nothing_done
+    assert not BatchError("ack", {0: OutcomeUnknownError("x")}, 1).nothing_done
 
 
 def test_a_nack_entry_stands_for_itself_beside_the_arguments() -> None:
     bench = Bench(DONE)
-    bench.run(verbs.nack(bench.terms, "ns", ["a.1", Nack("b.1", 7)], 5, b"m", False, False))
+    bench.run(verbs.nack(bench.terms, "ns", ["a.1", Nack("b.1", 7)], lambda receipt: Nack(receipt, 5, b"m")))
     assert bench.calls[0].request.nacks == [Nack("a.1", 5, b"m"), Nack("b.1", 7)]
 
 
 def test_receipts_go_in_batches_and_errors_keep_their_positions() -> None:
     bench = Bench(DONE, failed((1, ErrorCode.STALE_LEASE)))
-    errors = bench.run(verbs.ack(bench.terms, "ns", [str(n) for n in range(1_002)]))
+    errors = bench.run(verbs.ack(bench.terms, "ns", [str(n) for n in range(1_002)], return_errors=True))
     assert [len(call.request.receipts) for call in bench.calls] == [1_000, 2]
     assert list(errors) == [1_001]
 
 
 def test_a_batch_of_acks_that_fails_as_a_whole_keeps_no_other_from_being_sent() -> None:
     bench = Bench(InternalError("x"), DONE)
-    errors = bench.run(verbs.ack(bench.terms, "ns", [str(n) for n in range(1_001)]))
+    errors = bench.run(verbs.ack(bench.terms, "ns", [str(n) for n in range(1_001)], return_errors=True))
     assert list(errors) == list(range(1_000))
 
 
@@ -356,3 +381,29 @@ def test_what_is_neither_an_item_nor_a_receipt_is_refused_by_name() -> None:
     bench = Bench()
     with pytest.raises(InvalidArgumentError, match="neither an Item nor a receipt"):
         bench.run(verbs.ack(bench.terms, "ns", [5]))  # type: ignore[list-item]
+
+
+POLL_MS = 5_000
+
+
+def dequeue_within(bench: Bench, deadline_ms: int) -> list[Item]:
+    return bench.run(verbs.dequeue(bench.terms.within(deadline_ms), "ns", "t", 1, None, POLL_MS))
+
+
+def test_a_long_poll_leaves_time_for_its_response_before_the_deadline() -> None:
+    bench = Bench(OverloadedError("x", retry_after_ms=2_000), S.DequeueResponse(items=[]), random=0.0)
+    dequeue_within(bench, 6_000)
+    assert [call.request.wait_ms for call in bench.calls] == [5_000, 3_000], "the response has 1 s in both"
+    assert bench.timeouts_ms == [6_000, 4_000]
+
+
+def test_a_long_poll_that_waits_past_the_deadline_is_refused() -> None:
+    bench = Bench()
+    with pytest.raises(InvalidArgumentError, match=r"wait_ms 5000 leaves no time .* deadline in 5000 ms"):
+        dequeue_within(bench, 5_000)
+
+
+def test_a_long_poll_with_time_to_spare_waits_as_long_as_it_was_told_every_time() -> None:
+    bench = Bench(OverloadedError("x", retry_after_ms=2_000), S.DequeueResponse(items=[]), random=0.0)
+    dequeue_within(bench, 60_000)
+    assert [call.request.wait_ms for call in bench.calls] == [5_000, 5_000]

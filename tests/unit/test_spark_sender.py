@@ -42,9 +42,9 @@ class FakeClient:
         self._room = asyncio.Condition()
 
     async def enqueue_many(
-        self, namespace: str, items: Sequence[NewItem], *, retry_unknown: bool, bulk: bool
+        self, namespace: str, items: Sequence[NewItem], *, retry_unknown: bool, bulk: bool, return_errors: bool
     ) -> EnqueueResult:
-        assert (namespace, retry_unknown, bulk) == ("jobs", True, True)
+        assert (namespace, retry_unknown, bulk, return_errors) == ("jobs", True, True, True)
         self.calls.append(list(items))
         self.in_flight_count += 1
         self.in_flight_most = max(self.in_flight_most, self.in_flight_count)
@@ -113,11 +113,13 @@ class StrictClient(FakeClient):
     """Refuses a call as a whole when one of its items cannot be encoded, as the encoder does."""
 
     async def enqueue_many(
-        self, namespace: str, items: Sequence[NewItem], *, retry_unknown: bool, bulk: bool
+        self, namespace: str, items: Sequence[NewItem], *, retry_unknown: bool, bulk: bool, return_errors: bool
     ) -> EnqueueResult:
         if any(abs(item.priority) > 2**31 for item in items):
             raise InvalidArgumentError("an argument has a wrong range")
-        return await super().enqueue_many(namespace, items, retry_unknown=retry_unknown, bulk=bulk)
+        return await super().enqueue_many(
+            namespace, items, retry_unknown=retry_unknown, bulk=bulk, return_errors=return_errors
+        )
 
 
 async def test_an_item_that_spoils_its_call_is_found_and_the_others_go_without_it() -> None:
@@ -133,11 +135,13 @@ class NarrowClient(FakeClient):
     """Takes no call of more than 100 bytes of topics, as a frame has room for so many."""
 
     async def enqueue_many(
-        self, namespace: str, items: Sequence[NewItem], *, retry_unknown: bool, bulk: bool
+        self, namespace: str, items: Sequence[NewItem], *, retry_unknown: bool, bulk: bool, return_errors: bool
     ) -> EnqueueResult:
         if sum(len(item.topic) for item in items) > 100:
             raise TooLargeError("the frame is too large")
-        return await super().enqueue_many(namespace, items, retry_unknown=retry_unknown, bulk=bulk)
+        return await super().enqueue_many(
+            namespace, items, retry_unknown=retry_unknown, bulk=bulk, return_errors=return_errors
+        )
 
 
 async def test_a_row_that_makes_its_call_too_large_is_found_and_the_others_go_without_it() -> None:
@@ -153,9 +157,11 @@ class ForgetfulClient(FakeClient):
     """Answers for one item less than it got."""
 
     async def enqueue_many(
-        self, namespace: str, items: Sequence[NewItem], *, retry_unknown: bool, bulk: bool
+        self, namespace: str, items: Sequence[NewItem], *, retry_unknown: bool, bulk: bool, return_errors: bool
     ) -> EnqueueResult:
-        return await super().enqueue_many(namespace, items[1:], retry_unknown=retry_unknown, bulk=bulk)
+        return await super().enqueue_many(
+            namespace, items[1:], retry_unknown=retry_unknown, bulk=bulk, return_errors=return_errors
+        )
 
 
 async def test_a_row_of_which_nothing_is_known_fails_the_task() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random as random_module
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import Self, TypeVar, cast
 
 from foqs.client import options
 from foqs.client.aio.connections import AsyncConnectionPool
-from foqs.client.flows import Flow, Send
+from foqs.client.durations import duration_ms, duration_or
+from foqs.client.flows import Flow, Send, Terms
 from foqs.client.options import Options
 from foqs.client.retry import RetryPolicy
 from foqs.model import limits
@@ -28,8 +30,10 @@ class AsyncBaseClient:
         self,
         addresses: str | Sequence[str] = options.ADDRESS,
         *,
-        timeout_ms: int = options.TIMEOUT_MS,
-        connect_timeout_ms: int = options.CONNECT_TIMEOUT_MS,
+        timeout_ms: int | None = None,
+        timeout: timedelta | None = None,
+        connect_timeout_ms: int | None = None,
+        connect_timeout: timedelta | None = None,
         connections_max: int = options.ASYNC_CONNECTIONS_MAX,
         retry: RetryPolicy | None = None,
         batch_items_max: int = limits.BATCH_ITEMS_MAX,
@@ -38,8 +42,10 @@ class AsyncBaseClient:
     ) -> None:
         self.options = Options(
             addresses=addresses,
-            timeout_ms=timeout_ms,
-            connect_timeout_ms=connect_timeout_ms,
+            timeout_ms=duration_or("timeout_ms", timeout_ms, timeout, options.TIMEOUT_MS),
+            connect_timeout_ms=duration_or(
+                "connect_timeout_ms", connect_timeout_ms, connect_timeout, options.CONNECT_TIMEOUT_MS
+            ),
             connections_max=connections_max,
             retry=retry or RetryPolicy(),
             batch_items_max=batch_items_max,
@@ -52,6 +58,10 @@ class AsyncBaseClient:
 
     def _prepare(self) -> None:
         """Make what the client of a service needs beside its connections."""
+
+    def _within(self, deadline_ms: int | None, deadline: timedelta | None) -> Terms:
+        """The terms of a call that has to end by a deadline, where one is given."""
+        return self._terms.within(duration_ms("deadline_ms", deadline_ms, deadline))
 
     async def _run(self, flow: Flow[T]) -> T:
         """Take the steps of a verb. Raises ClientClosedError when the client is closed meanwhile."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from datetime import timedelta
 
 from foqs.client import admin_verbs
 from foqs.client.sync.base import BaseClient
@@ -13,69 +13,236 @@ from foqs.model.namespace import Namespace
 
 
 class AdminClient(BaseClient):
-    """A blocking client of service FoqsAdmin, safe for threads. Its arguments and errors are those of `Client`."""
+    """A blocking client of service FoqsAdmin, used by operators and by tests to set up namespaces.
 
-    def create_namespace(self, name: str, **settings: Any) -> Namespace:
-        """Create a namespace; the settings are the fields of NamespaceSettings."""
-        return self._run(admin_verbs.create_namespace(self._terms, name, settings))
+    Its arguments and errors are those of `Client`, and so is what deadline, deadline_ms and return_errors mean.
+    """
 
-    def update_namespace(self, name: str, **settings: Any) -> Namespace:
-        """Change the given settings, leave the others."""
-        return self._run(admin_verbs.update_namespace(self._terms, name, settings))
+    def create_namespace(
+        self,
+        name: str,
+        *,
+        enqueues_per_minute_max: int | None = None,
+        payload_bytes_max: int | None = None,
+        metadata_bytes_max: int | None = None,
+        batch_items_max: int | None = None,
+        lease_ms_default: int | None = None,
+        lease_default: timedelta | None = None,
+        lease_ms_max: int | None = None,
+        lease_max: timedelta | None = None,
+        delay_ms_max: int | None = None,
+        delay_max: timedelta | None = None,
+        ttl_ms_default: int | None = None,
+        ttl_default: timedelta | None = None,
+        ttl_ms_max: int | None = None,
+        ttl_max: timedelta | None = None,
+        attempts_max: int | None = None,
+        enqueue_paused: bool | None = None,
+        dequeue_paused: bool | None = None,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
+    ) -> Namespace:
+        """Create a namespace. A setting that is not given gets the service's default, see NamespaceSettings.
 
-    def get_namespace(self, name: str) -> Namespace:
-        """The namespace (its `number` is 0: it does not travel)."""
-        return self._run(admin_verbs.get_namespace(self._terms, name))
+        Raises AlreadyExistsError when there is one of that name, InvalidArgumentError for a setting out of its bounds.
+        """
+        settings = admin_verbs.settings_of(
+            {
+                "enqueues_per_minute_max": enqueues_per_minute_max,
+                "payload_bytes_max": payload_bytes_max,
+                "metadata_bytes_max": metadata_bytes_max,
+                "batch_items_max": batch_items_max,
+                "attempts_max": attempts_max,
+                "enqueue_paused": enqueue_paused,
+                "dequeue_paused": dequeue_paused,
+            },
+            {
+                "lease_ms_default": (lease_ms_default, lease_default),
+                "lease_ms_max": (lease_ms_max, lease_max),
+                "delay_ms_max": (delay_ms_max, delay_max),
+                "ttl_ms_default": (ttl_ms_default, ttl_default),
+                "ttl_ms_max": (ttl_ms_max, ttl_max),
+            },
+        )
+        return self._run(admin_verbs.create_namespace(self._within(deadline_ms, deadline), name, settings))
 
-    def list_namespaces(self, prefix: str = "") -> Iterator[Namespace]:
-        """Every namespace whose name starts so, page by page."""
+    def update_namespace(
+        self,
+        name: str,
+        *,
+        enqueues_per_minute_max: int | None = None,
+        payload_bytes_max: int | None = None,
+        metadata_bytes_max: int | None = None,
+        batch_items_max: int | None = None,
+        lease_ms_default: int | None = None,
+        lease_default: timedelta | None = None,
+        lease_ms_max: int | None = None,
+        lease_max: timedelta | None = None,
+        delay_ms_max: int | None = None,
+        delay_max: timedelta | None = None,
+        ttl_ms_default: int | None = None,
+        ttl_default: timedelta | None = None,
+        ttl_ms_max: int | None = None,
+        ttl_max: timedelta | None = None,
+        attempts_max: int | None = None,
+        enqueue_paused: bool | None = None,
+        dequeue_paused: bool | None = None,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
+    ) -> Namespace:
+        """Change the given settings of a namespace, leave the others.
+
+        Raises UnknownNamespaceError, and InvalidArgumentError for a setting out of its bounds.
+        """
+        settings = admin_verbs.settings_of(
+            {
+                "enqueues_per_minute_max": enqueues_per_minute_max,
+                "payload_bytes_max": payload_bytes_max,
+                "metadata_bytes_max": metadata_bytes_max,
+                "batch_items_max": batch_items_max,
+                "attempts_max": attempts_max,
+                "enqueue_paused": enqueue_paused,
+                "dequeue_paused": dequeue_paused,
+            },
+            {
+                "lease_ms_default": (lease_ms_default, lease_default),
+                "lease_ms_max": (lease_ms_max, lease_max),
+                "delay_ms_max": (delay_ms_max, delay_max),
+                "ttl_ms_default": (ttl_ms_default, ttl_default),
+                "ttl_ms_max": (ttl_ms_max, ttl_max),
+            },
+        )
+        return self._run(admin_verbs.update_namespace(self._within(deadline_ms, deadline), name, settings))
+
+    def get_namespace(
+        self, name: str, *, deadline_ms: int | None = None, deadline: timedelta | None = None
+    ) -> Namespace:
+        """Return the namespace (its `number` is 0: it is not sent). Raises UnknownNamespaceError."""
+        return self._run(admin_verbs.get_namespace(self._within(deadline_ms, deadline), name))
+
+    def list_namespaces(
+        self, prefix: str = "", *, deadline_ms: int | None = None, deadline: timedelta | None = None
+    ) -> Iterator[Namespace]:
+        """Iterate over the namespaces whose names start with the prefix, page by page; a deadline is each page's."""
         token = ""
         while True:
-            page = self._run(admin_verbs.namespace_page(self._terms, prefix, token))
+            page = self._run(admin_verbs.namespace_page(self._within(deadline_ms, deadline), prefix, token))
             yield from page.namespaces
             token = page.next_page_token
             if not token:
                 return
 
-    def delete_namespace(self, name: str) -> None:
-        """Delete an empty namespace."""
-        self._run(admin_verbs.delete_namespace(self._terms, name))
+    def delete_namespace(self, name: str, *, deadline_ms: int | None = None, deadline: timedelta | None = None) -> None:
+        """Delete an empty namespace; refused while it holds items."""
+        self._run(admin_verbs.delete_namespace(self._within(deadline_ms, deadline), name))
 
-    def recover_namespace(self, number: int, name: str | None = None) -> Namespace:
+    def recover_namespace(
+        self,
+        number: int,
+        name: str | None = None,
+        *,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
+    ) -> Namespace:
         """Bring back a namespace whose items shards hold and the meta database has lost, by the number in the log.
 
-        With its old name, or `name`, and default settings. Raises NotFoundError when no shard of this host knows it.
+        It gets its old name, or `name`, and default settings. Raises NotFoundError when no shard of this host knows it.
         """
-        return self._run(admin_verbs.recover_namespace(self._terms, number, name))
+        return self._run(admin_verbs.recover_namespace(self._within(deadline_ms, deadline), number, name))
 
-    def peek_items(self, namespace: str, topic: str, limit: int = 100, page_token: str = "") -> StoredItemPage:
-        """One page of a topic's ready items, most urgent first. Leases nothing."""
-        return self._run(admin_verbs.peek_items(self._terms, namespace, topic, limit, page_token))
+    def peek_items(
+        self,
+        namespace: str,
+        topic: str,
+        limit: int = 100,
+        page_token: str = "",
+        *,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
+    ) -> StoredItemPage:
+        """Return one page of a topic's ready and leased items, most urgent first. Nothing is leased.
 
-    def get_item(self, namespace: str, id: str) -> StoredItem:
-        """One item in whatever state."""
-        return self._run(admin_verbs.get_item(self._terms, namespace, id))
+        page_token: `next_page_token` of the previous page.
+        """
+        terms = self._within(deadline_ms, deadline)
+        return self._run(admin_verbs.peek_items(terms, namespace, topic, limit, page_token))
 
-    def delete_items(self, namespace: str, ids: str | Iterable[str]) -> PositionErrors:
-        """Delete items in whatever state; errors by position."""
-        return self._run(admin_verbs.delete_items(self._terms, namespace, ids))
+    def get_item(
+        self, namespace: str, id: str, *, deadline_ms: int | None = None, deadline: timedelta | None = None
+    ) -> StoredItem:
+        """Return one item in whatever state. Raises NotFoundError."""
+        return self._run(admin_verbs.get_item(self._within(deadline_ms, deadline), namespace, id))
 
-    def list_dead_letters(self, namespace: str, topic: str, limit: int = 100, page_token: str = "") -> StoredItemPage:
-        """One page of a topic's dead letters, oldest first."""
-        return self._run(admin_verbs.list_dead_letters(self._terms, namespace, topic, limit, page_token))
+    def delete_items(
+        self,
+        namespace: str,
+        ids: str | Iterable[str],
+        *,
+        return_errors: bool = False,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
+    ) -> PositionErrors:
+        """Delete items in whatever state. A later ack of one that was leased raises StaleLeaseError.
+
+        ids: one, whose error is raised, or many: then BatchError has the errors by position.
+        """
+        terms = self._within(deadline_ms, deadline)
+        return self._run(admin_verbs.delete_items(terms, namespace, ids, return_errors))
+
+    def list_dead_letters(
+        self,
+        namespace: str,
+        topic: str,
+        limit: int = 100,
+        page_token: str = "",
+        *,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
+    ) -> StoredItemPage:
+        """Return one page of a topic's dead letters, oldest first. page_token: as with `peek_items`."""
+        terms = self._within(deadline_ms, deadline)
+        return self._run(admin_verbs.list_dead_letters(terms, namespace, topic, limit, page_token))
 
     def redrive_dead_letters(
-        self, namespace: str, topic: str, ids: Iterable[str] | None = None, limit: int = 1_000
+        self,
+        namespace: str,
+        topic: str,
+        ids: Iterable[str] | None = None,
+        limit: int = 1_000,
+        *,
+        return_errors: bool = False,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
     ) -> DeadLettersResult:
-        """Make dead letters ready again: the given ones, or up to `limit` of the oldest."""
-        return self._run(admin_verbs.redrive_dead_letters(self._terms, namespace, topic, ids, limit))
+        """Make dead letters ready again, as never tried: the given ones, or up to `limit` of the oldest.
+
+        Raises BatchError when some of the given ids are no dead letters of the topic.
+        """
+        flow = admin_verbs.change_dead_letters(
+            self._within(deadline_ms, deadline), "redriveDeadLetters", namespace, topic, ids, limit, return_errors
+        )
+        return self._run(flow)
 
     def purge_dead_letters(
-        self, namespace: str, topic: str, ids: Iterable[str] | None = None, limit: int = 1_000
+        self,
+        namespace: str,
+        topic: str,
+        ids: Iterable[str] | None = None,
+        limit: int = 1_000,
+        *,
+        return_errors: bool = False,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
     ) -> DeadLettersResult:
-        """Delete dead letters: the given ones, or up to `limit` of the oldest."""
-        return self._run(admin_verbs.purge_dead_letters(self._terms, namespace, topic, ids, limit))
+        """Delete dead letters: the given ones, or up to `limit` of the oldest.
 
-    def host_status(self) -> HostStatus:
-        """The host that answers, and its shards."""
-        return self._run(admin_verbs.host_status(self._terms))
+        Raises BatchError when some of the given ids are no dead letters of the topic.
+        """
+        flow = admin_verbs.change_dead_letters(
+            self._within(deadline_ms, deadline), "purgeDeadLetters", namespace, topic, ids, limit, return_errors
+        )
+        return self._run(flow)
+
+    def host_status(self, *, deadline_ms: int | None = None, deadline: timedelta | None = None) -> HostStatus:
+        """Return the status of the host that answers, and of its shards."""
+        return self._run(admin_verbs.host_status(self._within(deadline_ms, deadline)))

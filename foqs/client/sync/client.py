@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
 
 from foqs.client import verbs
 from foqs.client.bulk import Bulk
 from foqs.client.checks import check_whole
 from foqs.client.coalescing import Lane
-from foqs.client.items import Item, NewItem, Receipts, Topics, check_new_item
+from foqs.client.durations import duration_ms, duration_or
+from foqs.client.errors import BatchError
+from foqs.client.items import Item, Nack, NewItem, Receipts, Topics, check_new_item
 from foqs.client.retry import Repeat
 from foqs.client.sync.base import BaseClient
 from foqs.client.sync.coalescer import EnqueueCoalescer
@@ -17,7 +20,7 @@ from foqs.client.sync.concurrency import Monitor, run_copies
 from foqs.client.sync.consumer import Consumer
 from foqs.model import limits
 from foqs.model.calls import DeliveryPolicy, EnqueueResult, PositionErrors, TopicStats
-from foqs.model.errors import FoqsError
+from foqs.model.errors import FoqsError, InvalidArgumentError
 
 
 class Client(BaseClient):
@@ -26,14 +29,20 @@ class Client(BaseClient):
     addresses: "host:port", several of them comma-separated, or a sequence; connections are spread over them, and the
         next one is tried at once when one cannot be reached or certainly did nothing, as a standby does; that one is
         then tried last for 1 s, and up to 30 s when it goes on failing. The port is 7600 where none is given.
-    timeout_ms (10,000): for one attempt of one call, from the wait for a free connection to the response; long polls
-        get their wait_ms on top. The connection of an attempt that timed out is closed.
-    connect_timeout_ms (2,000): for each address.
+    timeout or timeout_ms (10 s): for one attempt of one call, from the wait for a free connection to the response; long
+        polls get their wait on top. The connection of an attempt that timed out is closed.
+    connect_timeout or connect_timeout_ms (2 s): for each address.
     connections_max (8): each of them has one call in flight; threads beyond that wait.
     retry (up to 15 s): see RetryPolicy; a call is only repeated where nothing can happen twice, as each verb says.
     batch_items_max (1,000): items per enqueue call; fewer where the namespace allows no more, by its batch_items_max
         or because more never fit its enqueues_per_minute_max.
     clock_ms, random: a monotonic clock and numbers from 0 <= x < 1, for tests.
+
+    A duration is a timedelta or, in the argument that ends with _ms, a whole number of milliseconds.
+    deadline or deadline_ms of a verb: the call with all its repetitions ends within this time; without it, the client's
+        RetryPolicy says when to give up. At the deadline a call raises what the last attempt came to: NotSentError
+        when nothing was sent, OutcomeUnknownError when a response is missing.
+    return_errors of a verb for many items: return the errors by position instead of raising BatchError.
 
     Errors are those of foqs.model.errors, whose `nothing_done` says that certainly nothing was done. Of the
     UnavailableErrors, OutcomeUnknownError says that nobody knows, NotSentError that no host got the call, and a plain
@@ -54,12 +63,18 @@ class Client(BaseClient):
         *,
         priority: int = 0,
         deliver_after_ms: int | None = None,
+        deliver_after: datetime | None = None,
         delay_ms: int | None = None,
+        delay: timedelta | None = None,
         ttl_ms: int | None = None,
+        ttl: timedelta | None = None,
         lease_ms: int | None = None,
+        lease: timedelta | None = None,
         metadata: bytes | None = None,
         delivery: DeliveryPolicy | None = None,
         retry_unknown: bool = False,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
     ) -> str:
         """Store one item and return its id; it is durable then. The fields are those of NewItem.
 
@@ -68,9 +83,24 @@ class Client(BaseClient):
         Raises the item's error: InvalidArgumentError, TooLargeError, RateLimitedError, OutcomeUnknownError, ...;
         OverloadedError also when too many enqueues wait in this client.
         """
-        item = NewItem(topic, payload, priority, deliver_after_ms, delay_ms, ttl_ms, lease_ms, metadata, delivery)
+        item = NewItem(
+            topic,
+            payload,
+            priority,
+            deliver_after_ms,
+            delay_ms,
+            ttl_ms,
+            lease_ms,
+            metadata,
+            delivery,
+            deliver_after=deliver_after,
+            delay=delay,
+            ttl=ttl,
+            lease=lease,
+        )
         check_new_item(item)
-        return self._coalescer.enqueue((namespace, retry_unknown), item)
+        deadline_at_ms = self._within(deadline_ms, deadline).deadline_at_ms
+        return self._coalescer.enqueue((namespace, retry_unknown), item, deadline_at_ms)
 
     def enqueue_many(
         self,
@@ -80,21 +110,22 @@ class Client(BaseClient):
         retry_unknown: bool = False,
         bulk: bool = False,
         calls_in_flight: int = 1,
+        return_errors: bool = False,
         deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
     ) -> EnqueueResult:
         """Store many items, in as many calls as the limits of batch and frame ask for; `items` may be lazy.
 
-        The result has an id for each position, "" where the item failed, and the errors by position. Raises
-        when no call went through. When a later one fails as a whole, its positions get the error, and those
-        behind it (of a sequence; a lazy iterable is not read on) a NotSentError.
+        The result has an id for each position. Raises BatchError when items failed: it has the ids of the others and
+        the errors by position. Raises another error when no call was done. When a later call fails as a whole, its
+        positions get the error, and those behind it (of a sequence; a lazy iterable is not read on) a NotSentError.
         retry_unknown: repeat after an unknown outcome too; items may then exist twice.
         bulk: tell the host that nobody waits for these items, so that it may serve interactive calls first.
         calls_in_flight (1): this many threads. The order of items in different calls is then not kept.
-        deadline_ms: all calls with all their repetitions end within this time; by default each call has the
-            deadline of the client's RetryPolicy.
+        deadline: for all calls together; without it each has that of the client's RetryPolicy.
         """
         check_whole("calls_in_flight", calls_in_flight, 1, self._pool.calls_in_flight_max)
-        terms = self._terms.within(deadline_ms)
+        terms = self._within(deadline_ms, deadline)
         repeat = Repeat.ALWAYS if retry_unknown else Repeat.UNLESS_UNKNOWN
         work, guard = Bulk(items, self.options.batch_items_max), Monitor()
 
@@ -111,8 +142,7 @@ class Client(BaseClient):
                     with guard:
                         work.failed(offset, batch, error)
                 except BaseException as error:
-                    with guard:
-                        work.stop(error)  # Otherwise the others would send all the rest.
+                    stop(error)  # Otherwise the others would send all the rest.
                     raise
                 else:
                     with guard:
@@ -126,7 +156,10 @@ class Client(BaseClient):
             send_batches()
         else:
             run_copies(send_batches, calls_in_flight, "foqs-enqueue", stop)
-        return work.result()
+        result = work.result()
+        if result.errors and not return_errors:
+            raise BatchError("enqueue_many", result.errors, len(result.ids), result.ids)
+        return result
 
     def dequeue(
         self,
@@ -135,60 +168,117 @@ class Client(BaseClient):
         count: int = 1,
         *,
         lease_ms: int | None = None,
-        wait_ms: int = 0,
+        lease: timedelta | None = None,
+        wait_ms: int | None = None,
+        wait: timedelta | None = None,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
     ) -> list[Item]:
-        """Take up to `count` of the most urgent ready items of each topic, under a lease; fewer or none when
-        there are.
+        """Take up to `count` of the most urgent ready items of each topic, under a lease; fewer or none if there are.
 
-        topics: a topic; or a mapping or pairs of topic and count, at most 1,000 topics and 1,000 items in
-            all.
-        lease_ms: 1 s to 12 h; None: what the item, then the namespace says.
-        wait_ms: how long to wait for the first item, up to 30 s.
+        topics: a topic; or a mapping or pairs of topic and count, at most 1,000 topics and 1,000 items in all.
+        lease or lease_ms: 1 s to 12 h; without it, what the item, then the namespace says.
+        wait or wait_ms (0): how long to wait for the first item, up to 30 s, and less than the deadline.
         It is repeated after an unknown outcome: the items of a lost response are redelivered when their lease ends.
         """
-        return self._run(verbs.dequeue(self._terms, namespace, topics, count, lease_ms, wait_ms))
+        lease_ms = duration_ms("lease_ms", lease_ms, lease)
+        wait_ms = duration_or("wait_ms", wait_ms, wait, 0)
+        terms = self._within(deadline_ms, deadline)
+        return self._run(verbs.dequeue(terms, namespace, topics, count, lease_ms, wait_ms))
 
-    def ack(self, namespace: str, receipts: Receipts) -> PositionErrors:
-        """Delete items that are done; what is answered without error never comes back.
+    def ack(
+        self,
+        namespace: str,
+        receipts: Receipts,
+        *,
+        return_errors: bool = False,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
+    ) -> PositionErrors:
+        """Delete items that are done; what is acked without an error is never redelivered.
 
-        receipts: an Item, a receipt or a bare id, whose error is raised; or many, whose errors are returned
-            by position: StaleLeaseError when the lease was lost, NotFoundError when a bare id names nothing.
+        receipts: an Item, a receipt or a bare id, whose error is raised: StaleLeaseError when the lease was lost,
+            NotFoundError when a bare id names nothing. Or many: then BatchError has the errors by position.
         After a lost response it is repeated and told the truth: done where the item is gone, StaleLeaseError only
         where it is there. OutcomeUnknownError when nobody can tell.
         """
-        return self._run(verbs.ack(self._terms, namespace, receipts))
+        return self._run(verbs.ack(self._within(deadline_ms, deadline), namespace, receipts, return_errors))
 
     def nack(
         self,
         namespace: str,
         receipts: verbs.Nacks,
         *,
-        delay_ms: int = 0,
+        delay_ms: int | None = None,
+        delay: timedelta | None = None,
         metadata: bytes | None = None,
         dead_letter: bool = False,
+        return_errors: bool = False,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
     ) -> PositionErrors:
-        """Give deliveries back as failed attempts: ready again after delay_ms, up to 90 days.
+        """Give deliveries back as failed attempts: they are ready again after the delay, up to 90 days.
 
         receipts: as with `ack`; an entry that is a Nack stands for itself, the arguments are for the others.
         metadata: replaces the item's.  dead_letter: the items become dead letters.
         It is never repeated after an unknown outcome: the item is then redelivered when its lease ends.
         """
-        flow = verbs.nack(self._terms, namespace, receipts, delay_ms, metadata, False, dead_letter)
-        return self._run(flow)
+        delay_ms = duration_ms("delay_ms", delay_ms, delay)
+        terms = self._within(deadline_ms, deadline)
 
-    def release(self, namespace: str, receipts: Receipts, *, delay_ms: int = 0) -> PositionErrors:
-        """Give deliveries back unused: ready again, and not counted as an attempt. Otherwise like `nack`."""
-        return self._run(verbs.nack(self._terms, namespace, receipts, delay_ms, None, True, False))
+        def as_given(receipt: str) -> Nack:
+            return Nack(receipt, delay_ms, metadata, dead_letter=dead_letter)
 
-    def extend(self, namespace: str, receipts: Receipts, lease_ms: int) -> PositionErrors:
-        """Let leases end lease_ms from now, 1 s to 12 h. receipts and errors as with `ack`."""
-        return self._run(verbs.extend(self._terms, namespace, receipts, lease_ms))
+        return self._run(verbs.nack(terms, namespace, receipts, as_given, return_errors))
 
-    def topics(self, namespace: str, prefix: str = "") -> Iterator[TopicStats]:
-        """Every topic that holds an item, page by page."""
+    def release(
+        self,
+        namespace: str,
+        receipts: Receipts,
+        *,
+        delay_ms: int | None = None,
+        delay: timedelta | None = None,
+        return_errors: bool = False,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
+    ) -> PositionErrors:
+        """Give deliveries back unused: they are ready again, and no attempt is counted. Otherwise like `nack`."""
+        delay_ms = duration_ms("delay_ms", delay_ms, delay)
+        terms = self._within(deadline_ms, deadline)
+
+        def as_given(receipt: str) -> Nack:
+            return Nack(receipt, delay_ms, release=True)
+
+        return self._run(verbs.nack(terms, namespace, receipts, as_given, return_errors))
+
+    def extend(
+        self,
+        namespace: str,
+        receipts: Receipts,
+        lease_ms: int | None = None,
+        *,
+        lease: timedelta | None = None,
+        return_errors: bool = False,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
+    ) -> PositionErrors:
+        """Let leases end `lease` or lease_ms from now, 1 s to 12 h. receipts and errors as with `ack`."""
+        lease_ms = duration_ms("lease_ms", lease_ms, lease)
+        if lease_ms is None:
+            raise InvalidArgumentError("extend needs to know how long the lease is: give lease or lease_ms")
+        terms = self._within(deadline_ms, deadline)
+        return self._run(verbs.extend(terms, namespace, receipts, lease_ms, return_errors))
+
+    def topics(
+        self, namespace: str, prefix: str = "", *, deadline_ms: int | None = None, deadline: timedelta | None = None
+    ) -> Iterator[TopicStats]:
+        """Iterate over the topics that hold an item and start with the prefix, page by page.
+
+        A deadline is for each page.
+        """
         token = ""
         while True:
-            page = self._run(verbs.topic_page(self._terms, namespace, prefix, token))
+            page = self._run(verbs.topic_page(self._within(deadline_ms, deadline), namespace, prefix, token))
             yield from page.topics
             token = page.next_page_token
             if not token:
@@ -200,11 +290,20 @@ class Client(BaseClient):
         topics: Topics,
         *,
         batch_count: int = 100,
-        lease_ms: int = limits.LEASE_MS_DEFAULT,
-        wait_ms: int = 5_000,
+        lease_ms: int | None = None,
+        lease: timedelta | None = None,
+        wait_ms: int | None = None,
+        wait: timedelta | None = None,
     ) -> Consumer:
         """Iterate over deliveries as they come, with acks sent in the background. See `Consumer`."""
-        return Consumer(self, namespace, topics, batch_count=batch_count, lease_ms=lease_ms, wait_ms=wait_ms)
+        return Consumer(
+            self,
+            namespace,
+            topics,
+            batch_count=batch_count,
+            lease_ms=duration_or("lease_ms", lease_ms, lease, limits.LEASE_MS_DEFAULT),
+            wait_ms=duration_or("wait_ms", wait_ms, wait, 5_000),
+        )
 
     def close(self) -> None:
         """Close every connection. Calls in flight fail, later ones raise ClientClosedError. Safe to repeat."""

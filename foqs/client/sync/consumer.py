@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 class Consumer:
     """Deliveries one by one, taken in batches, with acks sent in the background; `Client.consume` makes it.
 
-    batch_count: items of each topic taken at once (a mapping of topics brings its own counts).
-    lease_ms: of every delivery. An item is yielded with at least half of it left: the rest of a batch that
-        waited longer is extended, and what was lost meanwhile is left out. A yielded item is not extended
-        by itself.
-    wait_ms: how long one call waits for items; `stop` from another thread takes as long to be heard.
+    batch_count (100): items of each topic taken at once (a mapping of topics brings its own counts).
+    lease or lease_ms (30 s): of every delivery. An item is yielded with at least half of it left: the rest of a batch
+        that waited longer is extended, and what was lost meanwhile is left out. A yielded item is not extended by
+        itself.
+    wait or wait_ms (5 s): how long one call waits for items; `stop` from another thread takes as long.
 
     An item that is neither acked, nacked nor released when the loop is left is released, like those that were taken
     but not yielded; then all settlements are flushed. An `with` statement sees to that however the loop is left.
@@ -80,7 +80,7 @@ class Consumer:
         clock_ms = self._client.options.clock_ms
         if due := self._taken.due(clock_ms()):
             asked_at_ms = clock_ms()
-            errors = self._client.extend(self._namespace, due, self._lease_ms)
+            errors = self._client.extend(self._namespace, due, self._lease_ms, return_errors=True)
             self._settler.lost(self._taken.extended(due, errors, asked_at_ms))
         return self._taken.next()
 

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from foqs.client.durations import duration_or
 from foqs.client.errors import ClientClosedError
 from foqs.client.items import Item, Nack
 from foqs.client.leases import BaseLeasedItem, LeaseSchedule, field_values
@@ -21,14 +23,23 @@ Outcome = PositionErrors | Exception
 
 
 class LeasedItem(BaseLeasedItem):
-    """A delivery in the hands of an `Consumer`'s loop or an `Worker`'s handler."""
+    """A delivery that an `Consumer` yields or an `Worker` gives to its handler.
+
+    It has the fields of `Item`. The caller's code settles it once with ack, nack or release, which return at once: they
+    are sent in batches. For a worker's handler, returning and raising do the same.
+    lease_lost: the host gave the item to somebody else, or it is gone; what was done here may be done again.
+    settled: one of ack, nack and release was called.
+    """
 
     __slots__ = ()
 
-    def extend(self, lease_ms: int | None = None) -> None:
-        """Let the lease end lease_ms from now (None: as long as it was asked for). Raises StaleLeaseError."""
+    def extend(self, lease_ms: int | None = None, *, lease: timedelta | None = None) -> None:
+        """Let the lease end `lease` or lease_ms from now; without either, after as long as it was asked for.
+
+        Raises StaleLeaseError when the lease was lost.
+        """
         assert isinstance(self.settler, Settler)
-        self.settler.extend(self, self.lease_ms if lease_ms is None else lease_ms)
+        self.settler.extend(self, duration_or("lease_ms", lease_ms, lease, self.lease_ms))
 
 
 class Settler:
@@ -120,7 +131,7 @@ class Settler:
         if self._given_up:
             return ClientClosedError("there was no time left")
         try:
-            return self._client.ack(self._namespace, receipts)
+            return self._client.ack(self._namespace, receipts, return_errors=True)
         except (FoqsError, ClientClosedError) as error:
             return error
 
@@ -128,7 +139,7 @@ class Settler:
         if self._given_up:
             return ClientClosedError("there was no time left")
         try:
-            return self._client.nack(self._namespace, nacks)
+            return self._client.nack(self._namespace, nacks, return_errors=True)
         except (FoqsError, ClientClosedError) as error:
             return error
 
@@ -174,7 +185,7 @@ class LeaseKeeper:
             asked_at_ms = self._clock_ms()
             outcome: PositionErrors | FoqsError
             try:
-                outcome = self._client.extend(self._namespace, due, self._lease_ms)
+                outcome = self._client.extend(self._namespace, due, self._lease_ms, return_errors=True)
             except FoqsError as error:
                 outcome = error
             except ClientClosedError:

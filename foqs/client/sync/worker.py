@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 
+from foqs.client.durations import duration_or
 from foqs.client.settling import NackBackoff, SettleStats, log, settlement_of
 from foqs.client.sync.client import Client
 from foqs.client.sync.concurrency import (
@@ -25,7 +27,9 @@ from foqs.client.worker_core import (
     WorkerSettings,
     check_handler,
     count_of_each,
+    description,
     may_go_on,
+    named,
     topic_names,
 )
 from foqs.model import limits
@@ -41,16 +45,19 @@ class Worker:
     counts as lease_lost. Delivery is at least once: handlers must be idempotent.
 
     run() works until stop() is called or, on the main thread, SIGTERM or SIGINT comes; then items in work are finished
-    (up to drain_ms), items not begun are released, and settlements are flushed. Handlers that are still at work then
+    (up to `drain`), items not begun are released, and settlements are flushed. Handlers that are still at work then
     are left behind, and their items redelivered when the leases end. A worker runs once.
 
     concurrency (8): handlers at a time, 1 to 1,000.
     prefetch_count (as many as handlers): items taken beyond those in work, so that no handler waits for the network, up
         to 1,000. Use 0 where a handler takes minutes: another worker may have time for the item meanwhile.
-    lease_ms (30,000): of every delivery, 1 s to 12 h; extended at half of it while the item waits or is in work.
-    wait_ms (2,000): how long one call waits for items, up to 30 s; stopping can take as long.
-    backoff (1 s, doubled up to 10 min): how long an item is delayed whose handler failed.
-    drain_ms (30,000): after a stop, how long handlers may go on, and how long settlements may take.
+    lease or lease_ms (30 s): of every delivery, 1 s to 12 h; extended at half of it while the item waits or is in work.
+    wait or wait_ms (2 s): how long one call waits for items, up to 30 s; stopping can take as long.
+    backoff (1 s, doubled up to 10 min): how long an item is delayed whose handler failed, see NackBackoff.
+    drain or drain_ms (30 s): after a stop, how long handlers may go on, and how long settlements may take.
+
+    What it works on is logged at the start, and what became of the items at the end, both by logger "foqs.client" with
+    level INFO; so are failed handlers, dead letters and lost leases, with level WARNING.
     """
 
     def __init__(
@@ -62,10 +69,13 @@ class Worker:
         *,
         concurrency: int = 8,
         prefetch_count: int | None = None,
-        lease_ms: int = limits.LEASE_MS_DEFAULT,
-        wait_ms: int = 2_000,
+        lease_ms: int | None = None,
+        lease: timedelta | None = None,
+        wait_ms: int | None = None,
+        wait: timedelta | None = None,
         backoff: NackBackoff | None = None,
-        drain_ms: int = limits.DRAIN_MS_MAX,
+        drain_ms: int | None = None,
+        drain: timedelta | None = None,
     ) -> None:
         check_handler(handler)
         self._client = client
@@ -75,10 +85,10 @@ class Worker:
         self._settings = WorkerSettings(
             concurrency=concurrency,
             prefetch_count=prefetch_count,
-            lease_ms=lease_ms,
-            wait_ms=wait_ms,
+            lease_ms=duration_or("lease_ms", lease_ms, lease, limits.LEASE_MS_DEFAULT),
+            wait_ms=duration_or("wait_ms", wait_ms, wait, 2_000),
             backoff=backoff or NackBackoff(),
-            drain_ms=drain_ms,
+            drain_ms=duration_or("drain_ms", drain_ms, drain, limits.DRAIN_MS_MAX),
         )
         self._settler = Settler(client, namespace)
         self._keeper = LeaseKeeper(client, namespace, self._settings.lease_ms)
@@ -103,6 +113,7 @@ class Worker:
         Raises what keeps it from working at all, such as UnknownNamespaceError; TypeError when the handler is of the
         wrong kind; and what is no Exception that a handler raises, such as SystemExit.
         """
+        log.info("worker started: %s", self._description())
         with stop_on_signals(self.stop):
             self._settler.start()
             self._keeper.start()
@@ -115,8 +126,12 @@ class Worker:
                 failure = self._control.get()
             finally:
                 run_to_the_end(lambda: self._shut_down(fetcher, handlers))
+        log.info("worker stopped: namespace %s, topics %s: %s", self._namespace, named(self._topics), self.stats)
         if failure is not None:
             raise failure
+
+    def _description(self) -> str:
+        return description(self._namespace, self._topics, self._settings, self._client.options.addresses)
 
     def _shut_down(self, fetcher: Background, handlers: Sequence[Background]) -> None:
         clock_ms = self._client.options.clock_ms
