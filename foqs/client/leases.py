@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from foqs.client.items import Item, Nack
 from foqs.model import limits
@@ -24,10 +24,11 @@ TAKEN_MAX = 10_000
 
 
 class ItemSettler(Protocol):
-    """Where a leased item sends its ack or nack."""
+    """Where a leased item sends its ack, nack or extension. The last one is to be awaited on asyncio."""
 
     def ack(self, item: BaseLeasedItem) -> None: ...
     def nack(self, item: BaseLeasedItem, nack: Nack) -> None: ...
+    def extend(self, item: BaseLeasedItem, lease_ms: int) -> Any: ...
 
 
 @dataclass(slots=True, eq=False)

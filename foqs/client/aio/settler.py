@@ -37,7 +37,6 @@ class AsyncLeasedItem(BaseLeasedItem):
 
         Raises StaleLeaseError when the lease was lost.
         """
-        assert isinstance(self.settler, AsyncSettler)
         await self.settler.extend(self, duration_or("lease_ms", lease_ms, lease, self.lease_ms))
 
 

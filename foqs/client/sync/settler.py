@@ -38,7 +38,6 @@ class LeasedItem(BaseLeasedItem):
 
         Raises StaleLeaseError when the lease was lost.
         """
-        assert isinstance(self.settler, Settler)
         self.settler.extend(self, duration_or("lease_ms", lease_ms, lease, self.lease_ms))
 
 
