@@ -16,22 +16,27 @@ from foqs.model.errors import FoqsError
 
 
 class _Place(NamedTuple):
-    """Where a subcommand is, and its first sentence, which `foqs --help` tells without importing it."""
+    """Where a subcommand is, and its first sentence, which `foqs --help` tells without importing it.
+
+    extra: what must be installed of foqs beside the command line itself.
+    """
 
     module: str
     name: str
     summary: str
+    extra: str = "cli"
 
 
 _COMMANDS = {
-    "dev": _Place("dev", "dev", "Run a whole queue on this machine until Ctrl-C; its items survive restarts."),
-    "host": _Place("host", "host", "Run one host until SIGTERM or SIGINT, which drain it."),
+    "dev": _Place("dev", "dev", "Run a whole queue on this machine until Ctrl-C; its items survive restarts.", "host"),
+    "host": _Place("host", "host", "Run one host until SIGTERM or SIGINT, which drain it.", "host"),
     "config": _Place(
         "config",
         "config",
         "Show or check the configuration of a host: flag > FOQS_* variable > file > default.",
+        "host",
     ),
-    "schema": _Place("schema", "schema", "Create and bring up to date the databases of the configuration."),
+    "schema": _Place("schema", "schema", "Create and bring up to date the databases of the configuration.", "host"),
     "namespace": _Place("namespaces", "namespace", "Create, list, show, change and delete namespaces."),
     "topics": _Place("queue", "topics", "List the topics of NAMESPACE that hold an item."),
     "enqueue": _Place(
@@ -43,7 +48,7 @@ _COMMANDS = {
     "item": _Place("items", "item", "Look at items and delete them."),
     "dead-letter": _Place("items", "dead_letter", "Look at dead letters, make them ready again, or delete them."),
     "host-status": _Place("host_status", "host_status", "Show the host that answers, and the shards it serves."),
-    "spark": _Place("spark", "spark", "Jobs on Spark."),
+    "spark": _Place("spark", "spark", "Jobs on Spark.", "spark"),
 }
 
 
@@ -57,7 +62,14 @@ class FoqsGroup(click.Group):
         place = _COMMANDS.get(cmd_name)
         if place is None:
             return None
-        command: click.Command = getattr(import_module(f"foqs.cli.{place.module}"), place.name)
+        try:
+            command: click.Command = getattr(import_module(f"foqs.cli.{place.module}"), place.name)
+        except ModuleNotFoundError as missing:
+            package, _, _ = (missing.name or "foqs").partition(".")
+            if package == "foqs":
+                raise
+            note(f"error: foqs {cmd_name} needs {package}: pip install 'foqs[{place.extra}]'")
+            leave(Exit.USAGE)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from foqs.model.calls import PositionErrors
 from foqs.model.errors import ErrorCode, FoqsError, UnavailableError, error_for_code
+
+if TYPE_CHECKING:
+    from foqs.model.calls import PositionErrors
 
 _ERRORS_NAMED_MAX = 3
 

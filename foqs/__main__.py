@@ -1,0 +1,23 @@
+"""The `foqs` command, also as `python -m foqs`. It says what to install where the package has only the client."""
+
+from __future__ import annotations
+
+import sys
+
+USAGE_EXIT_CODE = 2
+
+
+def main() -> None:
+    """The entry point of the `foqs` script."""
+    try:
+        from foqs.cli.main import main as run
+    except ModuleNotFoundError as missing:
+        if missing.name != "click":
+            raise
+        print("error: the foqs command is not installed: pip install 'foqs[cli]'", file=sys.stderr)
+        sys.exit(USAGE_EXIT_CODE)
+    run()
+
+
+if __name__ == "__main__":
+    main()
