@@ -1,0 +1,76 @@
+"""The examples of docs/python.md run one by one against a host, and print what they should."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import sys
+from pathlib import Path
+
+from tests.support.running_host import PATIENCE_S, running_host
+
+_PAGE = Path(__file__).parents[2] / "docs/python.md"
+_ADDRESS = "127.0.0.1:7600"
+_OUTPUTS = {
+    "A client": [
+        ["to: ann@example.org 1", "to: bob@example.org 1", "to: cy@example.org 1", "emails 0 1"],
+        ["100 enqueued, 100 acked"],
+    ],
+    "Durations and times": [
+        [
+            "deliver_after 2030-01-01T09:00:00 has no time zone, so it is no point in time: "
+            "use datetime.now(UTC) + timedelta(...), or .astimezone() for local time"
+        ]
+    ],
+    "Workers": [["sending to: ann@example.org"], ["resized cat.png", "1 acked"]],
+    "Consuming in a loop": [["3 3"]],
+    "Errors": [["1 InvalidArgumentError", "2 stored, [True, False, True]", "{0: 'StaleLeaseError'}"]],
+    "Retries": [["nothing was done: True"]],
+    "Deadlines": [["stored"]],
+    "Testing": [["both hold"]],
+}
+"""By heading, the lines that each of its examples prints."""
+_RUNS_UNTIL_A_SIGNAL = "Worker(client, "
+
+
+def _examples() -> dict[str, list[str]]:
+    """The examples by the heading that they stand below."""
+    found: dict[str, list[str]] = {}
+    for part in re.split(r"^##+ ", _PAGE.read_text(), flags=re.MULTILINE)[1:]:
+        if examples := re.findall(r"```python\n(.*?)```", part, re.DOTALL):
+            found[part.partition("\n")[0]] = examples
+    return found
+
+
+async def _output(example: str, address: str, lines_expected: int) -> list[str]:
+    """What an example prints; one that runs until a signal gets one when it has printed all that it should."""
+    program = example.replace(_ADDRESS, address)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-u", "-c", program, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            lines = [(await process.stdout.readline()).decode().rstrip() for _ in range(lines_expected)]
+            if _RUNS_UNTIL_A_SIGNAL in example and "worker.stop()" not in example:
+                process.send_signal(signal.SIGTERM)
+            rest, errors = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0, errors.decode()
+    return [*lines, *rest.decode().splitlines()]
+
+
+async def test_the_examples_print_what_they_should(meta_url: str, shard_urls: dict[int, str]) -> None:
+    examples = _examples()
+    assert {heading: len(found) for heading, found in examples.items()} == {
+        heading: len(outputs) for heading, outputs in _OUTPUTS.items()
+    }
+    async with running_host(meta_url, shard_urls) as running:
+        await running.admin.create_namespace("default")
+        for heading, outputs in _OUTPUTS.items():
+            for example, expected in zip(examples[heading], outputs, strict=True):
+                assert await _output(example, running.address, len(expected)) == expected, heading
