@@ -1,4 +1,4 @@
-"""Which host to connect to next."""
+"""The addresses of a client: how they are written, and which host to connect to next."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Address(NamedTuple):
 
 
 def parse_addresses(addresses: str | Sequence[str]) -> list[Address]:
-    """Out of "host:port, [v6]:port, host" or a sequence of such. Raises InvalidArgumentError."""
+    """Read "host:port, [v6]:port, host" or a sequence of such texts. Raises InvalidArgumentError."""
     texts = addresses.split(",") if isinstance(addresses, str) else list(addresses)
     for text in texts:
         if not isinstance(text, str):
@@ -46,7 +46,7 @@ def _parse(text: str) -> Address:
 
 
 def _is_name(host: str) -> bool:
-    """Whether a resolver can be asked for it: labels of 1 to 63 characters."""
+    """Tell whether a resolver can be asked for the name: its labels have 1 to 63 characters."""
     try:
         return bool(host.encode("idna"))
     except UnicodeError:
@@ -54,9 +54,11 @@ def _is_name(host: str) -> bool:
 
 
 class AddressBook:
-    """Spreads connections over the addresses in turn; those that failed of late come last. Safe for threads.
+    """The addresses of one client, and which of them failed of late. Safe for threads.
 
-    An address that comes last is still tried when the others fail, so a long cooldown costs no availability.
+    The pool of the client asks it where to connect, and tells it what came of that. Connections are spread over the
+    addresses in turn; the ones that failed of late come last. An address that comes last is still tried when the others
+    fail, so a long cooldown costs no availability.
     """
 
     def __init__(self, addresses: Sequence[Address], first: int) -> None:
@@ -64,10 +66,10 @@ class AddressBook:
         self._next = first
         self._lock = threading.Lock()
         self._cooling: dict[Address, tuple[int, int]] = {}
-        """Until when, and for how long it was."""
+        """When each of these addresses may be preferred again, and how long it had to wait for that."""
 
     def candidates(self, now_ms: int, avoided: Collection[Address] = ()) -> list[Address]:
-        """Every address once that is not avoided, in the order to try."""
+        """Return every address that is not avoided, once, in the order in which to try them."""
         with self._lock:
             start = self._next % len(self._addresses)
             self._next = start + 1
@@ -75,7 +77,10 @@ class AddressBook:
             return sorted([a for a in turn if a not in avoided], key=lambda address: self._is_cooling(address, now_ms))
 
     def preferred(self, now_ms: int, avoided: Collection[Address] = ()) -> Collection[Address]:
-        """Those whose connections to use: that are not avoided, and of them those that did not fail of late, if any."""
+        """Return the addresses whose connections to use: those that did not fail of late, or all if there are none.
+
+        Avoided addresses are not among them.
+        """
         with self._lock:
             if not self._cooling and not avoided:
                 return self._addresses
@@ -83,11 +88,11 @@ class AddressBook:
             return [address for address in open_ones if not self._is_cooling(address, now_ms)] or open_ones
 
     def has_other(self, avoided: Collection[Address]) -> bool:
-        """Whether there is an address that is not avoided."""
+        """Tell whether there is an address that is not avoided."""
         return any(address not in avoided for address in self._addresses)
 
     def failed(self, address: Address, now_ms: int) -> None:
-        """It could not be reached, or does not serve what it was asked for."""
+        """Note that an address could not be reached, or does not serve what it was asked for."""
         with self._lock:
             until_ms, lasted_ms = self._cooling.get(address, (0, 0))
             if until_ms <= now_ms:  # Calls that failed together count once.
@@ -95,7 +100,7 @@ class AddressBook:
                 self._cooling[address] = (now_ms + lasts_ms, lasts_ms)
 
     def served(self, address: Address) -> None:
-        """It did what it was asked for."""
+        """Note that an address did what it was asked for."""
         if address in self._cooling:
             with self._lock:
                 self._cooling.pop(address, None)

@@ -1,4 +1,4 @@
-"""The verbs of service FoqsAdmin."""
+"""The verbs of service FoqsAdmin: arguments to requests, responses to results, and how each may be repeated."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SETTINGS = tuple(field.name for field in fields(NamespaceSettings))
 def settings_of(
     values: Mapping[str, int | bool | None], durations: Mapping[str, tuple[int | None, timedelta | None]]
 ) -> dict[str, int | bool | None]:
-    """The settings of a request, None where one is not given. A duration is in milliseconds or a timedelta."""
+    """Return the settings of a request, None where one is not given. A duration is in milliseconds or a timedelta."""
     return {**values, **{name: duration_ms(name, *given) for name, given in durations.items()}}
 
 
@@ -148,7 +148,7 @@ def _ids(ids: str | Iterable[str]) -> list[str]:
 
 
 def _namespace(w: Any) -> Namespace:
-    """The namespace as a caller sees it: its number is the host's own affair and is not sent, so it is 0 here."""
+    """Return the namespace as a caller sees it: its number is the host's own affair, is not sent, and is 0 here."""
     given = {name: value for name in _SETTINGS if (value := getattr(w.settings, name, None)) is not None}
     return Namespace(0, w.name, NamespaceSettings(**given), w.created_at_ms, bool(w.closing))
 

@@ -1,6 +1,6 @@
-"""Many items in many calls, several of them in flight: cut into batches, given out, and put together again.
+"""Many items in many calls, several of them in flight: the batches that they are cut into, and the result.
 
-State only, as `gathering` is: the shells bring threads or tasks, and run the calls.
+There is only state here, as in `coalescing`: the clients bring threads or tasks, and run the calls.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from foqs.model.errors import FoqsError, InvalidArgumentError
 
 
 class Bulk:
-    """The batches of one `enqueue_many`.
+    """The batches of one `enqueue_many` and what became of them; the call makes it and reads `result` at its end.
 
-    Whoever has room for a call asks `next` for a batch, and says what became of it with `done` or `failed`. A batch
-    that failed as a whole ends the giving out: what is in flight then still comes in. Not safe for threads.
+    Whoever has room for a call asks `next` for a batch, and says what became of it with `done` or `failed`. After a
+    batch that failed as a whole `next` gives no other; the calls in flight still end. Not safe for threads.
     """
 
     def __init__(self, items: Iterable[NewItem], items_max: int) -> None:
@@ -27,12 +27,12 @@ class Bulk:
         self._result = EnqueueResult(ids=[])
         self._ids_by_offset: dict[int, Sequence[str]] = {}
         self._failures: dict[int, tuple[int, FoqsError]] = {}
-        """By offset, of batches that failed as a whole: how many items, and why."""
+        """The batches that failed as a whole, by offset: how many items they have, and why they failed."""
         self._broken: BaseException | None = None
-        """What the caller's iterable raised, or what ended the giving out from outside."""
+        """What the caller's iterable raised, or what `stop` was told."""
 
     def next(self) -> tuple[int, list[NewItem]] | None:
-        """The next batch and its offset; None when there is no other, or one has failed."""
+        """Return the next batch and its offset; None when there is no other, or one has failed."""
         if self._failures or self._broken is not None:
             return None
         try:
@@ -55,11 +55,11 @@ class Bulk:
         self._failures[offset] = (len(batch), _naming_item(error, batch, offset))
 
     def stop(self, error: BaseException) -> None:
-        """Give nothing more out; `result` raises the first such error."""
+        """Give no more batches; `result` raises the first such error."""
         self._broken = self._broken or error
 
     def result(self) -> EnqueueResult:
-        """Ids and errors by position, once nothing is in flight.
+        """Return ids and errors by position, once nothing is in flight.
 
         Raises what the caller's iterable raised or `stop` was told, and the first failure when no call went through.
         """
@@ -79,7 +79,7 @@ class Bulk:
         return result
 
     def _refuse_rest(self) -> None:
-        """Items that no call has carried, if they can be counted, were not sent."""
+        """Enter NotSentError for the items that no call has carried, if they can be counted."""
         total = len(self._items) if isinstance(self._items, Sequence) else self._given_count
         first_error = self._failures[min(self._failures)][1]
         not_sent = NotSentError(f"not sent: an earlier batch failed: {first_error.message}")
@@ -88,7 +88,7 @@ class Bulk:
 
 
 def _naming_item(error: FoqsError, batch: Sequence[NewItem], offset: int) -> FoqsError:
-    """The same error, naming the first item that could not be encoded."""
+    """Return the same error, naming the first item that could not be encoded."""
     if isinstance(error, InvalidArgumentError):
         for position, fault in faults_of(batch):
             return InvalidArgumentError(f"position {offset + position}: {fault.message}")

@@ -2,7 +2,7 @@
 
 No timer and no setting: an enqueue that meets nobody goes at once, and the busier the client, the bigger the batch.
 The same idea as a database's group commit, and as the writer of a shard on the host.
-State only: the coalescers of `aio` and `sync` bring the loop or the lock, and run the calls.
+There is only state here: the coalescers of `aio` and `sync` bring the loop or the lock, and run the calls.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class PendingEnqueue:
         return self.id
 
     def not_sent(self) -> FoqsError:
-        """Why its caller gives up: nothing of it was sent."""
+        """Make the error of a caller that gives up before its turn: nothing of it was sent."""
         if self.has_deadline:
             return NotSentError("enqueue was not sent: the caller's deadline has passed")
         return OverloadedError("enqueue was not sent: its turn did not come in time; the client has too many of them")
 
     def in_flight_too_long(self) -> FoqsError:
-        """What its caller knows at the deadline, when a call carries it."""
+        """Make the error of a caller whose deadline comes while a call carries its item."""
         return OutcomeUnknownError("enqueue: the caller's deadline has passed while the call was in flight")
 
 
@@ -91,14 +91,14 @@ class EnqueueQueues:
         return PendingEnqueue(item, size, give_up_at_ms, has_deadline)
 
     def patience_s(self, pending: PendingEnqueue) -> float:
-        """How long its caller still waits for its turn."""
+        """Return how long its caller still waits for its turn."""
         return max(0, pending.give_up_at_ms - self._clock_ms()) / 1000
 
     def has_room(self, pending: PendingEnqueue) -> bool:
         return self._waiting_count < WAITING_ITEMS_MAX and self._waiting_bytes + pending.bytes <= WAITING_BYTES_MAX
 
     def add(self, lane: Lane, pending: PendingEnqueue) -> bool:
-        """True: no call of the lane is in flight, so the caller must run the next ones, from `take` on."""
+        """Add an enqueue. True: no call of the lane is in flight, so the caller must run the next one."""
         state = self._lanes.setdefault(lane, _Lane())
         state.waiting.append(pending)
         self._waiting_count += 1
@@ -108,7 +108,7 @@ class EnqueueQueues:
         return leads
 
     def take(self, lane: Lane, leader: PendingEnqueue | None = None) -> list[PendingEnqueue]:
-        """The next call's enqueues, at least one when any waits, within the limits of one call.
+        """Take the enqueues of the next call, at least one when any waits, within the limits of one call.
 
         With a leader, who runs the call and waits no longer than its own deadline, none that has more time.
         """
@@ -125,14 +125,14 @@ class EnqueueQueues:
         return batch
 
     def finish(self, lane: Lane) -> bool:
-        """The lane's call is over; whether another one must be run, because somebody waits."""
+        """Note that the lane's call has ended; whether another one must be run, because somebody waits."""
         if self._lanes[lane].waiting:
             return True
         del self._lanes[lane]
         return False
 
     def heir(self, lane: Lane) -> PendingEnqueue:
-        """Of those that wait: who should lead the next call.
+        """Return who of those that wait should lead the next call.
 
         It is the one with the most time of those that can go together, so that the call is cut short for none.
         """
@@ -159,7 +159,7 @@ class EnqueueQueues:
 
 
 def waiting_prefix(waiting: deque[PendingEnqueue], items_max: int) -> list[PendingEnqueue]:
-    """As many from the front as fit into one call."""
+    """Return as many from the front as fit into one call."""
     batch: list[PendingEnqueue] = []
     batch_bytes = 0
     for pending in waiting:
@@ -171,7 +171,7 @@ def waiting_prefix(waiting: deque[PendingEnqueue], items_max: int) -> list[Pendi
 
 
 def deadline_of(batch: Sequence[PendingEnqueue]) -> int | None:
-    """When a call that carries these must end: at the latest deadline, where that one's caller has named it."""
+    """Return when a call that carries these must end: at the latest deadline, if its caller has named that."""
     last = max(batch, key=lambda one: one.give_up_at_ms)
     return last.give_up_at_ms if last.has_deadline else None
 

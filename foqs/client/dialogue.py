@@ -1,4 +1,4 @@
-"""The bytes of one connection, without the connection: calls to frames, replies back to their calls.
+"""The bytes of one connection, without the connection: calls become frames, and replies find their calls.
 
 A reply belongs to a call by its seqid alone, and a connection on which anything unexpected happened is never
 used again. Without these two rules a client hands the late answer of a timed-out call to the next one.
@@ -22,18 +22,18 @@ _SEQID_MAX = 2**31 - 1
 
 
 class BrokenDialogueError(Exception):
-    """The peer sent something that is not an answer to what was asked; close the connection."""
+    """The peer sent something that is no response to what was asked: the connection must be closed."""
 
 
 class Dialogue:
-    """Seqids and the codec of one connection. Not safe for threads."""
+    """The seqids and the codec of one connection, which owns it. Not safe for threads."""
 
     def __init__(self) -> None:
         self._codec = wire.Codec()
         self._seqid = 0
 
     def frame_of(self, call: Call) -> tuple[int, bytes]:
-        """The seqid of the call and its whole frame.
+        """Return the seqid of the call and its whole frame.
 
         Raises InvalidArgumentError for an argument of a wrong type or range, TooLargeError beyond the frame
         limit.
@@ -52,7 +52,7 @@ class Dialogue:
 
 
 def outcome_of(reply: wire.Reply, call: Call) -> Any:
-    """The response struct; raises what the host answered, or BrokenDialogueError: close the connection."""
+    """Return the response struct. Raises the host's error, or BrokenDialogueError when it must be closed."""
     if reply.method is None or reply.method.name != call.method:
         name = reply.method.name if reply.method else "no method"
         raise BrokenDialogueError(f"the answer to {call.method} speaks of {name}")
@@ -67,13 +67,13 @@ def outcome_of(reply: wire.Reply, call: Call) -> Any:
 
 
 def leaves_connection_usable(reply: wire.Reply, call: Call) -> bool:
-    """Only an answer to this call that the contract declares does."""
+    """Tell whether the connection can be used again: only after a response to this call that the contract declares."""
     answers_call = reply.method is not None and reply.method.name == call.method
     return answers_call and not isinstance(reply.error, wire.ApplicationError)
 
 
 def body_bytes(header: bytes | bytearray | memoryview) -> int:
-    """The length in a frame's header. Raises BrokenDialogueError beyond the limit, before any allocation."""
+    """Return the length in a frame's header. Raises BrokenDialogueError beyond the limit, before any allocation."""
     size = int.from_bytes(header[: wire.LENGTH_BYTES])
     if not 0 < size <= limits.FRAME_BYTES_MAX:
         raise BrokenDialogueError(f"a frame of {size} bytes; the limit is {limits.FRAME_BYTES_MAX}")
@@ -87,7 +87,7 @@ class FrameReader:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Every message that is complete with `data`. Raises BrokenDialogueError."""
+        """Iterate over the messages that are complete with `data`. Raises BrokenDialogueError."""
         buffer = self._buffer
         header = wire.LENGTH_BYTES
         if not buffer and len(data) > header and header + body_bytes(data) == len(data):

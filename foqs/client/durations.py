@@ -15,7 +15,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def duration_ms(name: str, value_ms: int | None, value: timedelta | None) -> int | None:
-    """The milliseconds of an argument called `name` or of its twin; None when neither is given.
+    """Return the milliseconds of an argument called `name` or of its twin; None when neither is given.
 
     Raises InvalidArgumentError when both are, and for a twin that is no timedelta.
     """
@@ -30,13 +30,13 @@ def duration_ms(name: str, value_ms: int | None, value: timedelta | None) -> int
 
 
 def duration_or(name: str, value_ms: int | None, value: timedelta | None, default_ms: int) -> int:
-    """The same with a default for when neither is given."""
+    """Return the same, or the default when neither is given."""
     given_ms = duration_ms(name, value_ms, value)
     return default_ms if given_ms is None else given_ms
 
 
 def time_ms(name: str, value_ms: int | None, value: datetime | None) -> int | None:
-    """The milliseconds since the epoch of an argument called `name` or of its twin; None when neither is given.
+    """Return the milliseconds since the epoch of an argument called `name` or of its twin; None without either.
 
     Raises InvalidArgumentError when both are, and for a twin that is no datetime or has no time zone.
     """
@@ -54,7 +54,7 @@ def time_ms(name: str, value_ms: int | None, value: datetime | None) -> int | No
 
 
 def twin_of(name: str) -> str:
-    """The name of the argument that takes a timedelta or a datetime where `name` takes milliseconds."""
+    """Name the argument that takes a timedelta or a datetime where `name` takes milliseconds."""
     return name.replace("_ms", "")
 
 

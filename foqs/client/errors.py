@@ -93,19 +93,19 @@ def check_process(process_id: int) -> None:
 
 
 def error_from_wire(told: Any) -> FoqsError:
-    """The typed error of an ItemError, as `as_client_error` has it."""
+    """Return the typed error of an ItemError, as `as_client_error` has it."""
     return as_client_error(error_for_code(told.code, told.message or "", told.retry_after_ms, told.nothing_done))
 
 
 def as_client_error(error: FoqsError) -> FoqsError:
-    """What a host answered, with OutcomeUnknownError for UNAVAILABLE that does not exclude that it was done."""
+    """Return a host's error, with OutcomeUnknownError for UNAVAILABLE that does not exclude that it was done."""
     if type(error) is UnavailableError and not error.nothing_done:
         return OutcomeUnknownError(error.message, retry_after_ms=error.retry_after_ms)
     return error
 
 
 def copy_of(error: FoqsError) -> FoqsError:
-    """An equal error for another caller: one exception raised in two threads would mix their tracebacks."""
+    """Make an equal error for another caller: one exception raised in two threads would mix their tracebacks."""
     copy = type(error)(error.message, retry_after_ms=error.retry_after_ms, nothing_done=error.nothing_done)
     copy.__cause__ = error.__cause__
     return copy

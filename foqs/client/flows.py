@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Call:
-    """One call of the wire. `wait_ms`: how long the host may hold it before it answers (long poll)."""
+    """One call of the wire. `wait_ms` is how long the host may hold it before it answers (long poll)."""
 
     method: str
     request: Any
@@ -54,7 +54,7 @@ class Pause:
 
 
 def no_answer(step: Send, address: object) -> OutcomeUnknownError:
-    """The error of an attempt whose time ran out after it was sent."""
+    """Make the error of an attempt whose time ran out after it was sent."""
     return OutcomeUnknownError(f"{step.call.method}: no answer from {address} within {step.timeout_ms} ms")
 
 
@@ -63,7 +63,10 @@ Flow = Generator[Send | Pause, Any, T]
 
 @dataclass(slots=True)
 class Terms:
-    """What all calls of a client have in common. `clock_ms` is monotonic; `random` draws from 0 <= x < 1."""
+    """What all calls of a client have in common. `clock_ms` is monotonic; `random` draws from 0 <= x < 1.
+
+    The client owns it; calls with a deadline have a copy.
+    """
 
     retry: RetryPolicy
     timeout_ms: int
@@ -71,37 +74,40 @@ class Terms:
     random: Callable[[], float]
     book: AddressBook
     batch_limits: dict[str, int] = field(default_factory=dict)
-    """By namespace, how many items an enqueue call may have, where a larger one was refused."""
+    """How many items an enqueue call may have, by namespace, where a larger one was refused."""
     deadline_at_ms: int | None = None
     """When all attempts must have ended, where the caller has said so; else each call has the policy's deadline."""
 
     def within(self, deadline_ms: int | None) -> Terms:
-        """The same terms for what has to end `deadline_ms` from now. Raises InvalidArgumentError below 1."""
+        """Return the same terms for what has to end `deadline_ms` from now. Raises InvalidArgumentError below 1."""
         if deadline_ms is None:
             return self
         check_whole("deadline_ms", deadline_ms, 1)
         return self.until(self.clock_ms() + deadline_ms)
 
     def until(self, deadline_at_ms: int | None) -> Terms:
-        """The same terms for what has to end at that time of the clock; None: whenever the policy says."""
+        """Return the same terms for what has to end at that time of the clock; None: whenever the policy says."""
         return self if deadline_at_ms is None else replace(self, deadline_at_ms=deadline_at_ms)
 
 
 class _Attempts:
-    """Where and when the attempts of one call go: round the addresses, and after a pause round again."""
+    """Where and when the attempts of one call are made: at each address in turn, and after a pause at each again.
+
+    A flow makes one, asks it for each attempt, and tells it what came of that.
+    """
 
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
         self._pauses = Pauses(terms.retry, terms.clock_ms, terms.random, terms.deadline_at_ms)
         self._avoided: set[Address] = set()
         self._rests_until_ms: dict[Address, int] = {}
-        """When hosts have said that asking them again can help."""
+        """The time at which asking a host again can help, by its own word."""
         self._step: Send | None = None
         self._answer_ms: int | None = None
-        """How much of the time before the deadline is for the response of a call that waits at the host."""
+        """The part of the time before the deadline that is kept for the response of a call that waits at the host."""
 
     def send(self, call: Call) -> Send:
-        """The next attempt. Raises NotSentError past the caller's deadline."""
+        """Make the next attempt. Raises NotSentError past the caller's deadline."""
         terms = self._terms
         timeout_ms, is_exact = terms.timeout_ms + call.wait_ms, False
         if terms.deadline_at_ms is not None:
@@ -116,7 +122,7 @@ class _Attempts:
         return step
 
     def _with_time_to_answer(self, call: Call, left_ms: int) -> Call:
-        """The call, held by the host so short that a response still comes before the deadline.
+        """Return the call with a wait at the host so short that a response still comes before the deadline.
 
         Otherwise items would be leased to a caller that is gone by the time they arrive.
         """
@@ -132,19 +138,19 @@ class _Attempts:
         return replace(call, request=request, wait_ms=wait_ms)
 
     def served(self) -> None:
-        """The last attempt was answered, and something of it was done."""
+        """Note that the last attempt was answered, and that something of it was done."""
         if self._step is not None and self._step.address is not None:
             self._terms.book.served(self._step.address)
 
     def failed(self, error: FoqsError) -> int | None:
-        """The last attempt failed and may be repeated: the pause before the next one, None for no more."""
+        """Return the pause after an attempt that failed and may be repeated; None for no other attempt."""
         address = self._step.address if self._step is not None else None
         if address is not None and (goes_elsewhere(error) or isinstance(error, OutcomeUnknownError)):
             self._terms.book.failed(address, self._terms.clock_ms())
         return self.after(error, elsewhere=goes_elsewhere(error))
 
     def after(self, error: FoqsError, *, elsewhere: bool) -> int | None:
-        """The same; `elsewhere`: another address may do at once what this one did not."""
+        """Do the same; `elsewhere`: another address may do at once what this one did not."""
         address = self._step.address if self._step is not None else None
         now_ms, wait_ms = self._terms.clock_ms(), error.retry_after_ms or 0
         rests = self._rests_until_ms
@@ -162,7 +168,7 @@ class _Attempts:
 
 
 def call_flow(terms: Terms, call: Call) -> Flow[Any]:
-    """One call with its repetitions; returns the response struct."""
+    """Make one call with its repetitions, and return the response struct."""
     attempts = _Attempts(terms)
     uncertain = False
     while True:
@@ -191,7 +197,9 @@ def batch_flow(
     *,
     gone_is_done: bool = False,
 ) -> Flow[PositionErrors]:
-    """One batch whose positions succeed or fail alone; those that may be repeated are, until the deadline.
+    """Make the calls for one batch whose positions succeed or fail alone, and return the errors by position.
+
+    The positions that may be repeated are repeated until the deadline.
 
     make_call(pending, repeated) makes the next attempt; `repeated`: some of `pending` may have been done by an earlier
     one.
@@ -217,7 +225,10 @@ def batch_flow(
 
 
 class _Batch:
-    """What is known of each position between the attempts. `places`: the positions of the next attempt."""
+    """What is known of each position between the attempts of a batch; its flow owns it.
+
+    places: the positions of the next attempt.
+    """
 
     def __init__(self, attempts: _Attempts, count: int, gone_is_done: bool) -> None:
         self.attempts = attempts
@@ -229,11 +240,11 @@ class _Batch:
 
     @property
     def is_uncertain(self) -> bool:
-        """Whether an earlier attempt may have done some of `places`."""
+        """Tell whether an earlier attempt may have done some of `places`."""
         return bool(self._uncertain) and not self._uncertain.isdisjoint(self.places)
 
     def failed(self, error: FoqsError, repeat: Repeat) -> int | None:
-        """The call failed as a whole: the pause before the next attempt, or None, the verdict in `errors`."""
+        """Enter that the call failed as a whole. Returns the pause before the next attempt, or None for the end."""
         pause_ms = self.attempts.failed(error) if may_repeat(error, repeat) else None
         if pause_ms is None:
             if not self.answered_once:
@@ -244,7 +255,7 @@ class _Batch:
         return pause_ms
 
     def answered(self, wire_errors: Mapping[int, Any], repeat: Repeat) -> int | None:
-        """Some positions failed: the pause before those that may be repeated are, or None for the end."""
+        """Enter which positions failed. Returns the pause before those to repeat are sent, or None for the end."""
         self.answered_once = True
         again: PositionErrors = {}
         for index, wire_error in wire_errors.items():

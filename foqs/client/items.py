@@ -1,4 +1,4 @@
-"""What goes into a queue and what comes out of it, as the caller holds it.
+"""The items that go into a queue and the deliveries that come out of it, as the caller has them.
 
 The encoder reads `NewItem` and `Nack` where they are: no copy per item.
 """
@@ -168,7 +168,7 @@ Topics = str | Mapping[str, int] | Sequence[str | tuple[str, int]]
 
 
 def receipt_list(receipts: Receipts) -> list[str]:
-    """The receipts as the wire wants them. A bare id passes as it is: the host takes both."""
+    """Return the receipts as the wire wants them. A bare id passes as it is: the host takes both."""
     if isinstance(receipts, str):
         return [receipts]
     if isinstance(receipts, Item):
@@ -189,7 +189,7 @@ def is_single(receipts: object) -> bool:
 
 
 def topic_demands(topics: Topics, count: int) -> list[Any]:
-    """The wire's demands; raises InvalidArgumentError when there are none or too many."""
+    """Return the wire's demands. Raises InvalidArgumentError when there are none or too many."""
     if isinstance(topics, str):
         return [wire.structs.TopicDemand(topic=topics, count=count)]
     pairs = topics.items() if isinstance(topics, Mapping) else topics
@@ -205,7 +205,7 @@ def topic_demands(topics: Topics, count: int) -> list[Any]:
 
 
 def item_bytes(item: NewItem) -> int:
-    """What an item weighs in a frame, rather too much than too little. Raises InvalidArgumentError."""
+    """Return how many bytes an item has in a frame at most. Raises InvalidArgumentError for what is no item."""
     try:
         trace_bytes = 4 * len(item.trace_context) if item.trace_context else 0
         return len(item.payload) + len(item.metadata or b"") + trace_bytes + ITEM_OVERHEAD_BYTES
@@ -262,7 +262,7 @@ def check_new_item(item: NewItem) -> None:
 
 
 def faults_of(items: Iterable[NewItem]) -> Iterator[tuple[int, InvalidArgumentError]]:
-    """By position, what keeps items from being encoded: the encoder does not say which it was."""
+    """Iterate over the items that cannot be encoded, with the reason: the encoder does not say which one it was."""
     for position, item in enumerate(items):
         try:
             check_new_item(item)

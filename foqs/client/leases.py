@@ -111,11 +111,11 @@ class LeaseSchedule:
         self._leases.update((item.receipt, _Lease(item, extend_at_ms, expires_at_ms)) for item in items)
 
     def drop(self, item: BaseLeasedItem) -> None:
-        """The item is settled; its lease needs no care any more."""
+        """Forget a lease, because its item is settled."""
         self._leases.pop(item.receipt, None)
 
     def due(self, now_ms: int) -> list[BaseLeasedItem]:
-        """What to extend now, at most one call's worth."""
+        """Return what to extend now, at most as much as one call takes."""
         due = [lease.item for lease in self._leases.values() if lease.extend_at_ms <= now_ms]
         return due[: limits.BATCH_ITEMS_MAX]
 
@@ -162,7 +162,7 @@ class TakenItems(Generic[H]):
         self._taken: dict[H, int] = {}
 
     def take(self, items: Sequence[H], now_ms: int) -> None:
-        """A new batch; the last one is through. Forgets what is settled and what must have ended."""
+        """Take a new batch, after the last one. Forgets items that are settled, and leases that must have ended."""
         taken = {
             item: expires_at_ms
             for item, expires_at_ms in self._taken.items()
@@ -174,11 +174,11 @@ class TakenItems(Generic[H]):
         self._extend_at_ms = now_ms + self._lease_ms // 2
 
     def due(self, now_ms: int) -> list[H]:
-        """What to extend before the next item is yielded: nothing, or all that is left of the batch."""
+        """Return what to extend before the next item is yielded: nothing, or all that is left of the batch."""
         return list(self._to_yield) if self._to_yield and now_ms >= self._extend_at_ms else []
 
     def extended(self, items: Sequence[H], errors: PositionErrors, asked_at_ms: int) -> list[H]:
-        """Enter the extension of what `due` gave; what failed is left out and returned."""
+        """Enter the extension of what `due` gave. What failed is not yielded any more, and returned."""
         lost = [items[position] for position in errors]
         for item in lost:
             item.lease_lost = True
@@ -192,6 +192,6 @@ class TakenItems(Generic[H]):
         return self._to_yield.popleft() if self._to_yield else None
 
     def unsettled(self) -> list[H]:
-        """What to release when the consumer ends."""
+        """Return what to release when the consumer ends."""
         self._to_yield.clear()
         return [item for item in self._taken if not (item.settled or item.lease_lost)]

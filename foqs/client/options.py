@@ -1,4 +1,4 @@
-"""What a client is set up with, checked once."""
+"""The settings of a client, checked once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def monotonic_ms() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """See `foqs.Client` for the meaning of each."""
+    """The settings of a client, which owns it. See `foqs.Client` for the meaning of each."""
 
     addresses: str | Sequence[str] = ADDRESS
     timeout_ms: int = TIMEOUT_MS
@@ -48,7 +48,7 @@ class Options:
             raise InvalidArgumentError(f"retry is {type(self.retry).__name__}, not a RetryPolicy")
 
     def terms(self) -> Terms:
-        """Of one client: they hold what it knows of its addresses."""
+        """Make the terms of one client: they hold what it knows of its addresses."""
         parsed = parse_addresses(self.addresses)
         book = AddressBook(parsed, int(self.random() * len(parsed)))
         return Terms(self.retry, self.timeout_ms, self.clock_ms, self.random, book)

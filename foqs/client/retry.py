@@ -29,10 +29,10 @@ from foqs.model.errors import FoqsError, OverloadedError, UnavailableError
 
 class Repeat(Enum):
     ALWAYS = "always"
-    """Reads, and what may happen twice: ack, extend, dequeue (lost items come back by their lease)."""
+    """For reads, and for what may happen twice: ack, extend, dequeue (lost items are redelivered after their lease)."""
 
     UNLESS_UNKNOWN = "unless unknown"
-    """Writes that would have another effect the second time: enqueue, nack, create."""
+    """For writes that would have another effect the second time: enqueue, nack, create."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
@@ -70,17 +70,17 @@ class RetryPolicy:
 
 
 def may_repeat(error: FoqsError, repeat: Repeat) -> bool:
-    """Whether what is known about the failed attempt allows another one."""
+    """Tell whether what is known about the failed attempt allows another one."""
     return error.retryable and (error.nothing_done or repeat is Repeat.ALWAYS)
 
 
 def goes_elsewhere(error: FoqsError) -> bool:
-    """Whether nothing was done and another host may do it: a quota or a pause holds on every host."""
+    """Tell whether nothing was done and another host may do it: a quota or a pause holds on every host."""
     return error.nothing_done and isinstance(error, UnavailableError | OverloadedError)
 
 
 def verdict(error: FoqsError, uncertain: bool) -> FoqsError:
-    """What the caller gets: "nothing was done" does not hold when an earlier attempt may have been done."""
+    """Return the caller's error: "nothing was done" does not hold when an earlier attempt may have been done."""
     if not (uncertain and error.retryable and error.nothing_done):
         return error
     unknown = OutcomeUnknownError(f"an earlier attempt may have been done; the last one: {error.message}")
@@ -100,7 +100,7 @@ class Pauses:
         random: Callable[[], float],
         deadline_at_ms: int | None = None,
     ) -> None:
-        """`deadline_at_ms`: a time of the clock that holds instead of the policy's deadline."""
+        """`deadline_at_ms` is a time of the clock that holds instead of the policy's deadline."""
         self._policy = policy
         self._clock_ms = clock_ms
         self._random = random
@@ -108,7 +108,7 @@ class Pauses:
         self._failures = 0
 
     def next_ms(self, retry_after_ms: int) -> int | None:
-        """How long to wait before the next attempt; None when it would start past the deadline."""
+        """Return how long to wait before the next attempt; None when that would start past the deadline."""
         policy = self._policy
         backoff_ms = min(policy.backoff_ms_max, policy.backoff_ms << min(self._failures, 32))
         self._failures += 1

@@ -112,7 +112,7 @@ class SettleStats:
 def settlement_of(
     item: BaseLeasedItem, error: BaseException | None, backoff: NackBackoff, random: Callable[[], float]
 ) -> Nack | None:
-    """What a handler's end means: None for an ack."""
+    """Return what the end of a handler means for its item: a nack, or None for an ack."""
     if error is None:
         return None
     if isinstance(error, Retry):
@@ -129,7 +129,7 @@ def settlement_of(
 
 @dataclass(slots=True)
 class SettleBatch:
-    """What goes in the next two calls."""
+    """The settlements of the next two calls: one of acks, one of nacks."""
 
     acks: list[BaseLeasedItem]
     nacks: list[tuple[BaseLeasedItem, Nack]]
@@ -166,7 +166,7 @@ class SettlementBuffer:
         self._nacks.append((item, nack))
 
     def lost(self, items: Sequence[BaseLeasedItem]) -> None:
-        """Leases that were lost before their items were settled."""
+        """Count leases that were lost before their items were settled."""
         self.stats.lease_lost += len(items)
         for item in items:
             log.warning("the lease of item %s of topic %s was lost", item.id, item.topic)
@@ -180,7 +180,7 @@ class SettlementBuffer:
         return batch
 
     def settled(self, batch: SettleBatch, acks: PositionErrors | Exception, nacks: PositionErrors | Exception) -> None:
-        """Enter what the two calls of the batch came to."""
+        """Enter the outcomes of the two calls of a batch."""
         self._in_flight_count = 0
         for position, item in enumerate(batch.acks):
             if self._went_well(item, position, acks):

@@ -28,13 +28,13 @@ from foqs.model.errors import FoqsError, InternalError, InvalidArgumentError, To
 from foqs.transport import wire
 
 NAMESPACES_KNOWN_MAX = 1_000
-"""Of which a client remembers how many items a call may have."""
+"""The most namespaces for which a client remembers how many items a call may have."""
 
 
 def enqueue_limited(
     terms: Terms, namespace: str, items: Sequence[NewItem], repeat: Repeat, *, bulk: bool = False
 ) -> Flow[EnqueueResult]:
-    """What one call may carry by itself; in several where the namespace allows no such call.
+    """Enqueue what one call may carry by itself, in several calls where the namespace allows no such call.
 
     Raises when the first of them fails as a whole; a later one leaves its error at its positions.
     """
@@ -60,7 +60,7 @@ def enqueue_limited(
 
 
 def _learns_limit(terms: Terms, namespace: str, count: int) -> Flow[bool]:
-    """Ask how many items a call may have, after one of `count` was too large; whether that is less."""
+    """Ask how many items a call may have, after one of `count` was too large, and return whether that is less."""
     request = wire.structs.GetNamespaceRequest(name=namespace)
     try:
         found = yield from call_flow(terms, Call("getNamespace", request, Repeat.ALWAYS))
@@ -74,7 +74,7 @@ def _learns_limit(terms: Terms, namespace: str, count: int) -> Flow[bool]:
 
 
 def _refuse_rest(result: EnqueueResult, part: Sequence[NewItem], total: int, error: FoqsError) -> None:
-    """`part` failed as a whole: what is at fault has the error, all else of it and behind it was not sent."""
+    """Enter that `part` failed as a whole: what is at fault gets the error, all else and what follows NotSentError."""
     offset = len(result.ids)
     not_sent = NotSentError(f"not sent: an earlier call failed: {error.message}")
     result.errors.update(dict.fromkeys(range(offset, total), not_sent))
@@ -87,7 +87,7 @@ def _refuse_rest(result: EnqueueResult, part: Sequence[NewItem], total: int, err
 def enqueue_batch(
     terms: Terms, namespace: str, items: Sequence[NewItem], repeat: Repeat, *, bulk: bool = False
 ) -> Flow[EnqueueResult]:
-    """One call of at most a batch, repeated for the positions that may be."""
+    """Enqueue at most a batch in one call, repeated for the positions that may be."""
     ids = [""] * len(items)
 
     def make_call(pending: Sequence[NewItem], repeated: bool) -> Call:
@@ -152,7 +152,7 @@ Nacks = Receipts | Nack | Iterable[Item | str | Nack]
 def nack(
     terms: Terms, namespace: str, nacks: Nacks, as_given: Callable[[str], Nack], return_errors: bool = False
 ) -> Flow[PositionErrors]:
-    """An entry that is a Nack stands for itself; `as_given` makes one of the receipt of another entry."""
+    """Give deliveries back. An entry that is a Nack stands for itself; `as_given` makes one of another's receipt."""
 
     def as_nack(entry: Item | str | Nack) -> Nack:
         return entry if isinstance(entry, Nack) else as_given(receipt_of(entry))
@@ -167,7 +167,7 @@ def nack(
 
 
 def judged(verb: str, errors: PositionErrors, count: int, is_single: bool, return_errors: bool) -> PositionErrors:
-    """The errors, when the caller wants them or there are none. Raises the error of a single entry, or BatchError."""
+    """Return the errors if the caller wants them or there are none. Raises a single entry's error, or BatchError."""
     if not errors or return_errors:
         return errors
     raise errors[0] if is_single else BatchError(verb, errors, count)
@@ -188,7 +188,7 @@ def topic_page(terms: Terms, namespace: str, prefix: str, page_token: str) -> Fl
 def _settle(
     terms: Terms, entries: Sequence[Any], make_call: Callable[[Any, bool], Call], *, gone_is_done: bool = False
 ) -> Flow[PositionErrors]:
-    """Send the entries in batches; the errors by position.
+    """Send the entries in batches, and return the errors by position.
 
     A batch that fails as a whole leaves its error at each of its positions, and the batches behind it are tried all
     the same: each of them names other leases that run out. A batch that is the only one raises.

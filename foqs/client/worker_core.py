@@ -48,13 +48,13 @@ class WorkerSettings:
 
     @property
     def capacity(self) -> int:
-        """Items in hand at most, rounded up to one for each topic."""
+        """The most items in hand, waiting or in work; a fetch takes at least one of each topic."""
         prefetch_count = self.concurrency if self.prefetch_count is None else self.prefetch_count
         return self.concurrency + prefetch_count
 
 
 def topic_names(topics: str | Sequence[str]) -> list[str]:
-    """The topics as a list. Raises InvalidArgumentError when there is none."""
+    """Return the topics as a list. Raises InvalidArgumentError when there is none."""
     names = [topics] if isinstance(topics, str) else list(topics)
     if not names:
         raise InvalidArgumentError("a worker has no topics: give at least one")
@@ -62,13 +62,13 @@ def topic_names(topics: str | Sequence[str]) -> list[str]:
 
 
 def named(topics: Sequence[str]) -> str:
-    """The topics for a log line: the first of many, and how many there are."""
+    """Name the topics for a log line: the first of many, and how many there are."""
     shown = ", ".join(topics[:_TOPICS_NAMED_MAX])
     return shown if len(topics) <= _TOPICS_NAMED_MAX else f"{shown}, ... ({len(topics)} in all)"
 
 
 def description(namespace: str, topics: Sequence[str], settings: WorkerSettings, addresses: str | Sequence[str]) -> str:
-    """What a worker works on, for the log line of its start."""
+    """Describe what a worker works on, for the log line of its start."""
     return (
         f"namespace {namespace}, topics {named(topics)}, concurrency {settings.concurrency}, "
         f"up to {settings.capacity} items in hand, lease {settings.lease_ms} ms, "
@@ -90,10 +90,10 @@ def check_async_handler(handler: object) -> None:
 
 
 def count_of_each(free_count: int, topics: Sequence[str]) -> int:
-    """How many items to ask of each topic so that the answer is about what there is room for."""
+    """Return how many items to ask of each topic, so that there is about as much room for them."""
     return min(max(1, free_count // len(topics)), limits.DEQUEUE_ITEMS_MAX)
 
 
 def may_go_on(error: FoqsError) -> bool:
-    """Whether a worker that could not dequeue tries on: a host comes back, a wrong argument does not."""
+    """Tell whether a worker that could not dequeue tries again: a host comes back, a wrong argument stays wrong."""
     return error.retryable
