@@ -6,7 +6,7 @@ The encoder reads `NewItem` and `Nack` where they are: no copy per item.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from itertools import islice
 from operator import attrgetter
@@ -40,6 +40,7 @@ class NewItem:
     ttl or ttl_ms: deleted this long after it may be delivered; 14 days.
     lease or lease_ms: the lease of its deliveries when the dequeue names none; 30 s.
     delivery: at least once, or at most once.
+    trace_context: up to 128 bytes of UTF-8 that come with every delivery, such as a W3C traceparent.
 
     Raises InvalidArgumentError when an argument and its twin in milliseconds are both given, and for a datetime without
     a time zone. The other values are checked when the item is enqueued.
@@ -56,6 +57,7 @@ class NewItem:
     delivery: DeliveryPolicy | None
     dedup_id: str | None
     ordering_key: str | None
+    trace_context: str | None
 
     def __init__(
         self,
@@ -70,6 +72,7 @@ class NewItem:
         delivery: DeliveryPolicy | None = None,
         dedup_id: str | None = None,
         ordering_key: str | None = None,
+        trace_context: str | None = None,
         *,
         deliver_after: datetime | None = None,
         delay: timedelta | None = None,
@@ -87,6 +90,7 @@ class NewItem:
         self.delivery = delivery
         self.dedup_id = dedup_id
         self.ordering_key = ordering_key
+        self.trace_context = trace_context
         # Only where it is needed: items are made by the million.
         if deliver_after is not None:
             self.deliver_after_ms = time_ms("deliver_after_ms", deliver_after_ms, deliver_after)

@@ -98,6 +98,7 @@ def _made(
         enqueued_at_ms=now_ms,
         lease_expires_at_ms=now_ms + lease_ms,
         attempt=attempt,
+        trace_context=None,
         settler=settler,
         lease_ms=lease_ms,
     )

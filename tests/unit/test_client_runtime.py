@@ -29,7 +29,7 @@ BACKOFF = NackBackoff(delay_ms=100, delay_ms_max=1_000)
 
 def leased(name: str, settlements: SettlementBuffer | None = None, attempt: int = 1) -> BaseLeasedItem:
     return BaseLeasedItem(
-        name, f"{name}.1", "t", 0, b"", b"", 0, 0, 0, attempt, settlements or SettlementBuffer(), LEASE_MS
+        name, f"{name}.1", "t", 0, b"", b"", 0, 0, 0, attempt, None, settlements or SettlementBuffer(), LEASE_MS
     )
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from foqs.client.aio.concurrency import Background, Monitor
 from foqs.client.durations import duration_or
 from foqs.client.errors import ClientClosedError
-from foqs.client.items import Item, Nack
-from foqs.client.leases import BaseLeasedItem, LeaseSchedule, field_values
+from foqs.client.items import Item, Nack, field_values
+from foqs.client.leases import BaseLeasedItem, LeaseSchedule
 from foqs.client.settling import PENDING_MAX, SettleBatch, SettlementBuffer, SettleStats
 from foqs.model.calls import PositionErrors
 from foqs.model.errors import FoqsError
@@ -70,7 +70,7 @@ class AsyncSettler:
         """Make leased items of what a dequeue has brought, which can settle themselves here."""
         with self._changed:
             self.stats.received += len(items)
-        return [AsyncLeasedItem(*field_values(item), self, lease_ms) for item in items]
+        return [AsyncLeasedItem(*(*field_values(item), self, lease_ms)) for item in items]
 
     def ack(self, item: BaseLeasedItem) -> None:
         """Have an item acked with the next batch."""
