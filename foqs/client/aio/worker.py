@@ -104,6 +104,7 @@ class AsyncWorker:
 
     def stop(self) -> None:
         """Ask run() to end. Returns at once. Safe to repeat."""
+        self._stopping = True  # Here already, so that no handler begins one more item before run() wakes.
         self._control.put_nowait(None)
 
     async def run(self) -> None:

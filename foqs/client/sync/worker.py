@@ -105,6 +105,7 @@ class Worker:
 
     def stop(self) -> None:
         """Ask run() to end, from any thread or a signal handler. Returns at once. Safe to repeat."""
+        self._stopping = True  # Here already, so that no handler begins one more item before run() wakes.
         self._control.put_nowait(None)
 
     def run(self) -> None:
