@@ -10,9 +10,9 @@ from typing import TypeVar
 import structlog
 
 from foqs.host.host_watch import HostSign, HostWatch
-from foqs.host.outage import Outage
 from foqs.model import limits
 from foqs.model.errors import FoqsError
+from foqs.model.outage import Outage
 from foqs.model.service import Service
 from foqs.storage.meta import HostRow, MetaStore
 

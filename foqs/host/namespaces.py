@@ -11,11 +11,11 @@ from typing import Protocol, TypeVar
 import structlog
 
 from foqs.host.meta_calls import MetaCalls
-from foqs.host.outage import Outage
 from foqs.model import limits
 from foqs.model.census import Census
 from foqs.model.errors import FoqsError, PausedError, UnavailableError, UnknownNamespaceError, shown
 from foqs.model.namespace import Namespace
+from foqs.model.outage import Outage
 from foqs.model.service import Service
 from foqs.shard.state.engine import ShardState
 from foqs.storage.meta import MetaStore

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from foqs.host.outage import Outage
-from foqs.model import limits
+from foqs.model.outage import LOSS_LOG_MS, Outage
 
-MINUTE_S = limits.LOSS_LOG_MS // 1000
+MINUTE_S = LOSS_LOG_MS // 1000
 
 
 def test_it_is_told_at_once_when_the_reason_changes_and_once_a_minute() -> None:

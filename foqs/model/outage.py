@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 from foqs.model import limits
 
+LOSS_LOG_MS = limits.MINUTE_MS
+"""A host that waits for a shard or the meta database says so this often, and when the reason is another one."""
+
 
 class Outage:
     """Of one thing that is tried again and again; `now_s` is a monotonic clock."""
@@ -16,9 +19,9 @@ class Outage:
         self._told_s = 0.0
 
     def is_to_be_told(self, reason: str) -> bool:
-        """It failed: whether that is news, as each reason is and what was told limits.LOSS_LOG_MS ago."""
+        """It failed: whether that is news, as each reason is and what was told LOSS_LOG_MS ago."""
         now_s = self._now_s()
-        if reason == self._reason and now_s - self._told_s < limits.LOSS_LOG_MS / 1000:
+        if reason == self._reason and now_s - self._told_s < LOSS_LOG_MS / 1000:
             return False
         self._reason, self._told_s = reason, now_s
         return True
