@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict
 from collections.abc import Mapping
 from functools import partial
 from zlib import crc32
@@ -34,8 +33,10 @@ from foqs.host.topics import Topics
 from foqs.host.waiting import Waiting
 from foqs.model import limits
 from foqs.model.service import Service, ServiceState
-from foqs.server.slots import ServerSlots
-from foqs.shard.writer.runner import ShardRunner
+from foqs.server.commit_scheduler import CommitScheduler
+from foqs.server.mysql_server import MysqlServer
+from foqs.server.turning import TurningTime
+from foqs.shard.writer.shard_writer import ShardWriter
 from foqs.storage.meta import MetaStore
 from foqs.storage.migrations import SchemaKind, check_current
 from foqs.storage.session import server_of
@@ -72,13 +73,12 @@ class Host(Service):
             self.metrics.items.happened,
             self._namespaces.is_dequeue_paused,
         )
-        self._slots: defaultdict[str, ServerSlots] = defaultdict(
-            partial(ServerSlots, self._loop, config.transactions_per_server_max)
-        )
-        """Each server has its slots here, under its address."""
+        self._turning = TurningTime()
+        self._servers: dict[str, MysqlServer] = {}
+        """Each stands under the address in the URLs of its shards."""
         self._stores: dict[int, ShardStore] = {}
         for shard_id, url in config.shards.items():
-            self._shards.add(self._make_runner(shard_id, url))
+            self._shards.add(self._make_writer(shard_id, url))
         self._readers = {shard_id: ShardReader(shard_id, url) for shard_id, url in config.shards.items()}
         self._waiting = Waiting(self._loop)
         self._censuses = self._namespaces.shards = Censuses(self._shards, self._namespaces, self._waiting)
@@ -149,6 +149,7 @@ class Host(Service):
             if self.state is ServiceState.STOPPED:
                 continue
             now_s = self._loop.time()
+            self._turning.tick(now_s)
             works = [runner.tick for runner in self._shards.runners.values()]
             works += [self._dispatcher.tick, self._dequeues.tick, self._waiting.tick, self._ages.tick]
             if now_s - swept_s > limits.PREFETCH_SWEEP_MS / 1000:
@@ -169,7 +170,7 @@ class Host(Service):
     def _is_draining(self) -> bool:
         return self.state is ServiceState.DRAINING
 
-    def _make_runner(self, shard_id: int, url: str) -> ShardRunner:
+    def _make_writer(self, shard_id: int, url: str) -> ShardWriter:
         config = self._config
         access = ShardAccess(
             shard_id=shard_id,
@@ -180,9 +181,22 @@ class Host(Service):
         )
         take_epoch = partial(self._take_epoch, shard_id)
         self._stores[shard_id] = store = ShardStore(access, take_epoch, self._membership.is_dead)
-        slots = self._slots[server_of(url)]
         opened = self._namespaces.shard_opened
-        return ShardRunner(shard_id, store, slots, self._dispatcher, self.metrics.transactions, opened)
+        return ShardWriter(
+            shard_id, store, self._server_of(url), self._dispatcher, self.metrics.transactions, opened
+        )  # fmt: skip
+
+    def _server_of(self, url: str) -> MysqlServer:
+        """One for all shards of an address."""
+        address = server_of(url)
+        if address not in self._servers:
+            scheduler = CommitScheduler(self._loop, self._config.transactions_per_server_max)
+            self._servers[address] = MysqlServer(address, scheduler, self._turned_s)
+        return self._servers[address]
+
+    def _turned_s(self) -> float:
+        """Now, in the time in which the event loop turned."""
+        return self._turning.at(self._loop.time())
 
     def _make_server(self, slices: Slices) -> ThriftServer:
         """The front door, with the verbs of users and of operators behind it."""

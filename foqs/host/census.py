@@ -15,7 +15,7 @@ from foqs.model.census import Census, CensusAnswer
 from foqs.model.errors import FoqsError
 from foqs.model.namespace import number_in_use
 from foqs.shard.state.engine import ShardState
-from foqs.shard.writer.runner import ShardRunner
+from foqs.shard.writer.shard_writer import ShardWriter
 
 _log = structlog.get_logger(__name__)
 
@@ -97,7 +97,7 @@ class Censuses:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _answer(self, census: Census, runner: ShardRunner, shard: ShardState) -> bool:
+    async def _answer(self, census: Census, runner: ShardWriter, shard: ShardState) -> bool:
         """Whether the answer is in the meta database; else it is tried again with the next refresh."""
         try:
             async with asyncio.timeout(limits.CENSUS_MS_MAX / 1000):

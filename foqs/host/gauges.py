@@ -21,7 +21,7 @@ from foqs.host.shards import Shards
 from foqs.model import limits
 from foqs.model.counts import ItemCounts
 from foqs.shard.state.engine import ShardState
-from foqs.shard.writer.runner import ShardRunner
+from foqs.shard.writer.shard_writer import ShardWriter
 
 
 class ShardGauge(NamedTuple):
@@ -100,7 +100,7 @@ class ShardGauges(Collector):
         yield items
         yield from self._waits(owned)
 
-    def _waits(self, owned: list[tuple[ShardRunner, ShardState]]) -> Iterator[Metric]:
+    def _waits(self, owned: list[tuple[ShardWriter, ShardState]]) -> Iterator[Metric]:
         oldest = GaugeMetricFamily(
             "foqs_oldest_ready_age_seconds",
             "How long the oldest ready item of the shard that is known in memory could have been delivered, or 0; "
@@ -120,7 +120,7 @@ class ShardGauges(Collector):
         yield from (oldest, lags)
 
 
-def _ownership(runners: list[ShardRunner]) -> Iterator[Metric]:
+def _ownership(runners: list[ShardWriter]) -> Iterator[Metric]:
     owned = GaugeMetricFamily("foqs_shard_owned", "1 while this host owns the shard, else 0.", labels=["shard"])
     healthy = GaugeMetricFamily(
         "foqs_shard_healthy",
@@ -142,7 +142,7 @@ def _ownership(runners: list[ShardRunner]) -> Iterator[Metric]:
         label, is_owned = [str(runner.shard_id)], runner.shard is not None
         owned.add_metric(label, float(is_owned))
         healthy.add_metric(label, float(is_owned and runner.health.healthy))
-        opened.add_metric(label, runner.breaker_opened_count)
+        opened.add_metric(label, runner.health.opened_count)
         steps.add_metric(label, runner.clock.steps_count)
     yield from (owned, healthy, opened, steps)
 

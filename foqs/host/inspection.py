@@ -31,11 +31,12 @@ from foqs.model.item import ItemEvent, Phase
 from foqs.model.namespace import Namespace
 from foqs.model.service import Service
 from foqs.model.topic import ShardTopic
+from foqs.server import mysql_server
 from foqs.shard.port import ItemRow
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.look_ups import LookUp, being_settled
 from foqs.shard.state.parts import Completion
-from foqs.shard.writer.runner import ShardRunner
+from foqs.shard.writer.shard_writer import ShardWriter
 from foqs.storage.shard_reader import ShardReader
 
 _log = structlog.get_logger(__name__)
@@ -102,7 +103,7 @@ class Inspection(Service):
         try:
             while pending:
                 _, pending = await asyncio.wait(
-                    pending, timeout=limits.PULSE_MS / 1000, return_when=asyncio.FIRST_EXCEPTION
+                    pending, timeout=mysql_server.PULSE_MS / 1000, return_when=asyncio.FIRST_EXCEPTION
                 )
                 for shard_id, read in reads.items():
                     if read.done():
@@ -392,7 +393,7 @@ class Inspection(Service):
             if not after_key:
                 shard.index.expires_first_ms = 0
 
-    def _expire(self, runner: ShardRunner, shard: ShardState, keys: list[int]) -> None:
+    def _expire(self, runner: ShardWriter, shard: ShardState, keys: list[int]) -> None:
         completion = Completion(lambda ended: _log.info("items_expired", shard=runner.shard_id, count=len(keys)))
         completion.open_count = 1
 

@@ -143,7 +143,7 @@ class DoorMeters(Collector):
 
 
 class TransactionMeters:
-    """Implements foqs.shard.writer.runner.TransactionMeter."""
+    """Implements foqs.shard.port.TransactionMeter."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._seconds = Histogram(

@@ -8,14 +8,14 @@ from foqs.model import limits
 from foqs.model.clock import Now
 from foqs.model.errors import UnavailableError
 from foqs.shard.state.engine import ShardState
-from foqs.shard.writer.runner import ShardRunner
+from foqs.shard.writer.shard_writer import ShardWriter
 
 
 class Shards:
     def __init__(self) -> None:
-        self.runners: dict[int, ShardRunner] = {}
+        self.runners: dict[int, ShardWriter] = {}
 
-    def add(self, runner: ShardRunner) -> None:
+    def add(self, runner: ShardWriter) -> None:
         self.runners[runner.shard_id] = runner
 
     def state(self, shard_id: int) -> ShardState | None:
@@ -35,12 +35,12 @@ class Shards:
         """The shard server's clock."""
         return self.runners[shard_id].now_ms()
 
-    def owned(self) -> Iterator[tuple[ShardRunner, ShardState]]:
+    def owned(self) -> Iterator[tuple[ShardWriter, ShardState]]:
         for runner in self.runners.values():
             if runner.shard is not None:
                 yield runner, runner.shard
 
-    def serving(self, shard_id: int) -> tuple[ShardRunner, ShardState]:
+    def serving(self, shard_id: int) -> tuple[ShardWriter, ShardState]:
         """Raises UnavailableError for a shard that is not here or not owned now: nothing was done."""
         runner = self.runners.get(shard_id)
         if runner is None:
@@ -49,7 +49,7 @@ class Shards:
             raise self.away(runner)
         return runner, runner.shard
 
-    def away(self, runner: ShardRunner) -> UnavailableError:
+    def away(self, runner: ShardWriter) -> UnavailableError:
         return UnavailableError(
             f"shard {runner.shard_id} is not served by this host now: {runner.detail}",
             retry_after_ms=limits.NO_SHARD_RETRY_MS,

@@ -1,5 +1,6 @@
-"""Every bound of the system in one place; what one limit owes to another is asserted at the end.
+"""The bounds that a caller or an operator can meet; what one limit owes to another is asserted at the end.
 
+What only one mechanism uses stands in its own module, such as foqs.server.commit_scheduler or foqs.shard.writer.health.
 Namespace limits are defaults that an operator may change within the hard bounds given here.
 Source of most figures: the FOQS post (payload 10 KB) and design measurements in docs/decisions/.
 """
@@ -147,24 +148,9 @@ CALL_CANCEL_MS_MAX = 5 * SECOND_MS
 # --- one shard in memory ---
 ENQUEUE_BUFFER_ITEMS_MAX = 20_000
 ENQUEUE_BUFFER_BYTES_MAX = 64 * MIB
-PLACEMENT_RUN_ITEMS = 2_000
-"""So many enqueued items in a row go to one shard, and as many more as there are shards to a slot of its server."""
-PLACEMENT_RUN_ITEMS_MAX = 16_000
 ENQUEUE_BUFFER_RETRY_MS = 200
 TRANSACTIONS_PER_SERVER_MAX = 1
 """Of a host's shards on one server, at the same time; an operator may change it."""
-SLOT_MS_MAX = 50
-"""A transaction that takes longer does not count any more."""
-HEAVY_TRANSACTION_ROWS = 64
-"""A transaction that reads or writes so many rows does not count either."""
-HEAVY_TRANSACTIONS_MAX = 4
-"""Of those, on one server at the same time; more of them count."""
-COALESCE_TURNS_MAX = 8
-"""Of the event loop, after a transaction of a shard and before its next one: callers that were answered come back."""
-COALESCE_MS_MAX = 5
-"""And no longer than this."""
-COALESCE_CALLS = 32
-"""Where so many wait already nobody is waited for: what a transaction costs beside its items is little to each."""
 TRANSACTION_INSERTS_MAX = 2_000
 TRANSACTION_INSERT_BYTES_MAX = 4 * MIB
 """The event loop writes these in one turn: as SQL text, 3 ms a MiB."""
@@ -227,8 +213,6 @@ WINDOWS_OF_SHARD_ITEMS_MAX = 400_000
 """Of all windows of a shard together, unless that is less than WINDOW_ITEMS_MIN each: about 52 bytes an item."""
 READ_US_TARGET = 10_000
 """Reads of a transaction that take longer are fewer next time: what commits with them waits for them."""
-LEASED_RUN_MIN = 1_000
-"""Items under lease in a row at the head of a topic that a new owner gets past without reading them."""
 READ_ROWS_FIRST = 1_000
 READ_ROWS_MIN = 32
 READ_ROWS_MAX = 8_000
@@ -256,26 +240,9 @@ TOPIC_IDLE_MS = 30 * SECOND_MS
 TOPICS_PER_TICK_MAX = 250
 """Of a shard: topics that were empty for so long, and are looked at in one tick."""
 
-KEYS_LEFT_TO_RENEW = 1 << 39
-"""Of the 2^40 that an epoch has: with fewer left the owner takes a new epoch and goes on."""
-KEYS_LEFT_MIN = 1 << 24
-"""With fewer left, and no new epoch to be had, a shard is not served: a key must not be one of the next epoch."""
-EPOCH_RETRY_MS = 10 * SECOND_MS
-
 # --- circuit breaker of a shard ---
-BREAKER_WINDOW_MS = 5 * SECOND_MS
-BREAKER_SAMPLES_MIN = 5
-BREAKER_MEAN_MS_MAX = 500
-BREAKER_ERRORS_MAX = 0.5
-BREAKER_STALL_MS = 700
-"""A transaction that takes longer opens the breaker before it ends."""
-PULSE_MS = 200
-"""A shard's server that has said nothing for so long is asked for the time; BREAKER_STALL_MS holds for the answer."""
 BREAKER_OPENS_MS_MAX = 1_000
 """From the moment at which a server hangs, whatever its shards are doing."""
-BREAKER_PROBE_MS = 500
-BREAKER_PROBE_FACTOR_MAX = 4
-"""Each time that it opens again soon after a probe the next probe waits twice as long, up to so many times as long."""
 
 # --- prefetch ---
 PREFETCH_HORIZON_MS = 100
@@ -330,14 +297,6 @@ LOCK_WAIT_MS_MAX = 5 * SECOND_MS
 """For a shard's lock, after the session of a dead owner was killed."""
 OWNER_SILENT_MS_MAX = 30 * SECOND_MS
 """A server ends an owner's session that says nothing for so long, whether or not anybody may KILL it."""
-CLOCK_PROBE_MS = 10 * SECOND_MS
-CLOCK_DOUBT_MS_MAX = 50
-"""A probe of a shard server's clock that took longer is repeated: its answer may have waited on a stalled machine."""
-CLOCK_RETRY_MS = 500
-CLOCK_TRY_MS_MAX = 2_000
-"""Before a shard is served; then it is served with the clock that there is, and probed on."""
-CLOCK_STEP_MS_MIN = 1 * SECOND_MS
-"""A shard server's clock that moved by more than this beside the host's own has stepped, which is logged."""
 STEADY_WRITE_MS = 2 * SECOND_MS
 """With leases open a shard writes its steady clock at least so often: a take-over lets them run so much longer."""
 DURABILITY_CHECK_MS = MINUTE_MS
@@ -363,22 +322,9 @@ PAGES_WAITING_MAX = 200
 PAGE_RETRY_MS = 500
 TICK_MS = 20
 """How often a shard with nothing to do looks for what has become due."""
-LOOP_HELD_MS = 100
-"""An event loop that has not turned for longer was held: the rest of that time is no server's silence."""
-SHARD_OPEN_WAIT_MS_MAX = 2 * SECOND_MS
-"""How long a host that starts waits for a shard before it serves without it."""
-REOPEN_PAUSE_MS = 500
 OWNER_WAIT_MS_MAX = SECOND_MS
 """How long a host waits for the lock of a shard that a living one has, before it looks again whether that one is dead.
 In whole seconds: MySQL knows no parts of them there."""
-OWNER_RETURN_MS = 100
-"""An owner whose session was ended may have its shard back before others take it; it notices within TICK_MS."""
-LOSS_LOG_MS = MINUTE_MS
-"""A host that waits for a shard or the meta database says so this often, and when the reason is another one."""
-REOPEN_TRIES_MAX = 120
-"""REOPEN_PAUSE_MS each: then the shard's state is given up, and its callers are told that they do not know."""
-DEADLOCK_TRIES_MAX = 5
-"""Of one transaction; each waits only for the other one that it met."""
 AFTER_ERROR_MS_MAX = 1 * SECOND_MS
 """For the next answer to what was sent along with a command that failed; then the session is given up."""
 META_STATEMENT_MS_MAX = 3 * SECOND_MS
@@ -428,9 +374,6 @@ assert HEARTBEAT_MS * 3 < CENSUS_MS_MAX < CENSUS_EXPIRY_MS, "every host sees a c
 assert CENSUS_MS_MAX + 2 * META_STATEMENT_MS_MAX < CENSUS_EXPIRY_MS, "a deletion ends before its namespace opens again"
 assert HEARTBEAT_MS * 3 < HOST_DEAD_MS, "a host is not dead for one lost heartbeat"
 assert HEARTBEAT_MS * 2 < HOST_WATCH_GAP_MS_MAX <= HOST_DEAD_MS // 2, "a gap must not hide a life"
-assert PULSE_MS * 10 < OWNER_SILENT_MS_MAX, "an owner with nothing to do must not look dead"
-assert max(PULSE_MS, SLOT_MS_MAX) + BREAKER_STALL_MS + 2 * TICK_MS < BREAKER_OPENS_MS_MAX
 assert 2 * TRANSACTION_INSERTS_MAX + BATCH_ITEMS_MAX <= ENQUEUE_BUFFER_ITEMS_MAX, "no placement may fill a buffer"
 assert 2 * TRANSACTION_INSERT_BYTES_MAX + FRAME_BYTES_MAX <= ENQUEUE_BUFFER_BYTES_MAX, "no placement may fill a buffer"
-assert 2 * (ENQUEUE_BUFFER_ITEMS_MAX + OPEN_LEASES_MAX) < KEYS_LEFT_MIN < KEYS_LEFT_TO_RENEW, "one transaction must fit"
 assert PREFETCH_HOLD_MS_MAX < CLAIM_SLACK_MS, "a prefetched claim must still cover the lease at hand-out"

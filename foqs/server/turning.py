@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from foqs.model import limits
+LOOP_HELD_MS = 100
+"""An event loop that has not turned for longer was held: the rest of that time is no server's silence."""
 
 
 class TurningTime:
-    """A clock in seconds that stops while the loop is held. Where there are no ticks it is the loop's own.
+    """A clock in seconds that stops while the event loop is held. Where there are no ticks it is the loop's own.
 
-    `tick` is to be called every limits.TICK_MS. One that comes more than limits.LOOP_HELD_MS after the last shows that
-    the loop did not turn, or the process did not run: answers may have been here, and nobody took them.
+    The host calls `tick` every limits.TICK_MS. A tick that comes more than LOOP_HELD_MS after the last one shows that
+    the loop did not turn, or that the process did not run: answers may have been here, and nobody took them.
     """
 
     def __init__(self) -> None:
@@ -20,7 +21,7 @@ class TurningTime:
         """What it shows when the loop's clock shows `now_s`."""
         if self._ticked_s is None:
             return now_s
-        return min(now_s, self._ticked_s + limits.LOOP_HELD_MS / 1000) - self._held_s
+        return min(now_s, self._ticked_s + LOOP_HELD_MS / 1000) - self._held_s
 
     def tick(self, now_s: float) -> float:
         """The loop turns. Returns what the clock shows."""

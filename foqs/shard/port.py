@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from foqs.model.calls import ItemContent
 from foqs.model.item import Item
@@ -300,3 +300,32 @@ class OwnershipLostError(Exception):
 
 class OwnedError(OwnershipLostError):
     """A living owner has it."""
+
+
+class Store(Protocol):
+    """A shard's storage, as its writer uses it; foqs.storage.shard_store.ShardStore is the real one.
+
+    One call is under way at a time. What is not async blocks, and runs on a thread.
+    """
+
+    def open(self, tenure: Tenure | None = None) -> ShardImage: ...
+    def wait_for_owner(self) -> None: ...
+    def sort_key_after(self, lane: int, edge: int, count: int) -> int | None: ...
+    def reopen(self) -> int: ...
+    def renew_epoch(self) -> int: ...
+    def close(self) -> None: ...
+    def interrupt(self) -> None: ...
+    def is_session_lost(self) -> bool: ...
+    def check(self) -> list[str]: ...
+    async def now_ms(self) -> int: ...
+    async def run(self, transaction: Transaction) -> TransactionResult: ...
+
+
+class TransactionMeter(Protocol):
+    """Counts the transactions of a host's shards for operators; each shard's writer tells it of them."""
+
+    def waited(self, shard_id: int, wait_s: float) -> None:
+        """For a slot of the server, before a transaction."""
+
+    def ended(self, shard_id: int, transaction: Transaction, elapsed_s: float, outcome: str) -> None:
+        """`outcome` is committed, failed or unknown."""

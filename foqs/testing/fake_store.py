@@ -1,4 +1,4 @@
-"""Implements foqs.shard.writer.store.Store, and what reads beside it, on a FakeServer."""
+"""Implements foqs.shard.port.Store, and what reads beside it, on a FakeServer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _REFUSALS = {
 
 
 class FakeStore:
-    """Implements foqs.shard.writer.store.Store on a FakeServer."""
+    """Implements foqs.shard.port.Store on a FakeServer."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, closing, contextmanager
 import pytest
 
 from foqs.dev.local_server import LocalServer
-from foqs.shard.writer.store import Store
+from foqs.shard.port import Store
 from foqs.storage.session import connect
 from foqs.storage.shard_reader import ShardReader
 from foqs.storage.shard_store import ShardAccess, ShardStore

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 
-from foqs.shard.writer.store import Store
+from foqs.shard.port import Store
 from foqs.testing.fake_server import FakeServer, Fate, Faults
 from foqs.testing.fake_store import FakeReader, FakeStore
 from tests.contract.owner import SHARD_ID

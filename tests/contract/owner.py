@@ -13,8 +13,7 @@ from foqs.model.calls import ItemContent
 from foqs.model.item import Item
 from foqs.model.topic import ShardTopic
 from foqs.model.window import WindowBudget
-from foqs.shard.port import ItemRow, OwnershipLostError, ShardImage, Tenure, Transaction, TransactionResult
-from foqs.shard.writer.store import Store
+from foqs.shard.port import ItemRow, OwnershipLostError, ShardImage, Store, Tenure, Transaction, TransactionResult
 from foqs.storage.shard_reader import ExpiredPage
 
 SHARD_ID = 3

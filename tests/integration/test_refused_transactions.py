@@ -13,8 +13,9 @@ from structlog.testing import capture_logs
 
 from foqs.client.items import NewItem
 from foqs.dev.local_server import LocalServer
-from foqs.model import ids, limits
+from foqs.model import ids
 from foqs.model.errors import FoqsError
+from foqs.shard.writer import health as breaker
 from tests.support.other_session import deadlock, row_locked
 from tests.support.running_host import RunningHost, running_host
 from tests.support.waiting import until
@@ -109,7 +110,7 @@ async def test_a_server_that_is_read_only_opens_the_breaker_and_is_tried_at_leis
                 with pytest.raises(FoqsError):
                     await running.client.enqueue("jobs", "t", b"x")
                 await until(lambda: sum(log["event"] == "transaction_failed" for log in logs) >= 4)
-                assert time.monotonic() - began_s > 3 * limits.BREAKER_PROBE_MS / 1000, "it is asked without a pause"
+                assert time.monotonic() - began_s > 3 * breaker.BREAKER_PROBE_MS / 1000, "it is asked without a pause"
             await until(lambda: runner.health.healthy)
         assert runner._store._owning_session_id != session_id
         assert await running.client.ack("jobs", receipts) == {}

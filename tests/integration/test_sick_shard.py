@@ -12,7 +12,8 @@ import pytest
 
 from foqs.client.items import NewItem
 from foqs.dev.local_server import LocalServer
-from foqs.model import limits
+from foqs.server import commit_scheduler
+from foqs.shard.writer import keeper
 from foqs.storage.migrations import SchemaKind, apply
 from tests.support.databases import new_server
 from tests.support.running_host import RunningHost, running_host, shard_of
@@ -48,7 +49,7 @@ async def test_a_frozen_server_is_skipped_and_comes_back(
         second_server.pause()
         try:
             # Some of these land on the frozen shard; they move once its breaker is open.
-            with patch.object(limits, "PLACEMENT_RUN_ITEMS", 1):
+            with patch.object(commit_scheduler, "PLACEMENT_RUN_ITEMS", 1):
                 calls = [asyncio.create_task(enqueue_one(running, b"during")) for _ in range(40)]
                 await until(lambda: not is_healthy(running, 1), 3)
             (healthy, _) = await asyncio.wait(calls, timeout=5)
@@ -81,7 +82,7 @@ async def test_a_server_that_freezes_while_it_is_asked_for_nothing_is_noticed(
     async with running_host(meta_url, shards) as running:
         second_server.pause()
         try:
-            await until(lambda: not is_healthy(running, 1), limits.CLOCK_PROBE_MS / 2000)
+            await until(lambda: not is_healthy(running, 1), keeper.CLOCK_PROBE_MS / 2000)
             assert is_healthy(running, 0)
         finally:
             second_server.resume()

@@ -18,7 +18,7 @@ from tests.histories.clocks import ClockSteps
 if TYPE_CHECKING:
     from foqs.shard.port import Transaction
     from foqs.shard.state.engine import ShardState
-    from foqs.shard.writer.runner import ShardRunner
+    from foqs.shard.writer.shard_writer import ShardWriter
     from tests.sim.world import World
 
 _LATE_COMMIT_MS = 2_000
@@ -120,7 +120,7 @@ class SimClocks:
 
     # ---- what hosts take for their servers' clocks ----
 
-    def problems_of_host(self, runner: ShardRunner) -> Iterator[str]:
+    def problems_of_host(self, runner: ShardWriter) -> Iterator[str]:
         """Never ahead of the server but by a step back, behind by no more than answers may be slow, and a step."""
         shard_id = runner.shard_id
         ahead_ms = runner.now_ms() - self._shown_ms(shard_id)

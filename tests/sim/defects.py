@@ -36,7 +36,9 @@ from foqs.shard.state.settlements import Settlements
 from foqs.shard.state.timers import Timers
 from foqs.shard.writer import leased_runs
 from foqs.shard.writer.clock import ShardClock
-from foqs.shard.writer.runner import ShardRunner
+from foqs.shard.writer.keeper import Keeper
+from foqs.shard.writer.ownership import Ownership
+from foqs.shard.writer.shard_writer import ShardWriter
 from foqs.testing import fake_server
 from foqs.testing.fake_server import make_script
 from foqs.testing.fake_store import FakeStore
@@ -71,7 +73,7 @@ async def answers_an_ack_before_the_commit(
 
 
 @_in_place_of(Inspection, "_expire")
-def expires_items_under_lease(self: Inspection, runner: ShardRunner, shard: ShardState, keys: list[int]) -> None:
+def expires_items_under_lease(self: Inspection, runner: ShardWriter, shard: ShardState, keys: list[int]) -> None:
     completion = Completion(lambda _: None)
     completion.open_count = 1
 
@@ -233,17 +235,17 @@ def ignores_the_ttl_on_redelivery(item: Item, row: Any) -> None:
     item.expires_at = 1 << 62
 
 
-_reopen = ShardRunner._reopen
+_reopen = Ownership.reopen
 
 
-@_in_place_of(ShardRunner, "_reopen")
-async def takes_an_unknown_commit_for_failed(self: ShardRunner, reason: str) -> int:
+@_in_place_of(Ownership, "reopen")
+async def takes_an_unknown_commit_for_failed(self: Ownership, reason: str) -> int:
     await _reopen(self, reason)
     return -1
 
 
-@_in_place_of(ShardRunner, "_reopen")
-async def takes_an_unknown_commit_for_done(self: ShardRunner, reason: str) -> int:
+@_in_place_of(Ownership, "reopen")
+async def takes_an_unknown_commit_for_done(self: Ownership, reason: str) -> int:
     await _reopen(self, reason)
     return 1 << 62
 
@@ -402,8 +404,8 @@ def tells_the_ends_of_leases_by_the_steady_clock(self: Now, steady_ms: int) -> i
     return steady_ms
 
 
-@_in_place_of(ShardRunner, "_is_durability_due")
-def checks_durability_only_at_the_opening(self: ShardRunner, now_s: float) -> bool:
+@_in_place_of(Keeper, "_is_durability_due")
+def checks_durability_only_at_the_opening(self: Keeper, now_s: float) -> bool:
     return False
 
 
@@ -476,18 +478,18 @@ def calls_nobody_dead(self: HostWatch, name: str, now_s: float) -> bool:
     return False
 
 
-_remember = ShardRunner._remember
+_remember = Ownership._remember
 
 
-@_in_place_of(ShardRunner, "_remember")
-def begins_the_keys_of_its_epoch_again(self: ShardRunner, shard: ShardState) -> None:
+@_in_place_of(Ownership, "_remember")
+def begins_the_keys_of_its_epoch_again(self: Ownership, shard: ShardState) -> None:
     _remember(self, shard)
     assert self._tenure is not None
     self._tenure = self._tenure._replace(last_key=shard.epoch << ids.SEQUENCE_BITS)
 
 
-@_in_place_of(ShardRunner, "_remember")
-def forgets_the_epoch_that_it_had(self: ShardRunner, shard: ShardState) -> None:
+@_in_place_of(Ownership, "_remember")
+def forgets_the_epoch_that_it_had(self: Ownership, shard: ShardState) -> None:
     self._tenure = None
 
 

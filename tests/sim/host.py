@@ -16,7 +16,7 @@ from foqs.model.item import ItemEvent, Phase
 from foqs.model.service import Service
 from foqs.shard.port import Transaction
 from foqs.shard.state.engine import ShardState
-from foqs.shard.writer import runner
+from foqs.shard.writer import ownership
 from foqs.testing.fake_store import FakeReader
 from tests.sim.loop import Process
 from tests.sim.ownership import FakeMeta, SteppingStore
@@ -149,5 +149,5 @@ def simulated(world_of: Callable[[], World], shard_state: type[ShardState], disp
         "_wall_ms": lambda: world_of().now_ms(),
         "_monotonic_s": world_of().loop.time,
     }
-    with patch.multiple(bootstrap, **replaced), patch.object(runner, "ShardState", shard_state):
+    with patch.multiple(bootstrap, **replaced), patch.object(ownership, "ShardState", shard_state):
         yield

@@ -12,7 +12,6 @@ from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
-from unittest.mock import patch
 
 import structlog
 
@@ -25,6 +24,7 @@ from tests.sim.invariants import checked_classes, dispatcher_problems, state_pro
 from tests.sim.keeper import Keeper
 from tests.sim.loop import VirtualLoop
 from tests.sim.nemesis import Nemesis
+from tests.sim.tuned import tuned
 from tests.sim.world import World
 
 _WORK_OFF_S_MAX = 60.0
@@ -66,7 +66,7 @@ def run_seed(seed: int, *, load_s_max: float = math.inf, verbose: bool = False) 
     collecting = gc.isenabled()
     gc.disable()
     try:
-        with patch.multiple(limits, **profile.limits), simulated(lambda: world, state, dispatcher), _logs(world):
+        with tuned(profile.limits), simulated(lambda: world, state, dispatcher), _logs(world):
             try:
                 loop.run_until_complete(_watch(world, chance))
             except Exception as error:

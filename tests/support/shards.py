@@ -11,6 +11,7 @@ from foqs.model.calls import ItemContent
 from foqs.model.clock import Now
 from foqs.model.errors import UnavailableError
 from foqs.model.item import Item, Phase
+from foqs.server import commit_scheduler
 from foqs.shard.port import Transaction
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.parts import Completion
@@ -61,7 +62,7 @@ class Shards:
         return items
 
     def placement_run_items(self, shard_id: int) -> int:
-        return limits.PLACEMENT_RUN_ITEMS
+        return commit_scheduler.PLACEMENT_RUN_ITEMS
 
     def dequeue(self, wants: dict[str, int], lease_ms: int | None = None) -> DequeueCall:
         call = DequeueCall(lease_ms, 30_000, self.clock_ms / 1000)

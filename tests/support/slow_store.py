@@ -1,4 +1,4 @@
-"""A shard's store that takes its time or fails, as a test says, and the runner of such a shard."""
+"""A shard's store that takes its time or fails, as a test says, and the writer of such a shard."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from contextlib import asynccontextmanager
 from unittest.mock import Mock
 
 from foqs.model import ids, limits
-from foqs.server.slots import ServerSlots
+from foqs.server.commit_scheduler import CommitScheduler
+from foqs.server.mysql_server import MysqlServer
+from foqs.server.turning import TurningTime
 from foqs.shard.port import (
     LaneCounts,
     SessionLostError,
     ShardImage,
     Tenure,
     Transaction,
+    TransactionMeter,
     TransactionResult,
 )
 from foqs.shard.state.look_ups import LookUp
 from foqs.shard.state.parts import ShardListener
-from foqs.shard.writer.runner import ShardRunner
-from foqs.shard.writer.store import TransactionMeter
+from foqs.shard.writer.shard_writer import ShardWriter
 
 BOOTED_MS = 1_700_000_000_000
 SLOW_READ_MS = 5_000
@@ -134,49 +136,70 @@ class SlowStore:
         return TransactionResult(refilled=[[] for _ in transaction.refills], looked_up={})
 
 
+class TickedWriter(ShardWriter):
+    """The writer of a shard; to tick it is to say that the event loop turns, as a host does.
+
+    Its server has no other shard, unless it is made `beside` a writer of another one.
+    """
+
+    def __init__(self, store: SlowStore, beside: TickedWriter | None = None) -> None:
+        if beside is None:
+            self.turning = TurningTime()
+            scheduler = CommitScheduler(store.loop, limits.TRANSACTIONS_PER_SERVER_MAX)
+            self.server = MysqlServer("here", scheduler, lambda: self.turning.at(store.loop.time()))
+        else:
+            self.turning, self.server = beside.turning, beside.server
+        self.listener = Mock(spec=ShardListener)
+        shard_id = 0 if beside is None else beside.shard_id + 1
+        super().__init__(shard_id, store, self.server, self.listener, Mock(spec=TransactionMeter))
+
+    def tick(self) -> None:
+        self.turning.tick(self._loop.time())
+        super().tick()
+
+
 @asynccontextmanager
-async def runner_of(store: SlowStore) -> AsyncIterator[ShardRunner]:
-    slots = ServerSlots(asyncio.get_running_loop(), limits.TRANSACTIONS_PER_SERVER_MAX)
-    runner = ShardRunner(0, store, slots, Mock(spec=ShardListener), Mock(spec=TransactionMeter))
-    yield runner
+async def writer_of(store: SlowStore, beside: TickedWriter | None = None) -> AsyncIterator[TickedWriter]:
+    writer = TickedWriter(store, beside)
+    yield writer
     store.answers.set()
     store.tells_time.set()
     store.answers_runs.set()
     store.counts.set()
-    await runner.stop()
+    await writer.stop()
 
 
-async def run_one(runner: ShardRunner, store: SlowStore, *errors: Exception) -> str:
+async def run_one(writer: TickedWriter, store: SlowStore, *errors: Exception) -> str:
     """Let a look-up be in a transaction that meets these errors; what became of it."""
-    assert runner.shard is not None
+    assert writer.shard is not None
     ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     store.errors, store.numbers_run = list(errors), []
     on_rows, on_failed = (lambda _: ended.set_result("done")), (lambda error: ended.set_result(error.message))
-    runner.shard.look_ups.look_up(LookUp([1], on_rows, on_failed))
-    runner.wake()
+    writer.shard.look_ups.look_up(LookUp([1], on_rows, on_failed))
+    writer.wake()
     async with asyncio.timeout(10):
         return await ended
 
 
-async def start(runner: ShardRunner, store: SlowStore) -> None:
+async def start(writer: TickedWriter, store: SlowStore) -> None:
     """And run what every new owner reads first."""
-    await runner.start()
-    assert await run_one(runner, store) == "done"
+    await writer.start()
+    assert await run_one(writer, store) == "done"
 
 
-async def tick_for(runner: ShardRunner, seconds: float) -> None:
+async def tick_for(writer: TickedWriter, seconds: float) -> None:
     loop = asyncio.get_running_loop()
     until_s = loop.time() + seconds
     while True:
-        runner.tick()
+        writer.tick()
         await asyncio.sleep(0.001)
         if loop.time() >= until_s:
             return
 
 
-async def until_health(runner: ShardRunner, *, healthy: bool) -> None:
+async def until_health(writer: TickedWriter, *, healthy: bool) -> None:
     async with asyncio.timeout(10):
-        while runner.health.healthy is not healthy:
-            runner.wake()
-            runner.tick()
+        while writer.health.healthy is not healthy:
+            writer.wake()
+            writer.tick()
             await asyncio.sleep(limits.TICK_MS / 1000)

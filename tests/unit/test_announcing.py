@@ -12,9 +12,8 @@ from foqs.model import limits
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import ShardImage, Tenure
 from foqs.shard.state.engine import ShardState
-from foqs.shard.writer import runner as runner_module
-from foqs.shard.writer.runner import ShardRunner
-from tests.support.slow_store import SlowStore, runner_of
+from foqs.shard.writer import ownership
+from tests.support.slow_store import SlowStore, TickedWriter, writer_of
 
 TOPIC_COUNT = 25
 SLICE = 10
@@ -29,8 +28,8 @@ class StoreOfTopics(SlowStore):
 
 async def test_topics_are_adopted_in_slices_and_none_that_went_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TOPICS_PER_TICK_MAX", SLICE)
-    async with runner_of(StoreOfTopics(asyncio.get_running_loop())) as runner:
-        listener = runner._listener
+    async with writer_of(StoreOfTopics(asyncio.get_running_loop())) as writer:
+        listener = writer.listener
         assert isinstance(listener, Mock)
         slices: list[list[int]] = []
 
@@ -39,12 +38,12 @@ async def test_topics_are_adopted_in_slices_and_none_that_went_meanwhile(monkeyp
 
         def opened(shard_id: int, topics: list[ShardTopic]) -> None:
             adopt(topics)
-            shard = runner.shard
+            shard = writer.shard
             assert shard is not None
             asyncio.get_running_loop().call_soon(lambda: shard._forget_topic(shard.index.by_number[SLICE + 1]))
 
         listener.shard_opened.side_effect, listener.adopt.side_effect = opened, adopt
-        await runner.start()
+        await writer.start()
         assert [number for part in slices for number in part] == [
             n for n in range(1, TOPIC_COUNT + 1) if n != SLICE + 1
         ]
@@ -58,9 +57,9 @@ async def test_the_state_of_a_shard_is_built_beside_the_event_loop(monkeypatch: 
         threads.append(threading.current_thread().name)
         return ShardState(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(runner_module, "ShardState", build)
-    async with runner_of(SlowStore(asyncio.get_running_loop())) as runner:
-        await runner.start()
-    assert isinstance(runner, ShardRunner)
+    monkeypatch.setattr(ownership, "ShardState", build)
+    async with writer_of(SlowStore(asyncio.get_running_loop())) as writer:
+        await writer.start()
+    assert isinstance(writer, TickedWriter)
     assert threads
     assert threading.main_thread().name not in threads

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.model import limits, order
+from foqs.model import order
+from foqs.shard.writer import leased_runs
 from foqs.shard.writer.leased_runs import skip_leased
 from tests.support.shards import NAMESPACE, Shards
 
@@ -39,7 +40,7 @@ def left(count: int, leased: list[int]) -> Shards:
 def test_the_edge_comes_to_stand_before_the_first_row_that_is_not_leased(
     monkeypatch: pytest.MonkeyPatch, run: int
 ) -> None:
-    monkeypatch.setattr(limits, "LEASED_RUN_MIN", 1)
+    monkeypatch.setattr(leased_runs, "LEASED_RUN_MIN", 1)
     shards = left(100, [*range(run), *range(run + 1, 100, 2)])
     index, rows = shards.states[0].index, Rows(shards)
     window = index.topic(NAMESPACE, "a").window
@@ -52,7 +53,7 @@ def test_the_edge_comes_to_stand_before_the_first_row_that_is_not_leased(
 
 
 def test_few_leases_are_not_worth_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "LEASED_RUN_MIN", 11)
+    monkeypatch.setattr(leased_runs, "LEASED_RUN_MIN", 11)
     shards = left(100, list(range(10)))
     rows = Rows(shards)
     skip_leased(shards.states[0].index, rows.sort_key_after)

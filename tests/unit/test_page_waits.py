@@ -14,6 +14,7 @@ from foqs.host.slices import Slices
 from foqs.host.waiting import Waiting
 from foqs.model import limits
 from foqs.model.errors import OverloadedError, UnavailableError
+from foqs.server import mysql_server
 from foqs.storage.shard_reader import ShardReader
 from tests.support.shards import NAMESPACE, Shards
 from tests.support.waiting import until
@@ -54,7 +55,7 @@ class Sickness:
 async def test_a_page_of_a_sick_shard_fails_at_once_and_one_that_waits_for_it_as_soon_as_it_is_sick(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "PULSE_MS", 5)
+    monkeypatch.setattr(mysql_server, "PULSE_MS", 5)
     shards, server_answers, sickness = Shards(2), threading.Event(), Sickness()
     hung, well = Mock(spec=ShardReader), Mock(spec=ShardReader)
     for number in (0, 1):

@@ -13,7 +13,7 @@ from foqs.host.shards import Shards
 from foqs.host.waiting import Waiting
 from foqs.model import limits
 from foqs.model.errors import UnavailableError
-from foqs.shard.writer.runner import ShardRunner
+from foqs.shard.writer.shard_writer import ShardWriter
 from foqs.storage.shard_reader import ExpiredPage, ShardReader
 from tests.support.waiting import until
 
@@ -29,7 +29,7 @@ def page(last_key: int, expires_first_ms: int) -> ExpiredPage:
 
 @pytest.fixture
 def runner() -> Mock:
-    runner = Mock(spec=ShardRunner)
+    runner = Mock(spec=ShardWriter)
     runner.shard = Mock(index=Mock(expires_first_ms=0))
     runner.now_ms.return_value = 0
     return runner

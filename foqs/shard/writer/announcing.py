@@ -1,4 +1,4 @@
-"""The topics of a shard, told to those who hand out in slices: there may be very many, and others go on meanwhile."""
+"""The topics of a shard, told to those who deliver in slices: there may be very many, and others go on meanwhile."""
 
 from __future__ import annotations
 
@@ -19,25 +19,21 @@ class Announcing:
         self._shard_id = shard_id
         self._listener = listener
         self._current = current
+        self._health_task: asyncio.Task[None] | None = None
+        """While not all topics are told yet that the breaker has opened or closed."""
 
     async def opened(self, shard: ShardState) -> None:
         slices = _slices(shard)
         self._listener.shard_opened(self._shard_id, next(slices))
-        await self.others(shard, slices)
+        await self._adopt(shard, slices)
 
-    def health_changed(self, shard: ShardState, *, healthy: bool) -> Iterator[list[ShardTopic]]:
-        """Returns those that are left for `others`."""
+    def health_changed(self, shard: ShardState, *, healthy: bool) -> None:
+        """Tell some topics now and the others in turns of their own, of the last change alone."""
         slices = _slices(shard)
         self._listener.shard_health(self._shard_id, next(slices), healthy=healthy)
-        return slices
-
-    async def others(self, shard: ShardState, slices: Iterator[list[ShardTopic]]) -> None:
-        for topics in slices:
-            await asyncio.sleep(0)
-            if self._current() is not shard:
-                return
-            # One that was empty may have been forgotten by now.
-            self._listener.adopt([topic for topic in topics if shard.index.by_number.get(topic.number) is topic])
+        if self._health_task is not None:
+            self._health_task.cancel()
+        self._health_task = asyncio.create_task(self._adopt(shard, slices), name=f"shard-{self._shard_id}-health")
 
     def lost(self, shard: ShardState) -> list[Callable[[], None]]:
         """What is to be done of it, each in a turn of its own and all before the shard is opened again."""
@@ -46,6 +42,20 @@ class Announcing:
             partial(self._listener.shard_lost, self._shard_id, first),
             *[partial(self._listener.disown, topics) for topics in others],
         ]
+
+    async def stop(self) -> None:
+        """Tell nothing more."""
+        if self._health_task is not None:
+            self._health_task.cancel()
+            await asyncio.gather(self._health_task, return_exceptions=True)
+
+    async def _adopt(self, shard: ShardState, slices: Iterator[list[ShardTopic]]) -> None:
+        for topics in slices:
+            await asyncio.sleep(0)
+            if self._current() is not shard:
+                return
+            # One that was empty may have been forgotten by now.
+            self._listener.adopt([topic for topic in topics if shard.index.by_number.get(topic.number) is topic])
 
 
 def _slices(shard: ShardState) -> Iterator[list[ShardTopic]]:

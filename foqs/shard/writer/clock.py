@@ -5,6 +5,9 @@ from __future__ import annotations
 from foqs.model import limits
 from foqs.model.clock import Now
 
+CLOCK_STEP_MS_MIN = 1 * limits.SECOND_MS
+"""A server's clock that moved by more than this beside the host's own has stepped."""
+
 
 class ShardClock:
     """The server's clock as far as probes prove it, and the steady clock.
@@ -41,7 +44,7 @@ class ShardClock:
         self._server_offset_ms = min(max(self._server_offset_ms, low_ms), high_ms)
         (low_before_ms, high_before_ms), self._proven_ms = self._proven_ms, (low_ms, high_ms)
         step_ms = round(max(low_ms - high_before_ms, 0) or min(high_ms - low_before_ms, 0))
-        if abs(step_ms) <= limits.CLOCK_STEP_MS_MIN:
+        if abs(step_ms) <= CLOCK_STEP_MS_MIN:
             return 0
         self.steps_count += 1
         return step_ms

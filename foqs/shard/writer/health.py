@@ -14,12 +14,33 @@ from contextlib import contextmanager
 import pybreaker
 
 from foqs.model import limits
+from foqs.server import mysql_server
+
+BREAKER_WINDOW_MS = 5 * limits.SECOND_MS
+"""Transactions that ended so lately count."""
+BREAKER_SAMPLES_MIN = 5
+"""With fewer transactions in the window the breaker does not judge them."""
+BREAKER_MEAN_MS_MAX = 500
+"""It opens when they take longer on average."""
+BREAKER_ERRORS_MAX = 0.5
+"""It opens when a greater part of them fails."""
+BREAKER_STALL_MS = 700
+"""It opens for a transaction or a question that takes longer, before that ends."""
+BREAKER_PROBE_MS = 500
+"""After this time it lets a probe through."""
+BREAKER_PROBE_FACTOR_MAX = 4
+"""Each time that it opens again soon after a probe the next probe waits twice as long, up to so many times as long."""
+
+assert mysql_server.PULSE_MS + BREAKER_STALL_MS + 2 * limits.TICK_MS < limits.BREAKER_OPENS_MS_MAX, (
+    "a server that hangs is noticed in time, whatever its shards are doing"
+)
 
 
 class Health:
-    """Times are seconds in which the event loop turned (`TurningTime`).
+    """The circuit breaker of one shard: `Keeper` owns it, and others ask whether the shard is healthy.
 
-    `on_change(healthy, reason)` is told when the breaker opens and closes.
+    Times are seconds in which the event loop turned (`TurningTime`). `on_change(healthy, reason)` is told when the
+    breaker opens and closes.
     """
 
     def __init__(self, name: str, on_change: Callable[[bool, str], None]) -> None:
@@ -36,8 +57,9 @@ class Health:
         """What is under way is to show whether the shard is well again."""
         self._opened_at_s = 0.0
         self._closed_at_s: float | None = None
-        self._probe_pause_ms = limits.BREAKER_PROBE_MS
+        self._probe_pause_ms = BREAKER_PROBE_MS
         self.opened_count = 0
+        """Over all take-overs."""
         self.reason = ""
         """Why the breaker opened last."""
 
@@ -72,20 +94,20 @@ class Health:
         self._seconds_sum += now_s - began_s
         self._failed_count += failed
         self._failed_in_a_row_count = self._failed_in_a_row_count + 1 if failed else 0
-        while samples[0][0] < now_s - limits.BREAKER_WINDOW_MS / 1000:
+        while samples[0][0] < now_s - BREAKER_WINDOW_MS / 1000:
             _, seconds, was_failed = samples.popleft()
             self._seconds_sum -= seconds
             self._failed_count -= was_failed
-        if len(samples) < limits.BREAKER_SAMPLES_MIN:
+        if len(samples) < BREAKER_SAMPLES_MIN:
             return
         mean_ms = self._seconds_sum / len(samples) * 1000
         errors = self._failed_count / len(samples)
-        if mean_ms > limits.BREAKER_MEAN_MS_MAX:
+        if mean_ms > BREAKER_MEAN_MS_MAX:
             self.trip(now_s, f"its transactions take {mean_ms:.0f} ms on average")
-        elif self._failed_in_a_row_count >= limits.BREAKER_SAMPLES_MIN:
+        elif self._failed_in_a_row_count >= BREAKER_SAMPLES_MIN:
             # Those that went well before would keep the rate down for half of the window.
             self.trip(now_s, f"its last {self._failed_in_a_row_count} transactions failed")
-        elif errors > limits.BREAKER_ERRORS_MAX:
+        elif errors > BREAKER_ERRORS_MAX:
             self.trip(now_s, f"{errors:.0%} of its transactions fail")
 
     @contextmanager
@@ -100,29 +122,43 @@ class Health:
         finally:
             self._began_s = None
 
-    def watch(self, now_s: float, waiting_since_s: float | None = None) -> None:
-        """Open for a transaction or a question that hangs; to be called a few times in limits.BREAKER_STALL_MS.
+    def watch(self, now_s: float, silent_since_s: float | None = None) -> None:
+        """Open for a transaction or a question that hangs; to be called a few times in BREAKER_STALL_MS.
 
-        `waiting_since_s`: since when the shard has waited for its turn, and for its answer then, while its server
-        answered nobody.
+        `silent_since_s`: since when the shard's server has left all questions unanswered, those of its neighbours too.
         """
-        since_s = min([at_s for at_s in (self._began_s, waiting_since_s) if at_s is not None], default=now_s)
-        if self.healthy and now_s - since_s > limits.BREAKER_STALL_MS / 1000:
-            self.trip(now_s, f"it has not answered for {limits.BREAKER_STALL_MS} ms")
+        since_s = min([at_s for at_s in (self._began_s, silent_since_s) if at_s is not None], default=now_s)
+        if self.healthy and now_s - since_s > BREAKER_STALL_MS / 1000:
+            self.trip(now_s, f"it has not answered for {BREAKER_STALL_MS} ms")
+
+    @property
+    def retry_pause_s(self) -> float:
+        """How long a shard whose breaker is open rests after a transaction that failed."""
+        return BREAKER_PROBE_MS / 1000
+
+    def reset(self) -> None:
+        """Close without a word: the shard is opened anew, and what was before says nothing of that."""
+        self._forget_samples()
+        self._began_s, self._closed_at_s = None, None
+        self._breaker.close()
 
     def trip(self, now_s: float, reason: str) -> None:
+        """Open at once, unless it is open."""
         if self.healthy:
             self.opened_count += 1
             self.reason = reason
             self._opened_at_s = now_s
             self._probe_pause_ms = self._next_pause_ms(now_s)
-            self._samples.clear()
-            self._seconds_sum, self._failed_count, self._failed_in_a_row_count = 0.0, 0, 0
+            self._forget_samples()
             self._breaker.open()
             self._on_change(False, reason)
 
+    def _forget_samples(self) -> None:
+        self._samples.clear()
+        self._seconds_sum, self._failed_count, self._failed_in_a_row_count = 0.0, 0, 0
+
     def _judge_probe(self, began_s: float, now_s: float, failed: bool) -> None:
-        if failed or now_s - began_s > limits.BREAKER_MEAN_MS_MAX / 1000:
+        if failed or now_s - began_s > BREAKER_MEAN_MS_MAX / 1000:
             self._opened_at_s = now_s
             self._breaker.open()
         else:
@@ -132,6 +168,6 @@ class Health:
 
     def _next_pause_ms(self, now_s: float) -> int:
         """Longer when it opens again at once: a full disk takes a probe, and not the rows that come after it."""
-        if self._closed_at_s is None or now_s - self._closed_at_s > limits.BREAKER_WINDOW_MS / 1000:
-            return limits.BREAKER_PROBE_MS
-        return min(2 * self._probe_pause_ms, limits.BREAKER_PROBE_FACTOR_MAX * limits.BREAKER_PROBE_MS)
+        if self._closed_at_s is None or now_s - self._closed_at_s > BREAKER_WINDOW_MS / 1000:
+            return BREAKER_PROBE_MS
+        return min(2 * self._probe_pause_ms, BREAKER_PROBE_FACTOR_MAX * BREAKER_PROBE_MS)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from foqs.model import limits, order
+from foqs.model import order
 from foqs.model.topic import ShardTopic
 from foqs.shard.state.index import ShardIndex
+
+LEASED_RUN_MIN = 1_000
+"""A run of so many items under lease in a row is worth a question to the server."""
 
 
 def skip_leased(index: ShardIndex, sort_key_after: Callable[[int, int, int], int | None]) -> None:
@@ -17,7 +20,7 @@ def skip_leased(index: ShardIndex, sort_key_after: Callable[[int, int, int], int
     """
     sort_keys: dict[ShardTopic, list[int]] = {}
     for item in index.leases.values():
-        if item.topic.leased >= limits.LEASED_RUN_MIN:
+        if item.topic.leased >= LEASED_RUN_MIN:
             sort_keys.setdefault(item.topic, []).append(item.sort_key)
     for topic, leased in sort_keys.items():
         leased.sort()
@@ -31,7 +34,7 @@ def _end_of_run(lane: int, leased: Sequence[int], sort_key_after: Callable[[int,
     first n.
     """
     edge, passed, step = order.FIRST, 0, len(leased)
-    while step >= limits.LEASED_RUN_MIN:
+    while step >= LEASED_RUN_MIN:
         last = passed + step - 1
         if last < len(leased) and sort_key_after(lane, edge, step) == leased[last]:
             edge, passed = leased[last], last + 1

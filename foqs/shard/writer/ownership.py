@@ -1,0 +1,268 @@
+"""A shard in the hands of this process: how it is opened, opened again when its session is lost, and given up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import structlog
+
+from foqs.model import limits
+from foqs.model.errors import FoqsError
+from foqs.model.outage import Outage
+from foqs.shard.port import LaneCounts, OwnedError, OwnershipLostError, SessionLostError, Store, Tenure
+from foqs.shard.state.engine import ShardState
+from foqs.shard.state.parts import ShardListener
+from foqs.shard.writer.announcing import Announcing
+from foqs.shard.writer.keeper import Keeper
+from foqs.shard.writer.leased_runs import skip_leased
+from foqs.shard.writer.worker_thread import WorkerThread
+
+REOPEN_PAUSE_MS = 500
+"""Between two tries to open a shard, or to have a new session for it."""
+REOPEN_TRIES_MAX = 120
+"""For a new session; then the shard's state is given up, and its callers are told that they do not know."""
+OWNER_RETURN_MS = 100
+"""An owner whose session was ended may have its shard back before others take it; it notices within TICK_MS."""
+KEYS_LEFT_TO_RENEW = 1 << 39
+"""Of the 2^40 that an epoch has: with fewer left the owner takes a new epoch and goes on."""
+KEYS_LEFT_MIN = 1 << 24
+"""With fewer left, and no new epoch to be had, a shard is not served: a key must not be one of the next epoch."""
+EPOCH_RETRY_MS = 10 * limits.SECOND_MS
+"""Before an epoch that could not be renewed is tried to be renewed again."""
+
+assert 2 * (limits.ENQUEUE_BUFFER_ITEMS_MAX + limits.OPEN_LEASES_MAX) < KEYS_LEFT_MIN < KEYS_LEFT_TO_RENEW, (
+    "one transaction must fit"
+)
+
+_log = structlog.get_logger(__name__)
+
+
+def log_defect(shard_id: int) -> None:
+    """In an `except`: a bug costs a take-over, which reads everything anew, and not the shard."""
+    _log.error("shard_defect", shard=shard_id, exc_info=True)
+
+
+class Ownership:
+    """What it takes to own one shard, and what this process remembers of it in between.
+
+    The loop of `ShardWriter` calls `open`, then `reopen` and `keep_epoch` between transactions, and `lost` when one of
+    them has raised an error; others read `shard`. It owns the shard's state, the count of its rows, and what lets the
+    shard be opened again as it was left, without the meta database.
+    """
+
+    def __init__(
+        self,
+        shard_id: int,
+        store: Store,
+        keeper: Keeper,
+        thread: WorkerThread,
+        listener: ShardListener,
+        opened: Callable[[ShardState], None],
+        wake: Callable[[], None],
+    ) -> None:
+        """`opened` is told of the shard when it was opened, before it serves anybody; `wake` wakes the loop."""
+        self.shard: ShardState | None = None
+        """None while it is not owned."""
+        self.detail = "not opened yet"
+        """In words for operators, how it stands."""
+        self.counted = asyncio.Event()
+        """The counts of the topics are exact."""
+        self.is_given_up = False
+        """It is to be taken over anew, after the transaction that is under way."""
+        self.committed_number = 0
+        """Of the last transaction that this process saw committed."""
+        self._shard_id = shard_id
+        self._store = store
+        self._keeper = keeper
+        self._thread = thread
+        self._counter = WorkerThread(f"shard-{shard_id}-count")
+        self._listener = listener
+        self._announcing = Announcing(shard_id, listener, lambda: self.shard)
+        self._opened = opened
+        self._wake = wake
+        self._loop = asyncio.get_running_loop()
+        self._outage = Outage(self._loop.time)
+        self._count_task: asyncio.Task[None] | None = None
+        self._epoch_due_s = 0.0
+        self._tenure: Tenure | None = None
+        """Of the last opening, and of the last ownership that ended; None before, and without keys to go on with."""
+        self._left: ShardState | None = None
+        """The state of a lost shard, until it is opened again."""
+        self._unseen: frozenset[int] = frozenset()
+        """Items of it that were claimed and that no consumer got: nobody but this process can know."""
+
+    # ---- to have it ----
+
+    async def open(self) -> ShardState:
+        """Take the shard over and announce its topics. Raises what Store.open does."""
+        if self._left is not None:
+            self._unseen, self._left = await self._thread.run(self._left.unseen_keys), None
+        began_s, tenure = self._loop.time(), self._tenure
+        image = await self._thread.run(partial(self._store.open, tenure))
+        if tenure is None or image.epoch != tenure.epoch:
+            self._unseen = frozenset()  # Others may have delivered them since.
+        self._tenure = Tenure(image.epoch, image.transaction_number, image.last_key)
+        self._keeper.begin(began_s, image)
+        # It may take a second for many leases, and the others' shards are served meanwhile.
+        shard = await self._thread.run(partial(ShardState, self._shard_id, image, self._listener, self._unseen))
+        await self._thread.run(partial(skip_leased, shard.index, self._store.sort_key_after))
+        await self._keeper.settle()
+        self.shard, self._unseen = shard, frozenset()
+        self.committed_number = image.transaction_number
+        self.detail = "owned"
+        self._outage.has_ended()
+        self.is_given_up = False
+        self.counted.clear()
+        counting = self._counter.run(image.count)
+        self._count_task = asyncio.create_task(self._count(shard, counting), name=f"shard-{self._shard_id}-count")
+        self._opened(shard)
+        await self._announcing.opened(shard)
+        _log.info("shard_opened", shard=self._shard_id, epoch=image.epoch, open_leases=len(shard.index.leases))
+        return shard
+
+    async def wait_for_next_try(self, error: BaseException) -> None:
+        """After `error` ended an ownership, or kept the shard from being opened."""
+        if isinstance(error, OwnedError) and await self._await_owner():
+            await asyncio.sleep(OWNER_RETURN_MS / 1000)
+        else:
+            await asyncio.sleep(REOPEN_PAUSE_MS / 1000)
+
+    async def _await_owner(self) -> bool:
+        """Return when the lock of a living owner is free, or after a while; False when nobody can tell."""
+        try:
+            await self._thread.run(self._store.wait_for_owner)
+        except SessionLostError:
+            return False
+        return True
+
+    async def _count(self, shard: ShardState, counting: Awaitable[LaneCounts]) -> None:
+        try:
+            counts = await counting
+        except SessionLostError as error:
+            # How many there were at the take-over cannot be known any more: take over once more.
+            if self.shard is shard:
+                self.give_up(f"its rows could not be counted: {error}")
+            return
+        except Exception:
+            log_defect(self._shard_id)
+            if self.shard is shard:
+                self.give_up("its rows could not be counted, see shard_defect")
+            return
+        if self.shard is shard:
+            for _ in shard.add_counts(counts):
+                await asyncio.sleep(0)
+                if self.shard is not shard:
+                    return
+            self.counted.set()
+
+    # ---- to keep it ----
+
+    async def reopen(self, reason: str) -> int:
+        """Get a new session for the shard, as the same owner. Returns the number of the last transaction that happened.
+
+        Waits while the server is away. A server that gives a new session at once is not sick: somebody ended the old
+        one. Raises OwnershipLostError when there was another owner, or the server is away for too long.
+        """
+        self.detail = f"its session is lost ({reason}); reconnecting"
+        _log.warning("session_lost", shard=self._shard_id, error=reason)
+        for _ in range(REOPEN_TRIES_MAX):
+            try:
+                with self._keeper.question():
+                    number = await self._thread.run(self._store.reopen)
+            except SessionLostError as error:
+                self.detail = str(error)
+                self._keeper.trip("its session is lost")
+                await asyncio.sleep(REOPEN_PAUSE_MS / 1000)
+                continue
+            if number < self.committed_number:
+                # What is known of the shard is not what is there: a fail-over to a replica that was behind.
+                raise OwnershipLostError(f"its server has lost transactions {number + 1} to {self.committed_number}")
+            self.detail = "owned"
+            self._keeper.ask_soon()
+            return number
+        raise OwnershipLostError(self.detail)
+
+    async def keep_epoch(self, shard: ShardState) -> None:
+        """Go on under a new epoch long before the keys of this one are used up.
+
+        Raises OwnershipLostError when there is none to be had and too few keys are left, SessionLostError.
+        """
+        now_s = self._loop.time()
+        if shard.index.keys_left_count >= KEYS_LEFT_TO_RENEW or now_s < self._epoch_due_s:
+            return
+        try:
+            epoch = await self._thread.run(self._store.renew_epoch)
+        except FoqsError as error:
+            self._epoch_due_s = now_s + EPOCH_RETRY_MS / 1000
+            keys_left = shard.index.keys_left_count
+            _log.warning("epoch_not_renewed", shard=self._shard_id, keys_left=keys_left, error=str(error))
+            if keys_left < KEYS_LEFT_MIN:
+                raise OwnershipLostError(f"its epoch has only {keys_left} keys left, and {error}") from error
+        else:
+            shard.begin_epoch(epoch)
+            _log.info("epoch_renewed", shard=self._shard_id, epoch=epoch)
+
+    def health_changed(self, healthy: bool, reason: str) -> None:
+        """The breaker of the shard has opened or closed."""
+        _log.warning("breaker_closed" if healthy else "breaker_opened", shard=self._shard_id, reason=reason)
+        shard = self.shard
+        if shard is not None:
+            self._announcing.health_changed(shard, healthy=healthy)
+            if not healthy:
+                shard.inserts.evict(reason)
+
+    # ---- to lose it ----
+
+    def give_up(self, reason: str) -> None:
+        """Let the shard be taken over anew, after the transaction that is under way."""
+        self.detail = reason
+        self.is_given_up = True
+        self._wake()
+
+    async def lost(self, error: BaseException) -> None:
+        """The shard is not ours any more, or could not be opened: tell everybody who waits."""
+        self.detail = reason = str(error)
+        if self._outage.is_to_be_told(reason):
+            _log.warning("shard_lost", shard=self._shard_id, error=reason)
+        if self._count_task is not None:
+            self._count_task.cancel()
+        shard, self.shard = self.shard, None
+        if shard is None:
+            return
+        self._left = shard
+        self._remember(shard)
+        first, *others = self._announcing.lost(shard)
+        self._try(first)
+        self._try(lambda: shard.abandon(reason))
+        for tell in others:
+            await asyncio.sleep(0)
+            self._try(tell)
+
+    def _remember(self, shard: ShardState) -> None:
+        """What it takes to open the shard again without the meta database."""
+        if shard.index.keys_left_count < KEYS_LEFT_MIN:
+            self._tenure = None
+        else:
+            self._tenure = Tenure(shard.epoch, self.committed_number, shard.index.last_key)
+
+    def _try(self, work: Callable[[], None]) -> None:
+        """What comes after it has to, whatever this meets."""
+        try:
+            work()
+        except Exception:
+            log_defect(self._shard_id)
+
+    async def stop(self) -> None:
+        """Give the shard up for good. Nothing else of it may be under way."""
+        if self._count_task is not None:
+            self._count_task.cancel()
+            await asyncio.gather(self._count_task, return_exceptions=True)
+        await self._announcing.stop()
+        if self.shard is not None:
+            self.shard.abandon("the host stops")
+            self.shard = None
+        await self._thread.run(self._store.close)
+        for thread in (self._thread, self._counter):
+            thread.end()

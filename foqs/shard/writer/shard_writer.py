@@ -1,0 +1,259 @@
+"""The writer of one shard: the service that owns it and runs its transactions, one after the other.
+
+While one transaction commits, the next one collects, and for a moment after it: the busier the shard, the bigger the
+batch, and there is no timer to tune.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from foqs.model import limits
+from foqs.model.clock import Now
+from foqs.model.errors import FoqsError
+from foqs.model.service import Service
+from foqs.server.mysql_server import MysqlServer
+from foqs.shard.port import (
+    DeadlockError,
+    NoWritesError,
+    OwnershipLostError,
+    ReadOnlyError,
+    SessionLostError,
+    Store,
+    Transaction,
+    TransactionFailedError,
+    TransactionMeter,
+    TransactionResult,
+)
+from foqs.shard.state.engine import ShardState
+from foqs.shard.state.parts import ShardListener
+from foqs.shard.writer.keeper import Keeper
+from foqs.shard.writer.ownership import Ownership, log_defect
+from foqs.shard.writer.worker_thread import WorkerThread
+
+SHARD_OPEN_WAIT_MS_MAX = 2 * limits.SECOND_MS
+"""A host that starts waits so long for a shard before it serves without it."""
+DEADLOCK_TRIES_MAX = 5
+"""A transaction is run so often; each time it waits only for the other one that it met."""
+
+_log = structlog.get_logger(__name__)
+
+
+class ShardWriter(Service):
+    """Owns one shard of this host while it can, and writes to it.
+
+    The host makes one for each shard and ticks it; whoever has put something into `shard` calls `wake`. It has a task,
+    the loop of transactions, and two threads for what blocks. `Ownership` opens the shard and loses it, `Keeper`
+    watches its server, and the server's scheduler says when a transaction begins. Transactions run on the event loop
+    (docs/decisions/0008).
+    """
+
+    def __init__(
+        self,
+        shard_id: int,
+        store: Store,
+        server: MysqlServer,
+        listener: ShardListener,
+        meter: TransactionMeter,
+        opened: Callable[[ShardState], None] = lambda _: None,
+    ) -> None:
+        """`opened` is told whenever the shard has been opened, before it serves anybody."""
+        super().__init__(f"shard-{shard_id}")
+        self.shard_id = shard_id
+        self._store = store
+        self._scheduler = server.scheduler
+        self._scheduler.join()
+        self._meter = meter
+        self._loop = asyncio.get_running_loop()
+        thread = WorkerThread(self.name)
+        self._keeper = Keeper(shard_id, store, server, thread, self._health_changed)
+        self._ownership = Ownership(shard_id, store, self._keeper, thread, listener, opened, self.wake)
+        self.clock, self.health = self._keeper.clock, self._keeper.health
+        self.counted = self._ownership.counted
+        """The counts of the topics are exact."""
+        self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        """There is nothing for the store to do."""
+        self._tried = asyncio.Event()
+        """The shard has been opened, or could not be."""
+        self._task: asyncio.Task[None] | None = None
+
+    # ---- what others ask ----
+
+    @property
+    def shard(self) -> ShardState | None:
+        """The state of the shard; None while it is not owned."""
+        return self._ownership.shard
+
+    @property
+    def detail(self) -> str:
+        """How it stands with the shard, in words for operators."""
+        return self._ownership.detail
+
+    @property
+    def placement_run_items(self) -> int:
+        """How many enqueued items in a row the shard takes, when it is its turn."""
+        return self._scheduler.placement_run_items
+
+    def now(self) -> Now:
+        return self.clock.at(self._loop.time())
+
+    def now_ms(self) -> int:
+        """The shard server's clock."""
+        return self.now().server_ms
+
+    def wake(self) -> None:
+        """There is something for the next transaction."""
+        self._work.set()
+
+    def tick(self) -> None:
+        """Notice what is due, and a server that hangs; to be called every limits.TICK_MS."""
+        shard = self.shard
+        is_served = shard is not None and not self._ownership.is_given_up
+        is_due = self._keeper.tick(is_owned=shard is not None, is_idle=is_served and self._idle.is_set())
+        if shard is None or not is_served:
+            return
+        try:
+            is_work = shard.tick(self.now())
+        except Exception:
+            log_defect(self.shard_id)
+            self._ownership.give_up("its state met a defect, see shard_defect")
+            return
+        if is_work or is_due:
+            self.wake()
+
+    # ---- service ----
+
+    async def _start(self) -> None:
+        """Return when the shard was opened, or could not be; a server that hangs does not hold the others up."""
+        self._task = asyncio.create_task(self._run(), name=self.name)
+        try:
+            async with asyncio.timeout(SHARD_OPEN_WAIT_MS_MAX / 1000):
+                await self._tried.wait()
+        except TimeoutError:
+            self._ownership.detail = "its server does not answer"
+            _log.warning("shard_lost", shard=self.shard_id, error=self.detail)
+
+    async def _drain(self) -> None:
+        """Write all that was accepted, and leave a journal that says no more than what is leased."""
+        if self.shard is None:
+            return
+        self.shard.journal.make_exact()
+        self._idle.clear()
+        self.wake()
+        try:
+            async with asyncio.timeout(limits.DRAIN_MS_MAX / 1000):
+                await self._idle.wait()
+        except TimeoutError:
+            _log.warning("drain_bound_reached", shard=self.shard_id)
+
+    async def _stop(self) -> None:
+        self._store.interrupt()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._ownership.stop()
+
+    async def _run(self) -> None:
+        """Own the shard and serve it, over and over: whatever goes wrong costs an ownership, and no more than that."""
+        while True:
+            loss: Exception
+            try:
+                shard = await self._ownership.open()
+                self._tried.set()
+                await self._serve(shard)
+            except (OwnershipLostError, SessionLostError, FoqsError, OSError) as error:
+                loss = error
+            except Exception as error:
+                log_defect(self.shard_id)
+                loss = error
+            self._tried.set()
+            await self._ownership.lost(loss)
+            await self._ownership.wait_for_next_try(loss)
+
+    # ---- transactions ----
+
+    async def _serve(self, shard: ShardState) -> None:
+        """Run transactions until the shard is lost, which raises an error."""
+
+        def waiting_calls_count() -> int:
+            return shard.waiting_calls_count
+
+        last: Transaction | None = None
+        """None after a while in which there was nothing to do."""
+        while not self._ownership.is_given_up:
+            await self._keep(shard)
+            async with self._scheduler.permit(last, waiting_calls_count, is_sick=not self.health.healthy) as permit:
+                if self._ownership.is_given_up:
+                    break
+                self._work.clear()
+                last = shard.take(self.now(), probe=self._keeper.wants_probe)
+                if last is not None:
+                    self._meter.waited(self.shard_id, permit.waited_s)
+                    permit.begin(last)
+                    await self._execute(shard, last)
+            if last is None:
+                self._idle.set()
+                await self._work.wait()
+                self._idle.clear()
+            elif self._ownership.committed_number < last.number and not self.health.healthy:
+                # It failed: what has no caller waits for the next one already, which might fail as fast.
+                await asyncio.sleep(self.health.retry_pause_s)
+        raise OwnershipLostError(self.detail)
+
+    async def _keep(self, shard: ShardState) -> None:
+        """What is due beside transactions."""
+        try:
+            await self._keeper.keep(shard)
+            await self._ownership.keep_epoch(shard)
+        except SessionLostError as error:
+            await self._ownership.reopen(str(error))
+
+    async def _execute(self, shard: ShardState, transaction: Transaction, *, again: bool = True) -> None:
+        """Run it; `again` once more when its session was lost and it certainly has not happened."""
+        began_s = self._loop.time()
+        self._keeper.began()
+        try:
+            result = await self._run_past_deadlocks(transaction)
+        except TransactionFailedError as error:
+            self._ended(transaction, began_s, "failed")
+            _log.warning("transaction_failed", shard=self.shard_id, error=str(error))
+            if isinstance(error, NoWritesError):
+                self._keeper.trip(str(error))
+            shard.failed(str(error))
+            if isinstance(error, ReadOnlyError):
+                await self._ownership.reopen(str(error))
+            return
+        except SessionLostError as error:
+            self._ended(transaction, began_s, "unknown")
+            last_number = await self._ownership.reopen(str(error))
+            if last_number < transaction.number:
+                if again:
+                    await self._execute(shard, transaction, again=False)
+                else:
+                    shard.failed(str(error))
+                return
+            result = error.result
+        else:
+            self._ended(transaction, began_s, "committed")
+        self._ownership.committed_number = transaction.number
+        shard.committed(result, self.now())
+
+    async def _run_past_deadlocks(self, transaction: Transaction) -> TransactionResult:
+        """Like Store.run; again when the server rolled the transaction back to resolve a deadlock."""
+        for _ in range(DEADLOCK_TRIES_MAX - 1):
+            try:
+                return await self._store.run(transaction)
+            except DeadlockError as error:
+                _log.warning("transaction_deadlocked", shard=self.shard_id, error=str(error))
+        return await self._store.run(transaction)
+
+    def _ended(self, transaction: Transaction, began_s: float, outcome: str) -> None:
+        self._keeper.ended(outcome)
+        self._meter.ended(self.shard_id, transaction, self._loop.time() - began_s, outcome)
+
+    def _health_changed(self, healthy: bool, reason: str) -> None:
+        self._ownership.health_changed(healthy, reason)

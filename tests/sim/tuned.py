@@ -1,0 +1,24 @@
+"""The numbers of a run in place of the package's, each in the module that has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from foqs.model import limits
+from foqs.server import commit_scheduler
+from foqs.shard.writer import health, keeper, leased_runs, ownership
+
+_MODULES = (limits, commit_scheduler, health, keeper, leased_runs, ownership)
+
+
+@contextmanager
+def tuned(values: Mapping[str, Any]) -> Iterator[None]:
+    """Raises ValueError for a name that none of the modules has, or more than one."""
+    with ExitStack() as patches:
+        for name, value in values.items():
+            (module,) = [module for module in _MODULES if hasattr(module, name)]
+            patches.enter_context(patch.object(module, name, value))
+        yield

@@ -1,0 +1,192 @@
+"""The writer of a shard and a store that fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from unittest.mock import Mock
+
+import pytest
+from structlog.testing import capture_logs
+
+from foqs.shard.port import (
+    DeadlockError,
+    DiskFullError,
+    ReadOnlyError,
+    SessionLostError,
+    TransactionFailedError,
+)
+from foqs.shard.writer import health as breaker
+from foqs.shard.writer import ownership, shard_writer
+from tests.support.slow_store import SlowStore, TickedWriter, run_one, start, until_health, writer_of
+from tests.support.waiting import until
+
+
+@pytest.fixture
+async def store() -> SlowStore:
+    return SlowStore(asyncio.get_running_loop())
+
+
+@pytest.fixture
+async def writer(store: SlowStore) -> AsyncIterator[TickedWriter]:
+    async with writer_of(store) as writer:
+        yield writer
+
+
+async def test_a_server_that_hangs_does_not_hold_up_the_start_and_is_served_once_it_answers(
+    writer: TickedWriter, store: SlowStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_writer, "SHARD_OPEN_WAIT_MS_MAX", 50)
+    store.answers.clear()
+    async with asyncio.timeout(10):
+        await writer.start()
+        assert (writer.shard, writer.detail) == (None, "its server does not answer")
+        store.answers.set()
+        await writer.counted.wait()
+    assert (writer.shard is None, writer.detail) == (False, "owned")
+
+
+@pytest.mark.parametrize("count", range(1, shard_writer.DEADLOCK_TRIES_MAX))
+async def test_a_transaction_that_meets_deadlocks_is_run_again_as_it_is(
+    writer: TickedWriter, store: SlowStore, count: int
+) -> None:
+    await start(writer, store)
+    assert await run_one(writer, store, *[DeadlockError("a deadlock")] * count) == "done"
+    assert len(store.numbers_run) == count + 1
+    assert len(set(store.numbers_run)) == 1
+    assert writer.health.healthy
+
+
+async def test_a_transaction_that_meets_nothing_but_deadlocks_fails_in_the_end(
+    writer: TickedWriter, store: SlowStore
+) -> None:
+    await start(writer, store)
+    assert "a deadlock" in await run_one(
+        writer, store, *[DeadlockError("a deadlock")] * shard_writer.DEADLOCK_TRIES_MAX
+    )
+    assert len(store.numbers_run) == shard_writer.DEADLOCK_TRIES_MAX
+    assert await run_one(writer, store) == "done"
+
+
+async def test_a_transaction_that_was_refused_for_another_reason_is_not_run_again(
+    writer: TickedWriter, store: SlowStore
+) -> None:
+    await start(writer, store)
+    assert "a lock wait" in await run_one(writer, store, TransactionFailedError("a lock wait"))
+    assert len(store.numbers_run) == 1
+
+
+async def test_a_transaction_whose_session_was_lost_is_run_once_more_if_it_has_not_happened(
+    writer: TickedWriter, store: SlowStore
+) -> None:
+    await start(writer, store)
+    lost = SessionLostError("somebody killed it")
+    assert await run_one(writer, store, lost) == "done"
+    assert len(store.numbers_run) == 2
+    assert len(set(store.numbers_run)) == 1
+    assert writer.health.healthy, "what was run once more is the probe"
+    assert "killed" in await run_one(writer, store, lost, lost)
+    assert len(store.numbers_run) == 2
+
+
+async def test_a_session_that_is_lost_while_the_shard_is_idle_is_noticed_by_the_next_tick(
+    writer: TickedWriter, store: SlowStore
+) -> None:
+    await start(writer, store)
+    await writer._idle.wait()
+    store.is_lost = True
+    writer.tick()
+    await until(lambda: store.reopened_count == 1)
+    assert writer.health.opened_count == 0, "the server is well"
+    assert await run_one(writer, store) == "done"
+    assert len(store.numbers_run) == 1, "no transaction met the loss"
+
+
+@pytest.mark.parametrize("server", ["refuses", "hangs"])
+async def test_a_server_that_gives_no_new_session_opens_the_breaker(
+    writer: TickedWriter, store: SlowStore, monkeypatch: pytest.MonkeyPatch, server: str
+) -> None:
+    monkeypatch.setattr(ownership, "REOPEN_PAUSE_MS", 1)
+    monkeypatch.setattr(breaker, "BREAKER_STALL_MS", 20)
+    await start(writer, store)
+    await writer._idle.wait()
+    if server == "refuses":
+        store.reopen_errors.append(SessionLostError("connection refused"))
+    else:
+        store.answers.clear()
+    store.is_lost = True
+    await until_health(writer, healthy=False)
+    monkeypatch.setattr(breaker, "BREAKER_PROBE_MS", 0)
+    store.answers.set()
+    await until_health(writer, healthy=True)
+    assert store.reopened_count == 1
+
+
+async def test_a_transaction_whose_session_was_lost_is_not_run_again_if_it_has_happened(
+    writer: TickedWriter, store: SlowStore
+) -> None:
+    await start(writer, store)
+    store.number_stored += 1
+    assert await run_one(writer, store, SessionLostError("its answer is lost")) == "done"
+    assert store.numbers_run == [store.number_stored - 1, store.number_stored], "the look-up alone is run anew"
+
+
+@pytest.mark.parametrize("error", [DiskFullError("it is full"), ReadOnlyError("it is read-only")])
+async def test_a_server_that_takes_no_writes_opens_the_breaker_by_its_first_refusal(
+    writer: TickedWriter, store: SlowStore, error: TransactionFailedError
+) -> None:
+    await start(writer, store)
+    assert "it is" in await run_one(writer, store, error)
+    assert not writer.health.healthy
+    await until_health(writer, healthy=True)
+
+
+async def test_a_server_that_has_become_read_only_is_looked_for_anew(writer: TickedWriter, store: SlowStore) -> None:
+    await start(writer, store)
+    assert "read-only" in await run_one(writer, store, ReadOnlyError("it is read-only"))
+    assert len(store.numbers_run) == 1
+    assert await run_one(writer, store) == "done"
+    assert (store.opened_count, store.reopened_count) == (1, 1)
+
+
+async def test_a_server_that_has_lost_transactions_is_opened_anew(writer: TickedWriter, store: SlowStore) -> None:
+    await start(writer, store)
+    store.number_stored -= 1
+    first = writer.shard
+    assert "lost transaction" in await run_one(writer, store, SessionLostError("a fail-over"))
+    assert len(store.numbers_run) == 1
+    await until(lambda: writer.shard is not None)
+    assert writer.shard is not first
+    assert store.opened_count == 2
+    assert await run_one(writer, store) == "done"
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("where", ["transaction", "loss", "abandon", "tick"])
+async def test_a_defect_costs_a_take_over_and_not_the_shard(
+    writer: TickedWriter, store: SlowStore, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Whatever is raised: nobody else would open the shard again, or notice."""
+    monkeypatch.setattr(ownership, "REOPEN_PAUSE_MS", 1)
+    await start(writer, store)
+    first, opened_count = writer.shard, store.opened_count
+    assert first is not None
+    opened = asyncio.Event()
+    writer.listener.shard_opened.side_effect = lambda *_: opened.set()  # type: ignore[attr-defined]
+    if where == "loss":
+        writer.listener.shard_lost.side_effect = [AssertionError("in the dispatcher"), None]  # type: ignore[attr-defined]
+    if where == "abandon":
+        tell_all = first.abandon
+        monkeypatch.setattr(first, "abandon", lambda reason: (tell_all(reason), {}["a completion"]))
+    if where == "tick":
+        first.settlements.tick = Mock(side_effect=KeyError("a receipt"))  # type: ignore[method-assign]
+        with capture_logs() as logs:
+            writer.tick()
+    else:
+        with capture_logs() as logs:
+            await run_one(writer, store, ValueError("an item that cannot be packed"))
+    async with asyncio.timeout(10):
+        await opened.wait()
+    assert "shard_defect" in {log["event"] for log in logs}
+    assert store.opened_count == opened_count + 1
+    assert await run_one(writer, store) == "done"
