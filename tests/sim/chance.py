@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any
 
 from foqs.model import ids
@@ -11,6 +12,14 @@ from foqs.model.limits import KIB, MIB
 
 _PAUSE_MS_MAX = 450
 """A host that is stopped while it reads a clock reads it wrong by as much (tests.sim.nemesis)."""
+
+
+class Layout(Enum):
+    """Where the shards are, by the addresses in their URLs and by what fails together."""
+
+    APART = "each on a server of its own"
+    TOGETHER = "all on one server"
+    SPREAD = "behind one address, which leads to a machine for each"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +43,7 @@ class Profile:
     answer_loss_share: float = 0.0
     cancel_share: float = 0.0
     limits: dict[str, Any] = field(default_factory=dict)
+    layout: Layout = field(default=Layout.APART, repr=False)
 
     @property
     def disturbed(self) -> bool:
@@ -79,7 +89,12 @@ def make_profile(chance: random.Random) -> Profile:
     apart = random.Random(f"clocks {profile!r}")
     stepped_ms = 0 if quiet or apart.random() < 0.7 else apart.choice([600_000, 7_200_000])
     undurable_rate = 1.0 if not quiet and apart.random() < 0.2 else 0.0
-    return replace(profile, jump_ms_max=stepped_ms or profile.jump_ms_max, undurable_rate=undurable_rate)
+    return replace(
+        profile,
+        jump_ms_max=stepped_ms or profile.jump_ms_max,
+        undurable_rate=undurable_rate,
+        layout=apart.choice(list(Layout)),
+    )
 
 
 def make_limits(chance: random.Random) -> dict[str, Any]:

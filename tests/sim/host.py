@@ -18,6 +18,7 @@ from foqs.shard.port import Transaction
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer import ownership
 from foqs.testing.fake_store import FakeReader
+from tests.sim.chance import Layout
 from tests.sim.loop import Process
 from tests.sim.ownership import FakeMeta, SteppingStore
 
@@ -95,9 +96,11 @@ class SimHost:
 
     def _make(self) -> bootstrap.Host:
         # Not validated: the URLs are those of no server.
+        apart = self._world.profile.layout is Layout.APART
+        addresses = {shard_id: f"sim-{shard_id}" if apart else "sim" for shard_id in self._world.servers}
         config = HostConfig.model_construct(
             meta_url="", host_name=self.name, listen_address="sim", port=0, cluster="sim",
-            shards={shard_id: f"mysql+pymysql://sim/shard_{shard_id}" for shard_id in self._world.servers},
+            shards={shard_id: f"mysql+pymysql://{at}/shard_{shard_id}" for shard_id, at in addresses.items()},
         )  # fmt: skip
         return bootstrap.Host(config)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from foqs.model import limits
+from foqs.testing.fake_server import FakeServer
 from tests.sim.meta import NamespaceTables
 
 if TYPE_CHECKING:
@@ -19,6 +21,14 @@ _BACKUP_S = 0.15
 
 _OWNED_AGAIN_S_MAX = 4.0
 """A host is dead after 1.2 s there (tests.sim.chance)."""
+
+
+_SERVER_FAULTS: dict[str, tuple[Callable[[FakeServer], None], Callable[[FakeServer], None] | None]] = {
+    "crash": (FakeServer.crash, FakeServer.restart),
+    "freeze": (FakeServer.freeze, FakeServer.thaw),
+    "kill sessions": (FakeServer.kill_sessions, None),
+}
+"""How it begins, and how it ends where it lasts."""
 
 
 class Nemesis:
@@ -53,19 +63,17 @@ class Nemesis:
 
     async def _server_fault(self) -> None:
         world, chance = self._world, self._chance
-        shard_id, server = chance.choice(list(world.servers.items()))
-        kind = chance.choice(["crash", "freeze", "kill sessions"])
+        shard_id = chance.choice(list(world.servers))
+        failing = world.machine_of(shard_id)
+        kind = chance.choice(list(_SERVER_FAULTS))
         world.trace(f"shard-{shard_id}", kind)
-        if kind == "crash":
-            server.crash()
+        begin, end = _SERVER_FAULTS[kind]
+        for server in failing:
+            begin(server)
+        if end is not None:
             await asyncio.sleep(chance.choice([0.05, 0.3, 1.5]))
-            server.restart()
-        elif kind == "freeze":
-            server.freeze()
-            await asyncio.sleep(chance.choice([0.05, 0.3, 1.5]))
-            server.thaw()
-        else:
-            server.kill_sessions()
+            for server in failing:
+                end(server)
         world.trace(f"shard-{shard_id}", "is well")
 
     async def _undurable(self) -> None:
@@ -173,7 +181,7 @@ class Nemesis:
         until_s = world.loop.time() + _OWNED_AGAIN_S_MAX
         while world.loop.time() < until_s:
             owners = {
-                runner.shard_id for host in contenders for runner, _ in host.host._shards.owned() if host in world.hosts
+                writer.shard_id for host in contenders for writer, _ in host.host._shards.owned() if host in world.hosts
             }
             if owners == set(world.servers):
                 return

@@ -19,7 +19,7 @@ from foqs.testing.fake_server import FakeServer, FakeServerError, Fate, Faults, 
 from foqs.testing.fake_store import FakeStore
 from tests.histories.history import Call, uid_of
 from tests.histories.lives import Stored
-from tests.sim.chance import Delays, Profile
+from tests.sim.chance import Delays, Layout, Profile
 from tests.sim.clients import NAMESPACE, OTHERS, Held, SimClient
 from tests.sim.clocks import SimClocks
 from tests.sim.host import FakeDoor, SimHost
@@ -129,6 +129,11 @@ class World:
         self.complaints.append(f"at {self.loop.time():.4f} s: {what}")
         self.trace("!!!", what)
         self.broken.set()
+
+    def machine_of(self, shard_id: int) -> list[FakeServer]:
+        """What fails together with this shard, itself included."""
+        together = self.profile.layout is Layout.TOGETHER
+        return list(self.servers.values()) if together else [self.servers[shard_id]]
 
     # ---- hosts ----
 
