@@ -5,6 +5,7 @@ The world's own time never steps. Leases are held against that, and so is the st
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from foqs.host.topic_queue import DequeueCall
 from foqs.model import limits
 from foqs.model.calls import Delivery
 from foqs.model.item import Item
+from foqs.server.commit_scheduler import SLOT_MS_MAX
 from foqs.testing.fake_server import Script
 from tests.histories.clocks import ClockSteps
 
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
     from foqs.shard.writer.shard_writer import ShardWriter
     from tests.sim.world import World
 
-_LATE_COMMIT_MS = 2_000
-"""A transaction whose host has given it up, or whose server stood still, is committed so much later at most."""
+_STOPPED_MS_MAX = 3_000
+"""A host may be stopped for so long between its look and what it puts together then (tests.sim.nemesis)."""
 
 
 class SimClocks:
@@ -109,14 +111,17 @@ class SimClocks:
                 yield f"P3: the steady clock of shard {shard_id} went by {gone_ms} ms in {passed_ms:.3f} ms"
             elif owner is owner_before and gone_ms < passed_ms - 1:
                 yield f"P7: the steady clock of shard {shard_id} went by {gone_ms} ms only in {passed_ms:.3f} ms"
-        undurable_since_ms = self._undurable_since_ms.get(shard_id)
-        if undurable_since_ms is not None:
-            undurable_ms = self._world.exact_now_ms() - undurable_since_ms
-            profile = self._world.profile
-            late_ms = _LATE_COMMIT_MS if profile.fates[-1] or profile.server_fault_rate else 0
-            bound_ms = limits.DURABILITY_CHECK_MS + late_ms + 2 * profile.tolerance_ms
-            if undurable_ms > bound_ms:
-                yield f"P1: shard {shard_id} is written to {undurable_ms:.0f} ms after its server stopped being durable"
+        yield from self._problems_of_durability(shard_id, taken_ms)
+
+    def _problems_of_durability(self, shard_id: int, taken_ms: float) -> Iterator[str]:
+        """An owner that looks in time puts nothing together for a server that has not been durable for long."""
+        undurable_ms = taken_ms - self._undurable_since_ms.get(shard_id, math.inf)
+        profile = self._world.profile
+        stopped_ms = _STOPPED_MS_MAX if profile.host_fault_rate else 0
+        slots_ms = SLOT_MS_MAX * profile.shard_count
+        bound_ms = limits.DURABILITY_CHECK_MS + 2 * profile.tolerance_ms + stopped_ms + slots_ms
+        if undurable_ms > bound_ms:
+            yield f"P1: shard {shard_id} is written to {undurable_ms:.0f} ms after its server stopped being durable"
 
     # ---- what hosts take for their servers' clocks ----
 

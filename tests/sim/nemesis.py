@@ -177,7 +177,7 @@ class Nemesis:
     async def _until_owned(self, contenders: list[SimHost]) -> None:
         """A time bound of its own where nothing else is in the way."""
         world, profile = self._world, self._world.profile
-        alone = not (profile.server_fault_rate or profile.meta_fault_rate)
+        alone = not (profile.server_fault_rate or profile.meta_fault_rate or profile.undurable_rate)
         until_s = world.loop.time() + _OWNED_AGAIN_S_MAX
         while world.loop.time() < until_s:
             owners = {

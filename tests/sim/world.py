@@ -397,7 +397,7 @@ def _shown(script: Script) -> str:
               for claim, entries in script.claims_rewritten]  # fmt: skip
     parts += [f"rewrite {row.key:x} lane {row.lane} due {row.due_at} deliveries {row.deliveries}"
               for row in script.rewrites]  # fmt: skip
-    for name in ("unpacked", "wakes", "deletes", "packs_gone", "tombstones_gone", "claims_gone", "look_ups"):
+    for name in ("promoted", "wakes", "deletes", "packs_gone", "tombstones_gone", "claims_gone", "look_ups"):
         keys = getattr(script, name)
         if keys:
             parts.append(f"{name} {' '.join(f'{key:x}' for key in keys)}")
