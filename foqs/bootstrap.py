@@ -119,7 +119,7 @@ class Host(Service):
         await self._namespaces.calls.run(lambda _: check_current(self._config.meta_url, SchemaKind.META))
         await self._membership.start()
         await self._namespaces.start()
-        await asyncio.gather(*[runner.start() for runner in self._shards.runners.values()])
+        await asyncio.gather(*[writer.start() for writer in self._shards.writers.values()])
         await self._inspection.start()
         await self._server.start()
 
@@ -127,12 +127,12 @@ class Host(Service):
         self._dequeues.drain()
         await self._server.drain()
         self._dispatcher.drain()
-        await asyncio.gather(*[runner.drain() for runner in self._shards.runners.values()])
+        await asyncio.gather(*[writer.drain() for writer in self._shards.writers.values()])
 
     async def _stop(self) -> None:
         await self._server.stop()
         await self._inspection.stop()
-        await asyncio.gather(*[runner.stop() for runner in self._shards.runners.values()])
+        await asyncio.gather(*[writer.stop() for writer in self._shards.writers.values()])
         await self._censuses.stop()
         await self._namespaces.stop()
         await self._membership.stop()
@@ -150,7 +150,7 @@ class Host(Service):
                 continue
             now_s = self._loop.time()
             self._turning.tick(now_s)
-            works = [runner.tick for runner in self._shards.runners.values()]
+            works = [writer.tick for writer in self._shards.writers.values()]
             works += [self._dispatcher.tick, self._dequeues.tick, self._waiting.tick, self._ages.tick]
             if now_s - swept_s > limits.PREFETCH_SWEEP_MS / 1000:
                 swept_s = now_s

@@ -100,14 +100,14 @@ class Admin:
 
     async def get_host_status(self) -> HostStatus:
         shards = []
-        for shard_id, runner in sorted(self._shards.runners.items()):
-            shard = runner.shard
+        for shard_id, writer in sorted(self._shards.writers.items()):
+            shard = writer.shard
             if shard is None:
-                shards.append(ShardStatus(shard_id, "lost", 0, 0, 0, runner.detail))
+                shards.append(ShardStatus(shard_id, "lost", 0, 0, 0, writer.detail))
             else:
-                state, detail = "owned", runner.detail
-                if not runner.health.healthy:
-                    state, detail = "sick", f"{runner.health.reason}; {runner.detail}"
+                state, detail = "owned", writer.detail
+                if not writer.health.healthy:
+                    state, detail = "sick", f"{writer.health.reason}; {writer.detail}"
                 leases = len(shard.index.leases)
                 shards.append(ShardStatus(shard_id, state, shard.epoch, shard.items_count, leases, detail))
         return HostStatus(self._host_name, self._version, self._started_at_ms, shards, self._draining())

@@ -26,7 +26,7 @@ class Ages:
     def tick(self) -> None:
         """To be called every limits.TICK_MS, on the event loop."""
         self.delay_lag_ms = {
-            runner.shard_id: shard.timers.lag_ms(runner.now_ms()) for runner, shard in self._shards.owned()
+            writer.shard_id: shard.timers.lag_ms(writer.now_ms()) for writer, shard in self._shards.owned()
         }
         for _ in range(limits.AGES_TOPICS_PER_TICK):
             if next(self._round, self) is self:
@@ -39,10 +39,10 @@ class Ages:
     def _look(self) -> Iterator[None]:
         """Past one topic that holds ready items at a time."""
         found: dict[int, int] = {}
-        for runner, shard in list(self._shards.owned()):
+        for writer, shard in list(self._shards.owned()):
             for topic in list(shard.index.topics.values()):
                 due_at = topic.window.oldest_due_at()
                 if due_at is not None:
-                    found[runner.shard_id] = min(found.get(runner.shard_id, due_at), due_at)
+                    found[writer.shard_id] = min(found.get(writer.shard_id, due_at), due_at)
                 yield
         self.oldest_due_at = found

@@ -33,8 +33,8 @@ class Censuses:
         """By census, shard and epoch: what is being answered, and what has been answered."""
 
     def epochs(self) -> dict[int, int]:
-        runners = self._shards.runners.items()
-        return {shard_id: runner.shard.epoch if runner.shard is not None else 0 for shard_id, runner in runners}
+        writers = self._shards.writers.items()
+        return {shard_id: writer.shard.epoch if writer.shard is not None else 0 for shard_id, writer in writers}
 
     def conflicts(self, view: NamespaceView) -> dict[str, FoqsError]:
         self._look_for_unknown(view)
@@ -80,10 +80,10 @@ class Censuses:
             elif task.done() and (task.cancelled() or not task.result()):
                 del self._tasks[key]
         for census in censuses:
-            for runner, shard in self._shards.owned():
+            for writer, shard in self._shards.owned():
                 key = (census.id, shard.shard_id, shard.epoch)
                 if key not in self._tasks:
-                    self._tasks[key] = asyncio.create_task(self._answer(census, runner, shard), name="census")
+                    self._tasks[key] = asyncio.create_task(self._answer(census, writer, shard), name="census")
 
     async def answered(self, census: Census) -> None:
         """Return when all that can be answered here has been."""
@@ -97,15 +97,15 @@ class Censuses:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _answer(self, census: Census, runner: ShardWriter, shard: ShardState) -> bool:
+    async def _answer(self, census: Census, writer: ShardWriter, shard: ShardState) -> bool:
         """Whether the answer is in the meta database; else it is tried again with the next refresh."""
         try:
             async with asyncio.timeout(limits.CENSUS_MS_MAX / 1000):
                 if census.namespace:
-                    await runner.counted.wait()
+                    await writer.counted.wait()
                 fence = Answer(self._waiting)
                 shard.fences.ask(census.namespace, fence.completion)
-                runner.wake()
+                writer.wake()
                 await fence.wait()
                 answer = CensusAnswer(shard.shard_id, shard.epoch, self._count(census, shard), self._number_max(shard))
                 await self._namespaces.on_thread(lambda meta: meta.answer_census(census, [answer]))

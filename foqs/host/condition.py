@@ -37,11 +37,11 @@ class Condition:
             return problem
         if self._state() is not ServiceState.RUNNING:
             return "the host is draining" if self._state() is ServiceState.DRAINING else "the host has stopped"
-        runners = list(self._shards.runners.values())
-        owned = [runner for runner in runners if runner.shard is not None]
-        if any(runner.health.healthy for runner in owned):
+        writers = list(self._shards.writers.values())
+        owned = [writer for writer in writers if writer.shard is not None]
+        if any(writer.health.healthy for writer in owned):
             return None
-        return f"none of the {len(runners)} shards is healthy here: {len(owned)} owned, see `foqs host-status`"
+        return f"none of the {len(writers)} shards is healthy here: {len(owned)} owned, see `foqs host-status`"
 
     def not_started(self) -> str | None:
         """Why it cannot be told yet whether the host will serve; None for good once it has begun to."""

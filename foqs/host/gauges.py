@@ -80,13 +80,13 @@ class ShardGauges(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        runners = list(self._shards.runners.values())
-        owned = [(runner, shard) for runner in runners if (shard := runner.shard) is not None]
-        yield from _ownership(runners)
+        writers = list(self._shards.writers.values())
+        owned = [(writer, shard) for writer in writers if (shard := writer.shard) is not None]
+        yield from _ownership(writers)
         for gauge in _OF_OWNED_SHARDS:
             family = GaugeMetricFamily(gauge.name, gauge.help, labels=["shard"])
-            for runner, shard in owned:
-                family.add_metric([str(runner.shard_id)], gauge.read(shard))
+            for writer, shard in owned:
+                family.add_metric([str(writer.shard_id)], gauge.read(shard))
             yield family
         items = GaugeMetricFamily(
             "foqs_items",
@@ -94,9 +94,9 @@ class ShardGauges(Collector):
             "rows are counted, soon after a take-over.",
             labels=["shard", "state"],
         )
-        for runner, shard in owned:
+        for writer, shard in owned:
             for state, count_of in _STATES:
-                items.add_metric([str(runner.shard_id), state], max(0, count_of(shard.index.counts)))
+                items.add_metric([str(writer.shard_id), state], max(0, count_of(shard.index.counts)))
         yield items
         yield from self._waits(owned)
 
@@ -112,15 +112,15 @@ class ShardGauges(Collector):
             "How long the first delayed item of the shard that was not made ready yet has been due.",
             labels=["shard"],
         )
-        for runner, _ in owned:
-            label, now_ms = [str(runner.shard_id)], runner.now_ms()
-            age_ms = max(0, now_ms - self._ages.oldest_due_at.get(runner.shard_id, now_ms))
+        for writer, _ in owned:
+            label, now_ms = [str(writer.shard_id)], writer.now_ms()
+            age_ms = max(0, now_ms - self._ages.oldest_due_at.get(writer.shard_id, now_ms))
             oldest.add_metric(label, age_ms / 1000)
-            lags.add_metric(label, self._ages.delay_lag_ms.get(runner.shard_id, 0) / 1000)
+            lags.add_metric(label, self._ages.delay_lag_ms.get(writer.shard_id, 0) / 1000)
         yield from (oldest, lags)
 
 
-def _ownership(runners: list[ShardWriter]) -> Iterator[Metric]:
+def _ownership(writers: list[ShardWriter]) -> Iterator[Metric]:
     owned = GaugeMetricFamily("foqs_shard_owned", "1 while this host owns the shard, else 0.", labels=["shard"])
     healthy = GaugeMetricFamily(
         "foqs_shard_healthy",
@@ -138,12 +138,12 @@ def _ownership(runners: list[ShardWriter]) -> Iterator[Metric]:
         "How often the clock of the shard's server was seen to step, forward or backward, since the host started.",
         labels=["shard"],
     )
-    for runner in runners:
-        label, is_owned = [str(runner.shard_id)], runner.shard is not None
+    for writer in writers:
+        label, is_owned = [str(writer.shard_id)], writer.shard is not None
         owned.add_metric(label, float(is_owned))
-        healthy.add_metric(label, float(is_owned and runner.health.healthy))
-        opened.add_metric(label, runner.health.opened_count)
-        steps.add_metric(label, runner.clock.steps_count)
+        healthy.add_metric(label, float(is_owned and writer.health.healthy))
+        opened.add_metric(label, writer.health.opened_count)
+        steps.add_metric(label, writer.clock.steps_count)
     yield from (owned, healthy, opened, steps)
 
 
@@ -182,8 +182,8 @@ class NamespaceGauges(Collector):
     def _counts_by_name(self) -> dict[str, list[int]]:
         """What has no name is counted where unknown namespaces are."""
         found: dict[str, list[int]] = {}
-        for runner in list(self._shards.runners.values()):
-            shard = runner.shard
+        for writer in list(self._shards.writers.values()):
+            shard = writer.shard
             for number, counts in list(shard.index.namespaces.items()) if shard is not None else []:
                 name = self._name_of(number) if counts.total > 0 else None
                 if name is not None:

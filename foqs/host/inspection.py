@@ -320,8 +320,8 @@ class Inspection(Service):
         return [self._stored_item(order.shard_of(place), row, topic_name) for place, row in rows]
 
     def _stored_item(self, shard_id: int, row: ItemRow, topic_name: str) -> StoredItem:
-        runner, shard = self._shards.serving(shard_id)
-        now, state = runner.now(), shard.look_ups.state_of(row)
+        writer, shard = self._shards.serving(shard_id)
+        now, state = writer.now(), shard.look_ups.state_of(row)
         is_leased = state is ItemState.LEASED
         item = shard.index.leases.get(row.key)
         dead = state is ItemState.DEAD
@@ -344,7 +344,7 @@ class Inspection(Service):
 
     def _owned(self) -> list[tuple[int, ShardState]]:
         """Raises UnavailableError when a shard is not owned: a page without it would be wrong."""
-        return [(shard_id, self._shards.serving(shard_id)[1]) for shard_id in self._shards.runners]
+        return [(shard_id, self._shards.serving(shard_id)[1]) for shard_id in self._shards.writers]
 
     # ---- TTL scan ----
 
@@ -365,11 +365,11 @@ class Inspection(Service):
 
     async def _scan(self, shard_id: int) -> None:
         """Walk the shard by key, slowly and whenever a row may have expired, and delete what its TTL has ended."""
-        reader, runner = self._readers[shard_id], self._shards.runners[shard_id]
+        reader, writer = self._readers[shard_id], self._shards.writers[shard_id]
         after_key, pause_ms = 0, limits.EXPIRY_LAP_PAUSE_MS
         while True:
             await asyncio.sleep(pause_ms / 1000)
-            shard, now_ms, pause_ms = runner.shard, runner.now_ms(), limits.EXPIRY_LAP_PAUSE_MS
+            shard, now_ms, pause_ms = writer.shard, writer.now_ms(), limits.EXPIRY_LAP_PAUSE_MS
             if shard is None:
                 continue  # What has expired could not be deleted.
             if not after_key:
@@ -379,8 +379,8 @@ class Inspection(Service):
                 shard.index.expires_first_ms = now_ms + limits.EXPIRY_LAP_MS_MAX
             try:
                 page = await self._on_thread(shard_id, partial(reader.expired_page, after_key, now_ms))
-                for keys in _in_parts(page.keys) if runner.shard is shard else ():
-                    self._expire(runner, shard, keys)
+                for keys in _in_parts(page.keys) if writer.shard is shard else ():
+                    self._expire(writer, shard, keys)
                 shard.index.expires_first_ms = min(shard.index.expires_first_ms, page.expires_first_ms)
                 after_key = page.last_key
                 if after_key:
@@ -393,8 +393,8 @@ class Inspection(Service):
             if not after_key:
                 shard.index.expires_first_ms = 0
 
-    def _expire(self, runner: ShardWriter, shard: ShardState, keys: list[int]) -> None:
-        completion = Completion(lambda ended: _log.info("items_expired", shard=runner.shard_id, count=len(keys)))
+    def _expire(self, writer: ShardWriter, shard: ShardState, keys: list[int]) -> None:
+        completion = Completion(lambda ended: _log.info("items_expired", shard=writer.shard_id, count=len(keys)))
         completion.open_count = 1
 
         def on_rows(rows: dict[int, ItemRow]) -> None:
@@ -403,24 +403,24 @@ class Inspection(Service):
                 held = item is not None
                 if item is not None and item.phase is not Phase.SETTLING:
                     # It may be ready again then, with nobody who asks for it.
-                    now = runner.now()
+                    now = writer.now()
                     ends_ms = max(now.on_server(item.lease_due_at), now.server_ms + limits.PREFETCH_HOLD_MS_MAX)
                     shard.index.expires_first_ms = min(shard.index.expires_first_ms, ends_ms)
-                if not held and row.lane >= 0 and row.expires_at <= runner.now_ms():
+                if not held and row.lane >= 0 and row.expires_at <= writer.now_ms():
                     try:
                         shard.look_ups.delete(row, completion, position)
                         self._happened(shard.look_ups.topic_of(row).namespace, ItemEvent.EXPIRED, 1)
                     except UnavailableError:
-                        _log.debug("expired_item_settled_meanwhile", shard=runner.shard_id)
-            runner.wake()
+                        _log.debug("expired_item_settled_meanwhile", shard=writer.shard_id)
+            writer.wake()
             completion.settle()
 
         def on_failed(error: FoqsError) -> None:
-            _log.warning("ttl_scan_paused", shard=runner.shard_id, error=str(error))
+            _log.warning("ttl_scan_paused", shard=writer.shard_id, error=str(error))
             shard.index.expires_first_ms = 0
 
         shard.look_ups.look_up(LookUp(keys, on_rows, on_failed))
-        runner.wake()
+        writer.wake()
 
     def _on_thread(self, shard_id: int, work: Callable[[], T]) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(self._threads[shard_id], work)

@@ -64,8 +64,8 @@ class Topics:
     async def _wait_for_counts(self) -> None:
         try:
             async with asyncio.timeout(limits.COUNT_WAIT_MS_MAX / 1000):
-                for runner, _ in self._shards.owned():
-                    await runner.counted.wait()
+                for writer, _ in self._shards.owned():
+                    await writer.counted.wait()
         except TimeoutError:
             raise UnavailableError(
                 "the items of this host are still being counted: try again", nothing_done=True

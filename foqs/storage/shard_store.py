@@ -84,7 +84,7 @@ class _Writer(NamedTuple):
 
 
 class ShardStore:
-    """Not thread-safe: the shard's runner is its only user, with one call at a time. What is not async blocks."""
+    """Not thread-safe: the shard's writer is its only user, with one call at a time. What is not async blocks."""
 
     def __init__(self, access: ShardAccess, take_epoch: Callable[[int], int], owner_is_dead: Callable[[str], bool]):
         """`take_epoch(at_least)` gives a new epoch from the meta database; `owner_is_dead(owner)` allows the KILL."""

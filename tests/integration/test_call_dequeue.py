@@ -324,7 +324,7 @@ async def test_items_that_nobody_asks_for_go_when_their_ttl_ends(host):
 
 
 def books(host) -> list[ShardIndex]:
-    return [runner.shard.index for runner in host.host._shards.runners.values()]
+    return [writer.shard.index for writer in host.host._shards.writers.values()]
 
 
 @pytest.fixture

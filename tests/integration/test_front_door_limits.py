@@ -292,13 +292,13 @@ def test_a_large_call_of_an_address_that_rests_waits_after_it_was_read_and_the_o
     run(main)
 
 
-def test_the_shards_of_one_server_share_its_slots(meta_url: str, shard_urls: dict[int, str]) -> None:
+def test_the_shards_of_one_server_share_its_scheduler(meta_url: str, shard_urls: dict[int, str]) -> None:
     async def main() -> None:
         urls = shard_urls | {99: "mysql+pymysql://root@elsewhere.example/foqs_99"}
         host = Host(HostConfig(meta_url=meta_url, shards=urls, port=0, host_name="h"))
-        *here, elsewhere = [host._shards.runners[shard_id]._slots for shard_id in urls]
+        *here, elsewhere = [host._shards.writers[shard_id]._scheduler for shard_id in urls]
         assert len(here) > 1
-        assert {id(slots) for slots in here} == {id(here[0])}
+        assert {id(scheduler) for scheduler in here} == {id(here[0])}
         assert elsewhere is not here[0]
         await host.stop()
 

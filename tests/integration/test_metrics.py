@@ -83,7 +83,7 @@ async def test_a_sweep_that_has_woken_all_that_was_due_does_not_lag(host):
 async def test_slow_reads_show_in_the_budget_of_their_shard_alone(host):
     registry = host.host.metrics.registry
     slow, *others = host.shard_urls
-    host.host._shards.runners[slow].shard.index.read_budget.read(limits.READ_ROWS_FIRST, 4 * limits.READ_US_TARGET)
+    host.host._shards.writers[slow].shard.index.read_budget.read(limits.READ_ROWS_FIRST, 4 * limits.READ_US_TARGET)
     assert registry.get_sample_value("foqs_read_budget_rows", {"shard": str(slow)}) == limits.READ_ROWS_FIRST // 4
     for shard in others:
         rows = registry.get_sample_value("foqs_read_budget_rows", {"shard": str(shard)})
@@ -129,15 +129,15 @@ def age(host, shard: int) -> float | None:
 
 async def test_how_often_a_breaker_opened_survives_a_take_over(host):
     shard = min(host.shard_urls)
-    runner = host.host._shards.runners[shard]
-    runner.health.trip(0.0, "a test")
+    writer = host.host._shards.writers[shard]
+    writer.health.trip(0.0, "a test")
     assert sample(host, "foqs_breaker_opened_total", shard=str(shard)) == 1
-    before = runner.shard
-    runner._give_up("a test")
-    await until(lambda: runner.shard is not None and runner.shard is not before)
+    before = writer.shard
+    writer._ownership.give_up("a test")
+    await until(lambda: writer.shard is not None and writer.shard is not before)
     assert sample(host, "foqs_shard_healthy", shard=str(shard)) == 1
     assert sample(host, "foqs_breaker_opened_total", shard=str(shard)) == 1
-    runner.health.trip(0.0, "a test")
+    writer.health.trip(0.0, "a test")
     assert sample(host, "foqs_breaker_opened_total", shard=str(shard)) == 2
 
 

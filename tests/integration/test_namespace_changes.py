@@ -95,7 +95,7 @@ async def test_a_shard_that_nobody_serves_keeps_namespaces_from_being_deleted_an
 ):
     async with running_host(meta_url, halves[0], name="one") as one:
         async with running_host(meta_url, halves[1], name="two") as two:
-            await until(lambda: len(two.host._shards.runners) == len(halves[1]))
+            await until(lambda: len(two.host._shards.writers) == len(halves[1]))
             await two.client.enqueue("jobs", "t", b"x")
         monkeypatch.setattr(limits, "CENSUS_MS_MAX", 300)
         with pytest.raises(UnavailableError, match=r"shard 1, 3 has not answered.*'jobs' was kept"):
@@ -139,8 +139,8 @@ async def test_nothing_that_was_acknowledged_beside_a_deletion_is_lost(meta_url,
 async def test_a_closing_namespace_lets_nothing_in_and_everything_out(meta_url, shard_urls):
     async with running_host(meta_url, shard_urls) as host:
         await host.client.enqueue("jobs", "t", b"x")
-        for runner in host.host._shards.runners.values():
-            runner.counted.clear()  # As after a take-over: nobody knows yet what is there.
+        for writer in host.host._shards.writers.values():
+            writer.counted.clear()  # As after a take-over: nobody knows yet what is there.
         deleting = asyncio.create_task(host.admin.delete_namespace("jobs"))
         await until(lambda: host.host._namespaces.get("jobs").closing)
         assert (await host.admin.get_namespace("jobs")).closing
@@ -148,8 +148,8 @@ async def test_a_closing_namespace_lets_nothing_in_and_everything_out(meta_url, 
             await host.client.enqueue("jobs", "t", b"y")
         assert not deleting.done()
         assert await consume(host, "jobs") == [b"x"]
-        for runner in host.host._shards.runners.values():
-            runner.counted.set()
+        for writer in host.host._shards.writers.values():
+            writer.counted.set()
         await deleting
         with pytest.raises(UnknownNamespaceError):
             await host.client.enqueue("jobs", "t", b"y")

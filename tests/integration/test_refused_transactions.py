@@ -62,7 +62,7 @@ async def test_a_lock_that_is_held_for_long_fails_the_whole_transaction(
     running: RunningHost, mysql_server: LocalServer
 ) -> None:
     receipts = await delivered(running, 20)
-    (shortened,) = running.host._shards.runners.values()
+    (shortened,) = running.host._shards.writers.values()
     shortened._store._rows("SET SESSION innodb_lock_wait_timeout = 1")
     with row_locked(mysql_server, "shard_0", key_of(receipts[-1])), capture_logs() as logs:
         errors = await running.client.ack("jobs", receipts, return_errors=True)
@@ -98,21 +98,21 @@ async def test_a_server_that_is_read_only_opens_the_breaker_and_is_tried_at_leis
     meta_url: str, unprivileged_urls: dict[int, str], mysql_server: LocalServer
 ) -> None:
     async with running_host(meta_url, {0: unprivileged_urls[0]}) as running:
-        (runner,) = running.host._shards.runners.values()
+        (writer,) = running.host._shards.writers.values()
         receipts = await delivered(running, 2)
         await running.client.enqueue("jobs", "later", b"x", delay_ms=300)
-        session_id = runner._store._owning_session_id
+        session_id = writer._store._owning_session_id
         began_s = time.monotonic()
         with capture_logs() as logs:
             with read_only(mysql_server):
                 assert (await running.client.ack("jobs", receipts[:1], return_errors=True)).keys() == {0}
-                await until(lambda: not runner.health.healthy)
+                await until(lambda: not writer.health.healthy)
                 with pytest.raises(FoqsError):
                     await running.client.enqueue("jobs", "t", b"x")
                 await until(lambda: sum(log["event"] == "transaction_failed" for log in logs) >= 4)
                 assert time.monotonic() - began_s > 3 * breaker.BREAKER_PROBE_MS / 1000, "it is asked without a pause"
-            await until(lambda: runner.health.healthy)
-        assert runner._store._owning_session_id != session_id
+            await until(lambda: writer.health.healthy)
+        assert writer._store._owning_session_id != session_id
         assert await running.client.ack("jobs", receipts) == {}
         (item,) = await running.client.dequeue("jobs", "later", wait_ms=5_000)
         assert await running.client.ack("jobs", item.receipt) == {}
@@ -142,7 +142,7 @@ async def test_a_server_without_room_opens_the_breaker_by_its_first_refusal_and_
     meta_url: str, shard_urls: dict[int, str], mysql_server: LocalServer
 ) -> None:
     async with running_host(meta_url, {0: shard_urls[0], 1: shard_urls[1]}) as running:
-        full = running.host._shards.runners[0]
+        full = running.host._shards.writers[0]
         with no_room(mysql_server), capture_logs() as logs:
             result = await running.client.enqueue_many("jobs", [NewItem("t", b"x") for _ in range(3_000)])
             assert {ids.parse(item_id)[0] for item_id in result.ids} == {1}

@@ -37,7 +37,7 @@ async def enqueue_one(running: RunningHost, payload: bytes) -> str:
 
 
 def is_healthy(running: RunningHost, shard_id: int) -> bool:
-    return running.host._shards.runners[shard_id].health.healthy
+    return running.host._shards.writers[shard_id].health.healthy
 
 
 async def test_a_frozen_server_is_skipped_and_comes_back(

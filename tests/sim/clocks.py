@@ -125,10 +125,10 @@ class SimClocks:
 
     # ---- what hosts take for their servers' clocks ----
 
-    def problems_of_host(self, runner: ShardWriter) -> Iterator[str]:
+    def problems_of_host(self, writer: ShardWriter) -> Iterator[str]:
         """Never ahead of the server but by a step back, behind by no more than answers may be slow, and a step."""
-        shard_id = runner.shard_id
-        ahead_ms = runner.now_ms() - self._shown_ms(shard_id)
+        shard_id = writer.shard_id
+        ahead_ms = writer.now_ms() - self._shown_ms(shard_id)
         stepped_ms = self._stepped_ms.get(shard_id, 0)
         if ahead_ms > self._greatest_ms.get(shard_id, 0) - stepped_ms + 1:
             yield f"the host takes the clock of shard {shard_id} to be {ahead_ms} ms ahead of what it is"

@@ -73,7 +73,7 @@ async def answers_an_ack_before_the_commit(
 
 
 @_in_place_of(Inspection, "_expire")
-def expires_items_under_lease(self: Inspection, runner: ShardWriter, shard: ShardState, keys: list[int]) -> None:
+def expires_items_under_lease(self: Inspection, writer: ShardWriter, shard: ShardState, keys: list[int]) -> None:
     completion = Completion(lambda _: None)
     completion.open_count = 1
 
@@ -85,7 +85,7 @@ def expires_items_under_lease(self: Inspection, runner: ShardWriter, shard: Shar
                     shard.look_ups.delete(row, completion, 0)
                 except NotFoundError:
                     continue
-        runner.wake()
+        writer.wake()
 
     # Its guard is against what happens between the scan and the look-up: here the scan is of long ago.
     shard.look_ups.look_up(LookUp([*keys, *list(shard.index.leases)[:1]], on_rows, lambda _: None))

@@ -151,21 +151,21 @@ def _problems(world: World) -> Iterator[str]:
             continue
         shards = [shard for _, shard in host.host._shards.owned()]
         yield from dispatcher_problems(host.host._dispatcher, shards)
-        for runner in host.host._shards.runners.values():
-            if runner.shard is not None:
-                yield from world.clocks.problems_of_host(runner)
-            task = runner._task
+        for writer in host.host._shards.writers.values():
+            if writer.shard is not None:
+                yield from world.clocks.problems_of_host(writer)
+            task = writer._task
             if task is not None and task.done() and not task.cancelled():
-                yield f"the writer of shard {runner.shard_id} ended: {task.exception()!r}"
+                yield f"the writer of shard {writer.shard_id} ended: {task.exception()!r}"
 
 
 def _rest_problems(world: World, host: SimHost) -> Iterator[str]:
     """When all is quiet the shards' states must be exact."""
-    for runner in host.host._shards.runners.values():
-        if runner.shard is None:
-            yield f"shard {runner.shard_id} is not owned after all is well again: {runner.detail}"
-        elif runner.shard.in_flight is None:
-            yield from state_problems(runner.shard, world.servers[runner.shard_id].tables)
+    for writer in host.host._shards.writers.values():
+        if writer.shard is None:
+            yield f"shard {writer.shard_id} is not owned after all is well again: {writer.detail}"
+        elif writer.shard.in_flight is None:
+            yield from state_problems(writer.shard, world.servers[writer.shard_id].tables)
 
 
 def _check_history(world: World) -> Counter[str]:

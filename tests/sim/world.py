@@ -179,7 +179,7 @@ class World:
             self.loop.call_later(_RESTART_S, self.start_host, host.name, context=self.context)
 
     def stores_of(self, host: SimHost) -> list[FakeStore]:
-        return [cast(FakeStore, runner._store) for runner in host.host._shards.runners.values()]
+        return [cast(FakeStore, writer._store) for writer in host.host._shards.writers.values()]
 
     def is_surely_alive(self, name: str) -> bool:
         """Its heartbeats can have been late for no reason that others do not have, too."""
@@ -333,8 +333,8 @@ class World:
         host = self.primary
         if host is None or not host.ready:
             return False
-        runners = host.host._shards.runners.values()
-        return all(runner.shard is not None and runner.counted.is_set() for runner in runners)
+        writers = host.host._shards.writers.values()
+        return all(writer.shard is not None and writer.counted.is_set() for writer in writers)
 
     def live_count(self) -> int:
         return sum(

@@ -19,11 +19,11 @@ class Case:
     def __init__(self) -> None:
         self.now_s = 100.0
         self.state = ServiceState.RUNNING
-        self.runners: dict[int, Any] = {
+        self.writers: dict[int, Any] = {
             shard_id: SimpleNamespace(shard=object(), health=SimpleNamespace(healthy=True)) for shard_id in range(2)
         }
         self.pulse = Pulse(lambda: self.now_s)
-        shards: Any = SimpleNamespace(runners=self.runners)
+        shards: Any = SimpleNamespace(writers=self.writers)
         self.condition = Condition(self.pulse, shards, lambda: self.state)
 
 
@@ -47,9 +47,9 @@ def test_a_loop_that_has_not_turned_for_longer_is_neither_live_nor_ready(case):
 
 
 def test_one_shard_that_is_owned_and_healthy_is_enough_to_be_ready(case):
-    case.runners[0].shard = None
+    case.writers[0].shard = None
     assert case.condition.not_ready() is None
-    case.runners[1].health.healthy = False
+    case.writers[1].health.healthy = False
     assert "none of the 2 shards is healthy here: 1 owned" in case.condition.not_ready()
 
 

@@ -273,8 +273,8 @@ def test_the_ttl_scan_comes_back_for_what_it_could_not_delete(*, is_leased: bool
     shards.clock_ms += 2_000
     shard = shards.states[0]
     shard.index.expires_first_ms = shards.clock_ms + limits.EXPIRY_LAP_MS_MAX
-    runner = Mock(shard_id=0, shard=shard, now=lambda: shards.now(0), now_ms=lambda: shards.clock_ms)
-    Inspection(Mock(), {}, Mock(), Mock(), Mock())._expire(runner, shard, [item.key])
+    writer = Mock(shard_id=0, shard=shard, now=lambda: shards.now(0), now_ms=lambda: shards.clock_ms)
+    Inspection(Mock(), {}, Mock(), Mock(), Mock())._expire(writer, shard, [item.key])
     shards.begin(0)
     shards.end(0, well=is_leased)
     assert shard.index.expires_first_ms <= shards.clock_ms + 5_000

@@ -23,11 +23,11 @@ def name_of(number: int) -> str:
 
 
 def shards_of(*books: dict[int, ItemCounts]) -> Any:
-    runners = {
+    writers = {
         number: SimpleNamespace(shard_id=number, shard=SimpleNamespace(index=SimpleNamespace(namespaces=index)))
         for number, index in enumerate(books)
     }
-    return SimpleNamespace(runners=runners)
+    return SimpleNamespace(writers=writers)
 
 
 def counts(ready: int = 0, delayed: int = 0) -> ItemCounts:
@@ -66,7 +66,7 @@ def test_namespaces_with_the_most_items_have_labels_and_the_rest_are_one_togethe
 
 def test_a_shard_that_is_lost_during_a_scrape_is_left_out():
     shards = shards_of({1: counts(ready=2)}, {1: counts(ready=3)})
-    shards.runners[0].shard = None
+    shards.writers[0].shard = None
     assert samples(NamespaceGauges(shards, name_of), "foqs_namespace_items") == {("ns-1", "ready"): 3}
 
 
@@ -133,8 +133,8 @@ class World:
         shard = SimpleNamespace(
             index=SimpleNamespace(topics=topics), timers=SimpleNamespace(lag_ms=lambda now_ms: now_ms - 5)
         )
-        runner = SimpleNamespace(shard_id=4, now_ms=lambda: 12)
-        shards: Any = SimpleNamespace(owned=lambda: iter([(runner, shard)]))
+        writer = SimpleNamespace(shard_id=4, now_ms=lambda: 12)
+        shards: Any = SimpleNamespace(owned=lambda: iter([(writer, shard)]))
         self.ages = Ages(shards, lambda: self.now_s)
 
     def _window(self, number: int) -> Any:

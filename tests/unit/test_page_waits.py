@@ -26,7 +26,7 @@ async def test_calls_behind_a_read_that_hangs_are_answered_in_time_and_not_read_
     monkeypatch.setattr(limits, "CALL_MS_MAX", 50)
     shards, reader, server_answers = Shards(1), Mock(spec=ShardReader), threading.Event()
     shards.enqueue(0, "a")
-    served = Mock(runners={0: None}, serving=lambda number: (None, shards.states[number]))
+    served = Mock(writers={0: None}, serving=lambda number: (None, shards.states[number]))
     reader.page.side_effect = lambda *_: (server_answers.wait(), ([], False))[1]
     inspection = Inspection(served, {0: reader}, Mock(spec=Waiting), Mock(), Slices(asyncio.get_running_loop()))
     namespace = Mock(number=NAMESPACE)
@@ -63,7 +63,7 @@ async def test_a_page_of_a_sick_shard_fails_at_once_and_one_that_waits_for_it_as
     hung.page.side_effect = lambda *_: (server_answers.wait(), ([], False))[1]
     well.page.side_effect = lambda *_: ([], False)
     served = Mock(
-        runners={0: None, 1: None}, serving=lambda number: (None, shards.states[number]), state=shards.states.get,
+        writers={0: None, 1: None}, serving=lambda number: (None, shards.states[number]), state=shards.states.get,
         check_healthy=sickness.check_healthy,
     )  # fmt: skip
     inspection = Inspection(served, {0: hung, 1: well}, Mock(spec=Waiting), Mock(), Slices(asyncio.get_running_loop()))

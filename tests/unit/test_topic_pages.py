@@ -27,8 +27,8 @@ class Counted(Shards):
     def owned(self) -> Any:
         counted = asyncio.Event()
         counted.set()
-        runner = type("Runner", (), {"counted": counted})()
-        return [(runner, shard) for shard in self.states.values()]
+        writer = type("Writer", (), {"counted": counted})()
+        return [(writer, shard) for shard in self.states.values()]
 
 
 class CountingTopics(Topics):

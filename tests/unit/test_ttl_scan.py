@@ -28,11 +28,11 @@ def page(last_key: int, expires_first_ms: int) -> ExpiredPage:
 
 
 @pytest.fixture
-def runner() -> Mock:
-    runner = Mock(spec=ShardWriter)
-    runner.shard = Mock(index=Mock(expires_first_ms=0))
-    runner.now_ms.return_value = 0
-    return runner
+def writer() -> Mock:
+    writer = Mock(spec=ShardWriter)
+    writer.shard = Mock(index=Mock(expires_first_ms=0))
+    writer.now_ms.return_value = 0
+    return writer
 
 
 @pytest.fixture
@@ -45,8 +45,8 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Mock:
     return reader
 
 
-def inspection_of(runner: Mock, reader: Mock) -> Inspection:
-    return Inspection(Mock(spec=Shards, runners={0: runner}), {0: reader}, Mock(spec=Waiting), Mock(), Mock())
+def inspection_of(writer: Mock, reader: Mock) -> Inspection:
+    return Inspection(Mock(spec=Shards, writers={0: writer}), {0: reader}, Mock(spec=Waiting), Mock(), Mock())
 
 
 async def turns() -> None:
@@ -55,20 +55,20 @@ async def turns() -> None:
 
 
 async def test_a_shard_whose_items_could_not_be_deleted_is_not_scanned_until_they_can(
-    runner: Mock, reader: Mock
+    writer: Mock, reader: Mock
 ) -> None:
-    owned, runner.shard = runner.shard, None
-    inspection = inspection_of(runner, reader)
+    owned, writer.shard = writer.shard, None
+    inspection = inspection_of(writer, reader)
     await inspection.start()
     await turns()
     reader.expired_page.assert_not_called()
-    runner.shard = owned
+    writer.shard = owned
     await until(lambda: reader.expired_page.called)
     await inspection.stop()
 
 
 async def test_a_shard_that_could_not_be_read_is_left_alone_for_a_while_and_then_read_from_there(
-    runner: Mock, reader: Mock, monkeypatch: pytest.MonkeyPatch
+    writer: Mock, reader: Mock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = [page(70, limits.NEVER_MS), UnavailableError("its server is away"), NO_ROWS]
     pause_ms = 100
@@ -83,7 +83,7 @@ async def test_a_shard_that_could_not_be_read_is_left_alone_for_a_while_and_then
         return answer
 
     reader.expired_page.side_effect = read
-    inspection = inspection_of(runner, reader)
+    inspection = inspection_of(writer, reader)
     await inspection.start()
     await until(lambda: not answers)
     await inspection.stop()
@@ -91,15 +91,15 @@ async def test_a_shard_that_could_not_be_read_is_left_alone_for_a_while_and_then
     assert read_at_s[2] - read_at_s[1] >= pause_ms / 1000
 
 
-async def test_a_shard_is_walked_through_again_when_the_first_of_its_rows_expires(runner: Mock, reader: Mock) -> None:
+async def test_a_shard_is_walked_through_again_when_the_first_of_its_rows_expires(writer: Mock, reader: Mock) -> None:
     reader.expired_page.side_effect = [page(70, 900), page(90, 500), page(0, limits.NEVER_MS), NO_ROWS]
-    inspection = inspection_of(runner, reader)
+    inspection = inspection_of(writer, reader)
     await inspection.start()
     await until(lambda: reader.expired_page.call_count == 3)
-    runner.now_ms.return_value = 499
+    writer.now_ms.return_value = 499
     await turns()
     assert reader.expired_page.call_count == 3
-    runner.now_ms.return_value = 500
+    writer.now_ms.return_value = 500
     await until(lambda: reader.expired_page.call_count == 4)
     await turns()
     assert [call.args for call in reader.expired_page.mock_calls] == [(0, 0), (70, 0), (90, 0), (0, 500)]
@@ -107,57 +107,57 @@ async def test_a_shard_is_walked_through_again_when_the_first_of_its_rows_expire
 
 
 async def test_a_shard_is_walked_through_again_for_a_row_that_was_written_during_the_walk(
-    runner: Mock, reader: Mock
+    writer: Mock, reader: Mock
 ) -> None:
     def read(after_key: int, now_ms: int) -> ExpiredPage:
         if reader.expired_page.call_count == 1:
-            runner.shard.index.expires_first_ms = 100  # As a commit does, at any time.
+            writer.shard.index.expires_first_ms = 100  # As a commit does, at any time.
         return NO_ROWS
 
     reader.expired_page.side_effect = read
-    inspection = inspection_of(runner, reader)
+    inspection = inspection_of(writer, reader)
     await inspection.start()
     await until(lambda: reader.expired_page.called)
     await turns()
     assert reader.expired_page.call_count == 1
-    runner.now_ms.return_value = 100
+    writer.now_ms.return_value = 100
     await until(lambda: reader.expired_page.call_count == 2)
     await inspection.stop()
 
 
-async def test_a_shard_is_walked_through_now_and_then_whatever_is_known_of_it(runner: Mock, reader: Mock) -> None:
-    inspection = inspection_of(runner, reader)
+async def test_a_shard_is_walked_through_now_and_then_whatever_is_known_of_it(writer: Mock, reader: Mock) -> None:
+    inspection = inspection_of(writer, reader)
     await inspection.start()
     await until(lambda: reader.expired_page.called)
-    runner.now_ms.return_value = limits.EXPIRY_LAP_MS_MAX - 1
+    writer.now_ms.return_value = limits.EXPIRY_LAP_MS_MAX - 1
     await turns()
     assert reader.expired_page.call_count == 1
-    runner.now_ms.return_value = limits.EXPIRY_LAP_MS_MAX
+    writer.now_ms.return_value = limits.EXPIRY_LAP_MS_MAX
     await until(lambda: reader.expired_page.call_count == 2)
     await inspection.stop()
 
 
-async def test_a_walk_that_could_not_begin_begins_again(runner: Mock, reader: Mock) -> None:
+async def test_a_walk_that_could_not_begin_begins_again(writer: Mock, reader: Mock) -> None:
     reader.expired_page.side_effect = [UnavailableError("its server is away"), NO_ROWS]
-    inspection = inspection_of(runner, reader)
+    inspection = inspection_of(writer, reader)
     await inspection.start()
     await until(lambda: reader.expired_page.call_count == 2)
     await inspection.stop()
 
 
 async def test_a_shard_that_was_taken_over_during_a_walk_is_walked_through_from_its_begin(
-    runner: Mock, reader: Mock
+    writer: Mock, reader: Mock
 ) -> None:
-    before = runner.shard
+    before = writer.shard
 
     def read(after_key: int, now_ms: int) -> ExpiredPage:
         if reader.expired_page.call_count == 1:
-            runner.shard = Mock(index=Mock(expires_first_ms=0))
+            writer.shard = Mock(index=Mock(expires_first_ms=0))
             return ExpiredPage([5], 70, 0)
         return NO_ROWS
 
     reader.expired_page.side_effect = read
-    inspection = inspection_of(runner, reader)
+    inspection = inspection_of(writer, reader)
     await inspection.start()
     await until(lambda: reader.expired_page.call_count == 3)
     await turns()
