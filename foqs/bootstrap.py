@@ -68,10 +68,8 @@ class Host(Service):
             self._shards.wake,
             self._shards.now,
             self._loop.time,
-            self._namespaces.attempts_max,
-            self._namespaces.item_bytes_max,
+            self._namespaces.settings,
             self.metrics.items.happened,
-            self._namespaces.is_dequeue_paused,
         )
         self._turning = TurningTime()
         self._servers: dict[str, MysqlServer] = {}
@@ -83,7 +81,7 @@ class Host(Service):
         self._waiting = Waiting(self._loop)
         self._censuses = self._namespaces.shards = Censuses(self._shards, self._namespaces, self._waiting)
         slices = Slices(self._loop)
-        self._inspection = Inspection(self._shards, self._readers, self._waiting, self.metrics.items.happened, slices)
+        self._inspection = Inspection(self._shards, self._readers, self._waiting, self._dispatcher.on_events, slices)
         self._enqueues = Enqueues(
             self._shards, self._dispatcher, self._waiting, self._loop.time, self._namespaces.check_open
         )

@@ -14,9 +14,8 @@ from foqs.model import ids, limits
 from foqs.model.calls import NO_CONTENT, Delivery, TopicDemand
 from foqs.model.clock import Now
 from foqs.model.errors import InvalidArgumentError, OverloadedError, PausedError
-from foqs.model.item import Item, Phase
+from foqs.model.item import Item
 from foqs.model.namespace import Namespace
-from foqs.model.topic import ShardTopic
 
 
 class Dequeues:
@@ -92,7 +91,7 @@ class Dequeues:
             await call.answered
         except asyncio.CancelledError:
             if call.items:
-                self._unclaim(call.items)
+                self._dispatcher.unclaim(call.items)
             raise
         finally:
             call.timer.cancel()
@@ -115,18 +114,6 @@ class Dequeues:
             call.timer = loop.call_later(limits.TICK_MS / 1000, self._out_of_time, loop, call, deadline_s)
         else:
             self._dispatcher.end(call)
-
-    def _unclaim(self, items: list[Item]) -> None:
-        """Their caller is gone and has not seen them: whoever else waits for them is served now."""
-        topics: dict[ShardTopic, None] = {}
-        for item in items:
-            shard = self._shards.state(item.topic.shard_id)
-            if shard is not None and item.phase is Phase.LEASED and shard.index.leases.get(item.key) is item:
-                if shard.settlements.unclaim(item):
-                    self._shards.wake(shard.shard_id)
-                topics[item.topic] = None
-        for topic in topics:
-            self._dispatcher.topic_changed(topic)
 
 
 def _paused(namespace: Namespace) -> PausedError:

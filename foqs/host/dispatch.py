@@ -6,27 +6,30 @@ out past a more urgent item that is ready: the buffer never holds a less urgent 
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Collection
-from itertools import chain, islice
+from collections.abc import Callable, Collection, Iterable
+from itertools import islice
 
 from mypy_extensions import mypyc_attr
 
-from foqs.host.prefetch import PrefetchBuffer
+from foqs.host.prefetch import PrefetchBuffer, PrefetchMemory
 from foqs.host.topic_queue import DequeueCall, TopicQueue
 from foqs.model import limits, order
 from foqs.model.clock import Now
-from foqs.model.item import Item, ItemEvent
+from foqs.model.item import Item, ItemEvent, Phase
+from foqs.model.namespace import SettingsTable
 from foqs.model.topic import ShardTopic
+from foqs.shard.state.demand import Demand
 from foqs.shard.state.engine import ShardState
+from foqs.shard.state.events import ClaimsEnded, Events
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # The simulation watches it so.
 class Dispatcher:
-    """The listener of every shard of a host; all on the event loop's thread.
+    """Hands out the items of every shard of a host; all on the event loop's thread.
 
-    `shard_of` gives a shard's state while it is owned, `wake` tells its writer that there is work, `now` is
-    the time on a shard's clocks, `clock` a monotonic one in seconds.
+    No shard calls it: the shard's writer asks for the demand before it plans a transaction, and brings the events
+    afterwards. `shard_of` gives a shard's state while it is owned, `wake` tells its writer that there is
+    work, `now` is the time on a shard's clocks, `clock` a monotonic one in seconds.
     """
 
     def __init__(
@@ -35,21 +38,17 @@ class Dispatcher:
         wake: Callable[[int], None],
         now: Callable[[int], Now],
         clock: Callable[[], float],
-        attempts_max: Callable[[int], int],
-        item_bytes_max: Callable[[int], int],
+        settings: SettingsTable,
         happened: Callable[[int, ItemEvent, int], None],
-        is_paused: Callable[[int], bool] = lambda _: False,
     ) -> None:
+        """`settings` is what shards read as well; `happened` counts, by namespace, what became of items."""
         self._shard_of = shard_of
         self._wake = wake
         self._now = now
         self._clock = clock
-        self._attempts_max = attempts_max
-        self._item_bytes_max = item_bytes_max
-        self._item_bytes_seen: dict[int, int] = {}
-        """By namespace the largest item that was claimed, where it was larger than what is allowed now."""
-        self.happened = happened
-        self._is_paused = is_paused
+        self.settings = settings
+        self._happened = happened
+        self._memory = PrefetchMemory(settings)
         self._queues: dict[tuple[int, str], TopicQueue] = {}
         self._active: dict[TopicQueue, None] = {}
         """With calls, held items or claims on the way."""
@@ -62,70 +61,72 @@ class Dispatcher:
         """Dequeue calls that wait."""
         self.waiting_topics_count = 0
         """Topics of each of them."""
-        self.prefetched_bytes = 0
+
+    @property
+    def prefetched_bytes(self) -> int:
         """Payload and metadata of all prefetch buffers."""
-        self._claiming_bytes = 0
-        """The most that items may have whose claims are on the way, over all shards."""
+        return self._memory.prefetched_bytes
 
-    # ---- ShardListener ----
+    # ---- what shards' writers ask and bring (ShardListener) ----
 
-    def attempts_max(self, namespace: int) -> int:
-        return self._attempts_max(namespace)
+    def demand(self, topics: Iterable[ShardTopic]) -> dict[ShardTopic, Demand]:
+        """What to claim of the items of these topics that the next transaction of their shard inserts."""
+        found: dict[ShardTopic, Demand] = {}
+        for topic in topics:
+            queue = self._queues.get((topic.namespace, topic.name))
+            if queue is not None and self._may_claim(queue):
+                count = queue.demand_count()
+                if count:
+                    found[topic] = queue.demand(count)
+        return found
 
-    def item_bytes_max(self, namespace: int) -> int:
-        return max(self._item_bytes_max(namespace), self._item_bytes_seen.get(namespace, 0))
+    def on_events(self, events: Events) -> None:
+        """Tell callers what became of what they asked for, then hand out what there is."""
+        for completion in events.completed:
+            completion.on_done(completion)  # First: whatever else meets a defect here, they have their answers.
+        for item in events.withdrawn:
+            self._drop(self._queue_of(item.topic), [item])
+        for topic, count, last in events.claims_started:
+            self._claims_started(topic, count, last)
+        for topic, ended in events.claims_ended.items():
+            self._claims_ended(topic, ended)
+        for (namespace, event), count in events.counted.items():
+            self._happened(namespace, event, count)
+        for look_up, rows, error in events.looked_up:
+            if error is None:
+                look_up.on_rows(rows)
+            else:
+                look_up.on_failed(error)
+        for topic in events.topics_changed:
+            self.serve(self._queue_of(topic))
+        for topic in events.topics_gone:
+            self._topic_gone(topic)
 
-    def fresh_demand(self, namespace: int, topic: str, sort_keys: list[int]) -> int:
-        queue = self._queues.get((namespace, topic))
-        demand = queue.demand() if queue is not None and self._may_claim(queue) else 0
-        if queue is None or not demand:
-            return 0
-        return queue.count_to_claim(sort_keys, demand)
-
-    def claims_started(self, topic: ShardTopic, count: int, last: int) -> None:
+    def _claims_started(self, topic: ShardTopic, count: int, last: int) -> None:
         queue = self._queue_of(topic)
-        if not queue.claims_count or last > queue.claiming_last:
-            queue.claiming_last = last
-        topic.claiming_count += count
+        queue.note_claims_started(count, last)
         if topic.shard_id not in self._sick:
-            size_bytes = count * self._bytes_each(topic.namespace)
-            topic.claiming_bytes += size_bytes
-            self._claiming_bytes += size_bytes
-        queue.claims_started_count += count
+            self._memory.claims_started(topic, count)
         self._wake(topic.shard_id)
 
-    def claims_ended(self, topic: ShardTopic, count: int, items: list[Item]) -> None:
-        queue = self._queue_of(topic)
-        topic.claiming_count -= count
-        if topic.claiming_bytes:
-            left_bytes = topic.claiming_bytes * topic.claiming_count // (topic.claiming_count + count)
-            self._claiming_bytes -= topic.claiming_bytes - left_bytes
-            topic.claiming_bytes = left_bytes
-        queue.claims_ended_count += count
+    def _claims_ended(self, topic: ShardTopic, ended: ClaimsEnded) -> None:
+        queue, items = self._queue_of(topic), ended.items
+        self._memory.claims_ended(topic, ended.count)
+        queue.claims_ended_count += ended.count
         if queue.has_claims_for_calls:  # Whether these are is not looked up item by item: there may be thousands.
             queue.has_prefetched_for_calls = True
             queue.has_claims_for_calls = queue.claims_count > 0
         self._active[queue] = None
         queue.expired_claims_in_row = (
-            0 if items else min(queue.expired_claims_in_row + count, limits.TRANSACTION_CLAIMS_MAX)
+            0 if items else min(queue.expired_claims_in_row + ended.count, limits.TRANSACTION_CLAIMS_MAX)
         )
         if items:
             queue.buffer.add(items)
-            sizes_bytes = [item.size_bytes for item in items]
-            self.prefetched_bytes += sum(sizes_bytes)
-            if max(sizes_bytes) > self.item_bytes_max(topic.namespace):
-                self._item_bytes_seen[topic.namespace] = max(sizes_bytes)
+            self._memory.hold(items)
             if self._draining:
                 self._unclaim(queue.buffer, queue.buffer.items)
 
-    def withdrawn(self, item: Item) -> None:
-        self._queue_of(item.topic).buffer.discard(item)
-        self.prefetched_bytes -= item.size_bytes
-
-    def topic_changed(self, topic: ShardTopic) -> None:
-        self.serve(self._queue_of(topic))
-
-    def topic_gone(self, topic: ShardTopic) -> None:
+    def _topic_gone(self, topic: ShardTopic) -> None:
         queue = self._queues.get((topic.namespace, topic.name))
         if queue is None:
             return
@@ -151,7 +152,7 @@ class Dispatcher:
                 self.serve(queue)
 
     def _set_aside(self, topic: ShardTopic) -> None:
-        self._forget_claiming_bytes(topic)
+        self._memory.forget_claims(topic)
         queue = self._queues.get((topic.namespace, topic.name))
         if queue is not None and queue.parts.pop(topic.shard_id, None) is not None:
             queue.sick_parts[topic.shard_id] = topic
@@ -166,7 +167,7 @@ class Dispatcher:
     def disown(self, topics: Collection[ShardTopic]) -> None:
         queues: dict[TopicQueue, None] = {}
         for topic in topics:
-            self._forget_claiming_bytes(topic)
+            self._memory.forget_claims(topic)
             queue = self._queues.get((topic.namespace, topic.name))
             if queue is None:
                 continue
@@ -228,6 +229,18 @@ class Dispatcher:
                 if queue.calls and queue.buffer:
                     self.serve(queue)
 
+    def unclaim(self, items: list[Item]) -> None:
+        """Their caller is gone and has not seen them: whoever else waits for them is served now."""
+        queues: dict[TopicQueue, None] = {}
+        for item in items:
+            shard = self._shard_of(item.topic.shard_id)
+            if shard is not None and item.phase is Phase.LEASED and shard.index.leases.get(item.key) is item:
+                if shard.settlements.unclaim(item):
+                    self._wake(shard.shard_id)
+                queues[self._queue_of(item.topic)] = None
+        for queue in queues:
+            self.serve(queue)
+
     def answer(self, call: DequeueCall, items: list[Item]) -> None:
         call.items = items
         self.waiting_count -= 1
@@ -250,7 +263,7 @@ class Dispatcher:
 
     def serve(self, queue: TopicQueue) -> None:
         """Hand out what may be handed out, then claim what is still wanted."""
-        if self._is_paused(queue.namespace):
+        if self.settings.is_dequeue_paused(queue.namespace):
             self._pause(queue)
             return
         while queue.calls:
@@ -390,6 +403,7 @@ class Dispatcher:
             self._drop(queue, items)
             shard.claims.claim_for_call(topic, items)
             queue.has_claims_for_calls = True
+            self._claims_started(topic, len(items), items[-1].sort_key)
             call.claimed_for[queue] = queue.claims_started_count
             call.claimed_for_s = self._clock()
         return bytes_left
@@ -413,12 +427,12 @@ class Dispatcher:
                 queue.buffer.add([item])  # It is claimed for the call first, and those after it wait.
                 self._lingering[queue] = None
                 break
-            self.prefetched_bytes -= item.size_bytes
+            self._memory.prefetched_bytes -= item.size_bytes
             shard.settlements.deliver(item, lease_due_at)
             if item.expires_at <= now.server_ms:
                 shard.settlements.end_lease(item)
                 shard.settlements.settle([item])
-                self.happened(item.topic.namespace, ItemEvent.EXPIRED, 1)
+                self._happened(item.topic.namespace, ItemEvent.EXPIRED, 1)
                 self._wake(shard_id)
                 continue
             given.append(item)
@@ -427,61 +441,42 @@ class Dispatcher:
         return bytes_left
 
     def _may_claim(self, queue: TopicQueue) -> bool:
-        if self._draining or self._is_paused(queue.namespace):
+        if self._draining or self.settings.is_dequeue_paused(queue.namespace):
             return False
-        if self.prefetched_bytes < limits.PREFETCH_BYTES_MAX or not queue.buffer:
+        if self._memory.prefetched_bytes < limits.PREFETCH_BYTES_MAX or not queue.buffer:
             return True
         # Nothing of what is held can be handed out before something more urgent is claimed.
         return bool(queue.calls) and not queue.servable_count(1)
 
-    def _room(self, queue: TopicQueue) -> int:
-        """For how many items more there is, each as large as it may be; at least one, so that all goes on."""
-        bytes_left = limits.PREFETCH_BYTES_MAX - self.prefetched_bytes - self._claiming_bytes
-        return max(1, bytes_left // self._bytes_each(queue.namespace))
-
-    def _forget_claiming_bytes(self, topic: ShardTopic) -> None:
-        self._claiming_bytes -= topic.claiming_bytes
-        topic.claiming_bytes = 0
-
-    def _bytes_each(self, namespace: int) -> int:
-        return limits.RESIDENT_ITEM_BYTES + self.item_bytes_max(namespace)
-
     def _claim(self, queue: TopicQueue) -> None:
-        """K-way merge over the heads of the shards' windows."""
+        """Claim what is wanted of what is ready, and let windows that run low read on."""
         parts = [part for part in queue.parts.values() if part.window.head != order.LAST]
         if not parts:
             return  # Most topics of a call that names many have nothing, and it asks for each of them.
-        demand = queue.demand()
-        if not demand or not self._may_claim(queue):
+        count = queue.demand_count()
+        if not count or not self._may_claim(queue):
             return
-        demand = min(demand, self._room(queue))
-        shortage, before = queue.wanted(demand)
-        heads: list[list[int]] = []
+        demand = queue.demand(min(count, self._memory.room(queue.namespace)))
+        owned: list[ShardTopic] = []
         for part in parts:
-            window = part.window
             shard = self._shard_of(part.shard_id)
-            if shard is None:
-                continue
-            if window.wants_refill:
-                shard.refills.want(part, with_payload=True)
-                self._wake(part.shard_id)
-            if window.sort_keys and (shortage or window.sort_keys[0] < before):
-                heads.append(window.first(shortage, before, min(demand, part.room)))
-        chosen = heads[0] if len(heads) == 1 else sorted(chain.from_iterable(heads))
-        counts: dict[int, int] = {}
-        for sort_key in chosen[: min(demand, max(shortage, bisect_left(chosen, before)))]:
-            shard_id = order.shard_of(sort_key)
-            counts[shard_id] = counts.get(shard_id, 0) + 1
-        for shard_id, part_count in counts.items():
+            if shard is not None:
+                owned.append(part)
+                if part.window.wants_refill:
+                    shard.refills.want(part, with_payload=True)
+                    self._wake(part.shard_id)
+        for shard_id, part_count in queue.choose(owned, demand).items():
             shard = self._shard_of(shard_id)
             assert shard is not None
             topic = queue.parts[shard_id]
-            shard.claims.claim(topic, topic.window.take(part_count))
+            sort_keys = topic.window.take(part_count)
+            shard.claims.claim(topic, sort_keys)
+            self._claims_started(topic, part_count, sort_keys[-1])
 
     def _drop(self, queue: TopicQueue, items: list[Item]) -> None:
         """These are not held any more."""
         queue.buffer.remove(items)
-        self.prefetched_bytes -= sum([item.size_bytes for item in items])
+        self._memory.release(items)
 
     def _release(self, queue: TopicQueue) -> None:
         """What was claimed for calls goes back when none of them waits: a new owner would take it for delivered."""
@@ -490,8 +485,8 @@ class Dispatcher:
 
     def _unclaim(self, buffer: PrefetchBuffer, items: list[Item]) -> None:
         buffer.remove(items)
+        self._memory.release(items)
         for item in items:
-            self.prefetched_bytes -= item.size_bytes
             shard = self._shard_of(item.topic.shard_id)
             if shard is not None and shard.settlements.unclaim(item):
                 self._wake(item.topic.shard_id)

@@ -16,7 +16,7 @@ from foqs.host import arguments
 from foqs.host.page_budget import PageBudget
 from foqs.host.shards import Shards
 from foqs.host.slices import Slices
-from foqs.host.waiting import Answer, Waiting
+from foqs.host.waiting import Answer, Waiting, settle
 from foqs.model import ids, limits, order
 from foqs.model.calls import (
     DeadLettersResult,
@@ -26,16 +26,17 @@ from foqs.model.calls import (
     StoredItem,
     StoredItemPage,
 )
-from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError, shown
+from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, OverloadedError, UnavailableError, shown
 from foqs.model.item import ItemEvent, Phase
 from foqs.model.namespace import Namespace
 from foqs.model.service import Service
 from foqs.model.topic import ShardTopic
 from foqs.server import mysql_server
 from foqs.shard.port import ItemRow
+from foqs.shard.state.callers import Completion, LookUp
 from foqs.shard.state.engine import ShardState
-from foqs.shard.state.look_ups import LookUp, being_settled
-from foqs.shard.state.parts import Completion
+from foqs.shard.state.events import Events
+from foqs.shard.state.look_ups import being_settled
 from foqs.shard.writer.shard_writer import ShardWriter
 from foqs.storage.shard_reader import ShardReader
 
@@ -56,12 +57,12 @@ class Inspection(Service):
         shards: Shards,
         readers: Mapping[int, ShardReader],
         waiting: Waiting,
-        happened: Callable[[int, ItemEvent, int], None],
+        on_events: Callable[[Events], None],
         slices: Slices,
     ) -> None:
-        """`happened` counts, by namespace, what became of items."""
+        """`on_events` is told what deletions of items bring with them, before anything else is handed out."""
         super().__init__("inspection")
-        self._happened = happened
+        self._on_events = on_events
         self._waiting = waiting
         self._shards = shards
         self._readers = readers
@@ -272,14 +273,15 @@ class Inspection(Service):
                 except FoqsError as error:
                     completion.errors[position] = error.with_traceback(None)
             self._shards.wake(shard.shard_id)
-            completion.settle()
+            events = shard.take_events()
+            events.done(completion)
+            self._on_events(events)
 
         def on_failed(error: FoqsError) -> None:
-            for position, _ in positions:
-                completion.errors[position] = error
-            completion.settle()
+            completion.errors.update(dict.fromkeys([position for position, _ in positions], error))
+            settle(completion)
 
-        shard.look_ups.look_up(LookUp([key for _, key in positions], on_rows, on_failed, with_payload=with_payload))
+        _look_up(shard, LookUp([key for _, key in positions], on_rows, on_failed, with_payload=with_payload))
 
     async def _unpack(self, shard: ShardState, topic: ShardTopic) -> None:
         """Return when all items that the topic has now have rows of their own. Raises FoqsError."""
@@ -290,9 +292,9 @@ class Inspection(Service):
 
         def on_failed(error: FoqsError) -> None:
             answer.completion.failure = error
-            answer.completion.settle()
+            settle(answer.completion)
 
-        shard.look_ups.look_up(LookUp([], lambda _: answer.completion.settle(), on_failed, topic=topic))
+        _look_up(shard, LookUp([], lambda _: settle(answer.completion), on_failed, topic=topic))
         self._shards.wake(shard.shard_id)
         await answer.wait()
 
@@ -395,7 +397,7 @@ class Inspection(Service):
 
     def _expire(self, writer: ShardWriter, shard: ShardState, keys: list[int]) -> None:
         completion = Completion(lambda ended: _log.info("items_expired", shard=writer.shard_id, count=len(keys)))
-        completion.open_count = 1
+        completion.open_count += 1
 
         def on_rows(rows: dict[int, ItemRow]) -> None:
             for position, row in enumerate(rows.values()):
@@ -409,21 +411,30 @@ class Inspection(Service):
                 if not held and row.lane >= 0 and row.expires_at <= writer.now_ms():
                     try:
                         shard.look_ups.delete(row, completion, position)
-                        self._happened(shard.look_ups.topic_of(row).namespace, ItemEvent.EXPIRED, 1)
+                        shard.index.events.count(shard.look_ups.topic_of(row).namespace, ItemEvent.EXPIRED, 1)
                     except UnavailableError:
                         _log.debug("expired_item_settled_meanwhile", shard=writer.shard_id)
             writer.wake()
-            completion.settle()
+            events = shard.take_events()
+            events.done(completion)
+            self._on_events(events)
 
         def on_failed(error: FoqsError) -> None:
             _log.warning("ttl_scan_paused", shard=writer.shard_id, error=str(error))
             shard.index.expires_first_ms = 0
 
-        shard.look_ups.look_up(LookUp(keys, on_rows, on_failed))
+        _look_up(shard, LookUp(keys, on_rows, on_failed))
         writer.wake()
 
     def _on_thread(self, shard_id: int, work: Callable[[], T]) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(self._threads[shard_id], work)
+
+
+def _look_up(shard: ShardState, look_up: LookUp) -> None:
+    try:
+        shard.look_ups.look_up(look_up)
+    except OverloadedError as error:
+        look_up.on_failed(error.with_traceback(None))
 
 
 def _delete(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:

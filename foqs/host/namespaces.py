@@ -14,7 +14,7 @@ from foqs.host.meta_calls import MetaCalls
 from foqs.model import limits
 from foqs.model.census import Census
 from foqs.model.errors import FoqsError, PausedError, UnavailableError, UnknownNamespaceError, shown
-from foqs.model.namespace import Namespace
+from foqs.model.namespace import Namespace, SettingsTable
 from foqs.model.outage import Outage
 from foqs.model.service import Service
 from foqs.shard.state.engine import ShardState
@@ -57,6 +57,8 @@ class Namespaces(Service):
         self.calls = MetaCalls(meta)
         self.shards: OwnedShards | None = None
         """To be set before it is started."""
+        self.settings = SettingsTable()
+        """As shards and the dispatcher read them."""
         self.number_max = 0
         """The highest number of a namespace that this process ever saw."""
         self._meta = meta
@@ -104,22 +106,6 @@ class Namespaces(Service):
     def view(self) -> NamespaceView:
         return self._view
 
-    def is_dequeue_paused(self, number: int) -> bool:
-        namespace = self._view.by_number.get(number)
-        return namespace is not None and namespace.settings.dequeue_paused
-
-    def attempts_max(self, number: int) -> int:
-        namespace = self._view.by_number.get(number)
-        return namespace.settings.attempts_max if namespace else limits.ATTEMPTS_DEFAULT
-
-    def item_bytes_max(self, number: int) -> int:
-        namespace = self._view.by_number.get(number)
-        if namespace is None:
-            return limits.CONTENT_BYTES_MAX
-        # The rest of the content has the same bound in every namespace.
-        rest_bytes_max = limits.CONTENT_BYTES_MAX - limits.PAYLOAD_BYTES_MAX - limits.METADATA_BYTES_MAX
-        return namespace.settings.payload_bytes_max + namespace.settings.metadata_bytes_max + rest_bytes_max
-
     def name_of(self, number: int) -> str | None:
         namespace = self._view.by_number.get(number)
         return namespace.name if namespace else None
@@ -166,6 +152,7 @@ class Namespaces(Service):
             self.number_max = max(self.number_max, max(view.by_number, default=0))
             self._conflicts = {} if self.shards is None else self.shards.conflicts(view)
             self._view = view
+            self.settings.by_number = view.by_number
             return listed
 
     def shard_opened(self, shard: ShardState) -> None:

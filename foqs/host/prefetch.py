@@ -1,4 +1,4 @@
-"""The prefetch buffer of one topic: items that are claimed and not handed out yet, in order."""
+"""What is claimed and not handed out yet: the buffer of each topic, in order, and the memory that all may have."""
 
 from __future__ import annotations
 
@@ -9,12 +9,61 @@ from operator import neg
 from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.item import Item
+from foqs.model.namespace import SettingsTable
+from foqs.model.topic import ShardTopic
 
 _MANY = 32
 """Where fewer times as many are held as come or go, sorting all is cheaper than to find the sort key of each."""
 
 
+class PrefetchMemory:
+    """What prefetched items have of the host's memory, and the most that those may have whose claims are on the way."""
+
+    def __init__(self, settings: SettingsTable) -> None:
+        self.prefetched_bytes = 0
+        """Payload and metadata of all prefetch buffers."""
+        self._settings = settings
+        self._claiming_bytes = 0
+        self._claiming_bytes_of: dict[ShardTopic, int] = {}
+        """Of topics of healthy shards: what a sick one has on the way may come late, or never."""
+
+    def room(self, namespace: int) -> int:
+        """For how many items more there is, each as large as it may be; at least one, so that all goes on."""
+        bytes_left = limits.PREFETCH_BYTES_MAX - self.prefetched_bytes - self._claiming_bytes
+        return max(1, bytes_left // self._bytes_each(namespace))
+
+    def hold(self, items: list[Item]) -> None:
+        sizes_bytes = [item.size_bytes for item in items]
+        self.prefetched_bytes += sum(sizes_bytes)
+        self._settings.note_item_bytes(items[0].topic.namespace, max(sizes_bytes))
+
+    def release(self, items: list[Item]) -> None:
+        self.prefetched_bytes -= sum([item.size_bytes for item in items])
+
+    def claims_started(self, topic: ShardTopic, count: int) -> None:
+        size_bytes = count * self._bytes_each(topic.namespace)
+        self._claiming_bytes_of[topic] = self._claiming_bytes_of.get(topic, 0) + size_bytes
+        self._claiming_bytes += size_bytes
+
+    def claims_ended(self, topic: ShardTopic, count: int) -> None:
+        """So many, and the topic's `claiming_count` is what is left."""
+        size_bytes = self._claiming_bytes_of.pop(topic, 0)
+        if size_bytes:
+            left_bytes = size_bytes * topic.claiming_count // (topic.claiming_count + count)
+            self._claiming_bytes -= size_bytes - left_bytes
+            if left_bytes:
+                self._claiming_bytes_of[topic] = left_bytes
+
+    def forget_claims(self, topic: ShardTopic) -> None:
+        self._claiming_bytes -= self._claiming_bytes_of.pop(topic, 0)
+
+    def _bytes_each(self, namespace: int) -> int:
+        return limits.RESIDENT_ITEM_BYTES + self._settings.item_bytes_max(namespace)
+
+
 class PrefetchBuffer:
+    """The prefetched items of one topic, in order."""
+
     __slots__ = ("_items", "_sort_keys")
 
     def __init__(self) -> None:

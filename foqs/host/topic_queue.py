@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
 from collections.abc import Callable
-from itertools import islice
+from itertools import chain, islice
 
 from foqs.host.prefetch import PrefetchBuffer
 from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.item import Item
 from foqs.model.topic import ShardTopic
+from foqs.shard.state.demand import Demand
 
 
 class DequeueCall:
@@ -56,7 +56,6 @@ class TopicQueue:
         "calls",
         "claiming_last",
         "claims_ended_count",
-        "claims_started_count",
         "expired_claims_in_row",
         "has_claims_for_calls",
         "has_prefetched_for_calls",
@@ -79,7 +78,6 @@ class TopicQueue:
         """In the order of their arrival."""
         self.waiting_count = 0
         """Items that the calls want."""
-        self.claims_started_count = 0
         self.claims_ended_count = 0
         self.claiming_last = order.FIRST
         """No claim on the way is of a later sort key."""
@@ -98,20 +96,34 @@ class TopicQueue:
     @property
     def claims_count(self) -> int:
         """Claims on the way to the database."""
-        return self.claims_started_count - self.claims_ended_count
+        if not self.sick_parts:
+            return self.coming_count
+        return self.coming_count + sum([part.claiming_count for part in self.sick_parts.values()])
 
     @property
     def coming_count(self) -> int:
         """Of these claims those of healthy shards."""
-        if not self.sick_parts:
-            return self.claims_count
-        return self.claims_count - sum([part.claiming_count for part in self.sick_parts.values()])
+        count = 0
+        for part in self.parts.values():  # Cheaper than sum() of the few shards that there are.
+            count += part.claiming_count
+        return count
+
+    @property
+    def claims_started_count(self) -> int:
+        return self.claims_ended_count + self.claims_count
+
+    def note_claims_started(self, count: int, last: int) -> None:
+        """So many claims have just been started, of items up to the sort key `last`."""
+        if self.claims_count <= count or last > self.claiming_last:
+            self.claiming_last = last
 
     def has_waited(self, call: DequeueCall, now_s: float) -> bool:
         """A call that can be answered in part waits for what is on the way at that moment, and no longer."""
         if self.coming_count == 0:
             return True
-        awaited = call.awaited.setdefault(self, self.claims_started_count)
+        awaited = call.awaited.get(self)
+        if awaited is None:
+            awaited = call.awaited[self] = self.claims_started_count
         return self.claims_ended_count >= awaited or now_s - call.since_s > limits.LINGER_MS_MAX / 1000
 
     @property
@@ -119,7 +131,7 @@ class TopicQueue:
         """Some were here of late."""
         return bool(self._rate or self._served_count)
 
-    def demand(self) -> int:
+    def demand_count(self) -> int:
         """Items for those who wait, and for those who will soon come.
 
         As many as come within the horizon at the rate of late; where consumers have just begun, a few: as many as they
@@ -134,23 +146,29 @@ class TopicQueue:
             )  # Twice as many each time, so that few transactions get past what has expired.
         return min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX) + ahead
 
-    def wanted(self, demand: int) -> tuple[int, int]:
-        """How many items to claim for this demand, and the sort key before which to claim all.
+    def demand(self, count: int) -> Demand:
+        """What to claim so that there is something for `count` items that are wanted."""
+        prefetched_count = len(self.buffer)
+        if prefetched_count >= count:
+            return Demand(count, 0, self.buffer.place_at(count))
+        coming_count = self.coming_count
+        before = max(self.buffer.last, self.claiming_last) if coming_count else self.buffer.last
+        return Demand(count, max(0, count - prefetched_count - coming_count), before)
 
-        What is short, and whatever stands before an item that is held for the demand: as a ready item it would
-        hold that one back.
-        """
-        shortage = max(0, demand - len(self.buffer) - self.coming_count)
-        if len(self.buffer) >= demand:
-            return shortage, self.buffer.place_at(demand)
-        if self.coming_count:
-            return shortage, max(self.buffer.last, self.claiming_last)
-        return shortage, self.buffer.last
-
-    def count_to_claim(self, sort_keys: list[int], demand: int) -> int:
-        """How many of what stands at these sort keys, which are in order."""
-        shortage, before = self.wanted(demand)
-        return min(demand, max(shortage, bisect_left(sort_keys, before)))
+    def choose(self, parts: list[ShardTopic], demand: Demand) -> dict[int, int]:
+        """How many items to claim by shard: a k-way merge over the heads of the windows of `parts`."""
+        shortage, before = demand.shortage, demand.before
+        heads: list[list[int]] = []
+        for part in parts:
+            window = part.window
+            if window.sort_keys and (shortage or window.sort_keys[0] < before):
+                heads.append(window.first(shortage, before, min(demand.items_max, part.room)))
+        chosen = heads[0] if len(heads) == 1 else sorted(chain.from_iterable(heads))
+        counts: dict[int, int] = {}
+        for sort_key in chosen[: demand.count_of(chosen)]:
+            shard_id = order.shard_of(sort_key)
+            counts[shard_id] = counts.get(shard_id, 0) + 1
+        return counts
 
     def first_unclaimed(self) -> int:
         first = order.LAST

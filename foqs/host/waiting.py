@@ -7,7 +7,7 @@ from collections import deque
 
 from foqs.model import limits
 from foqs.model.errors import UnavailableError
-from foqs.shard.state.parts import Completion
+from foqs.shard.state.callers import Completion
 
 
 class Answer:
@@ -19,11 +19,11 @@ class Answer:
         self._waiting = waiting
         self._done: asyncio.Future[None] = waiting.loop.create_future()
         self.completion = Completion(self._settled)
-        self.completion.open_count = 1
+        self.completion.open_count += 1
 
     async def wait(self) -> None:
         """Raises the failure of the completion, or UnavailableError past limits.CALL_MS_MAX."""
-        self.completion.settle()
+        settle(self.completion)
         if not self._done.done():
             self._waiting.remember(self._done)
         try:
@@ -39,6 +39,13 @@ class Answer:
             self._done.set_result(None)
         else:
             self._done.set_exception(completion.failure)
+
+
+def settle(completion: Completion) -> None:
+    """A part of the call is done that the host does itself."""
+    completion.open_count -= 1
+    if not completion.open_count:
+        completion.on_done(completion)
 
 
 def _nobody_waits(completion: Completion) -> None:

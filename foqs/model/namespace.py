@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 from foqs.model import limits
@@ -62,6 +63,41 @@ class Namespace:
     def is_known_as(self, name: str) -> bool:
         """Whether items that a shard stored under this number and `name` are its own."""
         return name in (self.name, self.former_name)
+
+
+class SettingsTable:
+    """What shards and the dispatcher read of namespaces, by number. The host keeps it up to date."""
+
+    __slots__ = ("by_number", "item_bytes_seen")
+
+    def __init__(self) -> None:
+        self.by_number: Mapping[int, Namespace] = {}
+        """All namespaces at one time: replaced, never changed, so that any thread may do so."""
+        self.item_bytes_seen: dict[int, int] = {}
+        """By namespace the largest item that was claimed, where it was larger than what is allowed now."""
+
+    def attempts_max(self, number: int) -> int:
+        namespace = self.by_number.get(number)
+        return limits.ATTEMPTS_DEFAULT if namespace is None else namespace.settings.attempts_max
+
+    def item_bytes_max(self, number: int) -> int:
+        """The most that the content of one item of the namespace may have."""
+        namespace = self.by_number.get(number)
+        allowed_bytes = limits.CONTENT_BYTES_MAX
+        if namespace is not None:
+            # The rest of the content has the same bound in every namespace.
+            allowed_bytes -= limits.PAYLOAD_BYTES_MAX - namespace.settings.payload_bytes_max
+            allowed_bytes -= limits.METADATA_BYTES_MAX - namespace.settings.metadata_bytes_max
+        return max(allowed_bytes, self.item_bytes_seen.get(number, 0))
+
+    def is_dequeue_paused(self, number: int) -> bool:
+        namespace = self.by_number.get(number)
+        return namespace is not None and namespace.settings.dequeue_paused
+
+    def note_item_bytes(self, number: int, size_bytes: int) -> None:
+        """An item was claimed that has so many: those of the namespace that are still to be read may have as many."""
+        if size_bytes > self.item_bytes_max(number):
+            self.item_bytes_seen[number] = size_bytes
 
 
 def number_in_use(namespace: Namespace, name: str, shard_id: int) -> FoqsError:

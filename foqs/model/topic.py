@@ -86,7 +86,6 @@ class ShardTopic(ItemCounts):
     __slots__ = (
         "_leases",
         "claim_head",
-        "claiming_bytes",
         "claiming_count",
         "name",
         "namespace",
@@ -127,8 +126,6 @@ class ShardTopic(ItemCounts):
         """The first sort key that was taken from the window and whose claim is not committed yet."""
         self.claiming_count = 0
         """Claims on the way to the database."""
-        self.claiming_bytes = 0
-        """The most that their items may have; of a sick shard they do not count."""
 
     def count(self, rows: int = 0, leased: int = 0, delayed: int = 0, dead: int = 0) -> None:
         super().count(rows, leased, delayed, dead)

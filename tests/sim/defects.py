@@ -26,12 +26,13 @@ from foqs.model.topic import TopicTable
 from foqs.model.window import ReadyWindow
 from foqs.shard.port import Rewrite, Tenure, Transaction, TransactionResult
 from foqs.shard.state import claims, index
+from foqs.shard.state.callers import Completion, LookUp
 from foqs.shard.state.claims import Claims
 from foqs.shard.state.engine import ShardState
+from foqs.shard.state.events import Events
 from foqs.shard.state.journal import Journal
-from foqs.shard.state.look_ups import LookUp, LookUps, RowChange
+from foqs.shard.state.look_ups import LookUps, RowChange
 from foqs.shard.state.packs import Packs
-from foqs.shard.state.parts import Completion
 from foqs.shard.state.settlements import Settlements
 from foqs.shard.state.timers import Timers
 from foqs.shard.writer import leased_runs
@@ -75,7 +76,7 @@ async def answers_an_ack_before_the_commit(
 @_in_place_of(Inspection, "_expire")
 def expires_items_under_lease(self: Inspection, writer: ShardWriter, shard: ShardState, keys: list[int]) -> None:
     completion = Completion(lambda _: None)
-    completion.open_count = 1
+    completion.open_count += 1
 
     def on_rows(rows: dict[int, Any]) -> None:
         for row in rows.values():
@@ -86,6 +87,7 @@ def expires_items_under_lease(self: Inspection, writer: ShardWriter, shard: Shar
                 except NotFoundError:
                     continue
         writer.wake()
+        self._on_events(shard.take_events())
 
     # Its guard is against what happens between the scan and the look-up: here the scan is of long ago.
     shard.look_ups.look_up(LookUp([*keys, *list(shard.index.leases)[:1]], on_rows, lambda _: None))
@@ -267,12 +269,12 @@ def forgets_the_wakes_of_a_failed_transaction(self: Timers, error: Any) -> None:
     self._in_flight = []
 
 
-_tell = Claims._tell
+_end = Claims._end
 
 
-@_in_place_of(Claims, "_tell")
+@_in_place_of(Claims, "_end")
 def does_not_remember_what_is_still_claimed(self: Claims, in_flight: list[Item], held: Any) -> None:
-    _tell(self, in_flight, held)
+    _end(self, in_flight, held)
     for item in self._waiting.values():
         item.topic.claim_head = order.LAST
 
@@ -340,11 +342,14 @@ _leave_unread = fake_server.leave_unread
 
 
 @_in_place_of(ShardState, "abandon")
-def says_that_nothing_was_done_of_a_commit_whose_outcome_is_unknown(self: ShardState, reason: str) -> None:
+def says_that_nothing_was_done_of_a_commit_whose_outcome_is_unknown(self: ShardState, reason: str) -> Events:
     self.in_flight = None
     undone = UnavailableError(f"lost: {reason}", nothing_done=True)
     for part in self._parts:
         part.abandon(undone, undone)
+    events = self.take_events()
+    events.forget_items()
+    return events
 
 
 @_in_place_of(Leases, "_forgive_gone")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,9 @@ from foqs.model.item import Item, Phase
 from foqs.model.topic import ShardTopic
 from foqs.model.wheel import SLOT_MS
 from foqs.shard.port import TIMER_LANE, Transaction, TransactionResult
+from foqs.shard.state.demand import Demand
 from foqs.shard.state.engine import ShardState
+from foqs.shard.state.events import Events
 from foqs.shard.state.index import ShardIndex
 from foqs.testing.fake_server import Tables
 
@@ -33,23 +35,25 @@ def checked_classes(world_of: Callable[[], World], every: int) -> tuple[type[Sha
     class CheckedState(ShardState):
         ended_count = 0
 
-        def take(self, now: Now, *, probe: bool = False) -> Transaction | None:
-            transaction = super().take(now, probe=probe)
+        def take(self, now: Now, demand: Mapping[ShardTopic, Demand], *, probe: bool = False) -> Transaction | None:
+            transaction = super().take(now, demand, probe=probe)
             if transaction is not None:
                 world_of().clocks.taken(self, transaction)
             return transaction
 
-        def committed(self, result: TransactionResult, now: Now) -> None:
+        def committed(self, result: TransactionResult, now: Now) -> Events:
             transaction = self.in_flight
             assert transaction is not None
-            super().committed(result, now)
+            events = super().committed(result, now)
             for problem in claim_problems(transaction):
                 world_of().complain(f"shard {self.shard_id}: {problem}")
             self._check()
+            return events
 
-        def failed(self, reason: str) -> None:
-            super().failed(reason)
+        def failed(self, reason: str) -> Events:
+            events = super().failed(reason)
             self._check()
+            return events
 
         def _check(self) -> None:
             self.ended_count += 1

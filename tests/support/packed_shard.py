@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foqs.model import limits, order
 from foqs.model.item import Item, Phase
-from foqs.shard.state.parts import Completion
+from foqs.shard.state.callers import Completion
 from tests.support.shards import NAMESPACE, Shards
 
 MANY = 2 * limits.PACK_ITEMS_MIN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from foqs.host.dispatch import Dispatcher
 from foqs.host.topic_queue import DequeueCall
@@ -11,10 +12,12 @@ from foqs.model.calls import ItemContent
 from foqs.model.clock import Now
 from foqs.model.errors import UnavailableError
 from foqs.model.item import Item, Phase
+from foqs.model.namespace import Namespace, NamespaceSettings, SettingsTable
 from foqs.server import commit_scheduler
 from foqs.shard.port import Transaction
+from foqs.shard.state.callers import Completion
 from foqs.shard.state.engine import ShardState
-from foqs.shard.state.parts import Completion
+from foqs.shard.writer.listener import plan, tick
 from tests.support.tables import Tables
 
 NAMESPACE = 7
@@ -28,21 +31,35 @@ class Shards:
         self.clock_ms = 1_000_000
         """Steady; callers and tests that care for no steps take it for the server's too."""
         self.server_ahead_ms = 0
+        self.settings = SettingsTable()
+        self.allow_item_bytes(ITEM_BYTES_MAX)
         self.tables = {number: Tables(number) for number in range(count)}
         self.take_over()
 
     def take_over(self, unseen: Collection[int] = ()) -> None:
         """All of them anew, from the tables; `unseen` as the process remembers it that had them before."""
         self.states: dict[int, ShardState] = {}
+        self.settings.item_bytes_seen = {}
         self.dispatcher = Dispatcher(
-            self.states.get, lambda _: None, self.now, lambda: self.clock_ms / 1000,
-            lambda _: 16, lambda _: ITEM_BYTES_MAX, lambda *_: None,
-        )  # fmt: skip
+            self.states.get, lambda _: None, self.now, lambda: self.clock_ms / 1000, self.settings, lambda *_: None
+        )
         for number, tables in self.tables.items():
             image = tables.open(self.clock_ms)
-            shard = self.states[number] = ShardState(number, image, self.dispatcher, unseen)
+            shard = self.states[number] = ShardState(number, image, self.settings, unseen)
             self.dispatcher.shard_opened(number, shard.index.topics.values())
             list(shard.add_counts(image.count()))
+
+    def change_settings(self, namespace: int = 0, **settings: int | bool) -> None:
+        """Of one namespace, NAMESPACE unless another is named; all else stays as it is."""
+        number = namespace or NAMESPACE
+        before = self.settings.by_number.get(number, Namespace(number, f"n{number}", NamespaceSettings(), 0))
+        after = replace(before, settings=replace(before.settings, **settings))
+        self.settings.by_number = {**self.settings.by_number, number: after}
+
+    def allow_item_bytes(self, item_bytes_max: int, namespace: int = 0) -> None:
+        """All the content of an item together."""
+        rest_bytes_max = limits.CONTENT_BYTES_MAX - limits.PAYLOAD_BYTES_MAX - limits.METADATA_BYTES_MAX
+        self.change_settings(namespace, payload_bytes_max=item_bytes_max - rest_bytes_max, metadata_bytes_max=0)
 
     def enqueue(
         self, number: int, topic: str, priority: int = 0, *, lease_ms: int = 0, delay_ms: int = 0, count: int = 1,
@@ -70,16 +87,18 @@ class Shards:
         return call
 
     def begin(self, number: int) -> Transaction | None:
-        self.states[number].tick(self.now(number))
-        return self.states[number].take(self.now(number))
+        shard = self.states[number]
+        tick(shard, self.dispatcher, self.now(number))
+        return plan(shard, self.dispatcher, self.now(number))
 
     def end(self, number: int, *, well: bool = True) -> None:
         shard = self.states[number]
         assert shard.in_flight is not None
         if well:
-            shard.committed(self.tables[number].apply(shard.in_flight), self.now(number))
+            events = shard.committed(self.tables[number].apply(shard.in_flight), self.now(number))
         else:
-            shard.failed("a lock wait")
+            events = shard.failed("a lock wait")
+        self.dispatcher.on_events(events)
 
     def run(self, number: int) -> None:
         """Transactions until there is nothing to do."""

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from unittest.mock import Mock
 
 from foqs.model import ids, limits
+from foqs.model.namespace import SettingsTable
 from foqs.server.commit_scheduler import CommitScheduler
 from foqs.server.mysql_server import MysqlServer
 from foqs.server.turning import TurningTime
@@ -21,8 +22,9 @@ from foqs.shard.port import (
     TransactionMeter,
     TransactionResult,
 )
-from foqs.shard.state.look_ups import LookUp
-from foqs.shard.state.parts import ShardListener
+from foqs.shard.state.callers import LookUp
+from foqs.shard.state.events import Events
+from foqs.shard.writer.listener import ShardListener
 from foqs.shard.writer.shard_writer import ShardWriter
 
 BOOTED_MS = 1_700_000_000_000
@@ -136,6 +138,24 @@ class SlowStore:
         return TransactionResult(refilled=[[] for _ in transaction.refills], looked_up={})
 
 
+def new_listener() -> Mock:
+    """One that hands nothing out, and tells callers what became of their calls."""
+
+    def on_events(events: Events) -> None:
+        for completion in events.completed:
+            completion.on_done(completion)
+        for look_up, rows, error in events.looked_up:
+            if error is None:
+                look_up.on_rows(rows)
+            else:
+                look_up.on_failed(error)
+
+    listener = Mock(spec=ShardListener, settings=SettingsTable())
+    listener.demand.return_value = {}
+    listener.on_events.side_effect = on_events
+    return listener
+
+
 class TickedWriter(ShardWriter):
     """The writer of a shard; to tick it is to say that the event loop turns, as a host does.
 
@@ -149,7 +169,7 @@ class TickedWriter(ShardWriter):
             self.server = MysqlServer("here", scheduler, lambda: self.turning.at(store.loop.time()))
         else:
             self.turning, self.server = beside.turning, beside.server
-        self.listener = Mock(spec=ShardListener)
+        self.listener = new_listener()
         shard_id = 0 if beside is None else beside.shard_id + 1
         super().__init__(shard_id, store, self.server, self.listener, Mock(spec=TransactionMeter))
 

@@ -7,7 +7,7 @@ import pytest
 from foqs.host.topic_queue import DequeueCall
 from foqs.model import limits
 from foqs.model.item import Item, Phase
-from foqs.shard.state.parts import Completion
+from foqs.shard.state.callers import Completion
 from tests.support.shards import NAMESPACE, Shards
 
 UNSEEN_MS_MAX = 40_000
@@ -273,6 +273,7 @@ def test_what_was_claimed_for_a_call_and_could_not_be_deleted_is_not_taken_for_d
     shard, tables = shards.states[0], shards.tables[0]
     (row,) = tables.items.values()
     shard.look_ups.delete(row, Completion(lambda _: None), 0)
+    shards.dispatcher.on_events(shard.take_events())
     shards.end(0)
     shards.begin(0)
     for call in (first, second):

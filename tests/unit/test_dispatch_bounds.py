@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
 
 from foqs.host.dequeues import Dequeues
-from foqs.model import limits
+from foqs.host.inspection import Inspection
+from foqs.host.waiting import Waiting
+from foqs.model import ids, limits
 from foqs.model.errors import FoqsError, OverloadedError, PausedError, UnavailableError
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.shard.port import ItemRow
-from foqs.shard.state.look_ups import LookUp
+from foqs.shard.state.callers import Completion, LookUp
 from tests.support.shards import ITEM_BYTES_MAX, NAMESPACE, Shards
 
 
@@ -117,8 +120,6 @@ def test_what_a_caller_who_is_gone_has_not_seen_is_handed_to_the_next_one_at_onc
 def test_of_a_paused_namespace_no_call_waits_and_nothing_is_held_or_claimed() -> None:
     async def scenario() -> None:
         shards = Shards(1)
-        paused: set[int] = set()
-        shards.dispatcher._is_paused = paused.__contains__
         dequeues = Dequeues(shards, shards.dispatcher, lambda: shards.clock_ms / 1000)
         namespace = Namespace(NAMESPACE, "n", NamespaceSettings(), 0)
         demands = [SimpleNamespace(topic=topic, count=1, group=None) for topic in "ab"]
@@ -126,7 +127,7 @@ def test_of_a_paused_namespace_no_call_waits_and_nothing_is_held_or_claimed() ->
         await asyncio.sleep(0)
         shards.enqueue(0, "a", 0, delay_ms=50)
         shards.run(0)
-        paused.add(NAMESPACE)
+        shards.change_settings(dequeue_paused=True)
         shards.dispatcher.sweep()
         with pytest.raises(PausedError):
             await asyncio.wait_for(waits, 5)
@@ -135,7 +136,7 @@ def test_of_a_paused_namespace_no_call_waits_and_nothing_is_held_or_claimed() ->
         shards.clock_ms += 1_000
         shards.run(0)
         assert not shards.states[0].index.leases
-        paused.clear()
+        shards.change_settings(dequeue_paused=False)
         call = shards.dequeue({"a": 1})
         shards.run(0)
         assert call.items
@@ -153,7 +154,7 @@ def test_what_was_prefetched_for_a_namespace_goes_back_when_it_is_paused() -> No
     shards.dispatcher.sweep()
     shards.run(0)
     assert shards.dispatcher.prefetched(NAMESPACE, "a")
-    shards.dispatcher._is_paused = lambda _: True
+    shards.change_settings(dequeue_paused=True)
     shards.dispatcher.sweep()
     assert not shards.dispatcher.prefetched(NAMESPACE, "a")
 
@@ -183,7 +184,7 @@ def test_a_topic_that_is_gone_leaves_nothing(way: str) -> None:
         shards.dispatcher.shard_health(0, [topic], healthy=False)
         shards.dispatcher.end(shards.dequeue({"a": 1}))
         assert len(shards.dispatcher._queues) == 1, "it comes back with its shard"
-        shards.dispatcher.topic_gone(item.topic)
+        shards.dispatcher._topic_gone(item.topic)
     assert not shards.dispatcher._queues
 
 
@@ -254,10 +255,53 @@ def test_look_ups_that_wait_for_a_server_that_hangs_are_bounded(monkeypatch: pyt
     shards = Shards(1)
     shards.enqueue(0, "a")
     shards.begin(0)
-    failed: list[FoqsError] = []
-    for _ in range(5):
-        shards.states[0].look_ups.look_up(LookUp([1], lambda _: None, failed.append))
-    assert [type(error) for error in failed] == [OverloadedError] * 2
+    look_ups = shards.states[0].look_ups
+    for _ in range(3):
+        look_ups.look_up(LookUp([1], pytest.fail, pytest.fail))
+    for _ in range(2):
+        with pytest.raises(OverloadedError):
+            look_ups.look_up(LookUp([1], pytest.fail, pytest.fail))
+
+
+def test_a_call_for_which_too_many_look_ups_wait_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        shards = Shards(1)
+        (item,) = shards.enqueue(0, "a")
+        shards.run(0)
+        waiting, on_events = Waiting(asyncio.get_running_loop()), shards.dispatcher.on_events
+        inspection = Inspection(cast(Any, shards), {}, waiting, on_events, cast(Any, None))
+        namespace = Namespace(NAMESPACE, "n", NamespaceSettings(), 0)
+        with monkeypatch.context() as patched:
+            patched.setattr(limits, "LOOK_UPS_WAITING_MAX", 0)
+            errors = await asyncio.wait_for(inspection.delete(namespace, [ids.item_id(0, item.key)]), 5)
+        assert [type(error) for error in errors.values()] == [OverloadedError]
+        deleted = asyncio.create_task(inspection.delete(namespace, [ids.item_id(0, item.key)]))
+        await asyncio.sleep(0)
+        shards.run(0)
+        assert await asyncio.wait_for(deleted, 5) == {}
+        assert not shards.tables[0].items
+
+    asyncio.run(scenario())
+
+
+def test_an_item_that_is_deleted_while_it_is_prefetched_is_handed_to_nobody() -> None:
+    shards = Shards(1)
+    first, _ = shards.enqueue(0, "a", count=2)
+    shards.run(0)
+    call = shards.dequeue({"a": 1})
+    shards.run(0)
+    assert [item.key for item in call.items or []] == [first.key]
+    shards.enqueue(0, "a", -1)
+    shards.dispatcher.sweep()
+    shards.run(0)
+    (held, *_) = shards.dispatcher.prefetched(NAMESPACE, "a").most_urgent(1)
+    shard, row = shards.states[0], shards.tables[0].items[held.key]
+    shard.look_ups.delete(row, Completion(lambda _: None), 0)
+    shards.dispatcher.on_events(shard.take_events())
+    assert held.key not in [item.key for item in shards.dispatcher.prefetched(NAMESPACE, "a").items]
+    later = shards.dequeue({"a": 1})
+    shards.run(0)
+    assert held.key not in [item.key for item in later.items or []]
 
 
 def test_the_number_after_the_last_one_of_topics_is_refused() -> None:

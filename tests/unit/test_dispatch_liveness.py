@@ -12,7 +12,7 @@ from foqs.host.inspection import Inspection
 from foqs.host.topic_queue import DequeueCall
 from foqs.model import limits
 from foqs.model.item import Item, Phase
-from foqs.shard.state.parts import Completion
+from foqs.shard.state.callers import Completion
 from tests.support.shards import NAMESPACE, Shards
 
 
@@ -51,7 +51,7 @@ def test_a_call_does_not_hope_for_what_a_sick_shard_keeps() -> None:
 
 def test_a_steady_consumer_gets_full_batches() -> None:
     shards, sizes = Shards(1), []
-    shards.dispatcher._item_bytes_max = lambda _: 10_000
+    shards.allow_item_bytes(10_000)
     for _ in range(20):
         shards.enqueue(0, "a", count=1_000)
         shards.run(0)
@@ -146,7 +146,8 @@ def test_who_waits_for_more_topics_does_not_pass_who_has_waited_for_longer() -> 
 
 def test_claims_on_the_way_take_the_room_of_their_own_namespace_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     shards, large = Shards(1), NAMESPACE + 1
-    shards.dispatcher._item_bytes_max = lambda number: 1_100_000 if number == large else 10_000
+    shards.allow_item_bytes(10_000)
+    shards.allow_item_bytes(1_100_000, large)
     shards.enqueue(0, "small", count=100)
     with monkeypatch.context() as patch:
         patch.setattr("tests.support.shards.NAMESPACE", large)
@@ -286,7 +287,7 @@ class Chaos:
     def __init__(self, seed: int, *, sick: bool) -> None:
         self.chance = random.Random(seed)
         self.shards = Shards(self.chance.randint(1, 3))
-        self.shards.dispatcher._item_bytes_max = lambda _: 10
+        self.shards.allow_item_bytes(10)
         self.sick: set[int] = set()
         self.calls: list[DequeueCall] = []
         self.leased: list[Item] = []

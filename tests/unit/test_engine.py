@@ -6,6 +6,7 @@ No clock, thread or database: the transactions are applied to dictionaries, and 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Collection, Container
 from dataclasses import dataclass, field
 from itertools import chain
@@ -20,10 +21,11 @@ from foqs.model.clock import Now
 from foqs.model.counts import ItemCounts
 from foqs.model.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from foqs.model.item import Item, Phase
+from foqs.model.namespace import Namespace, NamespaceSettings, SettingsTable
 from foqs.shard.port import TIMER_LANE, ItemRow
+from foqs.shard.state.callers import Completion, LookUp
 from foqs.shard.state.engine import ShardState
-from foqs.shard.state.look_ups import LookUp
-from foqs.shard.state.parts import Completion
+from foqs.shard.writer.listener import plan, tick
 from tests.support.tables import Tables
 
 NAMESPACE = 7
@@ -47,13 +49,20 @@ class Known:
     receipts: set[int] = field(default_factory=set)
 
 
+def new_settings() -> SettingsTable:
+    table = SettingsTable()
+    settings = NamespaceSettings(attempts_max=ATTEMPTS_MAX, payload_bytes_max=1_000, metadata_bytes_max=0)
+    table.by_number = {NAMESPACE: Namespace(NAMESPACE, "n", settings, 0)}
+    return table
+
+
 class WatchedDispatcher(Dispatcher):
     """Shows every answer at the moment it is given."""
 
     def __init__(self, world: World) -> None:
         super().__init__(
-            world.shards.get, lambda _: None, lambda _: world.now, lambda: world.now_ms / 1000,
-            lambda _: ATTEMPTS_MAX, lambda _: 1_000, lambda *_: None,
+            world.shards.get, lambda _: None, lambda _: world.now, lambda: world.now_ms / 1000, new_settings(),
+            lambda *_: None,
         )  # fmt: skip
         self._world = world
         self._passed: set[tuple[int, int]] = set()
@@ -99,7 +108,7 @@ class World:
         self.leased = {}
         for shard_id, tables in self.tables.items():
             image = tables.open(self.server_ms)
-            shard = self.shards[shard_id] = ShardState(shard_id, image, self.dispatcher)
+            shard = self.shards[shard_id] = ShardState(shard_id, image, self.dispatcher.settings)
             self.dispatcher.shard_opened(shard_id, shard.index.topics.values())
             list(shard.add_counts(image.count()))
 
@@ -204,6 +213,7 @@ class World:
                         known.expires_at = max(known.expires_at, self.server_ms + ttl_ms)
                 else:
                     shard.look_ups.delete(rows[key], completion, 0)
+                    self.dispatcher.on_events(shard.take_events())
                     if known is not None:
                         known.ending = True
                     self.leased.pop((shard_id, key), None)
@@ -249,18 +259,18 @@ class World:
     def begin(self, shard_id: int) -> None:
         """Start a transaction; much may happen before it ends."""
         shard = self.shards[shard_id]
-        shard.tick(self.now)
+        tick(shard, self.dispatcher, self.now)
         if shard.in_flight is None:
-            shard.take(self.now)
+            plan(shard, self.dispatcher, self.now)
 
     def end(self, shard_id: int, *, well: bool) -> None:
         shard, tables = self.shards[shard_id], self.tables[shard_id]
         if shard.in_flight is None:
             return
         if well:
-            shard.committed(tables.apply(shard.in_flight), self.now)
+            self.dispatcher.on_events(shard.committed(tables.apply(shard.in_flight), self.now))
         else:
-            shard.failed("a lock wait")
+            self.dispatcher.on_events(shard.failed("a lock wait"))
 
     def crash(self) -> None:
         """The host is gone. Its clients do not know what became of their calls."""
@@ -317,10 +327,9 @@ class World:
             self.end(shard_id, well=True)
             shard.journal.make_exact()
             for _ in range(200):
-                transaction = shard.take(self.now)
-                if transaction is None:
+                if plan(shard, self.dispatcher, self.now) is None:
                     break
-                shard.committed(self.tables[shard_id].apply(transaction), self.now)
+                self.end(shard_id, well=True)
             leased = {key for key, item in shard.index.leases.items() if item.phase is Phase.LEASED}
             entries = {key for claim in self.tables[shard_id].claims.values() for key, _ in claim.entries}
             assert entries == leased | (entries & self.stale_entries(shard_id)), "an item that is free is still claimed"
@@ -367,8 +376,13 @@ class World:
         for shard_id, shard in self.shards.items():
             if shard.in_flight is None:
                 check_state(shard, self.tables[shard_id])
-        untold = {topic.name for shard in self.shards.values() for topic in shard.index.changed_topics}
-        check_dispatcher(self.dispatcher, untold)
+        untold = {topic.name for shard in self.shards.values() for topic in shard.index.events.topics_changed}
+        claiming = Counter(
+            (item.topic.namespace, item.topic.name)
+            for shard in self.shards.values()
+            for item in [*shard.claims._waiting.values(), *shard.claims._in_flight]
+        )
+        check_dispatcher(self.dispatcher, claiming, untold)
         for (shard_id, key), known in self.known.items():
             if key not in self.tables[shard_id].items:
                 gone = known.over or known.at_most_once or known.expires_at <= self.server_ms
@@ -431,14 +445,14 @@ def _sum(parts: Collection[ItemCounts]) -> list[int]:
     return [sum(_counts(part)[at] for part in parts) for at in range(4)]
 
 
-def check_dispatcher(dispatcher: Dispatcher, untold: set[str]) -> None:
+def check_dispatcher(dispatcher: Dispatcher, claiming: Counter[tuple[int, str]], untold: set[str]) -> None:
     calls = {call for queue in dispatcher._queues.values() for call in queue.calls}
     assert dispatcher.waiting_count == len(calls)
     prefetched_bytes = 0
-    for queue in dispatcher._queues.values():
+    for name, queue in dispatcher._queues.items():
         assert queue.waiting_count == sum(call.wants[queue] for call in queue.calls)
         prefetched_bytes += sum(item.content.size_bytes if item.content else 0 for item in queue.buffer.items)
-        assert queue.claims_count == sum(part.claiming_count for part in queue.parts.values())
+        assert queue.claims_count == claiming[name]
         first = queue.first_unclaimed()
         for call in queue.calls:
             assert not call.done

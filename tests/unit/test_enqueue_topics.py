@@ -92,7 +92,7 @@ async def test_an_item_that_moves_to_another_shard_goes_by_the_clock_of_that_one
     call = asyncio.create_task(enqueues_of(shards).enqueue(namespace, news))
     await asyncio.sleep(0)
     assert shards.states[0].inserts.buffered_count == 3
-    shards.states[0].inserts.evict("its server is away")
+    shards.dispatcher.on_events(shards.states[0].evict("its server is away"))
     for _ in range(3):
         await asyncio.sleep(0)
     shards.run(1)

@@ -6,7 +6,7 @@ import pytest
 
 from foqs.model import limits
 from foqs.model.errors import UnavailableError
-from foqs.shard.state.parts import Completion
+from foqs.shard.state.callers import Completion
 from tests.support.shards import NAMESPACE, Shards
 
 
@@ -57,5 +57,5 @@ def test_no_fence_is_passed_by_a_transaction_that_failed_or_a_shard_that_is_lost
     waiting = Asked(shards)
     shards.end(0, well=False)
     assert [type(completion.failure) for completion in failed.answers] == [UnavailableError]
-    shards.states[0].abandon("it is lost")
+    shards.dispatcher.on_events(shards.states[0].abandon("it is lost"))
     assert [type(completion.failure) for completion in waiting.answers] == [UnavailableError]

@@ -10,7 +10,7 @@ import pytest
 from foqs.model import limits
 from foqs.model.item import Item
 from foqs.model.topic import ShardTopic
-from foqs.shard.state.parts import Completion
+from foqs.shard.state.callers import Completion
 from tests.support.shards import Shards
 
 
@@ -65,7 +65,7 @@ def test_a_claim_is_rewritten_with_what_it_still_leases_and_no_look_at_other_lea
     shards.clock_ms += limits.CLAIM_REWRITE_EVERY_MS
     for well in [False, True] if fails else [True]:
         shards.enqueue(0, "b")
-        transaction = shards.states[0].take(shards.now(0))
+        transaction = shards.states[0].take(shards.now(0), {})
         assert transaction is not None
         assert [entries.id for entries in transaction.claims_rewritten] == [claim.id]
         shards.end(0, well=well)
@@ -98,7 +98,7 @@ def test_the_end_of_a_topics_claims_looks_at_no_claims_of_others() -> None:
     for item in waiting:
         item.topic = Unasked.__new__(Unasked)
     (item,) = shards.enqueue(0, "a")
-    shard.claims._tell([item], {})
+    shard.claims._end([item], {})
     for item in waiting:
         item.topic = other
     shards.run(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foqs.model import limits, order
-from foqs.shard.state.look_ups import LookUp
+from foqs.shard.state.callers import LookUp
 from tests.support.packed_shard import MANY, keys, leased, one_shard, packed_keys, settle
 from tests.support.shards import NAMESPACE, Shards
 

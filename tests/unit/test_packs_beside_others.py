@@ -8,7 +8,7 @@ import pytest
 
 from foqs.model import limits
 from foqs.model.item import Item
-from foqs.shard.state.look_ups import LookUp
+from foqs.shard.state.callers import LookUp
 from tests.support.packed_shard import MANY, leased, one_shard, settle
 from tests.support.shards import NAMESPACE, Shards
 
@@ -72,7 +72,7 @@ def test_what_had_to_wait_for_a_transaction_without_it_is_not_forgotten(one):
     one.begin(0)
     assert one.states[0].in_flight.promoted == [item.key]
     one.end(0, well=False)
-    assert one.states[0].take(one.now(0)) is None
+    assert one.states[0].take(one.now(0), {}) is None
     assert one.states[0].tick(one.now(0))
     one.begin(0)
     assert one.states[0].in_flight.promoted == [item.key]

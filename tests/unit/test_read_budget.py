@@ -119,13 +119,13 @@ def test_rows_that_came_when_more_was_allowed_are_read_and_handed_out_a_bounded_
     items = shards.enqueue(0, "a", count=40, payload=b"x" * size_bytes)
     shards.run(0)
     shards.take_over()
-    shards.dispatcher._item_bytes_max = lambda _: 1
+    shards.allow_item_bytes(1)
     call, fetched_counts, bytes_read = shards.dequeue({"a": 40}), [], []
     while (transaction := shards.begin(0)) is not None:
         result = shards.tables[0].apply(transaction)
         fetched_counts.append(len(transaction.fetches))
         bytes_read.append(sum(len(row.content.payload) for row in result.fetched.values()))
-        shards.states[0].committed(result, shards.now(0))
+        shards.dispatcher.on_events(shards.states[0].committed(result, shards.now(0)))
         shards.dispatcher.tick()
     assert max(bytes_read) == fit_count * size_bytes
     assert sum(count > fit_count for count in fetched_counts) == 1, "what was seen is known"

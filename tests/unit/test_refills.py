@@ -60,7 +60,7 @@ def test_a_topic_that_went_while_it_was_read_leaves_nothing(*, well: bool) -> No
     shards.begin(0)
     state.index.remove_topic(topic)
     state.refills.forget(topic)
-    shards.dispatcher.topic_gone(topic)
+    shards.dispatcher._topic_gone(topic)
     shards.end(0, well=well)
     assert topic not in state.refills._wanted
     assert not shards.dispatcher._queues

@@ -23,7 +23,8 @@ class World:
     def __init__(self, count: int) -> None:
         self.shards = Shards(1)
         waiting = Waiting(asyncio.get_running_loop())
-        inspection = Inspection(cast(Any, self.shards), {}, waiting, lambda *_: None, cast(Any, None))
+        on_events = self.shards.dispatcher.on_events
+        inspection = Inspection(cast(Any, self.shards), {}, waiting, on_events, cast(Any, None))
         self.leases = Leases(cast(Any, self.shards), inspection, waiting)
         call = self.shards.dequeue({"a": count})
         self.shards.enqueue(0, "a", count=count)

@@ -176,8 +176,8 @@ async def test_a_defect_costs_a_take_over_and_not_the_shard(
     if where == "loss":
         writer.listener.shard_lost.side_effect = [AssertionError("in the dispatcher"), None]  # type: ignore[attr-defined]
     if where == "abandon":
-        tell_all = first.abandon
-        monkeypatch.setattr(first, "abandon", lambda reason: (tell_all(reason), {}["a completion"]))
+        abandon, tell = first.abandon, writer.listener.on_events
+        monkeypatch.setattr(first, "abandon", lambda reason: (tell(abandon(reason)), {}["a completion"]))
     if where == "tick":
         first.settlements.tick = Mock(side_effect=KeyError("a receipt"))  # type: ignore[method-assign]
         with capture_logs() as logs:

@@ -14,7 +14,7 @@ import structlog.testing
 from foqs.model import limits
 from foqs.server import commit_scheduler, mysql_server
 from foqs.shard.port import LaneCounts
-from foqs.shard.state.look_ups import LookUp
+from foqs.shard.state.callers import LookUp
 from foqs.shard.writer import health as breaker
 from foqs.shard.writer import keeper
 from tests.sim.loop import VirtualLoop

@@ -6,8 +6,7 @@ import pytest
 
 from foqs.model import limits
 from foqs.shard.port import TIMER_LANE, ItemRow
-from foqs.shard.state.look_ups import LookUp
-from foqs.shard.state.parts import Completion
+from foqs.shard.state.callers import Completion, LookUp
 from tests.support.shards import Shards
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Mapping
 
 from foqs.model import limits, order
 from foqs.model.clock import Now
@@ -10,10 +11,12 @@ from foqs.model.errors import FoqsError, StaleLeaseError
 from foqs.model.item import Claim, Item, ItemEvent, Phase
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import Transaction, TransactionResult
+from foqs.shard.state.callers import Completion
+from foqs.shard.state.demand import Demand
+from foqs.shard.state.events import ClaimsStarted
 from foqs.shard.state.index import ShardIndex, fill
 from foqs.shard.state.journal import Journal
 from foqs.shard.state.packs import Packs
-from foqs.shard.state.parts import Completion
 from foqs.shard.state.settlements import Settlements
 
 
@@ -31,6 +34,8 @@ class Extension:
 
 
 class Claims:
+    """Leases items that are ready, at the word of the dispatcher, with what is inserted, by demand, and for longer."""
+
     def __init__(self, index: ShardIndex, packs: Packs, journal: Journal, settlements: Settlements) -> None:
         self._index = index
         self._packs = packs
@@ -41,6 +46,8 @@ class Claims:
         self._sort_keys: dict[ShardTopic, set[int]] = {}
         """By topic, of the claims that wait or are on the way; what is inserted with its claim has none here."""
         self._extensions: deque[Extension] = deque()
+        self.demand: Mapping[ShardTopic, Demand] = {}
+        """Of the transaction that is being planned, for what it inserts."""
         self._in_flight: list[Item] = []
         self._in_flight_fresh: set[int] = set()
         self._in_flight_claims: list[tuple[Claim, list[Item]]] = []
@@ -62,7 +69,7 @@ class Claims:
             self._waiting[key] = item
         self._sort_keys.setdefault(topic, set()).update(sort_keys)
         topic.claim_head = min(topic.claim_head, sort_keys[0])
-        index.listener.claims_started(topic, len(sort_keys), sort_keys[-1])
+        topic.claiming_count += len(sort_keys)
 
     def claim_for_call(self, topic: ShardTopic, items: list[Item]) -> None:
         """Claim prefetched items of one topic anew, in order, each for its `lease_wanted_ms`.
@@ -75,15 +82,18 @@ class Claims:
         self._wait_first(items)
         self._sort_keys.setdefault(topic, set()).update([item.sort_key for item in items])
         topic.claim_head = min(topic.claim_head, items[0].sort_key)
-        self._index.listener.claims_started(topic, len(items), items[-1].sort_key)
+        topic.claiming_count += len(items)
 
     def claim_fresh(self, topic: ShardTopic, items: list[Item]) -> None:
         """Flow-through: of the items that the next transaction inserts, claim those that consumers wait for with it.
 
         Called while that transaction is put together, before `take`.
         """
+        demand = self.demand.get(topic)
+        if demand is None:
+            return
         items.sort(key=_sort_key)
-        wanted = self._index.listener.fresh_demand(topic.namespace, topic.name, [item.sort_key for item in items])
+        wanted = demand.count_of([item.sort_key for item in items])
         # Half of a transaction is for claims that wait already: of other topics, maybe of other namespaces.
         kept = min(len(self._waiting), limits.TRANSACTION_CLAIMS_MAX // 2)
         count = min(wanted, topic.room, limits.TRANSACTION_CLAIMS_MAX - kept - len(self._in_flight), len(items))
@@ -94,20 +104,19 @@ class Claims:
             self._index.leases[item.key] = item
             self._in_flight.append(item)
             self._in_flight_fresh.add(item.key)
-        self._index.listener.claims_started(topic, count, items[count - 1].sort_key)
+        topic.claiming_count += count
+        self._index.events.claims_started.append(ClaimsStarted(topic, count, items[count - 1].sort_key))
 
     def withdraw(self, item: Item) -> None:
         """Do not claim the item after all, unless its claim is under way already."""
         if self._waiting.pop(item.key, None) is not None:
-            self._tell([item], {})
+            self._end([item], {})
 
     def extend(self, item: Item, lease_ms: int, completion: Completion, position: int) -> None:
-        completion.open_count += 1
+        """Let the lease end `lease_ms` after its commit. Raises OverloadedError when too many wait for that."""
         if len(self._extensions) >= limits.EXTENSIONS_WAITING_MAX:
-            completion.fail(
-                [position], self._index.overloaded(f"{len(self._extensions)} extensions of leases wait for it")
-            )
-            return
+            raise self._index.overloaded(f"{len(self._extensions)} extensions of leases wait for it")
+        completion.open_count += 1
         self._extensions.append(Extension(item, lease_ms, completion, position))
 
     # ---- part of a transaction ----
@@ -132,7 +141,7 @@ class Claims:
                         put_off.append(item)
                         continue
                     transaction.fetches.append(item)
-                bytes_left -= self._index.listener.item_bytes_max(item.topic.namespace)
+                bytes_left -= self._index.settings.item_bytes_max(item.topic.namespace)
             self._in_flight.append(item)
         self._wait_first(put_off)
         for item in self._in_flight:
@@ -152,7 +161,7 @@ class Claims:
         item = extension.item
         if item.phase is not Phase.LEASED:
             stale = StaleLeaseError("the lease of this receipt ended before its extension")
-            extension.completion.fail([extension.position], stale)
+            self._index.events.fail(extension.completion, [extension.position], stale)
             return
         self._settlements.pause_lease(item)
         extension.claim = self._journal.add(transaction, now.steady_ms + extension.lease_ms, [item], is_ahead=False)
@@ -192,14 +201,14 @@ class Claims:
                 topic.count_leased(1)
                 item.phase = Phase.SETTLING
                 expired.append(item)
-                self._index.listener.happened(topic.namespace, ItemEvent.EXPIRED, 1)
+                self._index.events.count(topic.namespace, ItemEvent.EXPIRED, 1)
             else:
                 item.phase = Phase.PREFETCHED
                 item.prefetched_at = now.steady_ms
                 prefetched[topic].append(item)
         if expired:
             self._settlements.settle(expired)
-        self._tell(in_flight, prefetched)
+        self._end(in_flight, prefetched)
 
     def _apply_extension(self, extension: Extension, now: Now) -> None:
         item, claim = extension.item, extension.claim
@@ -216,14 +225,14 @@ class Claims:
             self._journal.leave([item])
             item.claim = claim
             self._settlements.resume_lease(item, min(now.steady_ms + extension.lease_ms, claim.due_at))
-        extension.completion.settle()
+        self._index.events.done(extension.completion)
 
     def failed(self, error: FoqsError) -> None:
         in_flight, fresh, extensions = self._in_flight, self._in_flight_fresh, self._in_flight_extensions
         self._in_flight, self._in_flight_fresh, self._in_flight_claims, self._in_flight_extensions = [], set(), [], []
         for extension in extensions:
             self._settlements.resume_lease(extension.item, extension.item.lease_due_at)
-            extension.completion.fail([extension.position], error)
+            self._index.events.fail(extension.completion, [extension.position], error)
         for item in in_flight:
             if item.phase is not Phase.CLAIMING:
                 continue
@@ -232,16 +241,17 @@ class Claims:
                 item.phase = Phase.INSERTING
             else:
                 self._settlements.unclaim(item)
-        self._tell(in_flight, {item.topic: [] for item in in_flight})
+        self._end(in_flight, {})
 
     def abandon(self, unknown: FoqsError, undone: FoqsError) -> None:
         for extension in [*self._extensions, *self._in_flight_extensions]:
             # One that waits may have been written before, for a time that was over too soon.
             error = undone if extension.claim is None else unknown
-            extension.completion.fail([extension.position], error)
+            self._index.events.fail(extension.completion, [extension.position], error)
 
-    def _tell(self, in_flight: list[Item], prefetched: dict[ShardTopic, list[Item]]) -> None:
-        """The claims of `in_flight` have ended, those of `held` well."""
+    def _end(self, in_flight: list[Item], prefetched: dict[ShardTopic, list[Item]]) -> None:
+        """The claims of `in_flight` have ended, and those of `prefetched` well."""
+        events = self._index.events
         ended: dict[ShardTopic, list[int]] = {}
         for item in in_flight:
             if item.topic in ended:
@@ -255,9 +265,9 @@ class Claims:
                 if not sort_keys:
                     del self._sort_keys[topic]
             topic.claim_head = min(sort_keys) if sort_keys else order.LAST
-        for topic, gone in ended.items():
-            self._index.listener.claims_ended(topic, len(gone), prefetched.get(topic, []))
-            self._index.changed_topics[topic] = None
+            topic.claiming_count -= len(gone)
+            events.end_claims(topic, len(gone), prefetched.get(topic, []))
+            events.topics_changed[topic] = None
 
 
 def _sort_key(item: Item) -> int:

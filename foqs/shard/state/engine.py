@@ -1,13 +1,14 @@
 """One shard's state: what is ready, delayed, claimed and under lease, and what the next transaction shall do.
 
 Pure: the time comes in as an argument, the database is somebody else's. The owner calls `take` for the next
-transaction when the last one has ended, runs it, and reports `committed` or `failed`. All state lives on one
-thread, so there are no locks; it runs unchanged in a simulation.
+transaction when the last one has ended, runs it, and reports `committed` or `failed`. It calls nobody: what consumers
+want of a topic comes in as a value, and what has happened goes out as one (`Events`), for whoever called to hand on.
+All state lives on one thread, so there are no locks; it runs unchanged in a simulation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from mypy_extensions import mypyc_attr
 
@@ -15,16 +16,19 @@ from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.errors import UnavailableError
 from foqs.model.item import Item
+from foqs.model.namespace import SettingsTable
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import ClaimedRow, LaneCounts, ShardImage, StoredClaim, Transaction, TransactionResult
 from foqs.shard.state.claims import Claims
+from foqs.shard.state.demand import Demand
+from foqs.shard.state.events import Events
 from foqs.shard.state.fences import Fences
 from foqs.shard.state.index import ShardIndex, fill_head
 from foqs.shard.state.inserts import Inserts
 from foqs.shard.state.journal import Journal
 from foqs.shard.state.look_ups import LookUps
 from foqs.shard.state.packs import Packs
-from foqs.shard.state.parts import Part, ShardListener
+from foqs.shard.state.parts import Part
 from foqs.shard.state.refills import Refills
 from foqs.shard.state.settlements import Settlements
 from foqs.shard.state.timers import Timers
@@ -34,12 +38,12 @@ from foqs.shard.state.timers import Timers
 class ShardState:
     """The parts of one shard, each of which brings its work into the next transaction."""
 
-    def __init__(self, shard_id: int, image: ShardImage, listener: ShardListener, unseen: Collection[int] = ()) -> None:
+    def __init__(self, shard_id: int, image: ShardImage, settings: SettingsTable, unseen: Collection[int] = ()) -> None:
         """`unseen`: keys of items whose claims in the image back no lease: this process knows that nobody has them."""
         self.shard_id = shard_id
         self.epoch = image.epoch
         self.in_flight: Transaction | None = None
-        self.index = ShardIndex(shard_id, image, listener)
+        self.index = ShardIndex(shard_id, image, settings)
         self.packs = Packs(self.index)
         self.refills = Refills(self.index, self.packs)
         self.timers = Timers(self.index, image.delay_checkpoint)
@@ -47,7 +51,7 @@ class ShardState:
         self.settlements = Settlements(self.index, self.packs, self.journal, self.timers)
         self.claims = Claims(self.index, self.packs, self.journal, self.settlements)
         self.inserts = Inserts(self.index, self.packs, self.claims, self.timers)
-        self.fences = Fences(self.inserts)
+        self.fences = Fences(self.index, self.inserts)
         self.look_ups = LookUps(self.index, self.packs, self.settlements, self.claims, self.timers)
         # What each may take of a transaction depends on those before it. Reads come first: they see no row of the
         # transaction. Of what is enqueued, what somebody waits for is claimed with it, before other claims are taken.
@@ -63,7 +67,6 @@ class ShardState:
             self.packs,
             self.journal,
         ]
-        self._listener = listener
         self._transaction_number = image.transaction_number
         self._steady_written_ms = image.steady_ms
         self._topics_gone: list[int] = []
@@ -90,6 +93,15 @@ class ShardState:
         """Calls that enqueued or settled items here and wait for the next transaction."""
         return self.inserts.waiting_count + self.settlements.waiting_count
 
+    def take_events(self) -> Events:
+        """What has happened since they were taken last: to be called after `tick` and `take`, and after a deletion."""
+        events, self.index.events = self.index.events, Events()
+        return events
+
+    def topics_arriving(self) -> Iterable[ShardTopic]:
+        """The topics of which `take` wants to know the demand: the next transaction inserts ready items of them."""
+        return self.inserts.topics_arriving()
+
     def tick(self, now: Now) -> bool:
         """What time alone brings; True when that is something for a transaction."""
         ended = self.settlements.tick(now)
@@ -102,9 +114,13 @@ class ShardState:
         """A new owner lets leases run for so long as was left of them when the steady clock was last written."""
         return bool(self.index.leases) and now.steady_ms - self._steady_written_ms >= limits.STEADY_WRITE_MS
 
-    def take(self, now: Now, *, probe: bool = False) -> Transaction | None:
-        """The next transaction with all that waits, or None when nothing does and no `probe` is wanted."""
+    def take(self, now: Now, demand: Mapping[ShardTopic, Demand], *, probe: bool = False) -> Transaction | None:
+        """The next transaction with all that waits, or None when nothing does and no `probe` is wanted.
+
+        `demand`: by topic what consumers want; what is inserted of others is not claimed with it.
+        """
         assert self.in_flight is None, "one transaction at a time"
+        self.claims.demand = demand
         transaction = Transaction(self._transaction_number + 1)
         transaction.topics_gone = self._topics_gone
         for part in self._parts:
@@ -126,15 +142,16 @@ class ShardState:
         self.epoch = epoch
         self.index.begin_epoch(epoch)
 
-    def committed(self, result: TransactionResult, now: Now) -> None:
+    def committed(self, result: TransactionResult, now: Now) -> Events:
+        """All of the transaction happened, and the state now is what it made of the shard."""
         transaction, self.in_flight = self.in_flight, None
         assert transaction is not None
         self.index.read_budget.read(sum(map(len, result.refilled)) + len(transaction.fetches), result.read_us)
         for part in self._parts:
             part.committed(transaction, result, now)
-        self._tell_listener()
+        return self.take_events()
 
-    def failed(self, reason: str) -> None:
+    def failed(self, reason: str) -> Events:
         """Certainly nothing of the transaction happened: everything is as it was before."""
         transaction, self.in_flight = self.in_flight, None
         assert transaction is not None
@@ -142,16 +159,24 @@ class ShardState:
         error = UnavailableError(f"shard {self.shard_id} could not write: {reason}", nothing_done=True)
         for part in self._parts:
             part.failed(error)
-        self._tell_listener()
+        return self.take_events()
 
-    def abandon(self, reason: str) -> None:
-        """The shard is lost: tell everyone who waits what is known of the outcome."""
+    def evict(self, reason: str) -> Events:
+        """Give back the enqueued items that no transaction has taken yet, so that they may go to another shard."""
+        self.inserts.evict(reason)
+        return self.take_events()
+
+    def abandon(self, reason: str) -> Events:
+        """The shard is lost: what everyone who waits is to be told of the outcome."""
         self.in_flight = None
         lost = f"this host lost shard {self.shard_id}"
         unknown = UnavailableError(f"{lost}, the outcome is unknown: {reason}")
         undone = UnavailableError(f"{lost} before anything was written: {reason}", nothing_done=True)
         for part in self._parts:
             part.abandon(unknown, undone)
+        events = self.take_events()
+        events.forget_items()
+        return events
 
     def add_counts(self, counts: LaneCounts) -> Iterator[None]:
         """How many rows there were at the take-over; the topics count what changed since.
@@ -201,12 +226,7 @@ class ShardState:
         self.refills.forget(topic)
         if topic.stored:
             self._topics_gone.append(topic.number)
-        self._listener.topic_gone(topic)
-
-    def _tell_listener(self) -> None:
-        changed_topics, self.index.changed_topics = self.index.changed_topics, {}
-        for topic in changed_topics:
-            self._listener.topic_changed(topic)
+        self.index.events.topics_gone.append(topic)
 
     def _adopt_claims(self, image: ShardImage) -> None:
         """Honour the open claims: the newest of an item counts, if it is of the row's present delivery.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
 from foqs.shard.port import Transaction, TransactionResult
+from foqs.shard.state.callers import Completion
+from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.inserts import Inserts
-from foqs.shard.state.parts import Completion
 
 
 class Fences:
@@ -15,13 +16,14 @@ class Fences:
     An owner that lost its shard passes none: it cannot commit.
     """
 
-    def __init__(self, inserts: Inserts) -> None:
+    def __init__(self, index: ShardIndex, inserts: Inserts) -> None:
+        self._index = index
         self._inserts = inserts
         self._waiting: list[tuple[int, Completion]] = []
         self._in_flight: list[tuple[int, Completion]] = []
 
     def ask(self, namespace: int, completion: Completion) -> None:
-        """Settle the completion when the fence is passed and no item of the namespace is on its way; it may fail."""
+        """The completion is over when the fence is passed and no item of the namespace is on its way; it may fail."""
         completion.open_count += 1
         self._waiting.append((namespace, completion))
 
@@ -36,13 +38,12 @@ class Fences:
             if namespace and self._inserts.holds(namespace):
                 self._waiting.append((namespace, completion))
             else:
-                completion.settle()
+                self._index.events.done(completion)
 
     def failed(self, error: FoqsError) -> None:
         in_flight, self._in_flight = self._in_flight, []
         for _, completion in in_flight:
-            completion.failure = error
-            completion.settle()
+            self._index.events.refuse(completion, error)
 
     def abandon(self, unknown: FoqsError, undone: FoqsError) -> None:
         self._in_flight, self._waiting = self._in_flight + self._waiting, []

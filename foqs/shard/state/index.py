@@ -9,19 +9,21 @@ from foqs.model import ids, limits, order
 from foqs.model.counts import ItemCounts
 from foqs.model.errors import OverloadedError
 from foqs.model.item import Item, Pack, Phase
-from foqs.model.namespace import Namespace, number_in_use
+from foqs.model.namespace import Namespace, SettingsTable, number_in_use
 from foqs.model.topic import NamespaceTopics, ShardTopic, TopicTable
 from foqs.model.window import WindowBudget
 from foqs.shard.port import ClaimedRow, FetchedRow, ItemRow, ShardImage
-from foqs.shard.state.parts import ShardListener
+from foqs.shard.state.events import Events
 from foqs.shard.state.read_budget import ReadBudget
 
 
 class ShardIndex:
-    def __init__(self, shard_id: int, image: ShardImage, listener: ShardListener) -> None:
+    def __init__(self, shard_id: int, image: ShardImage, settings: SettingsTable) -> None:
         self.shard_id = shard_id
         self.epoch = image.epoch
-        self.listener = listener
+        self.settings = settings
+        self.events = Events()
+        """What has happened, until somebody takes it."""
         self.topic_table = TopicTable(image.steady_ms)
         self.topics = self.topic_table.topics
         """By namespace and name."""
@@ -36,8 +38,6 @@ class ShardIndex:
         self.packed: dict[int, Pack] = {}
         """By key, the items that have no rows of their own."""
         self.resident: OrderedDict[int, Item] = OrderedDict()
-        self.changed_topics: dict[ShardTopic, None] = {}
-        """Topics whose ready or held items are others than before; their consumers are to be told."""
         self.expires_first_ms = 0
         """No TTL ends before it but of dead letters, and of rows that the TTL scan has yet to see; 0 while unknown."""
         self.counted = False
@@ -128,14 +128,14 @@ class ShardIndex:
         return order.sort_key(row.urgency, row.due_at, row.key, self.shard_id)
 
     def make_ready(self, items: Sequence[Item]) -> None:
-        """The items may be claimed, and are served from memory while they are resident."""
-        changed_topics = self.changed_topics
+        """The items may be claimed, and are served from memory while they are resident.
+
+        That their topics have changed is an event where it is not the dispatcher's own doing: for the caller to say.
+        """
         for item in items:
-            topic = item.topic
             item.phase = Phase.READY
             item.lease_due_at = 0
-            topic.window.add(item.sort_key)
-            changed_topics[topic] = None
+            item.topic.window.add(item.sort_key)
         self.keep_resident(items)
 
     def take_ready(self, row: ItemRow) -> Item:
@@ -145,7 +145,7 @@ class ShardIndex:
             row.key, self.by_number[row.topic], row.priority, row.due_at, sort_key
         )
         item.topic.window.remove(sort_key)
-        self.changed_topics[item.topic] = None
+        self.events.topics_changed[item.topic] = None
         self.drop_resident(item)
         self.leases[row.key] = item
         return item

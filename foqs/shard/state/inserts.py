@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 
 from foqs.model import limits
 from foqs.model.clock import Now
@@ -11,25 +11,38 @@ from foqs.model.errors import FoqsError, NotWrittenError, OverloadedError
 from foqs.model.item import Item, Phase
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import Transaction, TransactionResult
+from foqs.shard.state.callers import Completion
 from foqs.shard.state.claims import Claims
 from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.packs import Packs
-from foqs.shard.state.parts import Completion
 from foqs.shard.state.timers import Timers
 
 
 class EnqueuedBatch:
     """One call's items for this shard."""
 
-    __slots__ = ("completion", "items", "size_bytes")
+    __slots__ = ("completion", "delayed", "items", "ready", "size_bytes")
 
     def __init__(self, items: list[Item], size_bytes: int, completion: Completion) -> None:
         self.items = items
         self.size_bytes = size_bytes
         self.completion = completion
+        self.ready: dict[ShardTopic, list[Item]] = {}
+        self.delayed: list[Item] = []
+        ready = self.ready
+        for item in items:
+            topic = item.topic
+            if item.due_at > item.enqueued_at:
+                self.delayed.append(item)
+            elif topic in ready:
+                ready[topic].append(item)
+            else:
+                ready[topic] = [item]
 
 
 class Inserts:
+    """The buffer of enqueued items: each call's items go into one transaction."""
+
     def __init__(self, index: ShardIndex, packs: Packs, claims: Claims, timers: Timers) -> None:
         self.buffered_count = 0
         """Items that are not committed yet."""
@@ -79,27 +92,37 @@ class Inserts:
         yield from self._waiting
         yield from self._in_flight
 
-    def take(self, transaction: Transaction, now: Now) -> None:
-        items: list[Item] = []
-        size_bytes = 0
-        while (
-            self._waiting
-            and len(items) < limits.TRANSACTION_INSERTS_MAX
-            and size_bytes < limits.TRANSACTION_INSERT_BYTES_MAX
-        ):
-            batch = self._waiting.popleft()
-            self._in_flight.append(batch)
-            items += batch.items
+    def _next(self) -> list[EnqueuedBatch]:
+        """What the next transaction takes."""
+        batches: list[EnqueuedBatch] = []
+        count = size_bytes = 0
+        for batch in self._waiting:
+            if count >= limits.TRANSACTION_INSERTS_MAX or size_bytes >= limits.TRANSACTION_INSERT_BYTES_MAX:
+                break
+            batches.append(batch)
+            count += len(batch.items)
             size_bytes += batch.size_bytes
+        return batches
+
+    def topics_arriving(self) -> Iterable[ShardTopic]:
+        """Those of which the next transaction inserts ready items: what is wanted of them is to be known by then."""
+        return dict.fromkeys([topic for batch in self._next() for topic in batch.ready])
+
+    def take(self, transaction: Transaction, now: Now) -> None:
+        self._in_flight = self._next()
+        items: list[Item] = []
+        delayed: list[Item] = []
         ready: dict[ShardTopic, list[Item]] = {}
-        for item in items:
-            if item.due_at <= item.enqueued_at:
-                topic = item.topic
+        for batch in self._in_flight:
+            self._waiting.popleft()
+            items += batch.items
+            delayed += batch.delayed
+            for topic, some in batch.ready.items():
                 if topic in ready:
-                    ready[topic].append(item)
+                    ready[topic] += some
                 else:
-                    ready[topic] = [item]
-        for topic in dict.fromkeys([item.topic for item in items]):
+                    ready[topic] = some.copy()
+        for topic in dict.fromkeys([*ready, *[item.topic for item in delayed]]):
             if not topic.stored:
                 topic.stored = True
                 self._topics_new.append(topic)
@@ -114,24 +137,22 @@ class Inserts:
 
     def committed(self, transaction: Transaction, result: TransactionResult, now: Now) -> None:
         in_flight, self._in_flight, self._topics_new, self._namespaces_new = self._in_flight, [], [], {}
+        topics_changed = self._index.events.topics_changed
         expires_first_ms = self._index.expires_first_ms
         ready: list[Item] = []
         for batch in in_flight:
             self._unbuffer(batch)
-            is_ready = [item.topic for item in batch.items if item.due_at <= item.enqueued_at]
-            for topic, count in Counter(is_ready).items():
-                topic.count(rows=count)
+            for topic, items in batch.ready.items():
+                topic.count(rows=len(items))
+                topics_changed[topic] = None
+                ready += [item for item in items if item.phase is Phase.INSERTING]
+            for item in batch.delayed:
+                item.topic.count(delayed=1)
+                self._timers.add(item.key, item.topic, item.priority, item.due_at)
             for item in batch.items:
-                topic = item.topic
                 if item.expires_at < expires_first_ms:
                     expires_first_ms = item.expires_at
-                if item.due_at > item.enqueued_at:
-                    topic.count(delayed=1)
-                    self._timers.add(item.key, topic, item.priority, item.due_at)
-                    continue
-                if item.phase is Phase.INSERTING:
-                    ready.append(item)
-            batch.completion.settle()
+            self._index.events.done(batch.completion)
         self._index.make_ready(ready)
         self._index.expires_first_ms = expires_first_ms
 
@@ -153,8 +174,7 @@ class Inserts:
 
     def _fail(self, batch: EnqueuedBatch, error: FoqsError) -> None:
         self._unbuffer(batch)
-        batch.completion.failure = error
-        batch.completion.settle()
+        self._index.events.refuse(batch.completion, error)
 
     def _unbuffer(self, batch: EnqueuedBatch) -> None:
         self.buffered_count -= len(batch.items)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 
 from foqs.model import limits
 from foqs.model.calls import ItemState
@@ -12,39 +11,13 @@ from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, Un
 from foqs.model.item import Phase
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import TIMER_LANE, ItemRow, Rewrite, Transaction, TransactionResult
+from foqs.shard.state.callers import Completion, LookUp
 from foqs.shard.state.claims import Claims
+from foqs.shard.state.events import LookedUp
 from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.packs import Packs
-from foqs.shard.state.parts import Completion
 from foqs.shard.state.settlements import Settlements
 from foqs.shard.state.timers import Timers
-
-
-class LookUp:
-    """LookUps to read; `on_rows` is told what they are as soon as the state knows the same.
-
-    `with_payload`: with metadata and payload, which a thousand rows may have a gigabyte of; without they are empty.
-    `topic`: its items that are here now are to have rows of their own by then, so that readers find them too.
-    """
-
-    __slots__ = ("keys", "last_id", "on_failed", "on_rows", "topic", "with_payload")
-
-    def __init__(
-        self,
-        keys: list[int],
-        on_rows: Callable[[dict[int, ItemRow]], None],
-        on_failed: Callable[[FoqsError], None],
-        *,
-        with_payload: bool = False,
-        topic: ShardTopic | None = None,
-    ) -> None:
-        self.keys = keys
-        self.topic = topic
-        self.last_id = 0
-        """The last key when it was asked for."""
-        self.with_payload = with_payload
-        self.on_rows = on_rows
-        self.on_failed = on_failed
 
 
 class RowChange:
@@ -74,10 +47,9 @@ class LookUps:
         self._in_flight_changes: list[RowChange] = []
 
     def look_up(self, look_up: LookUp) -> None:
-        """Read rows in the next transaction, in step with this state."""
+        """Read rows in the next transaction, in step with this state. Raises OverloadedError when too many wait."""
         if len(self._look_ups) >= limits.LOOK_UPS_WAITING_MAX:
-            look_up.on_failed(self._index.overloaded(f"{len(self._look_ups)} look-ups wait for it"))
-            return
+            raise self._index.overloaded(f"{len(self._look_ups)} look-ups wait for it")
         look_up.last_id = self._index.last_key
         self._look_ups.append(look_up)
 
@@ -96,6 +68,7 @@ class LookUps:
     def delete(self, row: ItemRow, completion: Completion, position: int) -> None:
         """Delete a row that was just looked up, whatever its state.
 
+        The shard's events are to be taken before anything else is handed out: the item may be prefetched.
         Raises UnavailableError while another end of it is on the way.
         """
         item = self._index.leases.get(row.key)
@@ -107,7 +80,7 @@ class LookUps:
         if item is None:
             item = self._index.take_ready(row)
         if item.phase is Phase.PREFETCHED:
-            self._index.listener.withdrawn(item)
+            self._index.events.withdrawn.append(item)
         elif item.phase is Phase.CLAIMING:
             self._claims.withdraw(item)
         if item.phase is not Phase.LEASED:
@@ -186,13 +159,14 @@ class LookUps:
                 expires_at = change.rewrite.expires_at or row.expires_at
                 self._index.expires_first_ms = min(self._index.expires_first_ms, expires_at)
                 self._settlements.apply_rewrite(topic, row.priority, change.rewrite)
-            change.completion.settle()
+            self._index.events.done(change.completion)
         rows = result.looked_up
         if rows is None:
             self._look_ups.extendleft(reversed(look_ups))
             return
         for look_up in look_ups:
-            look_up.on_rows({key: rows[key] for key in look_up.keys if key in rows})
+            found = {key: rows[key] for key in look_up.keys if key in rows}
+            self._index.events.looked_up.append(LookedUp(look_up, found))
 
     def failed(self, error: FoqsError) -> None:
         changes, self._in_flight_changes = self._in_flight_changes, []
@@ -202,17 +176,19 @@ class LookUps:
             del self._timers.changing[row.key]
             if row.lane == TIMER_LANE:
                 self._timers.add(row.key, self._index.by_number[row.topic], row.priority, row.due_at)
-            change.completion.fail([change.position], error)
-        for look_up in look_ups:
-            look_up.on_failed(error)
+            self._index.events.fail(change.completion, [change.position], error)
+        self._fail(look_ups, error)
 
     def abandon(self, unknown: FoqsError, undone: FoqsError) -> None:
+        events = self._index.events
         for change in self._in_flight_changes:
-            change.completion.fail([change.position], unknown)
+            events.fail(change.completion, [change.position], unknown)
         for change in self._changes:
-            change.completion.fail([change.position], undone)
-        for look_up in [*self._in_flight_look_ups, *self._look_ups]:
-            look_up.on_failed(undone)
+            events.fail(change.completion, [change.position], undone)
+        self._fail([*self._in_flight_look_ups, *self._look_ups], undone)
+
+    def _fail(self, look_ups: list[LookUp], error: FoqsError) -> None:
+        self._index.events.looked_up += [LookedUp(look_up, {}, error) for look_up in look_ups]
 
 
 def being_settled() -> UnavailableError:

@@ -72,7 +72,7 @@ class Refills:
             refill = Refill(topic.number, window.edge, limit)
             rows_left -= min(limit, max(topic.rows, 1)) if index.counted else limit
             if with_payload:
-                bytes_max = refill.limit * index.listener.item_bytes_max(topic.namespace)
+                bytes_max = refill.limit * index.settings.item_bytes_max(topic.namespace)
                 refill.with_payload = bytes_max <= bytes_left
                 bytes_left -= bytes_max if refill.with_payload else 0
             self._in_flight.append((topic, refill))
@@ -100,7 +100,7 @@ class Refills:
                 edge = order.sort_key(rows[-1][0], rows[-1][1], rows[-1][2], shard_id)
             rows = [row for row in rows if row[2] not in leases]
             window.extend([order.sort_key(row[0], row[1], row[2], shard_id) for row in rows], edge)
-            self._index.changed_topics[topic] = None
+            self._index.events.topics_changed[topic] = None
             if refill.with_payload:
                 self._keep(topic, rows, result.read_ahead, result.unread)
 
@@ -128,7 +128,7 @@ class Refills:
             if self._is_gone(topic):
                 continue
             self._wanted.setdefault(topic, refill.with_payload)
-            self._index.changed_topics[topic] = None
+            self._index.events.topics_changed[topic] = None
 
     def abandon(self, unknown: FoqsError, undone: FoqsError) -> None:
         return None

@@ -15,10 +15,10 @@ from foqs.model.item import Item, ItemEvent, Phase
 from foqs.model.topic import ShardTopic
 from foqs.model.wheel import Wheel
 from foqs.shard.port import TIMER_LANE, Rewrite, Transaction, TransactionResult
+from foqs.shard.state.callers import Completion
 from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.journal import Journal
 from foqs.shard.state.packs import Packs
-from foqs.shard.state.parts import Completion
 from foqs.shard.state.timers import Timers
 
 
@@ -121,7 +121,8 @@ class Settlements:
         for item in items:
             item.phase = Phase.SETTLING
             del self.under_lease[item.receipt]
-            self._index.listener.happened(item.topic.namespace, ItemEvent.LEASE_ENDED, 1)
+        for namespace, count in Counter([item.topic.namespace for item in items]).items():
+            self._index.events.count(namespace, ItemEvent.LEASE_ENDED, count)
         for start in range(0, len(items), limits.SWEEP_CHUNK_ITEMS):
             some = items[start : start + limits.SWEEP_CHUNK_ITEMS]
             self.settle(some, [self._ended_lease(item, now.server_ms) for item in some])
@@ -148,7 +149,7 @@ class Settlements:
         completion: Completion | None = None,
         positions: list[int] | None = None,
     ) -> None:
-        """Write how these leases ended with the next transaction; the completion is told once that is durable."""
+        """Write how these leases ended with the next transaction; `completion` expects each item of it."""
         settlement = Settlement(items, rewrites, completion, positions or [])
         if completion is None:
             self._ended.append(settlement)
@@ -169,7 +170,7 @@ class Settlements:
         failed = item.failed_attempts + (not release)
         deliveries = item.deliveries + 1
         number = item.topic.number
-        if dead or (failed >= self._index.listener.attempts_max(item.topic.namespace) and not release):
+        if dead or (failed >= self._index.settings.attempts_max(item.topic.namespace) and not release):
             return Rewrite(item.key, -number, 0, now_ms, deliveries, failed, metadata, reason.encode())
         if delay_ms > 0:
             return Rewrite(item.key, TIMER_LANE, 0, now_ms + delay_ms, deliveries, failed, metadata)
@@ -205,6 +206,7 @@ class Settlements:
     def committed(self, transaction: Transaction, result: TransactionResult, now: Now) -> None:
         in_flight, self._in_flight = self._in_flight, []
         leases = self._index.leases
+        events = self._index.events
         was_crowded = len(leases) >= limits.OPEN_LEASES_OF_TOPIC_RATIO * (limits.OPEN_LEASES_MAX - len(leases))
         for settlement in in_flight:
             self._journal.leave(settlement.items)
@@ -214,12 +216,12 @@ class Settlements:
             for topic, count in Counter([item.topic for item in settlement.items]).items():
                 topic.count(rows=-count, leased=-count)
                 if was_crowded:  # Topics may have had no room.
-                    self._index.changed_topics[topic] = None
+                    events.topics_changed[topic] = None
             for rewrite, item in zip(settlement.rewrites or (), settlement.items, strict=False):
                 if rewrite is not None:
                     self.apply_rewrite(item.topic, item.priority, rewrite)
             if settlement.completion is not None:
-                settlement.completion.settle(len(settlement.items))
+                events.done(settlement.completion, len(settlement.items))
 
     def apply_rewrite(self, topic: ShardTopic, priority: int, rewrite: Rewrite) -> None:
         """What a rewritten row means."""
@@ -228,11 +230,11 @@ class Settlements:
             self._timers.add(rewrite.key, topic, priority, rewrite.due_at)
         elif rewrite.lane < 0:
             topic.count(dead=1)
-            self._index.listener.happened(topic.namespace, ItemEvent.DEAD_LETTERED, 1)
+            self._index.events.count(topic.namespace, ItemEvent.DEAD_LETTERED, 1)
         else:
             topic.count(rows=1)
             topic.window.add(order.sort_key(rewrite.urgency, rewrite.due_at, rewrite.key, self._index.shard_id))
-            self._index.changed_topics[topic] = None
+            self._index.events.topics_changed[topic] = None
 
     def failed(self, error: FoqsError) -> None:
         in_flight, self._in_flight = self._in_flight, []
@@ -242,7 +244,7 @@ class Settlements:
                 continue
             for item in settlement.items:
                 self._undo(item)
-            settlement.completion.fail(settlement.positions, error)
+            self._index.events.fail(settlement.completion, settlement.positions, error)
 
     def _undo(self, item: Item) -> None:
         """The end of the lease was not written, so it goes on; one that never was handed out is ready again."""
@@ -253,9 +255,10 @@ class Settlements:
         else:
             item.topic.count_leased(-1)
             self.unclaim(item)
+            self._index.events.topics_changed[item.topic] = None
 
     def abandon(self, unknown: FoqsError, undone: FoqsError) -> None:
         for settlements, error in ((self._in_flight, unknown), (self._acks, undone), (self._nacks, undone)):
             for settlement in settlements:
                 if settlement.completion is not None:
-                    settlement.completion.fail(settlement.positions, error)
+                    self._index.events.fail(settlement.completion, settlement.positions, error)

@@ -85,7 +85,7 @@ class Timers:
         for key, topic, priority, due_at in in_flight:
             topic.count(rows=1, delayed=-1)
             topic.window.add(order.sort_key(priority, due_at, key, self._index.shard_id))
-            self._index.changed_topics[topic] = None
+            self._index.events.topics_changed[topic] = None
 
     def failed(self, error: FoqsError) -> None:
         self._window.refilling = False

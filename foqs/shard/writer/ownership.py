@@ -13,10 +13,10 @@ from foqs.model.errors import FoqsError
 from foqs.model.outage import Outage
 from foqs.shard.port import LaneCounts, OwnedError, OwnershipLostError, SessionLostError, Store, Tenure
 from foqs.shard.state.engine import ShardState
-from foqs.shard.state.parts import ShardListener
 from foqs.shard.writer.announcing import Announcing
 from foqs.shard.writer.keeper import Keeper
 from foqs.shard.writer.leased_runs import skip_leased
+from foqs.shard.writer.listener import ShardListener
 from foqs.shard.writer.worker_thread import WorkerThread
 
 REOPEN_PAUSE_MS = 500
@@ -106,7 +106,9 @@ class Ownership:
         self._tenure = Tenure(image.epoch, image.transaction_number, image.last_key)
         self._keeper.begin(began_s, image)
         # It may take a second for many leases, and the others' shards are served meanwhile.
-        shard = await self._thread.run(partial(ShardState, self._shard_id, image, self._listener, self._unseen))
+        shard = await self._thread.run(
+            partial(ShardState, self._shard_id, image, self._listener.settings, self._unseen)
+        )
         await self._thread.run(partial(skip_leased, shard.index, self._store.sort_key_after))
         await self._keeper.settle()
         self.shard, self._unseen = shard, frozenset()
@@ -211,7 +213,7 @@ class Ownership:
         if shard is not None:
             self._announcing.health_changed(shard, healthy=healthy)
             if not healthy:
-                shard.inserts.evict(reason)
+                self._listener.on_events(shard.evict(reason))
 
     # ---- to lose it ----
 
@@ -235,7 +237,7 @@ class Ownership:
         self._remember(shard)
         first, *others = self._announcing.lost(shard)
         self._try(first)
-        self._try(lambda: shard.abandon(reason))
+        self._try(lambda: self._listener.on_events(shard.abandon(reason)))
         for tell in others:
             await asyncio.sleep(0)
             self._try(tell)
@@ -261,7 +263,7 @@ class Ownership:
             await asyncio.gather(self._count_task, return_exceptions=True)
         await self._announcing.stop()
         if self.shard is not None:
-            self.shard.abandon("the host stops")
+            self._listener.on_events(self.shard.abandon("the host stops"))
             self.shard = None
         await self._thread.run(self._store.close)
         for thread in (self._thread, self._counter):

@@ -29,8 +29,8 @@ from foqs.shard.port import (
     TransactionResult,
 )
 from foqs.shard.state.engine import ShardState
-from foqs.shard.state.parts import ShardListener
 from foqs.shard.writer.keeper import Keeper
+from foqs.shard.writer.listener import ShardListener, plan, tick
 from foqs.shard.writer.ownership import Ownership, log_defect
 from foqs.shard.writer.worker_thread import WorkerThread
 
@@ -66,6 +66,7 @@ class ShardWriter(Service):
         self._store = store
         self._scheduler = server.scheduler
         self._scheduler.join()
+        self._listener = listener
         self._meter = meter
         self._loop = asyncio.get_running_loop()
         thread = WorkerThread(self.name)
@@ -117,7 +118,7 @@ class ShardWriter(Service):
         if shard is None or not is_served:
             return
         try:
-            is_work = shard.tick(self.now())
+            is_work = tick(shard, self._listener, self.now())
         except Exception:
             log_defect(self.shard_id)
             self._ownership.give_up("its state met a defect, see shard_defect")
@@ -190,7 +191,7 @@ class ShardWriter(Service):
                 if self._ownership.is_given_up:
                     break
                 self._work.clear()
-                last = shard.take(self.now(), probe=self._keeper.wants_probe)
+                last = plan(shard, self._listener, self.now(), self._keeper.wants_probe)
                 if last is not None:
                     self._meter.waited(self.shard_id, permit.waited_s)
                     permit.begin(last)
@@ -223,7 +224,7 @@ class ShardWriter(Service):
             _log.warning("transaction_failed", shard=self.shard_id, error=str(error))
             if isinstance(error, NoWritesError):
                 self._keeper.trip(str(error))
-            shard.failed(str(error))
+            self._listener.on_events(shard.failed(str(error)))
             if isinstance(error, ReadOnlyError):
                 await self._ownership.reopen(str(error))
             return
@@ -234,13 +235,13 @@ class ShardWriter(Service):
                 if again:
                     await self._execute(shard, transaction, again=False)
                 else:
-                    shard.failed(str(error))
+                    self._listener.on_events(shard.failed(str(error)))
                 return
             result = error.result
         else:
             self._ended(transaction, began_s, "committed")
         self._ownership.committed_number = transaction.number
-        shard.committed(result, self.now())
+        self._listener.on_events(shard.committed(result, self.now()))
 
     async def _run_past_deadlocks(self, transaction: Transaction) -> TransactionResult:
         """Like Store.run; again when the server rolled the transaction back to resolve a deadlock."""

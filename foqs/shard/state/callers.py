@@ -1,0 +1,55 @@
+"""What callers leave with a shard, so that the host can tell them what became of their calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from foqs.model.errors import FoqsError
+from foqs.model.topic import ShardTopic
+from foqs.shard.port import ItemRow
+
+
+class Completion:
+    """A caller's part of transactions, over as soon as all of it is durable or has failed.
+
+    `on_done` is the caller's own address, for the host to tell it: the shard never calls it.
+    """
+
+    __slots__ = ("errors", "failure", "on_done", "open_count")
+
+    def __init__(self, on_done: Callable[[Completion], None]) -> None:
+        self.on_done = on_done
+        self.errors: dict[int, FoqsError] = {}
+        """By position in the call, what failed alone."""
+        self.failure: FoqsError | None = None
+        """Of the whole call."""
+        self.open_count = 0
+        """Of its items and other parts, how many have not ended: whoever takes one on counts it here."""
+
+
+class LookUp:
+    """Rows to read, for `on_rows` to be told as soon as the state knows the same; or `on_failed` is told why not.
+
+    Both are the caller's own addresses, for the host to tell it: the shard calls neither.
+    `with_payload`: with metadata and payload, which a thousand rows may have a gigabyte of; without they are empty.
+    `topic`: its items that are here now are to have rows of their own by then, so that readers find them too.
+    """
+
+    __slots__ = ("keys", "last_id", "on_failed", "on_rows", "topic", "with_payload")
+
+    def __init__(
+        self,
+        keys: list[int],
+        on_rows: Callable[[dict[int, ItemRow]], None],
+        on_failed: Callable[[FoqsError], None],
+        *,
+        with_payload: bool = False,
+        topic: ShardTopic | None = None,
+    ) -> None:
+        self.keys = keys
+        self.topic = topic
+        self.last_id = 0
+        """The last key when it was asked for."""
+        self.with_payload = with_payload
+        self.on_rows = on_rows
+        self.on_failed = on_failed
