@@ -26,6 +26,7 @@ from tests.support.shards import NAMESPACE, Shards
 ROOT = Path(foqs.__file__).parent.parent
 STATE = ROOT / "foqs" / "shard" / "state"
 BELOW = (str(STATE), str(ROOT / "foqs" / "model"), str(ROOT / "foqs" / "shard" / "port.py"))
+OF_THE_PROJECT = (str(ROOT / "foqs"), str(ROOT / "tests"))
 ENTRIES = ("tick", "take", "committed", "failed", "evict", "abandon")
 
 
@@ -51,7 +52,7 @@ class Watch:
         if event == "return":
             self._inside -= is_entry
         elif event == "call":
-            if self._inside and code.co_filename.startswith(str(ROOT)) and not code.co_filename.startswith(BELOW):
+            if self._inside and code.co_filename.startswith(OF_THE_PROJECT) and not code.co_filename.startswith(BELOW):
                 self.calls_up.append(f"{code.co_qualname} of {code.co_filename}")
             if is_entry:
                 self._inside += 1
