@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from foqs.client import verbs
 from foqs.client.aio.base import AsyncBaseClient
 from foqs.client.aio.coalescer import AsyncEnqueueCoalescer
-from foqs.client.aio.concurrency import Monitor, run_copies
+from foqs.client.aio.concurrency import AsyncMonitor, run_copies
 from foqs.client.aio.consumer import AsyncConsumer
 from foqs.client.bulk import Bulk
 from foqs.client.checks import check_whole
@@ -130,7 +130,7 @@ class AsyncClient(AsyncBaseClient):
         check_whole("calls_in_flight", calls_in_flight, 1, self._pool.calls_in_flight_max)
         terms = self._within(deadline_ms, deadline)
         repeat = Repeat.ALWAYS if retry_unknown else Repeat.UNLESS_UNKNOWN
-        work, guard = Bulk(items, self.options.batch_items_max), Monitor()
+        work, guard = Bulk(items, self.options.batch_items_max), AsyncMonitor()
 
         async def send_batches() -> None:
             while True:

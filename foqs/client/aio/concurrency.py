@@ -1,7 +1,8 @@
-"""What tasks and threads do differently, for tasks; `foqs.client.sync.concurrency` has the same names for threads.
+"""What tasks and threads do differently, for tasks; `foqs.client.sync.concurrency` is the twin for threads.
 
 The code above this module is written once, for asyncio; scripts/generate_sync.py makes the blocking one of it, which
-then imports the twin of this module. Both twins are written by hand, and hold whatever cannot be generated.
+then imports the twin, with the same names but for "Async". Both are written by hand: they hold all that cannot be
+generated.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from foqs.client.settling import log
 from foqs.client.worker_core import HandlerKindError
 
 __all__ = [
-    "Background",
-    "Monitor",
+    "AsyncBackground",
+    "AsyncMonitor",
     "Queue",
     "QueueEmpty",
     "finish",
@@ -35,7 +36,7 @@ __all__ = [
 Work = Callable[[], Coroutine[Any, Any, None]]
 
 
-class Monitor:
+class AsyncMonitor:
     """State that several tasks share: `with` guards it, `wait_for` waits until it changes to what is needed.
 
     Between two awaits no other task runs, so the guard does nothing here; for threads it is a lock.
@@ -68,7 +69,7 @@ class Monitor:
         return True
 
 
-class Background:
+class AsyncBackground:
     """Work that runs beside its owner, in a task of its own, from now until it ends by itself or is cancelled."""
 
     def __init__(self, work: Work, name: str) -> None:

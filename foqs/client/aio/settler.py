@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from foqs.client.aio.concurrency import Background, Monitor
+from foqs.client.aio.concurrency import AsyncBackground, AsyncMonitor
 from foqs.client.durations import duration_or
 from foqs.client.errors import ClientClosedError
 from foqs.client.items import Item, Nack, field_values
@@ -51,10 +51,10 @@ class AsyncSettler:
         self._client = client
         self._namespace = namespace
         self._settlements = SettlementBuffer()
-        self._changed = Monitor()
+        self._changed = AsyncMonitor()
         self._closing = False
         self._given_up = False
-        self._background: Background | None = None
+        self._background: AsyncBackground | None = None
 
     @property
     def stats(self) -> SettleStats:
@@ -64,7 +64,7 @@ class AsyncSettler:
     def start(self) -> None:
         """Begin to send. Safe to repeat."""
         if self._background is None:
-            self._background = Background(self._run, f"foqs-settle-{self._namespace}")
+            self._background = AsyncBackground(self._run, f"foqs-settle-{self._namespace}")
 
     def lease(self, items: Sequence[Item], lease_ms: int) -> list[AsyncLeasedItem]:
         """Make leased items of what a dequeue has brought, which can settle themselves here."""
@@ -151,13 +151,13 @@ class AsyncLeaseKeeper:
         self._lease_ms = lease_ms
         self._clock_ms = client.options.clock_ms
         self._schedule = LeaseSchedule(lease_ms)
-        self._changed = Monitor()
+        self._changed = AsyncMonitor()
         self._closing = False
-        self._background: Background | None = None
+        self._background: AsyncBackground | None = None
 
     def start(self) -> None:
         """Begin to extend."""
-        self._background = Background(self._run, f"foqs-leases-{self._namespace}")
+        self._background = AsyncBackground(self._run, f"foqs-leases-{self._namespace}")
 
     def hold(self, items: Iterable[BaseLeasedItem], received_at_ms: int) -> None:
         """Keep the leases of these items from now on."""

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 from foqs.client.aio.client import AsyncClient
 from foqs.client.aio.concurrency import (
-    Background,
-    Monitor,
+    AsyncBackground,
+    AsyncMonitor,
     Queue,
     QueueEmpty,
     finish,
@@ -93,7 +93,7 @@ class AsyncWorker:
         self._keeper = AsyncLeaseKeeper(client, namespace, self._settings.lease_ms)
         self._control: Queue[BaseException | None] = Queue()
         self._inbox: Queue[AsyncLeasedItem | None] = Queue()
-        self._changed = Monitor()
+        self._changed = AsyncMonitor()
         self._in_hand_count = 0
         self._stopping = False
 
@@ -117,9 +117,9 @@ class AsyncWorker:
         with stop_on_signals(self.stop):
             self._settler.start()
             self._keeper.start()
-            fetcher = Background(self._fetch, f"foqs-fetch-{self._namespace}")
+            fetcher = AsyncBackground(self._fetch, f"foqs-fetch-{self._namespace}")
             handlers = [
-                Background(self._handle, f"foqs-handler-{number}-{self._namespace}")
+                AsyncBackground(self._handle, f"foqs-handler-{number}-{self._namespace}")
                 for number in range(self._settings.concurrency)
             ]
             try:
@@ -133,7 +133,7 @@ class AsyncWorker:
     def _description(self) -> str:
         return description(self._namespace, self._topics, self._settings, self._client.options.addresses)
 
-    async def _shut_down(self, fetcher: Background, handlers: Sequence[Background]) -> None:
+    async def _shut_down(self, fetcher: AsyncBackground, handlers: Sequence[AsyncBackground]) -> None:
         clock_ms = self._client.options.clock_ms
         deadline_at_ms = clock_ms() + self._settings.drain_ms
         with self._changed:

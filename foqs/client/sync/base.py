@@ -61,7 +61,9 @@ class BaseClient:
         """Make what the client of a service needs beside its connections."""
 
     def _within(self, deadline_ms: int | None, deadline: timedelta | None) -> Terms:
-        """The terms of a call that has to end by a deadline, where one is given."""
+        """Return the terms of a call that has to end by a deadline, where one is given."""
+        if deadline_ms is None and deadline is None:
+            return self._terms
         return self._terms.within(duration_ms("deadline_ms", deadline_ms, deadline))
 
     def _run(self, flow: Flow[T]) -> T:

@@ -1,6 +1,6 @@
-"""What tasks and threads do differently, for threads; `foqs.client.aio.concurrency` has the same names for tasks.
+"""What tasks and threads do differently, for threads; `foqs.client.aio.concurrency` is the twin for tasks.
 
-Written by hand, like that one: see there.
+This module is written by hand, like that one: see there.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import inspect
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from queue import Empty as QueueEmpty
 from queue import SimpleQueue as Queue
@@ -72,7 +72,8 @@ def run_copies(work: Callable[[], None], count: int, name: str, on_failure: Call
     with ThreadPoolExecutor(count, thread_name_prefix=name) as threads:
         copies = [threads.submit(work) for _ in range(count)]
         try:
-            for copy in copies:
+            ended, _ = wait(copies, return_when=FIRST_EXCEPTION)
+            for copy in ended:
                 copy.result()
         except BaseException as error:
             on_failure(error)
