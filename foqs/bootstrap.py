@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from zlib import crc32
 
@@ -48,20 +49,52 @@ from foqs.transport.server import ThriftServer
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a host has to do with the world outside of its process: databases, sockets, clocks, counts of its own."""
+
+    meta: Callable[[str], MetaStore]
+    store: Callable[[ShardAccess, Callable[[int], int], Callable[[str], bool]], ShardStore]
+    reader: Callable[[int, str], ShardReader]
+    check_schema: Callable[[str, SchemaKind], None]
+    server: Callable[..., ThriftServer]
+    metrics: Callable[[Callable[[int], str | None]], Metrics]
+    wall_ms: Callable[[], int]
+    monotonic_s: Callable[[], float]
+
+
+def real_parts() -> Parts:
+    """MySQL, TCP and the clocks of this machine."""
+    return Parts(
+        meta=MetaStore,
+        store=ShardStore,
+        reader=ShardReader,
+        check_schema=check_current,
+        server=ThriftServer,
+        metrics=Metrics,
+        wall_ms=_wall_ms,
+        monotonic_s=_monotonic_s,
+    )
+
+
 class Host(Service):
     """Shards, the queue on them and the front door, started and drained in order."""
 
-    def __init__(self, config: HostConfig) -> None:
+    def __init__(self, config: HostConfig, parts: Parts | None = None) -> None:
+        """`parts` takes the place of MySQL, TCP and the clocks, in tests."""
         super().__init__("host")
         self._config = config
+        self._parts = parts = parts or real_parts()
         self._loop = asyncio.get_running_loop()
-        self._meta = MetaStore(config.meta_url)
+        self._meta = parts.meta(config.meta_url)
         address = f"{config.listen_address}:{config.port}"
-        self._membership = Membership(MetaStore(config.meta_url), config.host_name, address, _wall_ms(), _monotonic_s)
-        self._namespaces = Namespaces(
-            self._meta, config.host_name, _wall_ms, allow_undurable=config.allow_undurable_servers
+        self._membership = Membership(
+            parts.meta(config.meta_url), config.host_name, address, parts.wall_ms(), parts.monotonic_s
         )
-        self.metrics = Metrics(self._namespaces.name_of)
+        self._namespaces = Namespaces(
+            self._meta, config.host_name, parts.wall_ms, allow_undurable=config.allow_undurable_servers
+        )
+        self.metrics = parts.metrics(self._namespaces.name_of)
         self._shards = Shards()
         self._dispatcher = Dispatcher(
             self._shards.state,
@@ -77,7 +110,7 @@ class Host(Service):
         self._stores: dict[int, ShardStore] = {}
         for shard_id, url in config.shards.items():
             self._shards.add(self._make_writer(shard_id, url))
-        self._readers = {shard_id: ShardReader(shard_id, url) for shard_id, url in config.shards.items()}
+        self._readers = {shard_id: parts.reader(shard_id, url) for shard_id, url in config.shards.items()}
         self._waiting = Waiting(self._loop)
         self._censuses = self._namespaces.shards = Censuses(self._shards, self._namespaces, self._waiting)
         slices = Slices(self._loop)
@@ -114,7 +147,7 @@ class Host(Service):
     async def _start(self) -> None:
         # First of all: it tells that the event loop turns.
         self._ticker = asyncio.create_task(self._tick(), name="ticker")
-        await self._namespaces.calls.run(lambda _: check_current(self._config.meta_url, SchemaKind.META))
+        await self._namespaces.calls.run(lambda _: self._parts.check_schema(self._config.meta_url, SchemaKind.META))
         await self._membership.start()
         await self._namespaces.start()
         await asyncio.gather(*[writer.start() for writer in self._shards.writers.values()])
@@ -178,7 +211,7 @@ class Host(Service):
             allow_undurable=config.allow_undurable_servers,
         )
         take_epoch = partial(self._take_epoch, shard_id)
-        self._stores[shard_id] = store = ShardStore(access, take_epoch, self._membership.is_dead)
+        self._stores[shard_id] = store = self._parts.store(access, take_epoch, self._membership.is_dead)
         opened = self._namespaces.shard_opened
         return ShardWriter(
             shard_id, store, self._server_of(url), self._dispatcher, self.metrics.transactions, opened
@@ -208,11 +241,11 @@ class Host(Service):
             Topics(self._shards, self._dispatcher, slices),
             self.metrics.items.happened,
         )
-        namespace_calls = NamespaceCalls(self._namespaces, self._censuses, _wall_ms)
+        namespace_calls = NamespaceCalls(self._namespaces, self._censuses, self._parts.wall_ms)
         admin = Admin(
             config.host_name, self._namespaces, namespace_calls, self._shards, self._inspection, self._is_draining
         )
-        return ThriftServer(
+        return self._parts.server(
             queue,
             admin,
             address=config.listen_address,
@@ -229,7 +262,7 @@ class Host(Service):
 
     def _take_epoch(self, shard_id: int, at_least: int) -> int:
         self._namespaces.require_durable()
-        epoch = self._meta.take_shard_epoch(shard_id, self._config.host_name, _wall_ms(), at_least)
+        epoch = self._meta.take_shard_epoch(shard_id, self._config.host_name, self._parts.wall_ms(), at_least)
         # Only now, so that the owner of this epoch knows which namespaces were closed or deleted before it.
         self._namespaces.read(self._meta)
         return epoch

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from foqs.model import limits
+from foqs.testing.fake_namespaces import NamespaceTables
 from foqs.testing.fake_server import FakeServer
-from tests.sim.meta import NamespaceTables
 
 if TYPE_CHECKING:
     from tests.sim.host import SimHost

@@ -5,20 +5,25 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from foqs.model.census import Census
 from foqs.model.errors import UnavailableError
-from foqs.model.namespace import Namespace
+from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.shard.port import ShardImage, Tenure, Transaction, TransactionResult
 from foqs.storage.meta import HostRow
 from foqs.storage.shard_store import ShardAccess
+from foqs.testing.fake_namespaces import FakeNamespaces, NamespaceTables
 from foqs.testing.fake_store import FakeStore
 from tests.sim.loop import current_process
-from tests.sim.meta import FakeNamespaces, NamespaceTables
 
 if TYPE_CHECKING:
     from tests.sim.world import World
+
+
+_DEFAULTS = NamespaceSettings(lease_ms_default=500)
+"""The lease of production would outlast a run."""
 
 
 class MetaTables:
@@ -40,7 +45,7 @@ class FakeMeta(FakeNamespaces):
     """The meta database, as one host reaches it."""
 
     def __init__(self, world: World) -> None:
-        super().__init__(world.meta.ids)
+        super().__init__(world.meta.ids, _DEFAULTS)
         process = current_process()
         assert process is not None, "only hosts have one"
         self._host_name = process.name
@@ -53,6 +58,12 @@ class FakeMeta(FakeNamespaces):
 
     def _now_ms(self) -> int:
         return self._world.now_ms()
+
+    def finish_creation(
+        self, census: Census, name: str, settings: NamespaceSettings, now_ms: int
+    ) -> Namespace | list[int]:
+        settings = replace(settings, lease_ms_default=_DEFAULTS.lease_ms_default)
+        return super().finish_creation(census, name, settings, now_ms)
 
     def finish_deletion(self, census: Census, name: str) -> list[int]:
         missing = super().finish_deletion(census, name)

@@ -1,4 +1,4 @@
-"""The namespaces of the simulated meta database: foqs.storage.meta_namespaces on dictionaries."""
+"""The namespaces of a meta database in memory: foqs.storage.meta_namespaces on dictionaries."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ from foqs.model.census import Census, CensusAnswer, unanswered
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError, UnknownNamespaceError
 from foqs.model.namespace import Namespace, NamespaceSettings, with_changes
 from foqs.storage.meta_namespaces import NamespaceList
-
-_LEASE_MS = 500
-"""The default of namespaces here; that of production would outlast a run."""
 
 
 @dataclass(slots=True)
@@ -36,10 +33,15 @@ class NamespaceTables:
 
 
 class FakeNamespaces(ABC):
-    """The database for one host; `chance` draws the ids of censuses."""
+    """The database for one host; `chance` draws the ids of censuses.
 
-    def __init__(self, chance: random.Random) -> None:
+    A subclass says where the tables are, and adds what else the host asks of its meta database. `defaults` are the
+    settings of a namespace that is recovered.
+    """
+
+    def __init__(self, chance: random.Random, defaults: NamespaceSettings | None = None) -> None:
         self._ids = chance
+        self._defaults = defaults or NamespaceSettings()
 
     @property
     @abstractmethod
@@ -80,9 +82,7 @@ class FakeNamespaces(ABC):
         if any(namespace.number == number for namespace in tables.namespaces.values()):
             raise AlreadyExistsError(f"number {number} is in use")
         tables.number_last = max(tables.number_last, number)
-        return self._insert(
-            Namespace(number, name, NamespaceSettings(lease_ms_default=_LEASE_MS), now_ms, former_name=former_name)
-        )
+        return self._insert(Namespace(number, name, self._defaults, now_ms, former_name=former_name))
 
     def begin_creation(self, name: str) -> Census:
         if name in self._tables.namespaces:
@@ -112,7 +112,7 @@ class FakeNamespaces(ABC):
             return missing
         tables = self._tables
         number = max([tables.number_last, *[answer.number_max for answer in answers]]) + 1
-        created = self._insert(Namespace(number, name, replace(settings, lease_ms_default=_LEASE_MS), now_ms))
+        created = self._insert(Namespace(number, name, settings, now_ms))
         tables.number_last = number
         self.end_census(census)
         return created
