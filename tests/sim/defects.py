@@ -40,10 +40,9 @@ from foqs.shard.writer.clock import ShardClock
 from foqs.shard.writer.keeper import Keeper
 from foqs.shard.writer.ownership import Ownership
 from foqs.shard.writer.shard_writer import ShardWriter
-from foqs.testing import fake_server
+from foqs.testing import fake_namespaces, fake_server
 from foqs.testing.fake_server import make_script
 from foqs.testing.fake_store import FakeStore
-from tests.sim import meta
 
 DEFECTS: dict[str, Callable[[], Any]] = {}
 
@@ -414,7 +413,7 @@ def checks_durability_only_at_the_opening(self: Keeper, now_s: float) -> bool:
     return False
 
 
-@_in_place_of(meta, "unanswered")
+@_in_place_of(fake_namespaces, "unanswered")
 def deletes_a_namespace_before_all_shards_have_answered(epochs: Any, answers: Any) -> list[int]:
     return []
 
