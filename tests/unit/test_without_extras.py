@@ -128,8 +128,26 @@ def test_what_a_module_imports_is_installed_by_its_extra() -> None:
     allowed = {
         "client": _packages_of(),
         "cli": _packages_of("cli", "host"),
+        "testing": _packages_of("testing") | {"pytest"},  # Who uses the fixture has that.
         "spark": _packages_of("spark") | {"pyspark", "py4j", "pyarrow"},  # Not every developer has them.
     }
     for path, package in _imported(_ROOT / "foqs"):
         part = path.relative_to(_ROOT / "foqs").parts[0]
         assert package in shared | allowed.get(part, _packages_of("host")), f"{path} imports {package}"
+
+
+def test_a_queue_in_memory_needs_what_its_extra_installs() -> None:
+    done = _run(
+        "from foqs.testing import MemoryQueue\n"
+        "with MemoryQueue() as queue: print(queue.client().enqueue('default', 'topic', b'payload'))",
+        without=_OF_A_HOST - _packages_of("testing"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"[0-9a-f]+-[0-9a-f]+\n", done.stdout)
+
+
+def test_a_queue_in_memory_says_what_to_install() -> None:
+    done = _run("import foqs.testing.items\nfrom foqs.testing import MemoryQueue", without=_OF_A_HOST)
+    assert done.returncode == 1
+    needed = re.escape("pip install 'foqs[testing]'")
+    assert re.search(rf"foqs\.testing\.MemoryQueue needs the package \w+: {needed}\n$", done.stderr), done.stderr

@@ -53,8 +53,12 @@ class AsyncBaseClient:
             random=random,
         )
         self._terms = self.options.terms()
-        self._pool = AsyncConnectionPool(self.options, self._terms.book)
+        self._pool = self._make_pool()
         self._prepare()
+
+    def _make_pool(self) -> AsyncConnectionPool:
+        """Make the connections; `foqs.testing` puts others in their place."""
+        return AsyncConnectionPool(self.options, self._terms.book)
 
     def _prepare(self) -> None:
         """Make what the client of a service needs beside its connections."""

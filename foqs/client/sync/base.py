@@ -54,8 +54,12 @@ class BaseClient:
             random=random,
         )
         self._terms = self.options.terms()
-        self._pool = ConnectionPool(self.options, self._terms.book)
+        self._pool = self._make_pool()
         self._prepare()
+
+    def _make_pool(self) -> ConnectionPool:
+        """Make the connections; `foqs.testing` puts others in their place."""
+        return ConnectionPool(self.options, self._terms.book)
 
     def _prepare(self) -> None:
         """Make what the client of a service needs beside its connections."""

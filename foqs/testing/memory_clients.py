@@ -1,0 +1,152 @@
+"""The clients of production, over a MemoryQueue instead of sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from foqs.client.aio import AsyncAdminClient, AsyncClient
+from foqs.client.aio.base import AsyncBaseClient
+from foqs.client.aio.connections import AsyncConnectionPool
+from foqs.client.errors import ClientClosedError
+from foqs.client.flows import Send
+from foqs.client.options import Options
+from foqs.client.retry import RetryPolicy
+from foqs.client.sync import AdminClient, Client
+from foqs.client.sync.base import BaseClient
+from foqs.client.sync.connections import ConnectionPool
+from foqs.testing.traffic import Traffic, Waits
+
+_TURNS_MAX = 20
+"""So often other tasks have their turn before a dequeue that waits moves the clock."""
+
+
+class MemoryPool(ConnectionPool):
+    """The connections of a blocking client, of which there are none."""
+
+    def __init__(self, traffic: Traffic, options: Options, book: Any) -> None:
+        super().__init__(options, book)
+        self._traffic = traffic
+
+    def exchange(self, step: Send) -> Any:
+        """Make one attempt of one call. One that blocks does so in its thread."""
+        traffic = self._traffic
+        with traffic.changed:
+            self.check_open()
+            if not step.call.wait_ms or traffic.waits is Waits.MOVE_CLOCK:
+                return traffic.attempt(step)
+            until_ms = traffic.host.now_ms() + step.call.wait_ms
+            while (response := traffic.poll(step, until_ms)) is None:
+                token = traffic.block()
+                traffic.changed.wait()
+                traffic.unblock(token)
+                self.check_open()
+            return response
+
+    def pause(self, pause_ms: int) -> None:
+        """Let the clock of the queue move on."""
+        self.check_open()
+        self._traffic.pass_time(pause_ms)
+
+    def close(self) -> None:
+        """Close the client. Calls that block raise ClientClosedError."""
+        super().close()
+        self._traffic.note_change()
+
+
+class AsyncMemoryPool(AsyncConnectionPool):
+    """The connections of an asyncio client, of which there are none."""
+
+    def __init__(self, traffic: Traffic, options: Options, book: Any) -> None:
+        super().__init__(options, book)
+        self._traffic = traffic
+
+    async def exchange(self, step: Send) -> Any:
+        """Make one attempt of one call. One that blocks does so in its task."""
+        traffic = self._traffic
+        await asyncio.sleep(0)  # Others have their turn, as with a socket.
+        self._check_open()
+        if not step.call.wait_ms:
+            return traffic.attempt(step)
+        until_ms = traffic.host.now_ms() + step.call.wait_ms
+        turns_count = 0
+        seen_count = traffic.changes_count
+        while (response := traffic.poll(step, until_ms)) is None:
+            if traffic.waits is Waits.BLOCK:
+                await self._changed(seen_count)
+            elif turns_count < _TURNS_MAX:
+                turns_count += 1
+                await asyncio.sleep(0)
+            else:
+                return traffic.attempt(step)
+            self._check_open()
+            seen_count = traffic.changes_count
+        return response
+
+    async def _changed(self, seen_count: int) -> None:
+        """Block until something may have become ready that was not when there had been so many changes."""
+        traffic, loop, woken = self._traffic, asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(woken.set)
+
+        with traffic.changed:
+            if traffic.changes_count != seen_count:
+                return
+            traffic.listeners.add(wake)
+            token = traffic.block()
+        try:
+            await woken.wait()
+        finally:
+            with traffic.changed:
+                traffic.listeners.discard(wake)
+                traffic.unblock(token)
+
+    async def pause(self, pause_ms: int) -> None:
+        """Let the clock of the queue move on."""
+        self._check_open()
+        self._traffic.pass_time(pause_ms)
+        await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """Close the client. Calls that block raise ClientClosedError."""
+        await super().close()
+        self._traffic.note_change()
+
+    def _check_open(self) -> None:
+        if self.closed.is_set():
+            raise ClientClosedError("the client is closed")
+
+
+class _Blocking(BaseClient):
+    def __init__(self, traffic: Traffic, retry: RetryPolicy | None) -> None:
+        self._traffic = traffic
+        super().__init__("memory", retry=retry, clock_ms=traffic.host.now_ms, random=lambda: 0.0)
+
+    def _make_pool(self) -> ConnectionPool:
+        return MemoryPool(self._traffic, self.options, self._terms.book)
+
+
+class _Asyncio(AsyncBaseClient):
+    def __init__(self, traffic: Traffic, retry: RetryPolicy | None) -> None:
+        self._traffic = traffic
+        super().__init__("memory", retry=retry, clock_ms=traffic.host.now_ms, random=lambda: 0.0)
+
+    def _make_pool(self) -> AsyncConnectionPool:
+        return AsyncMemoryPool(self._traffic, self.options, self._terms.book)
+
+
+class MemoryClient(_Blocking, Client):
+    """A foqs.Client of a MemoryQueue."""
+
+
+class MemoryAdminClient(_Blocking, AdminClient):
+    """A foqs.AdminClient of a MemoryQueue."""
+
+
+class AsyncMemoryClient(_Asyncio, AsyncClient):
+    """A foqs.AsyncClient of a MemoryQueue."""
+
+
+class AsyncMemoryAdminClient(_Asyncio, AsyncAdminClient):
+    """A foqs.AsyncAdminClient of a MemoryQueue."""

@@ -1,0 +1,173 @@
+"""The host of production in memory: fake databases, a manual clock, and one call at a time."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import structlog
+
+from foqs.bootstrap import Host, Parts
+from foqs.client.dialogue import outcome_of
+from foqs.client.flows import Send, no_answer
+from foqs.config import HostConfig
+from foqs.host.metrics import Metrics
+from foqs.model import limits
+from foqs.model.wheel import SLOT_MS
+from foqs.storage.meta import HostRow
+from foqs.storage.shard_store import ShardAccess
+from foqs.testing.fake_namespaces import FakeNamespaces, NamespaceTables
+from foqs.testing.fake_server import FakeServer
+from foqs.testing.fake_store import FakeReader, FakeStore
+from foqs.testing.manual_loop import ManualLoop
+from foqs.testing.memory_server import MemoryDialogue, MemoryServer
+
+START_MS = 1_700_000_000_000
+"""What the clock shows at first: in November 2023."""
+NOTICE_MS = SLOT_MS + limits.TICK_MS
+"""So long after its time a host has noticed that a lease or a delay has ended."""
+_JUMPS_MAX = 500
+"""A long time passes in so many steps at most."""
+
+
+class MemoryMeta(FakeNamespaces):
+    """The meta database of one host."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        super().__init__(random.Random(0))
+        self._stored = NamespaceTables()
+        self._clock = now_ms
+
+    @property
+    def _tables(self) -> NamespaceTables:
+        return self._stored
+
+    def _now_ms(self) -> int:
+        return self._clock()
+
+    def check_durable(self) -> list[str]:
+        return []
+
+    def beat(self, name: str, address: str, started_at_ms: int) -> list[HostRow]:
+        return [HostRow(name, address, started_at_ms, self._clock())]
+
+    def forget_hosts(self) -> None:
+        return None
+
+    def remove_host(self, name: str) -> None:
+        return None
+
+    def take_shard_epoch(self, shard_id: int, owner: str, now_ms: int, at_least: int) -> int:
+        epochs = self._stored.epochs
+        epochs[shard_id] = max(epochs.get(shard_id, 0), at_least) + 1
+        return epochs[shard_id]
+
+    def close(self) -> None:
+        return None
+
+
+class MemoryHost:
+    """A host and its loop. Safe for threads: each call of a method is done when it returns.
+
+    `MemoryQueue` owns it; the connections of its clients call `exchange` and `pass_time`.
+    """
+
+    def __init__(self, shard_count: int) -> None:
+        _keep_stdout_clean()
+        self.lock = threading.RLock()
+        self._loop = ManualLoop()
+        self._servers = {number: FakeServer(number, self.now_ms, strict=True) for number in range(shard_count)}
+        self._meta = MemoryMeta(self.now_ms)
+        self._host = self._loop.call(self._make)
+        self._run(self._host.start())
+        self._dialogue: MemoryDialogue = self._loop.call(self._server.connect)
+
+    def _make(self) -> Host:
+        urls = {number: f"mysql+pymysql://memory/shard_{number}" for number in self._servers}
+        # Not validated: the URLs are those of no server.
+        config = HostConfig.model_construct(
+            meta_url="", host_name="memory", listen_address="memory", port=0, cluster="memory", shards=urls
+        )
+        fakes: Mapping[str, Any] = {
+            "meta": lambda url: self._meta,
+            "store": self._make_store,
+            "reader": lambda shard_id, url: FakeReader(self._servers[shard_id]),
+            "check_schema": lambda url, kind: None,
+            "server": MemoryServer,
+            "metrics": Metrics,
+            "wall_ms": self.now_ms,
+            "monotonic_s": self._loop.time,
+        }
+        return Host(config, Parts(**fakes))
+
+    def _make_store(
+        self, access: ShardAccess, take_epoch: Callable[[int], int], is_dead: Callable[[str], bool]
+    ) -> FakeStore:
+        return FakeStore(self._servers[access.shard_id], access.lock_name, access.owner, take_epoch, is_dead)
+
+    @property
+    def _server(self) -> MemoryServer:
+        return cast(MemoryServer, self._host._server)
+
+    def now_ms(self) -> int:
+        """The clock of all: milliseconds since 1970."""
+        # A timer's time may be a rounding error below a whole millisecond.
+        return START_MS + int(self._loop.time() * 1000 + 1e-3)
+
+    def exchange(self, step: Send) -> Any:
+        """Make one attempt of one call. If it has to wait, the clock moves until it is answered or its time is over."""
+        with self.lock:
+            dialogue = self._dialogue
+            seqid = self._loop.call(dialogue.send, step.call)
+            step.is_sent = True
+            deadline_s = self._loop.time() + step.timeout_ms / 1000
+            self._loop.turn()
+            while seqid not in dialogue.replies:
+                when_s = self._loop.next_timer_s()
+                if when_s is None or when_s > deadline_s:
+                    raise no_answer(step, "memory")
+                self._loop.move_to(when_s)
+            return outcome_of(dialogue.replies.pop(seqid), step.call)
+
+    def pass_time(self, by_ms: int) -> None:
+        """Move the clock by exactly so much, in the steps of the host's timers."""
+        with self.lock:
+            end_s = self._loop.time() + by_ms / 1000
+            while (when_s := self._loop.next_timer_s()) is not None and when_s <= end_s:
+                self._loop.move_to(when_s)
+            self._loop.move_to(end_s)
+
+    def advance(self, by_ms: int) -> None:
+        """Move the clock by so much and by NOTICE_MS, in which the host does what was due by then."""
+        with self.lock:
+            end_ms = self.now_ms() - START_MS + by_ms + NOTICE_MS
+            jump_ms = max(limits.TICK_MS, by_ms // _JUMPS_MAX)
+            while (now_ms := self.now_ms() - START_MS) < end_ms:
+                self._loop.move_to(min(now_ms + jump_ms, end_ms) / 1000)
+
+    def close(self) -> None:
+        """End the host."""
+        with self.lock:
+            self._run(self._host.stop())
+            self._loop.close()
+
+    def _run(self, work: Any) -> Any:
+        task = self._loop.call(self._loop.create_task, work)
+        self._loop.turn()
+        while not task.done():
+            when_s = self._loop.next_timer_s()
+            assert when_s is not None, "the host waits for nothing"
+            self._loop.move_to(when_s)
+        return task.result()
+
+
+def _keep_stdout_clean() -> None:
+    """Have the host log as the standard library does, unless the program has said how structlog is to log."""
+    if not structlog.is_configured():
+        structlog.configure(
+            processors=[structlog.stdlib.render_to_log_kwargs],
+            wrapper_class=structlog.stdlib.BoundLogger,
+            logger_factory=structlog.stdlib.LoggerFactory(),
+        )

@@ -1,0 +1,205 @@
+"""A queue in memory for the tests of programs that use foqs: the real state machine, and a clock moved by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Self
+
+from foqs.client.aio.worker import AsyncWorker
+from foqs.client.retry import RetryPolicy
+from foqs.client.sync.worker import Worker
+from foqs.model.errors import FoqsError
+from foqs.testing.memory_clients import (
+    AsyncMemoryAdminClient,
+    AsyncMemoryClient,
+    MemoryAdminClient,
+    MemoryClient,
+)
+from foqs.testing.memory_host import MemoryHost
+from foqs.testing.traffic import Traffic, Waits
+
+_LOOK_S = 0.001
+"""Between two looks at whether workers are idle: what they settle in the background tells nobody."""
+_PATIENCE = timedelta(seconds=30)
+
+
+class ManualClock:
+    """The clock of a MemoryQueue: it stands still until it is moved."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
+
+    def now_ms(self) -> int:
+        """Return the time as milliseconds since 1970."""
+        return self._traffic.host.now_ms()
+
+    def now(self) -> datetime:
+        """Return the time as a datetime, in UTC."""
+        return datetime.fromtimestamp(self.now_ms() / 1000, UTC)
+
+    def advance(self, by: timedelta | int) -> None:
+        """Move the clock by a timedelta or by milliseconds, and let everything happen that is due by then.
+
+        It goes on by 0.12 s more: a host notices that a lease, a delay or a TTL has ended within that time.
+        Raises ValueError for a negative duration.
+        """
+        by_ms = by if isinstance(by, int) else by // timedelta(milliseconds=1)
+        if by_ms < 0:
+            raise ValueError(f"the clock cannot be moved by {by_ms} ms: it does not go back")
+        with self._traffic.changed:
+            self._traffic.host.advance(by_ms)
+            self._traffic.note_change()
+
+
+class MemoryQueue:
+    """A queue in the memory of this process, with the code of a host, but without MySQL, sockets and threads.
+
+    Its clients are foqs.Client, AsyncClient, AdminClient and AsyncAdminClient over memory: same methods, arguments,
+    results and errors. Close it, or use it in a `with` statement. Safe for threads, except for clients of asyncio.
+
+    namespaces ("default"): these exist from the beginning; `admin()` makes others, and changes their settings.
+    shard_count (1): items of a topic are in order of priority and time on one shard, and about so on several.
+    waits_move_clock (True): a dequeue that may wait, and finds nothing, moves the clock until an item is due or the
+        wait is over, so that nothing sleeps. False: it blocks until another thread or task enqueues something or moves
+        the clock; for tests that run workers or consumers of their own beside the test.
+    clock: the only time that the queue and its clients know, see ManualClock.
+    """
+
+    def __init__(
+        self,
+        namespaces: str | Sequence[str] = "default",
+        *,
+        shard_count: int = 1,
+        waits_move_clock: bool = True,
+    ) -> None:
+        self._waits = Waits.MOVE_CLOCK if waits_move_clock else Waits.BLOCK
+        self._traffic = Traffic(MemoryHost(shard_count), self._waits)
+        self.clock = ManualClock(self._traffic)
+        for name in [namespaces] if isinstance(namespaces, str) else namespaces:
+            self.admin().create_namespace(name)
+
+    def client(self, *, retry: RetryPolicy | None = None) -> MemoryClient:
+        """Make a blocking client. Its pauses before repetitions move the clock."""
+        return MemoryClient(self._traffic, retry)
+
+    def admin(self, *, retry: RetryPolicy | None = None) -> MemoryAdminClient:
+        """Make a blocking client of the operators' service."""
+        return MemoryAdminClient(self._traffic, retry)
+
+    def async_client(self, *, retry: RetryPolicy | None = None) -> AsyncMemoryClient:
+        """Make an asyncio client, on the event loop that runs."""
+        return AsyncMemoryClient(self._traffic, retry)
+
+    def async_admin(self, *, retry: RetryPolicy | None = None) -> AsyncMemoryAdminClient:
+        """Make an asyncio client of the operators' service."""
+        return AsyncMemoryAdminClient(self._traffic, retry)
+
+    def fail_next(self, verb: str, error: FoqsError, *, count: int = 1) -> None:
+        """Let the next `count` attempts of a client's method, such as "enqueue", raise the error; nothing is done.
+
+        A client repeats by itself what can be repeated, as it does with a host. Raises ValueError for an unknown verb.
+        """
+        self._traffic.fail(verb, error, count)
+
+    def lose_next_response(self, verb: str) -> None:
+        """Let the next attempt of a client's method be done and its response be lost: OutcomeUnknownError.
+
+        Raises ValueError for an unknown verb.
+        """
+        self._traffic.lose(verb)
+
+    def run_until_idle(self, *workers: Worker, patience: timedelta = _PATIENCE) -> None:
+        """Run workers until there is nothing that they could do now, then stop them.
+
+        The clock stands still meanwhile, so items that are delayed or backed off stay where they are: move the clock
+        and run another worker. The handlers run in the workers' threads.
+        Raises what a worker raises, and TimeoutError when they have not come to rest after `patience` of real time.
+        """
+        errors: list[BaseException] = []
+
+        def run(worker: Worker) -> None:
+            try:
+                worker.run()
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=run, args=[worker], name="foqs-test-worker") for worker in workers]
+        give_up_s = time.monotonic() + patience.total_seconds()
+        self._set_waits(Waits.BLOCK)
+        try:
+            for thread in threads:
+                thread.start()
+            with self._traffic.changed:
+                while not (errors or self._are_idle(workers)):
+                    _check_time(give_up_s, workers)
+                    self._traffic.changed.wait(_LOOK_S)
+        finally:
+            for worker in workers:
+                worker.stop()
+            self._set_waits(Waits.END)
+            for thread in threads:
+                thread.join()
+            self._set_waits(self._waits)
+        if errors:
+            raise errors[0]
+
+    async def run_until_idle_async(self, *workers: AsyncWorker, patience: timedelta = _PATIENCE) -> None:
+        """Run asyncio workers until there is nothing that they could do now, then stop them: see `run_until_idle`."""
+        give_up_s = time.monotonic() + patience.total_seconds()
+        self._set_waits(Waits.BLOCK)
+        runs = [asyncio.create_task(worker.run()) for worker in workers]
+        try:
+            while not (any(run.done() for run in runs) or self._are_idle(workers)):
+                _check_time(give_up_s, workers)
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            for worker in workers:
+                worker.stop()
+            self._set_waits(Waits.END)
+            await asyncio.wait(runs)
+            self._set_waits(self._waits)
+        for run in runs:
+            run.result()
+
+    def close(self) -> None:
+        """End the queue; its items are gone. Calls of clients raise ClientClosedError from now on. Safe to repeat."""
+        with self._traffic.changed:
+            if not self._traffic.is_closed:
+                self._traffic.is_closed = True
+                self._traffic.host.close()
+                self._traffic.note_change()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _set_waits(self, waits: Waits) -> None:
+        with self._traffic.changed:
+            self._traffic.waits = waits
+            self._traffic.note_change()
+
+    def _are_idle(self, workers: Sequence[Worker | AsyncWorker]) -> bool:
+        return self._traffic.blocked_count >= len(workers) and all(map(_has_settled_all, workers))
+
+
+def _has_settled_all(worker: Worker | AsyncWorker) -> bool:
+    stats = worker.stats
+    ended_count = stats.acked + stats.nacked + stats.released + stats.dead_lettered + stats.lease_lost + stats.unsettled
+    return stats.received == ended_count
+
+
+def _check_time(give_up_s: float, workers: Sequence[Worker | AsyncWorker]) -> None:
+    if time.monotonic() > give_up_s:
+        stats = ", ".join(str(worker.stats) for worker in workers)
+        raise TimeoutError(
+            f"the workers are still busy: {stats}; give them a longer `patience`, or look at what they wait for"
+        )

@@ -1,0 +1,114 @@
+"""The front door of a host without a port: production's connections over a transport in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from foqs.client.dialogue import Dialogue, FrameReader
+from foqs.client.flows import Call
+from foqs.model.calls import AdminCalls, QueueCalls
+from foqs.model.service import Service
+from foqs.transport.connection import Connection
+from foqs.transport.door import Door, DoorLimits, DoorMetrics
+from foqs.transport.verbs import Verbs
+from foqs.transport.wire import Codec, Reply
+
+
+class MemoryServer(Service):
+    """Takes the place of foqs.transport.server.ThriftServer. Nobody is hung up on for being idle."""
+
+    def __init__(
+        self,
+        queue: QueueCalls,
+        admin: AdminCalls,
+        *,
+        address: str,
+        port: int,
+        metrics: DoorMetrics,
+        bounds: DoorLimits,
+    ) -> None:
+        super().__init__("memory-server")
+        self.port = port
+        self._queue = queue
+        self._admin = admin
+        self._metrics = metrics
+        self._bounds = bounds
+        self._door: Door | None = None
+
+    async def _start(self) -> None:
+        codec = Codec()
+        self._door = Door(Verbs(self._queue, self._admin, codec), codec, self._metrics, self._bounds)
+
+    def connect(self) -> MemoryDialogue:
+        """Open a connection. To be called within the host's loop."""
+        assert self._door is not None
+        return MemoryDialogue(Connection(self._door), self._door.loop)
+
+    async def _drain(self) -> None:
+        if self._door is not None:
+            self._door.draining = True
+
+    async def _stop(self) -> None:
+        if self._door is not None:
+            for connection in list(self._door.guests):
+                connection.abort()
+            await self._door.empty.wait()
+
+
+class MemoryDialogue(asyncio.Transport):
+    """Both ends of one connection: calls go in as frames, and replies come out of them."""
+
+    def __init__(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__({"peername": ("memory", 0), "socket": _NoSocket()})
+        self.replies: dict[int, Reply] = {}
+        """By seqid, those that nobody has taken yet."""
+        self._connection = connection
+        self._loop = loop
+        self._dialogue = Dialogue()
+        self._reader = FrameReader()
+        self._closing = False
+        connection.connection_made(self)
+
+    def send(self, call: Call) -> int:
+        """Give the host a call, and return its seqid. Raises what is wrong with its arguments."""
+        seqid, frame = self._dialogue.frame_of(call)
+        self._connection.data_received(frame)
+        return seqid
+
+    # What a connection asks of its transport.
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        for message in self._reader.feed(bytes(data)):
+            reply = self._dialogue.reply_in(message)
+            self.replies[reply.seqid] = reply
+
+    def close(self) -> None:
+        if not self._closing:
+            self._closing = True
+            self._loop.call_soon(self._connection.connection_lost, None)
+
+    def abort(self) -> None:
+        self.close()
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def pause_reading(self) -> None:
+        """Nothing: a call is given to the host as a whole, and the next one when it is answered."""
+
+    def resume_reading(self) -> None:
+        """Nothing, as above."""
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Nothing: what is written is taken at once."""
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+class _NoSocket:
+    """Takes the options of a socket."""
+
+    def setsockopt(self, *_: Any) -> None:
+        return None
