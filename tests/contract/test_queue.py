@@ -1,0 +1,249 @@
+"""What users see of a queue holds of foqs.testing.MemoryQueue as of a host with MySQL, so the one cannot drift.
+
+Time passes by dequeues that wait: a host is waited for, and the clock of a MemoryQueue moves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+import foqs
+from foqs import BatchError, Nack, NewItem, RetryPolicy
+from foqs.testing import MemoryQueue
+from tests.support.running_host import PATIENCE_S, running_host
+
+NS = "default"
+ONCE = RetryPolicy(deadline_ms=0)
+SECOND_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    client: foqs.Client
+    admin: foqs.AdminClient
+
+    def payloads(self, topic: str = "t", count: int = 10, wait_ms: int = 0) -> list[bytes]:
+        """Take items and leave their leases open."""
+        return [item.payload for item in self.client.dequeue(NS, topic, count, wait_ms=wait_ms)]
+
+    def let_pass(self, wait_ms: int) -> None:
+        """Let time go by."""
+        assert not self.client.dequeue(NS, "nothing comes here", 1, wait_ms=wait_ms)
+
+    def dead(self, topic: str = "t") -> list[foqs.StoredItem]:
+        return list(self.admin.list_dead_letters(NS, topic, 10).items)
+
+
+@pytest.fixture
+def memory() -> Iterator[World]:
+    with MemoryQueue(NS) as queue:
+        yield World(queue.client(retry=ONCE), queue.admin(retry=ONCE))
+
+
+@contextmanager
+def _host_beside(meta_url: str, shard_urls: dict[int, str]) -> Iterator[str]:
+    """The address of a host that runs in a thread of its own."""
+    ready = threading.Event()
+    told: list[tuple[asyncio.AbstractEventLoop, asyncio.Event, str]] = []
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        async with running_host(meta_url, shard_urls, namespace=NS) as host:
+            told.append((asyncio.get_running_loop(), stop, host.address))
+            ready.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=[serve()], name="host-beside")
+    thread.start()
+    try:
+        assert ready.wait(PATIENCE_S), "the host did not start"
+        yield told[0][2]
+    finally:
+        for loop, stop, _ in told:
+            loop.call_soon_threadsafe(stop.set)
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def host(meta_url: str, shard_urls: dict[int, str]) -> Iterator[World]:
+    with (
+        _host_beside(meta_url, {0: shard_urls[0]}) as address,
+        foqs.Client(address, retry=ONCE) as client,
+        foqs.AdminClient(address, retry=ONCE) as admin,
+    ):
+        yield World(client, admin)
+
+
+@pytest.fixture(params=["memory", pytest.param("host", marks=pytest.mark.database)])
+def world(request: pytest.FixtureRequest) -> World:
+    found: World = request.getfixturevalue(request.param)
+    return found
+
+
+def test_a_delivery_has_what_was_enqueued_and_an_acked_item_is_gone(world: World) -> None:
+    item_id = world.client.enqueue(NS, "t", b"payload", priority=7, metadata=b"meta")
+    (item,) = world.client.dequeue(NS, "t", 10, lease_ms=5_000)
+    assert (item.id, item.topic, item.payload, item.priority, item.metadata, item.attempt) == (
+        item_id, "t", b"payload", 7, b"meta", 1,
+    )  # fmt: skip
+    assert item.deliver_after_ms == item.enqueued_at_ms
+    assert abs(item.lease_expires_at_ms - item.enqueued_at_ms - 5_000) < 5_000
+    (leased,) = world.client.topics(NS)
+    assert (leased.topic, leased.ready, leased.leased) == ("t", 0, 1)
+    world.client.ack(NS, item)
+    assert not list(world.client.topics(NS))
+    with pytest.raises(foqs.NotFoundError):
+        world.admin.get_item(NS, item_id)
+
+
+def test_the_least_priority_number_comes_first_and_of_one_the_oldest(world: World) -> None:
+    priorities = [3, 1, 2, 1, 3]
+    world.client.enqueue_many(NS, [NewItem("t", b"%d" % n, priority) for n, priority in enumerate(priorities)])
+    taken = world.payloads(count=3) + world.payloads(count=3)
+    assert taken == [b"1", b"3", b"2", b"0", b"4"]
+
+
+def test_a_dequeue_of_several_topics_takes_from_each(world: World) -> None:
+    world.client.enqueue_many(NS, [NewItem(topic, topic.encode()) for topic in "aabb"])
+    items = world.client.dequeue(NS, {"a": 1, "b": 2, "c": 3}, wait_ms=SECOND_MS)
+    assert sorted(item.topic for item in items) == ["a", "b", "b"]
+
+
+def test_a_delayed_item_comes_when_its_delay_is_over(world: World) -> None:
+    world.client.enqueue(NS, "t", b"later", delay_ms=1_500)
+    assert world.payloads() == []
+    (stats,) = world.client.topics(NS)
+    assert (stats.ready, stats.delayed) == (0, 1)
+    (item,) = world.client.dequeue(NS, "t", 1, wait_ms=10_000)
+    assert item.deliver_after_ms == item.enqueued_at_ms + 1_500
+
+
+def test_an_item_that_nobody_took_expires(world: World) -> None:
+    item_id = world.client.enqueue(NS, "t", b"short-lived", ttl_ms=SECOND_MS)
+    world.let_pass(2 * SECOND_MS)
+    assert world.payloads() == []
+    with pytest.raises(foqs.NotFoundError):
+        world.admin.get_item(NS, item_id)
+
+
+def test_a_lease_that_ends_brings_the_item_back_and_the_old_receipt_is_stale(world: World) -> None:
+    world.client.enqueue(NS, "t", b"again")
+    (first,) = world.client.dequeue(NS, "t", 1, lease_ms=SECOND_MS)
+    assert world.payloads() == []
+    (second,) = world.client.dequeue(NS, "t", 1, wait_ms=10_000)
+    assert (second.id, second.attempt) == (first.id, 2)
+    with pytest.raises(foqs.StaleLeaseError):
+        world.client.ack(NS, first)
+    world.client.ack(NS, second)
+    with pytest.raises(foqs.StaleLeaseError):
+        world.client.ack(NS, second)
+
+
+def test_an_extended_lease_outlasts_the_first_one(world: World) -> None:
+    world.client.enqueue(NS, "t", b"mine")
+    (item,) = world.client.dequeue(NS, "t", 1, lease_ms=SECOND_MS)
+    world.client.extend(NS, item, 60_000)
+    assert world.payloads(wait_ms=2 * SECOND_MS) == []
+    world.client.ack(NS, item)
+
+
+def test_a_nack_brings_the_item_back_after_its_delay_with_new_metadata(world: World) -> None:
+    world.client.enqueue(NS, "t", b"x", metadata=b"old")
+    (item,) = world.client.dequeue(NS, "t", 1)
+    world.client.nack(NS, [Nack(item.receipt, delay_ms=1_200, metadata=b"new")])
+    assert world.payloads() == []
+    (again,) = world.client.dequeue(NS, "t", 1, wait_ms=10_000)
+    assert (again.attempt, again.metadata) == (2, b"new")
+
+
+def test_a_release_counts_no_attempt_towards_the_dead_letters(world: World) -> None:
+    world.admin.update_namespace(NS, attempts_max=1)
+    world.client.enqueue(NS, "t", b"x")
+    (item,) = world.client.dequeue(NS, "t", 1)
+    world.client.nack(NS, [Nack(item.receipt, release=True)])
+    (again,) = world.client.dequeue(NS, "t", 1, wait_ms=5_000)
+    assert again.id == item.id
+    assert not world.dead()
+
+
+def test_after_its_last_attempt_an_item_is_a_dead_letter_and_a_redrive_brings_it_back(world: World) -> None:
+    world.admin.update_namespace(NS, attempts_max=2)
+    item_id = world.client.enqueue(NS, "t", b"poison")
+    for _ in range(2):
+        (item,) = world.client.dequeue(NS, "t", 1, wait_ms=5_000)
+        world.client.nack(NS, item)
+    assert world.payloads() == []
+    (dead,) = world.dead()
+    assert (dead.id, dead.payload) == (item_id, b"poison")
+    assert world.admin.redrive_dead_letters(NS, "t", ids=[item_id]).count == 1
+    (again,) = world.client.dequeue(NS, "t", 1, wait_ms=5_000)
+    assert again.id == item_id
+    assert not world.dead()
+
+
+def test_a_nack_to_the_dead_letters_needs_no_attempts_and_a_purge_deletes(world: World) -> None:
+    world.client.enqueue(NS, "t", b"hopeless")
+    (item,) = world.client.dequeue(NS, "t", 1)
+    world.client.nack(NS, [Nack(item.receipt, dead_letter=True)])
+    assert [dead.payload for dead in world.dead()] == [b"hopeless"]
+    assert world.admin.purge_dead_letters(NS, "t", limit=10).count == 1
+    assert not world.dead()
+
+
+def test_more_enqueues_than_the_quota_are_rate_limited_until_it_has_room(world: World) -> None:
+    world.admin.create_namespace("small", enqueues_per_minute_max=2)
+    world.client.enqueue_many("small", [NewItem("t", b"1"), NewItem("t", b"2")])
+    with pytest.raises(foqs.RateLimitedError) as limited:
+        world.client.enqueue("small", "t", b"3")
+    assert limited.value.nothing_done
+    assert 0 < (limited.value.retry_after_ms or 0) <= 61_000
+
+
+def test_a_namespace_is_unknown_before_it_is_made_and_cannot_go_while_it_has_items(world: World) -> None:
+    with pytest.raises(foqs.UnknownNamespaceError):
+        world.client.enqueue("new", "t", b"x")
+    world.admin.create_namespace("new")
+    with pytest.raises(foqs.AlreadyExistsError):
+        world.admin.create_namespace("new")
+    world.client.enqueue("new", "t", b"x")
+    with pytest.raises(foqs.InvalidArgumentError):
+        world.admin.delete_namespace("new")
+    world.client.ack("new", world.client.dequeue("new", "t", 1))
+    world.admin.delete_namespace("new")
+    with pytest.raises(foqs.UnknownNamespaceError):
+        world.client.dequeue("new", "t", 1)
+
+
+def test_a_payload_over_the_namespaces_limit_is_too_large_and_the_others_of_its_batch_are_stored(world: World) -> None:
+    world.admin.update_namespace(NS, payload_bytes_max=10)
+    with pytest.raises(BatchError) as batch:
+        world.client.enqueue_many(NS, [NewItem("t", b"x" * 10), NewItem("t", b"x" * 11)])
+    assert {position: type(error) for position, error in batch.value.errors.items()} == {1: foqs.TooLargeError}
+    assert world.payloads() == [b"x" * 10]
+
+
+def test_a_paused_namespace_takes_and_gives_nothing_until_it_goes_on(world: World) -> None:
+    world.client.enqueue(NS, "t", b"1")
+    world.admin.update_namespace(NS, enqueue_paused=True, dequeue_paused=True)
+    with pytest.raises(foqs.PausedError):
+        world.client.enqueue(NS, "t", b"2")
+    with pytest.raises(foqs.PausedError):
+        world.client.dequeue(NS, "t", 1)
+    world.admin.update_namespace(NS, enqueue_paused=False, dequeue_paused=False)
+    assert world.payloads(wait_ms=5_000) == [b"1"]
+
+
+def test_operators_look_at_items_and_delete_them(world: World) -> None:
+    item_id = world.client.enqueue(NS, "t", b"seen")
+    world.client.enqueue(NS, "t", b"stays", priority=1)
+    assert [item.payload for item in world.admin.peek_items(NS, "t", 10).items] == [b"seen", b"stays"]
+    assert world.admin.get_item(NS, item_id).payload == b"seen"
+    world.admin.delete_items(NS, [item_id])
+    assert world.payloads() == [b"stays"]
