@@ -70,8 +70,8 @@ class ItemMeters(Collector):
         yield events
 
 
-class DoorMeters(Collector):
-    """Implements foqs.transport.door.DoorMetrics."""
+class TransportMeters(Collector):
+    """Implements foqs.transport.connection_table.TransportMetrics."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._opened = Counter(

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Gauge, PlatformCollector, Proce
 from foqs.host.ages import Ages
 from foqs.host.dispatch import Dispatcher
 from foqs.host.gauges import HostGauges, NamespaceGauges, ShardGauges
-from foqs.host.meters import DoorMeters, ItemMeters, TransactionMeters
+from foqs.host.meters import ItemMeters, TransactionMeters, TransportMeters
 from foqs.host.pulse import Pulse
 from foqs.host.shards import Shards
 
@@ -24,7 +24,7 @@ class Metrics:
         self._namespace_name = namespace_name
         self.items = ItemMeters(namespace_name)
         self.registry.register(self.items)
-        self.door = DoorMeters(self.registry)
+        self.transport = TransportMeters(self.registry)
         self.transactions = TransactionMeters(self.registry)
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)

@@ -90,9 +90,9 @@ ENQUEUES_RUNNING_SHARED_MAX = 32
 """The same while more than one address sends frames: a commit that all wait for is not one address's alone."""
 CALLS_RUNNING_PER_ADDRESS_MAX = 512
 """The same of all other calls but long polls."""
-TURN_REST_MS_MAX = 100
+TURN_PENALTY_MS_MAX = 100
 """An address that had most of a turn leaves the next ones to others for a while, but no longer than this."""
-TURN_REST_FACTOR = 2
+TURN_PENALTY_FACTOR = 2
 """That while is so many times as long as what it had."""
 TURN_REFUSALS = 16
 """So many frames that are refused unread count as one that is served."""
@@ -115,9 +115,9 @@ FRAME_ELEMENTS_MAX = 20_000
 FRAME_FIELDS_PER_STRUCT_MAX = 1_000
 FRAME_DEPTH_MAX = 16
 METHOD_NAME_BYTES_MAX = 64
-UNFINISHED_FRAME_BYTES_MAX = 256 * MIB
+PARTIAL_FRAME_BYTES_MAX = 256 * MIB
 """Of all connections together: bytes of frames that are not complete yet."""
-UNFINISHED_FRAME_BYTES_PER_ADDRESS_MAX = 64 * MIB
+PARTIAL_FRAME_BYTES_PER_ADDRESS_MAX = 64 * MIB
 """Of the connections of an address; past it they are read one after the other."""
 READ_BYTES_MAX = 256 * KIB
 """What an event loop reads of a connection at once."""

@@ -13,7 +13,7 @@ from foqs.model import limits
 from foqs.model.calls import AdminCalls, QueueCalls
 from foqs.model.service import Service
 from foqs.transport.connection import Connection
-from foqs.transport.door import Door, DoorLimits, DoorMetrics, NoMetrics
+from foqs.transport.connection_table import ConnectionTable, NoMetrics, TransportLimits, TransportMetrics
 from foqs.transport.listener import Listener
 from foqs.transport.verbs import Verbs
 from foqs.transport.wire import Codec
@@ -50,8 +50,8 @@ class ThriftServer(Service):
         *,
         address: str,
         port: int,
-        metrics: DoorMetrics | None = None,
-        bounds: DoorLimits | None = None,
+        metrics: TransportMetrics | None = None,
+        bounds: TransportLimits | None = None,
     ) -> None:
         super().__init__("thrift-server")
         self._queue = queue
@@ -59,8 +59,8 @@ class ThriftServer(Service):
         self._address = address
         self._port = port
         self._metrics = metrics or NoMetrics()
-        self._bounds = bounds or DoorLimits()
-        self._door: Door | None = None
+        self._bounds = bounds or TransportLimits()
+        self._table: ConnectionTable | None = None
         self._listener: Listener | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
 
@@ -76,31 +76,31 @@ class ThriftServer(Service):
         if allowed < bounds.connections_max:
             _log.warning("connections_max_lowered", connections_max=bounds.connections_max, allowed=allowed)
             bounds = replace(bounds, connections_max=allowed)
-        door = Door(Verbs(self._queue, self._admin, codec), codec, self._metrics, bounds)
-        self._door = door
-        self._listener = Listener(door.loop, lambda: Connection(door), door.turns_away)
+        table = ConnectionTable(Verbs(self._queue, self._admin, codec), codec, self._metrics, bounds)
+        self._table = table
+        self._listener = Listener(table.loop, lambda: Connection(table), table.turns_away)
         self._port = await self._listener.open(self._address, self._port)
-        self._sweep_later(door)
+        self._sweep_later(table)
 
     async def _drain(self) -> None:
         """Refuse new calls with OVERLOADED, finish those in flight, send their answers, close."""
-        door, listener = self._door, self._listener
-        assert door is not None
+        table, listener = self._table, self._listener
+        assert table is not None
         assert listener is not None
-        door.draining = True
+        table.draining = True
         listener.close()
         await listener.wait_closed()
-        deadline = door.loop.time() + self._bounds.drain_ms_max / 1000
-        connections = list(door.guests)
+        deadline = table.loop.time() + self._bounds.drain_ms_max / 1000
+        connections = list(table.connections)
         if calls := [call for connection in connections for call in connection.calls.values()]:
             await asyncio.wait(calls, timeout=self._bounds.drain_ms_max / 1000)
-        for connection in list(door.guests):
+        for connection in list(table.connections):
             connection.finish()
         try:
             async with asyncio.timeout_at(deadline):
-                await door.empty.wait()
+                await table.empty.wait()
         except TimeoutError:
-            _log.warning("connections_left_behind", count=len(door.guests))
+            _log.warning("connections_left_behind", count=len(table.connections))
 
     async def _stop(self) -> None:
         if self._sweep_timer is not None:
@@ -108,30 +108,30 @@ class ThriftServer(Service):
         if self._listener is not None:
             self._listener.close()
             await self._listener.wait_closed()
-        if self._door is not None:
-            await self._abort_connections(self._door)
+        if self._table is not None:
+            await self._abort_connections(self._table)
 
-    async def _abort_connections(self, door: Door) -> None:
-        for connection in list(door.guests):
+    async def _abort_connections(self, table: ConnectionTable) -> None:
+        for connection in list(table.connections):
             connection.abort()
         bound_s = limits.CALL_CANCEL_MS_MAX / 1000
-        if door.cancelled_calls:
-            _, running = await asyncio.wait(list(door.cancelled_calls), timeout=bound_s)
+        if table.cancelled_calls:
+            _, running = await asyncio.wait(list(table.cancelled_calls), timeout=bound_s)
             for call in running:
                 _log.error("cancelled_call_not_ended", method=call.get_name())
-        await asyncio.wait_for(door.empty.wait(), bound_s)
+        await asyncio.wait_for(table.empty.wait(), bound_s)
 
-    def _sweep_later(self, door: Door) -> None:
-        self._sweep_timer = door.loop.call_later(self._bounds.sweep_ms / 1000, self._sweep, door, None)
+    def _sweep_later(self, table: ConnectionTable) -> None:
+        self._sweep_timer = table.loop.call_later(self._bounds.sweep_ms / 1000, self._sweep, table, None)
 
-    def _sweep(self, door: Door, begun: Iterator[None] | None) -> None:
-        sweep = door.sweep() if begun is None else begun
+    def _sweep(self, table: ConnectionTable, begun: Iterator[None] | None) -> None:
+        sweep = table.sweep() if begun is None else begun
         goes_on = False
         try:
             goes_on = next(sweep, sweep) is None
         finally:  # Whatever happens to it: there must be a next one.
             if goes_on:
                 pause_s = limits.CHORE_PAUSE_MS / 1000
-                self._sweep_timer = door.loop.call_later(pause_s, self._sweep, door, sweep)
+                self._sweep_timer = table.loop.call_later(pause_s, self._sweep, table, sweep)
             else:
-                self._sweep_later(door)
+                self._sweep_later(table)

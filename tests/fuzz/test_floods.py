@@ -12,7 +12,7 @@ import pytest
 
 from foqs.model import limits
 from foqs.transport import frame_scan
-from foqs.transport.door import DoorLimits
+from foqs.transport.connection_table import TransportLimits
 from foqs.transport.frame_scan import FrameError, scan_call
 from foqs.transport.wire import LENGTH_BYTES
 from loadtest.fuzz.floods import Row, floods, median
@@ -76,7 +76,7 @@ async def serves_until(w: World, condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("flood", floods(), ids=lambda flood: flood.name)
 def test_a_flood_leaves_a_server_that_serves_and_nothing_behind(flood: Flood) -> None:
     async def main() -> None:
-        async with world(DoorLimits(connections_per_address_max=5)) as w:
+        async with world(TransportLimits(connections_per_address_max=5)) as w:
             tally = Tally()
             attack = asyncio.create_task(flood.run(w.server.port, tally))
             try:

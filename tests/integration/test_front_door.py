@@ -13,7 +13,7 @@ from thriftpy2.rpc import make_client
 from thriftpy2.transport import TFramedTransportFactory
 
 from foqs.model.errors import ErrorCode, InvalidArgumentError, OverloadedError, RateLimitedError
-from foqs.transport.door import DoorLimits
+from foqs.transport.connection_table import TransportLimits
 from foqs.transport.server import ThriftServer
 from foqs.transport.wire import METHODS, Reply, structs
 from tests.support.fake_queue import FakeQueue
@@ -166,7 +166,7 @@ def test_calls_of_one_connection_are_answered_as_they_finish() -> None:
 
 def test_ten_thousand_pipelined_calls_are_all_answered_and_only_so_many_run_at_once() -> None:
     async def main() -> None:
-        async with world(DoorLimits(calls_in_flight_max=8)) as w, w.connect() as client:
+        async with world(TransportLimits(calls_in_flight_max=8)) as w, w.connect() as client:
             w.queue.gate = asyncio.Event()
             frames = [w.codec.encode_call("enqueue", enqueue_request(b"p"), n) for n in range(10_000)]
             sending = asyncio.ensure_future(client.send_bytes(b"".join(frames)))
@@ -280,7 +280,7 @@ def test_a_drain_finishes_what_runs_refuses_what_comes_and_closes() -> None:
 
 def test_a_drain_gives_up_on_calls_that_do_not_end() -> None:
     async def main() -> None:
-        async with world(DoorLimits(drain_ms_max=50)) as w, w.connect() as client:
+        async with world(TransportLimits(drain_ms_max=50)) as w, w.connect() as client:
             w.queue.gate = asyncio.Event()
             client.send("enqueue", enqueue_request(b"stuck"), seqid=1)
             await w.queue.until_running(1)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from foqs.transport.door import DoorLimits
+from foqs.transport.connection_table import TransportLimits
 from foqs.transport.wire import METHODS, ApplicationError
 from tests.support.bad_frames import GOOD
 from tests.support.front_door import dequeue_request, run, until, world
@@ -37,7 +37,7 @@ def test_a_client_without_frames_is_told_to_use_them(first_bytes: int) -> None:
         async with world() as w, w.connect() as client:
             await client.send_bytes(GOOD[:first_bytes])
             if first_bytes < HEAD_BYTES:
-                await until(lambda: [guest.held_bytes for guest in w.connections()] == [first_bytes])
+                await until(lambda: [connection.buffered_bytes for connection in w.connections()] == [first_bytes])
             await client.send_bytes(GOOD[first_bytes:])
             reply = await client.receive_unframed()
             assert isinstance(reply.error, ApplicationError)
@@ -52,7 +52,7 @@ def test_a_client_without_frames_is_told_to_use_them(first_bytes: int) -> None:
 
 def test_a_client_without_frames_that_sends_half_a_head_is_closed_at_the_deadline_of_its_first_frame() -> None:
     async def main() -> None:
-        async with world(DoorLimits(first_frame_ms_max=50, sweep_ms=5)) as w, w.connect() as client:
+        async with world(TransportLimits(first_frame_ms_max=50, sweep_ms=5)) as w, w.connect() as client:
             await client.send_bytes(GOOD[: HEAD_BYTES - 1])
             assert await client.is_closed()
             assert w.counts.errors == ["first_frame_deadline"]

@@ -15,9 +15,9 @@ from foqs.config import HostConfig
 from foqs.model import limits
 from foqs.model.errors import OverloadedError
 from foqs.model.limits import FILES_BESIDE_CONNECTIONS
-from foqs.transport.door import DoorLimits
+from foqs.transport.connection_table import TransportLimits
+from foqs.transport.fair_scheduler import SchedulerLimits
 from foqs.transport.server import allowed_connections
-from foqs.transport.turns import TurnLimits
 from foqs.transport.wire import structs
 from tests.support.front_door import dequeue_request, enqueue_request, run, until, world
 from tests.support.raw_client import RawClient
@@ -39,7 +39,7 @@ async def trickle(client: RawClient, data: bytes) -> None:
 
 def test_a_peer_that_connects_and_says_nothing_is_closed() -> None:
     async def main() -> None:
-        bounds = DoorLimits(first_frame_ms_max=SHORT_MS, sweep_ms=5)
+        bounds = TransportLimits(first_frame_ms_max=SHORT_MS, sweep_ms=5)
         async with world(bounds) as w, w.connect() as client:
             assert await client.is_closed()
             assert w.counts.errors == ["first_frame_deadline"]
@@ -49,7 +49,7 @@ def test_a_peer_that_connects_and_says_nothing_is_closed() -> None:
 
 def test_a_header_that_does_not_end_is_closed() -> None:
     async def main() -> None:
-        bounds = DoorLimits(header_ms_max=SHORT_MS, sweep_ms=5)
+        bounds = TransportLimits(header_ms_max=SHORT_MS, sweep_ms=5)
         async with world(bounds) as w, w.connect() as client:
             await client.call("getHostStatus", structs.HostStatusRequest())
             await client.send_bytes(b"\0\0")
@@ -61,7 +61,7 @@ def test_a_header_that_does_not_end_is_closed() -> None:
 
 def test_a_first_frame_is_not_put_off_by_its_first_bytes() -> None:
     async def main() -> None:
-        bounds = DoorLimits(first_frame_ms_max=SHORT_MS, header_ms_max=LONG_MS, sweep_ms=5)
+        bounds = TransportLimits(first_frame_ms_max=SHORT_MS, header_ms_max=LONG_MS, sweep_ms=5)
         async with world(bounds) as w, w.connect() as client:
             await client.send_bytes(b"\0\0")
             assert await client.is_closed()
@@ -72,7 +72,7 @@ def test_a_first_frame_is_not_put_off_by_its_first_bytes() -> None:
 
 def test_a_slow_body_is_closed_although_it_never_stands_still() -> None:
     async def main() -> None:
-        bounds = DoorLimits(body_ms_min=SHORT_MS, body_bytes_per_ms_min=1000, sweep_ms=5)
+        bounds = TransportLimits(body_ms_min=SHORT_MS, body_bytes_per_ms_min=1000, sweep_ms=5)
         async with world(bounds) as w, w.connect() as client:
             await trickle(client, w.codec.encode_call("enqueue", enqueue_request(b"x" * 500), 1))
             assert w.counts.errors == ["body_deadline"]
@@ -83,7 +83,7 @@ def test_a_slow_body_is_closed_although_it_never_stands_still() -> None:
 
 def test_an_idle_connection_is_closed_without_being_called_an_error() -> None:
     async def main() -> None:
-        async with world(DoorLimits(idle_ms_max=SHORT_MS, sweep_ms=5)) as w, w.connect() as client:
+        async with world(TransportLimits(idle_ms_max=SHORT_MS, sweep_ms=5)) as w, w.connect() as client:
             await client.call("getHostStatus", structs.HostStatusRequest())
             assert await client.is_closed()
             assert w.counts.errors == []
@@ -93,7 +93,7 @@ def test_an_idle_connection_is_closed_without_being_called_an_error() -> None:
 
 def test_a_long_poll_is_not_idle() -> None:
     async def main() -> None:
-        async with world(DoorLimits(idle_ms_max=SHORT_MS, sweep_ms=5)) as w, w.connect() as client:
+        async with world(TransportLimits(idle_ms_max=SHORT_MS, sweep_ms=5)) as w, w.connect() as client:
             client.send("dequeue", dequeue_request(1, wait_ms=4 * SHORT_MS), seqid=3)
             assert (await client.receive()).response.items == []
 
@@ -102,7 +102,7 @@ def test_a_long_poll_is_not_idle() -> None:
 
 def test_no_deadline_runs_for_bytes_that_the_server_itself_does_not_read() -> None:
     async def main() -> None:
-        bounds = DoorLimits(calls_in_flight_max=1, body_ms_min=SHORT_MS, header_ms_max=SHORT_MS, sweep_ms=5)
+        bounds = TransportLimits(calls_in_flight_max=1, body_ms_min=SHORT_MS, header_ms_max=SHORT_MS, sweep_ms=5)
         async with world(bounds) as w, w.connect() as client:
             w.queue.gate = asyncio.Event()
             frame = w.codec.encode_call("enqueue", enqueue_request(b"x" * 9_000), 1)
@@ -118,7 +118,7 @@ def test_no_deadline_runs_for_bytes_that_the_server_itself_does_not_read() -> No
 
 def test_connections_over_the_bounds_are_closed_at_once_and_others_served() -> None:
     async def main() -> None:
-        async with world(DoorLimits(connections_per_address_max=3)) as w, AsyncExitStack() as stack:
+        async with world(TransportLimits(connections_per_address_max=3)) as w, AsyncExitStack() as stack:
             first = [await stack.enter_async_context(w.connect()) for _ in range(3)]
             for client in first:
                 await client.call("getHostStatus", structs.HostStatusRequest())
@@ -135,7 +135,7 @@ def test_connections_over_the_bounds_are_closed_at_once_and_others_served() -> N
 
 def test_all_connections_together_are_bounded() -> None:
     async def main() -> None:
-        async with world(DoorLimits(connections_max=1)) as w, w.connect() as client:
+        async with world(TransportLimits(connections_max=1)) as w, w.connect() as client:
             await client.call("getHostStatus", structs.HostStatusRequest())
             async with w.connect() as second:
                 assert await second.is_closed()
@@ -163,7 +163,7 @@ def test_many_that_break_the_protocol_at_once_are_all_hung_up_on_and_counted() -
 def test_deadlines_hold_for_more_connections_than_one_turn_looks_at() -> None:
     async def main() -> None:
         count = 3 * limits.CONNECTIONS_PER_SWEEP_TURN
-        async with world(DoorLimits(header_ms_max=SHORT_MS, sweep_ms=5)) as w, AsyncExitStack() as stack:
+        async with world(TransportLimits(header_ms_max=SHORT_MS, sweep_ms=5)) as w, AsyncExitStack() as stack:
             for _ in range(count):
                 await stack.enter_async_context(w.connect())
             last = await stack.enter_async_context(w.connect())
@@ -178,7 +178,7 @@ def test_deadlines_hold_for_more_connections_than_one_turn_looks_at() -> None:
 
 def test_calls_of_all_connections_together_are_bounded() -> None:
     async def main() -> None:
-        async with world(DoorLimits(all_calls_in_flight_max=1)) as w, w.connect() as first, w.connect() as second:
+        async with world(TransportLimits(all_calls_in_flight_max=1)) as w, w.connect() as first, w.connect() as second:
             w.queue.gate = asyncio.Event()
             first.send("enqueue", enqueue_request(b"first"), seqid=1)
             await w.queue.until_running(1)
@@ -195,7 +195,11 @@ def test_calls_of_all_connections_together_are_bounded() -> None:
 @pytest.mark.parametrize("loop_factory", [uvloop.new_event_loop, asyncio.new_event_loop])
 def test_a_flood_of_frames_of_every_kind_is_answered_in_turns(loop_factory: Any) -> None:
     async def main() -> None:
-        async with world(DoorLimits(turns=TurnLimits(work_max=4))) as w, w.connect() as client, w.connect() as other:
+        async with (
+            world(TransportLimits(scheduling=SchedulerLimits(work_max=4))) as w,
+            w.connect() as client,
+            w.connect() as other,
+        ):
             unknown = w.codec.encode_application_error(b"nobody", 1, "x", 1)
             call = bytearray(unknown)
             call[7] = 1
@@ -215,7 +219,7 @@ def test_a_flood_of_frames_of_every_kind_is_answered_in_turns(loop_factory: Any)
 def test_long_polls_of_one_address_are_bounded_by_their_topics(ending: str) -> None:
     async def main() -> None:
         async with (
-            world(DoorLimits(long_poll_topics_per_address_max=3)) as w,
+            world(TransportLimits(long_poll_topics_per_address_max=3)) as w,
             w.connect() as first,
             w.connect() as second,
         ):
@@ -273,8 +277,8 @@ async def test_a_host_takes_the_bounds_of_its_configuration(meta_url: str, shard
 def test_a_large_call_of_an_address_that_rests_waits_after_it_was_read_and_the_others_do_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "TURN_REST_FACTOR", LONG_MS)
-    monkeypatch.setattr(limits, "TURN_REST_MS_MAX", LONG_MS)
+    monkeypatch.setattr(limits, "TURN_PENALTY_FACTOR", LONG_MS)
+    monkeypatch.setattr(limits, "TURN_PENALTY_MS_MAX", LONG_MS)
     monkeypatch.setattr(limits, "TURN_MEMORY_MS", LONG_MS)
 
     async def main() -> None:
@@ -286,7 +290,7 @@ def test_a_large_call_of_an_address_that_rests_waits_after_it_was_read_and_the_o
                 reply = await good.call("dequeue", dequeue_request(2 * limits.BATCH_ITEMS_MAX))
                 assert {item.payload for item in reply.response.items} <= {b"good"}, "the large call is not done yet"
             for connection in w.connections():
-                connection._door.turns._end_rest("127.0.0.3")
+                connection._table.scheduler._end_penalty("127.0.0.3")
             assert len((await heavy.receive()).response.ids) == limits.BATCH_ITEMS_MAX
 
     run(main)
@@ -310,7 +314,7 @@ def test_an_enqueue_that_waited_too_long_for_its_turn_is_refused_and_what_lessen
     turn_wait_ms_max: int, outcome: str
 ) -> None:
     async def main() -> None:
-        bounds = DoorLimits(turns=TurnLimits(enqueues_running_max=1), turn_wait_ms_max=turn_wait_ms_max)
+        bounds = TransportLimits(scheduling=SchedulerLimits(enqueues_running_max=1), turn_wait_ms_max=turn_wait_ms_max)
         async with world(bounds) as w, w.connect() as client:
             w.queue.gate = asyncio.Event()
             calls = [
@@ -337,7 +341,7 @@ def test_an_enqueue_that_waited_too_long_for_its_turn_is_refused_and_what_lessen
 
 def test_calls_that_wait_for_a_sick_shard_do_not_hold_up_their_address_for_long() -> None:
     async def main() -> None:
-        bounds = DoorLimits(turns=TurnLimits(enqueues_running_max=1), sweep_ms=20)
+        bounds = TransportLimits(scheduling=SchedulerLimits(enqueues_running_max=1), sweep_ms=20)
         async with world(bounds) as w, w.connect() as client, w.connect() as other:
             w.queue.gate = asyncio.Event()
             frame = w.codec.encode_call("enqueue", enqueue_request(b"1"), 1)

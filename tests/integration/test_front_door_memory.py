@@ -11,8 +11,8 @@ import pytest
 from foqs.model import limits
 from foqs.model.errors import OverloadedError
 from foqs.model.limits import KIB, MIB
-from foqs.transport.door import DoorLimits
-from foqs.transport.turns import TurnLimits
+from foqs.transport.connection_table import TransportLimits
+from foqs.transport.fair_scheduler import SchedulerLimits
 from foqs.transport.wire import structs
 from tests.support.front_door import World, dequeue_request, enqueue_request, run, until, world
 
@@ -27,7 +27,7 @@ def test_two_thousand_silent_connections_leave_the_others_served() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 8_192)), hard))
 
     async def main() -> None:
-        async with world(DoorLimits(first_frame_ms_max=LONG_MS)) as w, AsyncExitStack() as stack:
+        async with world(TransportLimits(first_frame_ms_max=LONG_MS)) as w, AsyncExitStack() as stack:
             before = _resident_bytes()
             for _ in range(2_000):
                 await stack.enter_async_context(w.connect())
@@ -57,14 +57,14 @@ def test_a_length_alone_makes_the_server_keep_nothing() -> None:
 
 def test_too_many_bytes_of_unfinished_frames_close_the_oldest_of_them() -> None:
     async def main() -> None:
-        bounds = DoorLimits(unfinished_bytes_max=300 * KIB)
+        bounds = TransportLimits(partial_frame_bytes_max=300 * KIB)
         async with world(bounds) as w, w.connect() as slow, w.connect() as newer:
             part = (16 * MIB).to_bytes(4, "big") + b"x" * 200 * KIB
             await slow.send_bytes(part)
             assert not await slow.closes_within(SHORT_MS / 1000)
             await newer.send_bytes(part)
             assert await slow.is_closed()
-            assert w.counts.errors == ["unfinished_bytes_max"]
+            assert w.counts.errors == ["partial_frame_bytes_max"]
             assert not await newer.closes_within(SHORT_MS / 1000)
             assert await w.is_healthy()
 
@@ -73,41 +73,43 @@ def test_too_many_bytes_of_unfinished_frames_close_the_oldest_of_them() -> None:
 
 def test_large_frames_of_one_address_come_in_one_after_the_other() -> None:
     async def main() -> None:
-        bounds = DoorLimits(unfinished_bytes_per_address_max=MIB)
+        bounds = TransportLimits(partial_frame_bytes_per_address_max=MIB)
         async with world(bounds) as w, AsyncExitStack() as stack:
             clients = [await stack.enter_async_context(w.connect()) for _ in range(6)]
             await w.until_open(6)
             frame = w.codec.encode_call("enqueue", enqueue_request(*[b"x" * 400_000] * 10), 1)
-            door = w.server._door
-            assert door is not None
+            table = w.server._table
+            assert table is not None
             sending = [asyncio.create_task(client.send_bytes(frame)) for client in clients]
-            held_up_most = 0
+            paused_most = 0
             while not all(task.done() for task in sending):
                 await asyncio.sleep(0)
-                held_up_most = max(held_up_most, sum(guest._held_up_at is not None for guest in w.connections()))
+                paused_most = max(paused_most, sum(connection._paused_at is not None for connection in w.connections()))
                 most_bytes = MIB + len(frame) + len(clients) * limits.READ_BYTES_MAX
-                assert sum(guest.held_bytes for guest in door.guests) <= most_bytes
-            assert held_up_most >= 4
+                assert sum(connection.buffered_bytes for connection in table.connections) <= most_bytes
+            assert paused_most >= 4
             for client in clients:
                 assert (await client.receive()).error is None
             assert w.counts.errors == []
-            assert not any(guest._held_up_at for guest in w.connections())
+            assert not any(connection._paused_at for connection in w.connections())
 
     run(main)
 
 
 def test_a_small_frame_of_a_connection_that_is_held_up_does_not_end_it() -> None:
     async def main() -> None:
-        bounds = DoorLimits(unfinished_bytes_per_address_max=64 * KIB, turns=TurnLimits(enqueues_running_max=1))
+        bounds = TransportLimits(
+            partial_frame_bytes_per_address_max=64 * KIB, scheduling=SchedulerLimits(enqueues_running_max=1)
+        )
         async with world(bounds) as w, w.connect() as large, w.connect() as busy, w.connect() as small:
             w.queue.gate = asyncio.Event()
             frame = w.codec.encode_call("enqueue", enqueue_request(b"x" * 100_000), 1)
             await busy.send_bytes(w.codec.encode_call("enqueue", enqueue_request(b"1"), 1))
             await w.queue.until_running(1)
             await large.send_bytes(frame[:-1])
-            await until(lambda: any(guest.held_bytes > 64 * KIB for guest in w.connections()))
+            await until(lambda: any(connection.buffered_bytes > 64 * KIB for connection in w.connections()))
             await small.send_bytes(w.codec.encode_call("enqueue", enqueue_request(b"2"), 1))
-            await until(lambda: any(guest._held_up_at is not None for guest in w.connections()))
+            await until(lambda: any(connection._paused_at is not None for connection in w.connections()))
             w.queue.gate.set()
             assert (await small.receive()).error is None
             assert (await small.call("enqueue", enqueue_request(b"3"))).error is None
@@ -123,7 +125,7 @@ async def _fill_topic(w: World, item_count: int) -> None:
 
 def test_a_peer_that_never_reads_is_stopped_and_closed_and_takes_little() -> None:
     async def main() -> None:
-        bounds = DoorLimits(
+        bounds = TransportLimits(
             calls_in_flight_max=2,
             write_buffer_bytes_max=64 * KIB,
             write_stall_ms_max=4 * SHORT_MS,
@@ -144,7 +146,7 @@ def test_a_peer_that_never_reads_is_stopped_and_closed_and_takes_little() -> Non
 
 def test_too_many_bytes_of_unsent_answers_close_the_deafest() -> None:
     async def main() -> None:
-        bounds = DoorLimits(unsent_bytes_max=1 * MIB, write_stall_ms_max=LONG_MS, sweep_ms=5)
+        bounds = TransportLimits(unsent_bytes_max=1 * MIB, write_stall_ms_max=LONG_MS, sweep_ms=5)
         async with world(bounds) as w:
             await _fill_topic(w, 2_000)
             async with w.connect() as deaf:
@@ -159,7 +161,7 @@ def test_too_many_bytes_of_unsent_answers_close_the_deafest() -> None:
 
 def test_a_peer_that_reads_late_gets_every_answer() -> None:
     async def main() -> None:
-        bounds = DoorLimits(write_buffer_bytes_max=64 * KIB, calls_in_flight_max=4)
+        bounds = TransportLimits(write_buffer_bytes_max=64 * KIB, calls_in_flight_max=4)
         async with world(bounds) as w:
             await _fill_topic(w, 2_000)
             async with w.connect() as client:
@@ -183,7 +185,7 @@ def _resident_bytes() -> int:
 @pytest.mark.parametrize("ending", ["answered", "reset"])
 def test_bytes_of_all_calls_together_are_bounded_and_given_back(ending: str) -> None:
     async def main() -> None:
-        async with world(DoorLimits(all_call_bytes_max=12_000)) as w, w.connect() as first, w.connect() as second:
+        async with world(TransportLimits(all_call_bytes_max=12_000)) as w, w.connect() as first, w.connect() as second:
             w.queue.gate = asyncio.Event()
             first.send("enqueue", enqueue_request(b"x" * 9_000), seqid=1)
             await w.queue.until_running(1)
@@ -203,7 +205,7 @@ def test_bytes_of_all_calls_together_are_bounded_and_given_back(ending: str) -> 
 
 def test_a_connection_whose_calls_are_large_is_read_no_further() -> None:
     async def main() -> None:
-        async with world(DoorLimits(call_bytes_max=10_000)) as w, w.connect() as client:
+        async with world(TransportLimits(call_bytes_max=10_000)) as w, w.connect() as client:
             w.queue.gate = asyncio.Event()
             for seqid in range(6):
                 client.send("enqueue", enqueue_request(b"x" * 6_000), seqid)
@@ -218,13 +220,13 @@ def test_a_connection_whose_calls_are_large_is_read_no_further() -> None:
 
 def test_bytes_sent_in_advance_of_calls_that_wait_are_bounded_too() -> None:
     async def main() -> None:
-        bounds = DoorLimits(calls_in_flight_max=1, unfinished_bytes_max=64 * KIB)
+        bounds = TransportLimits(calls_in_flight_max=1, partial_frame_bytes_max=64 * KIB)
         async with world(bounds) as w, w.connect() as client:
             w.queue.gate = asyncio.Event()
             frame = w.codec.encode_call("enqueue", enqueue_request(b"x" * 9_000), 1)
             await client.send_bytes(frame * 20)
             assert await client.is_closed()
-            assert w.counts.errors == ["unfinished_bytes_max"]
+            assert w.counts.errors == ["partial_frame_bytes_max"]
             assert await w.is_healthy()
 
     run(main)

@@ -40,7 +40,7 @@ def test_a_page_counts_as_work_of_its_address_in_proportion_to_what_it_holds(met
 
             await client.call("getHostStatus", structs.HostStatusRequest())
             (connection,) = w.connections()
-            turns, spent = connection._door.turns, []
+            turns, spent = connection._table.scheduler, []
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(w.queue, name, page, raising=False)
                 patch.setattr(turns, "_spend", lambda address, work, began_s: spent.append((address, work)))

@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from foqs.model.errors import InternalError
-from foqs.transport.door import DoorLimits
+from foqs.transport.connection_table import TransportLimits
 from foqs.transport.wire import UNKNOWN_METHOD, ApplicationError, structs
 from tests.integration.test_front_door_row_calls import CALLS
 from tests.support import bad_frames, thrift_bytes
@@ -89,7 +89,7 @@ def test_peers_have_their_answer(row: int, check: Behaviour) -> None:
 
 @behaviour(6)
 async def a_header_that_comes_too_slowly() -> None:
-    async with world(DoorLimits(header_ms_max=SHORT_MS, sweep_ms=5)) as w, w.connect() as client:
+    async with world(TransportLimits(header_ms_max=SHORT_MS, sweep_ms=5)) as w, w.connect() as client:
         await client.call("getHostStatus", structs.HostStatusRequest())
         await client.send_bytes(b"\0")
         assert await client.is_closed()
@@ -98,7 +98,7 @@ async def a_header_that_comes_too_slowly() -> None:
 
 @behaviour(7)
 async def a_body_that_comes_too_slowly() -> None:
-    bounds = DoorLimits(body_ms_min=SHORT_MS, body_bytes_per_ms_min=1_000, sweep_ms=5)
+    bounds = TransportLimits(body_ms_min=SHORT_MS, body_bytes_per_ms_min=1_000, sweep_ms=5)
     async with world(bounds) as w, w.connect() as client:
         await client.send_bytes(w.codec.encode_call("enqueue", enqueue_request(b"x" * 500), 1)[:100])
         assert await client.is_closed()
@@ -108,14 +108,14 @@ async def a_body_that_comes_too_slowly() -> None:
 
 @behaviour(8)
 async def a_connection_that_says_nothing() -> None:
-    async with world(DoorLimits(first_frame_ms_max=SHORT_MS, sweep_ms=5)) as w, w.connect() as client:
+    async with world(TransportLimits(first_frame_ms_max=SHORT_MS, sweep_ms=5)) as w, w.connect() as client:
         assert await client.is_closed()
         assert w.counts.errors == ["first_frame_deadline"]
 
 
 @behaviour(9)
 async def more_connections_of_one_address_than_may_be() -> None:
-    async with world(DoorLimits(connections_per_address_max=1)) as w, w.connect() as first:
+    async with world(TransportLimits(connections_per_address_max=1)) as w, w.connect() as first:
         await first.call("getHostStatus", structs.HostStatusRequest())
         for _ in range(20):
             async with w.connect() as another:
@@ -179,7 +179,7 @@ async def every_bit_of_a_good_message_flipped() -> None:
 
 @behaviour(68)
 async def ten_thousand_calls_sent_at_once() -> None:
-    async with world(DoorLimits(calls_in_flight_max=8)) as w, w.connect() as client:
+    async with world(TransportLimits(calls_in_flight_max=8)) as w, w.connect() as client:
         w.queue.gate = asyncio.Event()
         frames = [w.codec.encode_call("enqueue", enqueue_request(b"p"), n) for n in range(10_000)]
         sending = asyncio.ensure_future(client.send_bytes(b"".join(frames)))

@@ -57,7 +57,7 @@ class FakeDoor(Service):
 
 class NoMetrics:
     def __init__(self, namespace_name: Callable[[int], str | None]) -> None:
-        self.door = None
+        self.transport = None
         self.transactions = self.items = self
 
     def watch(self, *_: Any) -> None:

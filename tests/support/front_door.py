@@ -10,7 +10,7 @@ from typing import Any, cast
 import uvloop
 
 from foqs.transport.connection import Connection
-from foqs.transport.door import DoorLimits, NoMetrics
+from foqs.transport.connection_table import NoMetrics, TransportLimits
 from foqs.transport.server import ThriftServer
 from foqs.transport.wire import Codec, structs
 from tests.support.fake_queue import FakeQueue
@@ -76,8 +76,8 @@ class World:
             return bool(reply.response.host == "fake")
 
     def connections(self) -> list[Connection]:
-        assert self.server._door is not None
-        return [cast(Connection, guest) for guest in self.server._door.guests]
+        assert self.server._table is not None
+        return [cast(Connection, connection) for connection in self.server._table.connections]
 
     async def until_open(self, count: int) -> None:
         async with asyncio.timeout(PATIENCE_S):
@@ -93,7 +93,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def world(bounds: DoorLimits | None = None) -> AsyncIterator[World]:
+async def world(bounds: TransportLimits | None = None) -> AsyncIterator[World]:
     queue, counts = FakeQueue(), Counts()
     server = ThriftServer(queue, queue, address="127.0.0.1", port=0, metrics=counts, bounds=bounds)
     await server.start()

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from foqs.model import limits
 
-Place = tuple[str, bool | None]
+Flow = tuple[str, bool | None]
 """In the round: an address, and whether it is for its enqueues or for all else; None: for a call that was put off."""
 
 
@@ -79,8 +79,8 @@ class StandingQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnLimits:
-    """What a turn takes, and how many calls of a place may run; `shared`: while more than one address sends frames."""
+class SchedulerLimits:
+    """What a turn takes, and how many calls of a flow may run; `shared`: while more than one address sends frames."""
 
     work_max: int = limits.TURN_WORK_MAX
     work_shared_max: int = limits.TURN_WORK_SHARED_MAX
@@ -122,20 +122,20 @@ class RecentWork:
         self._forgotten_at = now
 
 
-class Turns:
+class FairScheduler:
     """Who may start work in this turn of the event loop, so that no turn is long.
 
     Round robin over the addresses that have frames waiting, and over the connections of each: many connections get
-    one address no more than one does. What an address enqueues and all else of it have a place each in the round:
+    one address no more than one does. What an address enqueues and all else of it have a flow each in the round:
     what it takes and settles, which makes the load less, is not behind all that it wants to add. A large call that
-    was read and then put off (`after_rest`) has a third, and no frame of its address is taken before it. Who sends
+    was read and then put off (`after_penalty`) has a third, and no frame of its address is taken before it. Who sends
     little does not wait at all (the new flows of FQ-CoDel, RFC 8290).
 
-    A place with too many calls running has no turn until some end. An address that had most of a turn, and of all that
+    A flow with too many calls running has no turn until some end. An address that had most of a turn, and of all that
     was done of late, has none for some time: the others, who want little, go on meanwhile.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, bounds: TurnLimits) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, bounds: SchedulerLimits) -> None:
         self._loop = loop
         self._work_maxima = (bounds.work_max, min(bounds.work_max, bounds.work_shared_max))
         enqueues_shared_max = min(bounds.enqueues_running_max, bounds.enqueues_running_shared_max)
@@ -151,27 +151,27 @@ class Turns:
         self._began_s = 0.0
         """Since when there is work in this turn, by `perf_counter`."""
         self._is_scheduled = False
-        self._waiting: dict[Place, deque[TurnTaker]] = {}
-        self._running: Counter[Place] = Counter()
-        self._resting: set[str] = set()
+        self._waiting: dict[Flow, deque[TurnTaker]] = {}
+        self._running: Counter[Flow] = Counter()
+        self._penalised: set[str] = set()
         self._recent = RecentWork()
 
-    def is_free(self, place: Place, size_bytes: int) -> bool:
+    def is_free(self, flow: Flow, size_bytes: int) -> bool:
         """Whether such a frame may be taken at once: nobody waits, or it is small and its address had little."""
-        if not self._may_start(place):
+        if not self._may_start(flow):
             return False
         if not self._waiting and self._work < self._work_max:
             return True
         return (
             size_bytes <= limits.TURN_AHEAD_BYTES_MAX
-            and place not in self._waiting
-            and self._work_by_address.get(place[0], 0.0) < limits.TURN_WORK_AHEAD_MAX
+            and flow not in self._waiting
+            and self._work_by_address.get(flow[0], 0.0) < limits.TURN_WORK_AHEAD_MAX
             # All but the one who does most have a bound together as well.
             and self._work - max(self._work_by_address.values(), default=0.0) < self._work_max
         )
 
-    def has_work_left(self, place: Place) -> bool:
-        return self._work < self._work_max and self._may_start(place)
+    def has_work_left(self, flow: Flow) -> bool:
+        return self._work < self._work_max and self._may_start(flow)
 
     def spend(self, address: str, element_count: int, size_bytes: int, began_s: float) -> int:
         """Count a frame, and return as what; it was begun to be read at that time of `perf_counter`.
@@ -182,13 +182,13 @@ class Turns:
         self._spend(address, work, began_s)
         return work
 
-    async def after_rest(self, address: str, work: int) -> None:
+    async def after_penalty(self, address: str, work: int) -> None:
         """Return when the address has a turn again, if it rests, for what is left of a large call that was read before.
 
         Nobody needs to wait for both the reading of a thousand items and what is done with them. Nothing more of the
         address is read meanwhile. Its work was counted when it was read; it has a whole turn all the same.
         """
-        if work > self._work_maxima[True] and address in self._resting:
+        if work > self._work_maxima[True] and address in self._penalised:
             its_turn = self._loop.create_future()
             self.wait(_LargeCall(its_turn, partial(self._spend, address, self._work_maxima[True])), (address, None))
             await its_turn
@@ -197,22 +197,22 @@ class Turns:
         """Count a frame that was refused unread."""
         self._spend(address, 1 / limits.TURN_REFUSALS, began_s)
 
-    def started(self, place: Place) -> None:
-        self._running[place] += 1
+    def started(self, flow: Flow) -> None:
+        self._running[flow] += 1
 
-    def ended(self, place: Place, count: int) -> None:
+    def ended(self, flow: Flow, count: int) -> None:
         """Calls ended, or take so long that others need not wait for them."""
-        left = self._running[place] - count
+        left = self._running[flow] - count
         if left:
-            self._running[place] = left
+            self._running[flow] = left
         else:
-            del self._running[place]
+            del self._running[flow]
         if self._waiting:
             self._begin_soon()
 
-    def wait(self, taker: TurnTaker, place: Place) -> None:
-        """Let `take_turn` be called when it is the taker's turn; `place`: that of its first frame."""
-        self._waiting.setdefault(place, deque()).append(taker)
+    def wait(self, taker: TurnTaker, flow: Flow) -> None:
+        """Let `take_turn` be called when it is the taker's turn; `flow`: that of its first frame."""
+        self._waiting.setdefault(flow, deque()).append(taker)
         self._begin_soon()
 
     def _spend(self, address: str, work: float, began_s: float) -> None:
@@ -222,27 +222,27 @@ class Turns:
         self._work_by_address[address] += work
         self._begin_soon()
 
-    def _may_start(self, place: Place) -> bool:
-        address, part = place
+    def _may_start(self, flow: Flow) -> bool:
+        address, part = flow
         return (
-            self._running[place] < self._running_max[part]
-            and address not in self._resting
+            self._running[flow] < self._running_max[part]
+            and address not in self._penalised
             and (part is None or (address, None) not in self._waiting)
         )
 
-    def _begin_rests(self) -> None:
+    def _penalise(self) -> None:
         for address, work in self._work_by_address.items():
             if work > max(self._work, self._work_max) / 2 and self._recent.has_most(address):
-                self._resting.add(address)
-                self._loop.call_soon(self._rest, address, self._began_s)
+                self._penalised.add(address)
+                self._loop.call_soon(self._time_penalty, address, self._began_s)
 
-    def _rest(self, address: str, began_s: float) -> None:
+    def _time_penalty(self, address: str, began_s: float) -> None:
         """After a turn that was its, and the first steps of the calls that were started, which are most of the work."""
-        rest_s = limits.TURN_REST_FACTOR * (perf_counter() - began_s)
-        self._loop.call_later(min(rest_s, limits.TURN_REST_MS_MAX / 1000), self._end_rest, address)
+        penalty_s = limits.TURN_PENALTY_FACTOR * (perf_counter() - began_s)
+        self._loop.call_later(min(penalty_s, limits.TURN_PENALTY_MS_MAX / 1000), self._end_penalty, address)
 
-    def _end_rest(self, address: str) -> None:
-        self._resting.discard(address)
+    def _end_penalty(self, address: str) -> None:
+        self._penalised.discard(address)
         if self._waiting:
             self._begin_soon()
 
@@ -254,7 +254,7 @@ class Turns:
     def _begin(self) -> None:
         self._is_scheduled = False
         self._recent.add(self._work_by_address, self._loop.time())
-        self._begin_rests()
+        self._penalise()
         self._work = 0.0
         self._work_by_address.clear()
         is_shared = self._recent.is_shared
@@ -262,16 +262,16 @@ class Turns:
         self._running_max = self._running_maxima[is_shared]
         passed_over = 0
         while len(self._waiting) > passed_over and self._work < self._work_max:
-            place, takers = next(iter(self._waiting.items()))
+            flow, takers = next(iter(self._waiting.items()))
             # It goes to the end of the round, unless this was the last of its takers.
-            del self._waiting[place]
-            if not self._may_start(place):
-                self._waiting[place] = takers
+            del self._waiting[flow]
+            if not self._may_start(flow):
+                self._waiting[flow] = takers
                 passed_over += 1
                 continue
             taker = takers.popleft()
             if takers:
-                self._waiting[place] = takers
+                self._waiting[flow] = takers
             taker.take_turn(limits.TURN_FRAMES_PER_CONNECTION_MAX)
             passed_over = 0  # Those that were are before it in the round now.
         if any(map(self._may_start, self._waiting)):

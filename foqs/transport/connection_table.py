@@ -14,8 +14,8 @@ import structlog
 
 from foqs.model import limits
 from foqs.model.errors import ErrorCode, OverloadedError
-from foqs.transport.turns import TurnLimits, Turns, TurnTaker
-from foqs.transport.unfinished import Holder, UnfinishedBytes
+from foqs.transport.fair_scheduler import FairScheduler, SchedulerLimits, TurnTaker
+from foqs.transport.partial_frames import FrameSender, PartialFrames
 from foqs.transport.verbs import Verbs
 from foqs.transport.wire import ENQUEUE, Codec, for_seqid
 
@@ -25,7 +25,7 @@ _LOGGED_ERRORS_PER_SWEEP = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoorLimits:
+class TransportLimits:
     """The bounds of a server; the defaults are those of `foqs.model.limits`, tests shorten them."""
 
     connections_max: int = limits.CONNECTIONS_MAX
@@ -35,7 +35,7 @@ class DoorLimits:
     all_calls_in_flight_max: int = limits.CALLS_IN_FLIGHT_MAX
     all_call_bytes_max: int = limits.CALL_BYTES_MAX
     long_poll_topics_per_address_max: int = limits.LONG_POLL_TOPICS_PER_ADDRESS_MAX
-    turns: TurnLimits = field(default_factory=TurnLimits)
+    scheduling: SchedulerLimits = field(default_factory=SchedulerLimits)
     turn_wait_ms_max: int = limits.TURN_WAIT_MS_MAX
     frame_bytes_max: int = limits.FRAME_BYTES_MAX
     first_frame_ms_max: int = limits.FIRST_FRAME_MS_MAX
@@ -45,14 +45,14 @@ class DoorLimits:
     idle_ms_max: int = limits.IDLE_MS_MAX
     write_stall_ms_max: int = limits.WRITE_STALL_MS_MAX
     write_buffer_bytes_max: int = limits.WRITE_BUFFER_BYTES_MAX
-    unfinished_bytes_max: int = limits.UNFINISHED_FRAME_BYTES_MAX
-    unfinished_bytes_per_address_max: int = limits.UNFINISHED_FRAME_BYTES_PER_ADDRESS_MAX
+    partial_frame_bytes_max: int = limits.PARTIAL_FRAME_BYTES_MAX
+    partial_frame_bytes_per_address_max: int = limits.PARTIAL_FRAME_BYTES_PER_ADDRESS_MAX
     unsent_bytes_max: int = limits.UNSENT_ANSWER_BYTES_MAX
     drain_ms_max: int = limits.DRAIN_MS_MAX
     sweep_ms: int = limits.CONNECTION_SWEEP_MS
 
 
-class DoorMetrics(Protocol):
+class TransportMetrics(Protocol):
     """Where the counts go. Reasons and outcomes are a small fixed set of words."""
 
     def connection_opened(self) -> None: ...
@@ -91,8 +91,8 @@ class NoMetrics:
         return None
 
 
-class Guest(TurnTaker, Holder, Protocol):
-    """What the door asks of a connection."""
+class Connection(TurnTaker, FrameSender, Protocol):
+    """What the table asks of a connection."""
 
     calls: dict[int, asyncio.Task[None]]
 
@@ -106,22 +106,22 @@ class Guest(TurnTaker, Holder, Protocol):
         """Close the connection if it is past a deadline. False when this closed it, or soon will."""
 
 
-class Door:
+class ConnectionTable:
     """The shared state of a server's connections. Lives on one event loop."""
 
-    def __init__(self, verbs: Verbs, codec: Codec, metrics: DoorMetrics, bounds: DoorLimits) -> None:
+    def __init__(self, verbs: Verbs, codec: Codec, metrics: TransportMetrics, bounds: TransportLimits) -> None:
         self.loop = asyncio.get_running_loop()
         self.verbs = verbs
         self.codec = codec
         self.metrics = metrics
         self.limits = bounds
         self.draining = False
-        self.guests: dict[Guest, None] = {}
+        self.connections: dict[Connection, None] = {}
         self.empty = asyncio.Event()
         self.empty.set()
-        self.turns = Turns(self.loop, bounds.turns)
-        self.unfinished = UnfinishedBytes(
-            self.guests.keys(), bounds.unfinished_bytes_max, bounds.unfinished_bytes_per_address_max
+        self.scheduler = FairScheduler(self.loop, bounds.scheduling)
+        self.partial_frames = PartialFrames(
+            self.connections.keys(), bounds.partial_frame_bytes_max, bounds.partial_frame_bytes_per_address_max
         )
         self.calls_count = 0
         """Calls in flight."""
@@ -131,14 +131,14 @@ class Door:
         self._guests_by_address: Counter[str] = Counter()
         self._long_poll_topics: Counter[str] = Counter()
         """By address: topics that dequeue calls wait for."""
-        self._to_hang_up: deque[Guest] = deque()
+        self._to_hang_up: deque[Connection] = deque()
         self._errors_unlogged = 0
         self._errors_to_log = _LOGGED_ERRORS_PER_SWEEP
         self._overdue_frames = cycle(_overdue_frames(codec, bounds.turn_wait_ms_max))
 
     def turns_away(self, address: str) -> bool:
         """Whether there are too many connections, of all or of this address, for one more."""
-        if len(self.guests) >= self.limits.connections_max:
+        if len(self.connections) >= self.limits.connections_max:
             reason = "connections_max"
         elif self._guests_by_address.get(address, 0) >= self.limits.connections_per_address_max:
             reason = "connections_per_address_max"
@@ -148,23 +148,23 @@ class Door:
         self._log_refusal(address, reason, "too many connections")
         return True
 
-    def admit(self, guest: Guest) -> bool:
+    def admit(self, connection: Connection) -> bool:
         """Let a new connection in unless it is turned away."""
-        if self.turns_away(guest.address):
+        if self.turns_away(connection.address):
             return False
-        self.guests[guest] = None
-        self._guests_by_address[guest.address] += 1
+        self.connections[connection] = None
+        self._guests_by_address[connection.address] += 1
         self.empty.clear()
         self.metrics.connection_opened()
         return True
 
-    def leave(self, guest: Guest) -> None:
+    def leave(self, connection: Connection) -> None:
         """Forget a connection that was admitted and is lost."""
-        del self.guests[guest]
-        self._guests_by_address[guest.address] -= 1
-        if not self._guests_by_address[guest.address]:
-            del self._guests_by_address[guest.address]
-        if not self.guests:
+        del self.connections[connection]
+        self._guests_by_address[connection.address] -= 1
+        if not self._guests_by_address[connection.address]:
+            del self._guests_by_address[connection.address]
+        if not self.connections:
             self.empty.set()
         self.metrics.connection_closed()
 
@@ -189,7 +189,7 @@ class Door:
 
         Calls that take items and settle them are never refused for that: they are what makes the load less.
         """
-        self.turns.spend_on_refusal(address, perf_counter())
+        self.scheduler.spend_on_refusal(address, perf_counter())
         self.metrics.call_finished(ENQUEUE.name, ErrorCode.OVERLOADED.name, 0.0)
         return for_seqid(next(self._overdue_frames), seqid)
 
@@ -215,7 +215,7 @@ class Door:
         else:
             self.metrics.long_poll_finished(outcome, now_s - began_s)
         if looked_at_count:
-            self.turns.spend(address, looked_at_count, answer_bytes, now_s)
+            self.scheduler.spend(address, looked_at_count, answer_bytes, now_s)
 
     def calls_ended(self, count: int, size_bytes: int) -> None:
         self.calls_count -= count
@@ -228,23 +228,25 @@ class Door:
             call.add_done_callback(self.cancelled_calls.discard)
             call.cancel()
 
-    def protocol_error(self, guest: Guest, reason: str, detail: str) -> None:
+    def protocol_error(self, connection: Connection, reason: str, detail: str) -> None:
         """Count a breach of the protocol and log it, a few per sweep and never with the payload."""
         self.metrics.protocol_error(reason)
-        self._log_refusal(guest.address, reason, detail)
+        self._log_refusal(connection.address, reason, detail)
 
-    def hang_up_soon(self, guest: Guest) -> None:
+    def hang_up_soon(self, connection: Connection) -> None:
         """A few in a turn: thousands may break the protocol in one moment."""
-        self._to_hang_up.append(guest)
+        self._to_hang_up.append(connection)
         if len(self._to_hang_up) == 1:
             self.loop.call_soon(self._hang_up)
 
     def _hang_up(self) -> None:
-        guests = [self._to_hang_up.popleft() for _ in range(min(limits.HANG_UPS_PER_TURN_MAX, len(self._to_hang_up)))]
+        connections = [
+            self._to_hang_up.popleft() for _ in range(min(limits.HANG_UPS_PER_TURN_MAX, len(self._to_hang_up)))
+        ]
         if self._to_hang_up:
             self.loop.call_later(limits.CHORE_PAUSE_MS / 1000, self._hang_up)
-        for guest in guests:
-            guest.finish()
+        for connection in connections:
+            connection.finish()
 
     def sweep(self) -> Iterator[None]:
         """Hold every connection to its deadlines, and all of them to the bound on unsent answers.
@@ -252,21 +254,21 @@ class Door:
         Yields where the rest is for another turn of the event loop.
         """
         now = self.loop.time()
-        unsent: list[tuple[int, Guest]] = []
+        unsent: list[tuple[int, Connection]] = []
         looks = 0
-        for guest in list(self.guests):
+        for connection in list(self.connections):
             if looks >= limits.CONNECTIONS_PER_SWEEP_TURN:
                 yield
                 looks, now = 0, self.loop.time()
-            if guest not in self.guests:
+            if connection not in self.connections:
                 continue
-            if waiting := guest.unsent_bytes():
-                unsent.append((waiting, guest))
-            looks += 1 if guest.check(now) else 10
+            if waiting := connection.unsent_bytes():
+                unsent.append((waiting, connection))
+            looks += 1 if connection.check(now) else 10
         excess = sum(size for size, _ in unsent) - self.limits.unsent_bytes_max
         if excess > 0:
-            for size, guest in sorted(unsent, key=lambda entry: entry[0], reverse=True):
-                guest.refuse("unsent_bytes_max", "too many bytes of answers not taken in the host")
+            for size, connection in sorted(unsent, key=lambda entry: entry[0], reverse=True):
+                connection.refuse("unsent_bytes_max", "too many bytes of answers not taken in the host")
                 excess -= size
                 if excess <= 0:
                     break

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.transport.unfinished import UnfinishedBytes
+from foqs.transport.partial_frames import PartialFrames
 
 PER_ADDRESS, TOTAL, FRAME, CHUNK = 100, 350, 60, 20
 
@@ -15,54 +15,54 @@ class Peer:
 
     def __init__(self, room: Room, address: str, *, ends: bool) -> None:
         self.room, self.address, self.ends = room, address, ends
-        self.prefetched_bytes = 0
-        self.unfinished_since: float | None = None
-        self.is_held_up = self.is_gone = self.is_done = False
+        self.buffered_bytes = 0
+        self.partial_since: float | None = None
+        self.is_paused = self.is_gone = self.is_done = False
 
-    def hold_up(self) -> None:
-        assert not self.is_held_up
-        self.is_held_up = True
+    def pause(self) -> None:
+        assert not self.is_paused
+        self.is_paused = True
 
-    def go_on(self) -> None:
-        assert self.is_held_up or self.is_gone
-        self.is_held_up = False
+    def resume(self) -> None:
+        assert self.is_paused or self.is_gone
+        self.is_paused = False
 
     def refuse(self, reason: str, detail: str) -> None:
-        assert reason == "unfinished_bytes_max"
+        assert reason == "partial_frame_bytes_max"
         self.leave()
 
     def leave(self) -> None:
         if not self.is_gone:
             self.is_gone = True
-            self.is_held_up = False
+            self.is_paused = False
             self._become(0)
             del self.room.peers[self]
 
     def send(self) -> None:
-        if self.is_held_up or self.is_gone or self.is_done:
+        if self.is_paused or self.is_gone or self.is_done:
             return
-        self.unfinished_since = self.unfinished_since or self.room.tick()
-        if self.prefetched_bytes + CHUNK < FRAME:
-            self._become(self.prefetched_bytes + CHUNK)
+        self.partial_since = self.partial_since or self.room.tick()
+        if self.buffered_bytes + CHUNK < FRAME:
+            self._become(self.buffered_bytes + CHUNK)
         elif self.ends:
-            self.is_done, self.unfinished_since = True, None
+            self.is_done, self.partial_since = True, None
             self._become(0)
 
     def take(self) -> None:
         """What is there was whole frames that waited for their turn."""
-        self.unfinished_since = None
+        self.partial_since = None
         self._become(0)
 
-    def _become(self, prefetched_bytes: int) -> None:
-        added_bytes, self.prefetched_bytes = prefetched_bytes - self.prefetched_bytes, prefetched_bytes
+    def _become(self, buffered_bytes: int) -> None:
+        added_bytes, self.buffered_bytes = buffered_bytes - self.buffered_bytes, buffered_bytes
         if added_bytes:
-            self.room.unfinished.changed(self, added_bytes)
+            self.room.partial_frames.changed(self, added_bytes)
 
 
 class Room:
     def __init__(self) -> None:
         self.peers: dict[Peer, None] = {}
-        self.unfinished = UnfinishedBytes(self.peers.keys(), TOTAL, PER_ADDRESS)
+        self.partial_frames = PartialFrames(self.peers.keys(), TOTAL, PER_ADDRESS)
         self.now = 0.0
 
     def tick(self) -> float:
@@ -74,8 +74,8 @@ class Room:
         self.peers[peer] = None
         return peer
 
-    def prefetched_bytes(self, address: str) -> int:
-        return sum(peer.prefetched_bytes for peer in self.peers if peer.address == address)
+    def buffered_bytes(self, address: str) -> int:
+        return sum(peer.buffered_bytes for peer in self.peers if peer.address == address)
 
 
 def test_past_its_bound_one_connection_of_an_address_is_read_and_then_the_next() -> None:
@@ -84,13 +84,13 @@ def test_past_its_bound_one_connection_of_an_address_is_read_and_then_the_next()
     other = room.add("b")
     for peer in peers:
         peer.send()
-    assert [peer.is_held_up for peer in peers] == [False] * 6 + [True] * 2
+    assert [peer.is_paused for peer in peers] == [False] * 6 + [True] * 2
     other.send()
-    assert not other.is_held_up
+    assert not other.is_paused
     for _ in range(10):
         for peer in peers:
             peer.send()
-        assert room.prefetched_bytes("a") <= PER_ADDRESS + FRAME + 8 * CHUNK, "a frame, and what each brought last"
+        assert room.buffered_bytes("a") <= PER_ADDRESS + FRAME + 8 * CHUNK, "a frame, and what each brought last"
     assert all(peer.is_done for peer in peers)
 
 
@@ -99,9 +99,9 @@ def test_who_is_held_up_with_a_whole_frame_goes_on_once_that_is_taken() -> None:
     peers = [room.add("a") for _ in range(7)]
     for peer in peers:
         peer.send()
-    assert peers[-1].is_held_up
+    assert peers[-1].is_paused
     peers[-1].take()
-    assert not peers[-1].is_held_up
+    assert not peers[-1].is_paused
 
 
 def test_others_go_on_when_there_is_room_however_slow_the_one_is_that_is_read() -> None:
@@ -109,13 +109,13 @@ def test_others_go_on_when_there_is_room_however_slow_the_one_is_that_is_read() 
     *quick, slow, first, second = [room.add("a", ends=False) for _ in range(8)]
     for peer in room.peers:
         peer.send()
-    assert [peer.is_held_up for peer in room.peers] == [False] * 6 + [True] * 2
+    assert [peer.is_paused for peer in room.peers] == [False] * 6 + [True] * 2
     for peer in quick[:3]:
         peer.take()
-    assert (first.is_held_up, second.is_held_up) == (False, True)
+    assert (first.is_paused, second.is_paused) == (False, True)
     quick[3].take()
-    assert not second.is_held_up
-    assert slow.prefetched_bytes
+    assert not second.is_paused
+    assert slow.buffered_bytes
 
 
 def test_who_is_beyond_its_bound_makes_room_before_others() -> None:
@@ -137,9 +137,9 @@ def test_what_never_ends_holds_the_others_of_its_address_up_until_it_is_gone() -
         for peer in [*never, good]:
             peer.send()
     assert good.is_done
-    assert sum(not peer.is_held_up for peer in never) == 1
+    assert sum(not peer.is_paused for peer in never) == 1
     for _ in range(8):
-        next(peer for peer in never if not peer.is_held_up and not peer.is_gone).leave()
+        next(peer for peer in never if not peer.is_paused and not peer.is_gone).leave()
     assert all(peer.is_gone for peer in never)
 
 
@@ -155,12 +155,12 @@ def test_no_more_is_held_than_the_total_and_all_that_ends_comes_in(
     for number, step in steps:
         peer = peers[number % len(peers)]
         getattr(peer, step)()
-        assert sum(peer.prefetched_bytes for peer in room.peers) <= TOTAL
+        assert sum(peer.buffered_bytes for peer in room.peers) <= TOTAL
         for address in "abcde":
-            held_up = [peer for peer in room.peers if peer.address == address and peer.is_held_up]
-            reading = [peer for peer in room.peers if peer.address == address and not peer.is_held_up]
-            assert not held_up or any(peer.prefetched_bytes for peer in reading), "somebody goes on"
-            assert all(peer.prefetched_bytes for peer in held_up)
+            held_up = [peer for peer in room.peers if peer.address == address and peer.is_paused]
+            reading = [peer for peer in room.peers if peer.address == address and not peer.is_paused]
+            assert not held_up or any(peer.buffered_bytes for peer in reading), "somebody goes on"
+            assert all(peer.buffered_bytes for peer in held_up)
     for peer in peers:
         if not peer.ends:
             peer.leave()
@@ -168,4 +168,4 @@ def test_no_more_is_held_than_the_total_and_all_that_ends_comes_in(
         for peer in peers:
             peer.send()
     assert all(peer.is_done or peer.is_gone for peer in peers)
-    assert room.prefetched_bytes("a") == 0
+    assert room.buffered_bytes("a") == 0
