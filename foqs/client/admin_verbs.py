@@ -26,7 +26,7 @@ from foqs.model.calls import (
     StoredItemPage,
 )
 from foqs.model.namespace import Namespace, NamespaceSettings
-from foqs.transport import wire
+from foqs.wire import codec as wire
 
 _SETTINGS = tuple(field.name for field in fields(NamespaceSettings))
 

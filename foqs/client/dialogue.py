@@ -15,8 +15,8 @@ from foqs.client.errors import as_client_error
 from foqs.client.flows import Call
 from foqs.model import limits
 from foqs.model.errors import InternalError, InvalidArgumentError
-from foqs.transport import wire
-from foqs.transport.frame_scan import FrameError
+from foqs.wire import codec as wire
+from foqs.wire.frame_scan import FrameError
 
 _SEQID_MAX = 2**31 - 1
 

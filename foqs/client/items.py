@@ -17,7 +17,7 @@ from foqs.client.durations import duration_ms, duration_or, time_ms
 from foqs.model import limits
 from foqs.model.calls import DeliveryPolicy
 from foqs.model.errors import InvalidArgumentError, shown
-from foqs.transport import wire
+from foqs.wire import codec as wire
 
 ENQUEUE_BYTES_MAX = limits.FRAME_BYTES_MAX // 2
 """The most that the items of one enqueue call have, so that the frame stays far from its own limit."""

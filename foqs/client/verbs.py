@@ -25,7 +25,7 @@ from foqs.client.retry import Repeat
 from foqs.model import limits
 from foqs.model.calls import EnqueueResult, PositionErrors, TopicPage, TopicStats
 from foqs.model.errors import FoqsError, InternalError, InvalidArgumentError, TooLargeError
-from foqs.transport import wire
+from foqs.wire import codec as wire
 
 NAMESPACES_KNOWN_MAX = 1_000
 """The most namespaces for which a client remembers how many items a call may have."""

@@ -21,10 +21,9 @@ from foqs.model import limits
 from foqs.model.errors import FoqsError, InvalidArgumentError
 from foqs.transport.connection_table import ConnectionTable
 from foqs.transport.fair_scheduler import Flow, StandingQueue
-from foqs.transport.frame_scan import FrameError, scan_call
 from foqs.transport.unframed import UNFRAMED_CALL, answer_unframed
 from foqs.transport.verbs import dequeue_response, is_long_poll
-from foqs.transport.wire import (
+from foqs.wire.codec import (
     ENQUEUE,
     LENGTH_BYTES,
     METHODS_BY_NAME_BYTES,
@@ -33,6 +32,7 @@ from foqs.transport.wire import (
     is_enqueue,
     seqid_of_enqueue,
 )
+from foqs.wire.frame_scan import FrameError, scan_call
 
 _log = structlog.get_logger(__name__)
 

@@ -17,7 +17,7 @@ from foqs.model.errors import ErrorCode, OverloadedError
 from foqs.transport.fair_scheduler import FairScheduler, SchedulerLimits, TurnTaker
 from foqs.transport.partial_frames import FrameSender, PartialFrames
 from foqs.transport.verbs import Verbs
-from foqs.transport.wire import ENQUEUE, Codec, for_seqid
+from foqs.wire.codec import ENQUEUE, Codec, for_seqid
 
 _log = structlog.get_logger(__name__)
 

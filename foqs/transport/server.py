@@ -16,7 +16,7 @@ from foqs.transport.connection import Connection
 from foqs.transport.connection_table import ConnectionTable, NoMetrics, TransportLimits, TransportMetrics
 from foqs.transport.listener import Listener
 from foqs.transport.verbs import Verbs
-from foqs.transport.wire import Codec
+from foqs.wire.codec import Codec
 
 _log = structlog.get_logger(__name__)
 

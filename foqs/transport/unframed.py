@@ -6,8 +6,8 @@ from struct import Struct
 from typing import Final
 
 from foqs.model import limits
-from foqs.transport.frame_scan import CALL, EXCEPTION
-from foqs.transport.wire import LENGTH_BYTES, Codec
+from foqs.wire.codec import LENGTH_BYTES, Codec
+from foqs.wire.frame_scan import CALL, EXCEPTION
 
 UNFRAMED_CALL: Final = 0x8001_0000 | CALL
 """The first word of a strict binary message; no length of a frame, which would be above 2 GiB."""

@@ -17,7 +17,7 @@ from foqs.model import calls, limits
 from foqs.model.calls import AdminCalls, PositionErrors, QueueCalls
 from foqs.model.errors import FoqsError, InternalError, InvalidArgumentError, TooLargeError
 from foqs.model.namespace import Namespace, NamespaceSettings
-from foqs.transport.wire import Codec, Method, encode_as, structs
+from foqs.wire.codec import Codec, Method, encode_as, structs
 
 _log = structlog.get_logger(__name__)
 

@@ -8,7 +8,7 @@ from struct import Struct
 from typing import Any, cast
 
 from foqs.model.errors import UnavailableError
-from foqs.transport.wire import Codec, for_seqid, structs
+from foqs.wire.codec import Codec, for_seqid, structs
 from loadtest.bench.clients import process_number
 from loadtest.peers.adapter import Offer
 

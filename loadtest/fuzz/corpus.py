@@ -7,7 +7,7 @@ from typing import Any
 
 from foqs.model import limits
 from foqs.model.errors import OverloadedError
-from foqs.transport.wire import LENGTH_BYTES, METHODS, Codec, structs
+from foqs.wire.codec import LENGTH_BYTES, METHODS, Codec, structs
 
 NAMESPACE = "ns"
 _RECEIPTS = ["1-10000000001:1", "2-1ffffffffff:7f", "1-10000000002"]

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from foqs.model import limits
-from foqs.transport.wire import structs
+from foqs.wire.codec import structs
 from loadtest.cores import Cores
 from loadtest.fuzz import stalls
 from loadtest.fuzz.good_client import GoodClient, Seen, good_client

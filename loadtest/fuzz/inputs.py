@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from foqs.model import limits
-from foqs.transport.wire import LENGTH_BYTES, Codec, structs
+from foqs.wire.codec import LENGTH_BYTES, Codec, structs
 from loadtest.fuzz.watched import NAMESPACE
 
 INPUT_BYTES_MAX = 1 * limits.MIB

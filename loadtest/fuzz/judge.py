@@ -9,9 +9,9 @@ from foqs.host import arguments
 from foqs.model import limits
 from foqs.model.errors import FoqsError
 from foqs.model.namespace import NamespaceSettings, check_namespace_name, with_changes
-from foqs.transport.frame_scan import EXCEPTION, REPLY, FrameError, scan_call
 from foqs.transport.verbs import check_required
-from foqs.transport.wire import LENGTH_BYTES, METHODS_BY_NAME_BYTES, Codec, Method
+from foqs.wire.codec import LENGTH_BYTES, METHODS_BY_NAME_BYTES, Codec, Method
+from foqs.wire.frame_scan import EXCEPTION, REPLY, FrameError, scan_call
 
 STALL_S_MAX = 0.05
 _LOOK_CLOSER_S = 0.01

@@ -21,7 +21,7 @@ import uvloop
 
 from foqs.model import ids
 from foqs.model.errors import FoqsError
-from foqs.transport.wire import Codec, structs
+from foqs.wire.codec import Codec, structs
 from loadtest.bench.ticker import Ticker, at_random
 from loadtest.bench.wire import Wire
 from loadtest.faults import FaultError

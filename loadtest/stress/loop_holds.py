@@ -26,7 +26,7 @@ from foqs.config import HostConfig
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
 from foqs.model.limits import KIB
-from foqs.transport.wire import LENGTH_BYTES, Codec, structs
+from foqs.wire.codec import LENGTH_BYTES, Codec, structs
 from loadtest.faults import FaultError
 from loadtest.faults.cluster import make_databases, wait_until_owned
 from loadtest.stress.reading import make_namespaces

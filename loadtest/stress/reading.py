@@ -18,7 +18,7 @@ from foqs.model import limits
 from foqs.model.namespace import NamespaceSettings
 from foqs.storage.meta import MetaStore
 from foqs.storage.meta_tables import NAMESPACE, NAMESPACE_NUMBER
-from foqs.transport.wire import Codec, structs
+from foqs.wire.codec import Codec, structs
 from loadtest.faults.own_thread import OwnThread
 from loadtest.stress.clients import Stream, run_streams, wait_until
 from loadtest.stress.stand import NO_QUOTA, Stand

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from foqs.model import limits
-from foqs.transport import frame_scan
 from foqs.transport.connection_table import TransportLimits
-from foqs.transport.frame_scan import FrameError, scan_call
-from foqs.transport.wire import LENGTH_BYTES
+from foqs.wire import frame_scan
+from foqs.wire.codec import LENGTH_BYTES
+from foqs.wire.frame_scan import FrameError, scan_call
 from loadtest.fuzz.floods import Row, floods, median
 from loadtest.fuzz.inputs import worst_inputs
 from loadtest.fuzz.peers import Flood, Tally

@@ -14,7 +14,7 @@ import pytest
 
 from foqs.model import ids, limits
 from foqs.model.errors import ErrorCode, FoqsError
-from foqs.transport.wire import structs
+from foqs.wire.codec import structs
 from tests.support.running_host import RunningHost, running_host
 
 INVALID = ErrorCode.INVALID_ARGUMENT

@@ -13,7 +13,7 @@ from foqs.model import limits
 from foqs.model.calls import DeliveryPolicy, ItemState
 from foqs.model.errors import InvalidArgumentError, NotFoundError, StaleLeaseError, TooLargeError
 from foqs.storage.session import connect
-from foqs.transport.wire import structs
+from foqs.wire.codec import structs
 from tests.support.running_host import running_host, shard_of
 
 

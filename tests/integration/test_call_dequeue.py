@@ -14,7 +14,7 @@ from foqs.model import limits
 from foqs.model.calls import DeliveryPolicy
 from foqs.model.errors import InvalidArgumentError, PausedError, StaleLeaseError, TooLargeError, UnknownNamespaceError
 from foqs.shard.state.index import ShardIndex
-from foqs.transport.wire import structs
+from foqs.wire.codec import structs
 from tests.support.raw_client import RawClient
 from tests.support.running_host import PATIENCE_S, running_host
 from tests.support.waiting import until

@@ -15,7 +15,7 @@ from foqs.model.errors import (
     UnavailableError,
     UnknownNamespaceError,
 )
-from foqs.transport.wire import structs
+from foqs.wire.codec import structs
 from tests.support.running_host import running_host, shard_of
 
 

@@ -19,7 +19,7 @@ from foqs.model.errors import (
     UnavailableError,
     UnknownNamespaceError,
 )
-from foqs.transport.wire import structs
+from foqs.wire.codec import structs
 from tests.support.raw_client import codes_of
 from tests.support.running_host import running_host, shard_of
 

@@ -15,7 +15,7 @@ from foqs.model.errors import (
     UnknownNamespaceError,
 )
 from foqs.model.namespace import SETTING_BOUNDS, NamespaceSettings
-from foqs.transport.wire import structs
+from foqs.wire.codec import structs
 from tests.histories.stored import item_rows
 from tests.support.running_host import running_host
 

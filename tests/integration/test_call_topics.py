@@ -10,7 +10,7 @@ from foqs.client.items import Nack, NewItem
 from foqs.model import limits
 from foqs.model.calls import DeliveryPolicy
 from foqs.model.errors import InvalidArgumentError, UnknownNamespaceError
-from foqs.transport.wire import structs
+from foqs.wire.codec import structs
 from tests.support.running_host import PATIENCE_S, running_host
 
 

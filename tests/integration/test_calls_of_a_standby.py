@@ -10,7 +10,7 @@ from foqs.client.aio import AsyncClient
 from foqs.client.errors import OutcomeUnknownError
 from foqs.client.items import Nack, NewItem
 from foqs.model.errors import ErrorCode, FoqsError, StaleLeaseError, UnavailableError
-from foqs.transport.wire import structs
+from foqs.wire.codec import structs
 from tests.support.raw_client import codes_of
 from tests.support.running_host import running_host
 

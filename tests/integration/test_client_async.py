@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import foqs
-from foqs.transport import wire
 from foqs.transport.server import ThriftServer
+from foqs.wire import codec as wire
 from tests.support.client_host import PATIENCE_S, Peer, refused_address, running_host, scripted_peer
 from tests.support.fake_queue import FakeQueue
 

@@ -16,7 +16,7 @@ import pytest
 import foqs
 from foqs.client.sync.connections import ClientConnection
 from foqs.model import limits
-from foqs.transport import wire
+from foqs.wire import codec as wire
 from tests.support.client_host import (
     PATIENCE_S,
     HostThread,

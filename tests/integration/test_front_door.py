@@ -15,7 +15,7 @@ from thriftpy2.transport import TFramedTransportFactory
 from foqs.model.errors import ErrorCode, InvalidArgumentError, OverloadedError, RateLimitedError
 from foqs.transport.connection_table import TransportLimits
 from foqs.transport.server import ThriftServer
-from foqs.transport.wire import METHODS, Reply, structs
+from foqs.wire.codec import METHODS, Reply, structs
 from tests.support.fake_queue import FakeQueue
 from tests.support.front_door import PATIENCE_S, dequeue_request, enqueue_request, run, world
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from foqs.transport.connection_table import TransportLimits
-from foqs.transport.wire import METHODS, ApplicationError
+from foqs.wire.codec import METHODS, ApplicationError
 from tests.support.bad_frames import GOOD
 from tests.support.front_door import dequeue_request, run, until, world
 from tests.support.thrift_bytes import frame, u32

@@ -18,7 +18,7 @@ from foqs.model.limits import FILES_BESIDE_CONNECTIONS
 from foqs.transport.connection_table import TransportLimits
 from foqs.transport.fair_scheduler import SchedulerLimits
 from foqs.transport.server import allowed_connections
-from foqs.transport.wire import structs
+from foqs.wire.codec import structs
 from tests.support.front_door import dequeue_request, enqueue_request, run, until, world
 from tests.support.raw_client import RawClient
 

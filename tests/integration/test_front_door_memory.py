@@ -13,7 +13,7 @@ from foqs.model.errors import OverloadedError
 from foqs.model.limits import KIB, MIB
 from foqs.transport.connection_table import TransportLimits
 from foqs.transport.fair_scheduler import SchedulerLimits
-from foqs.transport.wire import structs
+from foqs.wire.codec import structs
 from tests.support.front_door import World, dequeue_request, enqueue_request, run, until, world
 
 pytestmark = pytest.mark.timeout(60)

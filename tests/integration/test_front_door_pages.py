@@ -9,7 +9,7 @@ import pytest
 from foqs.model import limits
 from foqs.model.calls import DeliveryPolicy, ItemState, NamespacePage, StoredItem, StoredItemPage, TopicPage, TopicStats
 from foqs.model.namespace import Namespace, NamespaceSettings
-from foqs.transport.wire import structs
+from foqs.wire.codec import structs
 from tests.support.front_door import run, world
 
 COUNT = 800

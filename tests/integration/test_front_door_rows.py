@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from foqs.model.errors import InternalError
 from foqs.transport.connection_table import TransportLimits
-from foqs.transport.wire import UNKNOWN_METHOD, ApplicationError, structs
+from foqs.wire.codec import UNKNOWN_METHOD, ApplicationError, structs
 from tests.integration.test_front_door_row_calls import CALLS
 from tests.support import bad_frames, thrift_bytes
 from tests.support.bad_frames import BadFrame, Outcome, row_id

@@ -16,7 +16,7 @@ from foqs.model import limits
 from foqs.model.errors import ErrorCode, FoqsError
 from foqs.model.limits import KIB, MIB
 from foqs.storage.migrations import SchemaKind, apply
-from foqs.transport.wire import Reply, structs
+from foqs.wire.codec import Reply, structs
 from loadtest.faults.cluster import wait_until_owned
 from loadtest.faults.programs import HostProgram, free_port
 from tests.support.databases import new_server

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from foqs.model.calls import Delivery, Nack, PositionErrors, TopicDemand
 from foqs.model.errors import FoqsError, StaleLeaseError
-from foqs.transport import wire
-from foqs.transport.frame_scan import scan_call
 from foqs.transport.server import ThriftServer
+from foqs.wire import codec as wire
+from foqs.wire.frame_scan import scan_call
 from tests.support.fake_queue import FakeQueue
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ import uvloop
 from foqs.transport.connection import Connection
 from foqs.transport.connection_table import NoMetrics, TransportLimits
 from foqs.transport.server import ThriftServer
-from foqs.transport.wire import Codec, structs
+from foqs.wire.codec import Codec, structs
 from tests.support.fake_queue import FakeQueue
 from tests.support.raw_client import RawClient
 

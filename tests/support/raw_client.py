@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from foqs.model.errors import ErrorCode
-from foqs.transport.wire import LENGTH_BYTES, Codec, Reply
+from foqs.wire.codec import LENGTH_BYTES, Codec, Reply
 
 _PATIENCE_S = 20
 

@@ -17,7 +17,7 @@ from foqs.config import HostConfig
 from foqs.model.calls import TopicStats
 from foqs.server import commit_scheduler
 from foqs.storage.session import connect
-from foqs.transport.wire import Reply
+from foqs.wire.codec import Reply
 from tests.histories.stored import item_rows
 from tests.support.raw_client import RawClient
 

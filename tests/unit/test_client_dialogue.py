@@ -16,7 +16,7 @@ from foqs.client.items import Item, NewItem
 from foqs.client.retry import Repeat
 from foqs.model import limits
 from foqs.model.errors import InternalError, InvalidArgumentError, RateLimitedError, UnavailableError
-from foqs.transport import wire
+from foqs.wire import codec as wire
 
 S = wire.structs
 

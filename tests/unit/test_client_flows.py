@@ -28,8 +28,7 @@ from foqs.model.errors import (
     UnavailableError,
     UnknownNamespaceError,
 )
-from foqs.transport import wire
-from tests.support.flow_bench import A, B, Bench, enqueued, failed
+from foqs.wire import codec as wire
 
 S = wire.structs
 DONE = failed()

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foqs.model.limits import FRAME_DEPTH_MAX, FRAME_ELEMENTS_MAX, FRAME_FIELDS_PER_STRUCT_MAX
-from foqs.transport.frame_scan import FrameError, scan_call, scan_reply
-from foqs.transport.wire import METHODS, METHODS_BY_NAME_BYTES, Codec, structs
+from foqs.wire.codec import METHODS, METHODS_BY_NAME_BYTES, Codec, structs
+from foqs.wire.frame_scan import FrameError, scan_call, scan_reply
 from tests.support import thrift_bytes as tb
 
 FIXED = {tb.BOOL: 1, tb.BYTE: 1, tb.DOUBLE: 8, tb.I16: 2, tb.I32: 4, tb.I64: 8}

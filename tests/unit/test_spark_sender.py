@@ -26,7 +26,7 @@ from foqs.model.errors import (
 )
 from foqs.spark.options import WriteOptions
 from foqs.spark.sender import REASONS_MAX, Sender, Sent, client_of
-from foqs.transport import wire
+from foqs.wire import codec as wire
 
 Judge = Callable[[NewItem], FoqsError | None]
 

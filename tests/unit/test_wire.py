@@ -12,9 +12,8 @@ from foqs.model import calls, limits
 from foqs.model.errors import ERROR_BY_CODE, ErrorCode, FoqsError, InternalError, TooLargeError, error_for_code
 from foqs.model.limits import FRAME_BYTES_MAX, MIB
 from foqs.model.namespace import NamespaceSettings
-from foqs.transport.frame_scan import FrameError
 from foqs.transport.verbs import Verbs, dequeue_response
-from foqs.transport.wire import (
+from foqs.wire.codec import (
     LENGTH_BYTES,
     METHODS,
     ApplicationError,
@@ -23,6 +22,7 @@ from foqs.transport.wire import (
     seqid_of_enqueue,
     structs,
 )
+from foqs.wire.frame_scan import FrameError
 from tests.support import thrift_bytes as tb
 
 ENQUEUE = METHODS["enqueue"]
