@@ -137,6 +137,7 @@ class Host(Service):
             admin,
             address=config.listen_address,
             port=config.port,
+            namespace_number=self._namespaces.number_of,
             metrics=self.metrics.transport,
             bounds=TransportLimits(
                 connections_max=config.connections_max,

@@ -60,46 +60,34 @@ CONNECTIONS_PER_ADDRESS_MAX = 5_000
 CALLS_IN_FLIGHT_PER_CONNECTION_MAX = 64
 CALL_BYTES_PER_CONNECTION_MAX = 32 * MIB
 """Frames of the calls in flight; beyond it nothing more of the connection is read, as beyond the calls."""
+WAITING_BYTES_PER_CONNECTION_MAX = 256 * KIB
+"""Frames of calls that wait to be started; beyond it nothing more of the connection is read. One more may be there."""
 CALLS_IN_FLIGHT_MAX = 65_536
 """Of all connections together; past it a call is refused with OVERLOADED."""
 CALL_BYTES_MAX = 512 * MIB
 """Of all connections together: frames of calls in flight; past it a call is refused with OVERLOADED."""
 TURN_WORK_MAX = 64
-"""What one turn of the event loop takes from all connections: a frame counts 1, and 1 for some elements or bytes."""
+"""What one turn of the event loop takes from all connections: a call counts 1, and 1 for some elements or bytes."""
 TURN_WORK_SHARED_MAX = 16
-"""The same while more than one address sends frames, so that they have their turns sooner."""
-TURN_MEMORY_MS = 50
-"""Half of what an address had is forgotten after so long. Several send frames while work of several is remembered."""
-TURN_MOST_SHARE = 0.75
-"""An address that had more than this of all that is remembered, while others had some, had most."""
-TURN_WORK_AHEAD_MAX = 4
-"""An address that had less than this of a turn does not wait behind those who do: who sends little is not held up."""
-TURN_AHEAD_BYTES_MAX = 16 * KIB
-"""Of a frame that is taken ahead of others."""
-TURN_WORK_ELEMENTS = 8
-TURN_WORK_BYTES = 16 * KIB
-TURN_FRAMES_PER_CONNECTION_MAX = 4
-"""One connection gives so many frames before the next one has its turn."""
+"""The same while more than one caller has calls done, so that each is served sooner."""
 LONG_POLL_TOPICS_PER_ADDRESS_MAX = 50_000
 """Of the dequeue calls of an address that wait, each counted with all its topics; past it OVERLOADED."""
-ENQUEUES_RUNNING_PER_ADDRESS_MAX = 128
-"""Past it enqueues of that address wait: they all end with one commit, in one turn. Those that have run for a while
-do not count: their shard may be sick.
+ENQUEUES_RUNNING_PER_CALLER_MAX = 128
+"""Past it enqueues of that address in that namespace wait: they all end with one commit, in one turn. Those that have
+run for a while do not count: their shard may be sick.
 """
-ENQUEUES_RUNNING_SHARED_MAX = 32
-"""The same while more than one address sends frames: a commit that all wait for is not one address's alone."""
-CALLS_RUNNING_PER_ADDRESS_MAX = 512
+CALLS_RUNNING_PER_CALLER_MAX = 512
 """The same of all other calls but long polls."""
-TURN_PENALTY_MS_MAX = 100
-"""An address that had most of a turn leaves the next ones to others for a while, but no longer than this."""
-TURN_PENALTY_FACTOR = 2
-"""That while is so many times as long as what it had."""
-TURN_REFUSALS = 16
-"""So many frames that are refused unread count as one that is served."""
-TURN_WAIT_MS_MAX = 1 * SECOND_MS
-"""An enqueue that has waited longer for its turn is refused with OVERLOADED: more is sent than the host can do."""
-TURN_CATCH_UP_MS = 20
-"""A connection without a waiting frame for so long has caught up; till then the next one counts as one of the queue."""
+CALLS_WAITING_MAX = 1_024
+"""Of all connections together: calls that were read and wait to be started; past it each connection has one at most."""
+ENQUEUE_WAIT_MS_MAX = 1 * SECOND_MS
+"""An enqueue that has waited longer to be started is refused with OVERLOADED: more is sent than the host can do."""
+SHARE_MEMORY_MS = 50
+"""Half of the work of a caller is forgotten after this time. Several share while work of several is remembered."""
+PENALTY_FACTOR = 2
+"""A caller that did most of a turn, while others did little, is not served for so many times as long as that took."""
+PENALTY_MS_MAX = 100
+"""But no longer than this."""
 FIRST_FRAME_MS_MAX = 10 * SECOND_MS
 """A new connection must send its first whole header within this time."""
 FRAME_HEADER_MS_MAX = 5 * SECOND_MS

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import cycle
 from time import perf_counter
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from foqs.model import limits
 from foqs.model.errors import ErrorCode, OverloadedError
-from foqs.transport.fair_scheduler import FairScheduler, SchedulerLimits, TurnTaker
-from foqs.transport.partial_frames import FrameSender, PartialFrames
-from foqs.transport.verbs import Verbs
+from foqs.transport.fair_scheduler import FairScheduler, SchedulerLimits
+from foqs.transport.partial_frames import PartialFrames
+from foqs.transport.penalties import NO_TENANT, Tenant
+from foqs.transport.verbs import Answered, Verbs
 from foqs.wire.codec import ENQUEUE, Codec, for_seqid
+from foqs.wire.frames import FrameTimes
+
+if TYPE_CHECKING:
+    from foqs.transport.call_table import Call
+    from foqs.transport.connection import Connection
 
 _log = structlog.get_logger(__name__)
 
@@ -32,16 +38,12 @@ class TransportLimits:
     connections_per_address_max: int = limits.CONNECTIONS_PER_ADDRESS_MAX
     calls_in_flight_max: int = limits.CALLS_IN_FLIGHT_PER_CONNECTION_MAX
     call_bytes_max: int = limits.CALL_BYTES_PER_CONNECTION_MAX
+    waiting_bytes_max: int = limits.WAITING_BYTES_PER_CONNECTION_MAX
     all_calls_in_flight_max: int = limits.CALLS_IN_FLIGHT_MAX
     all_call_bytes_max: int = limits.CALL_BYTES_MAX
     long_poll_topics_per_address_max: int = limits.LONG_POLL_TOPICS_PER_ADDRESS_MAX
     scheduling: SchedulerLimits = field(default_factory=SchedulerLimits)
-    turn_wait_ms_max: int = limits.TURN_WAIT_MS_MAX
-    frame_bytes_max: int = limits.FRAME_BYTES_MAX
-    first_frame_ms_max: int = limits.FIRST_FRAME_MS_MAX
-    header_ms_max: int = limits.FRAME_HEADER_MS_MAX
-    body_ms_min: int = limits.FRAME_BODY_MS_MIN
-    body_bytes_per_ms_min: int = limits.FRAME_BODY_BYTES_PER_MS_MIN
+    frame_times: FrameTimes = field(default_factory=FrameTimes)
     idle_ms_max: int = limits.IDLE_MS_MAX
     write_stall_ms_max: int = limits.WRITE_STALL_MS_MAX
     write_buffer_bytes_max: int = limits.WRITE_BUFFER_BYTES_MAX
@@ -91,25 +93,22 @@ class NoMetrics:
         return None
 
 
-class Connection(TurnTaker, FrameSender, Protocol):
-    """What the table asks of a connection."""
-
-    calls: dict[int, asyncio.Task[None]]
-
-    def finish(self) -> None: ...
-
-    def abort(self) -> None: ...
-
-    def unsent_bytes(self) -> int: ...
-
-    def check(self, now: float) -> bool:
-        """Close the connection if it is past a deadline. False when this closed it, or soon will."""
-
-
 class ConnectionTable:
-    """The shared state of a server's connections. Lives on one event loop."""
+    """The connections of a server, and what they share. The server and its connections use it, on one event loop.
 
-    def __init__(self, verbs: Verbs, codec: Codec, metrics: TransportMetrics, bounds: TransportLimits) -> None:
+    It decides who is let in and which calls are refused because of what is in flight, holds connections to their
+    deadlines, and counts for metrics and the log.
+    """
+
+    def __init__(
+        self,
+        verbs: Verbs,
+        codec: Codec,
+        metrics: TransportMetrics,
+        bounds: TransportLimits,
+        namespace_number: Callable[[bytes], int | None],
+    ) -> None:
+        """`namespace_number` gives the number of a namespace that this host knows, by its name."""
         self.loop = asyncio.get_running_loop()
         self.verbs = verbs
         self.codec = codec
@@ -119,7 +118,7 @@ class ConnectionTable:
         self.connections: dict[Connection, None] = {}
         self.empty = asyncio.Event()
         self.empty.set()
-        self.scheduler = FairScheduler(self.loop, bounds.scheduling)
+        self.scheduler = FairScheduler(self.loop, bounds.scheduling, perf_counter)
         self.partial_frames = PartialFrames(
             self.connections.keys(), bounds.partial_frame_bytes_max, bounds.partial_frame_bytes_per_address_max
         )
@@ -128,19 +127,22 @@ class ConnectionTable:
         self.call_bytes = 0
         """Of their frames."""
         self.cancelled_calls: set[asyncio.Task[None]] = set()
-        self._guests_by_address: Counter[str] = Counter()
+        self._namespace_number = namespace_number
+        self._connections_by_address: Counter[str] = Counter()
         self._long_poll_topics: Counter[str] = Counter()
         """By address: topics that dequeue calls wait for."""
         self._to_hang_up: deque[Connection] = deque()
         self._errors_unlogged = 0
         self._errors_to_log = _LOGGED_ERRORS_PER_SWEEP
-        self._overdue_frames = cycle(_overdue_frames(codec, bounds.turn_wait_ms_max))
+        self._overdue_frames = cycle(_overdue_frames(codec, bounds.scheduling.enqueue_wait_ms_max))
+
+    # --- who is let in ---
 
     def turns_away(self, address: str) -> bool:
         """Whether there are too many connections, of all or of this address, for one more."""
         if len(self.connections) >= self.limits.connections_max:
             reason = "connections_max"
-        elif self._guests_by_address.get(address, 0) >= self.limits.connections_per_address_max:
+        elif self._connections_by_address.get(address, 0) >= self.limits.connections_per_address_max:
             reason = "connections_per_address_max"
         else:
             return False
@@ -153,7 +155,7 @@ class ConnectionTable:
         if self.turns_away(connection.address):
             return False
         self.connections[connection] = None
-        self._guests_by_address[connection.address] += 1
+        self._connections_by_address[connection.address] += 1
         self.empty.clear()
         self.metrics.connection_opened()
         return True
@@ -161,12 +163,18 @@ class ConnectionTable:
     def leave(self, connection: Connection) -> None:
         """Forget a connection that was admitted and is lost."""
         del self.connections[connection]
-        self._guests_by_address[connection.address] -= 1
-        if not self._guests_by_address[connection.address]:
-            del self._guests_by_address[connection.address]
+        self._connections_by_address[connection.address] -= 1
+        if not self._connections_by_address[connection.address]:
+            del self._connections_by_address[connection.address]
         if not self.connections:
             self.empty.set()
         self.metrics.connection_closed()
+
+    # --- calls ---
+
+    def tenant_of(self, namespace: bytes) -> Tenant:
+        """Whose call it is that names this namespace."""
+        return (namespace and self._namespace_number(namespace)) or NO_TENANT
 
     def refusal(self, address: str, size_bytes: int, waiting_topics_count: int) -> OverloadedError | None:
         """Why a call of this size cannot be taken now; a long poll waits for some topics, other calls for none."""
@@ -184,12 +192,11 @@ class ConnectionTable:
             return OverloadedError(message, retry_after_ms=1_000)
         return None
 
-    def refusal_frame(self, address: str, seqid: int) -> bytes:
-        """The answer to an enqueue that waited too long for its turn.
+    def refusal_frame(self, seqid: int) -> bytes:
+        """The response to an enqueue that waited too long to be started.
 
         Calls that take items and settle them are never refused for that: they are what makes the load less.
         """
-        self.scheduler.spend_on_refusal(address, perf_counter())
         self.metrics.call_finished(ENQUEUE.name, ErrorCode.OVERLOADED.name, 0.0)
         return for_seqid(next(self._overdue_frames), seqid)
 
@@ -205,17 +212,15 @@ class ConnectionTable:
         if not self._long_poll_topics[address]:
             del self._long_poll_topics[address]
 
-    def call_answered(
-        self, address: str, method: str, outcome: str, began_s: float, looked_at_count: int, answer_bytes: int
-    ) -> None:
-        """Of a long poll `method` is empty: how long it took says nothing of the host."""
+    def call_answered(self, call: Call, answered: Answered) -> None:
+        """Count a call that was done. What a page holds is charged to the queue of the call that asked for it."""
         now_s = perf_counter()
-        if method:
-            self.metrics.call_finished(method, outcome, now_s - began_s)
+        if call.is_long_poll:
+            self.metrics.long_poll_finished(answered.outcome, now_s - call.began_s)
         else:
-            self.metrics.long_poll_finished(outcome, now_s - began_s)
-        if looked_at_count:
-            self.scheduler.spend(address, looked_at_count, answer_bytes, now_s)
+            self.metrics.call_finished(call.method.name, answered.outcome, now_s - call.began_s)
+        if answered.looked_at_count:
+            self.scheduler.charge(call.queue, answered.looked_at_count, len(answered.frame), now_s)
 
     def calls_ended(self, count: int, size_bytes: int) -> None:
         self.calls_count -= count
@@ -246,10 +251,10 @@ class ConnectionTable:
         if self._to_hang_up:
             self.loop.call_later(limits.CHORE_PAUSE_MS / 1000, self._hang_up)
         for connection in connections:
-            connection.finish()
+            connection.close()
 
     def sweep(self) -> Iterator[None]:
-        """Hold every connection to its deadlines, and all of them to the bound on unsent answers.
+        """Hold every connection to its deadlines, and all of them to the bound on unsent responses.
 
         Yields where the rest is for another turn of the event loop.
         """
@@ -268,7 +273,7 @@ class ConnectionTable:
         excess = sum(size for size, _ in unsent) - self.limits.unsent_bytes_max
         if excess > 0:
             for size, connection in sorted(unsent, key=lambda entry: entry[0], reverse=True):
-                connection.refuse("unsent_bytes_max", "too many bytes of answers not taken in the host")
+                connection.refuse("unsent_bytes_max", "too many bytes of responses not taken in the host")
                 excess -= size
                 if excess <= 0:
                     break

@@ -1,278 +1,319 @@
-"""Whose frames are taken next, and whose are refused because they waited too long."""
+"""Whose call is started next: deficit round robin over flows, and over the callers within each flow.
+
+A flow is what one tenant sends of one kind: its enqueues, or all its other calls. A tenant is a namespace that this
+host knows; calls that name none, or one that it does not know, are one tenant together, so that invented names make no
+flows. Within a flow each caller, an address, has a queue of its own, and the callers are served in turn as well.
+
+In deficit round robin (Shreedhar and Varghese, 1995) each member of the round may have a quantum of work when it is its
+turn. What a call costs is known once it was read. So it is charged then: a member is served while its deficit is above
+zero, and one that had more than its quantum pays with its next turns.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
-from math import inf
-from time import perf_counter
-from typing import Protocol
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Generic, Protocol, TypeVar
 
 from foqs.model import limits
+from foqs.transport.penalties import Caller, EventLoop, Penalties, PenaltyLimits, Tenant
 
-Flow = tuple[str, bool | None]
-"""In the round: an address, and whether it is for its enqueues or for all else; None: for a call that was put off."""
-
-
-_WORK_KEPT_MIN = 0.3
-"""Less than this is forgotten whole: a frame after 100 to 150 ms."""
-
-
-class TurnTaker(Protocol):
-    """A connection that has frames waiting."""
-
-    def take_turn(self, frames_max: int) -> None: ...
+QUANTUM: Final = 8
+"""Work that a flow, and a caller within its flow, may have in each round."""
+ELEMENTS_PER_WORK: Final = 8
+BYTES_PER_WORK: Final = 16 * limits.KIB
+"""A call is one unit of work, and one more for so many elements of its batch or bytes of its frame."""
+REFUSALS_PER_WORK: Final = 16
+"""So many calls that are refused unread cost as much as one of their size that is done."""
+QUEUES_KEPT: Final = 256
+"""Queues that are known though they may be idle."""
 
 
-class _LargeCall:
-    """It was read in one turn, and is done in another."""
+class WaitingCall(Protocol):
+    """A call that waits until the scheduler has it started or refused."""
 
-    def __init__(self, its_turn: asyncio.Future[None], spend: Callable[[float], None]) -> None:
-        self._its_turn = its_turn
-        self._spend = spend
+    since_s: float
+    """When it began to wait, in the loop's time; `math.inf` for one that may wait for ever."""
+    size_bytes: int
 
-    def take_turn(self, frames_max: int) -> None:
-        if not self._its_turn.done():
-            self._spend(perf_counter())
-            self._its_turn.set_result(None)
+    def start(self) -> None: ...
 
-
-class StandingQueue:
-    """How long the frames of a connection have waited for their turn; times are in seconds.
-
-    The host sees but the head of a queue that is longer than the buffers of the two systems. So once a frame has waited
-    too long, what comes at once after the last one has as well: the queue is flushed until there is a moment without a
-    frame, however old it is (a queue that stands is overload: CoDel, Nichols and Jacobson 2012). But no longer than a
-    frame may wait: by then the queue is gone, and what comes is new.
-    """
-
-    def __init__(self, wait_ms_max: int) -> None:
-        self._wait_s_max = wait_ms_max / 1000
-        self._since: float | None = None
-        """Since when a frame has waited; None when none does."""
-        self._flush_began_at = self._flushed_at = -inf
-        """When the last flush began, and when a frame was looked at in it, last."""
-
-    def began(self, now: float) -> None:
-        """A frame waits; no matter if others do."""
-        if self._since is None:
-            self._since = now
-
-    def ended(self) -> None:
-        """No frame waits."""
-        self._since = None
-
-    def is_overdue(self, now: float) -> bool:
-        """Whether what waits is refused now."""
-        since = now if self._since is None else self._since
-        is_next = since - self._flushed_at <= limits.TURN_CATCH_UP_MS / 1000
-        is_flushed = is_next and now - self._flush_began_at < self._wait_s_max
-        if not is_flushed and now - since >= self._wait_s_max:
-            self._flush_began_at = now
-            is_flushed = True
-        if is_flushed:
-            self._flushed_at = now
-        return is_flushed
+    def refuse(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerLimits:
-    """What a turn takes, and how many calls of a flow may run; `shared`: while more than one address sends frames."""
+    """The bounds of a scheduler; `turn_work_shared_max` holds while more than one caller has work done."""
 
-    work_max: int = limits.TURN_WORK_MAX
-    work_shared_max: int = limits.TURN_WORK_SHARED_MAX
-    running_max: int = limits.CALLS_RUNNING_PER_ADDRESS_MAX
-    enqueues_running_max: int = limits.ENQUEUES_RUNNING_PER_ADDRESS_MAX
-    enqueues_running_shared_max: int = limits.ENQUEUES_RUNNING_SHARED_MAX
+    turn_work_max: int = limits.TURN_WORK_MAX
+    turn_work_shared_max: int = limits.TURN_WORK_SHARED_MAX
+    calls_running_max: int = limits.CALLS_RUNNING_PER_CALLER_MAX
+    enqueues_running_max: int = limits.ENQUEUES_RUNNING_PER_CALLER_MAX
+    calls_waiting_max: int = limits.CALLS_WAITING_MAX
+    enqueue_wait_ms_max: int = limits.ENQUEUE_WAIT_MS_MAX
+    penalties: PenaltyLimits = field(default_factory=PenaltyLimits)
 
 
-class RecentWork:
-    """What addresses had of late: of their work half is forgotten every TURN_MEMORY_MS. Times are in seconds."""
+class Member:
+    """Who takes part in a round. The round alone sets `is_in_round`."""
+
+    __slots__ = ("deficit", "is_in_round")
 
     def __init__(self) -> None:
-        self._work: dict[str, float] = {}
-        self._total = 0.0
-        self._forgotten_at = -inf
+        self.deficit = 0.0
+        self.is_in_round = False
 
-    def add(self, work_by_address: Mapping[str, float], now: float) -> None:
-        """Count a turn."""
-        if now - self._forgotten_at >= limits.TURN_MEMORY_MS / 1000:
-            self._forget(now)
-        for address, work in work_by_address.items():
-            self._work[address] = self._work.get(address, 0.0) + work
-            self._total += work
+    def is_ready(self) -> bool:
+        """Whether it has a call that may be started now."""
+        raise NotImplementedError
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether more than one address had any."""
-        return len(self._work) > 1
 
-    def has_most(self, address: str) -> bool:
-        """Whether others had some, but little next to this one."""
-        return self._total > self._work.get(address, 0.0) > self._total * limits.TURN_MOST_SHARE
+M = TypeVar("M", bound=Member)
 
-    def _forget(self, now: float) -> None:
-        times = (now - self._forgotten_at) * 1000 // limits.TURN_MEMORY_MS
-        left = 0.5 ** min(times, 60.0)
-        self._work = {address: work * left for address, work in self._work.items() if work * left >= _WORK_KEPT_MIN}
-        self._total = sum(self._work.values())
-        self._forgotten_at = now
+
+class DeficitRound(Generic[M]):
+    """Deficit round robin over members that have calls to start."""
+
+    __slots__ = ("_members",)
+
+    def __init__(self) -> None:
+        self._members: deque[M] = deque()
+
+    def join(self, member: M) -> None:
+        """Let a member have its turns, the first one after those of all others."""
+        if not member.is_in_round:
+            member.is_in_round = True
+            member.deficit = float(QUANTUM)
+            self._members.append(member)
+
+    def head(self) -> M | None:
+        """The member whose turn it is; None when none is ready.
+
+        A member that is not ready leaves once it has paid for what it had.
+        """
+        members = self._members
+        while members:
+            member = members[0]
+            if member.deficit <= 0:
+                member.deficit += float(QUANTUM)
+                members.rotate(-1)
+            elif member.is_ready():
+                return member
+            else:
+                member.is_in_round = False
+                members.popleft()
+        return None
+
+
+class CallerQueue(Member):
+    """The calls of one caller in one flow: those that wait, the oldest first, and how many of them run."""
+
+    __slots__ = ("_scheduler", "caller", "flow", "running_count", "waiting")
+
+    def __init__(self, scheduler: FairScheduler, flow: Flow, address: str) -> None:
+        super().__init__()
+        self._scheduler = scheduler
+        self.flow = flow
+        self.caller: Caller = (flow.tenant, address)
+        self.waiting: deque[WaitingCall] = deque()
+        self.running_count = 0
+
+    def is_ready(self) -> bool:
+        return bool(self.waiting) and not self._scheduler.is_blocked(self)
+
+    def is_idle(self) -> bool:
+        """Whether none of its calls waits, runs, or is still to be paid for."""
+        return not (self.waiting or self.running_count or self.is_in_round)
+
+
+class Flow(Member):
+    """The calls of one kind of one tenant, with a queue for each of its callers."""
+
+    __slots__ = ("callers", "is_enqueue", "queues", "tenant")
+
+    def __init__(self, tenant: Tenant, is_enqueue: bool) -> None:
+        super().__init__()
+        self.tenant = tenant
+        self.is_enqueue = is_enqueue
+        self.queues: dict[str, CallerQueue] = {}
+        """By address; those that are idle are forgotten from time to time."""
+        self.callers: DeficitRound[CallerQueue] = DeficitRound()
+
+    def is_ready(self) -> bool:
+        return self.callers.head() is not None
 
 
 class FairScheduler:
-    """Who may start work in this turn of the event loop, so that no turn is long.
+    """Starts the calls of all connections of a server, a bounded amount of work in each turn of its event loop.
 
-    Round robin over the addresses that have frames waiting, and over the connections of each: many connections get
-    one address no more than one does. What an address enqueues and all else of it have a flow each in the round:
-    what it takes and settles, which makes the load less, is not behind all that it wants to add. A large call that
-    was read and then put off (`after_penalty`) has a third, and no frame of its address is taken before it. Who sends
-    little does not wait at all (the new flows of FQ-CoDel, RFC 8290).
-
-    A flow with too many calls running has no turn until some end. An address that had most of a turn, and of all that
-    was done of late, has none for some time: the others, who want little, go on meanwhile.
+    A connection that has read a call asks `may_start`, and else lets it `wait`. It says what was `started` and what
+    `ended`, and charges for each call what it cost. A caller with too many calls running has none started until some
+    end, as they all end together, with one commit. One with a penalty has none started until that ends (see Penalties).
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, bounds: SchedulerLimits) -> None:
+    def __init__(self, loop: EventLoop, bounds: SchedulerLimits, clock: Callable[[], float]) -> None:
+        """`clock` is monotonic, in seconds, and finer than event loops' own."""
         self._loop = loop
-        self._work_maxima = (bounds.work_max, min(bounds.work_max, bounds.work_shared_max))
-        enqueues_shared_max = min(bounds.enqueues_running_max, bounds.enqueues_running_shared_max)
-        self._running_maxima = (
-            {False: bounds.running_max, True: bounds.enqueues_running_max, None: 1},
-            {False: bounds.running_max, True: enqueues_shared_max, None: 1},
-        )
-        self._work_max = self._work_maxima[False]
-        """Of this turn."""
-        self._running_max = self._running_maxima[False]
+        self._bounds = bounds
+        self._clock = clock
+        self._enqueue_wait_s_max = bounds.enqueue_wait_ms_max / 1000
+        self._flows: dict[tuple[Tenant, bool], Flow] = {}
+        self._queue_count = 0
+        self._queue_count_max = QUEUES_KEPT
+        """With so many queues known, those that are idle are forgotten."""
+        self._round: DeficitRound[Flow] = DeficitRound()
+        self._waiting_count = 0
         self._work = 0.0
-        self._work_by_address: defaultdict[str, float] = defaultdict(float)
-        self._began_s = 0.0
-        """Since when there is work in this turn, by `perf_counter`."""
+        """What was done in this turn."""
+        self._work_max = bounds.turn_work_max
+        """What a turn may do, now."""
         self._is_scheduled = False
-        self._waiting: dict[Flow, deque[TurnTaker]] = {}
-        self._running: Counter[Flow] = Counter()
-        self._penalised: set[str] = set()
-        self._recent = RecentWork()
+        self._penalties = Penalties(loop, clock, bounds.penalties, self._penalty_ended)
 
-    def is_free(self, flow: Flow, size_bytes: int) -> bool:
-        """Whether such a frame may be taken at once: nobody waits, or it is small and its address had little."""
-        if not self._may_start(flow):
-            return False
-        if not self._waiting and self._work < self._work_max:
-            return True
-        return (
-            size_bytes <= limits.TURN_AHEAD_BYTES_MAX
-            and flow not in self._waiting
-            and self._work_by_address.get(flow[0], 0.0) < limits.TURN_WORK_AHEAD_MAX
-            # All but the one who does most have a bound together as well.
-            and self._work - max(self._work_by_address.values(), default=0.0) < self._work_max
-        )
+    # --- queues ---
 
-    def has_work_left(self, flow: Flow) -> bool:
-        return self._work < self._work_max and self._may_start(flow)
+    def queue_of(self, tenant: Tenant, address: str, is_enqueue: bool) -> CallerQueue:
+        """The queue that a call belongs to. To be asked for each call anew: idle queues are forgotten."""
+        flow = self._flows.get((tenant, is_enqueue))
+        queue = flow.queues.get(address) if flow is not None else None
+        return queue if queue is not None else self._new_queue(tenant, address, is_enqueue)
 
-    def spend(self, address: str, element_count: int, size_bytes: int, began_s: float) -> int:
-        """Count a frame, and return as what; it was begun to be read at that time of `perf_counter`.
+    def _new_queue(self, tenant: Tenant, address: str, is_enqueue: bool) -> CallerQueue:
+        if self._queue_count >= self._queue_count_max:
+            self._forget_idle_queues()
+        flow = self._flows.setdefault((tenant, is_enqueue), Flow(tenant, is_enqueue))
+        queue = flow.queues[address] = CallerQueue(self, flow, address)
+        self._queue_count += 1
+        return queue
 
-        What a page holds counts as well, once it is known: who asks for many of them has fewer turns after it.
-        """
-        work = 1 + element_count // limits.TURN_WORK_ELEMENTS + size_bytes // limits.TURN_WORK_BYTES
-        self._spend(address, work, began_s)
+    def _forget_idle_queues(self) -> None:
+        """So seldom that it costs little beside what made the queues: when twice as many are there as were in use."""
+        for flow in self._flows.values():
+            flow.queues = {address: queue for address, queue in flow.queues.items() if not queue.is_idle()}
+        self._flows = {key: flow for key, flow in self._flows.items() if flow.queues or flow.is_in_round}
+        self._queue_count = sum(len(flow.queues) for flow in self._flows.values())
+        self._queue_count_max = max(QUEUES_KEPT, 2 * self._queue_count)
+
+    # --- what waits ---
+
+    def may_start(self, queue: CallerQueue) -> bool:
+        """Whether a call may be started at once: no other waits, and this turn has room for it."""
+        return not self._waiting_count and self._work < self._work_max and not self.is_blocked(queue)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many calls wait that each connection shall have only one of them."""
+        return self._waiting_count >= self._bounds.calls_waiting_max
+
+    def wait(self, queue: CallerQueue, call: WaitingCall) -> None:
+        """Have a call started, or refused, in a later turn."""
+        queue.waiting.append(call)
+        self._began_to_wait(queue)
+
+    def put_off(self, queue: CallerQueue, call: WaitingCall) -> None:
+        """Have the rest of a call that was read done in a later turn, before the other calls of its queue."""
+        queue.waiting.appendleft(call)
+        self._began_to_wait(queue)
+
+    # --- what runs ---
+
+    def started(self, queue: CallerQueue) -> None:
+        """A call runs."""
+        queue.running_count += 1
+
+    def ended(self, queue: CallerQueue) -> None:
+        """A call ended, or has run for so long that others need not wait for it."""
+        queue.running_count -= 1
+        if queue.waiting:
+            self._join(queue)
+
+    def is_blocked(self, queue: CallerQueue) -> bool:
+        """Whether none of its calls may be started now."""
+        bounds = self._bounds
+        running_max = bounds.enqueues_running_max if queue.flow.is_enqueue else bounds.calls_running_max
+        return queue.running_count >= running_max or self._penalties.has(queue.caller)
+
+    # --- what it costs ---
+
+    def charge(self, queue: CallerQueue, element_count: int, size_bytes: int, began_s: float) -> int:
+        """Charge for a call or a page on which work began at `began_s` of the clock. Returns its units of work."""
+        work = _work(element_count, size_bytes)
+        self._charge(queue, work, began_s)
         return work
 
-    async def after_penalty(self, address: str, work: int) -> None:
-        """Return when the address has a turn again, if it rests, for what is left of a large call that was read before.
+    def charge_turn(self, queue: CallerQueue) -> None:
+        """Charge for the rest of a large call as much as a shared turn may do."""
+        self._charge(queue, self._bounds.turn_work_shared_max, self._clock())
 
-        Nobody needs to wait for both the reading of a thousand items and what is done with them. Nothing more of the
-        address is read meanwhile. Its work was counted when it was read; it has a whole turn all the same.
+    def is_large(self, work: int) -> bool:
+        """Whether what is left of a call of so much work, once it was read, shall be `put_off`.
+
+        Nobody needs to wait for both the reading of a thousand items and what is done with them.
         """
-        if work > self._work_maxima[True] and address in self._penalised:
-            its_turn = self._loop.create_future()
-            self.wait(_LargeCall(its_turn, partial(self._spend, address, self._work_maxima[True])), (address, None))
-            await its_turn
+        return work > self._bounds.turn_work_shared_max and self._penalties.is_shared()
 
-    def spend_on_refusal(self, address: str, began_s: float) -> None:
-        """Count a frame that was refused unread."""
-        self._spend(address, 1 / limits.TURN_REFUSALS, began_s)
+    # --- turns of the event loop ---
 
-    def started(self, flow: Flow) -> None:
-        self._running[flow] += 1
+    def _turn(self) -> None:
+        self._is_scheduled = False
+        bounds = self._bounds
+        self._penalties.end_turn(max(self._work, bounds.turn_work_shared_max) / 2)
+        self._work = 0.0
+        self._work_max = bounds.turn_work_shared_max if self._penalties.is_shared() else bounds.turn_work_max
+        now_s = self._loop.time()
+        while self._work < self._work_max:
+            flow = self._round.head()
+            if flow is None:
+                return
+            queue = flow.callers.head()
+            assert queue is not None, "the flow is ready"
+            self._serve(queue, now_s)
+        self._turn_soon()
 
-    def ended(self, flow: Flow, count: int) -> None:
-        """Calls ended, or take so long that others need not wait for them."""
-        left = self._running[flow] - count
-        if left:
-            self._running[flow] = left
+    def _serve(self, queue: CallerQueue, now_s: float) -> None:
+        """Start or refuse the oldest call of a queue."""
+        call = queue.waiting.popleft()
+        self._waiting_count -= 1
+        if queue.flow.is_enqueue and now_s - call.since_s >= self._enqueue_wait_s_max:
+            self._charge(queue, _work(0, call.size_bytes) / REFUSALS_PER_WORK, self._clock())
+            call.refuse()
         else:
-            del self._running[flow]
-        if self._waiting:
-            self._begin_soon()
+            call.start()
 
-    def wait(self, taker: TurnTaker, flow: Flow) -> None:
-        """Let `take_turn` be called when it is the taker's turn; `flow`: that of its first frame."""
-        self._waiting.setdefault(flow, deque()).append(taker)
-        self._begin_soon()
-
-    def _spend(self, address: str, work: float, began_s: float) -> None:
-        if not self._work_by_address:
-            self._began_s = began_s
-        self._work += work
-        self._work_by_address[address] += work
-        self._begin_soon()
-
-    def _may_start(self, flow: Flow) -> bool:
-        address, part = flow
-        return (
-            self._running[flow] < self._running_max[part]
-            and address not in self._penalised
-            and (part is None or (address, None) not in self._waiting)
-        )
-
-    def _penalise(self) -> None:
-        for address, work in self._work_by_address.items():
-            if work > max(self._work, self._work_max) / 2 and self._recent.has_most(address):
-                self._penalised.add(address)
-                self._loop.call_soon(self._time_penalty, address, self._began_s)
-
-    def _time_penalty(self, address: str, began_s: float) -> None:
-        """After a turn that was its, and the first steps of the calls that were started, which are most of the work."""
-        penalty_s = limits.TURN_PENALTY_FACTOR * (perf_counter() - began_s)
-        self._loop.call_later(min(penalty_s, limits.TURN_PENALTY_MS_MAX / 1000), self._end_penalty, address)
-
-    def _end_penalty(self, address: str) -> None:
-        self._penalised.discard(address)
-        if self._waiting:
-            self._begin_soon()
-
-    def _begin_soon(self) -> None:
+    def _turn_soon(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._loop.call_soon(self._begin)
+            self._loop.call_soon(self._turn)
 
-    def _begin(self) -> None:
-        self._is_scheduled = False
-        self._recent.add(self._work_by_address, self._loop.time())
-        self._penalise()
-        self._work = 0.0
-        self._work_by_address.clear()
-        is_shared = self._recent.is_shared
-        self._work_max = self._work_maxima[is_shared]
-        self._running_max = self._running_maxima[is_shared]
-        passed_over = 0
-        while len(self._waiting) > passed_over and self._work < self._work_max:
-            flow, takers = next(iter(self._waiting.items()))
-            # It goes to the end of the round, unless this was the last of its takers.
-            del self._waiting[flow]
-            if not self._may_start(flow):
-                self._waiting[flow] = takers
-                passed_over += 1
-                continue
-            taker = takers.popleft()
-            if takers:
-                self._waiting[flow] = takers
-            taker.take_turn(limits.TURN_FRAMES_PER_CONNECTION_MAX)
-            passed_over = 0  # Those that were are before it in the round now.
-        if any(map(self._may_start, self._waiting)):
-            self._begin_soon()
+    # --- inside ---
+
+    def _began_to_wait(self, queue: CallerQueue) -> None:
+        self._waiting_count += 1
+        self._join(queue)
+
+    def _join(self, queue: CallerQueue) -> None:
+        if not self.is_blocked(queue):
+            queue.flow.callers.join(queue)
+            self._round.join(queue.flow)
+            self._turn_soon()
+
+    def _penalty_ended(self, key: Caller | Tenant) -> None:
+        tenant, address = key if isinstance(key, tuple) else (key, None)
+        for is_enqueue in (False, True):
+            flow = self._flows.get((tenant, is_enqueue))
+            queues = flow.queues if flow is not None else {}
+            for queue in list(queues.values()) if address is None else [queues.get(address)]:
+                if queue is not None and queue.waiting:
+                    self._join(queue)
+
+    def _charge(self, queue: CallerQueue, work: float, began_s: float) -> None:
+        self._work += work
+        queue.deficit -= work
+        queue.flow.deficit -= work
+        self._penalties.add(queue.caller, work, began_s)
+        self._turn_soon()
+
+
+def _work(element_count: int, size_bytes: int) -> int:
+    return 1 + element_count // ELEMENTS_PER_WORK + size_bytes // BYTES_PER_WORK

@@ -14,10 +14,12 @@ class FrameSender(Protocol):
     """A connection."""
 
     address: str
-    partial_since: float | None
-    """When the frame that is still incomplete began, in the loop's time."""
     buffered_bytes: int
-    """Received, and no call yet."""
+    """Bytes that were received and are no call yet."""
+
+    @property
+    def partial_since_s(self) -> float | None:
+        """When the frame that is not whole yet began, in the loop's time."""
 
     def refuse(self, reason: str, detail: str) -> None: ...
 
@@ -89,10 +91,10 @@ class PartialFrames:
             sender.resume()
 
     def _make_room(self) -> None:
-        slow = [sender for sender in self._senders if sender.partial_since is not None]
+        slow = [sender for sender in self._senders if sender.partial_since_s is not None]
         slow = [sender for sender in slow if self._is_over(sender.address)] or slow
         if slow:
-            chosen = min(slow, key=lambda sender: sender.partial_since or 0.0)
+            chosen = min(slow, key=lambda sender: sender.partial_since_s or 0.0)
         else:
             chosen = max(self._senders, key=lambda sender: sender.buffered_bytes)
         chosen.refuse("partial_frame_bytes_max", "too many bytes of unfinished frames in the host")

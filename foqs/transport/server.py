@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import structlog
@@ -50,14 +50,17 @@ class ThriftServer(Service):
         *,
         address: str,
         port: int,
+        namespace_number: Callable[[bytes], int | None],
         metrics: TransportMetrics | None = None,
         bounds: TransportLimits | None = None,
     ) -> None:
+        """`namespace_number` gives the number of a namespace that this host knows, by its name: see FairScheduler."""
         super().__init__("thrift-server")
         self._queue = queue
         self._admin = admin
         self._address = address
         self._port = port
+        self._namespace_number = namespace_number
         self._metrics = metrics or NoMetrics()
         self._bounds = bounds or TransportLimits()
         self._table: ConnectionTable | None = None
@@ -76,8 +79,8 @@ class ThriftServer(Service):
         if allowed < bounds.connections_max:
             _log.warning("connections_max_lowered", connections_max=bounds.connections_max, allowed=allowed)
             bounds = replace(bounds, connections_max=allowed)
-        table = ConnectionTable(Verbs(self._queue, self._admin, codec), codec, self._metrics, bounds)
-        self._table = table
+        verbs = Verbs(self._queue, self._admin, codec)
+        self._table = table = ConnectionTable(verbs, codec, self._metrics, bounds, self._namespace_number)
         self._listener = Listener(table.loop, lambda: Connection(table), table.turns_away)
         self._port = await self._listener.open(self._address, self._port)
         self._sweep_later(table)
@@ -91,16 +94,25 @@ class ThriftServer(Service):
         listener.close()
         await listener.wait_closed()
         deadline = table.loop.time() + self._bounds.drain_ms_max / 1000
-        connections = list(table.connections)
-        if calls := [call for connection in connections for call in connection.calls.values()]:
-            await asyncio.wait(calls, timeout=self._bounds.drain_ms_max / 1000)
+        await self._finish_calls(table, deadline)
         for connection in list(table.connections):
-            connection.finish()
+            connection.close()
         try:
             async with asyncio.timeout_at(deadline):
                 await table.empty.wait()
         except TimeoutError:
             _log.warning("connections_left_behind", count=len(table.connections))
+
+    async def _finish_calls(self, table: ConnectionTable, deadline_s: float) -> None:
+        """Return when no call waits or runs any more, or the deadline has come."""
+        while any(connection.calls.count for connection in table.connections):
+            left_s = deadline_s - table.loop.time()
+            if left_s <= 0:
+                return
+            if tasks := [task for connection in table.connections for task in connection.calls.tasks()]:
+                await asyncio.wait(tasks, timeout=left_s)
+            else:
+                await asyncio.sleep(limits.CHORE_PAUSE_MS / 1000)
 
     async def _stop(self) -> None:
         if self._sweep_timer is not None:

@@ -23,21 +23,23 @@ _u32 = Struct("!I").unpack_from
 _i32 = Struct("!i").unpack_from
 
 
-def answer_unframed(codec: Codec, data: bytes | bytearray, at: int) -> bytes | None:
-    """The bytes of a TApplicationException for the call whose head starts at `at`, unframed as the call is.
+def answer_unframed(codec: Codec, head: bytes) -> bytes | None:
+    """The bytes of a TApplicationException for an unframed call that begins with `head`, unframed as the call is.
 
-    Clients compare the method's name and the seqid with those that they sent. Empty for a name that no client would
-    send, None while the head is not all there: it has HEAD_BYTES_MAX at most.
+    Clients compare the method's name and the seqid with those that they sent. Empty for what is no unframed call, or
+    has a name that no client would send. None while the head of the call, of HEAD_BYTES_MAX at most, is not all there.
     """
-    if len(data) < at + 8:
+    if _u32(head, 0)[0] != UNFRAMED_CALL:
+        return b""
+    if len(head) < 8:
         return None
-    name_bytes = _u32(data, at + 4)[0]
+    name_bytes = _u32(head, 4)[0]
     if not 0 < name_bytes <= limits.METHOD_NAME_BYTES_MAX:
         return b""
-    end = at + 8 + name_bytes
-    if len(data) < end + 4:
+    end = 8 + name_bytes
+    if len(head) < end + 4:
         return None
-    name, seqid = bytes(data[at + 8 : end]), _i32(data, end)[0]
+    name, seqid = head[8:end], _i32(head, end)[0]
     if not name.isascii() or not name.decode("ascii").isprintable():
         return b""
     return codec.encode_application_error(name, _PROTOCOL_ERROR, _ADVICE, seqid)[LENGTH_BYTES:]

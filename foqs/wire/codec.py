@@ -21,9 +21,7 @@ from thriftpy2.transport.memory.cymemory import TCyMemoryBuffer
 from foqs.model import limits
 from foqs.model.errors import FoqsError, TooLargeError, error_for_code
 from foqs.wire.frame_scan import CALL, EXCEPTION, REPLY, FrameError, scan_reply
-
-LENGTH_BYTES: Final = 4
-"""Of the header of every frame."""
+from foqs.wire.frames import LENGTH_BYTES as LENGTH_BYTES
 
 _KEPT_BUFFER_BYTES_MAX: Final = 1 * limits.MIB
 _VERSION_1: Final = 0x8001_0000
@@ -73,6 +71,11 @@ class Method:
     args: Any
     result: Any
     name_bytes: bytes
+
+    def element_count(self, request: Any) -> int:
+        """How many elements the batch of a decoded request has."""
+        batch = getattr(request, self.batch, None) if self.batch is not None and request is not None else None
+        return len(batch) if batch else 0
 
 
 def _quickly_made(struct: Any) -> type:
@@ -149,17 +152,14 @@ class Reply(NamedTuple):
     error: FoqsError | ApplicationError | None
 
 
-def is_enqueue(data: bytes | bytearray, start: int) -> bool:
-    """Whether what begins there begins like an enqueue call."""
-    return data.startswith(_ENQUEUE_HEAD, start)
+def is_enqueue(message: bytes) -> bool:
+    """Whether the message begins like an enqueue call, with its seqid; it needs not be scanned."""
+    return message.startswith(_ENQUEUE_HEAD) and len(message) >= len(_ENQUEUE_HEAD) + _SEQID.size
 
 
-def seqid_of_enqueue(data: bytes, start: int, end: int) -> int | None:
-    """Of what begins like an enqueue call, whatever comes after that; None for anything else."""
-    at = start + len(_ENQUEUE_HEAD)
-    if not is_enqueue(data, start) or at + _SEQID.size > end:
-        return None
-    seqid: int = _SEQID.unpack_from(data, at)[0]
+def seqid_of_enqueue(message: bytes) -> int:
+    """The seqid of what `is_enqueue`, whatever comes after it."""
+    seqid: int = _SEQID.unpack_from(message, len(_ENQUEUE_HEAD))[0]
     return seqid
 
 

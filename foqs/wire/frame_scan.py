@@ -36,6 +36,8 @@ _WIDTHS: Final = {2: 1, 3: 1, 4: 8, 6: 2, 8: 4, 10: 8}
 """Bytes of bool, byte, double, i16, i32 and i64."""
 _WIDTH: Final = bytes(_WIDTHS.get(kind, 0) for kind in range(256))
 
+_FIRST_FIELD: Final = bytes([_STRUCT, 0, 1, _STRING, 0, 1])
+"""How the arguments of a call begin whose request's first field is text."""
 _NAME_BYTES_MAX: Final = limits.METHOD_NAME_BYTES_MAX
 _DEPTH_MAX: Final = limits.FRAME_DEPTH_MAX
 _ELEMENTS_MAX: Final = limits.FRAME_ELEMENTS_MAX
@@ -51,6 +53,23 @@ class FrameError(Exception):
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
+
+
+def peek_namespace(message: bytes) -> bytes:
+    """The namespace that a call names, read before the call is scanned or decoded.
+
+    It is the text in the first field of the call's request, if that comes first, as Thrift libraries write it. Empty
+    where there is none, and where it is longer than the name of a namespace.
+    """
+    try:
+        at = 12 + _u32(message, 4)[0]
+        if at > 12 + _NAME_BYTES_MAX or message[at : at + 6] != _FIRST_FIELD:
+            return b""
+        start = at + 10
+        end = start + _u32(message, at + 6)[0]
+    except struct_error:
+        return b""
+    return message[start:end] if end <= start + limits.NAMESPACE_NAME_CHARS_MAX else b""
 
 
 def scan_call(data: bytes, start: int, end: int) -> tuple[bytes, int, int]:

@@ -24,15 +24,16 @@ from foqs.model import limits
 from foqs.wire.codec import structs
 from loadtest.cores import Cores
 from loadtest.fuzz import stalls
-from loadtest.fuzz.good_client import GoodClient, Seen, good_client
+from loadtest.fuzz.good_client import GOOD_ADDRESS, GoodClient, Seen, good_client
 from loadtest.fuzz.inputs import call
 from loadtest.fuzz.peers import Flood, Tally
-from loadtest.fuzz.watched import NAMESPACE, WatchedHost, raise_file_limit, watched_host
+from loadtest.fuzz.watched import NAMESPACE, OTHER_NAMESPACE, WatchedHost, raise_file_limit, watched_host
 
 RATIO_MAX = 2.0
 SETTLE_S = 2.0
 OPENING_S_MAX = 20.0
 _STREAM_BYTES = 64 * limits.KIB
+_INVENTED_COUNT = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,10 @@ def floods() -> list[Flood]:
     topics = [s.TopicDemand(f"none-{number}", 1) for number in range(limits.DEQUEUE_TOPICS_MAX)]
     long_poll = call("dequeue", s.DequeueRequest(NAMESPACE, topics, None, limits.WAIT_MS_MAX))
     nobody = b"\0\0\0\x0e\x80\x01\0\1\0\0\0\1m\0\0\0\1\0"
+    invented = b"".join(
+        [call("enqueue", s.EnqueueRequest(f"invented-{number}", [item])) for number in range(_INVENTED_COUNT)]
+    )
+    other = call("enqueue", s.EnqueueRequest(OTHER_NAMESPACE, [item]))
     status = call("getHostStatus", s.HostStatusRequest())
     header = limits.FRAME_BYTES_MAX.to_bytes(4, "big")
     three = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
@@ -106,6 +111,8 @@ def floods() -> list[Flood]:
         Flood(name="pipelined batches of 1,000 bad items", count=20, stream=bad),
         Flood(name="long polls on 1,000 topics each", count=200, stream=long_poll),
         Flood(name="bad frames", count=100, first=b"\0\0\0\1\0"),
+        Flood(name="enqueues to invented namespaces", count=50, stream=invented),
+        Flood(name="two namespaces behind one address", count=50, addresses=(GOOD_ADDRESS,), stream=stream(other)),
     ]
 
 

@@ -18,6 +18,8 @@ from foqs.client.retry import RetryPolicy
 from foqs.model.errors import FoqsError
 from loadtest.fuzz.watched import NAMESPACE
 
+GOOD_ADDRESS = "127.0.0.1"
+"""Where it calls from."""
 WORKERS = 4
 PACE_S = 0.02
 """Between two items of a worker, so that it is the host that is measured and not this client."""

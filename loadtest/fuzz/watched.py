@@ -26,6 +26,7 @@ from foqs.storage.migrations import SchemaKind, apply
 from loadtest.cores import Cores
 
 NAMESPACE = "ns"
+OTHER_NAMESPACE = "other"
 SHARD_COUNT = 4
 ANSWER_S_MAX = 60.0
 _PROBE_S = 0.001
@@ -94,7 +95,7 @@ class _Watcher:
 
 @contextmanager
 def watched_host(cores: Cores | None = None) -> Iterator[WatchedHost]:
-    """A host on four shards with the namespace NAMESPACE; it must end well. With `cores` the servers' are the host's
+    """A host on four shards with two namespaces; it must end well. With `cores` the servers' are the host's
     alone, and its database has those of the clients.
     """
     context = multiprocessing.get_context("spawn")
@@ -118,7 +119,8 @@ def watched_host(cores: Cores | None = None) -> Iterator[WatchedHost]:
                 raise WatchedHostError("the host does not start")
             host = WatchedHost(process, here, here.recv())
             with AdminClient(host.address) as admin:
-                admin.create_namespace(NAMESPACE, enqueues_per_minute_max=1_000_000_000)
+                for name in (NAMESPACE, OTHER_NAMESPACE):
+                    admin.create_namespace(name, enqueues_per_minute_max=1_000_000_000)
             yield host
             host.look()
         finally:

@@ -8,6 +8,7 @@ import pytest
 
 from foqs.transport.connection_table import TransportLimits
 from foqs.wire.codec import METHODS, ApplicationError
+from foqs.wire.frames import FrameTimes
 from tests.support.bad_frames import GOOD
 from tests.support.front_door import dequeue_request, run, until, world
 from tests.support.thrift_bytes import frame, u32
@@ -52,7 +53,10 @@ def test_a_client_without_frames_is_told_to_use_them(first_bytes: int) -> None:
 
 def test_a_client_without_frames_that_sends_half_a_head_is_closed_at_the_deadline_of_its_first_frame() -> None:
     async def main() -> None:
-        async with world(TransportLimits(first_frame_ms_max=50, sweep_ms=5)) as w, w.connect() as client:
+        async with (
+            world(TransportLimits(frame_times=FrameTimes(first_frame_ms_max=50), sweep_ms=5)) as w,
+            w.connect() as client,
+        ):
             await client.send_bytes(GOOD[: HEAD_BYTES - 1])
             assert await client.is_closed()
             assert w.counts.errors == ["first_frame_deadline"]

@@ -17,8 +17,10 @@ from foqs.model.errors import OverloadedError
 from foqs.model.limits import FILES_BESIDE_CONNECTIONS
 from foqs.transport.connection_table import TransportLimits
 from foqs.transport.fair_scheduler import SchedulerLimits
+from foqs.transport.penalties import PenaltyLimits
 from foqs.transport.server import allowed_connections
 from foqs.wire.codec import structs
+from foqs.wire.frames import FrameTimes
 from tests.support.front_door import dequeue_request, enqueue_request, run, until, world
 from tests.support.raw_client import RawClient
 
@@ -39,7 +41,7 @@ async def trickle(client: RawClient, data: bytes) -> None:
 
 def test_a_peer_that_connects_and_says_nothing_is_closed() -> None:
     async def main() -> None:
-        bounds = TransportLimits(first_frame_ms_max=SHORT_MS, sweep_ms=5)
+        bounds = TransportLimits(frame_times=FrameTimes(first_frame_ms_max=SHORT_MS), sweep_ms=5)
         async with world(bounds) as w, w.connect() as client:
             assert await client.is_closed()
             assert w.counts.errors == ["first_frame_deadline"]
@@ -49,7 +51,7 @@ def test_a_peer_that_connects_and_says_nothing_is_closed() -> None:
 
 def test_a_header_that_does_not_end_is_closed() -> None:
     async def main() -> None:
-        bounds = TransportLimits(header_ms_max=SHORT_MS, sweep_ms=5)
+        bounds = TransportLimits(frame_times=FrameTimes(header_ms_max=SHORT_MS), sweep_ms=5)
         async with world(bounds) as w, w.connect() as client:
             await client.call("getHostStatus", structs.HostStatusRequest())
             await client.send_bytes(b"\0\0")
@@ -61,7 +63,7 @@ def test_a_header_that_does_not_end_is_closed() -> None:
 
 def test_a_first_frame_is_not_put_off_by_its_first_bytes() -> None:
     async def main() -> None:
-        bounds = TransportLimits(first_frame_ms_max=SHORT_MS, header_ms_max=LONG_MS, sweep_ms=5)
+        bounds = TransportLimits(frame_times=FrameTimes(first_frame_ms_max=SHORT_MS, header_ms_max=LONG_MS), sweep_ms=5)
         async with world(bounds) as w, w.connect() as client:
             await client.send_bytes(b"\0\0")
             assert await client.is_closed()
@@ -72,7 +74,7 @@ def test_a_first_frame_is_not_put_off_by_its_first_bytes() -> None:
 
 def test_a_slow_body_is_closed_although_it_never_stands_still() -> None:
     async def main() -> None:
-        bounds = TransportLimits(body_ms_min=SHORT_MS, body_bytes_per_ms_min=1000, sweep_ms=5)
+        bounds = TransportLimits(frame_times=FrameTimes(body_ms_min=SHORT_MS, body_bytes_per_ms_min=1000), sweep_ms=5)
         async with world(bounds) as w, w.connect() as client:
             await trickle(client, w.codec.encode_call("enqueue", enqueue_request(b"x" * 500), 1))
             assert w.counts.errors == ["body_deadline"]
@@ -102,7 +104,9 @@ def test_a_long_poll_is_not_idle() -> None:
 
 def test_no_deadline_runs_for_bytes_that_the_server_itself_does_not_read() -> None:
     async def main() -> None:
-        bounds = TransportLimits(calls_in_flight_max=1, body_ms_min=SHORT_MS, header_ms_max=SHORT_MS, sweep_ms=5)
+        bounds = TransportLimits(
+            frame_times=FrameTimes(body_ms_min=SHORT_MS, header_ms_max=SHORT_MS), calls_in_flight_max=1, sweep_ms=5
+        )
         async with world(bounds) as w, w.connect() as client:
             w.queue.gate = asyncio.Event()
             frame = w.codec.encode_call("enqueue", enqueue_request(b"x" * 9_000), 1)
@@ -163,7 +167,10 @@ def test_many_that_break_the_protocol_at_once_are_all_hung_up_on_and_counted() -
 def test_deadlines_hold_for_more_connections_than_one_turn_looks_at() -> None:
     async def main() -> None:
         count = 3 * limits.CONNECTIONS_PER_SWEEP_TURN
-        async with world(TransportLimits(header_ms_max=SHORT_MS, sweep_ms=5)) as w, AsyncExitStack() as stack:
+        async with (
+            world(TransportLimits(frame_times=FrameTimes(header_ms_max=SHORT_MS), sweep_ms=5)) as w,
+            AsyncExitStack() as stack,
+        ):
             for _ in range(count):
                 await stack.enter_async_context(w.connect())
             last = await stack.enter_async_context(w.connect())
@@ -196,7 +203,7 @@ def test_calls_of_all_connections_together_are_bounded() -> None:
 def test_a_flood_of_frames_of_every_kind_is_answered_in_turns(loop_factory: Any) -> None:
     async def main() -> None:
         async with (
-            world(TransportLimits(scheduling=SchedulerLimits(work_max=4))) as w,
+            world(TransportLimits(scheduling=SchedulerLimits(turn_work_max=4))) as w,
             w.connect() as client,
             w.connect() as other,
         ):
@@ -274,23 +281,33 @@ async def test_a_host_takes_the_bounds_of_its_configuration(meta_url: str, shard
         await host.stop()
 
 
-def test_a_large_call_of_an_address_that_rests_waits_after_it_was_read_and_the_others_do_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "TURN_PENALTY_FACTOR", LONG_MS)
-    monkeypatch.setattr(limits, "TURN_PENALTY_MS_MAX", LONG_MS)
-    monkeypatch.setattr(limits, "TURN_MEMORY_MS", LONG_MS)
-
+def test_a_large_call_of_a_caller_with_a_penalty_is_done_after_it_and_the_others_do_not_wait() -> None:
     async def main() -> None:
-        async with world() as w, w.connect("127.0.0.2") as good, w.connect("127.0.0.3") as heavy:
+        penalties = PenaltyLimits(factor=LONG_MS, ms_max=LONG_MS, memory_ms=LONG_MS)
+        bounds = TransportLimits(scheduling=SchedulerLimits(penalties=penalties))
+        async with world(bounds) as w, w.connect("127.0.0.2") as good, w.connect("127.0.0.3") as heavy:
             assert (await good.call("enqueue", enqueue_request(b"good"))).error is None
             heavy.send("enqueue", enqueue_request(*[b"heavy"] * limits.BATCH_ITEMS_MAX), seqid=2)
-            await until(lambda: any(connection.calls for connection in w.connections()))
+            await until(lambda: any(connection.calls.count for connection in w.connections()))
             for _ in range(3):
                 reply = await good.call("dequeue", dequeue_request(2 * limits.BATCH_ITEMS_MAX))
                 assert {item.payload for item in reply.response.items} <= {b"good"}, "the large call is not done yet"
-            for connection in w.connections():
-                connection._table.scheduler._end_penalty("127.0.0.3")
+            assert w.server._table is not None
+            w.server._table.scheduler._penalties._end((w.queue.namespaces["ns"].number, "127.0.0.3"))
+            assert len((await heavy.receive()).response.ids) == limits.BATCH_ITEMS_MAX
+
+    run(main)
+
+
+def test_a_drain_does_what_was_read_and_put_off() -> None:
+    async def main() -> None:
+        penalties = PenaltyLimits(factor=LONG_MS, ms_max=SHORT_MS, memory_ms=LONG_MS)
+        bounds = TransportLimits(scheduling=SchedulerLimits(penalties=penalties))
+        async with world(bounds) as w, w.connect("127.0.0.2") as good, w.connect("127.0.0.3") as heavy:
+            assert (await good.call("enqueue", enqueue_request(b"good"))).error is None
+            heavy.send("enqueue", enqueue_request(*[b"heavy"] * limits.BATCH_ITEMS_MAX), seqid=2)
+            await until(lambda: any(connection.calls.count for connection in w.connections()))
+            await w.server.drain()
             assert len((await heavy.receive()).response.ids) == limits.BATCH_ITEMS_MAX
 
     run(main)
@@ -309,13 +326,13 @@ def test_the_shards_of_one_server_share_its_scheduler(meta_url: str, shard_urls:
     run(main)
 
 
-@pytest.mark.parametrize(("turn_wait_ms_max", "outcome"), [(0, "OVERLOADED"), (LONG_MS, "OK")])
+@pytest.mark.parametrize(("enqueue_wait_ms_max", "outcome"), [(0, "OVERLOADED"), (LONG_MS, "OK")])
 def test_an_enqueue_that_waited_too_long_for_its_turn_is_refused_and_what_lessens_the_load_is_not(
-    turn_wait_ms_max: int, outcome: str
+    enqueue_wait_ms_max: int, outcome: str
 ) -> None:
     async def main() -> None:
-        bounds = TransportLimits(scheduling=SchedulerLimits(enqueues_running_max=1), turn_wait_ms_max=turn_wait_ms_max)
-        async with world(bounds) as w, w.connect() as client:
+        scheduling = SchedulerLimits(enqueues_running_max=1, enqueue_wait_ms_max=enqueue_wait_ms_max)
+        async with world(TransportLimits(scheduling=scheduling)) as w, w.connect() as client:
             w.queue.gate = asyncio.Event()
             calls = [
                 ("enqueue", enqueue_request(b"1")),
@@ -326,15 +343,16 @@ def test_an_enqueue_that_waited_too_long_for_its_turn_is_refused_and_what_lessen
             frames = [w.codec.encode_call(method, request, seqid) for seqid, (method, request) in enumerate(calls)]
             await client.send_bytes(b"".join(frames))
             await w.queue.until_running(1)
+            dequeue = await client.receive()
+            assert (dequeue.seqid, dequeue.error) == (2, None), "it does not wait behind enqueues"
             w.queue.gate.set()
-            first, second, third = sorted([await client.receive() for _ in calls], key=lambda reply: reply.seqid)
+            first, second = sorted([await client.receive() for _ in range(2)], key=lambda reply: reply.seqid)
             assert first.error is None
             if outcome == "OK":
                 assert second.error is None
             else:
                 assert isinstance(second.error, OverloadedError)
                 assert second.error.retry_after_ms
-            assert [item.payload for item in third.response.items][:1] == [b"1"]
 
     run(main)
 

@@ -14,6 +14,7 @@ from foqs.model.limits import KIB, MIB
 from foqs.transport.connection_table import TransportLimits
 from foqs.transport.fair_scheduler import SchedulerLimits
 from foqs.wire.codec import structs
+from foqs.wire.frames import FrameTimes
 from tests.support.front_door import World, dequeue_request, enqueue_request, run, until, world
 
 pytestmark = pytest.mark.timeout(60)
@@ -27,7 +28,10 @@ def test_two_thousand_silent_connections_leave_the_others_served() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 8_192)), hard))
 
     async def main() -> None:
-        async with world(TransportLimits(first_frame_ms_max=LONG_MS)) as w, AsyncExitStack() as stack:
+        async with (
+            world(TransportLimits(frame_times=FrameTimes(first_frame_ms_max=LONG_MS))) as w,
+            AsyncExitStack() as stack,
+        ):
             before = _resident_bytes()
             for _ in range(2_000):
                 await stack.enter_async_context(w.connect())
@@ -84,14 +88,14 @@ def test_large_frames_of_one_address_come_in_one_after_the_other() -> None:
             paused_most = 0
             while not all(task.done() for task in sending):
                 await asyncio.sleep(0)
-                paused_most = max(paused_most, sum(connection._paused_at is not None for connection in w.connections()))
+                paused_most = max(paused_most, sum(connection._deadline.is_paused for connection in w.connections()))
                 most_bytes = MIB + len(frame) + len(clients) * limits.READ_BYTES_MAX
                 assert sum(connection.buffered_bytes for connection in table.connections) <= most_bytes
             assert paused_most >= 4
             for client in clients:
                 assert (await client.receive()).error is None
             assert w.counts.errors == []
-            assert not any(connection._paused_at for connection in w.connections())
+            assert not any(connection._deadline.is_paused for connection in w.connections())
 
     run(main)
 
@@ -109,7 +113,7 @@ def test_a_small_frame_of_a_connection_that_is_held_up_does_not_end_it() -> None
             await large.send_bytes(frame[:-1])
             await until(lambda: any(connection.buffered_bytes > 64 * KIB for connection in w.connections()))
             await small.send_bytes(w.codec.encode_call("enqueue", enqueue_request(b"2"), 1))
-            await until(lambda: any(connection._paused_at is not None for connection in w.connections()))
+            await until(lambda: any(connection._deadline.is_paused for connection in w.connections()))
             w.queue.gate.set()
             assert (await small.receive()).error is None
             assert (await small.call("enqueue", enqueue_request(b"3"))).error is None

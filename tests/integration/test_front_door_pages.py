@@ -1,4 +1,4 @@
-"""What a page costs is counted for the address that asked for it, once it is known."""
+"""What a page costs is charged to the caller that asked for it, and to its namespace."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from foqs.model import limits
 from foqs.model.calls import DeliveryPolicy, ItemState, NamespacePage, StoredItem, StoredItemPage, TopicPage, TopicStats
 from foqs.model.namespace import Namespace, NamespaceSettings
+from foqs.transport.fair_scheduler import BYTES_PER_WORK, ELEMENTS_PER_WORK
+from foqs.transport.penalties import NO_TENANT
 from foqs.wire.codec import structs
 from tests.support.front_door import run, world
 
@@ -21,16 +22,16 @@ PAGES = {
     "listNamespaces": NamespacePage([Namespace(1, "jobs", NamespaceSettings(), 0)] * COUNT, ""),
 }
 CALLS = {
-    "getActiveTopics": ("get_active_topics", structs.ActiveTopicsRequest("jobs")),
-    "peekItems": ("peek_items", structs.PeekItemsRequest("jobs", "t")),
-    "listDeadLetters": ("list_dead_letters", structs.ListDeadLettersRequest("jobs", "t")),
+    "getActiveTopics": ("get_active_topics", structs.ActiveTopicsRequest("ns")),
+    "peekItems": ("peek_items", structs.PeekItemsRequest("ns", "t")),
+    "listDeadLetters": ("list_dead_letters", structs.ListDeadLettersRequest("ns", "t")),
     "listNamespaces": ("list_namespaces", structs.ListNamespacesRequest()),
 }
 
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("method", PAGES)
-def test_a_page_counts_as_work_of_its_address_in_proportion_to_what_it_holds(method: str) -> None:
+def test_a_page_is_charged_to_its_caller_and_namespace_in_proportion_to_what_it_holds(method: str) -> None:
     async def main() -> None:
         async with world() as w, w.connect() as client:
             name, request = CALLS[method]
@@ -40,16 +41,17 @@ def test_a_page_counts_as_work_of_its_address_in_proportion_to_what_it_holds(met
 
             await client.call("getHostStatus", structs.HostStatusRequest())
             (connection,) = w.connections()
-            turns, spent = connection._table.scheduler, []
+            scheduler, charged = connection._table.scheduler, []
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(w.queue, name, page, raising=False)
-                patch.setattr(turns, "_spend", lambda address, work, began_s: spent.append((address, work)))
+                patch.setattr(scheduler, "_charge", lambda queue, work, began_s: charged.append((queue.caller, work)))
                 reply = await client.call(method, request)
             assert reply.error is None
-            assert {address for address, _ in spent} == {connection.address}
-            work = sum(work for _, work in spent)
-            assert work >= COUNT // limits.TURN_WORK_ELEMENTS
+            tenant = NO_TENANT if method == "listNamespaces" else w.queue.namespaces["ns"].number
+            assert {caller for caller, _ in charged} == {(tenant, connection.address)}
+            work = sum(work for _, work in charged)
+            assert work >= COUNT // ELEMENTS_PER_WORK
             if method in ("peekItems", "listDeadLetters"):
-                assert work >= COUNT // limits.TURN_WORK_ELEMENTS + COUNT * 1_000 // limits.TURN_WORK_BYTES
+                assert work >= COUNT // ELEMENTS_PER_WORK + COUNT * 1_000 // BYTES_PER_WORK
 
     run(main)

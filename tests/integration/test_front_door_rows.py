@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from foqs.model.errors import InternalError
 from foqs.transport.connection_table import TransportLimits
 from foqs.wire.codec import UNKNOWN_METHOD, ApplicationError, structs
+from foqs.wire.frames import FrameTimes
 from tests.integration.test_front_door_row_calls import CALLS
 from tests.support import bad_frames, thrift_bytes
 from tests.support.bad_frames import BadFrame, Outcome, row_id
@@ -89,7 +90,10 @@ def test_peers_have_their_answer(row: int, check: Behaviour) -> None:
 
 @behaviour(6)
 async def a_header_that_comes_too_slowly() -> None:
-    async with world(TransportLimits(header_ms_max=SHORT_MS, sweep_ms=5)) as w, w.connect() as client:
+    async with (
+        world(TransportLimits(frame_times=FrameTimes(header_ms_max=SHORT_MS), sweep_ms=5)) as w,
+        w.connect() as client,
+    ):
         await client.call("getHostStatus", structs.HostStatusRequest())
         await client.send_bytes(b"\0")
         assert await client.is_closed()
@@ -98,7 +102,7 @@ async def a_header_that_comes_too_slowly() -> None:
 
 @behaviour(7)
 async def a_body_that_comes_too_slowly() -> None:
-    bounds = TransportLimits(body_ms_min=SHORT_MS, body_bytes_per_ms_min=1_000, sweep_ms=5)
+    bounds = TransportLimits(frame_times=FrameTimes(body_ms_min=SHORT_MS, body_bytes_per_ms_min=1_000), sweep_ms=5)
     async with world(bounds) as w, w.connect() as client:
         await client.send_bytes(w.codec.encode_call("enqueue", enqueue_request(b"x" * 500), 1)[:100])
         assert await client.is_closed()
@@ -108,7 +112,10 @@ async def a_body_that_comes_too_slowly() -> None:
 
 @behaviour(8)
 async def a_connection_that_says_nothing() -> None:
-    async with world(TransportLimits(first_frame_ms_max=SHORT_MS, sweep_ms=5)) as w, w.connect() as client:
+    async with (
+        world(TransportLimits(frame_times=FrameTimes(first_frame_ms_max=SHORT_MS), sweep_ms=5)) as w,
+        w.connect() as client,
+    ):
         assert await client.is_closed()
         assert w.counts.errors == ["first_frame_deadline"]
 

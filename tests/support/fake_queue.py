@@ -59,6 +59,11 @@ class FakeQueue:
         self._last_id = 0
         self._add_namespace("ns", NamespaceSettings())
 
+    def namespace_number(self, name: bytes) -> int | None:
+        """As the host's Namespaces tell the scheduler."""
+        namespace = self.namespaces.get(name.decode("latin-1"))
+        return namespace.number if namespace else None
+
     async def until_running(self, count: int) -> None:
         """Return when so many enqueue calls stand in front of the gate."""
         async with asyncio.timeout(_PATIENCE_S):

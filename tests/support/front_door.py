@@ -69,9 +69,9 @@ class World:
     def connect(self, own_address: str | None = None) -> AbstractAsyncContextManager[RawClient]:
         return RawClient.connect("127.0.0.1", self.server.port, own_address)
 
-    async def is_healthy(self) -> bool:
+    async def is_healthy(self, own_address: str | None = None) -> bool:
         """Whether a client of its own gets an answer."""
-        async with self.connect() as client:
+        async with self.connect(own_address) as client:
             reply = await client.call("getHostStatus", structs.HostStatusRequest())
             return bool(reply.response.host == "fake")
 
@@ -95,7 +95,15 @@ async def until(holds: Callable[[], bool]) -> None:
 @asynccontextmanager
 async def world(bounds: TransportLimits | None = None) -> AsyncIterator[World]:
     queue, counts = FakeQueue(), Counts()
-    server = ThriftServer(queue, queue, address="127.0.0.1", port=0, metrics=counts, bounds=bounds)
+    server = ThriftServer(
+        queue,
+        queue,
+        address="127.0.0.1",
+        port=0,
+        namespace_number=queue.namespace_number,
+        metrics=counts,
+        bounds=bounds,
+    )
     await server.start()
     try:
         yield World(server, queue, counts)

@@ -1,449 +1,537 @@
-"""FairScheduler of the event loop: bounded, and shared by addresses before connections."""
+"""Calls are started in turn: by namespace and kind, then by caller, and a bounded amount in each turn of the loop."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
+from collections import Counter
+from collections.abc import Callable
 from functools import partial
-from time import perf_counter
-from typing import Any, cast
+from math import inf
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from foqs.model import limits
-from foqs.transport.fair_scheduler import FairScheduler, RecentWork, SchedulerLimits, StandingQueue, TurnTaker
+from foqs.transport.fair_scheduler import (
+    BYTES_PER_WORK,
+    ELEMENTS_PER_WORK,
+    QUANTUM,
+    QUEUES_KEPT,
+    REFUSALS_PER_WORK,
+    CallerQueue,
+    DeficitRound,
+    FairScheduler,
+    Member,
+    SchedulerLimits,
+)
+from foqs.transport.penalties import NO_TENANT, PenaltyLimits, RecentWork
 
-A = ("a", True)
+WAIT_MS = 1_000
+NO_PENALTY = PenaltyLimits(factor=0.0)
 
 
 class Loop:
-    def __init__(self) -> None:
-        self.soon: list[Callable[[], None]] = []
-        self.later: list[tuple[float, Callable[[], None]]] = []
-        self.now_s = 0.0
+    """Turns by hand, with a clock that only tests move."""
+
+    def __init__(self, penalties: bool) -> None:
+        self.penalties = penalties
+        """Whether they last until `end_penalties`."""
+        self.now_s = 100.0
+        self.soon: list[Callable[[], object]] = []
+        self.later: list[tuple[float, Callable[[], object]]] = []
 
     def time(self) -> float:
         return self.now_s
 
-    def call_soon(self, callback: Callable[..., None], *arguments: Any) -> None:
-        self.soon.append(partial(callback, *arguments))
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
+        self.soon.append(partial(callback, *args))
 
-    def call_later(self, delay_s: float, callback: Callable[..., None], *arguments: Any) -> None:
-        self.later.append((delay_s, partial(callback, *arguments)))
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> None:
+        if delay or self.penalties:
+            self.later.append((delay, partial(callback, *args)))
+        else:
+            self.call_soon(callback, *args)
 
-    def create_future(self) -> Waiter:
-        return Waiter()
+    def turn(self, count: int = 1) -> None:
+        for _ in range(count):
+            due, self.soon = self.soon, []
+            for callback in due:
+                callback()
 
-    def turn(self) -> None:
-        due, self.soon = self.soon, []
-        for callback in due:
+    def end_penalties(self) -> None:
+        due, self.later = self.later, []
+        for _, callback in due:
             callback()
 
 
-class Waiter:
-    """A future that may be asked for again and again."""
+class World:
+    """A scheduler and what was done of it: names of calls in the order in which they were started or refused."""
 
-    is_done = False
+    def __init__(self, work_max: int = 20, **bounds: Any) -> None:
+        self.loop = Loop(bounds.get("penalties") is not NO_PENALTY)
+        given = {"turn_work_max": work_max, "turn_work_shared_max": work_max, "enqueue_wait_ms_max": WAIT_MS}
+        self.scheduler = FairScheduler(self.loop, SchedulerLimits(**(given | bounds)), self.loop.time)
+        self.started: list[str] = []
+        self.refused: list[str] = []
+        self.work: Counter[str] = Counter()
 
-    def done(self) -> bool:
-        return self.is_done
+    def queue(self, tenant: int = 1, address: str = "a", *, enqueue: bool = True) -> CallerQueue:
+        return self.scheduler.queue_of(tenant, address, enqueue)
 
-    def set_result(self, result: None) -> None:
-        self.is_done = True
+    def send(self, name: str, queue: CallerQueue, count: int = 1, *, waited_s: float = 0.0) -> None:
+        """Let so many calls wait, which have waited so long already."""
+        for _ in range(count):
+            call = Waiting(self, name, queue)
+            call.since_s -= waited_s
+            self.scheduler.wait(queue, call)
 
-    def __await__(self) -> Generator[None, None, None]:
-        try:
-            while not self.is_done:
-                yield
-        finally:
-            self.is_done = True
+    def do(self, queue: CallerQueue, elements: int = 0, took_s: float = 0.0) -> int:
+        """Do a call now."""
+        began_s = self.loop.now_s
+        self.loop.now_s += took_s
+        return self.scheduler.charge(queue, elements, 0, began_s)
 
-
-class Peer:
-    """Has frames to give, and notes each."""
-
-    def __init__(
-        self, scheduler: FairScheduler, name: str, address: str, frames: int, taken: list[str], enqueues: bool = True
-    ) -> None:
-        self.scheduler, self.name, self.address, self.frames, self.taken = scheduler, name, address, frames, taken
-        self.flow = (address, enqueues)
-
-    def take_turn(self, frames_max: int) -> None:
-        for _ in range(min(frames_max, self.frames)):
-            if not self.scheduler.has_work_left(self.flow):
-                break
-            self.frames -= 1
-            self.taken.append(self.name)
-            self.scheduler.spend(self.address, 0, 100, 0.0)
-        if self.frames:
-            self.scheduler.wait(cast(TurnTaker, self), self.flow)
+    def keep_sending(self, name: str, queue: CallerQueue, *, elements: int = 0) -> None:
+        """Let two calls wait, and one more whenever one is started."""
+        for _ in range(2):
+            self.scheduler.wait(queue, Endless(self, name, queue, elements))
 
 
-def make(work_max: int) -> tuple[Loop, FairScheduler, list[str]]:
-    loop = Loop()
-    return loop, FairScheduler(cast(Any, loop), SchedulerLimits(work_max, work_max, 100, 100, 100)), []
+class Waiting:
+    def __init__(self, world: World, name: str, queue: CallerQueue, elements: int = 0) -> None:
+        self.world, self.name, self.queue, self.elements = world, name, queue, elements
+        self.since_s = world.loop.now_s
+        self.size_bytes = 100
+
+    def start(self) -> None:
+        self.world.started.append(self.name)
+        self.world.work[self.name] += self.world.do(self.queue, self.elements)
+
+    def refuse(self) -> None:
+        self.world.refused.append(self.name)
 
 
-def wait(scheduler: FairScheduler, *peers: Peer) -> None:
-    for peer in peers:
-        scheduler.wait(cast(TurnTaker, peer), peer.flow)
+class Endless(Waiting):
+    def start(self) -> None:
+        super().start()
+        self.world.scheduler.wait(self.queue, Endless(self.world, self.name, self.queue, self.elements))
 
 
-def is_over(call: Coroutine[Any, Any, None]) -> bool:
-    """Whether it has ended, or does so now that it is run until it waits."""
-    try:
-        call.send(None)
-    except (StopIteration, RuntimeError):  # The second says that it had ended before.
-        return True
-    return False
+# --- the round ---
 
 
-def test_a_frame_is_overdue_that_waits_as_long_as_it_may_and_a_queue_of_short_waits_never_is() -> None:
-    queue = StandingQueue(1_000)
-    for now in range(5, 15):
-        queue.began(float(now))
-        queue.began(now + 0.5)
-        assert not queue.is_overdue(now + 0.999)
-        queue.ended()
-    queue.began(20.0)
-    assert queue.is_overdue(21.0)
+class Bucket(Member):
+    """Has work of given sizes to do."""
+
+    def __init__(self, costs: list[int]) -> None:
+        super().__init__()
+        self.costs = costs
+        self.done = 0
+
+    def is_ready(self) -> bool:
+        return bool(self.costs)
 
 
-def test_what_comes_at_once_after_an_overdue_frame_is_overdue_and_what_comes_later_is_not() -> None:
-    queue, moment = StandingQueue(1_000), limits.TURN_CATCH_UP_MS / 1000
-    queue.began(5.0)
-    now = 6.0
-    for _ in range(10):
-        assert queue.is_overdue(now)
-        queue.ended()
-        queue.began(now + moment / 2)
-        now += 2 * moment
-    assert queue.is_overdue(now)
-    queue.ended()
-    queue.began(now + 1.5 * moment)
-    assert not queue.is_overdue(now + 2 * moment)
+@pytest.mark.interpreted
+@given(st.lists(st.lists(st.integers(1, 200), min_size=1, max_size=30), min_size=1, max_size=8))
+def test_while_members_are_ready_none_had_more_than_a_quantum_and_a_call_beyond_another(costs: list[list[int]]) -> None:
+    turns: DeficitRound[Bucket] = DeficitRound()
+    buckets = [Bucket(list(of_one)) for of_one in costs]
+    for bucket in buckets:
+        turns.join(bucket)
+    cost_max = max(max(of_one) for of_one in costs)
+    while (bucket := turns.head()) is not None:
+        ready = [one.done for one in buckets if one.costs]
+        assert max(ready) - min(ready) <= 2 * (QUANTUM + cost_max)
+        cost = bucket.costs.pop(0)
+        bucket.deficit -= cost
+        bucket.done += cost
+    assert [bucket.done for bucket in buckets] == [sum(of_one) for of_one in costs]
+    assert not any(bucket.is_in_round for bucket in buckets)
 
 
-def test_a_queue_is_flushed_no_longer_than_a_frame_may_wait_however_fast_they_come() -> None:
-    queue, moment = StandingQueue(1_000), limits.TURN_CATCH_UP_MS / 1000
-    queue.began(5.0)
-    now = 6.0
-    refused_until = taken_until = 0.0
-    while now < 9.0:
-        if queue.is_overdue(now):
-            refused_until = now
-        else:
-            taken_until = now
-        queue.ended()
-        queue.began(now)
-        now += moment / 4
-    assert 7.0 - moment < refused_until < 7.0
-    assert taken_until > 9.0 - moment, "each waits but briefly by then"
+@pytest.mark.interpreted
+def test_a_member_that_is_not_ready_stays_until_it_has_paid() -> None:
+    turns: DeficitRound[Bucket] = DeficitRound()
+    large, small = Bucket([5 * QUANTUM]), Bucket([1] * 100)
+    turns.join(large)
+    turns.join(small)
+    assert turns.head() is large
+    large.deficit -= large.costs.pop()
+    for _ in range(QUANTUM):
+        assert turns.head() is small
+        small.deficit -= small.costs.pop()
+    assert turns.head() is small
+    large.costs = [1]
+    turns.join(large)
+    for _ in range(3 * QUANTUM):
+        assert turns.head() is small, "the large one pays for what it had before"
+        small.deficit -= small.costs.pop()
 
 
-def test_a_turn_takes_no_more_than_its_bound_whoever_waits() -> None:
-    loop, scheduler, taken = make(20)
-    wait(scheduler, *[Peer(scheduler, f"p{n}", f"address {n % 3}", 1_000, taken) for n in range(9)])
-    loop.turn()
-    assert len(taken) == 20
-    assert not scheduler.is_free(("address 0", True), 100)
-    loop.turn()
-    assert len(taken) == 40
+# --- who is served ---
 
 
-def test_turns_are_shorter_while_more_than_one_address_sends_frames() -> None:
-    loop, taken = Loop(), list[str]()
-    scheduler = FairScheduler(cast(Any, loop), SchedulerLimits(40, 10, 100, 100, 100))
-    wait(scheduler, *[Peer(scheduler, "p", "a", 1, taken) for _ in range(1_000)])
-    counts = []
-    for others, passed_ms in ("", 0), ("", 0), ("b", limits.TURN_MEMORY_MS), ("", 3 * limits.TURN_MEMORY_MS), ("", 0):
-        for address in others:
-            scheduler.spend(address, 0, 0, 0.0)
-        turn_counts = []
-        for _ in range(4):  # Some of them are rests.
-            taken.clear()
-            loop.turn()
-            turn_counts.append(len(taken))
-            for _, end_penalty in loop.later:
-                end_penalty()
-        loop.now_s += passed_ms / 1000
-        counts.append(max(turn_counts))
-    assert counts == [40, 40, 10, 10, 40]
+def test_namespaces_share_by_work_whatever_their_calls_cost_and_however_many_they_send() -> None:
+    world = World(penalties=NO_PENALTY)
+    for number in range(50):
+        world.keep_sending("one", world.queue(1, f"caller {number}"))
+    world.keep_sending("two", world.queue(2), elements=100)
+    world.keep_sending("three", world.queue(3), elements=1_000)
+    world.loop.turn(500)
+    least, *_, most = sorted(world.work.values())
+    assert len(world.work) == 3
+    assert most - least <= 2 * (QUANTUM + 1 + 1_000 // ELEMENTS_PER_WORK)
 
 
-def test_fewer_enqueues_of_an_address_run_at_once_while_more_than_one_sends_frames() -> None:
-    loop, taken = Loop(), list[str]()
-    scheduler = FairScheduler(cast(Any, loop), SchedulerLimits(100, 100, 100, 6, 2))
-    for _ in range(2):
-        scheduler.started(A)
-    assert scheduler.is_free(A, 100)
-    scheduler.spend("a", 0, 0, 0.0)
-    scheduler.spend("b", 0, 0, 0.0)
-    wait(scheduler, Peer(scheduler, "a", "a", 1, taken))
-    loop.turn()
-    assert taken == []
-    assert not scheduler.is_free(A, 100)
-    assert scheduler.is_free(("a", False), 100)
-    scheduler.ended(A, 1)
-    loop.turn()
-    assert taken == ["a"]
+def test_namespaces_behind_one_address_share_like_those_of_different_addresses() -> None:
+    world = World(penalties=NO_PENALTY)
+    world.send("one", world.queue(1, "proxy"), 500)
+    world.send("two", world.queue(2, "proxy"), 100)
+    world.loop.turn(10)
+    assert world.started.count("one") == pytest.approx(world.started.count("two"), abs=QUANTUM)
 
 
-def test_who_sends_little_is_ahead_of_those_who_wait_but_only_with_a_little_in_each_turn() -> None:
-    loop, scheduler, taken = make(8)
-    good = ("good", True)
-    wait(scheduler, *[Peer(scheduler, "flood", "flood", 1_000, taken) for _ in range(9)])
-    for _ in range(3):
-        loop.turn()
-        assert not scheduler.is_free(("flood", True), 100)
-        assert not scheduler.is_free(good, limits.TURN_AHEAD_BYTES_MAX + 1)
-        for _ in range(limits.TURN_WORK_AHEAD_MAX):
-            assert scheduler.is_free(good, 100)
-            scheduler.spend("good", 0, 100, 0.0)
-        assert not scheduler.is_free(good, 100)
-    for number in range(8):
-        scheduler.spend(f"address {number}", 0, 100, 0.0)
-    assert not scheduler.is_free(("one more", True), 100), "all who are ahead have a bound"
+def test_callers_of_a_namespace_share_by_work() -> None:
+    world = World(penalties=NO_PENALTY)
+    world.keep_sending("single", world.queue(1, "a"))
+    world.keep_sending("batches", world.queue(1, "b"), elements=1_000)
+    world.loop.turn(300)
+    assert world.work["single"] == pytest.approx(world.work["batches"], abs=2 * (QUANTUM + 126))
 
 
-def test_one_large_frame_holds_nobody_up_who_sends_little_and_two_of_different_addresses_do() -> None:
-    _, scheduler, _ = make(8)
-    scheduler.spend("x", limits.BATCH_ITEMS_MAX, 0, 0.0)
-    assert scheduler.is_free(("y", True), 100)
-    scheduler.spend("y", limits.BATCH_ITEMS_MAX, 0, 0.0)
-    assert not scheduler.is_free(("z", True), 100)
+def test_what_a_caller_takes_and_settles_has_half_of_its_turns_however_much_it_enqueues() -> None:
+    world = World()
+    world.send("enqueue", world.queue(), 1_000)
+    world.send("ack", world.queue(enqueue=False), 1_000)
+    world.loop.turn(10)
+    assert world.started.count("ack") == pytest.approx(world.started.count("enqueue"), abs=QUANTUM)
 
 
-def test_many_connections_get_one_address_no_more_than_one() -> None:
-    loop, scheduler, taken = make(8 * limits.TURN_FRAMES_PER_CONNECTION_MAX)
-    flood = [Peer(scheduler, "flood", "address 1", 1_000, taken) for _ in range(500)]
-    wait(scheduler, *flood, Peer(scheduler, "good", "address 2", 1_000, taken))
-    for _ in range(10):
-        loop.turn()
-    assert taken.count("good") == taken.count("flood") == len(taken) // 2
-
-
-def test_what_an_address_takes_and_settles_has_half_of_its_turns_however_much_it_enqueues() -> None:
-    loop, scheduler, taken = make(8 * limits.TURN_FRAMES_PER_CONNECTION_MAX)
-    wait(scheduler, *[Peer(scheduler, "enqueues", "address", 1_000, taken) for _ in range(500)])
-    wait(scheduler, *[Peer(scheduler, "settles", "address", 1_000, taken, enqueues=False) for _ in range(2)])
-    for _ in range(10):
-        loop.turn()
-    assert taken.count("settles") == taken.count("enqueues") == len(taken) // 2
-
-
-def test_a_frame_that_comes_alone_is_behind_one_of_each_address_at_most() -> None:
-    loop, scheduler, taken = make(10**6)
-    wait(scheduler, *[Peer(scheduler, "flood", "address 1", 50, taken) for _ in range(100)])
-    wait(scheduler, Peer(scheduler, "good", "address 2", 1, taken))
-    loop.turn()
-    assert taken.index("good") == limits.TURN_FRAMES_PER_CONNECTION_MAX
-    assert len(taken) == 5_001
-
-
-def test_a_turn_is_free_again_when_nobody_waits() -> None:
-    loop, scheduler, _ = make(limits.TURN_WORK_AHEAD_MAX)
-    for _ in range(limits.TURN_WORK_AHEAD_MAX):
-        assert scheduler.is_free(A, 100)
-        scheduler.spend("a", 0, 0, 0.0)
-    assert not scheduler.is_free(A, 100)
-    assert len(loop.soon) == 1
-    loop.turn()
-    assert scheduler.is_free(A, 100)
-    assert loop.soon == []
-
-
-@pytest.mark.parametrize("by_refusals", [False, True])
-@pytest.mark.parametrize("others_ms", [None, 0, 9 * limits.TURN_MEMORY_MS])
-def test_an_address_that_had_most_of_a_turn_rests_while_others_send_frames(
-    others_ms: int | None, by_refusals: bool
-) -> None:
-    """`others_ms`: since the last call of another address."""
-    loop, scheduler, taken = make(20)
-    took_s = limits.TURN_PENALTY_MS_MAX / 4_000
-    began_s = perf_counter() - took_s
-    scheduler.spend("flood", 0, 0, began_s)
-    if others_ms is not None:
-        scheduler.spend("good", 4 * limits.TURN_WORK_ELEMENTS, 0, began_s)
-        if others_ms:
-            loop.turn()
-        loop.now_s += others_ms / 1000
-    if by_refusals:
-        for _ in range(20 * limits.TURN_REFUSALS):
-            scheduler.spend_on_refusal("flood", perf_counter())
-    else:
-        scheduler.spend("flood", 50 * limits.TURN_WORK_ELEMENTS, 0, perf_counter())
-    loop.turn()
-    wait(scheduler, Peer(scheduler, "heavy", "flood", 1, taken), Peer(scheduler, "light", "good", 1, taken))
-    loop.turn()
-    if others_ms != 0:
-        assert sorted(taken) == ["heavy", "light"]
-        return
-    loop.turn()
-    assert taken == ["light"], "the others go on"
-    ((penalty_s, end_penalty),) = loop.later
-    assert limits.TURN_PENALTY_FACTOR * took_s <= penalty_s <= limits.TURN_PENALTY_MS_MAX / 1000
-    end_penalty()
-    loop.turn()
-    assert taken == ["light", "heavy"]
-
-
-def test_large_calls_of_an_address_that_rests_are_done_one_after_each_rest() -> None:
-    loop, scheduler, taken = make(20)
-    scheduler.spend("good", 4 * limits.TURN_WORK_ELEMENTS, 0, perf_counter())
-    work = scheduler.spend("flood", 50 * limits.TURN_WORK_ELEMENTS, 0, perf_counter())
-    calls = [scheduler.after_penalty("flood", work) for _ in range(3)]
-    loop.turn()
-    assert [is_over(call) for call in calls] == [False, False, False]
-    calls.pop(0).close()
-    wait(scheduler, Peer(scheduler, "flood", "flood", 1, taken, enqueues=False))
-    for over in [True, False], [True, True]:
-        wait(scheduler, Peer(scheduler, "good", "good", 1, taken))
-        loop.turn()
-        loop.turn()
-        assert taken.pop() == "good", "the others go on"
-        ((_, end_penalty),) = loop.later
-        assert not is_over(calls[-1])
-        loop.later.clear()
-        end_penalty()
-        loop.turn()
-        assert [is_over(call) for call in calls] == over
-    loop.turn()
-    loop.turn()
-    assert taken == []
-    loop.later.pop()[1]()
-    loop.turn()
-    assert taken == ["flood"], "nothing more is read before"
-
-
-def test_a_large_call_of_an_address_that_does_not_rest_goes_on_at_once() -> None:
-    loop, scheduler, _ = make(20)
-    call = scheduler.after_penalty("flood", scheduler.spend("flood", 50 * limits.TURN_WORK_ELEMENTS, 0, perf_counter()))
-    loop.turn()
-    assert is_over(call)
-
-
-def test_no_address_rests_while_two_do_about_as_much() -> None:
-    loop, scheduler, _ = make(20)
+def test_calls_of_no_known_namespace_share_one_tenant_and_their_callers_are_served_in_turn() -> None:
+    world = World(penalties=NO_PENALTY)
     for number in range(20):
-        scheduler.spend("ab"[number % 2], 50 * limits.TURN_WORK_ELEMENTS, 0, perf_counter())
-        loop.turn()
-        loop.now_s += 0.001
-    assert scheduler.is_free(("a", True), 100)
-    assert scheduler.is_free(("b", True), 100)
-    loop.now_s += 9 * limits.TURN_MEMORY_MS / 1000
-    for address in ("b", "a", "a"):
-        scheduler.spend(address, 50 * limits.TURN_WORK_ELEMENTS * (address == "a"), 0, perf_counter())
-        loop.turn()
-    assert not scheduler.is_free(("a", True), 100)
-    assert scheduler.is_free(("b", True), 100)
+        world.keep_sending(f"nobody {number}", world.queue(NO_TENANT, f"address {number}"))
+    world.keep_sending("tenant", world.queue(1))
+    world.loop.turn(100)
+    of_nobody = [count for name, count in world.work.items() if name != "tenant"]
+    assert world.work["tenant"] == pytest.approx(sum(of_nobody), abs=2 * QUANTUM)
+    assert max(of_nobody) - min(of_nobody) <= QUANTUM
+    assert len(world.scheduler._flows) == 2
 
 
-def test_half_of_what_was_done_is_forgotten_after_a_while_and_all_after_a_long_time() -> None:
-    recent, memory_s = RecentWork(), 1.001 * limits.TURN_MEMORY_MS / 1000
-    recent.add({"a": 8.0}, 5.0)
-    assert not recent.is_shared
-    assert not recent.has_most("a"), "there are no others"
-    recent.add({"b": 2.0}, 5.0)
-    assert recent.is_shared
-    assert recent.has_most("a")
-    assert not recent.has_most("b")
-    recent.add({"b": 1.0}, 5.0 + memory_s)
-    assert not recent.has_most("a"), "4 to 2"
-    recent.add({"a": 20.0}, 5.0 + 2 * memory_s)
-    assert recent.has_most("a"), "22 to 1"
-    recent.add({"a": 1.0}, 5.0 + 4.5 * memory_s)
-    assert not recent.is_shared
-    recent.add({"b": 1.0}, 1e9)
-    assert not recent.is_shared
+def test_queues_that_are_idle_are_forgotten_and_the_others_kept() -> None:
+    world = World()
+    running = world.queue(1, "running")
+    world.scheduler.started(running)
+    waiting = world.queue(1, "waiting", enqueue=False)
+    for _ in range(limits.CALLS_RUNNING_PER_CALLER_MAX):
+        world.scheduler.started(waiting)
+    world.send("waiting", waiting)
+    for number in range(10 * QUEUES_KEPT):
+        world.do(world.queue(number, f"address {number}"))
+        world.loop.turn()
+    known = [queue for flow in world.scheduler._flows.values() for queue in flow.queues.values()]
+    assert len(known) <= QUEUES_KEPT
+    assert world.queue(1, "running") is running
+    assert world.queue(1, "waiting", enqueue=False) is waiting
+    world.scheduler.ended(waiting)
+    world.loop.turn()
+    assert world.started == ["waiting"]
 
 
-def test_a_rest_has_an_end_however_long_the_process_stood_still() -> None:
-    loop, scheduler, _ = make(20)
-    scheduler.spend("good", 0, 0, perf_counter() - 60)
-    scheduler.spend("flood", 50 * limits.TURN_WORK_ELEMENTS, 0, perf_counter())
-    loop.turn()
-    loop.turn()
-    ((penalty_s, _),) = loop.later
-    assert penalty_s == limits.TURN_PENALTY_MS_MAX / 1000
+# --- turns ---
 
 
-def test_what_waits_for_others_takes_nothing_of_a_turn() -> None:
-    loop, scheduler, taken = make(20)
-    for number in range(4):
-        for _ in range(100):
-            scheduler.started((f"full {number}", True))
-        wait(scheduler, Peer(scheduler, "full", f"full {number}", 1, taken))
-    wait(scheduler, *[Peer(scheduler, "good", "good", 1, taken) for _ in range(20)])
-    loop.turn()
-    assert taken == ["good"] * 20
+def test_a_turn_does_no_more_than_its_bound_whoever_waits() -> None:
+    world = World(20, penalties=NO_PENALTY)
+    for number in range(9):
+        world.send("call", world.queue(number % 3, f"address {number}"), 1_000)
+    world.loop.turn()
+    assert len(world.started) == 20
+    world.loop.turn()
+    assert len(world.started) == 40
 
 
-def test_enqueues_that_run_hold_up_no_more_than_enqueues() -> None:
-    loop, scheduler, taken = make(20)
-    for _ in range(100):
-        scheduler.started(("address", True))
-    wait(
-        scheduler,
-        Peer(scheduler, "enqueue", "address", 1, taken),
-        Peer(scheduler, "ack", "address", 1, taken, enqueues=False),
-    )
-    loop.turn()
-    assert taken == ["ack"]
-    scheduler.ended(("address", True), 1)
-    loop.turn()
-    assert taken == ["ack", "enqueue"]
+def test_turns_are_shorter_while_more_than_one_caller_has_work_done() -> None:
+    world = World(40, turn_work_shared_max=10, penalties=NO_PENALTY)
+    queue, counts = world.queue(), []
+    world.send("a", queue, 1_000)
+    for other, passed_ms in (False, 0), (True, limits.SHARE_MEMORY_MS), (False, 3 * limits.SHARE_MEMORY_MS), (False, 0):
+        if other:
+            world.do(world.queue(1, "b"))
+        world.loop.turn()
+        of_turns = []
+        for _ in range(4):  # Some of them are penalties, which end at once.
+            world.started.clear()
+            world.loop.turn()
+            of_turns.append(len(world.started))
+        counts.append(max(of_turns))
+        world.loop.now_s += passed_ms / 1000
+    assert counts == [40, 10, 10, 40]
+
+
+def test_a_call_is_started_at_once_while_none_waits_and_the_turn_has_room() -> None:
+    world = World(4)
+    queue = world.queue()
+    for _ in range(4):
+        assert world.scheduler.may_start(queue)
+        world.do(queue)
+    assert not world.scheduler.may_start(queue)
+    world.loop.turn()
+    assert world.scheduler.may_start(queue)
+    assert world.loop.soon == []
+    world.send("call", queue)
+    assert not world.scheduler.may_start(world.queue(2)), "it would be before one that waits"
+    world.loop.turn()
+    assert world.scheduler.may_start(queue)
+
+
+def test_a_call_that_comes_alone_is_behind_a_quantum_of_each_other_flow() -> None:
+    world = World(10**6, penalties=NO_PENALTY)
+    world.send("flood", world.queue(1), 5_000)
+    world.send("other flood", world.queue(2), 5_000)
+    world.send("good", world.queue(3))
+    world.loop.turn()
+    assert world.started.index("good") <= 2 * QUANTUM
 
 
 def test_elements_and_bytes_count_as_work() -> None:
-    for element_count, size_bytes in ((limits.BATCH_ITEMS_MAX, 0), (0, 2 * limits.MIB)):
-        _, scheduler, _ = make(100)
-        scheduler.spend("a", element_count, size_bytes, 0.0)
-        assert not scheduler.is_free(A, 100)
+    world = World()
+    assert world.scheduler.charge(world.queue(), 0, 100, 0.0) == 1
+    assert world.scheduler.charge(world.queue(), 3 * ELEMENTS_PER_WORK, 100, 0.0) == 4
+    assert world.scheduler.charge(world.queue(), 0, 3 * BYTES_PER_WORK, 0.0) == 4
 
 
-def test_a_guest_of_no_use_does_not_hold_up_the_others() -> None:
-    loop, scheduler, taken = make(4)
+def test_calls_whose_connection_is_gone_take_nothing_of_a_turn() -> None:
+    world = World(4)
 
-    class Gone(Peer):
-        def take_turn(self, frames_max: int) -> None:
+    class Gone(Waiting):
+        def start(self) -> None:
             return None
 
-    wait(
-        scheduler,
-        Gone(scheduler, "gone", "a", 1, taken),
-        Peer(scheduler, "good", "b", 9, taken),
-        Gone(scheduler, "gone", "a", 1, taken),
-    )
-    for _ in range(3):
-        loop.turn()
-    assert taken == ["good"] * 9
-    assert scheduler.is_free(A, 100) or loop.soon
+    gone, good = world.queue(1), world.queue(2)
+    for _ in range(50):
+        world.scheduler.wait(gone, Gone(world, "gone", gone))
+    world.send("good", good, 4)
+    world.loop.turn()
+    assert world.started == ["good"] * 4
 
 
-def test_an_address_with_too_many_calls_running_waits_for_one_to_end_and_the_others_do_not() -> None:
-    loop, scheduler, taken = make(1_000)
-    for _ in range(100):
-        scheduler.started(("busy", True))
-    assert not scheduler.is_free(("busy", True), 100)
-    assert scheduler.is_free(("other", True), 100)
-    wait(scheduler, Peer(scheduler, "busy", "busy", 1, taken), Peer(scheduler, "good", "other", 6, taken))
+def test_the_scheduler_says_when_too_many_calls_wait() -> None:
+    world = World(2, calls_waiting_max=3)
+    world.send("call", world.queue(), 2)
+    assert not world.scheduler.is_full
+    world.send("call", world.queue())
+    assert world.scheduler.is_full
+    world.loop.turn()
+    assert not world.scheduler.is_full
+
+
+# --- calls that run ---
+
+
+def test_a_caller_with_too_many_calls_running_waits_for_one_to_end_and_the_others_do_not() -> None:
+    world = World(enqueues_running_max=3, calls_running_max=5)
+    busy = world.queue(1, "busy")
     for _ in range(3):
-        loop.turn()
-    assert taken == ["good"] * 6
-    assert loop.soon == []
-    scheduler.ended(("busy", True), 1)
-    loop.turn()
-    assert taken[6:] == ["busy"]
+        world.scheduler.started(busy)
+    assert not world.scheduler.may_start(busy)
+    world.send("busy", busy)
+    world.send("its ack", world.queue(1, "busy", enqueue=False))
+    world.send("its other namespace", world.queue(2, "busy"))
+    world.send("other", world.queue(1, "other"))
+    world.loop.turn(3)
+    assert sorted(world.started) == ["its ack", "its other namespace", "other"]
+    assert world.loop.soon == []
+    world.scheduler.ended(busy)
+    world.loop.turn()
+    assert world.started[3:] == ["busy"]
+
+
+# --- refusals ---
+
+
+def test_an_enqueue_that_waited_too_long_is_refused_and_what_lessens_the_load_is_not() -> None:
+    world = World()
+    world.send("old enqueue", world.queue(), 3)
+    world.send("old ack", world.queue(enqueue=False))
+    world.loop.now_s += WAIT_MS / 2000
+    world.send("enqueue", world.queue())
+    world.loop.now_s += WAIT_MS / 2000
+    world.loop.turn()
+    assert world.refused == ["old enqueue"] * 3
+    assert sorted(world.started) == ["enqueue", "old ack"]
+
+
+def test_refusals_cost_a_part_of_a_turn_and_of_their_flows_share() -> None:
+    world = World(4)
+    world.send("old", world.queue(), 1_000)
+    world.loop.now_s += WAIT_MS / 1000
+    world.loop.turn()
+    assert len(world.refused) == 4 * REFUSALS_PER_WORK
+
+
+# --- large calls ---
+
+
+def test_the_rest_of_a_large_call_is_done_in_another_turn_before_its_callers_other_calls_and_never_refused() -> None:
+    world = World(20, penalties=NO_PENALTY)
+    queue = world.queue()
+    world.do(world.queue(1, "other"))
+    world.loop.turn()
+    work = world.do(queue, elements=1_000)
+    assert world.scheduler.is_large(work)
+    world.send("next", queue)
+    rest = Waiting(world, "rest", queue)
+    rest.since_s = inf
+    world.scheduler.put_off(queue, rest)
+    world.loop.now_s += 10 * WAIT_MS / 1000
+    world.loop.turn()
+    assert world.started == ["rest"]
+    assert world.refused == ["next"]
+
+
+def test_a_call_is_not_large_while_one_caller_is_alone() -> None:
+    world = World(20)
+    assert not world.scheduler.is_large(world.do(world.queue(), elements=1_000))
+    world.do(world.queue(1, "b"))
+    assert world.scheduler.is_large(126)
+    assert not world.scheduler.is_large(20)
+
+
+def test_the_rest_of_a_large_call_has_a_turn_to_itself() -> None:
+    world = World(20)
+    world.scheduler.charge_turn(world.queue())
+    assert not world.scheduler.may_start(world.queue())
+
+
+# --- penalties ---
+
+
+@pytest.mark.parametrize("by_refusals", [False, True])
+@pytest.mark.parametrize("others_ms", [None, 0, 9 * limits.SHARE_MEMORY_MS])
+def test_a_caller_that_did_most_is_not_served_for_a_while_and_the_others_are(
+    others_ms: int | None, by_refusals: bool
+) -> None:
+    """`others_ms`: how long ago another caller had a call done; None: never."""
+    world = World(20)
+    flood = world.queue(1, "flood")
+    if others_ms is not None:
+        world.do(world.queue(1, "good"))
+        world.loop.turn(1 if others_ms else 0)
+        world.loop.now_s += others_ms / 1000
+    if by_refusals:
+        world.send("old", flood, 20 * REFUSALS_PER_WORK, waited_s=WAIT_MS / 1000)
+        world.loop.turn()
+    else:
+        world.do(flood, elements=1_000, took_s=0.004)
+    world.loop.turn(2)
+    world.send("heavy", flood)
+    world.send("light", world.queue(1, "good"))
+    world.loop.turn(3)
+    if others_ms != 0:
+        assert sorted(world.started) == ["heavy", "light"]
+        return
+    assert world.started == ["light"]
+    world.loop.end_penalties()
+    world.loop.turn()
+    assert world.started == ["light", "heavy"]
+
+
+def test_a_penalty_lasts_twice_as_long_as_the_turn_and_its_calls_first_steps_took_but_has_an_end() -> None:
+    for took_s, expected_s in (0.004, 0.01), (60.0, limits.PENALTY_MS_MAX / 1000):
+        world = World(20)
+        world.do(world.queue(1, "good"))
+        world.do(world.queue(1, "flood"), elements=1_000, took_s=took_s)
+        world.loop.turn()
+        world.loop.now_s += 0.001  # The first steps.
+        world.loop.turn()
+        ((penalty_s, _),) = world.loop.later
+        assert penalty_s == pytest.approx(expected_s)
+
+
+def test_a_namespace_that_did_most_is_not_served_where_none_of_its_callers_did_so_much_alone() -> None:
+    world = World(20)
+    world.do(world.queue(2, "good"))
+    for number in range(20):
+        world.do(world.queue(1, f"caller {number}"), elements=10)
+    world.loop.turn(2)
+    world.send("another caller", world.queue(1, "caller 99"))
+    world.send("light", world.queue(2, "good"))
+    world.loop.turn()
+    assert world.started == ["light"]
+    world.loop.end_penalties()
+    world.loop.turn()
+    assert world.started == ["light", "another caller"]
+
+
+def test_of_a_namespace_with_one_greedy_caller_the_others_are_served() -> None:
+    world = World(20)
+    world.do(world.queue(2, "good"))
+    world.do(world.queue(1, "greedy"), elements=1_000)
+    world.loop.turn(2)
+    world.send("greedy", world.queue(1, "greedy", enqueue=False))
+    world.send("its neighbour", world.queue(1, "neighbour"))
+    world.loop.turn()
+    assert world.started == ["its neighbour"]
+
+
+def test_none_has_a_penalty_while_two_do_about_as_much() -> None:
+    world = World(20)
+    for number in range(20):
+        world.do(world.queue(1 + number % 2), elements=400)
+        world.loop.turn(2)
+        world.loop.now_s += 0.001
+    assert world.loop.later == []
+
+
+def test_a_caller_with_a_penalty_that_has_nothing_to_do_is_served_after_it() -> None:
+    world = World(20)
+    world.do(world.queue(1, "good"))
+    world.do(world.queue(1, "flood"), elements=1_000)
+    world.loop.turn(2)
+    assert not world.scheduler.may_start(world.queue(1, "flood"))
+    world.loop.end_penalties()
+    assert world.scheduler.may_start(world.queue(1, "flood"))
+
+
+def test_half_of_what_was_done_is_forgotten_after_a_while_and_all_after_a_long_time() -> None:
+    recent: RecentWork[str] = RecentWork(50)
+
+    def add(key: str, work: float, now_s: float) -> None:
+        recent.forget(now_s)
+        recent.add(key, work)
+
+    add("a", 8.0, 5.0)
+    assert not recent.did_most("a"), "there are no others"
+    add("b", 2.0, 5.0)
+    assert recent.did_most("a")
+    assert not recent.did_most("b")
+    add("b", 1.0, 5.0501)
+    assert not recent.did_most("a"), "4 to 2"
+    add("a", 20.0, 5.1002)
+    assert recent.did_most("a"), "22 to 1"
+    add("a", 1.0, 5.3)
+    assert recent.work.keys() == {"a"}
+    add("b", 1.0, 1e9)
+    assert recent.work.keys() == {"b"}
+
+
+# --- on a real loop ---
 
 
 def test_turns_run_on_a_real_loop() -> None:
     async def main() -> list[str]:
-        taken: list[str] = []
-        scheduler = FairScheduler(asyncio.get_running_loop(), SchedulerLimits(3, 3, 100, 100, 100))
-        wait(scheduler, Peer(scheduler, "p", "a", 10, taken))
-        for _ in range(5):
+        world = World(3)
+        loop = asyncio.get_running_loop()
+        world.scheduler = FairScheduler(loop, SchedulerLimits(turn_work_max=3), loop.time)
+        world.loop.now_s = loop.time()
+        world.send("call", world.queue(), 10)
+        for _ in range(6):
             await asyncio.sleep(0)
-        return taken
+        return world.started
 
-    assert asyncio.run(main()) == ["p"] * 10
+    assert asyncio.run(main()) == ["call"] * 10

@@ -8,9 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foqs.model.limits import FRAME_DEPTH_MAX, FRAME_ELEMENTS_MAX, FRAME_FIELDS_PER_STRUCT_MAX
+from foqs.model.limits import (
+    FRAME_DEPTH_MAX,
+    FRAME_ELEMENTS_MAX,
+    FRAME_FIELDS_PER_STRUCT_MAX,
+    NAMESPACE_NAME_CHARS_MAX,
+)
 from foqs.wire.codec import METHODS, METHODS_BY_NAME_BYTES, Codec, structs
-from foqs.wire.frame_scan import FrameError, scan_call, scan_reply
+from foqs.wire.frame_scan import FrameError, peek_namespace, scan_call, scan_reply
 from tests.support import thrift_bytes as tb
 
 FIXED = {tb.BOOL: 1, tb.BYTE: 1, tb.DOUBLE: 8, tb.I16: 2, tb.I32: 4, tb.I64: 8}
@@ -285,3 +290,54 @@ def test_a_call_is_no_answer_and_an_answer_no_call() -> None:
         scan_reply(call, 0, len(call))
     with pytest.raises(FrameError, match="type 2"):
         scan_call(answer, 0, len(answer))
+
+
+# --- the namespace of a call that was not scanned ---
+
+
+def message_of(method: str, request: Any) -> bytes:
+    return Codec().encode_call(method, request, 7)[4:]
+
+
+def test_the_namespace_of_every_call_that_names_one_is_found_before_it_is_scanned() -> None:
+    found = {}
+    for method in METHODS.values():
+        first = next(iter(method.request.thrift_spec.values()), None)
+        if first is not None and first[1] in ("namespace_name", "name"):
+            request = method.request(**{first[1]: "jobs"})
+            found[method.name] = peek_namespace(message_of(method.name, request))
+    assert len(found) == 16
+    assert set(found.values()) == {b"jobs"}
+    assert peek_namespace(message_of("getHostStatus", structs.HostStatusRequest())) == b""
+
+
+def test_a_name_that_no_namespace_can_have_is_none() -> None:
+    longest = "n" * NAMESPACE_NAME_CHARS_MAX
+    assert peek_namespace(message_of("ack", structs.AckRequest(longest, []))) == longest.encode()
+    assert peek_namespace(message_of("ack", structs.AckRequest(longest + "n", []))) == b""
+    assert peek_namespace(message_of("ack", structs.AckRequest(None, ["receipt"]))) == b""
+
+
+def test_a_namespace_that_is_not_the_first_field_is_not_looked_for() -> None:
+    receipts = tb.field(tb.LIST, 2, tb.list_of(tb.STRING, [tb.string(b"r")]))
+    namespace = tb.field(tb.STRING, 1, tb.string(b"jobs"))
+    arguments = tb.field(tb.STRUCT, 1, receipts + namespace + tb.STOP) + tb.STOP
+    assert peek_namespace(tb.message(arguments, name=b"ack")) == b""
+    assert scan_call(tb.message(arguments, name=b"ack"), 0, len(tb.message(arguments, name=b"ack")))
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_whatever_bytes_come_a_namespace_is_short_or_none(data: st.DataObject) -> None:
+    good = message_of("enqueue", structs.EnqueueRequest("jobs", []))
+    kind = data.draw(st.sampled_from(["any", "cut", "changed"]))
+    if kind == "any":
+        message = data.draw(st.binary(max_size=80))
+    elif kind == "cut":
+        message = good[: data.draw(st.integers(0, len(good)))]
+    else:
+        at = data.draw(st.integers(0, len(good) - 1))
+        message = good[:at] + data.draw(st.binary(min_size=1, max_size=4)) + good[at + 1 :]
+    found = peek_namespace(message)
+    assert len(found) <= NAMESPACE_NAME_CHARS_MAX
+    assert found in message

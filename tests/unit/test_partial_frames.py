@@ -16,7 +16,7 @@ class Peer:
     def __init__(self, room: Room, address: str, *, ends: bool) -> None:
         self.room, self.address, self.ends = room, address, ends
         self.buffered_bytes = 0
-        self.partial_since: float | None = None
+        self.partial_since_s: float | None = None
         self.is_paused = self.is_gone = self.is_done = False
 
     def pause(self) -> None:
@@ -41,16 +41,16 @@ class Peer:
     def send(self) -> None:
         if self.is_paused or self.is_gone or self.is_done:
             return
-        self.partial_since = self.partial_since or self.room.tick()
+        self.partial_since_s = self.partial_since_s or self.room.tick()
         if self.buffered_bytes + CHUNK < FRAME:
             self._become(self.buffered_bytes + CHUNK)
         elif self.ends:
-            self.is_done, self.partial_since = True, None
+            self.is_done, self.partial_since_s = True, None
             self._become(0)
 
     def take(self) -> None:
         """What is there was whole frames that waited for their turn."""
-        self.partial_since = None
+        self.partial_since_s = None
         self._become(0)
 
     def _become(self, buffered_bytes: int) -> None:

@@ -19,6 +19,7 @@ from foqs.wire.codec import (
     ApplicationError,
     Codec,
     for_seqid,
+    is_enqueue,
     seqid_of_enqueue,
     structs,
 )
@@ -185,14 +186,14 @@ def test_an_answer_is_the_same_for_another_seqid_but_for_that() -> None:
         assert for_seqid(codec.encode_error(ENQUEUE, error, 7), seqid) == codec.encode_error(ENQUEUE, error, seqid)
 
 
-def test_the_seqid_of_an_enqueue_is_known_without_a_look_at_its_arguments() -> None:
-    call = Codec().encode_call("enqueue", structs.EnqueueRequest("n", []), -5)
-    assert seqid_of_enqueue(b"??" + call, 2 + LENGTH_BYTES, 2 + len(call)) == -5
-    head_bytes = LENGTH_BYTES + 8 + len("enqueue") + 4
-    assert seqid_of_enqueue(call, LENGTH_BYTES, head_bytes) == -5
-    assert seqid_of_enqueue(call, LENGTH_BYTES, head_bytes - 1) is None
-    dequeue = Codec().encode_call("dequeue", structs.DequeueRequest("n", []), 5)
-    assert seqid_of_enqueue(dequeue, LENGTH_BYTES, len(dequeue)) is None
+def test_an_enqueue_and_its_seqid_are_known_without_a_look_at_its_arguments() -> None:
+    call = Codec().encode_call("enqueue", structs.EnqueueRequest("n", []), -5)[LENGTH_BYTES:]
+    head_bytes = 8 + len("enqueue") + 4
+    for message in (call, call[:head_bytes]):
+        assert is_enqueue(message)
+        assert seqid_of_enqueue(message) == -5
+    assert not is_enqueue(call[: head_bytes - 1])
+    assert not is_enqueue(Codec().encode_call("dequeue", structs.DequeueRequest("n", []), 5)[LENGTH_BYTES:])
 
 
 def test_an_answer_that_no_frame_holds_does_not_say_that_nothing_was_done() -> None:
