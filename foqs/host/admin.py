@@ -13,6 +13,7 @@ from foqs.host.namespaces import Namespaces
 from foqs.host.shards import Shards
 from foqs.model import limits
 from foqs.model.calls import (
+    CallContext,
     DeadLettersResult,
     HostStatus,
     NamespacePage,
@@ -46,59 +47,63 @@ class Admin:
         # Read from files, which no call shall wait for.
         self._version = version("foqs")
 
-    async def create_namespace(self, name: str, settings: object | None) -> Namespace:
+    async def create_namespace(self, context: CallContext, name: str, settings: object | None) -> Namespace:
         check_namespace_name(name)
         wanted = with_changes(NamespaceSettings(), settings)
         return await self._namespace_calls.create(name, wanted)
 
-    async def update_namespace(self, name: str, settings: object) -> Namespace:
+    async def update_namespace(self, context: CallContext, name: str, settings: object) -> Namespace:
         check_namespace_name(name)
         self._namespaces.require_durable()
         updated = await self._namespaces.calls.run(lambda meta: meta.update_namespace(name, settings))
         await self._namespaces.refresh()
         return updated
 
-    async def get_namespace(self, name: str) -> Namespace:
+    async def get_namespace(self, context: CallContext, name: str) -> Namespace:
         return self._namespaces.get(check_namespace_name(name))
 
-    async def list_namespaces(self, prefix: str, limit: int, page_token: str) -> NamespacePage:
+    async def list_namespaces(self, context: CallContext, prefix: str, limit: int, page_token: str) -> NamespacePage:
         arguments.check_range("limit", limit, 1, limits.PAGE_ITEMS_MAX)
         found = await self._namespaces.calls.run(lambda meta: meta.page_namespaces(prefix, page_token, limit + 1))
         return NamespacePage(found[:limit], found[limit - 1].name if len(found) > limit else "")
 
-    async def delete_namespace(self, name: str) -> None:
+    async def delete_namespace(self, context: CallContext, name: str) -> None:
         await self._namespace_calls.delete(check_namespace_name(name))
 
-    async def recover_namespace(self, number: int, name: str | None) -> Namespace:
+    async def recover_namespace(self, context: CallContext, number: int, name: str | None) -> Namespace:
         return await self._namespace_calls.recover(
             arguments.check_range("number", number, 1, limits.NAMESPACE_NUMBER_MAX), name or ""
         )
 
-    async def peek_items(self, namespace_name: str, topic: str, limit: int, page_token: str) -> StoredItemPage:
+    async def peek_items(
+        self, context: CallContext, namespace_name: str, topic: str, limit: int, page_token: str
+    ) -> StoredItemPage:
         namespace = self._namespaces.get(namespace_name)
         return await self._inspection.page(namespace, topic, limit, page_token, dead=False)
 
-    async def get_item(self, namespace_name: str, item_id: str) -> StoredItem:
+    async def get_item(self, context: CallContext, namespace_name: str, item_id: str) -> StoredItem:
         return await self._inspection.get(self._namespaces.get(namespace_name), item_id)
 
-    async def delete_items(self, namespace_name: str, item_ids: Sequence[str]) -> PositionErrors:
+    async def delete_items(self, context: CallContext, namespace_name: str, item_ids: Sequence[str]) -> PositionErrors:
         return await self._inspection.delete(self._namespaces.get(namespace_name), item_ids)
 
-    async def list_dead_letters(self, namespace_name: str, topic: str, limit: int, page_token: str) -> StoredItemPage:
+    async def list_dead_letters(
+        self, context: CallContext, namespace_name: str, topic: str, limit: int, page_token: str
+    ) -> StoredItemPage:
         namespace = self._namespaces.get(namespace_name)
         return await self._inspection.page(namespace, topic, limit, page_token, dead=True)
 
     async def redrive_dead_letters(
-        self, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
+        self, context: CallContext, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
     ) -> DeadLettersResult:
         return await self._inspection.redrive(self._namespaces.get(namespace_name), topic, item_ids, limit)
 
     async def purge_dead_letters(
-        self, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
+        self, context: CallContext, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
     ) -> DeadLettersResult:
         return await self._inspection.purge(self._namespaces.get(namespace_name), topic, item_ids, limit)
 
-    async def get_host_status(self) -> HostStatus:
+    async def get_host_status(self, context: CallContext) -> HostStatus:
         shards = []
         for shard_id, writer in sorted(self._shards.writers.items()):
             shard = writer.shard

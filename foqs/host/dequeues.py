@@ -41,9 +41,14 @@ class Dequeues:
                 self._dispatcher.end(call)
 
     async def dequeue(
-        self, namespace: Namespace, topics: Sequence[TopicDemand], lease_ms: int | None, wait_ms: int
+        self,
+        namespace: Namespace,
+        topics: Sequence[TopicDemand],
+        lease_ms: int | None,
+        wait_ms: int,
+        deadline_s: float | None = None,
     ) -> list[Delivery]:
-        """Lease ready items of the topics; waits up to `wait_ms` while there are none.
+        """Lease ready items of the topics; waits up to `wait_ms` while there are none, but not beyond the deadline.
 
         Raises UnavailableError when this host owns no shard, also when it loses the last one meanwhile.
         """
@@ -66,7 +71,11 @@ class Dequeues:
                 f"{limits.DEQUEUE_TOPICS_WAITING_MAX}: name fewer topics, or try again",
                 retry_after_ms=1_000,
             )
-        items = await self._wait_for_items(namespace, wants, lease_ms, 0 if self._draining else wait_ms)
+        if self._draining:
+            wait_ms = 0
+        elif deadline_s is not None:
+            wait_ms = min(wait_ms, max(0, round((deadline_s - self._clock()) * 1000)))
+        items = await self._wait_for_items(namespace, wants, lease_ms, wait_ms)
         if not items:
             self._shards.check_owns_any()
         now: dict[int, Now] = {}

@@ -10,7 +10,7 @@ from foqs.host.leases import Leases
 from foqs.host.namespaces import Namespaces
 from foqs.host.shards import Shards
 from foqs.host.topics import Topics
-from foqs.model.calls import Delivery, EnqueueResult, Nack, NewItem, PositionErrors, TopicDemand, TopicPage
+from foqs.model.calls import CallContext, Delivery, EnqueueResult, Nack, NewItem, PositionErrors, TopicDemand, TopicPage
 from foqs.model.errors import RateLimitedError, UnknownNamespaceError
 from foqs.model.item import ItemEvent
 from foqs.model.namespace import Namespace
@@ -46,7 +46,9 @@ class Queue:
             self._shards.check_owns_any()
             raise
 
-    async def enqueue(self, namespace_name: str, items: Sequence[NewItem], bulk: bool) -> EnqueueResult:
+    async def enqueue(
+        self, context: CallContext, namespace_name: str, items: Sequence[NewItem], bulk: bool
+    ) -> EnqueueResult:
         namespace = self._namespace(namespace_name)
         try:
             result = await self._enqueues.enqueue(namespace, items)
@@ -57,30 +59,41 @@ class Queue:
         return result
 
     async def dequeue(
-        self, namespace_name: str, topics: Sequence[TopicDemand], lease_ms: int | None, wait_ms: int
+        self,
+        context: CallContext,
+        namespace_name: str,
+        topics: Sequence[TopicDemand],
+        lease_ms: int | None,
+        wait_ms: int,
     ) -> list[Delivery]:
         namespace = self._namespace(namespace_name)
-        deliveries = await self._dequeues.dequeue(namespace, topics, lease_ms, wait_ms)
+        deliveries = await self._dequeues.dequeue(namespace, topics, lease_ms, wait_ms, context.deadline_s)
         self._happened(namespace.number, ItemEvent.DELIVERED, len(deliveries))
         return deliveries
 
-    async def ack(self, namespace_name: str, receipts: Sequence[str], repeated: bool = False) -> PositionErrors:
+    async def ack(
+        self, context: CallContext, namespace_name: str, receipts: Sequence[str], repeated: bool = False
+    ) -> PositionErrors:
         namespace = self._namespace(namespace_name)
         errors = await self._leases.ack(namespace, receipts, repeated)
         self._happened(namespace.number, ItemEvent.ACKED, len(receipts) - len(errors))
         return errors
 
-    async def nack(self, namespace_name: str, nacks: Sequence[Nack]) -> PositionErrors:
+    async def nack(self, context: CallContext, namespace_name: str, nacks: Sequence[Nack]) -> PositionErrors:
         namespace = self._namespace(namespace_name)
         errors = await self._leases.nack(namespace, nacks)
         self._happened(namespace.number, ItemEvent.NACKED, len(nacks) - len(errors))
         return errors
 
-    async def extend_lease(self, namespace_name: str, receipts: Sequence[str], lease_ms: int) -> PositionErrors:
+    async def extend_lease(
+        self, context: CallContext, namespace_name: str, receipts: Sequence[str], lease_ms: int
+    ) -> PositionErrors:
         namespace = self._namespace(namespace_name)
         errors = await self._leases.extend(namespace, receipts, lease_ms)
         self._happened(namespace.number, ItemEvent.EXTENDED, len(receipts) - len(errors))
         return errors
 
-    async def get_active_topics(self, namespace_name: str, prefix: str, limit: int, page_token: str) -> TopicPage:
+    async def get_active_topics(
+        self, context: CallContext, namespace_name: str, prefix: str, limit: int, page_token: str
+    ) -> TopicPage:
         return await self._topics.page(self._namespace(namespace_name), prefix, limit, page_token)

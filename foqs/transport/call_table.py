@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from foqs.model.calls import CallContext
 from foqs.transport.connection_table import ConnectionTable
 from foqs.transport.fair_scheduler import CallerQueue
 from foqs.transport.verbs import dequeue_response
@@ -33,8 +34,8 @@ class Call:
     """A call: first a message that may wait to be read, then a request that waits or runs."""
 
     __slots__ = (
-        "_owner", "began_s", "is_counted", "is_long_poll", "message", "method", "number", "queue", "request", "seqid",
-        "since_s", "size_bytes", "topics_count",
+        "_owner", "began_s", "context", "is_counted", "is_long_poll", "message", "method", "number", "queue", "request",
+        "seqid", "since_s", "size_bytes", "topics_count",
     )  # fmt: skip
 
     def __init__(self, owner: CallOwner, queue: CallerQueue, message: bytes, since_s: float) -> None:
@@ -46,6 +47,7 @@ class Call:
         self.since_s = since_s
         """When its frame was whole, in the loop's time."""
         # The others are there once it was read.
+        self.context: CallContext
         self.began_s: float
         """When it began to be read, by `perf_counter`."""
         self.method: Method
@@ -144,11 +146,11 @@ class CallTable:
 
     async def _run(self, call: Call) -> None:
         try:
-            answered = await self._table.verbs.answer(call.method, call.request, call.seqid)
+            answered = await self._table.verbs.answer(call.context, call.method, call.request, call.seqid)
             self._table.call_answered(call, answered)
         except Exception as cause:
             self._end(call)
-            _log.error("call_not_answered", method=call.method.name, exc_info=cause)
+            _log.error("call_not_answered", method=call.method.name, caller=call.context.caller, exc_info=cause)
             self._owner.close()
         else:
             self._end(call)

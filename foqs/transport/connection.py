@@ -14,6 +14,7 @@ from typing import cast
 
 import structlog
 
+from foqs.model.calls import CallContext
 from foqs.model.errors import FoqsError, InvalidArgumentError
 from foqs.transport.call_table import Call, CallTable
 from foqs.transport.connection_table import ConnectionTable
@@ -40,6 +41,8 @@ class Connection(asyncio.Protocol):
         self._scheduler = table.scheduler
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.address = ""
+        self._context = CallContext("")
+        """Of all calls but long polls."""
         self.calls = CallTable(table, self)
         self._admitted = False
         self._closing = False
@@ -67,6 +70,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else "unknown"
+        self._context = CallContext(self.address)
         self._admitted = self._table.admit(self)
         if not self._admitted:
             self.close()
@@ -179,7 +183,7 @@ class Connection(asyncio.Protocol):
         except FrameError as error:
             self.refuse(error.reason, str(error))
         except Exception as cause:
-            _log.error("frame_not_taken", exc_info=cause)
+            _log.error("frame_not_taken", caller=self.address, exc_info=cause)
             self.close()
 
     def refuse_call(self, call: Call) -> None:
@@ -220,6 +224,9 @@ class Connection(asyncio.Protocol):
             if self._half_closed:
                 call.request.wait_ms = 0
             call.is_long_poll, call.topics_count = True, element_count
+            call.context = CallContext(self.address, call.since_s + call.request.wait_ms / 1000)
+        else:
+            call.context = self._context
         refusal = table.refusal(self.address, call.size_bytes, call.topics_count)
         if refusal is not None:
             self._fail(method, refusal, call.seqid)

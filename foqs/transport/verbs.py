@@ -14,7 +14,7 @@ from uuid import uuid4
 import structlog
 
 from foqs.model import calls, limits
-from foqs.model.calls import AdminCalls, PositionErrors, QueueCalls
+from foqs.model.calls import AdminCalls, CallContext, PositionErrors, QueueCalls
 from foqs.model.errors import FoqsError, InternalError, InvalidArgumentError, TooLargeError
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.wire.codec import Codec, Method, encode_as, structs
@@ -65,36 +65,38 @@ class Verbs:
         self._queue = queue
         self._admin = admin
         self._codec = codec
-        self._by_name: dict[str, Callable[[Any], Awaitable[Any]]] = {
+        self._by_name: dict[str, Callable[[CallContext, Any], Awaitable[Any]]] = {
             "enqueue": self._enqueue,
             "dequeue": self._dequeue,
             "ack": self._ack,
             "nack": self._nack,
             "extendLease": self._extend_lease,
             "getActiveTopics": self._get_active_topics,
-            "createNamespace": lambda r: admin.create_namespace(r.name, r.settings),
-            "updateNamespace": lambda r: admin.update_namespace(r.name, r.settings),
-            "getNamespace": lambda r: admin.get_namespace(r.name),
-            "listNamespaces": lambda r: admin.list_namespaces(r.prefix, r.limit, r.page_token),
+            "createNamespace": lambda c, r: admin.create_namespace(c, r.name, r.settings),
+            "updateNamespace": lambda c, r: admin.update_namespace(c, r.name, r.settings),
+            "getNamespace": lambda c, r: admin.get_namespace(c, r.name),
+            "listNamespaces": lambda c, r: admin.list_namespaces(c, r.prefix, r.limit, r.page_token),
             "deleteNamespace": self._delete_namespace,
-            "recoverNamespace": lambda r: admin.recover_namespace(r.number, r.name),
-            "peekItems": lambda r: admin.peek_items(r.namespace_name, r.topic, r.limit, r.page_token),
-            "getItem": lambda r: admin.get_item(r.namespace_name, r.id),
+            "recoverNamespace": lambda c, r: admin.recover_namespace(c, r.number, r.name),
+            "peekItems": lambda c, r: admin.peek_items(c, r.namespace_name, r.topic, r.limit, r.page_token),
+            "getItem": lambda c, r: admin.get_item(c, r.namespace_name, r.id),
             "deleteItems": self._delete_items,
-            "listDeadLetters": lambda r: admin.list_dead_letters(r.namespace_name, r.topic, r.limit, r.page_token),
+            "listDeadLetters": lambda c, r: admin.list_dead_letters(
+                c, r.namespace_name, r.topic, r.limit, r.page_token
+            ),
             "redriveDeadLetters": self._redrive_dead_letters,
             "purgeDeadLetters": self._purge_dead_letters,
-            "getHostStatus": lambda r: admin.get_host_status(),
+            "getHostStatus": lambda c, r: admin.get_host_status(c),
         }
 
-    async def answer(self, method: Method, request: Any, seqid: int) -> Answered:
+    async def answer(self, context: CallContext, method: Method, request: Any, seqid: int) -> Answered:
         """Do one call.
 
         Raises nothing but CancelledError, and that only where the task itself is being cancelled.
         """
         try:
             check_required(method, request)
-            response = await self._by_name[method.name](request)
+            response = await self._by_name[method.name](context, request)
             looked_at_count = len(getattr(response, _PAGES.get(type(response), ""), ()))
             if isinstance(response, calls.StoredItemPage):
                 frame = await self._encode_page(method, response, seqid)
@@ -107,9 +109,9 @@ class Verbs:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            return self.failed(method, _internal_error(method, cause), seqid)
+            return self.failed(method, _internal_error(context, method, cause), seqid)
         except Exception as cause:
-            return self.failed(method, _internal_error(method, cause), seqid)
+            return self.failed(method, _internal_error(context, method, cause), seqid)
 
     def _encode_done(self, method: Method, response: Any, seqid: int) -> bytes:
         """The frame. Raises TooLargeError that does not say that nothing was done."""
@@ -131,39 +133,39 @@ class Verbs:
         """The answer with `error`."""
         return Answered(self._codec.encode_error(method, error, seqid), error.code.name)
 
-    async def _enqueue(self, r: Any) -> Any:
-        result = await self._queue.enqueue(r.namespace_name, r.items, r.bulk)
+    async def _enqueue(self, context: CallContext, r: Any) -> Any:
+        result = await self._queue.enqueue(context, r.namespace_name, r.items, r.bulk)
         return structs.EnqueueResponse(result.ids, _item_errors(result.errors), [])
 
-    async def _dequeue(self, r: Any) -> Any:
-        deliveries = await self._queue.dequeue(r.namespace_name, r.topics, r.lease_ms, r.wait_ms)
+    async def _dequeue(self, context: CallContext, r: Any) -> Any:
+        deliveries = await self._queue.dequeue(context, r.namespace_name, r.topics, r.lease_ms, r.wait_ms)
         return dequeue_response(deliveries)
 
-    async def _ack(self, r: Any) -> Any:
-        return _batch_response(await self._queue.ack(r.namespace_name, r.receipts, r.repeated or False))
+    async def _ack(self, context: CallContext, r: Any) -> Any:
+        return _batch_response(await self._queue.ack(context, r.namespace_name, r.receipts, r.repeated or False))
 
-    async def _nack(self, r: Any) -> Any:
-        return _batch_response(await self._queue.nack(r.namespace_name, r.nacks))
+    async def _nack(self, context: CallContext, r: Any) -> Any:
+        return _batch_response(await self._queue.nack(context, r.namespace_name, r.nacks))
 
-    async def _extend_lease(self, r: Any) -> Any:
-        return _batch_response(await self._queue.extend_lease(r.namespace_name, r.receipts, r.lease_ms))
+    async def _extend_lease(self, context: CallContext, r: Any) -> Any:
+        return _batch_response(await self._queue.extend_lease(context, r.namespace_name, r.receipts, r.lease_ms))
 
-    async def _get_active_topics(self, r: Any) -> Any:
-        return await self._queue.get_active_topics(r.namespace_name, r.prefix, r.limit, r.page_token)
+    async def _get_active_topics(self, context: CallContext, r: Any) -> Any:
+        return await self._queue.get_active_topics(context, r.namespace_name, r.prefix, r.limit, r.page_token)
 
-    async def _delete_namespace(self, r: Any) -> Any:
-        await self._admin.delete_namespace(r.name)
+    async def _delete_namespace(self, context: CallContext, r: Any) -> Any:
+        await self._admin.delete_namespace(context, r.name)
         return structs.DeleteNamespaceResponse()
 
-    async def _delete_items(self, r: Any) -> Any:
-        return _batch_response(await self._admin.delete_items(r.namespace_name, r.ids))
+    async def _delete_items(self, context: CallContext, r: Any) -> Any:
+        return _batch_response(await self._admin.delete_items(context, r.namespace_name, r.ids))
 
-    async def _redrive_dead_letters(self, r: Any) -> Any:
-        result = await self._admin.redrive_dead_letters(r.namespace_name, r.topic, r.ids, r.limit)
+    async def _redrive_dead_letters(self, context: CallContext, r: Any) -> Any:
+        result = await self._admin.redrive_dead_letters(context, r.namespace_name, r.topic, r.ids, r.limit)
         return structs.DeadLettersResponse(result.count, _item_errors(result.errors))
 
-    async def _purge_dead_letters(self, r: Any) -> Any:
-        result = await self._admin.purge_dead_letters(r.namespace_name, r.topic, r.ids, r.limit)
+    async def _purge_dead_letters(self, context: CallContext, r: Any) -> Any:
+        result = await self._admin.purge_dead_letters(context, r.namespace_name, r.topic, r.ids, r.limit)
         return structs.DeadLettersResponse(result.count, _item_errors(result.errors))
 
 
@@ -207,10 +209,10 @@ def _item_errors(errors: PositionErrors) -> dict[int, Any]:
     return {position: told[id(error)] for position, error in errors.items()}
 
 
-def _internal_error(method: Method, cause: BaseException) -> InternalError:
+def _internal_error(context: CallContext, method: Method, cause: BaseException) -> InternalError:
     """Log the cause under an id, and give the caller the id alone."""
     error_id = uuid4().hex[:12]
-    _log.error("call_failed", method=method.name, error_id=error_id, exc_info=cause)
+    _log.error("call_failed", method=method.name, caller=context.caller, error_id=error_id, exc_info=cause)
     return InternalError(f"internal error {error_id}: the host's log has the cause")
 
 

@@ -46,7 +46,9 @@ def test_a_defect_behind_a_verb_is_found() -> None:
 
 
 def test_a_server_that_no_longer_serves_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def answer_nothing(self: Verbs, method: object, request: object, seqid: int) -> tuple[bytes, str]:
+    async def answer_nothing(
+        self: Verbs, context: object, method: object, request: object, seqid: int
+    ) -> tuple[bytes, str]:
         return b"", "OK"
 
     monkeypatch.setattr(port, "ANSWER_S_MAX", 0.5)

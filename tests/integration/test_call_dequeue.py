@@ -11,7 +11,7 @@ import pytest
 from foqs.client.aio import AsyncClient
 from foqs.client.items import NewItem
 from foqs.model import limits
-from foqs.model.calls import DeliveryPolicy
+from foqs.model.calls import CallContext, DeliveryPolicy
 from foqs.model.errors import InvalidArgumentError, PausedError, StaleLeaseError, TooLargeError, UnknownNamespaceError
 from foqs.shard.state.index import ShardIndex
 from foqs.wire.codec import structs
@@ -179,6 +179,17 @@ async def test_a_long_poll_without_items_ends_in_time_with_nothing(host):
     started = now_ms()
     assert await host.client.dequeue("jobs", "t", wait_ms=400) == []
     assert 380 <= now_ms() - started < 1_400
+
+
+async def test_a_long_poll_does_not_outlive_the_deadline_that_its_call_came_with(host):
+    """As when its frame has waited for long before it was read."""
+    queue, now_s = host.host._server._queue, asyncio.get_running_loop().time()
+    demand = [structs.TopicDemand("t", 1)]
+    for left_s in (-5.0, 0.2):
+        async with asyncio.timeout(PATIENCE_S):
+            assert await queue.dequeue(CallContext("a", now_s + left_s), "jobs", demand, None, limits.WAIT_MS_MAX) == []
+    await host.client.enqueue("jobs", "t", b"x")
+    assert len(await queue.dequeue(CallContext("a", now_s - 5.0), "jobs", demand, None, limits.WAIT_MS_MAX)) == 1
 
 
 async def test_each_of_many_waiting_calls_gets_its_own_item(host):

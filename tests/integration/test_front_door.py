@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import uvloop
+from structlog.testing import capture_logs
 from thriftpy2.protocol import TBinaryProtocolFactory
 from thriftpy2.rpc import make_client
 from thriftpy2.transport import TFramedTransportFactory
 
+from foqs.model.calls import CallContext
 from foqs.model.errors import ErrorCode, InvalidArgumentError, OverloadedError, RateLimitedError
 from foqs.transport.connection_table import TransportLimits
 from foqs.transport.server import ThriftServer
@@ -126,9 +128,13 @@ def test_a_defect_behind_a_verb_is_answered_with_an_id_and_without_its_text(fail
     async def main() -> None:
         async with world() as w, w.connect() as client:
             w.queue.failure = failure
-            reply = await client.call("getActiveTopics", structs.ActiveTopicsRequest("ns"))
+            with capture_logs() as logs:
+                reply = await client.call("getActiveTopics", structs.ActiveTopicsRequest("ns"))
             assert reply.error.code is ErrorCode.INTERNAL
             assert "secret" not in reply.error.message
+            ((event, caller, error_id),) = [(line["event"], line["caller"], line["error_id"]) for line in logs]
+            assert (event, caller) == ("call_failed", "127.0.0.1")
+            assert error_id in reply.error.message
             w.queue.failure = None
             reply = await client.call("getActiveTopics", structs.ActiveTopicsRequest("ns"))
             assert reply.error is None
@@ -146,6 +152,24 @@ def test_every_required_field_that_is_absent_is_named(method: str, required: tup
             reply = await client.call(method, METHODS[method].request())
             assert isinstance(reply.error, InvalidArgumentError)
             assert required[0] in reply.error.message
+
+    run(main)
+
+
+def test_a_call_goes_in_with_its_caller_and_a_long_poll_with_the_end_of_its_wait_from_when_its_frame_came() -> None:
+    async def main() -> None:
+        async with world() as w, w.connect("127.0.0.2") as client:
+            loop = asyncio.get_running_loop()
+            await client.call("enqueue", enqueue_request(b"x"))
+            await client.call("dequeue", dequeue_request(1))
+            before_s = loop.time()
+            client.send("dequeue", dequeue_request(1, wait_ms=30_000), seqid=1)
+            await w.queue.long_poll_began.wait()
+            *others, long_poll = w.queue.contexts
+            assert others == [CallContext("127.0.0.2"), CallContext("127.0.0.2")]
+            assert long_poll.caller == "127.0.0.2"
+            assert long_poll.deadline_s is not None
+            assert before_s <= long_poll.deadline_s - 30 <= loop.time()
 
     run(main)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
 from foqs import bootstrap
 from foqs.config import HostConfig
 from foqs.model import limits
+from foqs.model.calls import CallContext
 from foqs.model.errors import FoqsError, OverloadedError
 from foqs.model.item import ItemEvent, Phase
 from foqs.model.service import Service
@@ -25,14 +27,26 @@ from tests.sim.ownership import FakeMeta, SteppingStore
 if TYPE_CHECKING:
     from tests.sim.world import World
 
+CONTEXT = CallContext("sim")
+
+
+class WithContext:
+    """The verbs of a queue or an admin, with the context that the transport would give them."""
+
+    def __init__(self, calls: Any) -> None:
+        self._calls = calls
+
+    def __getattr__(self, verb: str) -> Any:
+        return partial(getattr(self._calls, verb), CONTEXT)
+
 
 class FakeDoor(Service):
     """In place of the Thrift server: runs calls as tasks of the host, and drains as that does."""
 
     def __init__(self, queue: Any, admin: Any, **_: Any) -> None:
         super().__init__("door")
-        self.queue = queue
-        self.admin = admin
+        self.queue: Any = WithContext(queue)
+        self.admin: Any = WithContext(admin)
         self.port = 0
         self.draining = False
         self.calls: set[asyncio.Task[Any]] = set()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from foqs.model.calls import Delivery, Nack, PositionErrors, TopicDemand
+from foqs.model.calls import CallContext, Delivery, Nack, PositionErrors, TopicDemand
 from foqs.model.errors import FoqsError, StaleLeaseError
 from foqs.transport.server import ThriftServer
 from foqs.wire import codec as wire
@@ -31,18 +31,25 @@ class WatchedQueue(FakeQueue):
         self.asked_counts: list[int] = []
 
     async def dequeue(
-        self, namespace_name: str, topics: Sequence[TopicDemand], lease_ms: int | None, wait_ms: int
+        self,
+        context: CallContext,
+        namespace_name: str,
+        topics: Sequence[TopicDemand],
+        lease_ms: int | None,
+        wait_ms: int,
     ) -> list[Delivery]:
         self.asked_counts.append(sum(demand.count for demand in topics))
-        return await super().dequeue(namespace_name, topics, lease_ms, wait_ms)
+        return await super().dequeue(context, namespace_name, topics, lease_ms, wait_ms)
 
-    async def extend_lease(self, namespace_name: str, receipts: Sequence[str], lease_ms: int) -> PositionErrors:
-        errors = await super().extend_lease(namespace_name, receipts, lease_ms)
+    async def extend_lease(
+        self, context: CallContext, namespace_name: str, receipts: Sequence[str], lease_ms: int
+    ) -> PositionErrors:
+        errors = await super().extend_lease(context, namespace_name, receipts, lease_ms)
         self.extended_count += len(receipts)
         self.extended.set()
         return errors
 
-    async def nack(self, namespace_name: str, nacks: Sequence[Nack]) -> PositionErrors:
+    async def nack(self, context: CallContext, namespace_name: str, nacks: Sequence[Nack]) -> PositionErrors:
         self.nacks += nacks
         return {p: e for p, n in enumerate(nacks) if (e := self._nacked(n)) is not None}
 

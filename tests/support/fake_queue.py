@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from foqs.model.calls import (
+    CallContext,
     DeadLettersResult,
     Delivery,
     DeliveryPolicy,
@@ -54,6 +55,8 @@ class FakeQueue:
         self.long_poll_cancelled = asyncio.Event()
         self.gate: asyncio.Event | None = None
         """While set and not open, enqueue calls stand still in front of it."""
+        self.contexts: list[CallContext] = []
+        """Of the enqueue and dequeue calls, in their order."""
         self.failure: BaseException | None = None
         """Raised by getActiveTopics."""
         self._last_id = 0
@@ -73,7 +76,10 @@ class FakeQueue:
 
     # --- QueueCalls ---
 
-    async def enqueue(self, namespace_name: str, items: Sequence[NewItem], bulk: bool) -> EnqueueResult:
+    async def enqueue(
+        self, context: CallContext, namespace_name: str, items: Sequence[NewItem], bulk: bool
+    ) -> EnqueueResult:
+        self.contexts.append(context)
         self._check(namespace_name)
         limit = self.namespaces[namespace_name].settings.enqueues_per_minute_max
         if len(items) > limit:
@@ -99,8 +105,14 @@ class FakeQueue:
         return EnqueueResult(ids, errors)
 
     async def dequeue(
-        self, namespace_name: str, topics: Sequence[TopicDemand], lease_ms: int | None, wait_ms: int
+        self,
+        context: CallContext,
+        namespace_name: str,
+        topics: Sequence[TopicDemand],
+        lease_ms: int | None,
+        wait_ms: int,
     ) -> list[Delivery]:
+        self.contexts.append(context)
         self._check(namespace_name)
         taken = self._take(namespace_name, topics)
         if not taken and wait_ms > 0:
@@ -108,12 +120,14 @@ class FakeQueue:
             taken = self._take(namespace_name, topics)
         return taken
 
-    async def ack(self, namespace_name: str, receipts: Sequence[str], repeated: bool = False) -> PositionErrors:
+    async def ack(
+        self, context: CallContext, namespace_name: str, receipts: Sequence[str], repeated: bool = False
+    ) -> PositionErrors:
         self._check(namespace_name)
         stale = [n for n, r in enumerate(receipts) if self.leased.pop(r, None) is None]
         return {} if repeated else {n: StaleLeaseError(receipts[n]) for n in stale}
 
-    async def nack(self, namespace_name: str, nacks: Sequence[Nack]) -> PositionErrors:
+    async def nack(self, context: CallContext, namespace_name: str, nacks: Sequence[Nack]) -> PositionErrors:
         self._check(namespace_name)
         errors: PositionErrors = {}
         for position, nack in enumerate(nacks):
@@ -124,11 +138,15 @@ class FakeQueue:
                 self.ready[held[0], held[1].topic].append(held[1])
         return errors
 
-    async def extend_lease(self, namespace_name: str, receipts: Sequence[str], lease_ms: int) -> PositionErrors:
+    async def extend_lease(
+        self, context: CallContext, namespace_name: str, receipts: Sequence[str], lease_ms: int
+    ) -> PositionErrors:
         self._check(namespace_name)
         return {n: StaleLeaseError(r) for n, r in enumerate(receipts) if r not in self.leased}
 
-    async def get_active_topics(self, namespace_name: str, prefix: str, limit: int, page_token: str) -> TopicPage:
+    async def get_active_topics(
+        self, context: CallContext, namespace_name: str, prefix: str, limit: int, page_token: str
+    ) -> TopicPage:
         if self.failure is not None:
             raise self.failure
         self._check(namespace_name)
@@ -142,61 +160,65 @@ class FakeQueue:
 
     # --- AdminCalls ---
 
-    async def create_namespace(self, name: str, settings: object | None) -> Namespace:
+    async def create_namespace(self, context: CallContext, name: str, settings: object | None) -> Namespace:
         check_namespace_name(name)
         if name in self.namespaces:
             raise AlreadyExistsError(f"namespace {name} exists")
         return self._add_namespace(name, with_changes(NamespaceSettings(), settings))
 
-    async def update_namespace(self, name: str, settings: object) -> Namespace:
-        old = await self.get_namespace(name)
+    async def update_namespace(self, context: CallContext, name: str, settings: object) -> Namespace:
+        old = await self.get_namespace(context, name)
         self.namespaces[name] = Namespace(old.number, name, with_changes(old.settings, settings), NOW_MS)
         return self.namespaces[name]
 
-    async def get_namespace(self, name: str) -> Namespace:
+    async def get_namespace(self, context: CallContext, name: str) -> Namespace:
         self._check(name)
         return self.namespaces[name]
 
-    async def recover_namespace(self, number: int, name: str | None) -> Namespace:
+    async def recover_namespace(self, context: CallContext, number: int, name: str | None) -> Namespace:
         raise NotFoundError(f"no shard knows the namespace of number {number}")
 
-    async def list_namespaces(self, prefix: str, limit: int, page_token: str) -> NamespacePage:
+    async def list_namespaces(self, context: CallContext, prefix: str, limit: int, page_token: str) -> NamespacePage:
         found = [ns for name, ns in sorted(self.namespaces.items()) if name.startswith(prefix)]
         return NamespacePage(found[:limit], "")
 
-    async def delete_namespace(self, name: str) -> None:
+    async def delete_namespace(self, context: CallContext, name: str) -> None:
         self._check(name)
         del self.namespaces[name]
 
-    async def peek_items(self, namespace_name: str, topic: str, limit: int, page_token: str) -> StoredItemPage:
+    async def peek_items(
+        self, context: CallContext, namespace_name: str, topic: str, limit: int, page_token: str
+    ) -> StoredItemPage:
         self._check(namespace_name)
         return StoredItemPage([_stored(d) for d in self.ready[namespace_name, topic][:limit]], "")
 
-    async def get_item(self, namespace_name: str, item_id: str) -> StoredItem:
+    async def get_item(self, context: CallContext, namespace_name: str, item_id: str) -> StoredItem:
         for (name, _), items in self.ready.items():
             for delivery in items:
                 if name == namespace_name and delivery.id == item_id:
                     return _stored(delivery)
         raise NotFoundError(f"there is no item {item_id}")
 
-    async def delete_items(self, namespace_name: str, item_ids: Sequence[str]) -> PositionErrors:
+    async def delete_items(self, context: CallContext, namespace_name: str, item_ids: Sequence[str]) -> PositionErrors:
         return {n: NotFoundError(f"there is no item {item_id}") for n, item_id in enumerate(item_ids)}
 
-    async def list_dead_letters(self, namespace_name: str, topic: str, limit: int, page_token: str) -> StoredItemPage:
+    async def list_dead_letters(
+        self, context: CallContext, namespace_name: str, topic: str, limit: int, page_token: str
+    ) -> StoredItemPage:
         return StoredItemPage([], "")
 
     async def redrive_dead_letters(
-        self, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
+        self, context: CallContext, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
     ) -> DeadLettersResult:
         errors: PositionErrors = {n: NotFoundError(i) for n, i in enumerate(item_ids or ())}
         return DeadLettersResult(0 if item_ids else limit, errors)
 
     async def purge_dead_letters(
-        self, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
+        self, context: CallContext, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
     ) -> DeadLettersResult:
-        return await self.redrive_dead_letters(namespace_name, topic, item_ids, limit)
+        return await self.redrive_dead_letters(context, namespace_name, topic, item_ids, limit)
 
-    async def get_host_status(self) -> HostStatus:
+    async def get_host_status(self, context: CallContext) -> HostStatus:
         return HostStatus("fake", "0", NOW_MS, [ShardStatus(1, "owned", 3, 5, 2)], False)
 
     # --- inside ---

@@ -198,13 +198,15 @@ def test_an_enqueue_and_its_seqid_are_known_without_a_look_at_its_arguments() ->
 
 def test_an_answer_that_no_frame_holds_does_not_say_that_nothing_was_done() -> None:
     class Done:
-        async def ack(self, namespace_name: str, receipts: object, repeated: bool) -> dict[int, FoqsError]:
+        async def ack(
+            self, context: calls.CallContext, namespace_name: str, receipts: object, repeated: bool
+        ) -> dict[int, FoqsError]:
             return {0: InternalError("x" * (FRAME_BYTES_MAX + 1))}
 
     codec = Codec()
     verbs = Verbs(cast(Any, Done()), cast(Any, None), codec)
     request = structs.AckRequest("jobs", ["0-1:1"])
-    answered = asyncio.run(verbs.answer(METHODS["ack"], request, 1))
+    answered = asyncio.run(verbs.answer(calls.CallContext("a"), METHODS["ack"], request, 1))
     error = codec.decode_reply(answered.frame[4:]).error
     assert isinstance(error, TooLargeError)
     assert not error.nothing_done
