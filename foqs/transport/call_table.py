@@ -34,7 +34,7 @@ class Call:
     """A call: first a message that may wait to be read, then a request that waits or runs."""
 
     __slots__ = (
-        "_owner", "began_s", "context", "is_counted", "is_long_poll", "message", "method", "number", "queue", "request",
+        "_owner", "began_s", "context", "is_counted", "message", "method", "number", "queue", "request",
         "seqid", "since_s", "size_bytes", "topics_count",
     )  # fmt: skip
 
@@ -53,9 +53,8 @@ class Call:
         self.method: Method
         self.request: Any
         self.seqid: int
-        self.is_long_poll = False
         self.topics_count = 0
-        """Topics that a long poll waits for."""
+        """Topics that it waits for if it is a long poll; 0 of other calls."""
         self.number: int
         """Its place among the calls of its connection, by when they began to run."""
         self.is_counted = False
@@ -135,14 +134,11 @@ class CallTable:
     def begin(self, call: Call) -> None:
         """Run a call that was read."""
         self._begun_count = call.number = self._begun_count + 1
-        if call.is_long_poll:
-            self._table.long_poll_started(call.queue.caller[1], call.topics_count)
-        else:
+        if not call.topics_count:
             call.is_counted = True
             self._scheduler.started(call.queue)
         self._in_flight[call] = self._table.loop.create_task(self._run(call), name=call.method.name)
         self._bytes += call.size_bytes
-        self._table.call_started(call.size_bytes)
 
     async def _run(self, call: Call) -> None:
         try:
@@ -158,27 +154,29 @@ class CallTable:
 
     def _end(self, call: Call) -> None:
         if self._in_flight.pop(call, None) is not None:
-            self._count_as_ended(call)
             self._bytes -= call.size_bytes
-            self._table.calls_ended(1, call.size_bytes)
+            self._leave(call)
 
-    def _count_as_ended(self, call: Call) -> None:
-        if call.is_long_poll:
-            self._table.long_poll_ended(call.queue.caller[1], call.topics_count)
-        elif call.is_counted:
+    def _leave(self, call: Call) -> None:
+        """Count a call that was admitted no more."""
+        self._runs_no_more(call)
+        self._table.call_left(call)
+
+    def _runs_no_more(self, call: Call) -> None:
+        if call.is_counted:
             call.is_counted = False
             self._scheduler.ended(call.queue)
 
     def pass_over_slow_calls(self) -> None:
         """Count calls that began before the last sweep as running no more: it may be only their shard that is sick."""
         for call in [call for call in self._in_flight if call.is_counted and call.number <= self._swept_count]:
-            self._count_as_ended(call)
+            self._runs_no_more(call)
         self._swept_count = self._begun_count
 
     def end_long_polls(self) -> None:
         """Answer the long polls at once, with nothing."""
         for call, task in list(self._in_flight.items()):
-            if call.is_long_poll:
+            if call.topics_count:
                 task.add_done_callback(partial(self._long_poll_ended, call))
                 task.cancel()
 
@@ -195,13 +193,13 @@ class CallTable:
 
     def clear(self) -> None:
         """Cancel all calls: the connection ends. Those that wait are passed over by the scheduler."""
-        for call in self._waiting:
-            call.message = b""
+        waiting, tasks = list(self._waiting), self.tasks()
+        admitted = [*self._in_flight, *[call for call in waiting if not call.message]]
         self._waiting.clear()
-        for call in self._in_flight:
-            self._count_as_ended(call)
-        tasks = self.tasks()
-        self._table.calls_ended(len(tasks), sum([call.size_bytes for call in self._in_flight]))
         self._in_flight.clear()
+        for call in waiting:
+            call.message = b""
+        for call in admitted:
+            self._leave(call)
         self._bytes = self.waiting_bytes = 0
         self._table.cancel(tasks)

@@ -19,10 +19,10 @@ from foqs.model.errors import FoqsError, InvalidArgumentError
 from foqs.transport.call_table import Call, CallTable
 from foqs.transport.connection_table import ConnectionTable
 from foqs.transport.fair_scheduler import CallerQueue
+from foqs.transport.penalties import NO_TENANT
 from foqs.transport.unframed import HEAD_BYTES_MAX, answer_unframed
-from foqs.transport.verbs import is_long_poll
-from foqs.wire.codec import METHODS_BY_NAME_BYTES, UNKNOWN_METHOD, Method, is_enqueue, seqid_of_enqueue
-from foqs.wire.frame_scan import FrameError, peek_namespace, scan_call
+from foqs.wire.codec import DEQUEUE, ENQUEUE, METHODS_BY_NAME_BYTES, UNKNOWN_METHOD, Method, seqid_of
+from foqs.wire.frame_scan import FrameError, peek_call, scan_call
 from foqs.wire.frames import FRAME_LENGTH, FrameCutter, FrameDeadline, Part
 
 _log = structlog.get_logger(__name__)
@@ -125,12 +125,13 @@ class Connection(asyncio.Protocol):
         except FrameError as error:
             self._refuse_frame(error)
             return
-        if has_taken or is_full:
+        if (has_taken or is_full) and self._deadline.awaited is not None:
             self._deadline.await_nothing()
-        if not is_full and (part := cutter.missing()) is not None:
-            body_bytes = cutter.body_bytes() if part is Part.BODY else 0
-            self._deadline.await_part(part, body_bytes, self._table.loop.time())
-        self._count_buffered()
+        if cutter.buffered_bytes and not is_full:
+            part = cutter.missing()
+            self._deadline.await_part(part, cutter.body_bytes(), self._table.loop.time())
+        if cutter.buffered_bytes or self.calls.waiting_bytes or self.buffered_bytes:
+            self._count_buffered()
         if is_full is not self._is_full and not self._closing:
             self._is_full = is_full
             self._backlog_since_s = self._table.loop.time() if is_full and self.calls.waiting_bytes else None
@@ -147,8 +148,9 @@ class Connection(asyncio.Protocol):
 
     def _queue_of(self, message: bytes) -> CallerQueue:
         """By what the message begins with: it was not scanned yet."""
-        tenant = self._table.tenant_of(peek_namespace(message))
-        return self._scheduler.queue_of(tenant, self.address, is_enqueue(message))
+        name, namespace = peek_call(message)
+        tenant = self._table.namespace_number(namespace) or NO_TENANT
+        return self._scheduler.queue_of(tenant, self.address, name == ENQUEUE.name_bytes)
 
     def _refuse_frame(self, error: FrameError) -> None:
         if error.reason == FRAME_LENGTH and self._deadline.awaited is Part.FIRST_FRAME:
@@ -190,7 +192,7 @@ class Connection(asyncio.Protocol):
         """Refuse an enqueue that waited too long, unread: that must cost far less than to do it."""
         if not self.calls.leave_waiting(call):
             return
-        self._write(self._table.refusal_frame(seqid_of_enqueue(call.message)))
+        self._write(self._table.refusal_frame(seqid_of(call.message)))
         self._count_buffered()
         self._proceed()
 
@@ -220,14 +222,13 @@ class Connection(asyncio.Protocol):
         call.method, call.message = method, b""
         element_count = method.element_count(call.request)
         work = self._scheduler.charge(call.queue, element_count, call.size_bytes, call.began_s)
-        if is_long_poll(method, call.request):
+        call.context = self._context
+        if method is DEQUEUE and element_count and call.request.wait_ms > 0:
             if self._half_closed:
                 call.request.wait_ms = 0
-            call.is_long_poll, call.topics_count = True, element_count
+            call.topics_count = element_count
             call.context = CallContext(self.address, call.since_s + call.request.wait_ms / 1000)
-        else:
-            call.context = self._context
-        refusal = table.refusal(self.address, call.size_bytes, call.topics_count)
+        refusal = table.admit_call(call)
         if refusal is not None:
             self._fail(method, refusal, call.seqid)
         elif self._scheduler.is_large(work):

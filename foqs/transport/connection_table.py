@@ -16,7 +16,6 @@ from foqs.model import limits
 from foqs.model.errors import ErrorCode, OverloadedError
 from foqs.transport.fair_scheduler import FairScheduler, SchedulerLimits
 from foqs.transport.partial_frames import PartialFrames
-from foqs.transport.penalties import NO_TENANT, Tenant
 from foqs.transport.verbs import Answered, Verbs
 from foqs.wire.codec import ENQUEUE, Codec, for_seqid
 from foqs.wire.frames import FrameTimes
@@ -122,12 +121,12 @@ class ConnectionTable:
         self.partial_frames = PartialFrames(
             self.connections.keys(), bounds.partial_frame_bytes_max, bounds.partial_frame_bytes_per_address_max
         )
-        self.calls_count = 0
-        """Calls in flight."""
-        self.call_bytes = 0
+        self._calls_count = 0
+        """Calls that were admitted and have not ended."""
+        self._call_bytes = 0
         """Of their frames."""
         self.cancelled_calls: set[asyncio.Task[None]] = set()
-        self._namespace_number = namespace_number
+        self.namespace_number = namespace_number
         self._connections_by_address: Counter[str] = Counter()
         self._long_poll_topics: Counter[str] = Counter()
         """By address: topics that dequeue calls wait for."""
@@ -172,25 +171,36 @@ class ConnectionTable:
 
     # --- calls ---
 
-    def tenant_of(self, namespace: bytes) -> Tenant:
-        """Whose call it is that names this namespace."""
-        return (namespace and self._namespace_number(namespace)) or NO_TENANT
-
-    def refusal(self, address: str, size_bytes: int, waiting_topics_count: int) -> OverloadedError | None:
-        """Why a call of this size cannot be taken now; a long poll waits for some topics, other calls for none."""
+    def admit_call(self, call: Call) -> OverloadedError | None:
+        """Count a call that was read, until `call_left`; or tell why it cannot be done now."""
+        address = call.queue.caller[1]
         if self.draining:
             return OverloadedError("the host is shutting down: nothing was done", retry_after_ms=1_000)
-        if self.calls_count >= self.limits.all_calls_in_flight_max:
-            message = f"{self.calls_count} calls are in flight on this host, which is its limit: nothing was done"
+        if self._calls_count >= self.limits.all_calls_in_flight_max:
+            message = f"{self._calls_count} calls are in flight on this host, which is its limit: nothing was done"
             return OverloadedError(message, retry_after_ms=1_000)
-        if self.call_bytes + size_bytes > self.limits.all_call_bytes_max:
-            message = f"calls of {self.call_bytes} bytes are in flight on this host: nothing was done"
+        if self._call_bytes + call.size_bytes > self.limits.all_call_bytes_max:
+            message = f"calls of {self._call_bytes} bytes are in flight on this host: nothing was done"
             return OverloadedError(message, retry_after_ms=1_000)
-        waiting_topics_count += self._long_poll_topics[address] if waiting_topics_count else 0
-        if waiting_topics_count > self.limits.long_poll_topics_per_address_max:
-            message = f"dequeue calls of {address} would wait for {waiting_topics_count} topics: name fewer"
-            return OverloadedError(message, retry_after_ms=1_000)
+        if call.topics_count:
+            topics_count = self._long_poll_topics[address] + call.topics_count
+            if topics_count > self.limits.long_poll_topics_per_address_max:
+                message = f"dequeue calls of {address} would wait for {topics_count} topics: name fewer"
+                return OverloadedError(message, retry_after_ms=1_000)
+            self._long_poll_topics[address] = topics_count
+        self._calls_count += 1
+        self._call_bytes += call.size_bytes
         return None
+
+    def call_left(self, call: Call) -> None:
+        """A call that was admitted ended, however it did."""
+        self._calls_count -= 1
+        self._call_bytes -= call.size_bytes
+        if call.topics_count:
+            address = call.queue.caller[1]
+            self._long_poll_topics[address] -= call.topics_count
+            if not self._long_poll_topics[address]:
+                del self._long_poll_topics[address]
 
     def refusal_frame(self, seqid: int) -> bytes:
         """The response to an enqueue that waited too long to be started.
@@ -200,31 +210,15 @@ class ConnectionTable:
         self.metrics.call_finished(ENQUEUE.name, ErrorCode.OVERLOADED.name, 0.0)
         return for_seqid(next(self._overdue_frames), seqid)
 
-    def call_started(self, size_bytes: int) -> None:
-        self.calls_count += 1
-        self.call_bytes += size_bytes
-
-    def long_poll_started(self, address: str, topics_count: int) -> None:
-        self._long_poll_topics[address] += topics_count
-
-    def long_poll_ended(self, address: str, topics_count: int) -> None:
-        self._long_poll_topics[address] -= topics_count
-        if not self._long_poll_topics[address]:
-            del self._long_poll_topics[address]
-
     def call_answered(self, call: Call, answered: Answered) -> None:
         """Count a call that was done. What a page holds is charged to the queue of the call that asked for it."""
         now_s = perf_counter()
-        if call.is_long_poll:
+        if call.topics_count:
             self.metrics.long_poll_finished(answered.outcome, now_s - call.began_s)
         else:
             self.metrics.call_finished(call.method.name, answered.outcome, now_s - call.began_s)
         if answered.looked_at_count:
             self.scheduler.charge(call.queue, answered.looked_at_count, len(answered.frame), now_s)
-
-    def calls_ended(self, count: int, size_bytes: int) -> None:
-        self.calls_count -= count
-        self.call_bytes -= size_bytes
 
     def cancel(self, calls: Iterable[asyncio.Task[None]]) -> None:
         """Cancel calls whose connection is gone, and own them until they have ended."""

@@ -165,7 +165,9 @@ class FairScheduler:
         self._round: DeficitRound[Flow] = DeficitRound()
         self._waiting_count = 0
         self._work = 0.0
-        """What was done in this turn."""
+        """What was done in this turn, which began with it."""
+        self._work_of: dict[Caller, float] = {}
+        self._began_s = 0.0
         self._work_max = bounds.turn_work_max
         """What a turn may do, now."""
         self._is_scheduled = False
@@ -232,7 +234,9 @@ class FairScheduler:
         """Whether none of its calls may be started now."""
         bounds = self._bounds
         running_max = bounds.enqueues_running_max if queue.flow.is_enqueue else bounds.calls_running_max
-        return queue.running_count >= running_max or self._penalties.has(queue.caller)
+        return queue.running_count >= running_max or (
+            bool(self._penalties.penalised) and self._penalties.has(queue.caller)
+        )
 
     # --- what it costs ---
 
@@ -251,16 +255,19 @@ class FairScheduler:
 
         Nobody needs to wait for both the reading of a thousand items and what is done with them.
         """
-        return work > self._bounds.turn_work_shared_max and self._penalties.is_shared()
+        return work > self._bounds.turn_work_shared_max and self._penalties.is_shared(self._work_of)
 
     # --- turns of the event loop ---
 
     def _turn(self) -> None:
         self._is_scheduled = False
         bounds = self._bounds
-        self._penalties.end_turn(max(self._work, bounds.turn_work_shared_max) / 2)
+        if self._work_of:
+            self._penalties.turn_ended(self._work_of, self._began_s, max(self._work, bounds.turn_work_shared_max) / 2)
+        is_shared = self._penalties.is_shared({})
+        self._work_max = bounds.turn_work_shared_max if is_shared else bounds.turn_work_max
         self._work = 0.0
-        self._work_max = bounds.turn_work_shared_max if self._penalties.is_shared() else bounds.turn_work_max
+        self._work_of.clear()
         now_s = self._loop.time()
         while self._work < self._work_max:
             flow = self._round.head()
@@ -308,10 +315,12 @@ class FairScheduler:
                     self._join(queue)
 
     def _charge(self, queue: CallerQueue, work: float, began_s: float) -> None:
+        if not self._work_of:
+            self._began_s = began_s
         self._work += work
+        self._work_of[queue.caller] = self._work_of.get(queue.caller, 0.0) + work
         queue.deficit -= work
         queue.flow.deficit -= work
-        self._penalties.add(queue.caller, work, began_s)
         self._turn_soon()
 
 

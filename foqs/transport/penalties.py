@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -92,53 +92,51 @@ class Penalties:
         self._clock = clock
         self._bounds = bounds
         self._ended = ended
-        self._began_s = 0.0
-        self._in_turn: dict[Caller, float] = {}
         self._by_caller: RecentWork[Caller] = RecentWork(bounds.memory_ms)
         self._by_tenant: RecentWork[Tenant] = RecentWork(bounds.memory_ms)
-        self._penalised: set[Caller | Tenant] = set()
+        self.penalised: set[Caller | Tenant] = set()
+        """Those who have a penalty now."""
 
-    def is_shared(self) -> bool:
+    def is_shared(self, in_turn: Mapping[Caller, float]) -> bool:
         """Whether more than one caller had work done of late, or in this turn."""
-        in_turn, recent = self._in_turn, self._by_caller.work
-        return len(recent) > 1 or len(in_turn) > 1 or any(caller not in in_turn for caller in recent if in_turn)
+        recent = self._by_caller.work
+        return len(recent) > 1 or len(in_turn) > 1 or (bool(in_turn) and not recent.keys() <= in_turn.keys())
 
     def has(self, caller: Caller) -> bool:
         """Whether the caller or its tenant has a penalty now."""
-        return bool(self._penalised) and (caller in self._penalised or caller[0] in self._penalised)
+        return caller in self.penalised or caller[0] in self.penalised
 
-    def add(self, caller: Caller, work: float, began_s: float) -> None:
-        """Count work of this turn, which began at `began_s` of the clock."""
-        if not self._in_turn:
-            self._began_s = began_s
-        self._in_turn[caller] = self._in_turn.get(caller, 0.0) + work
+    def turn_ended(self, in_turn: Mapping[Caller, float], began_s: float, work_min: float) -> None:
+        """Count what callers did in a turn that began at `began_s` of the clock, and decide on penalties.
 
-    def end_turn(self, work_min: float) -> None:
-        """Decide on penalties; only who did more than `work_min` in the turn gets one."""
-        if not self._in_turn:
-            return
+        Only who did more than `work_min` in the turn gets one.
+        """
         now_s = self._loop.time()
         self._by_caller.forget(now_s)
         self._by_tenant.forget(now_s)
         tenants: dict[Tenant, float] = {}
-        for caller, work in self._in_turn.items():
+        for caller, work in in_turn.items():
             self._by_caller.add(caller, work)
             self._by_tenant.add(caller[0], work)
             tenants[caller[0]] = tenants.get(caller[0], 0.0) + work
-        greedy: list[Caller | Tenant] = []
-        greedy += [key for key, work in self._in_turn.items() if work > work_min and self._by_caller.did_most(key)]
-        if not greedy:
-            greedy += [key for key, work in tenants.items() if work > work_min and self._by_tenant.did_most(key)]
-        self._in_turn.clear()
-        for key in greedy:
-            if key not in self._penalised:
-                self._penalised.add(key)
-                self._loop.call_soon(self._time, key, self._began_s)
+        greedy = False
+        for caller, work in in_turn.items():
+            if work > work_min and self._by_caller.did_most(caller):
+                greedy = True
+                self._penalise(caller, began_s)
+        for tenant, work in tenants.items():
+            if not greedy and work > work_min and self._by_tenant.did_most(tenant):
+                self._penalise(tenant, began_s)
+
+    def _penalise(self, key: Caller | Tenant, began_s: float) -> None:
+        if key not in self.penalised:
+            self.penalised.add(key)
+            self._loop.call_soon(self._time, key, began_s)
 
     def _time(self, key: Caller | Tenant, began_s: float) -> None:
         penalty_s = self._bounds.factor * (self._clock() - began_s)
         self._loop.call_later(min(penalty_s, self._bounds.ms_max / 1000), self._end, key)
 
     def _end(self, key: Caller | Tenant) -> None:
-        self._penalised.discard(key)
+        self.penalised.discard(key)
         self._ended(key)

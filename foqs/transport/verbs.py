@@ -181,11 +181,6 @@ def check_required(method: Method, request: Any) -> None:
             raise InvalidArgumentError(f"{method.name}: {name} is required; it is absent or of a wrong type")
 
 
-def is_long_poll(method: Method, request: Any) -> bool:
-    """Whether the call may sit and wait for an item to come."""
-    return method.name == "dequeue" and request is not None and request.wait_ms > 0
-
-
 def dequeue_response(deliveries: Sequence[object]) -> Any:
     """The answer with these items: `Delivery`, or anything that has its attributes."""
     if not _item_classes.issuperset(map(type, deliveries)):

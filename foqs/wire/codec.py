@@ -74,7 +74,7 @@ class Method:
 
     def element_count(self, request: Any) -> int:
         """How many elements the batch of a decoded request has."""
-        batch = getattr(request, self.batch, None) if self.batch is not None and request is not None else None
+        batch = None if self.batch is None else getattr(request, self.batch, None)
         return len(batch) if batch else 0
 
 
@@ -126,7 +126,7 @@ METHODS: Final[dict[str, Method]] = {
 METHODS_BY_NAME_BYTES: Final[dict[bytes, Method]] = {m.name_bytes: m for m in METHODS.values()}
 
 ENQUEUE: Final = METHODS["enqueue"]
-_ENQUEUE_HEAD: Final = Struct("!II7s").pack(_VERSION_1 | CALL, len(ENQUEUE.name_bytes), ENQUEUE.name_bytes)
+DEQUEUE: Final = METHODS["dequeue"]
 
 
 def encode_as(cls: type, struct: Any) -> None:
@@ -152,14 +152,9 @@ class Reply(NamedTuple):
     error: FoqsError | ApplicationError | None
 
 
-def is_enqueue(message: bytes) -> bool:
-    """Whether the message begins like an enqueue call, with its seqid; it needs not be scanned."""
-    return message.startswith(_ENQUEUE_HEAD) and len(message) >= len(_ENQUEUE_HEAD) + _SEQID.size
-
-
-def seqid_of_enqueue(message: bytes) -> int:
-    """The seqid of what `is_enqueue`, whatever comes after it."""
-    seqid: int = _SEQID.unpack_from(message, len(_ENQUEUE_HEAD))[0]
+def seqid_of(message: bytes) -> int:
+    """The seqid of a message whose head is whole, whatever comes after it."""
+    seqid: int = _SEQID.unpack_from(message, 8 + int.from_bytes(message[4:8], "big"))[0]
     return seqid
 
 

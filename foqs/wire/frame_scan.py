@@ -36,6 +36,9 @@ _WIDTHS: Final = {2: 1, 3: 1, 4: 8, 6: 2, 8: 4, 10: 8}
 """Bytes of bool, byte, double, i16, i32 and i64."""
 _WIDTH: Final = bytes(_WIDTHS.get(kind, 0) for kind in range(256))
 
+_STRICT_CALL: Final = _VERSION_1 | CALL
+_HEAD_BYTES: Final = 12
+"""Bytes of a message's head beside its method's name: version and type, length of the name, seqid."""
 _FIRST_FIELD: Final = bytes([_STRUCT, 0, 1, _STRING, 0, 1])
 """How the arguments of a call begin whose request's first field is text."""
 _NAME_BYTES_MAX: Final = limits.METHOD_NAME_BYTES_MAX
@@ -55,21 +58,22 @@ class FrameError(Exception):
         self.reason = reason
 
 
-def peek_namespace(message: bytes) -> bytes:
-    """The namespace that a call names, read before the call is scanned or decoded.
+def peek_call(message: bytes) -> tuple[bytes, bytes]:
+    """The method and the namespace that a call names, read before it is scanned or decoded; empty where it names none.
 
-    It is the text in the first field of the call's request, if that comes first, as Thrift libraries write it. Empty
-    where there is none, and where it is longer than the name of a namespace.
+    A method is given only with a whole message head. The namespace is the text in the first field of the call's
+    request, if that comes first, as Thrift libraries write it, and if a namespace can have a name of that length.
     """
-    try:
-        at = 12 + _u32(message, 4)[0]
-        if at > 12 + _NAME_BYTES_MAX or message[at : at + 6] != _FIRST_FIELD:
-            return b""
-        start = at + 10
-        end = start + _u32(message, at + 6)[0]
-    except struct_error:
-        return b""
-    return message[start:end] if end <= start + limits.NAMESPACE_NAME_CHARS_MAX else b""
+    if len(message) < _HEAD_BYTES or _u32(message, 0)[0] != _STRICT_CALL:
+        return b"", b""
+    at = _HEAD_BYTES + _u32(message, 4)[0]
+    if at > _HEAD_BYTES + _NAME_BYTES_MAX or len(message) < at:
+        return b"", b""
+    name, start = message[8 : at - 4], at + 10
+    if message[at : at + 6] != _FIRST_FIELD or len(message) < start:
+        return name, b""
+    end = start + _u32(message, at + 6)[0]
+    return name, message[start:end] if end <= start + limits.NAMESPACE_NAME_CHARS_MAX else b""
 
 
 def scan_call(data: bytes, start: int, end: int) -> tuple[bytes, int, int]:

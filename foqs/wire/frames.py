@@ -40,20 +40,18 @@ class FrameCutter:
     frame that breaks the protocol raises FrameError, then and ever after.
     """
 
-    __slots__ = ("_at", "_buffer")
+    __slots__ = ("_at", "_buffer", "buffered_bytes")
 
     def __init__(self) -> None:
         self._buffer: bytes | bytearray = b""
         self._at = 0
         """Everything before this position was given away."""
-
-    @property
-    def buffered_bytes(self) -> int:
+        self.buffered_bytes = 0
         """Bytes that were received and not given away."""
-        return len(self._buffer) - self._at
 
     def feed(self, data: bytes) -> None:
         """Take bytes in the order in which the peer sent them."""
+        self.buffered_bytes += len(data)
         buffer = self._buffer
         if not buffer:
             self._buffer = data
@@ -72,9 +70,9 @@ class FrameCutter:
 
         Raises FrameError for a length out of 1..FRAME_BYTES_MAX, before a byte of that frame is waited for.
         """
-        buffer, start = self._buffer, self._at + LENGTH_BYTES
-        if start > len(buffer):
+        if self.buffered_bytes < LENGTH_BYTES:
             return None
+        buffer, start = self._buffer, self._at + LENGTH_BYTES
         length = _u32(buffer, self._at)[0]
         if not 0 < length <= limits.FRAME_BYTES_MAX:
             raise FrameError(FRAME_LENGTH, f"a frame of {length} bytes, not 1..{limits.FRAME_BYTES_MAX}")
@@ -82,22 +80,20 @@ class FrameCutter:
         if end > len(buffer):
             return None
         message = buffer[start:end] if isinstance(buffer, bytes) else bytes(memoryview(buffer)[start:end])
-        if end == len(buffer):
-            self._buffer, self._at = b"", 0
-        else:
+        self.buffered_bytes -= LENGTH_BYTES + length
+        if self.buffered_bytes:
             self._at = end
+        else:
+            self._buffer, self._at = b"", 0
         return message
 
-    def missing(self) -> Part | None:
-        """What the next frame waits for; None where nothing of it has come. Only after `next_message` gave None."""
-        size = self.buffered_bytes
-        if not size:
-            return None
-        return Part.HEADER if size < LENGTH_BYTES else Part.BODY
+    def missing(self) -> Part:
+        """What the frame that has begun waits for. Only after `next_message` gave None and left bytes here."""
+        return Part.HEADER if self.buffered_bytes < LENGTH_BYTES else Part.BODY
 
     def body_bytes(self) -> int:
-        """The length that the next frame's header declares. Only while its body is `missing`."""
-        return int(_u32(self._buffer, self._at)[0])
+        """The length that the header of the frame that has begun declares; 0 while its header is missing."""
+        return 0 if self.buffered_bytes < LENGTH_BYTES else int(_u32(self._buffer, self._at)[0])
 
     def head(self, size: int) -> bytes:
         """The next `size` bytes, or fewer if fewer have come."""
@@ -105,7 +101,7 @@ class FrameCutter:
 
     def clear(self) -> None:
         """Forget all that has come."""
-        self._buffer, self._at = b"", 0
+        self._buffer, self._at, self.buffered_bytes = b"", 0, 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

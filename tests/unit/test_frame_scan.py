@@ -15,7 +15,7 @@ from foqs.model.limits import (
     NAMESPACE_NAME_CHARS_MAX,
 )
 from foqs.wire.codec import METHODS, METHODS_BY_NAME_BYTES, Codec, structs
-from foqs.wire.frame_scan import FrameError, peek_namespace, scan_call, scan_reply
+from foqs.wire.frame_scan import FrameError, peek_call, scan_call, scan_reply
 from tests.support import thrift_bytes as tb
 
 FIXED = {tb.BOOL: 1, tb.BYTE: 1, tb.DOUBLE: 8, tb.I16: 2, tb.I32: 4, tb.I64: 8}
@@ -292,43 +292,53 @@ def test_a_call_is_no_answer_and_an_answer_no_call() -> None:
         scan_call(answer, 0, len(answer))
 
 
-# --- the namespace of a call that was not scanned ---
+# --- what a call says of itself before it is scanned ---
 
 
 def message_of(method: str, request: Any) -> bytes:
     return Codec().encode_call(method, request, 7)[4:]
 
 
-def test_the_namespace_of_every_call_that_names_one_is_found_before_it_is_scanned() -> None:
-    found = {}
+def test_the_method_and_the_namespace_of_every_call_are_known_before_it_is_scanned() -> None:
+    named_count = 0
     for method in METHODS.values():
         first = next(iter(method.request.thrift_spec.values()), None)
         if first is not None and first[1] in ("namespace_name", "name"):
-            request = method.request(**{first[1]: "jobs"})
-            found[method.name] = peek_namespace(message_of(method.name, request))
-    assert len(found) == 16
-    assert set(found.values()) == {b"jobs"}
-    assert peek_namespace(message_of("getHostStatus", structs.HostStatusRequest())) == b""
+            named_count += 1
+            message = message_of(method.name, method.request(**{first[1]: "jobs"}))
+            assert peek_call(message) == (method.name_bytes, b"jobs")
+        else:
+            assert peek_call(message_of(method.name, method.request())) == (method.name_bytes, b"")
+    assert named_count == 16
 
 
 def test_a_name_that_no_namespace_can_have_is_none() -> None:
     longest = "n" * NAMESPACE_NAME_CHARS_MAX
-    assert peek_namespace(message_of("ack", structs.AckRequest(longest, []))) == longest.encode()
-    assert peek_namespace(message_of("ack", structs.AckRequest(longest + "n", []))) == b""
-    assert peek_namespace(message_of("ack", structs.AckRequest(None, ["receipt"]))) == b""
+    assert peek_call(message_of("ack", structs.AckRequest(longest, []))) == (b"ack", longest.encode())
+    assert peek_call(message_of("ack", structs.AckRequest(longest + "n", []))) == (b"ack", b"")
+    assert peek_call(message_of("ack", structs.AckRequest(None, ["receipt"]))) == (b"ack", b"")
 
 
 def test_a_namespace_that_is_not_the_first_field_is_not_looked_for() -> None:
     receipts = tb.field(tb.LIST, 2, tb.list_of(tb.STRING, [tb.string(b"r")]))
     namespace = tb.field(tb.STRING, 1, tb.string(b"jobs"))
-    arguments = tb.field(tb.STRUCT, 1, receipts + namespace + tb.STOP) + tb.STOP
-    assert peek_namespace(tb.message(arguments, name=b"ack")) == b""
-    assert scan_call(tb.message(arguments, name=b"ack"), 0, len(tb.message(arguments, name=b"ack")))
+    message = tb.message(tb.field(tb.STRUCT, 1, receipts + namespace + tb.STOP) + tb.STOP, name=b"ack")
+    assert scan_call(message, 0, len(message))[0] == b"ack"
+    assert peek_call(message) == (b"ack", b"")
+
+
+def test_a_method_is_known_only_with_a_whole_head_of_a_strict_call() -> None:
+    good = message_of("enqueue", structs.EnqueueRequest("jobs", []))
+    head_bytes = 12 + len("enqueue")
+    assert peek_call(good[:head_bytes]) == (b"enqueue", b"")
+    assert {peek_call(good[:size]) for size in range(head_bytes)} == {(b"", b"")}
+    assert peek_call(b"\x80\x01\x00\x02" + good[4:]) == (b"", b"")
+    assert peek_call(tb.message(tb.STOP, name=b"m" * 65)) == (b"", b"")
 
 
 @settings(max_examples=300)
 @given(st.data())
-def test_whatever_bytes_come_a_namespace_is_short_or_none(data: st.DataObject) -> None:
+def test_whatever_bytes_come_what_is_found_is_short_and_of_them(data: st.DataObject) -> None:
     good = message_of("enqueue", structs.EnqueueRequest("jobs", []))
     kind = data.draw(st.sampled_from(["any", "cut", "changed"]))
     if kind == "any":
@@ -338,6 +348,7 @@ def test_whatever_bytes_come_a_namespace_is_short_or_none(data: st.DataObject) -
     else:
         at = data.draw(st.integers(0, len(good) - 1))
         message = good[:at] + data.draw(st.binary(min_size=1, max_size=4)) + good[at + 1 :]
-    found = peek_namespace(message)
-    assert len(found) <= NAMESPACE_NAME_CHARS_MAX
-    assert found in message
+    name, namespace = peek_call(message)
+    assert len(namespace) <= NAMESPACE_NAME_CHARS_MAX
+    assert name in message
+    assert namespace in message
