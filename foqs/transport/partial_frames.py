@@ -1,4 +1,4 @@
-"""Bytes that were received and are no call yet: how many the host holds, and whose are not read any further."""
+"""Bounds on bytes that were received and are no call yet: how many a host holds, and which connections are not read."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ class FrameSender(Protocol):
 
 
 class PartialFrames:
-    """What an address and all together may hold.
+    """Bounds the bytes that connections have sent and that are no call yet, by address and in all.
 
-    An address beyond its bound is read one connection after the other: each other one that brings more is held up, with
-    what it brought, until there is room or it is its turn. So many large frames of one address come in one by one, and
-    what never ends takes the host no time. Beyond the bound of all together the longest unfinished frames have to go,
-    those of addresses beyond theirs before others; where none is, whoever sent most in advance.
+    Connections report each change. An address beyond its bound is read one connection after the other: each other one
+    that brings more is paused, with what it brought, until there is room or it is its turn. So many large frames of one
+    address come in one by one, and a frame that never ends costs the host nothing. Beyond the bound of all together the
+    connections with the oldest partial frames are closed, those of addresses beyond their bound first. Where no frame
+    is partial, the connection that sent most in advance is closed.
     """
 
     def __init__(self, senders: Collection[FrameSender], bytes_max: int, per_address_bytes_max: int) -> None:
@@ -45,11 +46,11 @@ class PartialFrames:
         self._bytes = 0
         self._bytes_by_address: Counter[str] = Counter()
         self._first: dict[str, FrameSender] = {}
-        """By address: who is read on beyond its bound."""
+        """By address: the connection that is read beyond the bound of the address."""
         self._paused: dict[str, dict[FrameSender, None]] = {}
 
     def changed(self, sender: FrameSender, added_bytes: int) -> None:
-        """`buffered_bytes` of a connection has become so much more, or less; 0 once it is gone."""
+        """The `buffered_bytes` of a connection changed by this much; they are 0 once it is gone."""
         address = sender.address
         self._bytes += added_bytes
         self._bytes_by_address[address] += added_bytes
@@ -97,4 +98,4 @@ class PartialFrames:
             chosen = min(slow, key=lambda sender: sender.partial_since_s or 0.0)
         else:
             chosen = max(self._senders, key=lambda sender: sender.buffered_bytes)
-        chosen.refuse("partial_frame_bytes_max", "too many bytes of unfinished frames in the host")
+        chosen.refuse("partial_frame_bytes_max", "too many bytes of partial frames in the host")
