@@ -119,34 +119,7 @@ class Host(Service):
             self._shards, self._dispatcher, self._waiting, self._loop.time, self._namespaces.check_open
         )
         self._dequeues = Dequeues(self._shards, self._dispatcher, self._loop.time)
-        queue = Queue(
-            self._namespaces,
-            self._shards,
-            self._enqueues,
-            self._dequeues,
-            Leases(self._shards, self._inspection, self._waiting),
-            Topics(self._shards, self._dispatcher, slices),
-            self.metrics.items.happened,
-        )
-        namespace_calls = NamespaceCalls(self._namespaces, self._censuses, _wall_ms)
-        admin = Admin(
-            config.host_name, self._namespaces, namespace_calls, self._shards, self._inspection, self._is_draining
-        )
-        self._server = ThriftServer(
-            queue,
-            admin,
-            address=config.listen_address,
-            port=config.port,
-            namespace_number=self._namespaces.number_of,
-            metrics=self.metrics.transport,
-            bounds=TransportLimits(
-                connections_max=config.connections_max,
-                connections_per_address_max=config.connections_per_address_max,
-                idle_ms_max=config.idle_ms_max,
-                # The other half is for the shards: those that are well give back what they claimed.
-                drain_ms_max=config.drain_ms_max // 2,
-            ),
-        )
+        self._server = self._make_server(slices)
         self._ticker: asyncio.Task[None] | None = None
         self._pulse = Pulse()
         self._ages = Ages(self._shards, self._loop.time)
@@ -277,8 +250,9 @@ class Host(Service):
             admin,
             address=config.listen_address,
             port=config.port,
-            metrics=self.metrics.door,
-            bounds=DoorLimits(
+            namespace_number=self._namespaces.number_of,
+            metrics=self.metrics.transport,
+            bounds=TransportLimits(
                 connections_max=config.connections_max,
                 connections_per_address_max=config.connections_per_address_max,
                 idle_ms_max=config.idle_ms_max,

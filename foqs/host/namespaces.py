@@ -106,20 +106,6 @@ class Namespaces(Service):
     def view(self) -> NamespaceView:
         return self._view
 
-    def is_dequeue_paused(self, number: int) -> bool:
-        namespace = self._view.by_number.get(number)
-        return namespace is not None and namespace.settings.dequeue_paused
-
-    def attempts_max(self, number: int) -> int:
-        namespace = self._view.by_number.get(number)
-        return namespace.settings.attempts_max if namespace else limits.ATTEMPTS_DEFAULT
-
-    def item_bytes_max(self, number: int) -> int:
-        namespace = self._view.by_number.get(number)
-        if namespace is None:
-            return limits.PAYLOAD_BYTES_MAX + limits.METADATA_BYTES_MAX
-        return namespace.settings.payload_bytes_max + namespace.settings.metadata_bytes_max
-
     def number_of(self, name: bytes) -> int | None:
         """The number of the namespace with this name; None if this host does not know it."""
         namespace = self._view.by_name.get(name.decode("latin-1"))

@@ -1,8 +1,9 @@
-"""The front door of a host without a port: production's connections over a transport in memory."""
+"""The front of a host without a port: production's connections over a transport in memory."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from foqs.client.dialogue import Dialogue, FrameReader
@@ -10,9 +11,9 @@ from foqs.client.flows import Call
 from foqs.model.calls import AdminCalls, QueueCalls
 from foqs.model.service import Service
 from foqs.transport.connection import Connection
-from foqs.transport.door import Door, DoorLimits, DoorMetrics
+from foqs.transport.connection_table import ConnectionTable, TransportLimits, TransportMetrics
 from foqs.transport.verbs import Verbs
-from foqs.transport.wire import Codec, Reply
+from foqs.wire.codec import Codec, Reply
 
 
 class MemoryServer(Service):
@@ -25,8 +26,9 @@ class MemoryServer(Service):
         *,
         address: str,
         port: int,
-        metrics: DoorMetrics,
-        bounds: DoorLimits,
+        metrics: TransportMetrics,
+        bounds: TransportLimits,
+        namespace_number: Callable[[bytes], int | None],
     ) -> None:
         super().__init__("memory-server")
         self.port = port
@@ -34,26 +36,28 @@ class MemoryServer(Service):
         self._admin = admin
         self._metrics = metrics
         self._bounds = bounds
-        self._door: Door | None = None
+        self._namespace_number = namespace_number
+        self._table: ConnectionTable | None = None
 
     async def _start(self) -> None:
         codec = Codec()
-        self._door = Door(Verbs(self._queue, self._admin, codec), codec, self._metrics, self._bounds)
+        verbs = Verbs(self._queue, self._admin, codec)
+        self._table = ConnectionTable(verbs, codec, self._metrics, self._bounds, self._namespace_number)
 
     def connect(self) -> MemoryDialogue:
         """Open a connection. To be called within the host's loop."""
-        assert self._door is not None
-        return MemoryDialogue(Connection(self._door), self._door.loop)
+        assert self._table is not None
+        return MemoryDialogue(Connection(self._table), self._table.loop)
 
     async def _drain(self) -> None:
-        if self._door is not None:
-            self._door.draining = True
+        if self._table is not None:
+            self._table.draining = True
 
     async def _stop(self) -> None:
-        if self._door is not None:
-            for connection in list(self._door.guests):
+        if self._table is not None:
+            for connection in list(self._table.connections):
                 connection.abort()
-            await self._door.empty.wait()
+            await self._table.empty.wait()
 
 
 class MemoryDialogue(asyncio.Transport):

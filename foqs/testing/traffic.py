@@ -14,7 +14,7 @@ from foqs.client.errors import ClientClosedError, OutcomeUnknownError
 from foqs.client.flows import Send
 from foqs.model.errors import FoqsError
 from foqs.testing.memory_host import MemoryHost
-from foqs.transport import wire
+from foqs.wire import codec as wire
 
 _METHODS = {"extend": "extendLease", "topics": "getActiveTopics", "host_status": "getHostStatus"}
 """Of the clients' methods, those that the wire calls otherwise."""

@@ -21,6 +21,7 @@ from foqs.model.errors import (
     TooLargeError,
     UnknownNamespaceError,
 )
+from foqs.server import commit_scheduler
 from foqs.wire.codec import structs
 from tests.support.running_host import running_host, shard_of
 

@@ -13,6 +13,7 @@ import pytest
 
 from foqs.model import limits
 from foqs.model.errors import ErrorCode
+from foqs.server import commit_scheduler
 from foqs.wire.codec import METHODS, structs
 from tests.support import thrift_bytes
 from tests.support.bad_frames import row_id

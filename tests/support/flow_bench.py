@@ -9,7 +9,7 @@ from foqs.client.addresses import Address, AddressBook
 from foqs.client.flows import Call, Flow, Pause, Send, Terms
 from foqs.client.retry import RetryPolicy
 from foqs.model.errors import ErrorCode
-from foqs.transport import wire
+from foqs.wire import codec as wire
 
 T = TypeVar("T")
 S = wire.structs

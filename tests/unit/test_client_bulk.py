@@ -21,7 +21,7 @@ from foqs.model.errors import (
     TooLargeError,
     UnknownNamespaceError,
 )
-from foqs.transport import wire
+from foqs.wire import codec as wire
 from tests.support.flow_bench import Bench, enqueued
 
 S = wire.structs

@@ -29,6 +29,7 @@ from foqs.model.errors import (
     UnknownNamespaceError,
 )
 from foqs.wire import codec as wire
+from tests.support.flow_bench import A, B, Bench, enqueued, failed
 
 S = wire.structs
 DONE = failed()

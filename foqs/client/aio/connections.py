@@ -21,7 +21,6 @@ from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownEr
 from foqs.client.flows import Send, no_answer
 from foqs.client.options import IDLE_REUSE_MS_MAX, Options
 from foqs.model import limits
-from foqs.model.errors import FoqsError
 from foqs.wire import codec as wire
 
 CALLS_IN_FLIGHT_MAX = limits.CALLS_IN_FLIGHT_PER_CONNECTION_MAX

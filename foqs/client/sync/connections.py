@@ -20,7 +20,7 @@ from foqs.client.dialogue import (
 from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError, check_process
 from foqs.client.flows import Send, no_answer
 from foqs.client.options import IDLE_REUSE_MS_MAX, Options
-from foqs.model.errors import FoqsError, OverloadedError
+from foqs.model.errors import OverloadedError
 from foqs.wire import codec as wire
 
 _RECEIVE_BYTES = 64 * 1024
