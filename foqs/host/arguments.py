@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from foqs.model import limits
-from foqs.model.calls import DeliveryPolicy, ItemContent, NewItem
+from foqs.model.calls import DeliveryPolicy, ItemContent, NewItemFields
 from foqs.model.errors import InvalidArgumentError, TooLargeError, shown
 from foqs.model.namespace import NamespaceSettings
 
@@ -49,7 +49,7 @@ def check_metadata(metadata: bytes, settings: NamespaceSettings) -> None:
         raise TooLargeError(f"metadata of {len(metadata)} bytes is over the limit of {settings.metadata_bytes_max}")
 
 
-def checked_content(item: NewItem, settings: NamespaceSettings) -> ItemContent:
+def checked_content(item: NewItemFields, settings: NamespaceSettings) -> ItemContent:
     """What the item will carry, after all of it is checked but the topic and the times that need the clock."""
     payload, metadata = item.payload, item.metadata or b""
     trace_context = item.trace_context.encode() if item.trace_context else b""
@@ -81,14 +81,14 @@ def checked_content(item: NewItem, settings: NamespaceSettings) -> ItemContent:
     return ItemContent(payload, metadata, trace_context)
 
 
-def deliver_after(item: NewItem, settings: NamespaceSettings, now_ms: int) -> int:
+def deliver_after(item: NewItemFields, settings: NamespaceSettings, now_ms: int) -> int:
     """When the item becomes ready: now, unless it says later."""
     if item.deliver_after_ms is not None and item.delay_ms is None:
         check_range("deliver_after_ms", item.deliver_after_ms, 0, now_ms + settings.delay_ms_max)
     return due_at_of(item, now_ms)
 
 
-def due_at_of(item: NewItem, now_ms: int) -> int:
+def due_at_of(item: NewItemFields, now_ms: int) -> int:
     """The same, of an item whose times were checked."""
     if item.delay_ms is not None:
         return now_ms + item.delay_ms

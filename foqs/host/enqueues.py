@@ -9,7 +9,7 @@ from foqs.host.dispatch import Dispatcher
 from foqs.host.shards import Shards
 from foqs.host.waiting import Answer, Waiting
 from foqs.model import ids, limits, order
-from foqs.model.calls import DeliveryPolicy, EnqueueResult, NewItem, PositionErrors
+from foqs.model.calls import DeliveryPolicy, EnqueueResult, NewItemFields, PositionErrors
 from foqs.model.errors import FoqsError, NotWrittenError, OverloadedError, PausedError, RateLimitedError, TooLargeError
 from foqs.model.item import Item, Phase
 from foqs.model.namespace import Namespace
@@ -40,7 +40,7 @@ class Enqueues:
         self._left_count = 0
         """Items that the current shard still gets before the next one has its turn."""
 
-    async def enqueue(self, namespace: Namespace, news: Sequence[NewItem]) -> EnqueueResult:
+    async def enqueue(self, namespace: Namespace, news: Sequence[NewItemFields]) -> EnqueueResult:
         """Write what is valid, in one shard; `errors` has the rest. Raises FoqsError when nothing was written."""
         if namespace.settings.enqueue_paused:
             raise PausedError(f"enqueues of namespace {namespace.name!r} are paused by an operator")
@@ -127,7 +127,7 @@ class Enqueues:
         self,
         shard: ShardState,
         namespace: Namespace,
-        news: Sequence[NewItem],
+        news: Sequence[NewItemFields],
         new_topics: dict[str, ShardTopic],
         errors: PositionErrors,
     ) -> dict[int, Item]:
@@ -202,7 +202,7 @@ class Enqueues:
         await answer.wait()
 
 
-def _move(item: Item, new: NewItem, shard: ShardState, now_ms: int) -> None:
+def _move(item: Item, new: NewItemFields, shard: ShardState, now_ms: int) -> None:
     """To a shard that did not have it; `now_ms` is the clock that it goes by from now on."""
     ttl_ms = item.expires_at - item.due_at
     item.enqueued_at = now_ms

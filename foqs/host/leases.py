@@ -9,7 +9,7 @@ from foqs.host.inspection import Inspection
 from foqs.host.shards import Shards
 from foqs.host.waiting import Answer, Waiting
 from foqs.model import ids, limits
-from foqs.model.calls import Nack, PositionErrors
+from foqs.model.calls import NackFields, PositionErrors
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, StaleLeaseError
 from foqs.model.item import Item
 from foqs.model.namespace import Namespace
@@ -31,6 +31,12 @@ class _Ended:
 
 
 class Leases:
+    """Ends and extends leases for callers: the verbs ack, nack and extendLease. `Queue` calls it.
+
+    It finds the item under each receipt, hands what is to be written to the item's shard, and returns when that is
+    durable, with the errors by position.
+    """
+
     def __init__(self, shards: Shards, inspection: Inspection, waiting: Waiting) -> None:
         self._shards = shards
         self._waiting = waiting
@@ -63,7 +69,7 @@ class Leases:
                 if isinstance(error, NotFoundError):
                     del errors[position]
 
-    async def nack(self, namespace: Namespace, nacks: Sequence[Nack]) -> PositionErrors:
+    async def nack(self, namespace: Namespace, nacks: Sequence[NackFields]) -> PositionErrors:
         """Give the items back, count a failed attempt unless released."""
         settings = namespace.settings
         arguments.check_batch("nacks", len(nacks), limits.BATCH_ITEMS_MAX)

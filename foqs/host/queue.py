@@ -10,7 +10,16 @@ from foqs.host.leases import Leases
 from foqs.host.namespaces import Namespaces
 from foqs.host.shards import Shards
 from foqs.host.topics import Topics
-from foqs.model.calls import CallContext, Delivery, EnqueueResult, Nack, NewItem, PositionErrors, TopicDemand, TopicPage
+from foqs.model.calls import (
+    CallContext,
+    Delivery,
+    EnqueueResult,
+    NackFields,
+    NewItemFields,
+    PositionErrors,
+    TopicDemand,
+    TopicPage,
+)
 from foqs.model.errors import RateLimitedError, UnknownNamespaceError
 from foqs.model.item import ItemEvent
 from foqs.model.namespace import Namespace
@@ -47,7 +56,7 @@ class Queue:
             raise
 
     async def enqueue(
-        self, context: CallContext, namespace_name: str, items: Sequence[NewItem], bulk: bool
+        self, context: CallContext, namespace_name: str, items: Sequence[NewItemFields], bulk: bool
     ) -> EnqueueResult:
         namespace = self._namespace(namespace_name)
         try:
@@ -79,7 +88,7 @@ class Queue:
         self._happened(namespace.number, ItemEvent.ACKED, len(receipts) - len(errors))
         return errors
 
-    async def nack(self, context: CallContext, namespace_name: str, nacks: Sequence[Nack]) -> PositionErrors:
+    async def nack(self, context: CallContext, namespace_name: str, nacks: Sequence[NackFields]) -> PositionErrors:
         namespace = self._namespace(namespace_name)
         errors = await self._leases.nack(namespace, nacks)
         self._happened(namespace.number, ItemEvent.NACKED, len(nacks) - len(errors))

@@ -12,6 +12,12 @@ from foqs.shard.writer.shard_writer import ShardWriter
 
 
 class Shards:
+    """The shards of this host, by id, as the verbs see them: which are owned and well, and what time it is there.
+
+    The host adds the writer of each shard once; all else of the host asks here and never keeps a shard's state, which
+    changes with every takeover.
+    """
+
     def __init__(self) -> None:
         self.writers: dict[int, ShardWriter] = {}
 

@@ -48,6 +48,12 @@ class DequeueCall:
 
 
 class TopicQueue:
+    """One topic on this host: its parts on the shards, the calls that wait for its items, and what is prefetched.
+
+    The dispatcher makes it, and forgets it when nothing refers to it. It counts demand and says how much of the buffer
+    may be delivered; it changes no shard.
+    """
+
     __slots__ = (
         "_rate",
         "_rated_at_s",

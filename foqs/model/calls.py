@@ -34,7 +34,7 @@ class ItemState(IntEnum):
     DEAD = 3
 
 
-class NewItem(Protocol):
+class NewItemFields(Protocol):
     topic: str | None
     payload: bytes | None
     priority: int | None
@@ -77,7 +77,7 @@ class TopicDemand(Protocol):
     group: str | None
 
 
-class Nack(Protocol):
+class NackFields(Protocol):
     receipt: str | None
     delay_ms: int | None
     metadata: bytes | None
@@ -230,7 +230,7 @@ class QueueCalls(Protocol):
     """The six verbs of service Foqs. Each raises FoqsError when the whole call fails."""
 
     async def enqueue(
-        self, context: CallContext, namespace_name: str, items: Sequence[NewItem], bulk: bool
+        self, context: CallContext, namespace_name: str, items: Sequence[NewItemFields], bulk: bool
     ) -> EnqueueResult: ...
 
     async def dequeue(
@@ -246,7 +246,7 @@ class QueueCalls(Protocol):
         self, context: CallContext, namespace_name: str, receipts: Sequence[str], repeated: bool = False
     ) -> PositionErrors: ...
 
-    async def nack(self, context: CallContext, namespace_name: str, nacks: Sequence[Nack]) -> PositionErrors: ...
+    async def nack(self, context: CallContext, namespace_name: str, nacks: Sequence[NackFields]) -> PositionErrors: ...
 
     async def extend_lease(
         self, context: CallContext, namespace_name: str, receipts: Sequence[str], lease_ms: int

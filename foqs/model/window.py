@@ -36,6 +36,12 @@ class WindowBudget:
 
 
 class ReadyWindow:
+    """The most urgent ready items of one lane, by sort key, up to an edge beyond which only the database knows.
+
+    Each topic of a shard has one, and so has the timer lane. It takes what is added before the edge, gives up its least
+    urgent part when the shard's budget asks for that, and wants a refill when it runs short.
+    """
+
     __slots__ = ("budget", "edge", "refilling", "sort_keys")
 
     def __init__(self, budget: WindowBudget, *, complete: bool) -> None:

@@ -21,16 +21,16 @@ _log = structlog.get_logger(__name__)
 class CallOwner(Protocol):
     """The connection of a call, as its calls see it."""
 
-    def start_call(self, call: Call) -> None: ...
+    def start_call(self, call: CallInFlight) -> None: ...
 
-    def refuse_call(self, call: Call) -> None: ...
+    def refuse_call(self, call: CallInFlight) -> None: ...
 
     def answer_call(self, frame: bytes) -> None: ...
 
     def close(self) -> None: ...
 
 
-class Call:
+class CallInFlight:
     """A call: first a message that may wait to be read, then a request that waits or runs."""
 
     __slots__ = (
@@ -78,8 +78,8 @@ class CallTable:
         self._table = table
         self._scheduler = table.scheduler
         self._owner = owner
-        self._waiting: dict[Call, None] = {}
-        self._in_flight: dict[Call, asyncio.Task[None]] = {}
+        self._waiting: dict[CallInFlight, None] = {}
+        self._in_flight: dict[CallInFlight, asyncio.Task[None]] = {}
         self._begun_count = 0
         self._swept_count = 0
         """Calls that had begun to run at the last sweep."""
@@ -104,18 +104,18 @@ class CallTable:
 
     # --- calls that wait ---
 
-    def wait(self, call: Call) -> None:
+    def wait(self, call: CallInFlight) -> None:
         """Have a call that was not read yet started or refused later."""
         self._add_waiting(call)
         self._scheduler.wait(call.queue, call)
 
-    def put_off(self, call: Call) -> None:
+    def put_off(self, call: CallInFlight) -> None:
         """Have the rest of a call that was read done later. It is not refused any more."""
         call.since_s = inf
         self._add_waiting(call)
         self._scheduler.put_off(call.queue, call)
 
-    def leave_waiting(self, call: Call) -> bool:
+    def leave_waiting(self, call: CallInFlight) -> bool:
         """The scheduler has taken a call from its queue. False if it is not to be done: its connection is gone."""
         if call not in self._waiting:
             return False
@@ -124,14 +124,14 @@ class CallTable:
         self.waiting_bytes -= call.size_bytes
         return True
 
-    def _add_waiting(self, call: Call) -> None:
+    def _add_waiting(self, call: CallInFlight) -> None:
         self._waiting[call] = None
         self._bytes += call.size_bytes
         self.waiting_bytes += call.size_bytes
 
     # --- calls in flight ---
 
-    def begin(self, call: Call) -> None:
+    def begin(self, call: CallInFlight) -> None:
         """Run a call that was read."""
         self._begun_count = call.number = self._begun_count + 1
         if not call.topics_count:
@@ -140,7 +140,7 @@ class CallTable:
         self._in_flight[call] = self._table.loop.create_task(self._run(call), name=call.method.name)
         self._bytes += call.size_bytes
 
-    async def _run(self, call: Call) -> None:
+    async def _run(self, call: CallInFlight) -> None:
         try:
             answered = await self._table.verbs.answer(call.context, call.method, call.request, call.seqid)
             self._table.call_answered(call, answered)
@@ -152,17 +152,17 @@ class CallTable:
             self._end(call)
             self._owner.answer_call(answered.frame)
 
-    def _end(self, call: Call) -> None:
+    def _end(self, call: CallInFlight) -> None:
         if self._in_flight.pop(call, None) is not None:
             self._bytes -= call.size_bytes
             self._leave(call)
 
-    def _leave(self, call: Call) -> None:
+    def _leave(self, call: CallInFlight) -> None:
         """Count a call that was admitted no more."""
         self._runs_no_more(call)
         self._table.call_left(call)
 
-    def _runs_no_more(self, call: Call) -> None:
+    def _runs_no_more(self, call: CallInFlight) -> None:
         if call.is_counted:
             call.is_counted = False
             self._scheduler.ended(call.queue)
@@ -180,7 +180,7 @@ class CallTable:
                 task.add_done_callback(partial(self._long_poll_ended, call))
                 task.cancel()
 
-    def _long_poll_ended(self, call: Call, task: asyncio.Task[None]) -> None:
+    def _long_poll_ended(self, call: CallInFlight, task: asyncio.Task[None]) -> None:
         if task.cancelled():
             self._end(call)
             self._owner.answer_call(self._table.codec.encode_reply(call.method, dequeue_response([]), call.seqid))

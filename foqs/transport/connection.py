@@ -16,14 +16,14 @@ import structlog
 
 from foqs.model.calls import CallContext
 from foqs.model.errors import FoqsError, InvalidArgumentError
-from foqs.transport.call_table import Call, CallTable
+from foqs.transport.call_table import CallInFlight, CallTable
 from foqs.transport.connection_table import ConnectionTable
 from foqs.transport.fair_scheduler import CallerQueue
 from foqs.transport.penalties import NO_TENANT
 from foqs.transport.unframed import HEAD_BYTES_MAX, answer_unframed
 from foqs.wire.codec import DEQUEUE, ENQUEUE, METHODS_BY_NAME_BYTES, UNKNOWN_METHOD, Method, seqid_of
 from foqs.wire.frame_scan import FrameError, peek_call, scan_call
-from foqs.wire.frames import FRAME_LENGTH, FrameCutter, FrameDeadline, Part
+from foqs.wire.frames import FRAME_LENGTH, FrameCutter, FrameDeadline, FramePart
 
 _log = structlog.get_logger(__name__)
 
@@ -140,11 +140,11 @@ class Connection(asyncio.Protocol):
     def _take(self, message: bytes) -> None:
         queue, since_s = self._queue_of(message), self._backlog_since_s
         if since_s is not None:
-            self.calls.wait(Call(self, queue, message, since_s))
+            self.calls.wait(CallInFlight(self, queue, message, since_s))
         elif self._scheduler.may_start(queue):
-            self._read_call(Call(self, queue, message, self._table.loop.time()))
+            self._read_call(CallInFlight(self, queue, message, self._table.loop.time()))
         else:
-            self.calls.wait(Call(self, queue, message, self._table.loop.time()))
+            self.calls.wait(CallInFlight(self, queue, message, self._table.loop.time()))
 
     def _queue_of(self, message: bytes) -> CallerQueue:
         """By what the message begins with: it was not scanned yet."""
@@ -153,7 +153,7 @@ class Connection(asyncio.Protocol):
         return self._scheduler.queue_of(tenant, self.address, name == ENQUEUE.name_bytes)
 
     def _refuse_frame(self, error: FrameError) -> None:
-        if error.reason == FRAME_LENGTH and self._deadline.awaited is Part.FIRST_FRAME:
+        if error.reason == FRAME_LENGTH and self._deadline.awaited is FramePart.FIRST_FRAME:
             response = answer_unframed(self._table.codec, self._cutter.head(HEAD_BYTES_MAX))
             if response is None:
                 self._count_buffered()  # The head of the call may still come, until the deadline of the first frame.
@@ -170,7 +170,7 @@ class Connection(asyncio.Protocol):
 
     # --- calls ---
 
-    def start_call(self, call: Call) -> None:
+    def start_call(self, call: CallInFlight) -> None:
         """Read a call that waited, or run one that was read before. The scheduler calls this when it is its turn."""
         if not self.calls.leave_waiting(call):
             return
@@ -188,7 +188,7 @@ class Connection(asyncio.Protocol):
             _log.error("frame_not_taken", caller=self.address, exc_info=cause)
             self.close()
 
-    def refuse_call(self, call: Call) -> None:
+    def refuse_call(self, call: CallInFlight) -> None:
         """Refuse an enqueue that waited too long, unread: that must cost far less than to do it."""
         if not self.calls.leave_waiting(call):
             return
@@ -201,7 +201,7 @@ class Connection(asyncio.Protocol):
         self._write(frame)
         self._proceed()
 
-    def _read_call(self, call: Call) -> None:
+    def _read_call(self, call: CallInFlight) -> None:
         """Scan and decode a call, and run it, unless there is something wrong with it. Raises FrameError."""
         table, message = self._table, call.message
         call.began_s = perf_counter()

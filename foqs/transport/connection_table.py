@@ -21,7 +21,7 @@ from foqs.wire.codec import ENQUEUE, Codec, for_seqid
 from foqs.wire.frames import FrameTimes
 
 if TYPE_CHECKING:
-    from foqs.transport.call_table import Call
+    from foqs.transport.call_table import CallInFlight
     from foqs.transport.connection import Connection
 
 _log = structlog.get_logger(__name__)
@@ -171,7 +171,7 @@ class ConnectionTable:
 
     # --- calls ---
 
-    def admit_call(self, call: Call) -> OverloadedError | None:
+    def admit_call(self, call: CallInFlight) -> OverloadedError | None:
         """Count a call that was read, until `call_left`; or tell why it cannot be done now."""
         address = call.queue.caller[1]
         if self.draining:
@@ -192,7 +192,7 @@ class ConnectionTable:
         self._call_bytes += call.size_bytes
         return None
 
-    def call_left(self, call: Call) -> None:
+    def call_left(self, call: CallInFlight) -> None:
         """A call that was admitted ended, however it did."""
         self._calls_count -= 1
         self._call_bytes -= call.size_bytes
@@ -210,7 +210,7 @@ class ConnectionTable:
         self.metrics.call_finished(ENQUEUE.name, ErrorCode.OVERLOADED.name, 0.0)
         return for_seqid(next(self._overdue_frames), seqid)
 
-    def call_answered(self, call: Call, answered: Answered) -> None:
+    def call_answered(self, call: CallInFlight, answered: Answered) -> None:
         """Count a call that was done. What a page holds is charged to the queue of the call that asked for it."""
         now_s = perf_counter()
         if call.topics_count:

@@ -23,7 +23,7 @@ FRAME_LENGTH: Final = "frame_length"
 _u32 = Struct("!I").unpack_from
 
 
-class Part(Enum):
+class FramePart(Enum):
     """The part of a frame that a peer still has to send."""
 
     FIRST_FRAME = "first_frame"
@@ -87,9 +87,9 @@ class FrameCutter:
             self._buffer, self._at = b"", 0
         return message
 
-    def missing(self) -> Part:
+    def missing(self) -> FramePart:
         """What the frame that has begun waits for. Only after `next_message` gave None and left bytes here."""
-        return Part.HEADER if self.buffered_bytes < LENGTH_BYTES else Part.BODY
+        return FramePart.HEADER if self.buffered_bytes < LENGTH_BYTES else FramePart.BODY
 
     def body_bytes(self) -> int:
         """The length that the header of the frame that has begun declares; 0 while its header is missing."""
@@ -125,20 +125,20 @@ class FrameDeadline:
 
     def __init__(self, times: FrameTimes, now_s: float) -> None:
         self._times = times
-        self.awaited: Part | None = Part.FIRST_FRAME
+        self.awaited: FramePart | None = FramePart.FIRST_FRAME
         self._deadline_s: float | None = now_s + times.first_frame_ms_max / 1000
         self.partial_since_s: float | None = None
         """When the body that is awaited began to come."""
         self._paused_at_s: float | None = None
 
-    def await_part(self, part: Part, body_bytes: int, now_s: float) -> None:
+    def await_part(self, part: FramePart, body_bytes: int, now_s: float) -> None:
         """A frame lacks this part now; `body_bytes` is its length if the part is its body.
 
         The first frame's header has to be there by the deadline of the first frame.
         """
-        if part is Part.HEADER and self.awaited is None:
+        if part is FramePart.HEADER and self.awaited is None:
             self._set(part, self._times.header_ms_max, now_s)
-        elif part is Part.BODY and self.awaited is not part:
+        elif part is FramePart.BODY and self.awaited is not part:
             self._set(part, self._times.body_ms_min + body_bytes / self._times.body_bytes_per_ms_min, now_s)
             self.partial_since_s = now_s
 
@@ -170,7 +170,7 @@ class FrameDeadline:
         """Whether the peer took too long."""
         return self._deadline_s is not None and self._paused_at_s is None and now_s >= self._deadline_s
 
-    def _set(self, part: Part, allowed_ms: float, now_s: float) -> None:
+    def _set(self, part: FramePart, allowed_ms: float, now_s: float) -> None:
         self.awaited = part
         self._deadline_s = now_s + allowed_ms / 1000
         if self._paused_at_s is not None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from foqs.model import limits
 from foqs.wire.frame_scan import FrameError
-from foqs.wire.frames import FRAME_LENGTH, LENGTH_BYTES, FrameCutter, FrameDeadline, FrameTimes, Part
+from foqs.wire.frames import FRAME_LENGTH, LENGTH_BYTES, FrameCutter, FrameDeadline, FramePart, FrameTimes
 
 MESSAGES = st.lists(st.binary(min_size=1, max_size=40), max_size=12)
 
@@ -45,7 +45,7 @@ def test_a_stream_in_any_pieces_gives_its_messages(messages: list[bytes], sizes:
     assert cutter.head(7) == rest[:7]
     if rest:
         is_header = len(rest) < LENGTH_BYTES
-        assert cutter.missing() is (Part.HEADER if is_header else Part.BODY)
+        assert cutter.missing() is (FramePart.HEADER if is_header else FramePart.BODY)
         assert cutter.body_bytes() == (0 if is_header else int.from_bytes(rest[:LENGTH_BYTES], "big"))
 
 
@@ -90,8 +90,8 @@ def ends_at(one: FrameDeadline, now_s: float) -> bool:
 
 def test_a_new_connection_has_so_long_for_its_first_header_however_it_begins() -> None:
     one = deadline()
-    one.await_part(Part.HEADER, 0, 109.0)
-    assert one.awaited is Part.FIRST_FRAME
+    one.await_part(FramePart.HEADER, 0, 109.0)
+    assert one.awaited is FramePart.FIRST_FRAME
     assert ends_at(one, 110.0)
 
 
@@ -99,12 +99,12 @@ def test_each_part_of_a_frame_has_its_time_and_more_bytes_of_it_do_not_move_that
     one = deadline()
     one.await_nothing()
     assert not one.is_over(1e9)
-    one.await_part(Part.HEADER, 0, 200.0)
-    one.await_part(Part.HEADER, 0, 204.0)
+    one.await_part(FramePart.HEADER, 0, 200.0)
+    one.await_part(FramePart.HEADER, 0, 204.0)
     assert ends_at(one, 205.0)
     assert one.partial_since_s is None
-    one.await_part(Part.BODY, 300_000, 204.0)
-    one.await_part(Part.BODY, 300_000, 208.0)
+    one.await_part(FramePart.BODY, 300_000, 204.0)
+    one.await_part(FramePart.BODY, 300_000, 208.0)
     assert ends_at(one, 209.0)
     assert one.partial_since_s == 204.0
     one.await_nothing()
@@ -113,7 +113,7 @@ def test_each_part_of_a_frame_has_its_time_and_more_bytes_of_it_do_not_move_that
 
 def test_a_deadline_stands_still_while_the_host_does_not_read() -> None:
     one = deadline()
-    one.await_part(Part.BODY, 100_000, 200.0)
+    one.await_part(FramePart.BODY, 100_000, 200.0)
     one.pause(201.0)
     assert one.is_paused
     assert not one.is_over(1e9)
@@ -129,6 +129,6 @@ def test_a_part_that_begins_in_a_pause_has_all_of_its_time_after_it() -> None:
     one = deadline()
     one.await_nothing()
     one.pause(200.0)
-    one.await_part(Part.HEADER, 0, 250.0)
+    one.await_part(FramePart.HEADER, 0, 250.0)
     one.resume(300.0)
     assert ends_at(one, 305.0)
