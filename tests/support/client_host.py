@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from foqs.model.calls import CallContext, Delivery, Nack, PositionErrors, TopicDemand
+from foqs.model.calls import CallContext, Delivery, NackFields, PositionErrors, TopicDemand
 from foqs.model.errors import FoqsError, StaleLeaseError
 from foqs.transport.server import ThriftServer
 from foqs.wire import codec as wire
@@ -27,7 +27,7 @@ class WatchedQueue(FakeQueue):
         super().__init__()
         self.extended = threading.Event()
         self.extended_count = 0
-        self.nacks: list[Nack] = []
+        self.nacks: list[NackFields] = []
         self.asked_counts: list[int] = []
 
     async def dequeue(
@@ -49,11 +49,11 @@ class WatchedQueue(FakeQueue):
         self.extended.set()
         return errors
 
-    async def nack(self, context: CallContext, namespace_name: str, nacks: Sequence[Nack]) -> PositionErrors:
+    async def nack(self, context: CallContext, namespace_name: str, nacks: Sequence[NackFields]) -> PositionErrors:
         self.nacks += nacks
         return {p: e for p, n in enumerate(nacks) if (e := self._nacked(n)) is not None}
 
-    def _nacked(self, nack: Nack) -> FoqsError | None:
+    def _nacked(self, nack: NackFields) -> FoqsError | None:
         held = self.leased.pop(nack.receipt, None)
         return None if held else StaleLeaseError("lost")
 

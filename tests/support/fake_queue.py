@@ -14,9 +14,9 @@ from foqs.model.calls import (
     EnqueueResult,
     HostStatus,
     ItemState,
-    Nack,
+    NackFields,
     NamespacePage,
-    NewItem,
+    NewItemFields,
     PositionErrors,
     ShardStatus,
     StoredItem,
@@ -77,7 +77,7 @@ class FakeQueue:
     # --- QueueCalls ---
 
     async def enqueue(
-        self, context: CallContext, namespace_name: str, items: Sequence[NewItem], bulk: bool
+        self, context: CallContext, namespace_name: str, items: Sequence[NewItemFields], bulk: bool
     ) -> EnqueueResult:
         self.contexts.append(context)
         self._check(namespace_name)
@@ -127,7 +127,7 @@ class FakeQueue:
         stale = [n for n, r in enumerate(receipts) if self.leased.pop(r, None) is None]
         return {} if repeated else {n: StaleLeaseError(receipts[n]) for n in stale}
 
-    async def nack(self, context: CallContext, namespace_name: str, nacks: Sequence[Nack]) -> PositionErrors:
+    async def nack(self, context: CallContext, namespace_name: str, nacks: Sequence[NackFields]) -> PositionErrors:
         self._check(namespace_name)
         errors: PositionErrors = {}
         for position, nack in enumerate(nacks):
@@ -232,7 +232,7 @@ class FakeQueue:
         if namespace_name not in self.namespaces:
             raise UnknownNamespaceError(f"namespace {namespace_name} does not exist")
 
-    def _put(self, namespace_name: str, item: NewItem) -> str:
+    def _put(self, namespace_name: str, item: NewItemFields) -> str:
         if not item.topic or item.payload is None:
             raise InvalidArgumentError("an item needs a topic and a payload")
         if len(item.payload) > PAYLOAD_BYTES_DEFAULT:
