@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def mysql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
     """The private server of this test process. Never skipped: without a server the tests prove nothing."""
     try:
-        server = databases.new_server(tmp_path_factory.mktemp("mysql"))
+        server = databases.prepared_server(tmp_path_factory.mktemp("mysql"))
         server.start()
     except LocalServerError as error:
         pytest.fail(str(error), pytrace=False)

@@ -13,7 +13,7 @@ from foqs.model.namespace import NamespaceSettings
 from foqs.storage.meta import MetaStore
 from loadtest.faults.load import NAMESPACE
 from loadtest.faults.programs import HostProgram
-from tests.support.databases import Databases, new_server, server_binary
+from tests.support.databases import Databases, prepared_server, server_binary
 
 
 class StartHost(Protocol):
@@ -30,7 +30,7 @@ def _server_of_the_tests() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
-    with new_server(tmp_path_factory.mktemp("mysql")) as server:
+    with prepared_server(tmp_path_factory.mktemp("mysql")) as server:
         yield server
 
 

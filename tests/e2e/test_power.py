@@ -13,7 +13,7 @@ from loadtest.faults.volume import missing_for_mounts
 from loadtest.power.__main__ import losses
 from loadtest.power.run import Series, run_series
 from tests.e2e.conftest import StartHost
-from tests.support.databases import Databases, new_server
+from tests.support.databases import Databases, prepared_server
 
 pytestmark = [pytest.mark.database, pytest.mark.slow]
 needs_mounts = pytest.mark.skipif(bool(missing_for_mounts()), reason="; ".join(missing_for_mounts()))
@@ -37,7 +37,7 @@ def test_a_server_that_flushes_once_a_second_loses_what_it_acknowledged_and_that
 @pytest.fixture
 def undurable_shards(tmp_path: Path) -> Iterator[dict[int, str]]:
     """On a server of their own, for a host does not start at all where that of the meta database is not durable."""
-    with new_server(tmp_path, "--innodb-flush-log-at-trx-commit=2") as server:
+    with prepared_server(tmp_path, "--innodb-flush-log-at-trx-commit=2") as server:
         yield Databases(server).shard_urls
 
 

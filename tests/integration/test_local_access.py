@@ -20,7 +20,7 @@ from foqs.dev.local_access import USER, LocalAccessError, TcpListener, make_priv
 from foqs.dev.local_server import LocalServer, LocalServerError
 from foqs.storage.migrations import SchemaKind, apply
 from loadtest.faults.programs import free_port
-from tests.support.databases import new_server
+from tests.support.databases import new_server, prepared_server
 
 NOBODY = 65_534
 OPEN = 0o755
@@ -121,7 +121,7 @@ def test_statements_read_and_write_no_files(mysql_server: LocalServer, tmp_path:
 @pytest.fixture(scope="module")
 def listening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalServer, TcpListener]]:
     listener = TcpListener(free_port(), password="it's a \\ secret/@ with %41")
-    with new_server(tmp_path_factory.mktemp("listening"), listener=listener) as server:
+    with prepared_server(tmp_path_factory.mktemp("listening"), listener=listener) as server:
         yield server, listener
 
 

@@ -14,7 +14,7 @@ import pymysql
 import pytest
 
 from foqs.dev.local_server import LocalServer, LocalServerError, find_server_binary
-from tests.support.databases import new_server, server_binary
+from tests.support.databases import new_server, prepared_server, server_binary
 
 pytestmark = pytest.mark.database
 
@@ -33,7 +33,7 @@ def read_all(server: LocalServer) -> tuple[tuple[int, ...], ...]:
 
 
 def test_a_lock_that_a_process_which_just_starts_has_by_inheritance_is_waited_for(tmp_path: Path) -> None:
-    with new_server(tmp_path) as server:
+    with prepared_server(tmp_path) as server:
         server.stop()
         inherited = (tmp_path / "lock").open("a+")
         fcntl.flock(inherited, fcntl.LOCK_EX)
@@ -53,7 +53,7 @@ def test_data_survives_a_clean_stop_and_a_kill(tmp_path: Path) -> None:
 
 
 def test_a_paused_server_hangs_and_goes_on_when_resumed(tmp_path: Path) -> None:
-    with new_server(tmp_path) as server:
+    with prepared_server(tmp_path) as server:
         server.pause()
         with pytest.raises(pymysql.err.OperationalError):
             server.connect(connect_timeout=1, read_timeout=1)
@@ -63,7 +63,7 @@ def test_a_paused_server_hangs_and_goes_on_when_resumed(tmp_path: Path) -> None:
 
 
 def test_a_paused_server_can_be_stopped(tmp_path: Path) -> None:
-    server = new_server(tmp_path)
+    server = prepared_server(tmp_path)
     server.start()
     pid = server.pid
     server.pause()
@@ -82,7 +82,7 @@ def test_the_socket_path_is_short_however_long_the_data_directory_is(tmp_path: P
 
 
 def test_a_second_server_in_the_same_directory_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
-    with new_server(tmp_path) as server:
+    with prepared_server(tmp_path) as server:
         with pytest.raises(LocalServerError, match=f"pid {server.pid}"):
             new_server(tmp_path).start()
         write_one(server)

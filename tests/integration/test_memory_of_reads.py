@@ -19,7 +19,7 @@ from foqs.storage.migrations import SchemaKind, apply
 from foqs.wire.codec import Reply, structs
 from loadtest.faults.cluster import wait_until_owned
 from loadtest.faults.programs import HostProgram, free_port
-from tests.support.databases import new_server
+from tests.support.databases import prepared_server
 from tests.support.raw_client import RawClient
 from tests.support.running_host import running_host
 from tests.support.waiting import until
@@ -87,7 +87,7 @@ async def _without_payloads(client: RawClient) -> Reply:
 
 @pytest.fixture
 def second_server(tmp_path: Path) -> Iterator[LocalServer]:
-    with new_server(tmp_path / "second") as server:
+    with prepared_server(tmp_path / "second") as server:
         apply(server.url("shard"), SchemaKind.SHARD)
         yield server
 

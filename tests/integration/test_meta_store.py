@@ -25,7 +25,7 @@ from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.storage.meta import MetaStore
 from foqs.storage.meta_tables import METADATA
 from foqs.storage.migrations import SchemaKind, apply
-from tests.support.databases import new_server
+from tests.support.databases import prepared_server
 
 
 @pytest.fixture
@@ -272,7 +272,7 @@ def test_sessions_are_in_utc_so_that_no_hour_comes_twice(store: MetaStore) -> No
 
 
 def test_a_server_that_is_away_is_unavailable_and_the_store_goes_on_when_it_is_back(tmp_path: Path) -> None:
-    with new_server(tmp_path) as server:
+    with prepared_server(tmp_path) as server:
         url = server.url("meta")
         apply(url, SchemaKind.META)
         with closing(MetaStore(url)) as store:
@@ -287,7 +287,7 @@ def test_a_server_that_is_away_is_unavailable_and_the_store_goes_on_when_it_is_b
 
 def test_a_server_that_hangs_is_unavailable_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "META_STATEMENT_MS_MAX", 1_000)
-    with new_server(tmp_path) as server:
+    with prepared_server(tmp_path) as server:
         apply(server.url("meta"), SchemaKind.META)
         with closing(MetaStore(server.url("meta"))) as store:
             assert store.list_namespaces() == []

@@ -19,7 +19,7 @@ from foqs.storage.session import connect, run_script
 from foqs.storage.shard_reader import ShardReader
 from loadtest.faults.programs import free_port
 from tests.support.certificates import write_certificate
-from tests.support.databases import new_server
+from tests.support.databases import prepared_server
 
 pytestmark = pytest.mark.database
 
@@ -34,7 +34,7 @@ def tls_url(tmp_path_factory):
         f"--ssl-cert={directory / 'cert.pem'}",
         f"--ssl-key={directory / 'key.pem'}",
     ]
-    with new_server(directory / "server", *options, listener=listener) as server:
+    with prepared_server(directory / "server", *options, listener=listener) as server:
         server.create_database("foqs_tls")
         yield f"{listener.url('foqs_tls')}?ssl_ca={directory / 'cert.pem'}"
 

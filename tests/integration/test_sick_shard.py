@@ -15,7 +15,7 @@ from foqs.dev.local_server import LocalServer
 from foqs.server import commit_scheduler
 from foqs.shard.writer import keeper
 from foqs.storage.migrations import SchemaKind, apply
-from tests.support.databases import new_server
+from tests.support.databases import prepared_server
 from tests.support.running_host import RunningHost, running_host, shard_of
 from tests.support.waiting import until
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.database
 
 @pytest.fixture
 def second_server(tmp_path: Path) -> Iterator[LocalServer]:
-    with new_server(tmp_path / "second") as server:
+    with prepared_server(tmp_path / "second") as server:
         apply(server.url("shard"), SchemaKind.SHARD)
         yield server
 

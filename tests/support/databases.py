@@ -6,20 +6,27 @@ brought back to what the migrations left in it, which takes milliseconds.
 
 from __future__ import annotations
 
+import fcntl
+import inspect
 import os
+import shutil
 from contextlib import closing
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pymysql
 from pymysql.constants import ER
 
+from foqs.dev import local_server
 from foqs.dev.local_access import TcpListener
 from foqs.dev.local_server import LocalServer, LocalServerError, ServerBinary, find_server_binary
 from foqs.storage.migrations import SchemaKind, apply
 
 SHARD_COUNT = 4
 BINARY_VARIABLE = "FOQS_TEST_MYSQLD"
+_TEMPLATES = Path(__file__).parents[2] / "build/test-servers"
 
 
 def server_binary() -> ServerBinary:
@@ -40,6 +47,33 @@ def new_server(data_dir: Path, *options: str, listener: TcpListener | None = Non
         options=options,
         listener=listener,
     )
+
+
+def prepared_server(data_dir: Path, *options: str, listener: TcpListener | None = None) -> LocalServer:
+    """The same on a copy of system tables that were made once, which takes a third of the time."""
+    server = new_server(data_dir, *options, listener=listener)
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    data_dir.chmod(0o700)
+    shutil.copytree(_system_tables(), data_dir / "mysql")
+    return server
+
+
+def _system_tables() -> Path:
+    """The directory of a server that was initialised and stopped. All test processes and later runs share it."""
+    binary = server_binary()
+    key = sha256(f"{binary.version} {binary.path} {inspect.getsource(local_server)}".encode()).hexdigest()[:16]
+    directory = _TEMPLATES / key
+    _TEMPLATES.mkdir(parents=True, exist_ok=True)
+    with (_TEMPLATES / f"{key}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not directory.exists():
+            with TemporaryDirectory(dir=_TEMPLATES) as scratch:
+                with new_server(Path(scratch) / "data"):
+                    pass
+                # Two servers must not have one identity.
+                (Path(scratch) / "data/mysql/auto.cnf").unlink(missing_ok=True)
+                (Path(scratch) / "data/mysql").rename(directory)
+    return directory
 
 
 @dataclass(frozen=True, slots=True)
