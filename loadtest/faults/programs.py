@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from foqs.config import HostConfig
@@ -112,7 +112,7 @@ class Program:
 
 
 class HostProgram(Program):
-    """`foqs host` on a port of 127.0.0.1; ready when constructed."""
+    """`foqs host` on a port of 127.0.0.1; ready when constructed. `command` is another program instead of `foqs`."""
 
     def __init__(
         self,
@@ -121,10 +121,12 @@ class HostProgram(Program):
         meta_url: str,
         shard_urls: Mapping[int, str],
         variables: Mapping[str, str] | None = None,
+        *,
+        command: Sequence[str] = (str(FOQS),),
     ) -> None:
         shards = [flag for shard_id, url in shard_urls.items() for flag in ("--shard", f"{shard_id}={url}")]
         options = ["--host-name", name, "--port", str(port), "--meta-url", meta_url, *shards]
-        super().__init__(str(FOQS), "host", *options, name=name, variables=variables)
+        super().__init__(*command, "host", *options, name=name, variables=variables)
         self.port = port
         self.address = f"127.0.0.1:{port}"
         try:

@@ -14,6 +14,7 @@ from foqs.storage.meta import MetaStore
 from loadtest.faults.load import NAMESPACE
 from loadtest.faults.programs import HostProgram
 from tests.support.databases import Databases, prepared_server, server_binary
+from tests.support.impatient_foqs import COMMAND
 
 
 class StartHost(Protocol):
@@ -48,14 +49,18 @@ def own_databases(_own_databases: Databases) -> Databases:
 
 @pytest.fixture
 def start_host(own_databases: Databases) -> Iterator[StartHost]:
-    """Start a host of this name on this port, of all shards by their own URLs; which has the namespace."""
+    """Start a host of this name on this port, of all shards by their own URLs; which has the namespace.
+
+    What it claims ahead of consumers is ready again some seconds after it was killed: see `impatient_foqs`.
+    """
     with ExitStack() as programs:
 
         def start(name: str, port: int, shard_urls: Mapping[int, str] | None = None) -> HostProgram:
             with closing(MetaStore(own_databases.meta_url)) as meta:
                 if not meta.list_namespaces():  # A host that gets no shard could not make one.
                     meta.insert_namespace(NAMESPACE, NamespaceSettings(), 0)
-            host = HostProgram(name, port, own_databases.meta_url, shard_urls or own_databases.shard_urls)
+            urls = shard_urls or own_databases.shard_urls
+            host = HostProgram(name, port, own_databases.meta_url, urls, command=COMMAND)
             programs.callback(host.close)
             return host
 

@@ -11,10 +11,11 @@ from foqs.storage.session import connect
 from loadtest.faults.load import Load
 from loadtest.faults.programs import HostProgram, free_port
 from tests.e2e.conftest import StartHost
-from tests.e2e.test_kill import CLAIM_MS_MAX, CLOCK_TOLERANCE_MS
+from tests.e2e.test_kill import CLAIM_TICKS_MS_MAX, CLOCK_TOLERANCE_MS
 from tests.histories.checker import check
 from tests.histories.history import Call, Outcome, Verb, now_ns
 from tests.support.databases import SHARD_COUNT, Databases
+from tests.support.impatient_foqs import CLAIM_MS_MAX
 
 pytestmark = [pytest.mark.database, pytest.mark.slow]
 
@@ -89,7 +90,7 @@ def test_a_host_that_lost_its_shards_while_it_hung_can_change_nothing(
     ]  # fmt: skip
     assert {Verb.ENQUEUE, Verb.DEQUEUE} <= {call.verb for call in tried}
     assert effects(tried) == []
-    disturbed = [(stopped_at_ms, handed_over_at_ms + CLAIM_MS_MAX)]
+    disturbed = [(stopped_at_ms, handed_over_at_ms + CLAIM_MS_MAX + CLAIM_TICKS_MS_MAX)]
     report = check(first_load.history.calls, stored, tolerance_ms=CLOCK_TOLERANCE_MS, disturbed=disturbed)
     assert not report.violations, f"{report}\n{first.output}\n{second.output}"
     assert report.counts["items"] > 3_000
