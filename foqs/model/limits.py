@@ -165,6 +165,8 @@ PACKS_READ_BYTES_MAX = 4 * MIB
 PACKS_OF_SHARD_BYTES_MAX = 16 * MIB
 """Past it items get rows at once. A new owner unpacks all of them before it serves."""
 PACKS_OF_SHARD_MAX = 4_000
+PACKS_OF_HOST_BYTES_MAX = 128 * MIB
+"""Of all shards of a host together, which has the contents of its packs in memory; past it items get rows at once."""
 TRANSACTION_CLAIMS_MAX = 2_000
 TRANSACTION_FETCH_BYTES_MAX = 16 * MIB
 """Of rows that a transaction reads for claims, and again to refill windows, by what their namespaces allow."""

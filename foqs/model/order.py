@@ -37,3 +37,8 @@ def due_at_of(packed: int) -> int:
 
 def urgency_of(packed: int) -> int:
     return (packed >> _URGENCY_SHIFT) - _URGENCY_OFFSET
+
+
+def on_last_shard(packed: int) -> int:
+    """The last sort key of the same urgency, due time and key, whatever the shard."""
+    return packed | _SHARD_MASK

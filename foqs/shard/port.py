@@ -92,6 +92,8 @@ class Transaction:
     namespaces_new: list[tuple[int, bytes]] = field(default_factory=list)
     """(number, name) of those that have their first topic here."""
     inserts: list[Item] = field(default_factory=list)
+    inserts_short_lived: list[Item] = field(default_factory=list)
+    """More of them, which are likely to be deleted within seconds; the store may keep them in another way."""
     packs_new: list[NewPack] = field(default_factory=list)
     packs_read: list[PackRead] = field(default_factory=list)
     """For claims, and of what is promoted."""

@@ -1,0 +1,288 @@
+"""Which items of a shard are packed, and what its transactions do to packs.
+
+A pack is a row that holds many young items, because most items are gone soon after they came. An item that outlives
+that, or changes, is promoted: it gets a row of its own (after the generations of a garbage collector: Lieberman and
+Hewitt, A real-time garbage collector based on the lifetimes of objects, 1983). The contents of all packs are in memory,
+so no pack is read back, and who reads items in order gets packed ones and rows in one order (after O'Neil et al., The
+log-structured merge-tree, 1996).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from itertools import islice
+
+from foqs.model import limits, order
+from foqs.model.item import Item
+from foqs.shard.port import ItemRow, Transaction
+from foqs.storage.packing import unpack_items
+from foqs.storage.packs.budget import PackBudget
+from foqs.storage.packs.pack import Pack, PackPlan, Tombstone
+
+_ID_BITS = 12
+"""Of a pack's id, below the number of its transaction: so ids grow, and none comes back while its pack is there."""
+assert (limits.TRANSACTION_INSERTS_MAX + limits.BATCH_ITEMS_MAX) < 1 << _ID_BITS, "a transaction has fewer packs"
+
+
+class PackIndex:
+    """Knows the packed items of one shard, and turns what the shard wants into changes of rows, packs and tombstones.
+
+    The shard's store asks it to plan a transaction, and tells it how the transaction ended. Whoever reads the shard's
+    items beside the store asks it too, on the same thread. It owns the contents of the shard's packs.
+
+    A packed item stands as it was inserted: not delayed, never delivered. What changes it promotes it first.
+    """
+
+    def __init__(self, budget: PackBudget) -> None:
+        """`budget` is that of the host."""
+        self.stored_bytes = 0
+        """Of all packs, whatever has left them."""
+        self._budget = budget
+        budget.join(self)
+        self._packed: dict[int, Pack] = {}
+        """By the key of each packed item."""
+        self._packs: OrderedDict[int, Pack] = OrderedDict()
+        """By id, the oldest first."""
+        self._of_topic: dict[int, dict[int, Pack]] = {}
+        """By the number of a topic: the packs that were made of its items too, by id."""
+        self._tombstones: deque[int] = deque()
+        """Ids of stored tombstones, the oldest first."""
+        self._has_failed = False
+        """The last transaction did: the next one promotes nothing that it need not, since there may be no room."""
+        self._rest_until_ms = 0
+        """Before it no item is promoted for its age alone, but with other work."""
+
+    def __len__(self) -> int:
+        """How many items are packed."""
+        return len(self._packed)
+
+    def clear(self) -> None:
+        """Forget all: the shard is about to be opened, and its packs are the last owner's."""
+        self._packed, self._packs, self._of_topic = {}, OrderedDict(), {}
+        self._tombstones = deque()
+        self._has_failed, self._rest_until_ms = False, 0
+        self.stored_bytes = 0
+
+    # ---- transactions ----
+
+    def plan(self, transaction: Transaction) -> PackPlan:
+        """What the transaction does to rows and packs. Changes nothing."""
+        plan = PackPlan(transaction.number, transaction.steady_ms)
+        packed, leaving = self._packed, plan.leaving
+        for key in transaction.deletes:
+            pack = packed.get(key)
+            if pack is None:
+                plan.deletes.append(key)
+            elif pack in leaving:
+                leaving[pack].append(key)
+            else:
+                leaving[pack] = [key]
+        promoting = dict.fromkeys([rewrite.key for rewrite in transaction.rewrites if rewrite.key in packed])
+        self._add_old(promoting, transaction, plan)
+        for key in promoting:
+            leaving.setdefault(packed[key], []).append(key)
+        plan.promoted = list(self.rows(promoting).values())
+        plan.fetches = [item.key for item in transaction.fetches if item.key not in packed]
+        plan.look_ups = [key for key in transaction.look_ups if key not in packed or key in promoting]
+        self._plan_tombstones(plan)
+        self._plan_packs(transaction, plan)
+        changed_count = len(transaction.rewrites) + len(transaction.wakes) + len(plan.deletes)
+        read_count = len(plan.fetches) + sum([refill.limit for refill in transaction.refills])
+        plan.rows_count = len(plan.inserts) + len(plan.promoted) + changed_count + read_count
+        return plan
+
+    def is_due(self, steady_ms: int) -> bool:
+        """Whether there are old items to promote, though no transaction has anything else to do."""
+        oldest = self._oldest
+        return oldest is not None and steady_ms >= max(oldest.born_ms + limits.PACK_MS_MAX, self._rest_until_ms)
+
+    @property
+    def _oldest(self) -> Pack | None:
+        return next(iter(self._packs.values()), None)
+
+    def _add_old(self, promoting: dict[int, None], transaction: Transaction, plan: PackPlan) -> None:
+        """Some old items now and then, and more of them with a transaction that has much else to do."""
+        oldest, now_ms = self._oldest, plan.steady_ms
+        if oldest is None or self._has_failed or now_ms - oldest.born_ms < limits.PACK_MS_MAX:
+            return
+        come_count = len(transaction.inserts) + len(transaction.inserts_short_lived)
+        count = min((come_count + len(transaction.deletes)) // limits.UNPACK_OLD_RATIO, limits.PROMOTED_ITEMS_MAX)
+        if now_ms >= self._rest_until_ms:
+            count = max(count, limits.UNPACK_OLD_ITEMS)
+            plan.promotes_old = True
+        packed = self._packed
+        gone = {key for keys in plan.leaving.values() for key in keys}
+        for pack in self._packs.values():
+            if count <= 0 or now_ms - pack.born_ms < limits.PACK_MS_MAX:
+                return
+            kept = [key for key in pack.keys if key in packed and key not in gone and key not in promoting]
+            promoting.update(dict.fromkeys(kept[:count]))
+            count -= len(kept)
+
+    def _plan_tombstones(self, plan: PackPlan) -> None:
+        removed: list[int] = []
+        for pack, keys in plan.leaving.items():
+            if len(keys) == pack.left_count:
+                plan.packs_gone.append(pack.id)
+            else:
+                removed += keys
+        number = plan.transaction_number << _ID_BITS
+        if removed:
+            plan.tombstone = Tombstone(number, removed)
+        if self._tombstones:
+            gone = set(plan.packs_gone)
+            oldest_id = next((pack_id for pack_id in self._packs if pack_id not in gone), number)
+            for tombstone_id in self._tombstones:
+                if tombstone_id >= oldest_id:
+                    break
+                plan.tombstones_gone.append(tombstone_id)
+
+    def _plan_packs(self, transaction: Transaction, plan: PackPlan) -> None:
+        """Pack what is small and likely to be gone soon, where there is enough of it; the rest gets rows."""
+        young = transaction.inserts_short_lived
+        if len(young) < limits.PACK_ITEMS_MIN or self._is_full:
+            plan.inserts = [*transaction.inserts, *young] if young else transaction.inserts
+            return
+        rows, packable = list(transaction.inserts), list[Item]()
+        for item in young:
+            is_small = limits.PACKED_ITEM_BYTES + item.size_bytes <= limits.PACK_ITEM_BYTES_MAX
+            (packable if is_small and item.due_at <= item.enqueued_at else rows).append(item)
+        if len(packable) < limits.PACK_ITEMS_MIN:
+            rows += packable
+            packable = []
+        plan.inserts = rows
+        # What is as urgent is gone as soon: a pack that goes as a whole needs no tombstone and keeps no room unused.
+        packable.sort(key=_sort_key)
+        pack_id = plan.transaction_number << _ID_BITS
+        for items, size_bytes in _parts(packable):
+            pack_id += 1
+            plan.packs_new.append(Pack(pack_id, items, size_bytes, plan.steady_ms))
+
+    @property
+    def _is_full(self) -> bool:
+        is_full = self.stored_bytes >= limits.PACKS_OF_SHARD_BYTES_MAX or len(self._packs) >= limits.PACKS_OF_SHARD_MAX
+        return is_full or not self._budget.has_room
+
+    def commit(self, plan: PackPlan) -> None:
+        """The transaction of the plan has happened."""
+        packed = self._packed
+        self._has_failed = False
+        self._rest_if_promoted(plan)
+        for _ in plan.tombstones_gone:
+            self._tombstones.popleft()
+        if plan.tombstone is not None:
+            self._tombstones.append(plan.tombstone.id)
+        for pack, keys in plan.leaving.items():
+            pack.left_count -= len(keys)
+            for key in keys:
+                del packed[key]
+            if not pack.left_count:
+                self._drop(pack)
+        for pack in plan.packs_new:
+            self._packs[pack.id] = pack
+            self.stored_bytes += pack.size_bytes
+            packed.update(dict.fromkeys(pack.keys, pack))
+            for topic in pack.topics:
+                if topic in self._of_topic:
+                    self._of_topic[topic][pack.id] = pack
+                else:
+                    self._of_topic[topic] = {pack.id: pack}
+
+    def fail(self, plan: PackPlan) -> None:
+        """The transaction of the plan certainly has not happened."""
+        self._has_failed = True
+        self._rest_if_promoted(plan)
+
+    def _rest_if_promoted(self, plan: PackPlan) -> None:
+        if plan.promotes_old:
+            self._rest_until_ms = plan.steady_ms + limits.UNPACK_OLD_EVERY_MS
+
+    def _drop(self, pack: Pack) -> None:
+        del self._packs[pack.id]
+        self.stored_bytes -= pack.size_bytes
+        for topic in pack.topics:
+            packs = self._of_topic[topic]
+            del packs[pack.id]
+            if not packs:
+                del self._of_topic[topic]
+
+    # ---- reads ----
+
+    def rows(self, keys: Iterable[int]) -> dict[int, ItemRow]:
+        """By key those of the items that are packed, as the rows that they would be."""
+        packed = self._packed
+        wanted: dict[Pack, set[int]] = {}
+        for key in keys:
+            pack = packed.get(key)
+            if pack is None:
+                continue
+            if pack in wanted:
+                wanted[pack].add(key)
+            else:
+                wanted[pack] = {key}
+        return {row.key: row for pack, some in wanted.items() for row in unpack_items(pack.contents, some)}
+
+    def after(self, lane: int, edge: int) -> Iterator[int]:
+        """The sort keys of packed items of a lane after `edge`, in order."""
+        runs = []
+        for pack in self._of_topic.get(lane, {}).values():
+            sort_keys = pack.sort_keys_of(lane)
+            runs.append(sort_keys[bisect_right(sort_keys, order.on_last_shard(edge)) :])
+        packed = self._packed
+        for sort_key in merge(*runs):
+            if order.key_of(sort_key) in packed:
+                yield sort_key
+
+    def page(self, lane: int, edge: int, limit: int, bytes_max: int) -> tuple[list[ItemRow], bool]:
+        """Up to `limit` packed items of a lane after `edge`, in order, and whether there may be more.
+
+        They have at most `bytes_max` of payload and metadata together, a single larger one excepted.
+        """
+        sort_keys = list(islice(self.after(lane, edge), limit))
+        rows = self.rows(map(order.key_of, sort_keys))
+        found: list[ItemRow] = []
+        size_bytes = 0
+        for sort_key in sort_keys:
+            row = rows[order.key_of(sort_key)]
+            size_bytes += len(row.metadata) + len(row.payload)
+            if found and size_bytes > bytes_max:
+                return found, True
+            found.append(row)
+        return found, len(sort_keys) == limit
+
+    def expired(self, now_ms: int, limit: int) -> tuple[list[int], int]:
+        """Keys of up to `limit` packed items that have expired, and when the first of the others does or did.
+
+        limits.NEVER_MS when there are no others.
+        """
+        keys: list[int] = []
+        first_ms = limits.NEVER_MS
+        for pack in self._packs.values():
+            if pack.expires_first_ms <= now_ms:
+                ends = {row.key: row.expires_at for row in unpack_items(pack.contents) if row.key in self._packed}
+                over = [key for key, expires_at in ends.items() if expires_at <= now_ms][: limit - len(keys)]
+                pack.expires_first_ms = min(ends.values())
+                keys += over
+                for key in over:
+                    del ends[key]
+                first_ms = min([first_ms, *ends.values()])
+            else:
+                first_ms = min(first_ms, pack.expires_first_ms)
+        return keys, first_ms
+
+
+def _parts(items: list[Item]) -> Iterator[tuple[list[Item], int]]:
+    """The items in as many parts as there are to be packs, with what each counts for."""
+    first = size_bytes = 0
+    for end, item in enumerate(items, start=1):
+        size_bytes += limits.PACKED_ITEM_BYTES + item.size_bytes
+        if size_bytes >= limits.PACK_BYTES_MAX or end == len(items):
+            yield items[first:end], size_bytes
+            first, size_bytes = end, 0
+
+
+def _sort_key(item: Item) -> int:
+    return item.sort_key

@@ -1,0 +1,99 @@
+"""One pack in memory, and what one transaction does to packs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from foqs.model.item import Item
+from foqs.shard.port import ItemRow
+from foqs.storage.packing import pack_items
+
+
+class Pack:
+    """A stored row that holds items which were inserted together, until the last of them has left it."""
+
+    __slots__ = (
+        "_by_topic", "_topic_of", "born_ms", "contents", "expires_first_ms", "id", "keys", "left_count", "size_bytes",
+        "sort_keys",
+    )  # fmt: skip
+
+    def __init__(self, pack_id: int, items: Sequence[Item], size_bytes: int, born_ms: int) -> None:
+        """`items` are in their order; `born_ms` is a time of the steady clock."""
+        self.id = pack_id
+        self.contents = pack_items(items)
+        self.keys = [item.key for item in items]
+        """Of all its items, whether they have left it or not."""
+        self.sort_keys = [item.sort_key for item in items]
+        self.left_count = len(items)
+        """Items that have not left it."""
+        self.size_bytes = size_bytes
+        """What it counts for in the bounds on memory."""
+        self.born_ms = born_ms
+        self.expires_first_ms = min([item.expires_at for item in items])
+        """No item that is left expires before."""
+        self._topic_of = [item.topic.number for item in items]
+        self._by_topic: dict[int, list[int]] = {}
+        """Sort keys by topic, once somebody asks for those of a topic."""
+
+    @property
+    def topics(self) -> dict[int, None]:
+        """The numbers of the topics whose items it was made of."""
+        return dict.fromkeys(self._topic_of)
+
+    def sort_keys_of(self, topic: int) -> list[int]:
+        """Those of a topic of the pack, in order, of items that have left it too."""
+        by_topic = self._by_topic
+        if not by_topic:
+            for number, sort_key in zip(self._topic_of, self.sort_keys, strict=True):
+                if number in by_topic:
+                    by_topic[number].append(sort_key)
+                else:
+                    by_topic[number] = [sort_key]
+        return by_topic[topic]
+
+
+class Tombstone(NamedTuple):
+    """A row that says which items have left their packs, while one of these packs is there."""
+
+    id: int
+    keys: list[int]
+
+
+@dataclass(slots=True)
+class PackPlan:
+    """What one transaction writes and reads, now that it is known which of its items have rows.
+
+    A plan changes nothing. It holds until the index commits another one, so a transaction that was rolled back may be
+    run again by the same plan.
+    """
+
+    transaction_number: int
+    steady_ms: int
+    inserts: Sequence[Item] = ()
+    """Items that get rows at once."""
+    packs_new: list[Pack] = field(default_factory=list)
+    promoted: list[ItemRow] = field(default_factory=list)
+    """Items that leave their packs for rows, which the statements after these inserts find."""
+    deletes: list[int] = field(default_factory=list)
+    """Keys of rows."""
+    tombstone: Tombstone | None = None
+    packs_gone: list[int] = field(default_factory=list)
+    """Ids of packs that go with all that is left in them."""
+    tombstones_gone: list[int] = field(default_factory=list)
+    """Ids of tombstones that no pack needs any more."""
+    fetches: list[int] = field(default_factory=list)
+    """Keys of items to claim whose rows have to be read."""
+    look_ups: list[int] = field(default_factory=list)
+    """Keys that have rows when the transaction ends, or no item."""
+    rows_count: int = 0
+    """Rows of items that the transaction writes, and may read before."""
+    leaving: dict[Pack, list[int]] = field(default_factory=dict)
+    """Keys that leave their packs: those of deleted items and of promoted ones."""
+    promotes_old: bool = False
+    """Items are promoted because they are old."""
+
+    @property
+    def packed_count(self) -> int:
+        return sum([len(pack.keys) for pack in self.packs_new])
