@@ -40,6 +40,8 @@ from foqs.server.turning import TurningTime
 from foqs.shard.writer.shard_writer import ShardWriter
 from foqs.storage.meta import MetaStore
 from foqs.storage.migrations import SchemaKind, check_current
+from foqs.storage.packs.budget import PackBudget
+from foqs.storage.packs.index import PackIndex
 from foqs.storage.session import server_of
 from foqs.storage.shard_reader import ShardReader
 from foqs.storage.shard_store import ShardAccess, ShardStore
@@ -54,8 +56,8 @@ class Parts:
     """What a host has to do with the world outside of its process: databases, sockets, clocks, counts of its own."""
 
     meta: Callable[[str], MetaStore]
-    store: Callable[[ShardAccess, Callable[[int], int], Callable[[str], bool]], ShardStore]
-    reader: Callable[[int, str], ShardReader]
+    store: Callable[[ShardAccess, Callable[[int], int], Callable[[str], bool], PackIndex], ShardStore]
+    reader: Callable[[int, str, PackIndex], ShardReader]
     check_schema: Callable[[str, SchemaKind], None]
     server: Callable[..., ThriftServer]
     metrics: Callable[[Callable[[int], str | None]], Metrics]
@@ -107,10 +109,14 @@ class Host(Service):
         self._turning = TurningTime()
         self._servers: dict[str, MysqlServer] = {}
         """Each stands under the address in the URLs of its shards."""
+        pack_budget = PackBudget(limits.PACKS_OF_HOST_BYTES_MAX)
+        self._packs = {shard_id: PackIndex(pack_budget) for shard_id in config.shards}
         self._stores: dict[int, ShardStore] = {}
         for shard_id, url in config.shards.items():
             self._shards.add(self._make_writer(shard_id, url))
-        self._readers = {shard_id: parts.reader(shard_id, url) for shard_id, url in config.shards.items()}
+        self._readers = {
+            shard_id: parts.reader(shard_id, url, self._packs[shard_id]) for shard_id, url in config.shards.items()
+        }
         self._waiting = Waiting(self._loop)
         self._censuses = self._namespaces.shards = Censuses(self._shards, self._namespaces, self._waiting)
         slices = Slices(self._loop)
@@ -124,6 +130,7 @@ class Host(Service):
         self._pulse = Pulse()
         self._ages = Ages(self._shards, self._loop.time)
         self.metrics.watch(self._shards, self._dispatcher, self._ages, self._pulse, self._is_draining)
+        self.metrics.watch_packs(self._packs)
         self.metrics.watch_namespaces(lambda: len(self._censuses.unknown))
         self.condition = Condition(self._pulse, self._shards, lambda: self.state)
 
@@ -211,7 +218,8 @@ class Host(Service):
             allow_undurable=config.allow_undurable_servers,
         )
         take_epoch = partial(self._take_epoch, shard_id)
-        self._stores[shard_id] = store = self._parts.store(access, take_epoch, self._membership.is_dead)
+        store = self._parts.store(access, take_epoch, self._membership.is_dead, self._packs[shard_id])
+        self._stores[shard_id] = store
         opened = self._namespaces.shard_opened
         return ShardWriter(
             shard_id, store, self._server_of(url), self._dispatcher, self.metrics.transactions, opened

@@ -6,7 +6,7 @@ are kept, one at a time, and walks only over copies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import nlargest
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from foqs.model import limits
 from foqs.model.counts import ItemCounts
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.shard_writer import ShardWriter
+from foqs.storage.packs.index import PackIndex
 
 
 class ShardGauge(NamedTuple):
@@ -34,11 +35,6 @@ class ShardGauge(NamedTuple):
 
 _OF_OWNED_SHARDS = (
     ShardGauge("foqs_topics", "Topics that the shard knows; an empty one goes soon.", lambda s: len(s.index.topics)),
-    ShardGauge(
-        "foqs_packed_items",
-        "Items of the shard that came together lately and share a row, with none of their own yet.",
-        lambda s: len(s.index.packed),
-    ),
     ShardGauge(
         "foqs_read_budget_rows",
         "Rows that one transaction of the shard may read for refills of ready items, and again for claims: fewer when "
@@ -145,6 +141,33 @@ def _ownership(writers: list[ShardWriter]) -> Iterator[Metric]:
         opened.add_metric(label, writer.health.opened_count)
         steps.add_metric(label, writer.clock.steps_count)
     yield from (owned, healthy, opened, steps)
+
+
+class PackGauges(Collector):
+    """Of what the stores of this host keep in packs."""
+
+    def __init__(self, packs: Mapping[int, PackIndex]) -> None:
+        """`packs` by shard."""
+        self._packs = packs
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        items = GaugeMetricFamily(
+            "foqs_packed_items",
+            "Items of the shard that came together lately and share a row, with none of their own yet.",
+            labels=["shard"],
+        )
+        size = GaugeMetricFamily(
+            "foqs_packed_bytes",
+            "Memory for such items of the shard, until the last item of a shared row has gone.",
+            labels=["shard"],
+        )
+        for shard_id, packs in self._packs.items():
+            items.add_metric([str(shard_id)], len(packs))
+            size.add_metric([str(shard_id)], packs.stored_bytes)
+        yield from (items, size)
 
 
 class NamespaceGauges(Collector):

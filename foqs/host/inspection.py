@@ -81,7 +81,8 @@ class Inspection(Service):
         arguments.check_range("limit", limit, 1, limits.PAGE_ITEMS_MAX)
         edge = _edge_of(page_token)
         self._parts(namespace, topic_name)  # Who waits in vain need not wait.
-        async with self._budget.hold(limits.PAGE_BYTES_MAX + len(self._readers) * limits.CONTENT_BYTES_MAX):
+        # Until they are merged there are a page of rows and one of what the stores have in memory.
+        async with self._budget.hold(2 * limits.PAGE_BYTES_MAX + len(self._readers) * limits.CONTENT_BYTES_MAX):
             parts = self._parts(namespace, topic_name)
             bytes_each = limits.PAGE_BYTES_MAX // max(1, len(parts))
             reads = {
@@ -283,32 +284,17 @@ class Inspection(Service):
 
         _look_up(shard, LookUp([key for _, key in positions], on_rows, on_failed, with_payload=with_payload))
 
-    async def _unpack(self, shard: ShardState, topic: ShardTopic) -> None:
-        """Return when all items that the topic has now have rows of their own. Raises FoqsError."""
-        if self._shards.state(shard.shard_id) is not shard:
-            raise UnavailableError(f"shard {shard.shard_id} was lost: try again", nothing_done=True)
-        answer = Answer(self._waiting)
-        answer.completion.open_count += 1
-
-        def on_failed(error: FoqsError) -> None:
-            answer.completion.failure = error
-            settle(answer.completion)
-
-        _look_up(shard, LookUp([], lambda _: settle(answer.completion), on_failed, topic=topic))
-        self._shards.wake(shard.shard_id)
-        await answer.wait()
-
     async def _read_page(
         self, shard: ShardState, topic: ShardTopic, edge: int, limit: int, bytes_max: int, *, dead: bool
     ) -> ShardPage:
-        if topic.pack_count and not dead:
-            await self._unpack(shard, topic)
+        if self._shards.state(shard.shard_id) is not shard:
+            raise UnavailableError(f"shard {shard.shard_id} was lost: try again", nothing_done=True)
         shard_id, lane = shard.shard_id, -topic.number if dead else topic.number
         if edge != order.FIRST and shard_id > order.shard_of(edge):
             edge -= 1 << 16  # The same key of a later shard stands after the edge.
         try:
             async with asyncio.timeout(limits.CALL_MS_MAX / 1000):  # Others may be read first, of a server that hangs.
-                read = partial(self._readers[shard_id].page, lane, edge, limit, bytes_max)
+                read = self._readers[shard_id].page(lane, edge, limit, bytes_max)
                 rows, more = await self._on_thread(shard_id, read)
         except TimeoutError:
             raise UnavailableError(
@@ -380,7 +366,7 @@ class Inspection(Service):
                 # Pages lower it, and commits meanwhile. What a walk has missed all the same is found by a later one.
                 shard.index.expires_first_ms = now_ms + limits.EXPIRY_LAP_MS_MAX
             try:
-                page = await self._on_thread(shard_id, partial(reader.expired_page, after_key, now_ms))
+                page = await self._on_thread(shard_id, reader.expired_page(after_key, now_ms))
                 for keys in _in_parts(page.keys) if writer.shard is shard else ():
                     self._expire(writer, shard, keys)
                 shard.index.expires_first_ms = min(shard.index.expires_first_ms, page.expires_first_ms)

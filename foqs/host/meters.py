@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from foqs.host.distribution import BOUNDS_S, Distribution
 from foqs.model import limits
 from foqs.model.item import ItemEvent
-from foqs.shard.port import Transaction
+from foqs.shard.port import Transaction, TransactionResult
 
 _LOOKS_PER_EVENT = 8
 OTHER_NAMESPACES = "(other)"
@@ -178,22 +178,24 @@ class TransactionMeters:
     def waited(self, shard_id: int, wait_s: float) -> None:
         self._waits.labels(str(shard_id)).observe(wait_s)
 
-    def ended(self, shard_id: int, transaction: Transaction, elapsed_s: float, outcome: str) -> None:
+    def ended(self, shard_id: int, elapsed_s: float, outcome: str) -> None:
         shard = str(shard_id)
         self._seconds.labels(shard).observe(elapsed_s)
         self._outcomes.labels(shard, outcome).inc()
-        if outcome != "committed":
-            return
+
+    def committed(self, shard_id: int, transaction: Transaction, result: TransactionResult) -> None:
+        shard = str(shard_id)
+        inserted_count = len(transaction.inserts) + len(transaction.inserts_short_lived)
         for work, count in (
-            ("inserted", len(transaction.inserts)),
-            ("packed", sum([len(pack.items) for pack in transaction.packs_new])),
-            ("unpacked", len(transaction.promoted)),
+            ("inserted", inserted_count - result.packed_count),
+            ("packed", result.packed_count),
+            ("promoted", result.promoted_count),
             ("fetched", len(transaction.fetches)),
             ("claimed", sum([len(claim.items) for claim in transaction.claims])),
             ("dead_lettered", sum([rewrite.lane < 0 for rewrite in transaction.rewrites])),
             ("rewritten", len(transaction.rewrites)),
             ("woken", len(transaction.wakes)),
-            ("deleted", len(transaction.deletes) + transaction.removed_count),
+            ("deleted", len(transaction.deletes)),
             ("windows_refilled", len(transaction.refills)),
         ):
             if count:

@@ -8,10 +8,11 @@ from prometheus_client import CollectorRegistry, Gauge, PlatformCollector, Proce
 
 from foqs.host.ages import Ages
 from foqs.host.dispatch import Dispatcher
-from foqs.host.gauges import HostGauges, NamespaceGauges, ShardGauges
+from foqs.host.gauges import HostGauges, NamespaceGauges, PackGauges, ShardGauges
 from foqs.host.meters import ItemMeters, TransactionMeters, TransportMeters
 from foqs.host.pulse import Pulse
 from foqs.host.shards import Shards
+from foqs.storage.packs.index import PackIndex
 
 
 class Metrics:
@@ -54,6 +55,10 @@ class Metrics:
         self.registry.register(ShardGauges(shards, ages))
         self.registry.register(NamespaceGauges(shards, self._namespace_name))
         self.registry.register(HostGauges(dispatcher, pulse, is_draining))
+
+    def watch_packs(self, packs: Mapping[int, PackIndex]) -> None:
+        """`packs` by shard."""
+        self.registry.register(PackGauges(packs))
 
     def watch_namespaces(self, unknown_count: Callable[[], int]) -> None:
         unknown = Gauge(

@@ -62,23 +62,6 @@ class Claim:
         self.open_count = len(self.keys)
 
 
-class Pack:
-    """One row that holds items which were enqueued together, until each is gone or has got a row of its own."""
-
-    __slots__ = ("born_ms", "id", "keys", "left_count", "size_bytes", "topics")
-
-    def __init__(
-        self, pack_id: int, keys: list[int], topics: dict[ShardTopic, None], size_bytes: int, born_ms: int
-    ) -> None:
-        self.id = pack_id
-        self.keys = keys
-        """Of all its items, whether they have left or not."""
-        self.left_count = len(keys)
-        self.topics = topics
-        self.size_bytes = size_bytes
-        self.born_ms = born_ms
-
-
 class Item:
     __slots__ = (
         "at_most_once",

@@ -145,28 +145,24 @@ TRANSACTION_INSERT_BYTES_MAX = 4 * MIB
 PACK_ITEMS_MIN = 8
 """Of a transaction: for fewer a pack does not pay."""
 PACK_BYTES_MAX = 64 * KIB
-"""One item more may be in it. Who needs one of its items reads all of it."""
+"""One item more may be in it."""
 PACK_ITEM_BYTES_MAX = 4 * KIB
 PACKED_ITEM_BYTES = 200
-"""What a packed item has beside its payload and metadata, in the memory of its host too."""
+"""What a packed item has in the memory of its host beside its payload and metadata."""
 PACK_MS_MAX = 10 * SECOND_MS
 """What is left of a pack then gets rows, a few at a time: nobody waits for that, and all else would."""
-UNPACK_OLD_ITEMS = 100
-UNPACK_OLD_EVERY_MS = 200
+PROMOTE_OLD_ITEMS = 100
+PROMOTE_OLD_EVERY_MS = 200
 """So many items so often, where there is nothing else to do."""
-UNPACK_OLD_RATIO = 4
+PROMOTE_OLD_RATIO = 4
 """One item for so many that a transaction lets come and go."""
-PROMOTED_BYTES_MAX = 1 * MIB
-"""Of packs that a transaction unpacks as a whole; one pack more may be among them."""
-PROMOTED_ITEMS_MAX = 500
-"""Items that get rows in one transaction, of whole packs and single ones each; a pack and a call more may be there."""
-PACKS_READ_BYTES_MAX = 4 * MIB
-"""Of packs that a transaction reads for single items; those of a call more may be among them."""
+PROMOTE_OLD_ITEMS_MAX = 500
+"""Items that get rows in one transaction because they are old."""
 PACKS_OF_SHARD_BYTES_MAX = 16 * MIB
-"""Past it items get rows at once. A new owner unpacks all of them before it serves."""
+"""Past it items get rows at once. A new owner gives rows to all of them before it serves."""
 PACKS_OF_SHARD_MAX = 4_000
 PACKS_OF_HOST_BYTES_MAX = 128 * MIB
-"""Of all shards of a host together, which has the contents of its packs in memory; past it items get rows at once."""
+"""Of all its shards together, since packs are in its memory; past it items get rows at once."""
 TRANSACTION_CLAIMS_MAX = 2_000
 TRANSACTION_FETCH_BYTES_MAX = 16 * MIB
 """Of rows that a transaction reads for claims, and again to refill windows, by what their namespaces allow."""
@@ -185,8 +181,6 @@ LOOK_UPS_WAITING_MAX = 10_000
 TRANSACTION_REFILLS_MAX = 64
 TRANSACTION_LOOK_UPS_MAX = 300
 """Whoever looks for more rows does so in parts: what is done with them when they come is one turn of the event loop."""
-TOPIC_LOOK_UP_KEYS = 64
-"""To find the packs of a topic counts as so many keys."""
 TRANSACTION_PAYLOAD_LOOK_UPS_MAX = 16
 """With metadata and payload, of which each may have the most that there can be."""
 STATEMENT_BYTES_MAX = 1 * MIB

@@ -91,7 +91,6 @@ class ShardTopic(ItemCounts):
         "namespace",
         "number",
         "of_namespace",
-        "pack_count",
         "shard_id",
         "stored",
         "window",
@@ -120,8 +119,6 @@ class ShardTopic(ItemCounts):
         self._leases = leases
         """Of the parent shard."""
         self.window = ReadyWindow(budget, complete=not stored)
-        self.pack_count = 0
-        """Packs that hold, or have held, items of the topic: while there are any, no query finds all its items."""
         self.claim_head = order.LAST
         """The first sort key that was taken from the window and whose claim is not committed yet."""
         self.claiming_count = 0

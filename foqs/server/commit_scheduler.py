@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from foqs.shard.port import Transaction
-
 SLOT_MS_MAX = 50
 """A transaction that takes longer gives its slot away: its shard is sick or waits for a lock, or its server is slow."""
 HEAVY_TRANSACTION_ROWS = 64
@@ -69,20 +67,20 @@ class CommitScheduler:
 
     @asynccontextmanager
     async def permit(
-        self, after: Transaction | None, waiting_calls_count: Callable[[], int], *, is_sick: bool
+        self, last_rows_count: int | None, waiting_calls_count: Callable[[], int], *, is_sick: bool
     ) -> AsyncIterator[Permit]:
         """Wait until a shard may put its next transaction together, which the body does and then runs it.
 
-        `after` is the shard's transaction that has just ended; it is None when the shard was idle.
+        `last_rows_count` is of the shard's transaction that has just ended; it is None when the shard was idle.
         `waiting_calls_count` tells how many calls wait for the next one.
         """
-        if after is not None and _is_heavy(after):
+        if last_rows_count is not None and last_rows_count >= HEAVY_TRANSACTION_ROWS:
             await asyncio.sleep(0)  # To end a heavy one and to begin the next are long enough each.
         permit = Permit(self)
         if not is_sick:
             await permit.take_slot()
         try:
-            if after is not None:
+            if last_rows_count is not None:
                 await self._coalesce(waiting_calls_count)
             yield permit
         finally:
@@ -117,14 +115,15 @@ class Permit:
         self.waited_s = loop.time() - asked_s
         self._slot_timer = loop.call_later(SLOT_MS_MAX / 1000, self._release_slot)
 
-    def begin(self, transaction: Transaction) -> None:
-        """The transaction is put together and will be run now: one that is heavy leaves its slot to others.
+    def begin(self, rows_count: int) -> None:
+        """A transaction of so many rows is put together and will be run now: a heavy one leaves its slot to others.
 
         The host has work of its own with each of many rows, before and after it: with one such transaction at a time
         server and host would wait for each other by turns.
         """
         scheduler = self._scheduler
-        if self._slot_timer is not None and _is_heavy(transaction) and scheduler.heavy_count < HEAVY_TRANSACTIONS_MAX:
+        is_heavy = rows_count >= HEAVY_TRANSACTION_ROWS
+        if self._slot_timer is not None and is_heavy and scheduler.heavy_count < HEAVY_TRANSACTIONS_MAX:
             scheduler.heavy_count += 1
             self._is_beside = True
             self._release_slot()
@@ -140,7 +139,3 @@ class Permit:
         if timer is not None:
             timer.cancel()
             self._scheduler.slots.release()
-
-
-def _is_heavy(transaction: Transaction) -> bool:
-    return transaction.rows_count >= HEAVY_TRANSACTION_ROWS

@@ -53,28 +53,6 @@ class ClaimEntries:
 
 
 @dataclass(slots=True)
-class NewPack:
-    """None of the items is delayed."""
-
-    id: int
-    items: list[Item]
-
-
-class PackRead(NamedTuple):
-    """Read these items of a pack."""
-
-    id: int
-    keys: list[int]
-
-
-class Tombstone(NamedTuple):
-    """A row that says which items have left their packs, each as long as one of the packs is there."""
-
-    id: int
-    keys: list[int]
-
-
-@dataclass(slots=True)
 class Transaction:
     """All reads but the look-ups come first, so that they see no row of this transaction.
 
@@ -94,11 +72,6 @@ class Transaction:
     inserts: list[Item] = field(default_factory=list)
     inserts_short_lived: list[Item] = field(default_factory=list)
     """More of them, which are likely to be deleted within seconds; the store may keep them in another way."""
-    packs_new: list[NewPack] = field(default_factory=list)
-    packs_read: list[PackRead] = field(default_factory=list)
-    """For claims, and of what is promoted."""
-    promoted: list[int] = field(default_factory=list)
-    """Items that leave their packs for rows of their own, which the parts after this one find."""
     fetches: list[Item] = field(default_factory=list)
     """Claimed items whose rows are not in memory."""
     claims: list[ClaimEntries] = field(default_factory=list)
@@ -107,33 +80,20 @@ class Transaction:
     rewrites: list[Rewrite] = field(default_factory=list)
     wakes: list[int] = field(default_factory=list)
     deletes: list[int] = field(default_factory=list)
-    tombstone: Tombstone | None = None
-    tombstones_gone: list[int] = field(default_factory=list)
-    packs_gone: list[int] = field(default_factory=list)
-    """With all that is left in them."""
     claims_gone: list[int] = field(default_factory=list)
     look_ups: list[int] = field(default_factory=list)
     """Read last, so that the rows are as this transaction leaves them."""
     look_ups_with_payload: bool = False
     """With content and reason of death; else they are empty."""
-    removed_count: int = 0
-    """Of the items that go out of packs, those with the packs too."""
     is_awaited: bool = False
     """Somebody waits for its end, whatever it does."""
-
-    @property
-    def rows_count(self) -> int:
-        """Rows of items that it writes, and may read before."""
-        written = len(self.inserts) + len(self.promoted) + len(self.rewrites) + len(self.wakes) + len(self.deletes)
-        return written + len(self.fetches) + sum([refill.limit for refill in self.refills])
 
     @property
     def is_empty(self) -> bool:
         """Nothing that is worth a commit of its own."""
         return not (
-            self.refills or self.topics_gone or self.inserts or self.claims or self.claims_rewritten
-            or self.rewrites or self.wakes or self.deletes or self.look_ups
-            or self.packs_new or self.tombstone or self.packs_gone or self.is_awaited
+            self.refills or self.topics_gone or self.inserts or self.inserts_short_lived or self.claims
+            or self.claims_rewritten or self.rewrites or self.wakes or self.deletes or self.look_ups or self.is_awaited
         )  # fmt: skip
 
 
@@ -190,6 +150,8 @@ class FetchedRow(NamedTuple):
 class TransactionResult:
     read_us: int = 0
     """How long the refills and fetches took the server."""
+    read_count: int = 0
+    """Rows that they read."""
     refilled: list[list[tuple[int, int, int, int, int]]] = field(default_factory=list)
     """By refill: (urgency, due_at, key, topic, priority); topic and priority are 0 outside the timer lane."""
     read_ahead: dict[int, FetchedRow] = field(default_factory=dict)
@@ -197,8 +159,10 @@ class TransactionResult:
     fetched: Mapping[int, ItemRow | FetchedRow] = field(default_factory=dict)
     unread: set[int] = field(default_factory=set)
     """Of both, those whose contents were left out: they would have been too many bytes with those before them."""
-    promoted: dict[int, ItemRow] = field(default_factory=dict)
-    """By key, the rows that items of packs got."""
+    packed_count: int = 0
+    """Inserted items that the store keeps without rows of their own."""
+    promoted_count: int = 0
+    """Items that it kept so and that have got rows."""
     looked_up: dict[int, ItemRow] | None = None
     """None until they are read: a transaction whose answer was lost has happened without."""
 
@@ -286,14 +250,7 @@ class ReadOnlyError(NoWritesError):
 
 
 class SessionLostError(Exception):
-    """The session is gone, or of no more use. Whether the transaction happened shows after reopening.
-
-    `result` is what the transaction will have read, if it happened.
-    """
-
-    def __init__(self, message: str, result: TransactionResult | None = None) -> None:
-        super().__init__(message)
-        self.result = result or TransactionResult()
+    """The session is gone, or of no more use. Whether the transaction happened shows after reopening."""
 
 
 class OwnershipLostError(Exception):
@@ -322,6 +279,18 @@ class Store(Protocol):
     async def now_ms(self) -> int: ...
     async def run(self, transaction: Transaction) -> TransactionResult: ...
 
+    def outcome(self, transaction: Transaction) -> TransactionResult | None:
+        """What the transaction has read whose session was lost, or None when it certainly has not happened.
+
+        To be asked once, on the event loop, after `reopen`.
+        """
+
+    def rows_count(self, transaction: Transaction) -> int:
+        """Rows of items that the transaction would write, and may read before."""
+
+    def wants_transaction(self, steady_ms: int) -> bool:
+        """Whether the store has work of its own that goes with any transaction, an empty one too."""
+
 
 class TransactionMeter(Protocol):
     """Counts the transactions of a host's shards for operators; each shard's writer tells it of them."""
@@ -329,5 +298,8 @@ class TransactionMeter(Protocol):
     def waited(self, shard_id: int, wait_s: float) -> None:
         """For a slot of the server, before a transaction."""
 
-    def ended(self, shard_id: int, transaction: Transaction, elapsed_s: float, outcome: str) -> None:
+    def ended(self, shard_id: int, elapsed_s: float, outcome: str) -> None:
         """`outcome` is committed, failed or unknown."""
+
+    def committed(self, shard_id: int, transaction: Transaction, result: TransactionResult) -> None:
+        """The transaction happened, whether that was known at once or not."""

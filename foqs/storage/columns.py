@@ -71,7 +71,6 @@ ITEM_COLUMNS: Final = (*KEY_COLUMNS, *GIVEN_COLUMNS, *STATE_COLUMNS, *CONTENT_CO
 
 _HEAD_COUNT: Final = len(ITEM_COLUMNS) - len(CONTENT_COLUMNS)
 _STATE_DEFAULTS: Final = tuple([column.default for column in STATE_COLUMNS])
-_NUMBERED_COUNT: Final = len(KEY_COLUMNS) + len(GIVEN_COLUMNS)
 
 
 def names(columns: Sequence[Column]) -> list[str]:
@@ -107,11 +106,6 @@ def inserted_integers(item: Item) -> tuple[int, ...]:
         item.lease_ms,
         item.at_most_once,
     )
-
-
-def promoted_integers(row: ItemRow) -> tuple[Any, ...]:
-    """The same of an item that was read from a pack."""
-    return row[:_NUMBERED_COUNT]
 
 
 def stored_row(values: Sequence[Any]) -> ItemRow:

@@ -13,7 +13,9 @@ a shard only when the schema of the shard is exactly that of the host. So the ru
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -77,26 +79,41 @@ def pack_items(items: Sequence[Item]) -> bytes:
     return b"".join(parts)
 
 
-def unpack_items(packed: bytes, keys: Collection[int] | None = None) -> list[ItemRow]:
-    """The items as they were packed, or those with these keys. Raises UnknownFormatError."""
-    version = _version(packed, PACK_VERSIONS)
+def unpack_items(packed: bytes) -> list[ItemRow]:
+    """The items as they were packed. Raises UnknownFormatError."""
+    layout = _LAYOUTS[_version(packed, PACK_VERSIONS)]
     _, count = _COUNT.unpack_from(packed)
-    packed_keys = Struct(f">{count}Q")
-    layout = _LAYOUTS[version]
-    unpack_head, head_bytes, given_count = layout.head.unpack_from, layout.head.size, layout.given_count
-    at = _COUNT.size + packed_keys.size
+    keys = Struct(f">{count}Q")
+    at = _COUNT.size + keys.size
     rows: list[ItemRow] = []
-    for key in packed_keys.unpack_from(packed, _COUNT.size):
-        values = unpack_head(packed, at)
-        at += head_bytes
-        contents: list[bytes] = []
-        for length in values[given_count:]:
-            contents.append(packed[at : at + length])
-            at += length
-        if keys is None or key in keys:
-            given = (*values[:given_count], *layout.given_defaults)
-            rows.append(packed_row(key, given, (*contents, *layout.content_defaults)))
+    for key in keys.unpack_from(packed, _COUNT.size):
+        row, at = _item_at(packed, at, key, layout)
+        rows.append(row)
     return rows
+
+
+def packed_starts(items: Sequence[Item]) -> array[int]:
+    """Where each of the items begins in what `pack_items` makes of them."""
+    first = _COUNT.size + 8 * len(items)
+    head_bytes = _LAYOUTS[_PACK_VERSION].head.size
+    return array("I", accumulate([head_bytes + item.size_bytes for item in items[:-1]], initial=first))
+
+
+def unpack_item(packed: bytes, start: int, key: int) -> ItemRow:
+    """The item that begins at `start` in what this version of `pack_items` has made."""
+    return _item_at(packed, start, key, _LAYOUTS[_PACK_VERSION])[0]
+
+
+def _item_at(packed: bytes, at: int, key: int, layout: _PackLayout) -> tuple[ItemRow, int]:
+    """An item, and where the next one begins."""
+    values = layout.head.unpack_from(packed, at)
+    at += layout.head.size
+    contents: list[bytes] = []
+    for length in values[layout.given_count :]:
+        contents.append(packed[at : at + length])
+        at += length
+    given = (*values[: layout.given_count], *layout.given_defaults)
+    return packed_row(key, given, (*contents, *layout.content_defaults)), at
 
 
 def pack_keys(keys: Sequence[int]) -> bytes:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from pymysql.constants import FIELD_TYPE
+
 from foqs.model import limits
 from foqs.model.item import Item
 from foqs.shard.port import ItemRow
-from foqs.storage.columns import CONTENT_COLUMNS, INSERTED_COLUMNS, inserted_integers, promoted_integers
+from foqs.storage.columns import CONTENT_COLUMNS, INSERTED_COLUMNS, ITEM_COLUMNS, inserted_integers
 
 _RANGE_KEYS_MIN = 8
 _SPARSE = 4
@@ -19,6 +21,12 @@ _SPARSE = 4
 _VALUES = ["x'%s'" if column in CONTENT_COLUMNS else "%d" for column in INSERTED_COLUMNS]
 _ROW = f"({','.join(_VALUES)})"
 """The values of statements.INSERT_ITEMS."""
+_STORED_VALUES = [
+    "x'%s'" if column in CONTENT_COLUMNS else "%s" if column.wire_type == FIELD_TYPE.BLOB else "%d"
+    for column in ITEM_COLUMNS
+]
+_STORED_ROW = f"({','.join(_STORED_VALUES)})"
+"""Those of statements.INSERT_STORED_ITEMS."""
 
 
 def item_row(item: Item) -> str:
@@ -26,9 +34,13 @@ def item_row(item: Item) -> str:
     return _ROW % (*inserted_integers(item), *map(bytes.hex, item.content))
 
 
-def promoted_row(row: ItemRow) -> str:
-    """Of an item no delivery of which has ended."""
-    return _ROW % (*promoted_integers(row), *map(bytes.hex, row.content))
+def stored_row_literal(row: ItemRow) -> str:
+    head = [value if isinstance(value, int) else _bytes(value) for value in row[:-1]]
+    return _STORED_ROW % (*head, *map(bytes.hex, row.content))
+
+
+def _bytes(value: bytes | None) -> str:
+    return "NULL" if value is None else f"x'{value.hex()}'"
 
 
 def chunks_by_bytes(rows: Sequence[str]) -> Iterator[str]:

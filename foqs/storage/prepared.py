@@ -18,10 +18,8 @@ from pymysql.err import OperationalError
 
 from foqs.model import limits
 from foqs.model.item import Item
-from foqs.shard.port import NewPack
 from foqs.storage import statements as sql
 from foqs.storage.columns import GIVEN_COLUMNS, INSERTED_COLUMNS, KEY_COLUMNS, UNSIGNED, inserted_integers
-from foqs.storage.formats import pack_items
 from foqs.storage.session import command_packet
 
 _integers = Struct("<" + "".join([column.code for column in (*KEY_COLUMNS, *GIVEN_COLUMNS)])).pack
@@ -48,7 +46,7 @@ class Ahead:
 
     packets: list[bytes]
     rest: Sequence[Item]
-    packs_rest: Sequence[NewPack]
+    packs_rest: Sequence[tuple[int, bytes]]
     guard: str = sql.NONE_AHEAD
 
 
@@ -64,10 +62,13 @@ class PreparedInserts:
         self._items_head = _execution(items_id, 0, 1) + _NO_NULLS + b"\x01" + _TYPES
         self._pack_head = _execution(pack_id, 0, 1) + b"\x00\x01" + _PACK_TYPES
 
-    def ahead(self, items: Sequence[Item], packs: Sequence[NewPack] = ()) -> Ahead:
-        """Executions for the packs, and for as many of the items as fill them, each followed by a count of its rows."""
+    def ahead(self, items: Sequence[Item], packs: Sequence[tuple[int, bytes]] = ()) -> Ahead:
+        """Executions for the packs, and for as many of the items as fill them, each followed by a count of its rows.
+
+        Of a pack there are its id and its contents.
+        """
         self._count_from += _COUNT_STEP
-        executions = [self._pack_head + _pack_id(pack.id) + _blob(pack_items(pack.items)) for pack in packs]
+        executions = [self._pack_head + _pack_id(pack_id) + _blob(contents) for pack_id, contents in packs]
         row_count = len(packs)
         rest: list[Item] = []
         for start in range(0, len(items), _ROWS):

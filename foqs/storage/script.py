@@ -18,8 +18,9 @@ from foqs.shard.port import (
 )
 from foqs.storage import statements as sql
 from foqs.storage.columns import fetched_row, stored_row
-from foqs.storage.formats import pack_entries, pack_items, pack_keys, unpack_items
+from foqs.storage.formats import pack_entries, pack_keys
 from foqs.storage.literals import chunks_by_bytes, item_row, key_conditions
+from foqs.storage.packs.pack import PackPlan
 from foqs.storage.prepared import Ahead, PreparedInserts
 from foqs.storage.replies import Rows
 
@@ -27,43 +28,30 @@ Mogrify = Callable[[str, tuple[object, ...]], str]
 """Puts escaped arguments into a statement."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reads:
-    """All statements but the `pack_count` last ones are of item rows: READS_BEGIN, refills, fetches, READS_END."""
-
-    statements: list[str]
-    pack_count: int
-
-
-def read_statements(transaction: Transaction, mogrify: Mogrify) -> Reads:
+def read_statements(transaction: Transaction, plan: PackPlan, mogrify: Mogrify) -> list[str]:
+    """READS_BEGIN, the refills, the fetches and READS_END; none where there is nothing to read."""
     script = [mogrify(*_refill_statement(refill)) for refill in transaction.refills]
-    if transaction.fetches:
-        fetched = key_conditions("id", [item.key for item in transaction.fetches])
+    if plan.fetches:
+        fetched = key_conditions("id", plan.fetches)
         script += [sql.FETCHES_BEGIN, *[sql.FETCH_ITEMS.format(condition) for condition, _ in fetched]]
-    if script:
-        script = [sql.READS_BEGIN.format(limits.TRANSACTION_CONTENTS_BYTES_MAX), *script, sql.READS_END]
-    packs = key_conditions("id", [read.id for read in transaction.packs_read])
-    read_packs = [sql.READ_PACKS.format(condition) for condition, _ in packs]
-    return Reads(script + read_packs, len(read_packs))
+    if not script:
+        return []
+    return [sql.READS_BEGIN.format(limits.TRANSACTION_CONTENTS_BYTES_MAX), *script, sql.READS_END]
 
 
-def take_reads(transaction: Transaction, reads: Reads, rows: list[Rows], result: TransactionResult) -> None:
+def take_reads(transaction: Transaction, rows: list[Rows], result: TransactionResult) -> None:
     """What `read_statements` found."""
-    of_items, of_packs = rows[: len(rows) - reads.pack_count], rows[len(rows) - reads.pack_count :]
+    ((result.read_us,),) = rows[-1]
+    result.read_count = sum(map(len, rows[1:-1]))
+    refilled = rows[1 : 1 + len(transaction.refills)]
+    for refill, found in zip(transaction.refills, refilled, strict=True):
+        result.refilled.append(_read_ahead(found, result) if refill.with_payload else found)
     fetched: dict[int, ItemRow | FetchedRow] = {}
-    if of_items:
-        ((result.read_us,),) = of_items[-1]
-        refilled = of_items[1 : 1 + len(transaction.refills)]
-        for refill, found in zip(transaction.refills, refilled, strict=True):
-            result.refilled.append(_read_ahead(found, result) if refill.with_payload else found)
-        for found in of_items[1 + len(transaction.refills) : -1]:
-            for integers, *contents in found:
-                row = _fetched(map(int, integers.split()[:-1]), contents, result.unread)
-                fetched[row.key] = row
-    packs = {pack_id: packed for found in of_packs for pack_id, packed in found}
-    read = {row.key: row for pack_id, keys in transaction.packs_read for row in unpack_items(packs[pack_id], set(keys))}
-    result.promoted = {key: read[key] for key in transaction.promoted}
-    result.fetched = fetched | read
+    for found in rows[1 + len(transaction.refills) : -1]:
+        for integers, *contents in found:
+            row = _fetched(map(int, integers.split()[:-1]), contents, result.unread)
+            fetched[row.key] = row
+    result.fetched = fetched
 
 
 def _read_ahead(found: Rows, result: TransactionResult) -> Rows:
@@ -99,6 +87,7 @@ class Writes:
 
 def write_script(
     transaction: Transaction,
+    plan: PackPlan,
     result: TransactionResult,
     epoch: int,
     mogrify: Mogrify,
@@ -108,7 +97,8 @@ def write_script(
 ) -> Writes:
     """The writer row comes last: with another epoch than ours in it the statement fails, and nothing is committed.
 
-    `promoted` are the rows of what leaves packs, and `rewrites` the statements of rewrites, which may be thousands.
+    `promoted` are the rows of what leaves packs, and `rewrites` the statements of rewrites: they may be thousands, and
+    are made before so that the event loop can turn.
     """
     script = [sql.DELETE_TOPICS.format(*chunk) for chunk in key_conditions("number", transaction.topics_gone)]
     script += [mogrify(sql.INSERT_NAMESPACE, (number, name)) for number, name in transaction.namespaces_new]
@@ -116,31 +106,31 @@ def write_script(
         mogrify(sql.INSERT_TOPICS, (topic.number, topic.namespace, topic.name.encode()))
         for topic in transaction.topics_new
     ]
-    inserts, packs = transaction.inserts, transaction.packs_new
-    ahead = Ahead([], inserts, packs) if prepared is None else prepared.ahead(inserts, packs)
-    rows = [*map(item_row, ahead.rest), *promoted]
-    script += [sql.INSERT_ITEMS.format(values) for values in chunks_by_bytes(rows)]
+    packs = [(pack.id, pack.contents) for pack in plan.packs_new]
+    ahead = Ahead([], plan.inserts, packs) if prepared is None else prepared.ahead(plan.inserts, packs)
+    script += [sql.INSERT_ITEMS.format(values) for values in chunks_by_bytes([*map(item_row, ahead.rest)])]
+    script += [sql.INSERT_STORED_ITEMS.format(values) for values in chunks_by_bytes(promoted)]
     insert_pack = sql.INSERT_PACK.format("%s", "%s")
-    script += [mogrify(insert_pack, (pack.id, pack_items(pack.items))) for pack in ahead.packs_rest]
+    script += [mogrify(insert_pack, pack) for pack in ahead.packs_rest]
     script += [
         mogrify(sql.INSERT_CLAIM, (claim.id, claim.due_at, int(claim.is_ahead), _entries(claim, result)))
         for claim in transaction.claims
     ]
     script += [mogrify(sql.REWRITE_CLAIM, (_entries(c, result), c.id)) for c in transaction.claims_rewritten]
     script += rewrites
-    if transaction.tombstone is not None:
-        tombstone_id, keys_gone = transaction.tombstone
+    if plan.tombstone is not None:
+        tombstone_id, keys_gone = plan.tombstone
         script.append(mogrify(sql.INSERT_TOMBSTONE, (tombstone_id, pack_keys(keys_gone))))
     for statement, keys in (
         (sql.WAKE_ITEMS, transaction.wakes),
-        (sql.DELETE_ITEMS, transaction.deletes),
-        (sql.DELETE_PACKS, transaction.packs_gone),
-        (sql.DELETE_TOMBSTONES, transaction.tombstones_gone),
+        (sql.DELETE_ITEMS, plan.deletes),
+        (sql.DELETE_PACKS, plan.packs_gone),
+        (sql.DELETE_TOMBSTONES, plan.tombstones_gone),
         (sql.DELETE_CLAIMS, transaction.claims_gone),
     ):
         script += [statement.format(*chunk) for chunk in key_conditions("id", keys)]
     look_up = sql.READ_ITEMS if transaction.look_ups_with_payload else sql.READ_HEADS
-    look_ups = [look_up.format(condition) for condition, _ in key_conditions("id", transaction.look_ups)]
+    look_ups = [look_up.format(condition) for condition, _ in key_conditions("id", plan.look_ups)]
     marks = (transaction.number, transaction.delay_checkpoint, transaction.claim_checkpoint)
     last = (transaction.topic_number_last, transaction.steady_ms)
     mark = mogrify(sql.MARK_TRANSACTION.format(ahead.guard), (epoch, *marks, *last))

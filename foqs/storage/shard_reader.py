@@ -1,11 +1,15 @@
-"""Reads of a shard that must not hold up its writer: pages for operators, the TTL scan. Never writes."""
+"""Reads of a shard that must not hold up its writer: pages for operators, the TTL scan. Never writes.
+
+Each read is prepared on the event loop, where the packed items are known, and done on a thread. An item that gets a row
+in between is found twice, and shown once, by its row.
+"""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import pymysql
 
@@ -15,30 +19,26 @@ from foqs.shard.port import ItemRow
 from foqs.storage import statements as sql
 from foqs.storage.columns import stored_row
 from foqs.storage.literals import key_conditions
+from foqs.storage.packs.index import PackIndex
+from foqs.storage.packs.merging import ExpiredPage, Page, merged_pages, with_packed
 from foqs.storage.script import edge_arguments
 from foqs.storage.session import connect, is_lost
 
 T = TypeVar("T")
 
 
-class ExpiredPage(NamedTuple):
-    keys: list[int]
-    last_key: int
-    """To go on after; 0 when there are no more rows."""
-    expires_first_ms: int
-    """When the first of the page's rows expires or has expired, dead letters excepted; limits.NEVER_MS for none."""
-
-
 class ShardReader:
-    """Not thread-safe: one reader thread is its only user. The session opens on first use and after a loss.
+    """Not thread-safe: one reader thread does all reads. The session opens on first use and after a loss.
 
     A session that was lost while it was idle, by the server's timeout, a KILL or a fail-over, costs a read nothing
     but a new one: the read is sent once more.
     """
 
-    def __init__(self, shard_id: int, url: str) -> None:
+    def __init__(self, shard_id: int, url: str, packs: PackIndex) -> None:
+        """`packs` is that of the shard's store."""
         self._shard_id = shard_id
         self._url = url
+        self._packs = packs
         self._session: Any = None
         self._interrupted = False
 
@@ -46,16 +46,21 @@ class ShardReader:
         """The next sessions are opened by this one, which leads to the same database; any thread may call it."""
         self._url = url
 
-    def page(
-        self, lane: int, edge: int, limit: int, bytes_max: int = limits.PAGE_BYTES_MAX
-    ) -> tuple[list[ItemRow], bool]:
-        """Up to `limit` rows of a lane after `edge`, in order, and whether there may be more.
+    def page(self, lane: int, edge: int, limit: int, bytes_max: int = limits.PAGE_BYTES_MAX) -> Callable[[], Page]:
+        """What reads up to `limit` items of a lane after `edge`, in order, and whether there may be more.
 
-        The rows have at most `bytes_max` together, a single larger one excepted. Raises UnavailableError.
+        Their contents have at most `bytes_max` together, a single larger one excepted. The read raises
+        UnavailableError.
         """
-        return self._read(lambda: self._page(lane, edge, limit, bytes_max))
+        packed = self._packs.page(lane, edge, limit, bytes_max)
 
-    def _page(self, lane: int, edge: int, limit: int, bytes_max: int) -> tuple[list[ItemRow], bool]:
+        def read() -> Page:
+            stored = self._read(lambda: self._page(lane, edge, limit, bytes_max))
+            return merged_pages(packed, stored, limit, bytes_max)
+
+        return read
+
+    def _page(self, lane: int, edge: int, limit: int, bytes_max: int) -> Page:
         """From one snapshot: between two others a row can go, or get another sort key or lane."""
         self._rows(sql.SNAPSHOT)
         keys: list[int] = []
@@ -73,12 +78,17 @@ class ShardReader:
         more = len(keys) < len(found) or len(found) == limit
         return sorted(rows, key=lambda row: (row.urgency, row.due_at, row.key)), more
 
-    def expired_page(self, after_key: int, now_ms: int) -> ExpiredPage:
-        """What has expired among the next limits.EXPIRY_SCAN_ITEMS rows, dead letters excepted.
+    def expired_page(self, after_key: int, now_ms: int) -> Callable[[], ExpiredPage]:
+        """What reads which of the next limits.EXPIRY_SCAN_ITEMS rows have expired, dead letters excepted.
 
-        Raises UnavailableError.
+        The first page of a walk has packed items too, as many at most. The read raises UnavailableError.
         """
-        return self._read(lambda: self._expired_page(after_key, now_ms))
+        packed = ([], limits.NEVER_MS) if after_key else self._packs.expired(now_ms, limits.EXPIRY_SCAN_ITEMS)
+
+        def read() -> ExpiredPage:
+            return with_packed(packed, self._read(lambda: self._expired_page(after_key, now_ms)))
+
+        return read
 
     def _expired_page(self, after_key: int, now_ms: int) -> ExpiredPage:
         last_key, expires_first = self._rows(sql.SCAN_EXPIRY, (after_key, limits.EXPIRY_SCAN_ITEMS))[0]

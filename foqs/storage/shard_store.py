@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import pymysql
 import structlog
@@ -37,8 +37,10 @@ from foqs.shard.port import (
 from foqs.storage import statements as sql
 from foqs.storage.counting import count_lanes
 from foqs.storage.durability import check_durable
-from foqs.storage.literals import promoted_row
+from foqs.storage.literals import stored_row_literal
 from foqs.storage.migrations import MigrationError, SchemaKind, check_current
+from foqs.storage.packs.index import PackIndex
+from foqs.storage.packs.merging import add_looked_up, add_packed
 from foqs.storage.prepared import PreparedInserts, prepare_inserts
 from foqs.storage.replies import Rows
 from foqs.storage.script import (
@@ -51,7 +53,7 @@ from foqs.storage.script import (
     write_script,
 )
 from foqs.storage.session import connect, is_lost, run_script
-from foqs.storage.take_over import promote_all, read_claimed, read_claims, read_namespaces
+from foqs.storage.take_over import WriterRow, promote_all, read_claimed, read_claims, read_namespaces, read_writer
 
 _READ_ONLY_CODES = frozenset({1290, 1792, 1836})
 """By an option of the server, in a transaction, by the mode of the server."""
@@ -70,24 +72,20 @@ class ShardAccess:
     allow_undurable: bool = False
 
 
-class _Writer(NamedTuple):
-    """The writer row, as READ_WRITER has its columns."""
-
-    epoch: int
-    owner: str
-    transaction_number: int
-    delay_checkpoint: int
-    claim_checkpoint: int
-    topic_number_last: int
-    session_id: int
-    steady_ms: int
-
-
 class ShardStore:
     """Not thread-safe: the shard's writer is its only user, with one call at a time. What is not async blocks."""
 
-    def __init__(self, access: ShardAccess, take_epoch: Callable[[int], int], owner_is_dead: Callable[[str], bool]):
-        """`take_epoch(at_least)` gives a new epoch from the meta database; `owner_is_dead(owner)` allows the KILL."""
+    def __init__(
+        self,
+        access: ShardAccess,
+        take_epoch: Callable[[int], int],
+        owner_is_dead: Callable[[str], bool],
+        packs: PackIndex,
+    ) -> None:
+        """`take_epoch(at_least)` gives a new epoch from the meta database; `owner_is_dead(owner)` allows the KILL.
+
+        `packs` is for this store and for what reads the shard beside it.
+        """
         self._access = access
         self._take_epoch = take_epoch
         self._owner_is_dead = owner_is_dead
@@ -96,6 +94,11 @@ class ShardStore:
         self._snapshot: Any = None
         self._owning_session_id = 0
         """The session that holds the lock, or held it last."""
+        self.packs = packs
+        self._result = TransactionResult()
+        """What the last transaction has read so far."""
+        self._reopened_number = 0
+        """Of the shard's last transaction when it was opened again."""
         self.epoch = 0
 
     def use_url(self, url: str) -> None:
@@ -109,6 +112,7 @@ class ShardStore:
         owner has the shard, OwnershipLostError when another one takes it just now or its server is not durable,
         SessionLostError when it cannot be reached, and UnavailableError when there is no new epoch to be had.
         """
+        self.packs.clear()
         try:
             check_current(self._access.url, SchemaKind.SHARD)
         except (MigrationError, UnavailableError) as error:
@@ -166,9 +170,21 @@ class ShardStore:
             except OwnershipLostError as error:
                 raise SessionLostError(str(error)) from error
             # Only now is the lost session's last transaction over for certain.
-            number = self._last_number()
+            number = self._reopened_number = self._last_number()
             self._note_session()
             return number
+
+    def outcome(self, transaction: Transaction) -> TransactionResult | None:
+        """What the transaction has read whose session was lost, or None when it certainly has not happened.
+
+        To be asked once, on the event loop, after `reopen`.
+        """
+        plan = self.packs.plan(transaction)
+        if self._reopened_number < transaction.number:
+            self.packs.fail(plan)
+            return None
+        self.packs.commit(plan)
+        return self._result
 
     def renew_epoch(self) -> int:
         """Go on under a new epoch, between two transactions, and return it.
@@ -257,34 +273,47 @@ class ShardStore:
             (((now_ms,),),) = await run_script(self._session, [sql.NOW_MS])
             return int(now_ms)
 
+    def wants_transaction(self, steady_ms: int) -> bool:
+        """Whether the store has work of its own that goes with any transaction, an empty one too."""
+        return self.packs.is_due(steady_ms)
+
+    def rows_count(self, transaction: Transaction) -> int:
+        """Rows of items that the transaction would write, and may read before."""
+        return self.packs.plan(transaction).rows_count
+
     async def run(self, transaction: Transaction) -> TransactionResult:
         """Run one transaction and commit it, on the event loop.
 
         Raises TransactionFailedError (nothing happened; DeadlockError and NoWritesError say why) or
-        SessionLostError with the result so far as `result` (whether it happened is unknown).
+        SessionLostError (`outcome` says whether it happened).
         """
         self._require_session()
-        result = TransactionResult()
+        plan = self.packs.plan(transaction)
+        result = self._result = TransactionResult()
         writes: Writes | None = None
         answers: list[Rows] = []
         try:
-            reads = read_statements(transaction, self._mogrify)
-            if reads.statements:
-                take_reads(transaction, reads, await run_script(self._session, reads.statements), result)
-            promoted = await _in_slices(map(promoted_row, result.promoted.values()))
-            rewrites = await _in_slices(rewrite_statements(transaction.rewrites, self._mogrify))
+            reads = read_statements(transaction, plan, self._mogrify)
+            if reads:
+                take_reads(transaction, await run_script(self._session, reads), result)
+            add_packed(self.packs, transaction, result)
+            promoted = await _in_slices(map(stored_row_literal, plan.promoted))
+            rewrites = await _in_slices(rewrite_statements(plan.rewrites, self._mogrify))
             writes = write_script(
-                transaction, result, self.epoch, self._mogrify, self._inserts, promoted, rewrites
+                transaction, plan, result, self.epoch, self._mogrify, self._inserts, promoted, rewrites
             )  # fmt: skip
             await run_script(self._session, writes.statements, answers, writes.ahead)
-            take_look_ups(writes.look_up_count, answers, result)
         except (pymysql.err.Error, OSError) as error:
             # The last one is COMMIT: an error in answer to it does not say how far it came.
             commit_failed = writes is not None and len(answers) >= len(writes.statements) - 1
             if is_lost(error) or commit_failed:
-                raise SessionLostError(str(error), result) from error
-            await self._rollback(error, result)
+                raise SessionLostError(str(error)) from error
+            await self._rollback(error)
+            self.packs.fail(plan)
             raise self._refusal(error) from error
+        take_look_ups(writes.look_up_count, answers, result)
+        self.packs.commit(plan)
+        add_looked_up(self.packs, transaction, result)
         return result
 
     def _refusal(self, error: Exception) -> TransactionFailedError | OwnershipLostError:
@@ -300,12 +329,12 @@ class ShardStore:
             return DiskFullError(str(error))
         return TransactionFailedError(str(error))
 
-    async def _rollback(self, cause: Exception, result: TransactionResult) -> None:
+    async def _rollback(self, cause: Exception) -> None:
         """All of it: the server itself undoes but one statement when a lock wait times out."""
         try:
             await run_script(self._session, [sql.ROLLBACK])
         except (pymysql.err.Error, OSError):
-            raise SessionLostError(str(cause), result) from cause
+            raise SessionLostError(str(cause)) from cause
 
     def _mogrify(self, statement: str, arguments: tuple[object, ...]) -> str:
         with self._session.cursor() as cursor:
@@ -333,10 +362,10 @@ class ShardStore:
                     f"shard {self._access.shard_id}: its server can lose acknowledged items: {'; '.join(problems)}"
                 )
 
-    def _is_free_to_take(self, writer: _Writer) -> bool:
+    def _is_free_to_take(self, writer: WriterRow) -> bool:
         return writer.owner == self._access.owner or self._owner_is_dead(writer.owner)
 
-    def _take_lock(self, may_put_out: Callable[[_Writer], bool]) -> None:
+    def _take_lock(self, may_put_out: Callable[[WriterRow], bool]) -> None:
         """Raises OwnershipLostError when another session keeps the lock.
 
         The session of an owner that `may_put_out` gives free is killed. No other one ever is: that of a contender who
@@ -385,9 +414,8 @@ class ShardStore:
                 f"the server ends that session after {limits.OWNER_SILENT_MS_MAX} ms without a word from it"
             ) from error
 
-    def _read_writer(self) -> _Writer:
-        epoch, owner, *rest = self._rows(sql.READ_WRITER)[0]
-        return _Writer(epoch, owner.decode(), *rest)
+    def _read_writer(self) -> WriterRow:
+        return read_writer(self._rows)
 
     def _require_session(self) -> None:
         if self._session is None:

@@ -6,15 +6,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from foqs.shard.port import ClaimedRow, OwnershipLostError, StoredClaim
 from foqs.storage import statements as sql
 from foqs.storage.formats import UnknownFormatError, unpack_entries, unpack_items, unpack_keys
-from foqs.storage.literals import chunks_by_bytes, key_conditions, promoted_row
+from foqs.storage.literals import chunks_by_bytes, key_conditions, stored_row_literal
 
 RunStatement = Callable[..., Any]
 T = TypeVar("T")
+
+
+class WriterRow(NamedTuple):
+    """The writer row, as READ_WRITER has its columns."""
+
+    epoch: int
+    owner: str
+    transaction_number: int
+    delay_checkpoint: int
+    claim_checkpoint: int
+    topic_number_last: int
+    session_id: int
+    steady_ms: int
+
+
+def read_writer(rows: RunStatement) -> WriterRow:
+    ((epoch, owner, *rest),) = rows(sql.READ_WRITER)
+    return WriterRow(epoch, owner.decode(), *rest)
 
 
 def promote_all(rows: RunStatement, shard_id: int) -> None:
@@ -26,8 +44,8 @@ def promote_all(rows: RunStatement, shard_id: int) -> None:
     while found := rows(sql.READ_FIRST_PACK):
         ((pack_id, packed),) = found
         items = _decoded(shard_id, "pack", pack_id, unpack_items, packed)
-        for values in chunks_by_bytes([promoted_row(row) for row in items if row.key not in gone]):
-            rows(sql.INSERT_ITEMS.format(values))
+        for values in chunks_by_bytes([stored_row_literal(row) for row in items if row.key not in gone]):
+            rows(sql.INSERT_STORED_ITEMS.format(values))
         rows(sql.DELETE_PACKS.format(f"id = {pack_id:d}", 1))
     for condition, count in key_conditions("id", [tombstone_id for tombstone_id, _ in tombstones]):
         rows(sql.DELETE_TOMBSTONES.format(condition, count))

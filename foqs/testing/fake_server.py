@@ -6,7 +6,7 @@ same errors, the same knowledge after a lost answer. `Faults` decides what goes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import islice
@@ -27,11 +27,12 @@ from foqs.shard.port import (
     Rewrite,
     SessionLostError,
     StoredClaim,
-    Tombstone,
     Transaction,
     TransactionFailedError,
     TransactionResult,
 )
+from foqs.storage.formats import unpack_items
+from foqs.storage.packs.pack import PackPlan, Tombstone
 
 Entries = list[tuple[int, int]]
 Place = tuple[int, int, int]
@@ -97,8 +98,8 @@ class Script:
     topics_new: list[tuple[int, int, bytes]]
     namespaces_new: list[tuple[int, bytes]]
     inserts: list[ItemRow]
-    packs_new: list[tuple[int, list[ItemRow]]]
-    promoted: list[int]
+    promoted: list[ItemRow]
+    packs_new: list[tuple[int, bytes]]
     claims: list[StoredClaim]
     claims_rewritten: list[tuple[int, Entries]]
     rewrites: list[Rewrite]
@@ -112,15 +113,20 @@ class Script:
     look_ups_with_payload: bool
     mark: Writer
 
+    @property
+    def rows_new(self) -> list[ItemRow]:
+        """What comes into the shard, packed or not."""
+        return self.inserts + [row for _, contents in self.packs_new for row in unpack_items(contents)]
+
 
 @dataclass(slots=True)
 class Tables:
     """What is committed."""
 
     items: dict[int, ItemRow] = field(default_factory=dict)
-    """Those that are packed too."""
-    packs: dict[int, frozenset[int]] = field(default_factory=dict)
-    """The keys that were packed."""
+    """Those that are packed too: each item is here once."""
+    packs: dict[int, bytes] = field(default_factory=dict)
+    """The contents of packs, by id."""
     tombstones: dict[int, list[int]] = field(default_factory=dict)
     packed: dict[int, int] = field(default_factory=dict)
     """The id of the pack by key, of those that have not left: no statement on item rows finds these."""
@@ -146,10 +152,24 @@ class Tables:
     def row(self, key: int) -> ItemRow | None:
         return None if key in self.packed else self.items.get(key)
 
-    def unpack_all(self) -> None:
+    def promote_all(self) -> None:
+        """Give a row to each item of a pack that no tombstone names, as a new owner does."""
+        gone = {key for keys in self.tombstones.values() for key in keys}
+        for key in self.packed:
+            self.delete(key)
+        for contents in self.packs.values():
+            for row in unpack_items(contents):
+                if row.key not in gone:
+                    _require(row.key not in self.items, f"{row.key:x} has a row, and is in a pack as well")
+                    self.put(row)
         self.packs.clear()
         self.tombstones.clear()
         self.packed.clear()
+
+    def needs(self, tombstone_ids: Collection[int]) -> bool:
+        """Whether a pack is there that has a key of these tombstones."""
+        gone = {key for tombstone_id in tombstone_ids for key in self.tombstones[tombstone_id]}
+        return bool(gone) and any(row.key in gone for packed in self.packs.values() for row in unpack_items(packed))
 
     def after(self, lane: int, edge: int, limit: int) -> list[Place]:
         sort_keys = self.lanes.get(lane)
@@ -268,21 +288,14 @@ class FakeServer:
 
     # ---- transactions ----
 
-    def read(self, transaction: Transaction) -> TransactionResult:
-        """The refills and fetches, before anything is written."""
+    def read(self, transaction: Transaction, plan: PackPlan) -> TransactionResult:
+        """The refills and fetches of rows, before anything is written."""
         result = TransactionResult()
         result.refilled = [self._refill(refill) for refill in transaction.refills]
-        items, packed = self.tables.items, self.tables.packed
-        fetched = {item.key: self.tables.row(item.key) for item in transaction.fetches}
-        for pack_id, keys in transaction.packs_read:
-            if any(packed.get(key) != pack_id for key in keys):
-                error = FakeServerError(f"{keys} are read from pack {pack_id:x}, and some are not there")
-                self.on_nonsense(error)
-                raise error
-            fetched |= {key: items[key] for key in keys}
+        fetched = {key: self.tables.row(key) for key in plan.fetches}
         result.fetched = {key: row for key, row in fetched.items() if row is not None}
-        result.promoted = {key: items[key] for key in transaction.promoted}
-        leave_unread(transaction, result, items)
+        result.read_count = sum(map(len, result.refilled)) + len(result.fetched)
+        leave_unread(transaction, result, self.tables.items)
         return result
 
     def commit(self, script: Script) -> dict[int, ItemRow]:
@@ -317,10 +330,10 @@ class FakeServer:
             _require((namespace, name) not in tables.topics.values(), f"topic {name!r} is stored twice")
             _require(number not in tables.topics, f"topic number {number} is used twice")
             tables.topics[number] = (namespace, name)
-        for row in script.inserts:
+        self._write_packs(script)
+        for row in [*script.inserts, *script.promoted]:
             _require(row.key not in tables.items, f"key {row.key:x} is inserted twice")
             tables.put(row)
-        self._write_packs(script)
         for claim in script.claims:
             _require(claim.id not in tables.claims, f"claim {claim.id:x} is inserted twice")
             tables.claims[claim.id] = claim
@@ -350,34 +363,33 @@ class FakeServer:
         tables.writer = script.mark
 
     def _write_packs(self, script: Script) -> None:
-        """All that changes packs: what follows finds the rows that were promoted."""
+        """All that changes packs. What is promoted leaves its pack here, and gets its row afterwards."""
         tables, packs = self.tables, self.tables.packs
-        for pack_id, rows in script.packs_new:
-            _require(pack_id not in packs, f"pack {pack_id:x} is inserted twice")
-            packs[pack_id] = frozenset([row.key for row in rows])
-            for row in rows:
-                _require(row.key not in tables.items, f"key {row.key:x} is packed twice")
-                tables.put(row)
-                tables.packed[row.key] = pack_id
         left = [key for key, pack_id in tables.packed.items() if pack_id in script.packs_gone]
         if script.tombstone is not None:
-            tombstone_id, keys = script.tombstone
-            _require(tombstone_id not in tables.tombstones, f"tombstone {tombstone_id:x} is inserted twice")
-            tables.tombstones[tombstone_id] = keys
-            left += keys
-        _require(set(script.promoted).issubset(left), "an item gets a row and stays in its pack")
+            _require(script.tombstone.id not in tables.tombstones, f"{script.tombstone} is inserted twice")
+            tables.tombstones[script.tombstone.id] = script.tombstone.keys
+            left += script.tombstone.keys
         for key in left:
             if self._is_there(key in tables.packed, f"{key:x} leaves a pack"):
                 del tables.packed[key]
-                if key not in script.promoted:
-                    tables.delete(key)
+                tables.delete(key)
+        for pack_id, contents in script.packs_new:
+            _require(pack_id not in packs, f"pack {pack_id:x} is inserted twice")
+            packs[pack_id] = contents
+            for row in unpack_items(contents):
+                _require(row.key not in tables.items, f"key {row.key:x} is packed twice")
+                tables.put(row)
+                tables.packed[row.key] = pack_id
         for pack_id in script.packs_gone:
             if self._is_there(pack_id in packs, f"pack {pack_id:x} goes"):
                 del packs[pack_id]
-        for tombstone_id in script.tombstones_gone:
-            if self._is_there(tombstone_id in tables.tombstones, f"tombstone {tombstone_id:x} goes"):
-                gone = tables.tombstones.pop(tombstone_id)
-                _require(all(keys.isdisjoint(gone) for keys in packs.values()), "an item comes back to its pack")
+        gone = [
+            at for at in script.tombstones_gone if self._is_there(at in tables.tombstones, f"tombstone {at:x} goes")
+        ]
+        _require(not tables.needs(gone), "an item comes back to its pack")
+        for tombstone_id in gone:
+            del tables.tombstones[tombstone_id]
 
     def _is_there(self, there: bool, change: str) -> bool:
         _require(there or not self.strict, f"{change} and is not there")
@@ -398,9 +410,7 @@ def leave_unread(transaction: Transaction, result: TransactionResult, items: Map
     keys = [[sort_key[2] for sort_key in found] for refill, found in refills
             if refill.with_payload]  # fmt: skip
     result.read_ahead = _first_contents([fetched_row(items[key]) for some in keys for key in some], result.unread)
-    fetched = sorted(item.key for item in transaction.fetches if item.key in result.fetched)
-    kept = _first_contents([fetched_row(items[key]) for key in fetched], result.unread)
-    result.fetched = {**result.fetched, **kept}
+    result.fetched = _first_contents([fetched_row(items[key]) for key in sorted(result.fetched)], result.unread)
 
 
 def _first_contents(rows: list[FetchedRow], unread: set[int]) -> dict[int, FetchedRow]:
@@ -436,7 +446,7 @@ def new_row(item: Item) -> ItemRow:
     )  # fmt: skip
 
 
-def make_script(transaction: Transaction, result: TransactionResult, epoch: int) -> Script:
+def make_script(transaction: Transaction, plan: PackPlan, result: TransactionResult, epoch: int) -> Script:
     def entries(items: list[object]) -> Entries:
         return [(item.key, (result.fetched.get(item.key) or item).deliveries + 1) for item in items]  # type: ignore[attr-defined]
 
@@ -445,22 +455,22 @@ def make_script(transaction: Transaction, result: TransactionResult, epoch: int)
         topics_gone=list(transaction.topics_gone),
         topics_new=[(topic.number, topic.namespace, topic.name.encode()) for topic in transaction.topics_new],
         namespaces_new=list(transaction.namespaces_new),
-        inserts=[new_row(item) for item in transaction.inserts],
-        packs_new=[(pack.id, [new_row(item) for item in pack.items]) for pack in transaction.packs_new],
-        promoted=list(transaction.promoted),
+        inserts=[new_row(item) for item in plan.inserts],
+        promoted=list(plan.promoted),
+        packs_new=[(pack.id, pack.contents) for pack in plan.packs_new],
         claims=[
             StoredClaim(claim.id, claim.due_at, claim.is_ahead, entries(list(claim.items)))
             for claim in transaction.claims
         ],
         claims_rewritten=[(claim.id, entries(list(claim.items))) for claim in transaction.claims_rewritten],
-        rewrites=sorted(transaction.rewrites, key=lambda rewrite: rewrite.key),
+        rewrites=sorted(plan.rewrites, key=lambda rewrite: rewrite.key),
         wakes=list(transaction.wakes),
-        deletes=list(transaction.deletes),
-        tombstone=transaction.tombstone,
-        tombstones_gone=list(transaction.tombstones_gone),
-        packs_gone=list(transaction.packs_gone),
+        deletes=list(plan.deletes),
+        tombstone=plan.tombstone,
+        tombstones_gone=list(plan.tombstones_gone),
+        packs_gone=list(plan.packs_gone),
         claims_gone=list(transaction.claims_gone),
-        look_ups=list(transaction.look_ups),
+        look_ups=list(plan.look_ups),
         look_ups_with_payload=transaction.look_ups_with_payload,
         mark=Writer(
             epoch, "", transaction.number, transaction.delay_checkpoint, transaction.claim_checkpoint,

@@ -23,7 +23,9 @@ from foqs.shard.port import (
     TransactionFailedError,
     TransactionResult,
 )
-from foqs.storage.shard_reader import ExpiredPage
+from foqs.storage.packs.index import PackIndex
+from foqs.storage.packs.merging import ExpiredPage, Page, add_looked_up, add_packed, merged_pages, with_packed
+from foqs.storage.packs.pack import PackPlan
 from foqs.testing.fake_server import FakeServer, Fate, Session, Writer, claimed_row, make_script
 
 _REFUSALS = {
@@ -43,15 +45,23 @@ class FakeStore:
         owner: str,
         take_epoch: Callable[[int], int],
         owner_is_dead: Callable[[str], bool],
+        packs: PackIndex,
         network: Executor | None = None,
     ) -> None:
-        """`network` runs what would be under way to the server and back; None is the loop's own executor."""
+        """`packs` is for this store and for what reads the shard beside it.
+
+        `network` runs what would be under way to the server and back; None is the loop's own executor.
+        """
         self._network = network
         self._server = server
         self._lock_name = lock_name
         self._owner = owner
         self._take_epoch = take_epoch
         self._owner_is_dead = owner_is_dead
+        self.packs = packs
+        self._result = TransactionResult()
+        """What the last transaction has read so far."""
+        self._reopened_number = 0
         self._session: Session | None = None
         self._lost_session_number = 0
         self.epoch = 0
@@ -67,6 +77,7 @@ class FakeStore:
 
     def opening(self, tenure: Tenure | None) -> Generator[None, None, ShardImage]:
         """Like `open`, with a `yield` wherever the server and others may do something before it goes on."""
+        self.packs.clear()
         self._connect()
         try:
             self._take_lock(self._is_free_to_take)
@@ -99,14 +110,14 @@ class FakeStore:
             raise OwnershipLostError(f"shard {self._server.shard_id} was taken by epoch {writer.epoch} meanwhile")
         fate = self._server.faults.fate()
         if fate in (Fate.LOST_BEFORE, Fate.LATE):
-            self._lose(TransactionResult(), "lost while it was opened")
+            self._lose("lost while it was opened")
         assert self._session is not None
         writer.epoch, writer.owner, writer.session_id = self.epoch, self._owner, self._session.number
         if fate is Fate.LOST_AFTER:
-            self._lose(TransactionResult(), "lost while it was opened")
+            self._lose("lost while it was opened")
 
     def _promote_all(self) -> None:
-        self._server.tables.unpack_all()
+        self._server.tables.promote_all()
 
     def wait_for_owner(self) -> None:
         """Not at all: its caller tries again soon."""
@@ -124,7 +135,7 @@ class FakeStore:
                 self._take_lock(lambda writer: writer.epoch == self.epoch)
             except OwnershipLostError as error:
                 raise SessionLostError(str(error)) from error
-            number = self._last_number()
+            number = self._reopened_number = self._last_number()
             assert self._session is not None
             self._server.tables.writer.session_id = self._session.number
             return number
@@ -137,10 +148,10 @@ class FakeStore:
         epoch = self._take_epoch(self.epoch)
         self._last_number()
         if self._server.faults.fate() is Fate.LOST_BEFORE:
-            self._lose(TransactionResult(), "lost before its epoch was renewed")
+            self._lose("lost before its epoch was renewed")
         self._writer().epoch = epoch
         if self._server.faults.fate() is Fate.LOST_AFTER:
-            self._lose(TransactionResult(), "lost after its epoch was renewed")
+            self._lose("lost after its epoch was renewed")
         self.epoch = epoch
         return epoch
 
@@ -181,46 +192,70 @@ class FakeStore:
         self._touch()
         return self._server.clock()
 
+    def outcome(self, transaction: Transaction) -> TransactionResult | None:
+        plan = self.packs.plan(transaction)
+        if self._reopened_number < transaction.number:
+            self.packs.fail(plan)
+            return None
+        self.packs.commit(plan)
+        return self._result
+
+    def wants_transaction(self, steady_ms: int) -> bool:
+        return self.packs.is_due(steady_ms)
+
+    def rows_count(self, transaction: Transaction) -> int:
+        return self.packs.plan(transaction).rows_count
+
     async def run(self, transaction: Transaction) -> TransactionResult:
         """Whatever delays it is taken for slow reads, if it reads."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        result = await loop.run_in_executor(self._network, self._run, transaction)
-        if transaction.refills or transaction.fetches:
+        plan = self.packs.plan(transaction)
+        try:
+            result = await loop.run_in_executor(self._network, self._run, transaction, plan)
+        except TransactionFailedError:
+            self.packs.fail(plan)
+            raise
+        if transaction.refills or plan.fetches:
             result.read_us = round((loop.time() - began_s) * 1_000_000)
+        self.packs.commit(plan)
+        add_looked_up(self.packs, transaction, result)
         return result
 
-    def _run(self, transaction: Transaction) -> TransactionResult:
+    def _run(self, transaction: Transaction, plan: PackPlan) -> TransactionResult:
         server = self._server
         if server.frozen and self._session is not None and self._session.alive:
-            return self._run_late(self._session, transaction, TransactionResult(), server.on_thaw)
+            return self._run_late(self._session, transaction, plan, server.on_thaw)
         session = server.touch(self._session)
         fate = server.faults.fate()
         if fate in _REFUSALS:
             raise _REFUSALS[fate](fate.value)
-        result = server.read(transaction)
+        result = self._read(transaction, plan)
         if fate is Fate.LOST_BEFORE:
-            self._lose(result, "lost before its commit")
-        script = make_script(transaction, result, self.epoch)
+            self._lose("lost before its commit")
         if fate is Fate.LATE:
-            return self._run_late(session, transaction, result, server.faults.later)
-        looked_up = server.commit(script)
+            return self._run_late(session, transaction, plan, server.faults.later)
+        looked_up = server.commit(make_script(transaction, plan, result, self.epoch))
         if fate is Fate.LOST_AFTER:
-            self._lose(result, "lost after its commit")
+            self._lose("lost after its commit")
         result.looked_up = looked_up
+        return result
+
+    def _read(self, transaction: Transaction, plan: PackPlan) -> TransactionResult:
+        result = self._result = self._server.read(transaction, plan)
+        add_packed(self.packs, transaction, result)
         return result
 
     def _run_late(
         self,
         session: Session,
         transaction: Transaction,
-        result: TransactionResult,
+        plan: PackPlan,
         later: Callable[[Callable[[], None]], None],
     ) -> TransactionResult:
         """The client gives the session up; the server still has it, with its lock, and comes to the end of it."""
-        server, epoch = self._server, self.epoch
-        result = server.read(transaction)
-        script = make_script(transaction, result, epoch)
+        server = self._server
+        script = make_script(transaction, plan, self._read(transaction, plan), self.epoch)
 
         def finish() -> None:
             if session.alive:
@@ -233,11 +268,11 @@ class FakeStore:
         later(finish)
         self._lost_session_number = session.number
         self._session = None
-        raise SessionLostError(f"shard {server.shard_id}: no answer in time", result)
+        raise SessionLostError(f"shard {server.shard_id}: no answer in time")
 
-    def _lose(self, result: TransactionResult, reason: str) -> NoReturn:
+    def _lose(self, reason: str) -> NoReturn:
         self.close()
-        raise SessionLostError(f"shard {self._server.shard_id}: {reason}", result)
+        raise SessionLostError(f"shard {self._server.shard_id}: {reason}")
 
     def _touch(self) -> None:
         try:
@@ -318,12 +353,16 @@ class FakeStore:
 class FakeReader:
     """What foqs.storage.shard_reader.ShardReader reads, from a FakeServer."""
 
-    def __init__(self, server: FakeServer) -> None:
+    def __init__(self, server: FakeServer, packs: PackIndex) -> None:
+        """`packs` is that of the shard's store."""
         self._server = server
+        self.packs = packs
 
-    def page(
-        self, lane: int, edge: int, limit: int, bytes_max: int = limits.PAGE_BYTES_MAX
-    ) -> tuple[list[ItemRow], bool]:
+    def page(self, lane: int, edge: int, limit: int, bytes_max: int = limits.PAGE_BYTES_MAX) -> Callable[[], Page]:
+        packed = self.packs.page(lane, edge, limit, bytes_max)
+        return lambda: merged_pages(packed, self._page(lane, edge, limit, bytes_max), limit, bytes_max)
+
+    def _page(self, lane: int, edge: int, limit: int, bytes_max: int) -> Page:
         self._touch()
         tables = self._server.tables
         rows: list[ItemRow] = []
@@ -337,7 +376,11 @@ class FakeReader:
             rows.append(row)
         return rows, len(rows) < len(found) or len(found) == limit
 
-    def expired_page(self, after_key: int, now_ms: int) -> ExpiredPage:
+    def expired_page(self, after_key: int, now_ms: int) -> Callable[[], ExpiredPage]:
+        packed = ([], limits.NEVER_MS) if after_key else self.packs.expired(now_ms, limits.EXPIRY_SCAN_ITEMS)
+        return lambda: with_packed(packed, self._expired_page(after_key, now_ms))
+
+    def _expired_page(self, after_key: int, now_ms: int) -> ExpiredPage:
         self._touch()
         items, packed = self._server.tables.items, self._server.tables.packed
         keys = sorted([key for key in items if key > after_key and key not in packed])[: limits.EXPIRY_SCAN_ITEMS]

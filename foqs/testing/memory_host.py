@@ -17,6 +17,7 @@ from foqs.host.metrics import Metrics
 from foqs.model import limits
 from foqs.model.wheel import SLOT_MS
 from foqs.storage.meta import HostRow
+from foqs.storage.packs.index import PackIndex
 from foqs.storage.shard_store import ShardAccess
 from foqs.testing.fake_namespaces import FakeNamespaces, NamespaceTables
 from foqs.testing.fake_server import FakeServer
@@ -93,7 +94,7 @@ class MemoryHost:
         fakes: Mapping[str, Any] = {
             "meta": lambda url: self._meta,
             "store": self._make_store,
-            "reader": lambda shard_id, url: FakeReader(self._servers[shard_id]),
+            "reader": lambda shard_id, url, packs: FakeReader(self._servers[shard_id], packs),
             "check_schema": lambda url, kind: None,
             "server": MemoryServer,
             "metrics": Metrics,
@@ -103,9 +104,13 @@ class MemoryHost:
         return Host(config, Parts(**fakes))
 
     def _make_store(
-        self, access: ShardAccess, take_epoch: Callable[[int], int], is_dead: Callable[[str], bool]
+        self,
+        access: ShardAccess,
+        take_epoch: Callable[[int], int],
+        is_dead: Callable[[str], bool],
+        packs: PackIndex,
     ) -> FakeStore:
-        return FakeStore(self._servers[access.shard_id], access.lock_name, access.owner, take_epoch, is_dead)
+        return FakeStore(self._servers[access.shard_id], access.lock_name, access.owner, take_epoch, is_dead, packs)
 
     @property
     def _server(self) -> MemoryServer:

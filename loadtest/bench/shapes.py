@@ -20,7 +20,6 @@ from foqs.model.calls import ItemContent
 from foqs.model.item import Item, Phase
 from foqs.model.topic import ShardTopic
 from foqs.model.window import WindowBudget
-from foqs.shard.port import NewPack
 from foqs.storage import statements as sql
 from foqs.storage.formats import pack_items, pack_keys
 from foqs.storage.literals import item_row, key_conditions
@@ -61,8 +60,9 @@ def _prepared(inserts: PreparedInserts, rows: Sequence[Row]) -> tuple[list[bytes
     return ahead.packets, sql.INSERT_ITEMS.format(",".join(map(item_row, ahead.rest)))
 
 
-def _pack(rows: Sequence[Row]) -> NewPack:
-    return NewPack(rows[0][3], [_item(row) for row in rows])
+def _pack(rows: Sequence[Row]) -> tuple[int, bytes]:
+    """Its id and its contents."""
+    return rows[0][3], pack_items([_item(row) for row in rows])
 
 
 def _packed(inserts: PreparedInserts, rows: Sequence[Row]) -> tuple[list[bytes], str]:
@@ -71,8 +71,8 @@ def _packed(inserts: PreparedInserts, rows: Sequence[Row]) -> tuple[list[bytes],
 
 
 def _packed_as_text(_: PreparedInserts, rows: Sequence[Row]) -> tuple[list[bytes], str]:
-    pack = _pack(rows)
-    return [], sql.INSERT_PACK.format(pack.id, f"x'{pack_items(pack.items).hex()}'")
+    pack_id, contents = _pack(rows)
+    return [], sql.INSERT_PACK.format(pack_id, f"x'{contents.hex()}'")
 
 
 def _by_tombstones(rows: Sequence[Row]) -> list[str]:

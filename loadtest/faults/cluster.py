@@ -119,8 +119,8 @@ _UNSOUND = {
     "items in the lane of another topic": (
         "SELECT COUNT(*) FROM item WHERE lane NOT IN (0, topic, -CAST(topic AS SIGNED))"
     ),
-    "packs with the id of an owner yet to come": (
-        "SELECT COUNT(*) FROM pack WHERE id >> 40 > (SELECT epoch FROM writer)"
+    "packs of a transaction yet to come": (
+        "SELECT COUNT(*) FROM pack WHERE id >> 12 > (SELECT transaction_number FROM writer)"
     ),
     "items with the id of an owner yet to come": (
         "SELECT COUNT(*) FROM item WHERE id >> 40 > (SELECT epoch FROM writer)"

@@ -7,11 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
+from typing import Any
+from unittest.mock import patch
 
 import pytest
+from pymysql.constants import CR
+from pymysql.err import OperationalError
 
 from foqs.dev.local_server import LocalServer
+from foqs.model import limits
 from foqs.shard.port import Store
+from foqs.storage import shard_store
+from foqs.storage.packs.budget import PackBudget
+from foqs.storage.packs.index import PackIndex
 from foqs.storage.session import connect
 from foqs.storage.shard_reader import ShardReader
 from foqs.storage.shard_store import ShardAccess, ShardStore
@@ -39,18 +47,32 @@ class MysqlShard:
 
     def store(self, owner: str) -> ShardStore:
         access = ShardAccess(shard_id=self.SHARD_ID, url=self._url, lock_name=self.LOCK_NAME, owner=owner)
-        store = ShardStore(access, self._take_epoch, self.dead_owners.__contains__)
+        packs = PackIndex(PackBudget(limits.PACKS_OF_HOST_BYTES_MAX))
+        store = ShardStore(access, self._take_epoch, self.dead_owners.__contains__, packs)
         self._stores.append(store)
         return store
 
-    def reader(self) -> AbstractContextManager[ShardReader]:
-        return closing(ShardReader(self.SHARD_ID, self._url))
+    def reader(self, store: ShardStore) -> AbstractContextManager[ShardReader]:
+        return closing(ShardReader(self.SHARD_ID, self._url, store.packs))
 
     def cut(self, store: Store) -> None:
         with closing(self._server.connect()) as session, session.cursor() as cursor:
             cursor.execute("SELECT IS_USED_LOCK(%s)", (self.LOCK_NAME,))
             (holder,) = cursor.fetchone()
             cursor.execute(f"KILL {int(holder)}")
+
+    @contextmanager
+    def losing_answers(self, store: ShardStore) -> Iterator[None]:
+        run_script = shard_store.run_script
+
+        async def lose(session: Any, statements: list[str], *others: Any) -> Any:
+            answers = await run_script(session, statements, *others)
+            if statements[-1] == "COMMIT":
+                raise OperationalError(CR.CR_SERVER_LOST, "the answer is lost")
+            return answers
+
+        with patch.object(shard_store, "run_script", lose):
+            yield
 
     def deadlock(self, key: int) -> AbstractContextManager[None]:
         return deadlock(self._server, f"shard_{self.SHARD_ID}", key)

@@ -6,7 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 
+from foqs.model import limits
 from foqs.shard.port import Store
+from foqs.storage.packs.budget import PackBudget
+from foqs.storage.packs.index import PackIndex
 from foqs.testing.fake_server import FakeServer, Fate, Faults
 from foqs.testing.fake_store import FakeReader, FakeStore
 from tests.contract.owner import SHARD_ID
@@ -22,13 +25,18 @@ class FakeShard:
         self._server = FakeServer(SHARD_ID, lambda: time.time_ns() // 1_000_000)
 
     def store(self, owner: str) -> FakeStore:
-        return FakeStore(self._server, "lock", owner, self._take_epoch, self.dead_owners.__contains__)
+        packs = PackIndex(PackBudget(limits.PACKS_OF_HOST_BYTES_MAX))
+        return FakeStore(self._server, "lock", owner, self._take_epoch, self.dead_owners.__contains__, packs)
 
-    def reader(self) -> AbstractContextManager[FakeReader]:
-        return closing(FakeReader(self._server))
+    def reader(self, store: Store) -> AbstractContextManager[FakeReader]:
+        assert isinstance(store, FakeStore)
+        return closing(FakeReader(self._server, store.packs))
 
     def cut(self, store: Store) -> None:
         self._server.kill_sessions()
+
+    def losing_answers(self, store: Store) -> AbstractContextManager[None]:
+        return self._refusing(Fate.LOST_AFTER)
 
     def deadlock(self, key: int) -> AbstractContextManager[None]:
         return self._refusing(Fate.DEADLOCK)

@@ -14,7 +14,7 @@ from foqs.model.item import Item
 from foqs.model.topic import ShardTopic
 from foqs.model.window import WindowBudget
 from foqs.shard.port import ItemRow, OwnershipLostError, ShardImage, Store, Tenure, Transaction, TransactionResult
-from foqs.storage.shard_reader import ExpiredPage
+from foqs.storage.packs.merging import ExpiredPage, Page
 
 SHARD_ID = 3
 PATIENCE_S = 5.0
@@ -22,7 +22,8 @@ LIFE_MS = 1_000_000
 
 
 class Reader(Protocol):
-    def expired_page(self, after_key: int, now_ms: int) -> ExpiredPage: ...
+    def page(self, lane: int, edge: int, limit: int) -> Callable[[], Page]: ...
+    def expired_page(self, after_key: int, now_ms: int) -> Callable[[], ExpiredPage]: ...
 
 
 class ContractShard(Protocol):
@@ -38,11 +39,14 @@ class ContractShard(Protocol):
     def store(self, owner: str) -> Store:
         """A store of another host process; closed at the end of the test."""
 
-    def reader(self) -> AbstractContextManager[Reader]:
-        """What reads beside the owner."""
+    def reader(self, store: Store) -> AbstractContextManager[Reader]:
+        """What reads beside this store."""
 
     def cut(self, store: Store) -> None:
         """End the session that holds the shard, as a broken network or a KILL does."""
+
+    def losing_answers(self, store: Store) -> AbstractContextManager[None]:
+        """A transaction is committed, and its session is lost before the store hears of it."""
 
     def deadlock(self, key: int) -> AbstractContextManager[None]:
         """The next transaction, which is to change the item's row, is rolled back to resolve a deadlock."""

@@ -388,15 +388,15 @@ def test_a_page_of_the_ttl_scan_has_what_has_expired_and_what_will_dead_letters_
         item.expires_at = expires_at
     owner.run(inserts=items)
     owner.run(rewrites=[Rewrite(3, -1, 0, 9, 1, 1)])
-    with shard.reader() as reader:
-        assert reader.expired_page(0, 3_999) == ([], 4, 4_000)
-        assert reader.expired_page(0, 4_000) == ([2], 4, 4_000)
-        assert reader.expired_page(0, 5_999) == ([1, 2], 4, 4_000)
-        assert reader.expired_page(4, 5_999) == ([], 6, 8_000)
-        assert reader.expired_page(6, 5_999) == ([], 0, limits.NEVER_MS)
-        assert reader.expired_page(2, 5_999) == ([], 6, 6_000)
+    with shard.reader(owner.store) as reader:
+        assert reader.expired_page(0, 3_999)() == ([], 4, 4_000)
+        assert reader.expired_page(0, 4_000)() == ([2], 4, 4_000)
+        assert reader.expired_page(0, 5_999)() == ([1, 2], 4, 4_000)
+        assert reader.expired_page(4, 5_999)() == ([], 6, 8_000)
+        assert reader.expired_page(6, 5_999)() == ([], 0, limits.NEVER_MS)
+        assert reader.expired_page(2, 5_999)() == ([], 6, 6_000)
         owner.run(deletes=[1, 2, 4, 5, 6])
-        assert reader.expired_page(0, 99_000) == ([], 3, limits.NEVER_MS)
+        assert reader.expired_page(0, 99_000)() == ([], 3, limits.NEVER_MS)
 
 
 def test_a_transaction_tells_how_long_its_refills_and_fetches_took(shard):

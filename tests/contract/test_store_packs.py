@@ -1,35 +1,47 @@
-"""What every store of a shard must hold of packs: items without rows, until they leave or another owner comes."""
+"""What every store must hold of short-lived items: whether or not they have rows, nobody sees a difference."""
 
 from __future__ import annotations
+
+import asyncio
+import random
+from itertools import count
 
 import pytest
 
 from foqs.model import limits, order
 from foqs.model.calls import ItemContent
+from foqs.model.item import Item
 from foqs.shard.port import (
     ClaimEntries,
     ItemRow,
-    NewPack,
     OwnershipLostError,
-    PackRead,
     Refill,
     Rewrite,
     SessionLostError,
-    Tombstone,
+    Transaction,
     TransactionFailedError,
 )
 from tests.contract.owner import LIFE_MS, Owner, new_item, new_topic, opened
 from tests.contract.test_store import CONTENT, HOSTILE
 
 
-def packed(owner: Owner, keys: range, pack_id: int = 100) -> list:
-    items = [new_item(key, payload=b"p%d" % key, metadata=b"m%d" % key, trace_context=b"t%d" % key) for key in keys]
-    owner.run(packs_new=[NewPack(pack_id, items)])
+def packed(owner: Owner, keys: range, **fields: object) -> list[Item]:
+    items = [
+        new_item(key, payload=b"p%d" % key, metadata=b"m%d" % key, trace_context=b"t%d" % key, **fields) for key in keys
+    ]
+    assert owner.run(inserts_short_lived=items).packed_count == len(items)
     return items
 
 
-def ready_keys(owner: Owner) -> list[int]:
-    return [row[2] for row in owner.run(refills=[Refill(1, order.FIRST, 10_000)]).refilled[0]]
+def ready_keys(owner: Owner, limit: int = 10_000) -> list[int]:
+    return [row[2] for row in owner.run(refills=[Refill(1, order.FIRST, limit)]).refilled[0]]
+
+
+def page_keys(shard, owner: Owner) -> list[int]:
+    with shard.reader(owner.store) as reader:
+        rows, more = reader.page(1, order.FIRST, 1_000)()
+    assert not more
+    return [row.key for row in rows]
 
 
 def taken_over(shard, owner: Owner) -> Owner:
@@ -37,16 +49,38 @@ def taken_over(shard, owner: Owner) -> Owner:
     return Owner(shard)
 
 
-def test_packed_items_come_back_byte_for_byte_when_they_are_read(shard):
+def nack(key: int, *, lane: int = 1, due_at: int = 1_000) -> Rewrite:
+    return Rewrite(key, lane, 0, due_at, 1, 1, is_in_place=lane == 1)
+
+
+# ---- what is read ----
+
+
+@pytest.mark.parametrize("way", ["fetches", "refills", "look_ups", "page", "take_over"])
+def test_short_lived_items_come_back_byte_for_byte(shard, way):
     owner = Owner(shard)
     items = [new_item(n + 1, payload=data, metadata=data[:512]) for n, data in enumerate(HOSTILE)]
-    owner.run(packs_new=[NewPack(100, items)])
+    assert owner.run(inserts_short_lived=items).packed_count == len(HOSTILE)
     keys = [item.key for item in items]
-    rows = owner.run(packs_read=[PackRead(100, keys)]).fetched
+    if way == "take_over":
+        owner = taken_over(shard, owner)
+    if way == "fetches":
+        result = owner.run(fetches=items)
+        rows, read_count = result.fetched, result.read_count
+        assert read_count == 0, "they are in memory"
+    elif way == "refills":
+        rows = owner.run(refills=[Refill(1, order.FIRST, 100, with_payload=True)]).read_ahead
+    elif way == "page":
+        with shard.reader(owner.store) as reader:
+            rows = {row.key: row for row in reader.page(1, order.FIRST, 100)()[0]}
+    else:
+        rows = owner.look_up(*keys)
     assert [rows[key].content for key in keys] == [ItemContent(data, data[:512]) for data in HOSTILE]
 
 
-def test_every_field_of_a_packed_item_comes_back_at_its_bounds(shard):
+def test_every_field_of_a_packed_item_comes_back_at_its_bounds(shard, monkeypatch):
+    monkeypatch.setattr(limits, "PACK_ITEMS_MIN", 2)
+    monkeypatch.setattr(limits, "PACK_ITEM_BYTES_MAX", limits.MIB)
     owner = Owner(shard)
     low = new_item(1, priority=-(1 << 31), due_at=0)
     high = new_item(
@@ -55,52 +89,167 @@ def test_every_field_of_a_packed_item_comes_back_at_its_bounds(shard):
     )  # fmt: skip
     high.lease_ms = limits.LEASE_MS_MAX
     high.at_most_once = True
-    owner.run(packs_new=[NewPack((1 << 64) - 2, [low, high])])
-    rows = owner.run(packs_read=[PackRead((1 << 64) - 2, [low.key, high.key])]).fetched
-    assert rows[low.key] == ItemRow(1, 1, -(1 << 31), 0, 1, -(1 << 31), 0, LIFE_MS, 0, 0, 0, 0, None, CONTENT)
+    assert owner.run(inserts_short_lived=[low, high]).packed_count == 2
     top, due = (1 << 31) - 1, (1 << 48) - 1
-    assert rows[high.key] == ItemRow(
-        (1 << 64) - 1, top, top, due, top, top, due, due + LIFE_MS, limits.LEASE_MS_MAX, 1, 0, 0, None,
-        high.content,
-    )  # fmt: skip
+    expected = {
+        1: ItemRow(1, 1, -(1 << 31), 0, 1, -(1 << 31), 0, LIFE_MS, 0, 0, 0, 0, None, CONTENT),
+        high.key: ItemRow(
+            high.key, top, top, due, top, top, due, due + LIFE_MS, limits.LEASE_MS_MAX, 1, 0, 0, None, high.content
+        ),
+    }
+    assert owner.look_up(*expected) == expected
+    assert taken_over(shard, owner).look_up(*expected) == expected
 
 
-def test_no_query_on_rows_finds_a_packed_item(shard):
+def test_rows_and_packed_items_are_one_lane(shard):
+    owner = Owner(shard)
+    owner.run(inserts=[new_item(key, due_at=1_000 + key) for key in range(1, 30, 3)])
+    for first in (2, 3):
+        items = [new_item(key, due_at=1_000 + key) for key in range(first, 30, 3)]
+        assert owner.run(inserts_short_lived=items).packed_count == len(items)
+    assert ready_keys(owner) == page_keys(shard, owner) == list(range(1, 30))
+    assert ready_keys(owner, 7) == list(range(1, 8))
+    with shard.reader(owner.store) as reader:
+        rows, more = reader.page(1, order.sort_key(0, 1_009, 9, 3), 10)()
+        assert ([row.key for row in rows], more) == (list(range(10, 20)), True)
+
+
+def test_expired_packed_items_are_found_with_the_first_page_of_a_walk(shard):
+    owner = Owner(shard)
+    packed(owner, range(1, 10), due_at=500)
+    owner.run(inserts=[new_item(20, due_at=600)])
+    with shard.reader(owner.store) as reader:
+        assert reader.expired_page(0, 499 + LIFE_MS)() == ([], 20, 500 + LIFE_MS)
+        assert reader.expired_page(0, 500 + LIFE_MS)() == ([*range(1, 10)], 20, 500 + LIFE_MS)
+        assert reader.expired_page(0, 600 + LIFE_MS)() == ([*range(1, 10), 20], 20, 500 + LIFE_MS)
+        assert reader.expired_page(20, 600 + LIFE_MS)() == ([], 0, limits.NEVER_MS)
+
+
+def test_a_page_that_was_begun_before_an_item_got_its_row_shows_it_once(shard):
     owner = Owner(shard)
     packed(owner, range(1, 10))
-    assert owner.look_up(*range(1, 10)) == {}
-    assert ready_keys(owner) == []
-    with shard.reader() as reader:
-        assert reader.expired_page(0, 10 * LIFE_MS).keys == []
+    with shard.reader(owner.store) as reader:
+        read = reader.page(1, order.FIRST, 100)
+        owner.run(rewrites=[nack(3), nack(4)])
+        rows, more = read()
+    assert [(row.key, row.deliveries) for row in rows] == [(n, int(n in (3, 4))) for n in range(1, 10)]
+    assert not more
 
 
-def test_an_unpacked_item_has_a_row_for_all_that_follows_in_its_transaction(shard):
+# ---- what changes them ----
+
+
+def test_a_packed_item_can_be_rewritten_deleted_and_looked_up_in_one_transaction(shard):
     owner = Owner(shard)
     packed(owner, range(1, 10))
     result = owner.run(
-        packs_read=[PackRead(100, [2, 3, 4])],
-        promoted=[2, 3, 4],
-        tombstone=Tombstone(101, [2, 3, 4]),
-        rewrites=[Rewrite(3, 1, 7, 900, 1, 1, b"other")],
-        deletes=[4],
-        look_ups=[2, 3, 4, 5],
+        rewrites=[Rewrite(3, 1, 7, 900, 1, 1, b"other"), nack(2)], deletes=[4], look_ups=[2, 3, 4, 5],
         look_ups_with_payload=True,
-    )
-    assert list(result.promoted) == [2, 3, 4]
+    )  # fmt: skip
+    assert result.promoted_count == 2
     rows = result.looked_up
-    assert sorted(rows) == [2, 3]
-    assert (rows[2].content, rows[2].deliveries) == (ItemContent(b"p2", b"m2", b"t2"), 0)
-    assert (rows[3].content, rows[3].deliveries, rows[3].due_at) == (ItemContent(b"p3", b"other", b"t3"), 1, 900)
-    assert ready_keys(owner) == [2, 3]
+    assert sorted(rows) == [2, 3, 5]
+    assert (rows[2].content, rows[2].deliveries) == (ItemContent(b"p2", b"m2", b"t2"), 1)
+    assert (rows[3].content, rows[3].urgency, rows[3].due_at) == (ItemContent(b"p3", b"other", b"t3"), 7, 900)
+    assert (rows[5].content, rows[5].deliveries) == (ItemContent(b"p5", b"m5", b"t5"), 0)
+    left = [1, 2, *range(5, 10), 3]
+    assert ready_keys(owner) == left
+    assert ready_keys(taken_over(shard, owner)) == left
 
 
-def test_a_new_owner_finds_rows_of_all_that_has_not_left(shard):
+def test_a_packed_item_may_be_delayed_woken_and_die(shard):
     owner = Owner(shard)
-    packed(owner, range(1, 10), 100)
-    packed(owner, range(11, 20), 101)
-    packed(owner, range(21, 30), 102)
-    owner.run(tombstone=Tombstone(103, [1, 11, 12]))
-    owner.run(packs_read=[PackRead(101, [13])], promoted=[13], tombstone=Tombstone(104, [13, 14]), packs_gone=[102])
+    packed(owner, range(1, 10))
+    owner.run(rewrites=[nack(3, lane=0, due_at=2_000), nack(4, lane=-1, due_at=3_000)])
+    assert ready_keys(owner) == [1, 2, *range(5, 10)]
+    owner.run(wakes=[3])
+    assert ready_keys(owner) == [1, 2, *range(5, 10), 3]
+    counts = taken_over(shard, owner).image.count()
+    assert sorted(counts.lanes) == [(-1, 1), (1, 8)]
+
+
+def test_old_packed_items_get_rows_when_the_store_wants_a_transaction(shard):
+    owner = Owner(shard)
+    packed(owner, range(1, 10))
+    assert not owner.store.wants_transaction(limits.PACK_MS_MAX - 1)
+    assert owner.store.wants_transaction(limits.PACK_MS_MAX)
+    assert owner.run(steady_ms=limits.PACK_MS_MAX).promoted_count == 9
+    assert not owner.store.wants_transaction(10 * limits.PACK_MS_MAX)
+    assert ready_keys(owner) == list(range(1, 10))
+
+
+def test_the_store_says_how_many_rows_a_transaction_is_about(shard):
+    owner = Owner(shard)
+    packed(owner, range(1, 10))
+    number = owner.number + 1
+    short_lived = [new_item(key) for key in range(20, 30)]
+    assert owner.store.rows_count(Transaction(number, inserts_short_lived=short_lived, deletes=[1, 2])) == 0
+    row = new_item(30)
+    assert owner.store.rows_count(Transaction(number, inserts=[row], rewrites=[nack(3)], deletes=[99])) == 3
+    assert owner.store.rows_count(Transaction(number, fetches=[row], refills=[Refill(1, order.FIRST, 5)])) == 6
+
+
+# ---- how a transaction ends ----
+
+
+def test_nothing_of_a_transaction_is_done_when_its_pack_is_refused(shard):
+    owner = Owner(shard)
+    packed(owner, range(1, 10))
+    owner.run(inserts=[new_item(50)])
+    # The number was had before, and with it the id of its pack.
+    again = Transaction(1, inserts_short_lived=[new_item(key) for key in range(60, 70)], deletes=[1, 50])
+    with pytest.raises(TransactionFailedError):
+        asyncio.run(owner.store.run(again))
+    assert ready_keys(owner) == page_keys(shard, owner) == [*range(1, 10), 50]
+    assert ready_keys(taken_over(shard, owner)) == [*range(1, 10), 50]
+
+
+@pytest.mark.parametrize("has_happened", [False, True])
+def test_after_a_lost_session_the_store_knows_what_became_of_packed_items(shard, has_happened):
+    owner = Owner(shard)
+    packed(owner, range(1, 10))
+    lost = Transaction(
+        owner.number + 1, inserts_short_lived=[new_item(key) for key in range(20, 30)], deletes=[1, 2],
+        rewrites=[nack(3, lane=-1)],
+    )  # fmt: skip
+    if has_happened:
+        with shard.losing_answers(owner.store), pytest.raises(SessionLostError):
+            asyncio.run(owner.store.run(lost))
+    else:
+        shard.cut(owner.store)
+        with pytest.raises(SessionLostError):
+            asyncio.run(owner.store.run(lost))
+    number = reopened(owner)
+    result = owner.store.outcome(lost)
+    assert (number == lost.number, result is not None) == (has_happened, has_happened)
+    left = [*range(4, 10), *range(20, 30)] if has_happened else [*range(1, 10)]
+    owner.number = number
+    assert ready_keys(owner) == page_keys(shard, owner) == left
+    if not has_happened:
+        assert asyncio.run(owner.store.run(lost)).packed_count == 10
+        left = [*range(4, 10), *range(20, 30)]
+    assert ready_keys(taken_over(shard, owner)) == left
+
+
+def reopened(owner: Owner) -> int:
+    for _ in count():
+        try:
+            return owner.store.reopen()
+        except SessionLostError:
+            continue
+    raise AssertionError
+
+
+# ---- another owner ----
+
+
+def test_a_new_owner_finds_all_that_has_not_left(shard):
+    owner = Owner(shard)
+    packed(owner, range(1, 10))
+    packed(owner, range(11, 20))
+    packed(owner, range(21, 30))
+    owner.run(deletes=[1, 11, 12])
+    owner.run(rewrites=[nack(13)], deletes=[14, *range(21, 30)])
     owner = taken_over(shard, owner)
     left = [*range(2, 10), 13, *range(15, 20)]
     assert ready_keys(owner) == left
@@ -110,20 +259,10 @@ def test_a_new_owner_finds_rows_of_all_that_has_not_left(shard):
     assert ready_keys(taken_over(shard, owner)) == []
 
 
-def test_a_tombstone_goes_when_its_packs_are_gone_and_nothing_comes_back(shard):
-    owner = Owner(shard)
-    packed(owner, range(1, 10), 100)
-    owner.run(tombstone=Tombstone(101, [1, 2]))
-    packed(owner, range(11, 20), 102)
-    owner.run(packs_gone=[100], tombstone=Tombstone(103, [11]))
-    owner.run(tombstones_gone=[101], deletes=[999])
-    assert ready_keys(taken_over(shard, owner)) == list(range(12, 20))
-
-
-def test_a_new_owners_name_is_there_before_packs_are_unpacked_and_who_dies_meanwhile_leaves_them(shard, monkeypatch):
+def test_a_new_owners_name_is_there_before_packs_get_rows_and_who_dies_meanwhile_leaves_them(shard, monkeypatch):
     one = Owner(shard, "one")
     packed(one, range(1, 10))
-    one.run(tombstone=Tombstone(200, [3]))
+    one.run(deletes=[3])
     one.store.close()
     two = shard.store("two")
 
@@ -151,31 +290,49 @@ def test_the_claim_of_a_packed_item_is_honoured_by_the_next_owner(shard):
     assert sorted(image.claimed_rows) == [1, 2]
 
 
-def test_nothing_of_a_transaction_is_done_when_its_pack_is_refused(shard):
-    owner = Owner(shard)
-    items = packed(owner, range(1, 10))
-    owner.run(inserts=[new_item(50)])
-    with pytest.raises(TransactionFailedError):
-        owner.run(
-            packs_new=[NewPack(100, [new_item(key) for key in range(60, 70)])],
-            tombstone=Tombstone(101, [items[0].key]),
-            deletes=[50],
-        )
-    owner = taken_over(shard, owner)
-    assert ready_keys(owner) == [*range(1, 10), 50]
-
-
 def test_many_packs_of_many_items_are_taken_over(shard):
     owner = Owner(shard)
-    count = 900
+    expected = []
     for number in range(4):
         first = number * 10_000 + 1
-        items = [new_item(key, payload=b"x" * 600) for key in range(first, first + count)]
-        owner.run(
-            packs_new=[NewPack(first + count, items)],
-            tombstone=Tombstone(first + count + 1, [first]) if number else None,
-        )
-    owner = taken_over(shard, owner)
-    firsts = {number * 10_000 + 1 for number in range(1, 4)}
-    expected = [key for number in range(4) for key in range(number * 10_000 + 1, number * 10_000 + 1 + count)]
-    assert ready_keys(owner) == [key for key in expected if key not in firsts]
+        packed(owner, range(first, first + 900), due_at=1_000 + number)
+        owner.run(deletes=[first])
+        expected += range(first + 1, first + 900)
+    assert ready_keys(owner) == expected
+    assert ready_keys(taken_over(shard, owner)) == expected
+
+
+# ---- all of it, by chance ----
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_is_done_the_store_and_its_next_owner_find_what_is_there(shard, monkeypatch, seed):
+    chance = random.Random(seed)
+    monkeypatch.setattr(limits, "PACK_MS_MAX", 300)
+    monkeypatch.setattr(limits, "PROMOTE_OLD_ITEMS", 3)
+    owner, keys, there = Owner(shard), count(1), {}
+    for step in range(60):
+        delivered = chance.sample(list(there), min(len(there), chance.choice([0, 3, 20])))
+        gone, back = delivered[: len(delivered) // 2], delivered[len(delivered) // 2 :]
+        items = [new_item(next(keys), due_at=step) for _ in range(chance.choice([0, 5, 20]))]
+        rewrites = [Rewrite(key, 1, 0, there[key][0], there[key][1] + 1, 0, is_in_place=True) for key in back]
+        parts = {"deletes": gone, "rewrites": rewrites, "steady_ms": step * 10}
+        try:
+            if chance.random() < 0.15 and back:
+                with shard.deadlock(back[0]), pytest.raises(TransactionFailedError):
+                    owner.run(inserts_short_lived=items, **parts)
+                continue
+            owner.run(**{chance.choice(["inserts", "inserts_short_lived"]): items}, **parts)
+        finally:
+            monkeypatch.setattr(limits, "PACK_ITEMS_MIN", chance.choice([1, 8]))
+        for key in gone:
+            del there[key]
+        there |= {key: (there[key][0], there[key][1] + 1) for key in back}
+        there |= {item.key: (step, 0) for item in items}
+        assert {key: (row.due_at, row.deliveries) for key, row in owner.look_up(*there).items()} == there
+        in_order = sorted(there, key=lambda key: (there[key][0], key))
+        assert ready_keys(owner) == in_order
+        if step % 10 == 0:
+            assert page_keys(shard, owner) == in_order
+        if chance.random() < 0.1:
+            owner = taken_over(shard, owner)

@@ -344,8 +344,9 @@ def quick_walks(monkeypatch):
     monkeypatch.setattr(limits, "EXPIRY_LAP_PAUSE_MS", 50)
 
 
-async def test_items_that_come_after_a_walk_of_the_ttl_scan_go(quick_walks, host, monkeypatch):
-    monkeypatch.setattr(limits, "PACK_ITEMS_MIN", 1_000)  # What is packed has rows to walk over ten seconds later.
+@pytest.mark.parametrize("has_rows", [True, False])
+async def test_items_that_come_after_a_walk_of_the_ttl_scan_go(quick_walks, host, monkeypatch, has_rows):
+    monkeypatch.setattr(limits, "PACK_ITEMS_MIN", 1_000 if has_rows else 1)
     await until(lambda: all(index.expires_first_ms for index in books(host)))
     await host.enqueue_on_all_shards("jobs", [[NewItem("t", b"x", ttl_ms=300)] * 5 for _ in range(8)])
     await until(lambda: not host.items_stored())

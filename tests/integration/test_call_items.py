@@ -103,9 +103,13 @@ async def test_a_peek_shows_ready_and_leased_items_in_the_order_of_delivery_over
     assert [item.id for item in rest] == ready[: len(rest)]
 
 
-async def test_pages_of_a_peek_together_show_each_item_once_in_order(host):
-    batches = [[NewItem("t", b"x", priority=n % 3) for n in range(10)] for _ in range(8)]
-    await host.enqueue_on_all_shards("jobs", batches)
+@pytest.mark.parametrize("packed", ["none", "half", "all"])
+async def test_pages_of_a_peek_together_show_each_item_once_in_order(host, monkeypatch, packed):
+    for has_rows in (packed != "all", packed == "none"):
+        monkeypatch.setattr(limits, "PACK_ITEMS_MIN", 1_000 if has_rows else 1)
+        batches = [[NewItem("t", b"x", priority=n % 3) for n in range(5)] for _ in range(8)]
+        await host.enqueue_on_all_shards("jobs", batches)
+    assert len(host.rows("SELECT id FROM item")) == {"none": 80, "half": 40, "all": 0}[packed]
     whole = [item.id for item in (await host.admin.peek_items("jobs", "t", limit=1_000)).items]
     assert {shard_of(item_id) for item_id in whole} == set(host.shard_urls)
     for limit in (1, 7, 79, 80, 81):
@@ -118,6 +122,16 @@ async def test_pages_of_a_peek_together_show_each_item_once_in_order(host):
             if not token:
                 break
         assert seen == whole
+
+
+async def test_a_peek_and_a_look_at_an_item_leave_packed_items_as_they_are(host):
+    ids = await host.enqueue_on_all_shards("jobs", [[NewItem("t", b"%d" % n) for n in range(10)] for _ in range(8)])
+    packs = host.rows("SELECT id FROM pack")
+    page = await host.admin.peek_items("jobs", "t", 1_000)
+    assert sorted(item.id for item in page.items) == sorted(ids)
+    for item in page.items[:3]:
+        assert await host.admin.get_item("jobs", item.id) == item
+    assert (host.rows("SELECT id FROM pack"), host.rows("SELECT id FROM item")) == (packs, [])
 
 
 async def test_a_peek_of_nothing_is_empty_and_its_arguments_are_checked(host):

@@ -11,6 +11,8 @@ from pymysql.err import OperationalError
 from foqs.dev.local_server import LocalServer
 from foqs.model import order
 from foqs.model.errors import UnavailableError
+from foqs.storage.packs.budget import PackBudget
+from foqs.storage.packs.index import PackIndex
 from foqs.storage.session import connect
 from foqs.storage.shard_reader import ShardReader
 from tests.support.running_host import RunningHost, running_host
@@ -27,8 +29,8 @@ async def running(meta_url: str, shard_urls: Mapping[int, str]) -> AsyncIterator
 @pytest.fixture
 def reader(shard_urls: Mapping[int, str]) -> Iterator[ShardReader]:
     """With an open session."""
-    with closing(ShardReader(0, shard_urls[0])) as reader:
-        assert reader.page(1, order.FIRST, 10) == ([], False)
+    with closing(ShardReader(0, shard_urls[0], PackIndex(PackBudget(0)))) as reader:
+        assert reader.page(1, order.FIRST, 10)() == ([], False)
         yield reader
 
 
@@ -84,7 +86,7 @@ def test_a_reader_asks_once_more_and_not_twice(mysql_server, reader, monkeypatch
     cut_sessions(mysql_server)
     monkeypatch.setattr("foqs.storage.shard_reader.connect", killed_at_once)
     with pytest.raises(UnavailableError):
-        reader.page(1, order.FIRST, 10)
+        reader.page(1, order.FIRST, 10)()
     assert len(opened) == 1
 
 
@@ -92,7 +94,7 @@ def test_a_reader_that_was_interrupted_opens_no_other_session(reader, monkeypatc
     reader.interrupt()
     monkeypatch.setattr("foqs.storage.shard_reader.connect", lambda url: pytest.fail("a session was opened"))
     with pytest.raises(UnavailableError):
-        reader.page(1, order.FIRST, 10)
+        reader.page(1, order.FIRST, 10)()
 
 
 def test_a_read_that_takes_too_long_is_not_repeated(mysql_server, reader, monkeypatch):
@@ -101,7 +103,7 @@ def test_a_read_that_takes_too_long_is_not_repeated(mysql_server, reader, monkey
     with closing(mysql_server.connect("shard_0")) as other, other.cursor() as cursor:
         cursor.execute("LOCK TABLES item WRITE")
         with pytest.raises(UnavailableError, match="timed out"):
-            reader.page(1, order.FIRST, 10)
+            reader.page(1, order.FIRST, 10)()
 
 
 def test_a_read_that_the_server_refuses_is_not_repeated(reader, monkeypatch):
@@ -113,5 +115,5 @@ def test_a_read_that_the_server_refuses_is_not_repeated(reader, monkeypatch):
 
     monkeypatch.setattr("pymysql.cursors.Cursor.execute", refuse)
     with pytest.raises(UnavailableError):
-        reader.page(1, order.FIRST, 10)
+        reader.page(1, order.FIRST, 10)()
     assert len(refused) == 1

@@ -15,7 +15,6 @@ from structlog.testing import capture_logs
 from foqs.model import limits
 from foqs.shard.port import (
     DeadlockError,
-    NewPack,
     OwnershipLostError,
     SessionLostError,
     Transaction,
@@ -186,25 +185,31 @@ def test_a_table_that_is_locked_fails_a_transaction_without_a_wait_for_each_of_i
 
 
 @pytest.mark.parametrize("prepared", [True, False])
-def test_packs_are_the_same_as_those_of_sql_text(store, prepared):
+def test_packs_are_the_same_as_those_of_sql_text(store, prepared, monkeypatch):
+    for limit in ("PACK_ITEM_BYTES_MAX", "PACK_BYTES_MAX", "PACKS_OF_SHARD_BYTES_MAX"):
+        monkeypatch.setattr(limits, limit, 1 << 30)
     packs = []
     for number, size in enumerate(SIZES):
         items = [new_item(1_000 * number + n, payload=HOSTILE[n % len(HOSTILE)] + b"x" * size) for n in range(9)]
-        packs.append(NewPack(10**6 + number, items))
+        packs.append(items)
     rest = [new_item(10**7 + n) for n in range(PART + 1)]
     if not prepared:
         store._inserts = None
-    run(store, 1, packs_new=packs, inserts=rest, topics_new=[new_topic(1)])
-    stored = store._rows("SELECT id, items FROM pack ORDER BY id")
-    assert list(stored) == [(pack.id, pack_items(pack.items)) for pack in packs]
+    run(store, 1, topics_new=[new_topic(1)], inserts=rest)
+    for number, items in enumerate(packs, start=2):
+        run(store, number, inserts_short_lived=items)
+    stored = store._rows("SELECT items FROM pack ORDER BY id")
+    assert list(stored) == [(pack_items(items),) for items in packs]
     assert [row[0] for row in rows(store)] == [item.key for item in rest]
 
 
 def test_a_pack_that_is_refused_takes_the_whole_transaction_with_it(store):
-    pack = NewPack(10, [new_item(n) for n in range(1, 9)])
-    run(store, 1, packs_new=[pack], topics_new=[new_topic(1)])
-    with pytest.raises(TransactionFailedError, match="Duplicate"):
-        run(store, 2, packs_new=[pack], inserts=[new_item(n) for n in range(20, 20 + 2 * PART)])
+    run(store, 1, inserts_short_lived=[new_item(n) for n in range(1, 9)], topics_new=[new_topic(1)])
+    with pytest.raises(TransactionFailedError, match="Duplicate"):  # The number gives the pack's id.
+        run(
+            store, 1, inserts_short_lived=[new_item(n) for n in range(10, 18)],
+            inserts=[new_item(n) for n in range(20, 20 + 2 * PART)],
+        )  # fmt: skip
     assert rows(store) == []
     assert store._rows("SELECT COUNT(*) FROM pack") == ((1,),)
 

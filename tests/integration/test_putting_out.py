@@ -10,6 +10,8 @@ import pytest
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
 from foqs.shard.port import OwnershipLostError
+from foqs.storage.packs.budget import PackBudget
+from foqs.storage.packs.index import PackIndex
 from foqs.storage.shard_store import ShardAccess, ShardStore
 from tests.contract.owner import opened
 
@@ -32,7 +34,7 @@ def make_store(shard_urls: dict[int, str]) -> Iterator[Open]:
     def make(owner: str, user: str = "root") -> ShardStore:
         url = shard_urls[0].replace("//root@", f"//{user}@")
         access = ShardAccess(shard_id=0, url=url, lock_name="putting-out", owner=owner, allow_undurable=True)
-        stores.append(ShardStore(access, take_epoch, lambda name: name == "dead"))
+        stores.append(ShardStore(access, take_epoch, lambda name: name == "dead", PackIndex(PackBudget(0))))
         return stores[-1]
 
     yield make

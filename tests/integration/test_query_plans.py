@@ -21,10 +21,11 @@ from foqs.model.calls import ItemContent
 from foqs.model.item import Item
 from foqs.storage import statements
 from foqs.storage.formats import pack_items, pack_keys
-from foqs.storage.literals import chunks_by_bytes, item_row, key_conditions
+from foqs.storage.literals import chunks_by_bytes, item_row, key_conditions, stored_row_literal
 from foqs.storage.migrations import SchemaKind, apply
 from foqs.storage.script import edge_arguments
 from foqs.storage.session import connect
+from foqs.testing.fake_server import new_row
 from tests.contract.owner import new_topic
 
 LANES = {1: 24_000, 2: 12_000, 3: 6_000, -1: 5_000, 0: 6_000}
@@ -135,10 +136,6 @@ CASES: dict[str, list[Case]] = {
     "READ_EXPIRED": [
         Case("PRIMARY", PAGE + SLACK, (key, key + PAGE, now)) for key in (0, 1_000) for now in (0, 10**15)
     ],
-    "READ_PACKS": [
-        Case("PRIMARY", 2 * 40 + SLACK, fill=lambda text: spread(text, list(range(1, PACK_COUNT, 10)))),
-        Case("PRIMARY", SLACK, fill=lambda text: spread(text, [1])),
-    ],
     "READ_FIRST_PACK": [Case("PRIMARY", SLACK, with_payload=True)],
     "READ_TOMBSTONES": [Case("PRIMARY", CLAIM_COUNT + SLACK, with_payload=True)],
     "REWRITE_CLAIM": [Case("PRIMARY", 3, (b"", 5))],
@@ -170,6 +167,7 @@ CASES: dict[str, list[Case]] = {
 INSERTS: dict[str, Case] = {
     "INSERT_NAMESPACE": Case("", 0, (TOPIC_COUNT + 1, b"new")),
     "INSERT_TOPICS": Case("", 0, (TOPIC_COUNT + 1, 1, b"new")),
+    "INSERT_STORED_ITEMS": Case("", 0, fill=lambda text: text.format(stored_row_literal(new_row(NEW_ITEM)))),
     "INSERT_ITEMS": Case("", 0, fill=lambda text: text.format(item_row(NEW_ITEM))),
     "INSERT_PACK": Case("", 0, (10**9, b"x"), fill=lambda text: text.format("%s", "%s")),
     "INSERT_TOMBSTONE": Case("", 0, (10**9, b"x")),
@@ -194,7 +192,7 @@ WITHOUT_TABLE = {
     "COUNT_INSERTED",
 }
 SMALL_TABLE = {
-    "WAKE_ITEMS", "RECOUNT_ITEMS", "DELETE_ITEMS", "READ_PACKS", "DELETE_PACKS", "DELETE_TOMBSTONES", "DELETE_CLAIMS",
+    "WAKE_ITEMS", "RECOUNT_ITEMS", "DELETE_ITEMS", "DELETE_PACKS", "DELETE_TOMBSTONES", "DELETE_CLAIMS",
     "DELETE_TOPICS", "DELETE_NAMESPACES", "READ_ITEMS", "REFILL", "READ_SORT_KEY", "REFILL_TIMERS",
 }  # fmt: skip
 """What runs all the time, also when the tables hold next to nothing."""

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from foqs.client.items import NewItem
 from foqs.dev.local_server import LocalServer
-from foqs.model import ids
+from foqs.model import ids, limits
 from foqs.model.errors import FoqsError
 from foqs.shard.writer import health as breaker
 from tests.support.other_session import deadlock, row_locked
@@ -24,20 +24,23 @@ pytestmark = pytest.mark.database
 
 
 @pytest.fixture
-async def running(meta_url: str, shard_urls: Mapping[int, str]) -> AsyncIterator[RunningHost]:
+async def running(
+    meta_url: str, shard_urls: Mapping[int, str], monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[RunningHost]:
+    """All items have rows."""
+    monkeypatch.setattr(limits, "PACK_ITEMS_MIN", 1_000)
     async with running_host(meta_url, {0: shard_urls[0]}) as running:
         yield running
 
 
 async def delivered(running: RunningHost, count: int) -> list[str]:
-    """The receipts of new items that have rows."""
+    """The receipts of new items."""
     await running.client.enqueue_many("jobs", [NewItem("t", b"x") for _ in range(count)])
     receipts: list[str] = []
     while len(receipts) < count:
         items = await running.client.dequeue("jobs", "t", count, wait_ms=5_000, lease_ms=60_000)
         assert items
         receipts += [item.receipt for item in items]
-    await running.give_rows("jobs", "t")
     return receipts
 
 

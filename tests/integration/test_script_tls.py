@@ -15,6 +15,8 @@ from foqs.dev.local_access import TcpListener
 from foqs.model import limits
 from foqs.model.errors import UnavailableError
 from foqs.storage.meta import MetaStore
+from foqs.storage.packs.budget import PackBudget
+from foqs.storage.packs.index import PackIndex
 from foqs.storage.session import connect, run_script
 from foqs.storage.shard_reader import ShardReader
 from loadtest.faults.programs import free_port
@@ -56,16 +58,16 @@ def test_a_script_of_megabytes_both_ways_is_whole(tls_url, run):
 def test_new_sessions_are_opened_with_the_tls_options_that_were_given_last(tls_url, tmp_path):
     write_certificate(tmp_path)
     strange = f"{tls_url.partition('?')[0]}?ssl_ca={tmp_path / 'cert.pem'}"
-    reader, meta = ShardReader(0, strange), MetaStore(strange)
+    reader, meta = ShardReader(0, strange, PackIndex(PackBudget(0))), MetaStore(strange)
     try:
         with pytest.raises(UnavailableError, match="certificate"):
-            reader.expired_page(0, 0)
+            reader.expired_page(0, 0)()
         with pytest.raises(UnavailableError, match="certificate"):
             meta.list_namespaces()
         reader.use_url(tls_url)
         meta.use_url(tls_url)
         with pytest.raises(UnavailableError, match="doesn't exist"):  # The server is reached; it has no such table.
-            reader.expired_page(0, 0)
+            reader.expired_page(0, 0)()
         with pytest.raises(ProgrammingError, match="doesn't exist"):
             meta.list_namespaces()
     finally:

@@ -42,6 +42,8 @@ class Profile:
     jump_ms_max: int = 0
     answer_loss_share: float = 0.0
     cancel_share: float = 0.0
+    has_wrong_hints: bool = False
+    """Whatever is inserted is said to be short-lived."""
     limits: dict[str, Any] = field(default_factory=dict)
     layout: Layout = field(default=Layout.APART, repr=False)
 
@@ -89,11 +91,13 @@ def make_profile(chance: random.Random) -> Profile:
     apart = random.Random(f"clocks {profile!r}")
     stepped_ms = 0 if quiet or apart.random() < 0.7 else apart.choice([600_000, 7_200_000])
     undurable_rate = 1.0 if not quiet and apart.random() < 0.2 else 0.0
+    has_wrong_hints = apart.random() < 0.3
     return replace(
         profile,
         jump_ms_max=stepped_ms or profile.jump_ms_max,
         undurable_rate=undurable_rate,
         layout=apart.choice(list(Layout)),
+        has_wrong_hints=has_wrong_hints,
     )
 
 
@@ -105,7 +109,7 @@ def make_limits(chance: random.Random) -> dict[str, Any]:
     return {
         **sizes,
         **_sizes_of_packs(random.Random(apart)),
-        **_rows_read_and_unpacked(random.Random(f"reads {apart}")),
+        **_rows_read_and_promoted(random.Random(f"reads {apart}")),
         **_keys_of_an_epoch(random.Random(f"keys {apart}")),
         **times,
     }
@@ -181,7 +185,7 @@ def _times(chance: random.Random) -> dict[str, Any]:
     }
 
 
-def _rows_read_and_unpacked(chance: random.Random) -> dict[str, Any]:
+def _rows_read_and_promoted(chance: random.Random) -> dict[str, Any]:
     """The fastest transaction takes 0.2 ms."""
     pick = chance.choice
     return {
@@ -190,9 +194,9 @@ def _rows_read_and_unpacked(chance: random.Random) -> dict[str, Any]:
         "READ_ROWS_FIRST": pick([3, 1_000]),
         "READ_ROWS_MIN": pick([1, 5]),
         "READ_ROWS_MAX": pick([10, 8_000]),
-        "UNPACK_OLD_ITEMS": pick([1, 4, 100]),
-        "UNPACK_OLD_EVERY_MS": 20,
-        "UNPACK_OLD_RATIO": pick([1, 4]),
+        "PROMOTE_OLD_ITEMS": pick([1, 4, 100]),
+        "PROMOTE_OLD_EVERY_MS": 20,
+        "PROMOTE_OLD_RATIO": pick([1, 4]),
     }
 
 
@@ -212,9 +216,8 @@ def _sizes_of_packs(chance: random.Random) -> dict[str, Any]:
         "PACK_BYTES_MAX": pick([60, 300, 64 * KIB]),
         "PACK_ITEM_BYTES_MAX": pick([260, 4 * KIB]),
         "PACK_MS_MAX": pick([50, 300, 3_000]),
-        "PROMOTED_BYTES_MAX": pick([0, 500, 1 * MIB]),
-        "PROMOTED_ITEMS_MAX": pick([1, 5, 500]),
-        "PACKS_READ_BYTES_MAX": pick([150, 2_000, 4 * MIB]),
+        "PROMOTE_OLD_ITEMS_MAX": pick([1, 5, 500]),
+        "PACKS_OF_HOST_BYTES_MAX": pick([3_000, 128 * MIB]),
         "PACKS_OF_SHARD_BYTES_MAX": pick([2_000, 16 * MIB]),
         "PACKS_OF_SHARD_MAX": pick([2, 10, 4_000]),
         "TRANSACTION_CONTENTS_BYTES_MAX": pick([150, 17 * MIB]),

@@ -18,6 +18,7 @@ from foqs.model.errors import FoqsError, NotFoundError, StaleLeaseError
 from tests.histories.history import Call, Outcome, Put, Settled, Taken, Verb, make_payload, uid_of
 from tests.histories.recorder import name_of, outcome_of
 from tests.sim.host import FakeDoor, SimHost
+from tests.sim.pages import items_in_topic, page_problems
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -30,7 +31,8 @@ TOPICS = ("a", "b", "c", "d")
 _LEASES_KEPT_MAX = 200
 _METADATA = ("", "6d", "6d6e")
 
-Work = Callable[[FakeDoor], Awaitable[Any]]
+Work = Callable[[FakeDoor, str], Awaitable[Any]]
+"""A call of a host in a namespace."""
 
 
 @dataclass(slots=True)
@@ -95,7 +97,7 @@ class SimClient:
         news = [_new_item(put) for put in puts]
         call = self._begin(Verb.ENQUEUE, puts)
         try:
-            result = await self._call(lambda door: door.queue.enqueue(self.namespace, news, False))
+            result = await self._call(lambda door, namespace: door.queue.enqueue(namespace, news, False))
         except FoqsError as error:
             self._end(call, outcome_of(error), repr(error))
             return
@@ -114,7 +116,7 @@ class SimClient:
         label = self._world.label_of(self.namespace)
         call = self._begin(Verb.DEQUEUE, [f"{label}/{topic}" for topic in topics])
         try:
-            items = await self._call(lambda door: door.queue.dequeue(self.namespace, demands, lease_ms, wait_ms))
+            items = await self._call(lambda door, namespace: door.queue.dequeue(namespace, demands, lease_ms, wait_ms))
         except FoqsError as error:
             call.error = name_of(error)
             self._end(call, outcome_of(error), repr(error))
@@ -138,7 +140,7 @@ class SimClient:
             return  # Forgotten: their leases end by themselves.
         receipts = [one.receipt for one in held]
         call = await self._settle(Verb.ACK, held, [Settled(receipt) for receipt in receipts],
-                                  lambda door: door.queue.ack(self.namespace, receipts))  # fmt: skip
+                                  lambda door, namespace: door.queue.ack(namespace, receipts))  # fmt: skip
         if call.outcome is Outcome.INFO and self._chance.random() < 0.8:
             await self._ack_again(held)
 
@@ -148,7 +150,7 @@ class SimClient:
         gone = [not self._world.has_row(receipt) for receipt in receipts]
         call = self._begin(Verb.ACK, [Settled(receipt.split(":")[0]) for receipt in receipts])
         try:
-            errors: PositionErrors = await self._call(lambda door: door.queue.ack(self.namespace, receipts, True))
+            errors: PositionErrors = await self._call(lambda door, namespace: door.queue.ack(namespace, receipts, True))
         except FoqsError as error:
             self._end(call, outcome_of(error), repr(error))
             return
@@ -177,7 +179,7 @@ class SimClient:
                 Settled(n.receipt, n.delay_ms, None if n.metadata is None else n.metadata.hex(), n.release,
                         n.dead_letter) for n in nacks
             ]  # fmt: skip
-            await self._settle(Verb.NACK, held, settled, lambda door: door.queue.nack(self.namespace, nacks))
+            await self._settle(Verb.NACK, held, settled, lambda door, namespace: door.queue.nack(namespace, nacks))
 
     async def extend(self) -> None:
         held = self._take_held(self._chance.choice([1, 3]))
@@ -186,8 +188,10 @@ class SimClient:
         lease_ms = self._chance.choice([150, 900])
         receipts = [one.receipt for one in held]
         invoked_at_ms = self._world.now_ms()
-        call = await self._settle(Verb.EXTEND, held, [Settled(receipt, lease_ms=lease_ms) for receipt in receipts],
-                                  lambda door: door.queue.extend_lease(self.namespace, receipts, lease_ms))  # fmt: skip
+        settled = [Settled(receipt, lease_ms=lease_ms) for receipt in receipts]
+        call = await self._settle(
+            Verb.EXTEND, held, settled, lambda door, namespace: door.queue.extend_lease(namespace, receipts, lease_ms)
+        )
         for position, one in enumerate(held):
             outcome = call.outcome_at(position)
             if outcome is Outcome.OK:
@@ -204,12 +208,12 @@ class SimClient:
         receipts = [held.receipt for held in self._apart.sample(others, min(len(others), 3))]
         ids = [receipt.split(":")[0] for receipt in receipts]
         work: Work = self._apart.choice([
-            lambda door: door.queue.ack(self.namespace, receipts),
-            lambda door: door.queue.ack(self.namespace, ids),
-            lambda door: door.queue.nack(self.namespace, [Nack(receipt) for receipt in receipts]),
-            lambda door: door.queue.extend_lease(self.namespace, receipts, 500),
-            lambda door: door.admin.delete_items(self.namespace, ids),
-            lambda door: door.admin.get_item(self.namespace, ids[0]),
+            lambda door, namespace: door.queue.ack(namespace, receipts),
+            lambda door, namespace: door.queue.ack(namespace, ids),
+            lambda door, namespace: door.queue.nack(namespace, [Nack(receipt) for receipt in receipts]),
+            lambda door, namespace: door.queue.extend_lease(namespace, receipts, 500),
+            lambda door, namespace: door.admin.delete_items(namespace, ids),
+            lambda door, namespace: door.admin.get_item(namespace, ids[0]),
         ])  # fmt: skip
         result = await self._quietly(work)
         if result is not None and not (isinstance(result, dict) and len(result) == len(receipts)):
@@ -217,22 +221,22 @@ class SimClient:
 
     async def delete(self) -> None:
         """Cancel some item, perhaps one that another client holds. In the history it is an ack of the bare id."""
-        await self._end_by_id(lambda door, ids: door.admin.delete_items(self.namespace, ids))
+        await self._end_by_id(lambda door, namespace, ids: door.admin.delete_items(namespace, ids))
 
     async def ack_bare(self) -> None:
-        await self._end_by_id(lambda door, ids: door.queue.ack(self.namespace, ids))
+        await self._end_by_id(lambda door, namespace, ids: door.queue.ack(namespace, ids))
 
     async def redrive(self) -> None:
         """Dead letters by id, so that it is known whose deliver_after changes."""
         topic, count = self._chance.choice(TOPICS), self._chance.choice([1, 5])
-        page = await self._quietly(lambda door: door.admin.list_dead_letters(self.namespace, topic, count, ""))
+        page = await self._quietly(lambda door, namespace: door.admin.list_dead_letters(namespace, topic, count, ""))
         self._check_own(page)
         ids = [item.id for item in page.items] if page is not None else []
         self._world.uids_redriven.update([uid_of(item.payload) for item in page.items] if page is not None else [])
         if ids:
             since_ms = self._world.now_ms()
             result = await self._quietly(
-                lambda door: door.admin.redrive_dead_letters(self.namespace, topic, ids, len(ids))
+                lambda door, namespace: door.admin.redrive_dead_letters(namespace, topic, ids, len(ids))
             )
             for position, item_id in enumerate(ids):
                 if result is not None and position not in result.errors:
@@ -241,11 +245,12 @@ class SimClient:
     async def purge(self) -> None:
         """Dead letters go; in the history each is an ack of its bare id."""
         topic = self._chance.choice(TOPICS)
-        page = await self._quietly(lambda door: door.admin.list_dead_letters(self.namespace, topic, 3, ""))
+        page = await self._quietly(lambda door, namespace: door.admin.list_dead_letters(namespace, topic, 3, ""))
         ids = [item.id for item in page.items] if page is not None else []
         if ids:
             await self._end_by_id(
-                lambda door, ids: _errors_of(door.admin.purge_dead_letters(self.namespace, topic, ids, len(ids))), ids
+                lambda door, namespace, ids: _errors_of(door.admin.purge_dead_letters(namespace, topic, ids, len(ids))),
+                ids,
             )
 
     async def look(self) -> None:
@@ -253,16 +258,24 @@ class SimClient:
         chance = self._chance
         kind, topic, limit = chance.randrange(3), chance.choice(TOPICS), chance.choice([1, 3, 100])
         if kind == 0:
-            await self._quietly(lambda door: door.queue.get_active_topics(self.namespace, "", limit, ""))
+            await self._quietly(lambda door, namespace: door.queue.get_active_topics(namespace, "", limit, ""))
         elif kind == 1:
-            self._check_own(await self._quietly(lambda door: door.admin.peek_items(self.namespace, topic, limit, "")))
+            await self._peek(topic, limit)
         else:
             item_id = self._world.some_id(chance, self.namespace)
             if item_id is not None:
                 with suppress(FoqsError):
-                    await self._watch_row([item_id], lambda door: door.admin.get_item(self.namespace, item_id))
+                    await self._watch_row([item_id], lambda door, namespace: door.admin.get_item(namespace, item_id))
 
     # ---- how ----
+
+    async def _peek(self, topic: str, limit: int) -> None:
+        before = items_in_topic(self._world, self.namespace, topic)
+        page = await self._quietly(lambda door, namespace: door.admin.peek_items(namespace, topic, limit, ""))
+        self._check_own(page)
+        if page is not None and not self._world.restored:
+            for problem in page_problems(page, before, items_in_topic(self._world, self.namespace, topic)):
+                self._world.complain(problem)
 
     def _put(self) -> Put:
         chance = self._chance
@@ -309,7 +322,7 @@ class SimClient:
         return call
 
     async def _end_by_id(
-        self, work: Callable[[FakeDoor, list[str]], Awaitable[PositionErrors]], ids: list[str] | None = None
+        self, work: Callable[[FakeDoor, str, list[str]], Awaitable[PositionErrors]], ids: list[str] | None = None
     ) -> None:
         if ids is None:
             item_id = self._world.some_id(self._chance, self.namespace)
@@ -319,7 +332,7 @@ class SimClient:
         self._world.ids_ended.update(ids)
         call = self._begin(Verb.ACK, [Settled(item_id) for item_id in ids])
         try:
-            errors: PositionErrors = await self._watch_row(ids, lambda door: work(door, ids))
+            errors: PositionErrors = await self._watch_row(ids, lambda door, namespace: work(door, namespace, ids))
         except FoqsError as error:
             self._end(call, outcome_of(error), repr(error))
             return
@@ -356,7 +369,8 @@ class SimClient:
         if host is None:
             await asyncio.sleep(0.05)
             raise NotSentError("no host listens")
-        return await self._world.call(host, work, patience_s)
+        namespace = self.namespace  # One that was given up may run while its client is in another one.
+        return await self._world.call(host, lambda door: work(door, namespace), patience_s)
 
     def _begin(self, verb: Verb, asked: Sequence[Any]) -> Call:
         world = self._world

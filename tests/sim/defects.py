@@ -32,7 +32,6 @@ from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Events
 from foqs.shard.state.journal import Journal
 from foqs.shard.state.look_ups import LookUps, RowChange
-from foqs.shard.state.packs import Packs
 from foqs.shard.state.settlements import Settlements
 from foqs.shard.state.timers import Timers
 from foqs.shard.writer import leased_runs
@@ -40,28 +39,20 @@ from foqs.shard.writer.clock import ShardClock
 from foqs.shard.writer.keeper import Keeper
 from foqs.shard.writer.ownership import Ownership
 from foqs.shard.writer.shard_writer import ShardWriter
+from foqs.storage.packs.merging import add_looked_up, add_packed
 from foqs.testing import fake_namespaces, fake_server
 from foqs.testing.fake_server import make_script
 from foqs.testing.fake_store import FakeStore
-
-DEFECTS: dict[str, Callable[[], Any]] = {}
-
-
-def _in_place_of(target: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def add(replacement: Callable[..., Any]) -> Callable[..., Any]:
-        DEFECTS[replacement.__name__] = lambda: patch.object(target, name, replacement)
-        return replacement
-
-    return add
+from tests.sim.planting import DEFECTS, in_place_of
 
 
-@_in_place_of(Enqueues, "_write")
+@in_place_of(Enqueues, "_write")
 async def acknowledges_before_the_commit(self: Enqueues, shard: ShardState, items: list[Item]) -> None:
     shard.inserts.add(items, sum(item.size_bytes for item in items), Completion(lambda _: None))
     self._shards.wake(shard.shard_id)
 
 
-@_in_place_of(Leases, "_settle")
+@in_place_of(Leases, "_settle")
 async def answers_an_ack_before_the_commit(
     self: Leases, ended: dict[int, Any], errors: dict[int, Any], *, rewriting: bool
 ) -> None:
@@ -72,7 +63,7 @@ async def answers_an_ack_before_the_commit(
             self._shards.wake(shard_id)
 
 
-@_in_place_of(Inspection, "_expire")
+@in_place_of(Inspection, "_expire")
 def expires_items_under_lease(self: Inspection, writer: ShardWriter, shard: ShardState, keys: list[int]) -> None:
     completion = Completion(lambda _: None)
     completion.open_count += 1
@@ -92,17 +83,17 @@ def expires_items_under_lease(self: Inspection, writer: ShardWriter, shard: Shar
     shard.look_ups.look_up(LookUp([*keys, *list(shard.index.leases)[:1]], on_rows, lambda _: None))
 
 
-@_in_place_of(Timers, "checkpoint")
+@in_place_of(Timers, "checkpoint")
 def sets_the_delay_checkpoint_to_now(self: Timers, transaction: Transaction, now_ms: int) -> int:
     return now_ms
 
 
-@_in_place_of(Journal, "checkpoint")
+@in_place_of(Journal, "checkpoint")
 def sets_the_claim_checkpoint_to_the_last_key(self: Journal) -> int:
     return self._index.last_key
 
 
-@_in_place_of(Settlements, "lease_of")
+@in_place_of(Settlements, "lease_of")
 def does_not_compare_the_receipt(self: Settlements, key: int, delivery: int) -> Item:
     item = self._index.leases.get(key)
     if item is None or item.phase is not Phase.LEASED:
@@ -110,7 +101,7 @@ def does_not_compare_the_receipt(self: Settlements, key: int, delivery: int) -> 
     return item
 
 
-@_in_place_of(ShardState, "_adopt_claims")
+@in_place_of(ShardState, "_adopt_claims")
 def honours_no_lease_after_a_take_over(self: ShardState, image: Any) -> None:
     for claim in image.claims:
         self.journal.adopt(claim, [])
@@ -119,22 +110,22 @@ def honours_no_lease_after_a_take_over(self: ShardState, image: Any) -> None:
 _adopt = Journal.adopt
 
 
-@_in_place_of(Journal, "adopt")
+@in_place_of(Journal, "adopt")
 def forgets_which_claims_were_made_ahead(self: Journal, stored: Any, items: list[Item]) -> None:
     _adopt(self, stored._replace(is_ahead=False), items)
 
 
-@_in_place_of(Settlements, "_ended_lease")
+@in_place_of(Settlements, "_ended_lease")
 def counts_what_was_claimed_ahead_as_an_attempt(self: Settlements, item: Item, now_ms: int) -> Any:
     return self.failed_attempt(item, now_ms, reason="lease ended")
 
 
-@_in_place_of(Item, "is_claimed_for")
+@in_place_of(Item, "is_claimed_for")
 def hands_out_at_most_once_from_what_was_claimed_ahead(self: Item, lease_due_at: int) -> bool:
     return self.claim is not None and self.claim.due_at >= lease_due_at
 
 
-@_in_place_of(Item, "is_claimed_for")
+@in_place_of(Item, "is_claimed_for")
 def hands_out_for_longer_than_was_claimed(self: Item, lease_due_at: int) -> bool:
     return self.claim is not None and not (self.claim.is_ahead and self.at_most_once)
 
@@ -142,14 +133,14 @@ def hands_out_for_longer_than_was_claimed(self: Item, lease_due_at: int) -> bool
 _add = Journal.add
 
 
-@_in_place_of(Journal, "add")
+@in_place_of(Journal, "add")
 def claims_ahead_for_a_long_time(
     self: Journal, transaction: Transaction, lease_due_at: int, items: list[Item], *, is_ahead: bool
 ) -> Any:
     return _add(self, transaction, lease_due_at + 5_000 * is_ahead, items, is_ahead=is_ahead)
 
 
-@_in_place_of(Settlements, "unclaim")
+@in_place_of(Settlements, "unclaim")
 def gives_back_without_a_word_what_was_claimed_for_a_call(self: Settlements, item: Item) -> bool:
     if item.phase is Phase.LEASED:
         item.topic.count_leased(-1)
@@ -163,7 +154,7 @@ def gives_back_without_a_word_what_was_claimed_for_a_call(self: Settlements, ite
 _leave = Journal.leave
 
 
-@_in_place_of(Journal, "leave")
+@in_place_of(Journal, "leave")
 def forgets_a_claim_with_open_items(self: Journal, items: Sequence[Item]) -> None:
     for claim in {item.claim for item in items if item.claim is not None}:
         for other in self._index.leases.values():
@@ -176,34 +167,38 @@ def forgets_a_claim_with_open_items(self: Journal, items: Sequence[Item]) -> Non
 _failed_attempt = Settlements.failed_attempt
 
 
-@_in_place_of(Settlements, "failed_attempt")
+@in_place_of(Settlements, "failed_attempt")
 def redelivers_at_most_once(self: Settlements, item: Item, now_ms: int, **how: Any) -> Any:
     item.at_most_once = False
     return _failed_attempt(self, item, now_ms, **how)
 
 
-@_in_place_of(Settlements, "failed_attempt")
+@in_place_of(Settlements, "failed_attempt")
 def loses_the_metadata_of_a_nack(self: Settlements, item: Item, now_ms: int, **how: Any) -> Any:
     return _failed_attempt(self, item, now_ms, **{**how, "metadata": None})
 
 
-@_in_place_of(Settlements, "failed_attempt")
+@in_place_of(Settlements, "failed_attempt")
 def ignores_the_delay_of_a_nack(self: Settlements, item: Item, now_ms: int, **how: Any) -> Any:
     return _failed_attempt(self, item, now_ms, **{**how, "delay_ms": 0})
 
 
-@_in_place_of(FakeStore, "run")
+@in_place_of(FakeStore, "run")
 def writes_after_losing_the_lock(self: FakeStore, transaction: Transaction) -> TransactionResult:
     server = self._server
-    result = server.read(transaction)
-    script = make_script(transaction, result, self.epoch)
+    plan = self.packs.plan(transaction)
+    result = server.read(transaction, plan)
+    add_packed(self.packs, transaction, result)
+    script = make_script(transaction, plan, result, self.epoch)
     server._write(script)
     result.looked_up = {key: server.tables.items[key] for key in script.look_ups if key in server.tables.items}
     server.on_commit(script)
+    self.packs.commit(plan)
+    add_looked_up(self.packs, transaction, result)
     return result
 
 
-@_in_place_of(Dispatcher, "drain")
+@in_place_of(Dispatcher, "drain")
 def forgets_the_prefetched_on_drain(self: Dispatcher) -> None:
     self._draining = True
 
@@ -211,17 +206,17 @@ def forgets_the_prefetched_on_drain(self: Dispatcher) -> None:
 _extend = ReadyWindow.extend
 
 
-@_in_place_of(leased_runs, "_end_of_run")
+@in_place_of(leased_runs, "_end_of_run")
 def skips_what_stands_between_leases(lane: int, leased: Sequence[int], sort_key_after: Callable[..., object]) -> int:
     return leased[-1]
 
 
-@_in_place_of(ReadyWindow, "extend")
+@in_place_of(ReadyWindow, "extend")
 def skips_an_item_of_a_refill(self: ReadyWindow, sort_keys: Any, edge: int) -> None:
     _extend(self, list(sort_keys)[1:], edge)
 
 
-@_in_place_of(ReadyWindow, "extend")
+@in_place_of(ReadyWindow, "extend")
 def repeats_an_item_of_a_refill(self: ReadyWindow, sort_keys: Any, edge: int) -> None:
     found = list(sort_keys)
     _extend(self, [*found, *found[-1:]], edge)
@@ -230,38 +225,23 @@ def repeats_an_item_of_a_refill(self: ReadyWindow, sort_keys: Any, edge: int) ->
 _fill = index.fill
 
 
-@_in_place_of(claims, "fill")
+@in_place_of(claims, "fill")
 def ignores_the_ttl_on_redelivery(item: Item, row: Any) -> None:
     _fill(item, row)
     item.expires_at = 1 << 62
 
 
-_reopen = Ownership.reopen
-
-
-@_in_place_of(Ownership, "reopen")
-async def takes_an_unknown_commit_for_failed(self: Ownership, reason: str) -> int:
-    await _reopen(self, reason)
-    return -1
-
-
-@_in_place_of(Ownership, "reopen")
-async def takes_an_unknown_commit_for_done(self: Ownership, reason: str) -> int:
-    await _reopen(self, reason)
-    return 1 << 62
-
-
-@_in_place_of(TopicQueue, "servable_count")
+@in_place_of(TopicQueue, "servable_count")
 def hands_out_past_more_urgent_items(self: TopicQueue, bound: int) -> int:
     return min(bound, len(self.buffer))
 
 
-@_in_place_of(Settlements, "tick")
+@in_place_of(Settlements, "tick")
 def never_ends_a_lease(self: Settlements, now: Now) -> int:
     return 0
 
 
-@_in_place_of(Timers, "failed")
+@in_place_of(Timers, "failed")
 def forgets_the_wakes_of_a_failed_transaction(self: Timers, error: Any) -> None:
     self._window.refilling = False
     self._refill = None
@@ -271,52 +251,14 @@ def forgets_the_wakes_of_a_failed_transaction(self: Timers, error: Any) -> None:
 _end = Claims._end
 
 
-@_in_place_of(Claims, "_end")
+@in_place_of(Claims, "_end")
 def does_not_remember_what_is_still_claimed(self: Claims, in_flight: list[Item], held: Any) -> None:
     _end(self, in_flight, held)
     for item in self._waiting.values():
         item.topic.claim_head = order.LAST
 
 
-_take = Packs.take
-
-
-@_in_place_of(Packs, "take")
-def forgets_what_has_left_a_pack(self: Packs, transaction: Transaction, now: Now) -> None:
-    _take(self, transaction, now)
-    if transaction.tombstone is not None:
-        del transaction.tombstone.keys[1:]
-
-
-@_in_place_of(Packs, "take")
-def forgets_too_early_what_has_left_a_pack(self: Packs, transaction: Transaction, now: Now) -> None:
-    _take(self, transaction, now)
-    while self._tombstones and not transaction.is_empty:
-        self._in_flight_tombstones_gone.append(self._tombstones.popleft())
-    transaction.tombstones_gone = self._in_flight_tombstones_gone
-
-
-@_in_place_of(Packs, "promote")
-def gives_no_row_to_what_needs_one(self: Packs, keys: Any) -> None:
-    return None
-
-
-_packs_committed = Packs.committed
-
-
-@_in_place_of(Packs, "committed")
-def reads_on_past_packed_items(self: Packs, transaction: Transaction, result: TransactionResult, now: Now) -> None:
-    _packs_committed(self, transaction, result, now)
-    for topic in self._index.topics.values():
-        topic.pack_count = 0
-
-
-@_in_place_of(FakeStore, "_promote_all")
-def leaves_packs_to_the_next_owner(self: FakeStore) -> None:
-    return None
-
-
-@_in_place_of(ItemCounts, "count")
+@in_place_of(ItemCounts, "count")
 def counts_an_item_in_its_topic_alone(
     self: ItemCounts, rows: int = 0, leased: int = 0, delayed: int = 0, dead: int = 0
 ) -> None:
@@ -326,12 +268,12 @@ def counts_an_item_in_its_topic_alone(
     self.dead += dead
 
 
-@_in_place_of(TopicTable, "note_empty")
+@in_place_of(TopicTable, "note_empty")
 def never_forgets_a_topic(self: TopicTable, topic: Any) -> None:
     return None
 
 
-@_in_place_of(fake_server, "leave_unread")
+@in_place_of(fake_server, "leave_unread")
 def tells_nobody_what_was_not_read(transaction: Transaction, result: TransactionResult, items: Any) -> None:
     _leave_unread(transaction, result, items)
     result.unread.clear()
@@ -340,7 +282,7 @@ def tells_nobody_what_was_not_read(transaction: Transaction, result: Transaction
 _leave_unread = fake_server.leave_unread
 
 
-@_in_place_of(ShardState, "abandon")
+@in_place_of(ShardState, "abandon")
 def says_that_nothing_was_done_of_a_commit_whose_outcome_is_unknown(self: ShardState, reason: str) -> Events:
     self.in_flight = None
     undone = UnavailableError(f"lost: {reason}", nothing_done=True)
@@ -351,12 +293,12 @@ def says_that_nothing_was_done_of_a_commit_whose_outcome_is_unknown(self: ShardS
     return events
 
 
-@_in_place_of(Leases, "_forgive_gone")
+@in_place_of(Leases, "_forgive_gone")
 async def calls_the_repeat_of_an_ack_that_was_done_stale(self: Leases, *_: Any) -> None:
     return None
 
 
-@_in_place_of(LookUps, "redrive")
+@in_place_of(LookUps, "redrive")
 def redrives_without_a_new_ttl(
     self: LookUps, row: Any, now_ms: int, ttl_ms_max: int, completion: Completion, position: int
 ) -> None:
@@ -369,7 +311,7 @@ def redrives_without_a_new_ttl(
 _at = ShardClock.at
 
 
-@_in_place_of(ShardClock, "at")
+@in_place_of(ShardClock, "at")
 def counts_leases_on_the_servers_clock(self: ShardClock, monotonic_s: float) -> Now:
     now = _at(self, monotonic_s)
     return Now(now.server_ms, now.server_ms)
@@ -378,12 +320,12 @@ def counts_leases_on_the_servers_clock(self: ShardClock, monotonic_s: float) -> 
 _start = ShardClock.start
 
 
-@_in_place_of(ShardClock, "start")
+@in_place_of(ShardClock, "start")
 def begins_the_steady_clock_anew(self: ShardClock, before_s: float, server_ms: int, _: int, after_s: float) -> None:
     _start(self, before_s, server_ms, 0, after_s)
 
 
-@_in_place_of(ShardClock, "start")
+@in_place_of(ShardClock, "start")
 def counts_the_time_that_the_opening_took(
     self: ShardClock, before_s: float, server_ms: int, steady_ms: int, after_s: float
 ) -> None:
@@ -392,43 +334,43 @@ def counts_the_time_that_the_opening_took(
     self._steady_offset_ms = steady_ms - before_s * 1000
 
 
-@_in_place_of(ShardClock, "probed")
+@in_place_of(ShardClock, "probed")
 def moves_the_clock_on_by_a_slow_probe(self: ShardClock, before_s: float, server_ms: int, after_s: float) -> int:
     self._server_offset_ms = server_ms - before_s * 1000
     return 0
 
 
-@_in_place_of(ShardClock, "probed")
+@in_place_of(ShardClock, "probed")
 def follows_no_step_of_a_servers_clock(self: ShardClock, before_s: float, server_ms: int, after_s: float) -> int:
     return 0
 
 
-@_in_place_of(Now, "on_server")
+@in_place_of(Now, "on_server")
 def tells_the_ends_of_leases_by_the_steady_clock(self: Now, steady_ms: int) -> int:
     return steady_ms
 
 
-@_in_place_of(Keeper, "_is_durability_due")
+@in_place_of(Keeper, "_is_durability_due")
 def checks_durability_only_at_the_opening(self: Keeper, now_s: float) -> bool:
     return False
 
 
-@_in_place_of(fake_namespaces, "unanswered")
+@in_place_of(fake_namespaces, "unanswered")
 def deletes_a_namespace_before_all_shards_have_answered(epochs: Any, answers: Any) -> list[int]:
     return []
 
 
-@_in_place_of(ShardState, "items_of")
+@in_place_of(ShardState, "items_of")
 def deletes_a_namespace_whose_items_are_not_counted_yet(self: ShardState, namespace: int) -> int:
     return 0
 
 
-@_in_place_of(Censuses, "_number_max")
+@in_place_of(Censuses, "_number_max")
 def gives_a_number_again_after_a_restore(self: Censuses, shard: ShardState) -> int:
     return 0
 
 
-@_in_place_of(Namespaces, "check_open")
+@in_place_of(Namespaces, "check_open")
 def lets_items_into_a_namespace_that_is_closing(self: Namespaces, number: int) -> None:
     return None
 
@@ -443,7 +385,7 @@ class _EveryNumber(int):
 _end_leases, _lease_of = Leases._end_leases, leases._lease_of
 
 
-@_in_place_of(Leases, "_end_leases")
+@in_place_of(Leases, "_end_leases")
 def settles_receipts_of_other_namespaces_on_the_fast_path(
     self: Leases, namespace: Namespace, receipts: Any, *others: Any
 ) -> Any:
@@ -457,7 +399,7 @@ def settles_receipts_of_other_namespaces_on_the_fast_path(
 # ---- owners ----
 
 
-@_in_place_of(FakeStore, "_is_owners")
+@in_place_of(FakeStore, "_is_owners")
 def kills_whoever_has_the_lock_of_a_dead_host(self: FakeStore, session_number: int, writer: Any) -> bool:
     return True
 
@@ -477,7 +419,7 @@ def calls_hosts_dead_by_the_first_look_after_an_outage() -> Any:
 DEFECTS["calls_hosts_dead_by_the_first_look_after_an_outage"] = calls_hosts_dead_by_the_first_look_after_an_outage
 
 
-@_in_place_of(HostWatch, "is_dead")
+@in_place_of(HostWatch, "is_dead")
 def calls_nobody_dead(self: HostWatch, name: str, now_s: float) -> bool:
     return False
 
@@ -485,18 +427,18 @@ def calls_nobody_dead(self: HostWatch, name: str, now_s: float) -> bool:
 _remember = Ownership._remember
 
 
-@_in_place_of(Ownership, "_remember")
+@in_place_of(Ownership, "_remember")
 def begins_the_keys_of_its_epoch_again(self: Ownership, shard: ShardState) -> None:
     _remember(self, shard)
     assert self._tenure is not None
     self._tenure = self._tenure._replace(last_key=shard.epoch << ids.SEQUENCE_BITS)
 
 
-@_in_place_of(Ownership, "_remember")
+@in_place_of(Ownership, "_remember")
 def forgets_the_epoch_that_it_had(self: Ownership, shard: ShardState) -> None:
     self._tenure = None
 
 
-@_in_place_of(Tenure, "goes_on")
+@in_place_of(Tenure, "goes_on")
 def goes_on_under_an_epoch_that_is_not_the_shards(self: Tenure, epoch: int, transaction_number: int) -> bool:
     return transaction_number >= self.transaction_number

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -16,10 +16,12 @@ from foqs.model.calls import CallContext
 from foqs.model.errors import FoqsError, OverloadedError
 from foqs.model.item import ItemEvent, Phase
 from foqs.model.service import Service
-from foqs.shard.port import Transaction
+from foqs.shard.port import Transaction, TransactionResult
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer import ownership
+from foqs.storage.packs.index import PackIndex
 from foqs.testing.fake_store import FakeReader
+from tests.histories.history import uid_of
 from tests.sim.chance import Layout
 from tests.sim.loop import Process
 from tests.sim.ownership import FakeMeta, SteppingStore
@@ -77,6 +79,9 @@ class NoMetrics:
     def watch(self, *_: Any) -> None:
         return None
 
+    def watch_packs(self, packs: Mapping[int, PackIndex]) -> None:
+        return None
+
     def watch_namespaces(self, unknown_count: Callable[[], int]) -> None:
         return None
 
@@ -86,7 +91,10 @@ class NoMetrics:
     def waited(self, shard_id: int, wait_s: float) -> None:
         return None
 
-    def ended(self, shard_id: int, transaction: Transaction, elapsed_s: float, outcome: str) -> None:
+    def ended(self, shard_id: int, elapsed_s: float, outcome: str) -> None:
+        return None
+
+    def committed(self, shard_id: int, transaction: Transaction, result: TransactionResult) -> None:
         return None
 
 
@@ -137,12 +145,21 @@ class SimHost:
                 if item.phase in (Phase.CLAIMING, Phase.PREFETCHED):
                     self._world.complain(f"{key:x} of shard {shard.shard_id} is {item.phase.name} after the drain")
 
+    def _note_cut_off(self) -> None:
+        """A drain that reaches its bound ends like a crash: what was on its way to a caller may be gone."""
+        for _, shard in self.host._shards.owned():
+            rows = self._world.servers[shard.shard_id].tables.items
+            for key, item in shard.index.leases.items():
+                if item.at_most_once and item.lease_wanted_ms and not item.lease_due_at and key in rows:
+                    self._world.uids_cut_off.add(uid_of(rows[key].content.payload))
+
     def shut_down(self, *, drain: bool) -> asyncio.Task[None]:
         async def end() -> None:
             await asyncio.wait([self.main])
             if drain:
                 await self.host.drain()
                 self._check_drained()
+                self._note_cut_off()
             await self.host.stop()
             for future in list(self.connections):
                 self._world.hang_up(self, future)
@@ -158,7 +175,7 @@ def simulated(world_of: Callable[[], World], shard_state: type[ShardState], disp
     replaced: dict[str, Any] = {
         "MetaStore": lambda url: FakeMeta(world_of()),
         "ShardStore": lambda *arguments: SteppingStore(world_of(), *arguments),
-        "ShardReader": lambda shard_id, url: FakeReader(world_of().servers[shard_id]),
+        "ShardReader": lambda shard_id, url, packs: FakeReader(world_of().servers[shard_id], packs),
         "ThriftServer": FakeDoor,
         "Metrics": NoMetrics,
         "Dispatcher": dispatcher,

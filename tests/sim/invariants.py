@@ -20,6 +20,8 @@ from foqs.shard.state.demand import Demand
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Events
 from foqs.shard.state.index import ShardIndex
+from foqs.storage.formats import unpack_items
+from foqs.storage.packs.index import PackIndex
 from foqs.testing.fake_server import Tables
 
 if TYPE_CHECKING:
@@ -39,6 +41,9 @@ def checked_classes(world_of: Callable[[], World], every: int) -> tuple[type[Sha
             transaction = super().take(now, demand, probe=probe)
             if transaction is not None:
                 world_of().clocks.taken(self, transaction)
+                if world_of().profile.has_wrong_hints:
+                    transaction.inserts_short_lived += transaction.inserts
+                    transaction.inserts = []
             return transaction
 
         def committed(self, result: TransactionResult, now: Now) -> Events:
@@ -60,7 +65,7 @@ def checked_classes(world_of: Callable[[], World], every: int) -> tuple[type[Sha
             world = world_of()
             tables = world.servers[self.shard_id].tables
             if self.ended_count % every == 0 and tables.writer.epoch == self.epoch:
-                for problem in state_problems(self, tables):
+                for problem in state_problems(self, world.packs_of(self.shard_id, self.epoch), tables):
                     world.complain(f"shard {self.shard_id}: {problem}")
 
     class CheckedDispatcher(Dispatcher):
@@ -119,8 +124,7 @@ def _overtaken(shard: ShardState, key: int, tables: Tables, now_ms: int) -> str:
     in_flight = shard.in_flight
     if in_flight is not None and (
         key in in_flight.wakes
-        or any(insert.key == key for insert in in_flight.inserts)
-        or any(packed.key == key for pack in in_flight.packs_new for packed in pack.items)
+        or any(insert.key == key for insert in [*in_flight.inserts, *in_flight.inserts_short_lived])
         or any(rewrite.key == key for rewrite in in_flight.rewrites)
     ):
         return ""  # Committed, and its host does not know yet.
@@ -130,7 +134,7 @@ def _overtaken(shard: ShardState, key: int, tables: Tables, now_ms: int) -> str:
 # ---- the state is what the rows are ----
 
 
-def state_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
+def state_problems(shard: ShardState, packs: PackIndex, tables: Tables) -> Iterator[str]:
     """Of a shard without a transaction under way."""
     yield from _window_problems(shard, tables)
     yield from _count_problems(shard, tables)
@@ -140,7 +144,7 @@ def state_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
     yield from _timer_problems(shard, tables)
     yield from _buffer_problems(shard)
     yield from _topic_problems(shard, tables)
-    yield from _pack_problems(shard, tables)
+    yield from _pack_problems(packs, tables)
 
 
 def _window_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
@@ -316,25 +320,33 @@ def _topic_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
             yield f"row {row.key:x} is of topic {row.topic}, which is not there"
 
 
-def _pack_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
-    packs, index = shard.packs, shard.index
-    if {key: pack.id for key, pack in index.packed.items()} != tables.packed:
-        yield f"{len(index.packed)} items are known to be packed, {len(tables.packed)} are: or not in the same packs"
-    left = Counter(index.packed.values())
-    stored = packs._by_age.values()
-    if left != {pack: pack.left_count for pack in stored}:
+def _pack_problems(index: PackIndex, tables: Tables) -> Iterator[str]:
+    """Each item is once in a row or in a pack, and the index of packs knows which."""
+    gone = {key for keys in tables.tombstones.values() for key in keys}
+    left = [(row, pack_id) for pack_id, contents in tables.packs.items() for row in unpack_items(contents)]
+    left = [(row, pack_id) for row, pack_id in left if row.key not in gone]
+    if {row.key: pack_id for row, pack_id in left} != tables.packed:
+        yield "a new owner would find other items in the packs than those that have not left them"
+    if {key: pack.id for key, pack in index._packed.items()} != tables.packed:
+        yield f"{len(index)} items are known to be packed, {len(tables.packed)} are: or not in the same packs"
+        return
+    rows = index.rows(tables.items)
+    if rows != {key: tables.items[key] for key in tables.packed}:
+        yield "the packs in memory hold other items than the stored ones"
+    packs = index._packs.values()
+    if Counter(index._packed.values()) != {pack: pack.left_count for pack in packs}:
         yield "the packs count other items than are left in them"
-    if packs.stored_bytes != sum(pack.size_bytes for pack in stored):
-        yield f"the packs count {packs.stored_bytes} bytes and have others"
-    if [*packs._tombstones] != sorted(tables.tombstones):
-        yield f"tombstones {[*packs._tombstones]} are known, {sorted(tables.tombstones)} are there"
-    topics = Counter(topic for pack in stored for topic in pack.topics)
-    for topic in index.topics.values():
-        if topic.pack_count != topics[topic]:
-            yield f"{topic} counts {topic.pack_count} packs, there are {topics[topic]}"
-    for key, pack in index.packed.items():
-        if tables.items[key].topic not in {topic.number for topic in pack.topics}:
-            yield f"packed {key:x} is of a topic that its pack does not know"
+    if {pack.id: pack.contents for pack in packs} != tables.packs:
+        yield "the packs in memory are not those that are stored"
+    if index.stored_bytes != sum(pack.size_bytes for pack in packs):
+        yield f"the packs count {index.stored_bytes} bytes and have others"
+    if [*index._tombstones] != sorted(tables.tombstones):
+        yield f"tombstones {[*index._tombstones]} are known, {sorted(tables.tombstones)} are there"
+    of_topic = {topic: list(found) for topic, found in index._of_topic.items()}
+    if of_topic != {topic: [pack.id for pack in packs if topic in pack.topics] for topic in of_topic}:
+        yield f"the packs of topics are known to be {of_topic}, and are others"
+    if not {row.topic for row in rows.values()} <= of_topic.keys():
+        yield "a packed item is of a topic that no pack is known to have"
 
 
 # ---- the dispatcher ----

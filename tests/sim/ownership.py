@@ -13,6 +13,8 @@ from foqs.model.errors import UnavailableError
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.shard.port import ShardImage, Tenure, Transaction, TransactionResult
 from foqs.storage.meta import HostRow
+from foqs.storage.packs.index import PackIndex
+from foqs.storage.packs.pack import PackPlan
 from foqs.storage.shard_store import ShardAccess
 from foqs.testing.fake_namespaces import FakeNamespaces, NamespaceTables
 from foqs.testing.fake_store import FakeStore
@@ -107,11 +109,16 @@ class SteppingStore(FakeStore):
     """Opening takes time, so that others may come between its steps."""
 
     def __init__(
-        self, world: World, access: ShardAccess, take_epoch: Callable[[int], int], is_dead: Callable[[str], bool]
+        self,
+        world: World,
+        access: ShardAccess,
+        take_epoch: Callable[[int], int],
+        is_dead: Callable[[str], bool],
+        packs: PackIndex,
     ) -> None:
         network = ThreadPoolExecutor(1, f"shard-{access.shard_id}-network")
         server = world.servers[access.shard_id]
-        super().__init__(server, access.lock_name, access.owner, self._epoch_in_need, is_dead, network)
+        super().__init__(server, access.lock_name, access.owner, self._epoch_in_need, is_dead, packs, network)
         self._world = world
         self._shard_id = access.shard_id
         self._give_epoch = take_epoch
@@ -145,8 +152,8 @@ class SteppingStore(FakeStore):
             self._world.complain(f"P11: {self._owner} needs a new epoch for shard {self._shard_id}, which it left so")
         return self._give_epoch(at_least)
 
-    def _run(self, transaction: Transaction) -> TransactionResult:
-        result = super()._run(transaction)
+    def _run(self, transaction: Transaction, plan: PackPlan) -> TransactionResult:
+        result = super()._run(transaction, plan)
         self._seen_number = transaction.number
         return result
 

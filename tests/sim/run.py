@@ -165,7 +165,8 @@ def _rest_problems(world: World, host: SimHost) -> Iterator[str]:
         if writer.shard is None:
             yield f"shard {writer.shard_id} is not owned after all is well again: {writer.detail}"
         elif writer.shard.in_flight is None:
-            yield from state_problems(writer.shard, world.servers[writer.shard_id].tables)
+            packs = world.packs_of(writer.shard_id, writer.shard.epoch)
+            yield from state_problems(writer.shard, packs, world.servers[writer.shard_id].tables)
 
 
 def _check_history(world: World) -> Counter[str]:
@@ -184,7 +185,9 @@ def _check_history(world: World) -> Counter[str]:
     )
     for violation in report.violations:
         # A redriven item has a new deliver_after and TTL and counts its attempts anew: the history says nothing of it.
-        if violation.item not in world.uids_redriven or not _AFTER_REDRIVE.search(violation.what):
+        is_redriven = violation.item in world.uids_redriven and _AFTER_REDRIVE.search(violation.what)
+        is_cut_off = violation.item in world.uids_cut_off and "at-most-once and vanished" in violation.what
+        if not is_redriven and not is_cut_off:
             world.complaints.append(str(violation))
     return report.counts
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.defects import DEFECTS
+from tests.sim import defects, store_defects
+from tests.sim.planting import DEFECTS
 from tests.sim.run import run_seed
 
+PLANTED_BY = (defects, store_defects)
 SEEDS_MAX = 600
 """Most show within a few seeds, and the rarest in about one in two hundred, which differ with every change."""
 

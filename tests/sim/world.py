@@ -15,6 +15,8 @@ from foqs.model import ids, limits
 from foqs.model.calls import Delivery, ItemState
 from foqs.model.errors import FoqsError, NotFoundError, UnavailableError
 from foqs.model.namespace import Namespace, NamespaceSettings
+from foqs.storage.formats import unpack_items
+from foqs.storage.packs.index import PackIndex
 from foqs.testing.fake_server import FakeServer, FakeServerError, Fate, Faults, Script
 from foqs.testing.fake_store import FakeStore
 from tests.histories.history import Call, uid_of
@@ -87,6 +89,8 @@ class World:
         """Their last drain reached its bound, and may have left work undone."""
         self.uids_redriven: set[str] = set()
         """Of items that somebody tried to redrive, which gives them a new deliver_after."""
+        self.uids_cut_off: set[str] = set()
+        """At-most-once items that a host had claimed for calls, and given to nobody, when its drain was over."""
         self.servers: dict[int, FakeServer] = {}
         self.clocks = SimClocks(self)
         for shard_id in range(profile.shard_count):
@@ -177,6 +181,11 @@ class World:
         self.hosts.remove(host)
         if host is self.primary:
             self.loop.call_later(_RESTART_S, self.start_host, host.name, context=self.context)
+
+    def packs_of(self, shard_id: int, epoch: int) -> PackIndex:
+        """Of the store that has the shard under this epoch."""
+        stores = [store for host in self.hosts for store in self.stores_of(host)]
+        return next(at.packs for at in stores if at._server.shard_id == shard_id and at.epoch == epoch)
 
     def stores_of(self, host: SimHost) -> list[FakeStore]:
         return [cast(FakeStore, writer._store) for writer in host.host._shards.writers.values()]
@@ -357,7 +366,7 @@ class World:
             self._epochs_seen[server.shard_id] = max(seen, script.epoch)
             for problem in self.clocks.problems_of_commit(server.shard_id, script):
                 self.complain(problem)
-            for row in [*script.inserts, *[row for _, rows in script.packs_new for row in rows]]:
+            for row in script.rows_new:
                 number = tables.topics[row.topic][0] if row.topic in tables.topics else 0
                 if number in self.numbers_deleted:
                     self.complain(f"P2: {row.key:x} comes into namespace {number}, which is deleted")
@@ -370,11 +379,8 @@ class World:
         return on_commit
 
     def _watch_keys(self, shard_id: int, script: Script) -> None:
-        """P9, of claims, packs and tombstones as well, which have their keys from the same sequence."""
-        keys = [row.key for row in script.inserts] + [row.key for _, rows in script.packs_new for row in rows]
-        keys += [claim[0] for claim in script.claims]
-        if script.tombstone is not None:
-            keys.append(script.tombstone.id)
+        """P9, of claims as well, which have their keys from the same sequence."""
+        keys = [row.key for row in script.rows_new] + [claim[0] for claim in script.claims]
         seen = self._keys_seen[shard_id]
         again = seen.intersection(keys)
         if again:
@@ -388,7 +394,9 @@ class World:
 def _shown(script: Script) -> str:
     parts = [f"{script.mark.transaction_number} of epoch {script.epoch}"]
     parts += [f"insert {row.key:x} lane {row.lane} due {row.due_at}" for row in script.inserts]
-    parts += [f"pack {pack_id:x} of {' '.join(f'{row.key:x}' for row in rows)}" for pack_id, rows in script.packs_new]
+    parts += [f"promote {row.key:x}" for row in script.promoted]
+    parts += [f"pack {pack_id:x} of {' '.join(f'{row.key:x}' for row in unpack_items(contents))}"
+              for pack_id, contents in script.packs_new]  # fmt: skip
     if script.tombstone is not None:
         parts.append(f"tombstone {script.tombstone.id:x} of {' '.join(f'{key:x}' for key in script.tombstone.keys)}")
     parts += [f"claim {claim:x} {[f'{key:x}:{number}' for key, number in entries]} until {due_at}{' ahead' * ahead}"
@@ -397,7 +405,7 @@ def _shown(script: Script) -> str:
               for claim, entries in script.claims_rewritten]  # fmt: skip
     parts += [f"rewrite {row.key:x} lane {row.lane} due {row.due_at} deliveries {row.deliveries}"
               for row in script.rewrites]  # fmt: skip
-    for name in ("promoted", "wakes", "deletes", "packs_gone", "tombstones_gone", "claims_gone", "look_ups"):
+    for name in ("wakes", "deletes", "packs_gone", "tombstones_gone", "claims_gone", "look_ups"):
         keys = getattr(script, name)
         if keys:
             parts.append(f"{name} {' '.join(f'{key:x}' for key in keys)}")

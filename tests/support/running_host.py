@@ -65,10 +65,6 @@ class RunningHost:
     def items_stored(self) -> int:
         return sum(len(item_rows(url)) for url in self.shard_urls.values())
 
-    async def give_rows(self, namespace: str, topic: str) -> None:
-        """To all items of the topic, so that statements of tests find them."""
-        await self.admin.peek_items(namespace, topic, 1)
-
 
 @asynccontextmanager
 async def running_host(

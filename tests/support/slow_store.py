@@ -50,6 +50,8 @@ class SlowStore:
         """What the next transactions meet, one each."""
         self.numbers_run: list[int] = []
         self.number_stored = 0
+        self.wants_count = 0
+        """Transactions that the store wants for itself."""
         self.opened_count = self.reopened_count = 0
         self.tenures: list[Tenure | None] = []
         """What was known at each opening."""
@@ -129,12 +131,23 @@ class SlowStore:
             await self.holds_time.pop().wait()
         return told_ms
 
+    def wants_transaction(self, steady_ms: int) -> bool:
+        return self.wants_count > 0
+
+    def rows_count(self, transaction: Transaction) -> int:
+        return sum([refill.limit for refill in transaction.refills])
+
+    def outcome(self, transaction: Transaction) -> TransactionResult | None:
+        has_happened = self.number_stored >= transaction.number
+        return TransactionResult(refilled=[[] for _ in transaction.refills]) if has_happened else None
+
     async def run(self, transaction: Transaction) -> TransactionResult:
         self.numbers_run.append(transaction.number)
         await self.answers_runs.wait()
         if self.errors:
             raise self.errors.pop(0)
         self.number_stored = transaction.number
+        self.wants_count = max(0, self.wants_count - 1)
         return TransactionResult(refilled=[[] for _ in transaction.refills], looked_up={})
 
 

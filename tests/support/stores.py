@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
+from foqs.model import limits
+from foqs.storage.packs.budget import PackBudget
+from foqs.storage.packs.index import PackIndex
 from foqs.storage.shard_store import ShardAccess, ShardStore
 from tests.contract.owner import opened
 
@@ -13,6 +16,7 @@ from tests.contract.owner import opened
 def open_store(url: str) -> Iterator[ShardStore]:
     """The owner of shard 0; every take-over gets the next epoch."""
     access = ShardAccess(shard_id=0, url=url, lock_name="lock", owner="host")
-    with closing(ShardStore(access, lambda at_least: at_least + 1, lambda owner: False)) as store:
+    packs = PackIndex(PackBudget(limits.PACKS_OF_HOST_BYTES_MAX))
+    with closing(ShardStore(access, lambda at_least: at_least + 1, lambda owner: False, packs)) as store:
         opened(store)
         yield store

@@ -22,8 +22,6 @@ class Tables:
         self.shard_id = shard_id
         self.epoch = 0
         self.items: dict[int, ItemRow] = {}
-        self.packed: dict[int, int] = {}
-        """The id of its pack, by the key of an item that has no row of its own."""
         self.claims: dict[int, StoredClaim] = {}
         self.topics: dict[int, tuple[int, bytes]] = {}
         self.transaction_number = 0
@@ -35,7 +33,6 @@ class Tables:
 
     def open(self, now_ms: int) -> ShardImage:
         self.epoch += 1
-        self.packed.clear()
         claims = [claim for claim_id, claim in sorted(self.claims.items()) if claim_id >= self.claim_checkpoint]
         keys = {key for claim in claims for key, _ in claim.entries}
         counts = self.counts()
@@ -71,22 +68,18 @@ class Tables:
         result = TransactionResult()
         result.refilled = [self._refill(refill) for refill in transaction.refills]
         fetched = [item.key for item in transaction.fetches if item.key in self.items]
-        assert not self.packed.keys() & fetched, "a packed item is fetched like a row"
-        fetched += [key for read in transaction.packs_read for key in read.keys]
-        assert all(self.packed[key] == read.id for read in transaction.packs_read for key in read.keys)
         result.fetched = {key: self.items[key] for key in fetched}
+        result.read_count = sum(map(len, result.refilled)) + len(fetched)
         leave_unread(transaction, result, self.items)
-        result.promoted = {key: self.items[key] for key in transaction.promoted}
         for number in transaction.topics_gone:
             del self.topics[number]
         for topic in transaction.topics_new:
             assert (topic.namespace, topic.name.encode()) not in self.topics.values(), "a topic is stored twice"
             self.topics[topic.number] = (topic.namespace, topic.name.encode())
-        for item in [*transaction.inserts, *[item for pack in transaction.packs_new for item in pack.items]]:
+        for item in [*transaction.inserts, *transaction.inserts_short_lived]:
             assert item.topic.number in self.topics, "an item of a topic that is not stored"
             assert item.key not in self.items, "a key is used twice"
             self.items[item.key] = new_row(item)
-        self._apply_packs(transaction)
         for claim in transaction.claims:
             rows = [self.items[item.key] for item in claim.items]
             entries = [(row.key, row.deliveries + 1) for row in rows]
@@ -96,7 +89,6 @@ class Tables:
             entries = [(item.key, item.deliveries + 1) for item in claim.items]
             self.claims[claim.id] = self.claims[claim.id]._replace(entries=entries)
         for rewrite in transaction.rewrites:
-            assert rewrite.key not in self.packed
             row = self.items[rewrite.key]
             if rewrite.is_in_place:
                 assert (row.lane, row.urgency, row.due_at) == (rewrite.lane, rewrite.urgency, rewrite.due_at)
@@ -106,14 +98,13 @@ class Tables:
             assert row.lane == TIMER_LANE, "only delayed rows are woken"
             self.items[key] = row._replace(lane=row.topic, urgency=row.priority)
         for key in transaction.deletes:
-            assert key not in self.packed
             del self.items[key]
         for claim_id in transaction.claims_gone:
             del self.claims[claim_id]
         result.looked_up = {
             key: self.items[key] if transaction.look_ups_with_payload else without_content(self.items[key])
             for key in transaction.look_ups
-            if key in self.items and key not in self.packed
+            if key in self.items
         }
         self.transaction_number = transaction.number
         self.delay_checkpoint = transaction.delay_checkpoint
@@ -122,20 +113,8 @@ class Tables:
         self.steady_ms = transaction.steady_ms
         return result
 
-    def _apply_packs(self, transaction: Transaction) -> None:
-        for pack in transaction.packs_new:
-            self.packed |= {item.key: pack.id for item in pack.items}
-        gone = [key for key, pack_id in self.packed.items() if pack_id in transaction.packs_gone]
-        if transaction.tombstone is not None:
-            gone += transaction.tombstone.keys
-        assert set(transaction.promoted).issubset(gone)
-        for key in gone:
-            del self.packed[key]
-            if key not in transaction.promoted:
-                del self.items[key]
-
     def _refill(self, refill: Refill) -> list[tuple[int, int, int, int, int]]:
-        in_lane = [row for key, row in self.items.items() if row.lane == refill.lane and key not in self.packed]
+        in_lane = [row for key, row in self.items.items() if row.lane == refill.lane]
         rows = [row for row in in_lane if self.sort_key(row) > refill.edge]
         rows.sort(key=self.sort_key)
         timers = refill.lane == TIMER_LANE

@@ -11,10 +11,9 @@ import pytest
 
 from foqs.server import commit_scheduler
 from foqs.server.commit_scheduler import CommitScheduler
-from foqs.shard.port import Transaction
 
-LIGHT = Transaction(1)
-HEAVY = Transaction(2, wakes=list(range(commit_scheduler.HEAVY_TRANSACTION_ROWS)))
+LIGHT, HEAVY = 0, commit_scheduler.HEAVY_TRANSACTION_ROWS
+"""Rows of a transaction."""
 
 
 class Clock:
@@ -190,7 +189,7 @@ async def test_the_next_one_is_told_how_long_it_waited_for_its_slot_alone(clock:
     ],
 )
 async def test_after_a_transaction_the_loop_turns_a_few_times_unless_enough_calls_wait(
-    clock: Clock, after: Transaction | None, calls: list[int], turns: int
+    clock: Clock, after: int | None, calls: list[int], turns: int
 ) -> None:
     scheduler = CommitScheduler(cast(Any, clock), 1)
     turned, waiting = 0, list(calls)

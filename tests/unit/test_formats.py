@@ -111,7 +111,7 @@ def test_an_unknown_version_is_refused_with_what_to_do(name: str, version: int) 
 
 def test_single_items_are_read_out_of_a_pack() -> None:
     items = _packed()
-    rows = formats.unpack_items(formats.pack_items(items))
-    for row in rows:
-        assert formats.unpack_items(formats.pack_items(items), {row.key, 77}) == [row]
+    packed, starts = formats.pack_items(items), formats.packed_starts(items)
+    for row, start in zip(formats.unpack_items(packed), starts, strict=True):
+        assert formats.unpack_item(packed, start, row.key) == row
     assert formats.unpack_items(formats.pack_items([])) == []

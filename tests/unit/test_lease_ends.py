@@ -129,7 +129,7 @@ def test_an_ack_does_not_wait_for_leases_that_ended_before_it(leased: Leased) ->
     transaction = shards.begin(0)
     assert transaction is not None
     assert transaction.deletes == [leased.item.key]
-    assert len(transaction.rewrites) >= limits.PROMOTED_ITEMS_MAX, "they are not held up either"
+    assert len(transaction.rewrites) >= limits.TRANSACTION_LEASE_ENDS_MAX, "they are not held up either"
 
 
 def test_one_tick_ends_no_more_leases_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:

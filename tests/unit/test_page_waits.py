@@ -26,8 +26,8 @@ async def test_calls_behind_a_read_that_hangs_are_answered_in_time_and_not_read_
     monkeypatch.setattr(limits, "CALL_MS_MAX", 50)
     shards, reader, server_answers = Shards(1), Mock(spec=ShardReader), threading.Event()
     shards.enqueue(0, "a")
-    served = Mock(writers={0: None}, serving=lambda number: (None, shards.states[number]))
-    reader.page.side_effect = lambda *_: (server_answers.wait(), ([], False))[1]
+    served = Mock(writers={0: None}, serving=lambda number: (None, shards.states[number]), state=shards.states.get)
+    reader.page.return_value = reads = Mock(side_effect=lambda: (server_answers.wait(), ([], False))[1])
     inspection = Inspection(served, {0: reader}, Mock(spec=Waiting), Mock(), Slices(asyncio.get_running_loop()))
     namespace = Mock(number=NAMESPACE)
     calls = [inspection.page(namespace, "a", 10, "", dead=False) for _ in range(3)]
@@ -37,7 +37,7 @@ async def test_calls_behind_a_read_that_hangs_are_answered_in_time_and_not_read_
     server_answers.set()
     page = await inspection.page(namespace, "a", 10, "", dead=False)
     assert page.items == []
-    assert reader.page.call_count == 2
+    assert reads.call_count == 2
     await inspection.stop()
 
 
@@ -60,8 +60,8 @@ async def test_a_page_of_a_sick_shard_fails_at_once_and_one_that_waits_for_it_as
     hung, well = Mock(spec=ShardReader), Mock(spec=ShardReader)
     for number in (0, 1):
         shards.enqueue(number, "a")
-    hung.page.side_effect = lambda *_: (server_answers.wait(), ([], False))[1]
-    well.page.side_effect = lambda *_: ([], False)
+    hung.page.return_value = hangs = Mock(side_effect=lambda: (server_answers.wait(), ([], False))[1])
+    well.page.return_value = Mock(return_value=([], False))
     served = Mock(
         writers={0: None, 1: None}, serving=lambda number: (None, shards.states[number]), state=shards.states.get,
         check_healthy=sickness.check_healthy,
@@ -70,7 +70,7 @@ async def test_a_page_of_a_sick_shard_fails_at_once_and_one_that_waits_for_it_as
     calls = [
         asyncio.create_task(inspection.page(Mock(number=NAMESPACE), "a", 10, "", dead=False)) for _ in range(150)
     ]  # fmt: skip
-    await until(lambda: hung.page.call_count == 1)
+    await until(lambda: hangs.call_count == 1)
     sickness.is_sick = True
     answers = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), limits.CALL_MS_MAX / 2_000)
     assert {type(answer) for answer in answers} == {UnavailableError}
@@ -81,7 +81,7 @@ async def test_a_page_of_a_sick_shard_fails_at_once_and_one_that_waits_for_it_as
         await inspection.page(Mock(number=NAMESPACE), "a", 10, "", dead=False)
     server_answers.set()
     await inspection.stop()
-    assert (hung.page.call_count, well.page.call_count) == (1, read_count)
+    assert (hangs.call_count, well.page.call_count) == (1, read_count)
     assert inspection._budget.held_bytes == 0
 
 

@@ -6,9 +6,10 @@ import pytest
 
 from foqs.model import limits, order
 from foqs.model.calls import ItemContent
-from foqs.shard.port import PackRead, Refill, Transaction
+from foqs.shard.port import Refill, Transaction
 from foqs.shard.state.read_budget import ReadBudget
 from foqs.storage import statements as sql
+from foqs.storage.packs.pack import PackPlan
 from foqs.storage.script import read_statements
 from tests.contract.owner import new_item
 from tests.support.shards import NAMESPACE, Shards
@@ -209,13 +210,23 @@ def test_topics_that_have_few_rows_are_refilled_together(shards: Shards) -> None
 
 def test_the_time_is_that_of_refills_and_fetches_alone() -> None:
     items = [new_item(1), new_item(2)]
-    reads = Transaction(1, refills=[Refill(1, order.FIRST, 10)], fetches=items, packs_read=[PackRead(5, [6])])
-    script = read_statements(reads, lambda statement, _: statement)
-    begin, refill, fetches_begin, fetch, end, packs = script.statements
+    reads = Transaction(1, refills=[Refill(1, order.FIRST, 10)], fetches=items)
+    plan = PackPlan(reads, fetches=[1, 2])
+    begin, refill, fetches_begin, fetch, end = read_statements(reads, plan, lambda statement, _: statement)
     assert begin == sql.READS_BEGIN.format(limits.TRANSACTION_CONTENTS_BYTES_MAX)
     assert (refill, fetches_begin, end) == (sql.REFILL, sql.FETCHES_BEGIN, sql.READS_END)
     assert "FROM item" in fetch
-    assert "FROM pack" in packs
-    assert script.pack_count == 1
-    of_packs = read_statements(Transaction(1, packs_read=[PackRead(5, [6])]), lambda statement, _: statement)
-    assert (len(of_packs.statements), of_packs.pack_count) == (1, 1)
+    assert read_statements(reads, PackPlan(Transaction(1)), lambda statement, _: statement) == [begin, refill, end]
+    assert read_statements(Transaction(1), PackPlan(Transaction(1)), lambda statement, _: statement) == []
+
+
+def test_what_was_in_memory_counts_for_nothing(shards: Shards) -> None:
+    shard = shards.states[0]
+    shards.dequeue({"a": 100})
+    transaction = shards.begin(0)
+    assert transaction is not None
+    result = shards.tables[0].apply(transaction)
+    assert result.read_count > limits.READ_ROWS_MIN
+    result.read_us, result.read_count = 1_000_000, 0
+    shard.committed(result, shards.now(0))
+    assert shard.index.read_budget.rows_max == limits.READ_ROWS_FIRST

@@ -195,7 +195,8 @@ def test_demand_is_asked_of_what_the_next_transaction_inserts_ready_and_of_nothi
         asked = {topic.name for topic in shards.states[0].topics_arriving()}
         transaction = shards.begin(0)
         assert transaction is not None
-        inserted.append({item.topic.name for item in transaction.inserts})
+        inserts = [*transaction.inserts, *transaction.inserts_short_lived]
+        inserted.append({item.topic.name for item in inserts})
         assert asked == inserted[-1] - {"delayed"}
         shards.end(0)
     assert inserted == [{"delayed", "a", "b"}, {"a", "b"}, {"c"}]

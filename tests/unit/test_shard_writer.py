@@ -190,3 +190,21 @@ async def test_a_defect_costs_a_take_over_and_not_the_shard(
     assert "shard_defect" in {log["event"] for log in logs}
     assert store.opened_count == opened_count + 1
     assert await run_one(writer, store) == "done"
+
+
+async def test_a_store_that_wants_a_transaction_of_its_own_gets_empty_ones_unless_its_server_is_sick(
+    writer: TickedWriter, store: SlowStore
+) -> None:
+    await start(writer, store)
+    await until(writer._idle.is_set)
+    store.wants_count, store.numbers_run = 2, []
+    writer.tick()
+    await until(lambda: store.wants_count == 0)
+    await until(writer._idle.is_set)
+    assert len(store.numbers_run) == 2
+    writer._keeper.trip("it takes no writes")
+    store.wants_count, store.numbers_run = 1, []
+    writer.tick()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert store.numbers_run == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from unittest.mock import Mock
 
 import pytest
@@ -14,17 +15,25 @@ from foqs.host.waiting import Waiting
 from foqs.model import limits
 from foqs.model.errors import UnavailableError
 from foqs.shard.writer.shard_writer import ShardWriter
-from foqs.storage.shard_reader import ExpiredPage, ShardReader
+from foqs.storage.packs.merging import ExpiredPage
+from foqs.storage.shard_reader import ShardReader
 from tests.support.waiting import until
 
 _TURNS = 100
 """Of the event loop, in each of which a scan that does not pause would read."""
-NO_ROWS = ExpiredPage([], 0, limits.NEVER_MS)
+Read = Callable[[], ExpiredPage]
 
 
-def page(last_key: int, expires_first_ms: int) -> ExpiredPage:
+def page(last_key: int, expires_first_ms: int) -> Read:
     """Of which nothing has expired."""
-    return ExpiredPage([], last_key, expires_first_ms)
+    return lambda: ExpiredPage([], last_key, expires_first_ms)
+
+
+def away() -> ExpiredPage:
+    raise UnavailableError("its server is away")
+
+
+NO_ROWS = page(0, limits.NEVER_MS)
 
 
 @pytest.fixture
@@ -70,17 +79,14 @@ async def test_a_shard_whose_items_could_not_be_deleted_is_not_scanned_until_the
 async def test_a_shard_that_could_not_be_read_is_left_alone_for_a_while_and_then_read_from_there(
     writer: Mock, reader: Mock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers = [page(70, limits.NEVER_MS), UnavailableError("its server is away"), NO_ROWS]
+    answers = [page(70, limits.NEVER_MS), away, NO_ROWS]
     pause_ms = 100
     monkeypatch.setattr(limits, "EXPIRY_LAP_PAUSE_MS", pause_ms)
     read_at_s: list[float] = []
 
-    def read(*_: int) -> ExpiredPage:
+    def read(*_: int) -> Read:
         read_at_s.append(time.monotonic())
-        answer = answers.pop(0)
-        if isinstance(answer, UnavailableError):
-            raise answer
-        return answer
+        return answers.pop(0)
 
     reader.expired_page.side_effect = read
     inspection = inspection_of(writer, reader)
@@ -109,7 +115,7 @@ async def test_a_shard_is_walked_through_again_when_the_first_of_its_rows_expire
 async def test_a_shard_is_walked_through_again_for_a_row_that_was_written_during_the_walk(
     writer: Mock, reader: Mock
 ) -> None:
-    def read(after_key: int, now_ms: int) -> ExpiredPage:
+    def read(after_key: int, now_ms: int) -> Read:
         if reader.expired_page.call_count == 1:
             writer.shard.index.expires_first_ms = 100  # As a commit does, at any time.
         return NO_ROWS
@@ -138,7 +144,7 @@ async def test_a_shard_is_walked_through_now_and_then_whatever_is_known_of_it(wr
 
 
 async def test_a_walk_that_could_not_begin_begins_again(writer: Mock, reader: Mock) -> None:
-    reader.expired_page.side_effect = [UnavailableError("its server is away"), NO_ROWS]
+    reader.expired_page.side_effect = [away, NO_ROWS]
     inspection = inspection_of(writer, reader)
     await inspection.start()
     await until(lambda: reader.expired_page.call_count == 2)
@@ -150,10 +156,10 @@ async def test_a_shard_that_was_taken_over_during_a_walk_is_walked_through_from_
 ) -> None:
     before = writer.shard
 
-    def read(after_key: int, now_ms: int) -> ExpiredPage:
+    def read(after_key: int, now_ms: int) -> Read:
         if reader.expired_page.call_count == 1:
             writer.shard = Mock(index=Mock(expires_first_ms=0))
-            return ExpiredPage([5], 70, 0)
+            return lambda: ExpiredPage([5], 70, 0)
         return NO_ROWS
 
     reader.expired_page.side_effect = read

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from foqs.model.errors import FoqsError
-from foqs.model.topic import ShardTopic
 from foqs.shard.port import ItemRow
 
 
@@ -32,10 +31,9 @@ class LookUp:
 
     Both are the caller's own addresses, for the host to tell it: the shard calls neither.
     `with_payload`: with metadata and payload, which a thousand rows may have a gigabyte of; without they are empty.
-    `topic`: its items that are here now are to have rows of their own by then, so that readers find them too.
     """
 
-    __slots__ = ("keys", "last_id", "on_failed", "on_rows", "topic", "with_payload")
+    __slots__ = ("keys", "on_failed", "on_rows", "with_payload")
 
     def __init__(
         self,
@@ -44,12 +42,8 @@ class LookUp:
         on_failed: Callable[[FoqsError], None],
         *,
         with_payload: bool = False,
-        topic: ShardTopic | None = None,
     ) -> None:
         self.keys = keys
-        self.topic = topic
-        self.last_id = 0
-        """The last key when it was asked for."""
         self.with_payload = with_payload
         self.on_rows = on_rows
         self.on_failed = on_failed

@@ -16,7 +16,6 @@ from foqs.shard.state.demand import Demand
 from foqs.shard.state.events import ClaimsStarted
 from foqs.shard.state.index import ShardIndex, fill
 from foqs.shard.state.journal import Journal
-from foqs.shard.state.packs import Packs
 from foqs.shard.state.settlements import Settlements
 
 
@@ -36,9 +35,8 @@ class Extension:
 class Claims:
     """Leases items that are ready, at the word of the dispatcher, with what is inserted, by demand, and for longer."""
 
-    def __init__(self, index: ShardIndex, packs: Packs, journal: Journal, settlements: Settlements) -> None:
+    def __init__(self, index: ShardIndex, journal: Journal, settlements: Settlements) -> None:
         self._index = index
-        self._packs = packs
         self._journal = journal
         self._settlements = settlements
         self._waiting: OrderedDict[int, Item] = OrderedDict()
@@ -126,21 +124,14 @@ class Claims:
         bytes_left = limits.TRANSACTION_FETCH_BYTES_MAX
         fetches_max = self._index.read_budget.rows_max
         put_off: list[Item] = []
-        self._packs.begin_share()
-        while (
-            self._waiting
-            and len(self._in_flight) + len(put_off) < limits.TRANSACTION_CLAIMS_MAX
-            and bytes_left > 0
-            and not self._packs.reads_enough()
-        ):
+        while self._waiting and len(self._in_flight) + len(put_off) < limits.TRANSACTION_CLAIMS_MAX and bytes_left > 0:
             _, item = self._waiting.popitem(last=False)
             if item.content is None:
-                if not self._packs.read(item.key):
-                    if len(transaction.fetches) >= fetches_max:
-                        # What is in memory need not wait for it; the order is kept where items are handed out.
-                        put_off.append(item)
-                        continue
-                    transaction.fetches.append(item)
+                if len(transaction.fetches) >= fetches_max:
+                    # What is in memory need not wait for it; the order is kept where items are handed out.
+                    put_off.append(item)
+                    continue
+                transaction.fetches.append(item)
                 bytes_left -= self._index.settings.item_bytes_max(item.topic.namespace)
             self._in_flight.append(item)
         self._wait_first(put_off)

@@ -27,7 +27,6 @@ from foqs.shard.state.index import ShardIndex, fill_head
 from foqs.shard.state.inserts import Inserts
 from foqs.shard.state.journal import Journal
 from foqs.shard.state.look_ups import LookUps
-from foqs.shard.state.packs import Packs
 from foqs.shard.state.parts import Part
 from foqs.shard.state.refills import Refills
 from foqs.shard.state.settlements import Settlements
@@ -44,18 +43,17 @@ class ShardState:
         self.epoch = image.epoch
         self.in_flight: Transaction | None = None
         self.index = ShardIndex(shard_id, image, settings)
-        self.packs = Packs(self.index)
-        self.refills = Refills(self.index, self.packs)
+        self.refills = Refills(self.index)
         self.timers = Timers(self.index, image.delay_checkpoint)
         self.journal = Journal(self.index)
-        self.settlements = Settlements(self.index, self.packs, self.journal, self.timers)
-        self.claims = Claims(self.index, self.packs, self.journal, self.settlements)
-        self.inserts = Inserts(self.index, self.packs, self.claims, self.timers)
+        self.settlements = Settlements(self.index, self.journal, self.timers)
+        self.claims = Claims(self.index, self.journal, self.settlements)
+        self.inserts = Inserts(self.index, self.claims, self.timers)
         self.fences = Fences(self.index, self.inserts)
-        self.look_ups = LookUps(self.index, self.packs, self.settlements, self.claims, self.timers)
+        self.look_ups = LookUps(self.index, self.settlements, self.claims, self.timers)
         # What each may take of a transaction depends on those before it. Reads come first: they see no row of the
         # transaction. Of what is enqueued, what somebody waits for is claimed with it, before other claims are taken.
-        # Packs know only then what all the others read and let go, and what has gone goes with whatever there is.
+        # Claims that went go with whatever there is.
         self._parts: list[Part] = [
             self.refills,
             self.timers,
@@ -64,7 +62,6 @@ class ShardState:
             self.settlements,
             self.look_ups,
             self.fences,
-            self.packs,
             self.journal,
         ]
         self._transaction_number = image.transaction_number
@@ -107,7 +104,7 @@ class ShardState:
         ended = self.settlements.tick(now)
         warmed = self.refills.warm_up()
         self._forget_idle_topics(now.steady_ms)
-        is_due = self.timers.is_due(now.server_ms) or self.packs.is_due(now) or self._is_steady_due(now)
+        is_due = self.timers.is_due(now.server_ms) or self._is_steady_due(now)
         return bool(ended or warmed or self._topics_gone) or is_due
 
     def _is_steady_due(self, now: Now) -> bool:
@@ -146,7 +143,7 @@ class ShardState:
         """All of the transaction happened, and the state now is what it made of the shard."""
         transaction, self.in_flight = self.in_flight, None
         assert transaction is not None
-        self.index.read_budget.read(sum(map(len, result.refilled)) + len(transaction.fetches), result.read_us)
+        self.index.read_budget.read(result.read_count, result.read_us)
         for part in self._parts:
             part.committed(transaction, result, now)
         return self.take_events()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from foqs.model import ids, limits, order
 from foqs.model.counts import ItemCounts
 from foqs.model.errors import OverloadedError
-from foqs.model.item import Item, Pack, Phase
+from foqs.model.item import Item, Phase
 from foqs.model.namespace import Namespace, SettingsTable, number_in_use
 from foqs.model.topic import NamespaceTopics, ShardTopic, TopicTable
 from foqs.model.window import WindowBudget
@@ -35,8 +35,6 @@ class ShardIndex:
         self.read_budget = ReadBudget()
         self.leases: dict[int, Item] = {}
         """Every item that is not ready: claimed, held, handed out or being settled."""
-        self.packed: dict[int, Pack] = {}
-        """By key, the items that have no rows of their own."""
         self.resident: OrderedDict[int, Item] = OrderedDict()
         self.expires_first_ms = 0
         """No TTL ends before it but of dead letters, and of rows that the TTL scan has yet to see; 0 while unknown."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from foqs.model import limits
+from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError, NotWrittenError, OverloadedError
 from foqs.model.item import Item, Phase
@@ -14,7 +14,6 @@ from foqs.shard.port import Transaction, TransactionResult
 from foqs.shard.state.callers import Completion
 from foqs.shard.state.claims import Claims
 from foqs.shard.state.index import ShardIndex
-from foqs.shard.state.packs import Packs
 from foqs.shard.state.timers import Timers
 
 
@@ -43,12 +42,11 @@ class EnqueuedBatch:
 class Inserts:
     """The buffer of enqueued items: each call's items go into one transaction."""
 
-    def __init__(self, index: ShardIndex, packs: Packs, claims: Claims, timers: Timers) -> None:
+    def __init__(self, index: ShardIndex, claims: Claims, timers: Timers) -> None:
         self.buffered_count = 0
         """Items that are not committed yet."""
         self.buffered_bytes = 0
         self._index = index
-        self._packs = packs
         self._claims = claims
         self._timers = timers
         self._waiting: deque[EnqueuedBatch] = deque()
@@ -110,12 +108,10 @@ class Inserts:
 
     def take(self, transaction: Transaction, now: Now) -> None:
         self._in_flight = self._next()
-        items: list[Item] = []
         delayed: list[Item] = []
         ready: dict[ShardTopic, list[Item]] = {}
         for batch in self._in_flight:
             self._waiting.popleft()
-            items += batch.items
             delayed += batch.delayed
             for topic, some in batch.ready.items():
                 if topic in ready:
@@ -131,7 +127,12 @@ class Inserts:
                     self._namespaces_new[topic.namespace] = self._index.namespace_names[topic.namespace].encode()
         transaction.namespaces_new = list(self._namespaces_new.items())
         transaction.topics_new += self._topics_new
-        transaction.inserts = self._packs.pack(transaction, items, now)
+        transaction.inserts = delayed
+        for topic, ready_items in ready.items():
+            # What has no backlog before it has its turn soon.
+            is_soon = topic.window.edge == order.LAST
+            (transaction.inserts_short_lived if is_soon else transaction.inserts).extend(ready_items)
+        transaction.inserts.sort(key=_key)  # Keys in their order cost the server less.
         for topic, ready_items in ready.items():
             self._claims.claim_fresh(topic, ready_items)
 
@@ -179,3 +180,7 @@ class Inserts:
     def _unbuffer(self, batch: EnqueuedBatch) -> None:
         self.buffered_count -= len(batch.items)
         self.buffered_bytes -= batch.size_bytes
+
+
+def _key(item: Item) -> int:
+    return item.key

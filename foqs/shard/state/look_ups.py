@@ -15,7 +15,6 @@ from foqs.shard.state.callers import Completion, LookUp
 from foqs.shard.state.claims import Claims
 from foqs.shard.state.events import LookedUp
 from foqs.shard.state.index import ShardIndex
-from foqs.shard.state.packs import Packs
 from foqs.shard.state.settlements import Settlements
 from foqs.shard.state.timers import Timers
 
@@ -33,11 +32,8 @@ class RowChange:
 
 
 class LookUps:
-    def __init__(
-        self, index: ShardIndex, packs: Packs, settlements: Settlements, claims: Claims, timers: Timers
-    ) -> None:
+    def __init__(self, index: ShardIndex, settlements: Settlements, claims: Claims, timers: Timers) -> None:
         self._index = index
-        self._packs = packs
         self._claims = claims
         self._settlements = settlements
         self._timers = timers
@@ -50,7 +46,6 @@ class LookUps:
         """Read rows in the next transaction, in step with this state. Raises OverloadedError when too many wait."""
         if len(self._look_ups) >= limits.LOOK_UPS_WAITING_MAX:
             raise self._index.overloaded(f"{len(self._look_ups)} look-ups wait for it")
-        look_up.last_id = self._index.last_key
         self._look_ups.append(look_up)
 
     def topic_of(self, row: ItemRow) -> ShardTopic:
@@ -120,30 +115,16 @@ class LookUps:
                 transaction.deletes.append(change.row.key)
             else:
                 transaction.rewrites.append(change.rewrite)
-        self._packs.begin_share()
         if self._look_ups:
             with_payload = transaction.look_ups_with_payload = self._look_ups[0].with_payload
             count_max = limits.TRANSACTION_PAYLOAD_LOOK_UPS_MAX if with_payload else limits.TRANSACTION_LOOK_UPS_MAX
             count = 0
             while self._look_ups and self._look_ups[0].with_payload is with_payload and count < count_max:
-                if not self._promote_for(self._look_ups[0]):
-                    break
                 look_up = self._look_ups.popleft()
                 self._in_flight_look_ups.append(look_up)
-                count += len(look_up.keys) or limits.TOPIC_LOOK_UP_KEYS
+                count += len(look_up.keys)
                 transaction.look_ups += look_up.keys
                 transaction.is_awaited = True
-
-    def _promote_for(self, look_up: LookUp) -> bool:
-        """Whether all that the look-up is for gets rows with this transaction; for the first one there is room."""
-        packs = self._packs
-        if look_up.topic is not None:
-            return packs.promote_topic(look_up.topic, look_up.last_id)
-        if packs.has(look_up.keys):
-            if not packs.may_promote() or (self._in_flight_look_ups and packs.reads_enough()):
-                return False
-            packs.promote(look_up.keys)
-        return True
 
     def committed(self, transaction: Transaction, result: TransactionResult, now: Now) -> None:
         changes, self._in_flight_changes = self._in_flight_changes, []

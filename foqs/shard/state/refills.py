@@ -11,13 +11,11 @@ from foqs.model.item import Item
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import FetchedRow, Refill, Transaction, TransactionResult
 from foqs.shard.state.index import ShardIndex, fill
-from foqs.shard.state.packs import Packs
 
 
 class Refills:
-    def __init__(self, index: ShardIndex, packs: Packs) -> None:
+    def __init__(self, index: ShardIndex) -> None:
         self._index = index
-        self._packs = packs
         self._wanted: OrderedDict[ShardTopic, bool] = OrderedDict()
         """Whether with the rows' contents; the first one asked for is the first to be read."""
         self._in_flight: list[tuple[ShardTopic, Refill]] = []
@@ -53,14 +51,8 @@ class Refills:
         bytes_left = limits.TRANSACTION_FETCH_BYTES_MAX
         rows_left = index.read_budget.rows_max
         part = rows_left // self._part_count()
-        put_off: dict[ShardTopic, bool] = {}
-        while self._wanted and rows_left > 0 and len(self._in_flight) + len(put_off) < limits.TRANSACTION_REFILLS_MAX:
+        while self._wanted and rows_left > 0 and len(self._in_flight) < limits.TRANSACTION_REFILLS_MAX:
             topic, with_payload = self._wanted.popitem(last=False)
-            if topic.pack_count:
-                # A trim may have left packed items behind the edge: read on when all of them have rows.
-                self._packs.promote_topic(topic, index.last_key)
-                put_off[topic] = with_payload
-                continue
             window = topic.window
             window.refilling = True
             wanted = window.budget.refill_items
@@ -77,7 +69,6 @@ class Refills:
                 bytes_left -= bytes_max if refill.with_payload else 0
             self._in_flight.append((topic, refill))
             transaction.refills.append(refill)
-        self._wanted |= put_off
 
     def _part_count(self) -> int:
         """In how many equal parts topics share the budget; in one, for whoever comes first, once rows are counted."""

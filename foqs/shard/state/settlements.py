@@ -1,6 +1,6 @@
 """How a lease ends: ack, nack, release, expiry.
 
-The item goes, with its row or out of its pack, or its row is rewritten; a packed item gets its row first.
+The item goes, or its row is rewritten.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from foqs.shard.port import TIMER_LANE, Rewrite, Transaction, TransactionResult
 from foqs.shard.state.callers import Completion
 from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.journal import Journal
-from foqs.shard.state.packs import Packs
 from foqs.shard.state.timers import Timers
 
 
@@ -42,15 +41,14 @@ class Settlement:
 
 
 class Settlements:
-    def __init__(self, index: ShardIndex, packs: Packs, journal: Journal, timers: Timers) -> None:
+    def __init__(self, index: ShardIndex, journal: Journal, timers: Timers) -> None:
         self._index = index
-        self._packs = packs
         self._journal = journal
         self._timers = timers
         self.under_lease: dict[str, Item] = {}
         """By receipt."""
         self._wheel: Wheel[Item] = Wheel()
-        # Apart, so that acks wait neither for nacks of packed items nor for many leases that end together.
+        # Apart, so that acks wait neither for nacks nor for many leases that end together.
         self._acks: deque[Settlement] = deque()
         """Of callers, whose items all go."""
         self._nacks: deque[Settlement] = deque()
@@ -58,6 +56,8 @@ class Settlements:
         self._ended: deque[Settlement] = deque()
         """Without a caller."""
         self._in_flight: list[Settlement] = []
+        self._has_failed = False
+        """The last transaction: where acks wait the next one takes no other settlements, which may need room."""
 
     # ---- leases ----
 
@@ -180,28 +180,25 @@ class Settlements:
     # ---- part of a transaction ----
 
     def take(self, transaction: Transaction, now: Now) -> None:
+        is_acks_only, self._has_failed = self._has_failed and bool(self._acks), False
         self._take(self._acks, limits.TRANSACTION_CHANGES_MAX, transaction)
+        if is_acks_only:
+            return  # A server without room for a row may have some for them.
         self._take(self._nacks, limits.TRANSACTION_CHANGES_MAX, transaction)
         self._take(self._ended, limits.TRANSACTION_LEASE_ENDS_MAX, transaction)
 
     def _take(self, waiting: deque[Settlement], items_max: int, transaction: Transaction) -> None:
-        self._packs.begin_share()
         count = 0
         while waiting and count < items_max:
-            rewrites = [rewrite for rewrite in waiting[0].rewrites or () if rewrite is not None]
-            keys = [rewrite.key for rewrite in rewrites]
-            if self._packs.has(keys) and (not self._packs.may_promote() or self._packs.reads_enough()):
-                break
             settlement = waiting.popleft()
             self._in_flight.append(settlement)
             count += len(settlement.items)
             if settlement.rewrites is None:
-                transaction.deletes += self._packs.remove([item.key for item in settlement.items])
+                transaction.deletes += [item.key for item in settlement.items]
                 continue
-            transaction.rewrites += rewrites
-            self._packs.promote(keys)
+            transaction.rewrites += [rewrite for rewrite in settlement.rewrites if rewrite is not None]
             ends = zip(settlement.items, settlement.rewrites, strict=True)
-            transaction.deletes += self._packs.remove([item.key for item, rewrite in ends if rewrite is None])
+            transaction.deletes += [item.key for item, rewrite in ends if rewrite is None]
 
     def committed(self, transaction: Transaction, result: TransactionResult, now: Now) -> None:
         in_flight, self._in_flight = self._in_flight, []
@@ -237,6 +234,7 @@ class Settlements:
             self._index.events.topics_changed[topic] = None
 
     def failed(self, error: FoqsError) -> None:
+        self._has_failed = True
         in_flight, self._in_flight = self._in_flight, []
         for settlement in in_flight:
             if settlement.completion is None:

@@ -161,8 +161,8 @@ class Ownership:
 
     # ---- to keep it ----
 
-    async def reopen(self, reason: str) -> int:
-        """Get a new session for the shard, as the same owner. Returns the number of the last transaction that happened.
+    async def reopen(self, reason: str) -> None:
+        """Get a new session for the shard, as the same owner; the store knows then which transaction was the last.
 
         Waits while the server is away. A server that gives a new session at once is not sick: somebody ended the old
         one. Raises OwnershipLostError when there was another owner, or the server is away for too long.
@@ -183,7 +183,7 @@ class Ownership:
                 raise OwnershipLostError(f"its server has lost transactions {number + 1} to {self.committed_number}")
             self.detail = "owned"
             self._keeper.ask_soon()
-            return number
+            return
         raise OwnershipLostError(self.detail)
 
     async def keep_epoch(self, shard: ShardState) -> None:

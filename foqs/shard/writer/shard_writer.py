@@ -123,8 +123,13 @@ class ShardWriter(Service):
             log_defect(self.shard_id)
             self._ownership.give_up("its state met a defect, see shard_defect")
             return
-        if is_work or is_due:
+        if is_work or is_due or self._store_wants_transaction:
             self.wake()
+
+    @property
+    def _store_wants_transaction(self) -> bool:
+        """It can wait until the server is well."""
+        return self.health.healthy and self._store.wants_transaction(self.now().steady_ms)
 
     # ---- service ----
 
@@ -183,24 +188,29 @@ class ShardWriter(Service):
         def waiting_calls_count() -> int:
             return shard.waiting_calls_count
 
-        last: Transaction | None = None
-        """None after a while in which there was nothing to do."""
+        last_rows_count: int | None = None
+        """Of the last transaction; None after a while in which there was nothing to do."""
         while not self._ownership.is_given_up:
             await self._keep(shard)
-            async with self._scheduler.permit(last, waiting_calls_count, is_sick=not self.health.healthy) as permit:
+            async with self._scheduler.permit(
+                last_rows_count, waiting_calls_count, is_sick=not self.health.healthy
+            ) as permit:
                 if self._ownership.is_given_up:
                     break
                 self._work.clear()
-                last = plan(shard, self._listener, self.now(), self._keeper.wants_probe)
-                if last is not None:
+                is_probe = self._keeper.wants_probe or self._store_wants_transaction
+                transaction = plan(shard, self._listener, self.now(), is_probe)
+                last_rows_count = None
+                if transaction is not None:
+                    last_rows_count = self._store.rows_count(transaction)
                     self._meter.waited(self.shard_id, permit.waited_s)
-                    permit.begin(last)
-                    await self._execute(shard, last)
-            if last is None:
+                    permit.begin(last_rows_count)
+                    await self._execute(shard, transaction)
+            if transaction is None:
                 self._idle.set()
                 await self._work.wait()
                 self._idle.clear()
-            elif self._ownership.committed_number < last.number and not self.health.healthy:
+            elif self._ownership.committed_number < transaction.number and not self.health.healthy:
                 # It failed: what has no caller waits for the next one already, which might fail as fast.
                 await asyncio.sleep(self.health.retry_pause_s)
         raise OwnershipLostError(self.detail)
@@ -220,7 +230,7 @@ class ShardWriter(Service):
         try:
             result = await self._run_past_deadlocks(transaction)
         except TransactionFailedError as error:
-            self._ended(transaction, began_s, "failed")
+            self._ended(began_s, "failed")
             _log.warning("transaction_failed", shard=self.shard_id, error=str(error))
             if isinstance(error, NoWritesError):
                 self._keeper.trip(str(error))
@@ -229,18 +239,20 @@ class ShardWriter(Service):
                 await self._ownership.reopen(str(error))
             return
         except SessionLostError as error:
-            self._ended(transaction, began_s, "unknown")
-            last_number = await self._ownership.reopen(str(error))
-            if last_number < transaction.number:
+            self._ended(began_s, "unknown")
+            await self._ownership.reopen(str(error))
+            outcome = self._store.outcome(transaction)
+            if outcome is None:
                 if again:
                     await self._execute(shard, transaction, again=False)
                 else:
                     self._listener.on_events(shard.failed(str(error)))
                 return
-            result = error.result
+            result = outcome
         else:
-            self._ended(transaction, began_s, "committed")
+            self._ended(began_s, "committed")
         self._ownership.committed_number = transaction.number
+        self._meter.committed(self.shard_id, transaction, result)
         self._listener.on_events(shard.committed(result, self.now()))
 
     async def _run_past_deadlocks(self, transaction: Transaction) -> TransactionResult:
@@ -252,9 +264,9 @@ class ShardWriter(Service):
                 _log.warning("transaction_deadlocked", shard=self.shard_id, error=str(error))
         return await self._store.run(transaction)
 
-    def _ended(self, transaction: Transaction, began_s: float, outcome: str) -> None:
+    def _ended(self, began_s: float, outcome: str) -> None:
         self._keeper.ended(outcome)
-        self._meter.ended(self.shard_id, transaction, self._loop.time() - began_s, outcome)
+        self._meter.ended(self.shard_id, self._loop.time() - began_s, outcome)
 
     def _health_changed(self, healthy: bool, reason: str) -> None:
         self._ownership.health_changed(healthy, reason)

@@ -17,10 +17,9 @@ from itertools import islice
 
 from foqs.model import limits, order
 from foqs.model.item import Item
-from foqs.shard.port import ItemRow, Transaction
-from foqs.storage.packing import unpack_items
+from foqs.shard.port import ItemRow, Rewrite, Transaction
 from foqs.storage.packs.budget import PackBudget
-from foqs.storage.packs.pack import Pack, PackPlan, Tombstone
+from foqs.storage.packs.pack import Pack, PackPlan, Tombstone, rewritten
 
 _ID_BITS = 12
 """Of a pack's id, below the number of its transaction: so ids grow, and none comes back while its pack is there."""
@@ -54,6 +53,8 @@ class PackIndex:
         """The last transaction did: the next one promotes nothing that it need not, since there may be no room."""
         self._rest_until_ms = 0
         """Before it no item is promoted for its age alone, but with other work."""
+        self._planned: PackPlan | None = None
+        """The last plan, while nothing has changed since."""
 
     def __len__(self) -> int:
         """How many items are packed."""
@@ -63,14 +64,16 @@ class PackIndex:
         """Forget all: the shard is about to be opened, and its packs are the last owner's."""
         self._packed, self._packs, self._of_topic = {}, OrderedDict(), {}
         self._tombstones = deque()
-        self._has_failed, self._rest_until_ms = False, 0
+        self._has_failed, self._rest_until_ms, self._planned = False, 0, None
         self.stored_bytes = 0
 
     # ---- transactions ----
 
     def plan(self, transaction: Transaction) -> PackPlan:
-        """What the transaction does to rows and packs. Changes nothing."""
-        plan = PackPlan(transaction.number, transaction.steady_ms)
+        """What the transaction does to rows and packs. Changes nothing, and the same transaction has the same plan."""
+        if self._planned is not None and self._planned.transaction is transaction:
+            return self._planned
+        plan = self._planned = PackPlan(transaction)
         packed, leaving = self._packed, plan.leaving
         for key in transaction.deletes:
             pack = packed.get(key)
@@ -80,16 +83,22 @@ class PackIndex:
                 leaving[pack].append(key)
             else:
                 leaving[pack] = [key]
-        promoting = dict.fromkeys([rewrite.key for rewrite in transaction.rewrites if rewrite.key in packed])
-        self._add_old(promoting, transaction, plan)
-        for key in promoting:
-            leaving.setdefault(packed[key], []).append(key)
-        plan.promoted = list(self.rows(promoting).values())
+        promoting: dict[int, Rewrite | None] = {}
+        for rewrite in transaction.rewrites:
+            if rewrite.key in packed:
+                promoting[rewrite.key] = rewrite
+            else:
+                plan.rewrites.append(rewrite)
+        self._add_old(promoting, plan)
+        for key, change in promoting.items():
+            pack = packed[key]
+            leaving.setdefault(pack, []).append(key)
+            plan.promoted.append(pack.row(key) if change is None else rewritten(pack.row(key), change))
         plan.fetches = [item.key for item in transaction.fetches if item.key not in packed]
         plan.look_ups = [key for key in transaction.look_ups if key not in packed or key in promoting]
         self._plan_tombstones(plan)
-        self._plan_packs(transaction, plan)
-        changed_count = len(transaction.rewrites) + len(transaction.wakes) + len(plan.deletes)
+        self._plan_packs(plan)
+        changed_count = len(plan.rewrites) + len(transaction.wakes) + len(plan.deletes)
         read_count = len(plan.fetches) + sum([refill.limit for refill in transaction.refills])
         plan.rows_count = len(plan.inserts) + len(plan.promoted) + changed_count + read_count
         return plan
@@ -103,15 +112,16 @@ class PackIndex:
     def _oldest(self) -> Pack | None:
         return next(iter(self._packs.values()), None)
 
-    def _add_old(self, promoting: dict[int, None], transaction: Transaction, plan: PackPlan) -> None:
+    def _add_old(self, promoting: dict[int, Rewrite | None], plan: PackPlan) -> None:
         """Some old items now and then, and more of them with a transaction that has much else to do."""
-        oldest, now_ms = self._oldest, plan.steady_ms
+        transaction = plan.transaction
+        oldest, now_ms = self._oldest, transaction.steady_ms
         if oldest is None or self._has_failed or now_ms - oldest.born_ms < limits.PACK_MS_MAX:
             return
         come_count = len(transaction.inserts) + len(transaction.inserts_short_lived)
-        count = min((come_count + len(transaction.deletes)) // limits.UNPACK_OLD_RATIO, limits.PROMOTED_ITEMS_MAX)
+        count = min((come_count + len(transaction.deletes)) // limits.PROMOTE_OLD_RATIO, limits.PROMOTE_OLD_ITEMS_MAX)
         if now_ms >= self._rest_until_ms:
-            count = max(count, limits.UNPACK_OLD_ITEMS)
+            count = max(count, limits.PROMOTE_OLD_ITEMS)
             plan.promotes_old = True
         packed = self._packed
         gone = {key for keys in plan.leaving.values() for key in keys}
@@ -119,7 +129,7 @@ class PackIndex:
             if count <= 0 or now_ms - pack.born_ms < limits.PACK_MS_MAX:
                 return
             kept = [key for key in pack.keys if key in packed and key not in gone and key not in promoting]
-            promoting.update(dict.fromkeys(kept[:count]))
+            promoting.update([(key, None) for key in kept[:count]])
             count -= len(kept)
 
     def _plan_tombstones(self, plan: PackPlan) -> None:
@@ -129,7 +139,7 @@ class PackIndex:
                 plan.packs_gone.append(pack.id)
             else:
                 removed += keys
-        number = plan.transaction_number << _ID_BITS
+        number = plan.transaction.number << _ID_BITS
         if removed:
             plan.tombstone = Tombstone(number, removed)
         if self._tombstones:
@@ -140,13 +150,15 @@ class PackIndex:
                     break
                 plan.tombstones_gone.append(tombstone_id)
 
-    def _plan_packs(self, transaction: Transaction, plan: PackPlan) -> None:
+    def _plan_packs(self, plan: PackPlan) -> None:
         """Pack what is small and likely to be gone soon, where there is enough of it; the rest gets rows."""
+        transaction = plan.transaction
         young = transaction.inserts_short_lived
         if len(young) < limits.PACK_ITEMS_MIN or self._is_full:
             plan.inserts = [*transaction.inserts, *young] if young else transaction.inserts
             return
-        rows, packable = list(transaction.inserts), list[Item]()
+        rows = list(transaction.inserts)
+        packable: list[Item] = []
         for item in young:
             is_small = limits.PACKED_ITEM_BYTES + item.size_bytes <= limits.PACK_ITEM_BYTES_MAX
             (packable if is_small and item.due_at <= item.enqueued_at else rows).append(item)
@@ -156,10 +168,10 @@ class PackIndex:
         plan.inserts = rows
         # What is as urgent is gone as soon: a pack that goes as a whole needs no tombstone and keeps no room unused.
         packable.sort(key=_sort_key)
-        pack_id = plan.transaction_number << _ID_BITS
+        pack_id = transaction.number << _ID_BITS
         for items, size_bytes in _parts(packable):
             pack_id += 1
-            plan.packs_new.append(Pack(pack_id, items, size_bytes, plan.steady_ms))
+            plan.packs_new.append(Pack(pack_id, items, size_bytes, transaction.steady_ms))
 
     @property
     def _is_full(self) -> bool:
@@ -169,7 +181,7 @@ class PackIndex:
     def commit(self, plan: PackPlan) -> None:
         """The transaction of the plan has happened."""
         packed = self._packed
-        self._has_failed = False
+        self._has_failed, self._planned = False, None
         self._rest_if_promoted(plan)
         for _ in plan.tombstones_gone:
             self._tombstones.popleft()
@@ -198,7 +210,7 @@ class PackIndex:
 
     def _rest_if_promoted(self, plan: PackPlan) -> None:
         if plan.promotes_old:
-            self._rest_until_ms = plan.steady_ms + limits.UNPACK_OLD_EVERY_MS
+            self._rest_until_ms = plan.transaction.steady_ms + limits.PROMOTE_OLD_EVERY_MS
 
     def _drop(self, pack: Pack) -> None:
         del self._packs[pack.id]
@@ -214,16 +226,7 @@ class PackIndex:
     def rows(self, keys: Iterable[int]) -> dict[int, ItemRow]:
         """By key those of the items that are packed, as the rows that they would be."""
         packed = self._packed
-        wanted: dict[Pack, set[int]] = {}
-        for key in keys:
-            pack = packed.get(key)
-            if pack is None:
-                continue
-            if pack in wanted:
-                wanted[pack].add(key)
-            else:
-                wanted[pack] = {key}
-        return {row.key: row for pack, some in wanted.items() for row in unpack_items(pack.contents, some)}
+        return {key: packed[key].row(key) for key in keys if key in packed}
 
     def after(self, lane: int, edge: int) -> Iterator[int]:
         """The sort keys of packed items of a lane after `edge`, in order."""
@@ -239,7 +242,7 @@ class PackIndex:
     def page(self, lane: int, edge: int, limit: int, bytes_max: int) -> tuple[list[ItemRow], bool]:
         """Up to `limit` packed items of a lane after `edge`, in order, and whether there may be more.
 
-        They have at most `bytes_max` of payload and metadata together, a single larger one excepted.
+        Their contents have at most `bytes_max` together, a single larger one excepted.
         """
         sort_keys = list(islice(self.after(lane, edge), limit))
         rows = self.rows(map(order.key_of, sort_keys))
@@ -247,30 +250,26 @@ class PackIndex:
         size_bytes = 0
         for sort_key in sort_keys:
             row = rows[order.key_of(sort_key)]
-            size_bytes += len(row.metadata) + len(row.payload)
+            size_bytes += row.content.size_bytes
             if found and size_bytes > bytes_max:
                 return found, True
             found.append(row)
         return found, len(sort_keys) == limit
 
     def expired(self, now_ms: int, limit: int) -> tuple[list[int], int]:
-        """Keys of up to `limit` packed items that have expired, and when the first of the others does or did.
+        """Keys of up to `limit` packed items that have expired, and when the first of all expires or has expired.
 
-        limits.NEVER_MS when there are no others.
+        limits.NEVER_MS when nothing is packed.
         """
         keys: list[int] = []
         first_ms = limits.NEVER_MS
         for pack in self._packs.values():
-            if pack.expires_first_ms <= now_ms:
-                ends = {row.key: row.expires_at for row in unpack_items(pack.contents) if row.key in self._packed}
-                over = [key for key, expires_at in ends.items() if expires_at <= now_ms][: limit - len(keys)]
-                pack.expires_first_ms = min(ends.values())
-                keys += over
-                for key in over:
-                    del ends[key]
-                first_ms = min([first_ms, *ends.values()])
-            else:
-                first_ms = min(first_ms, pack.expires_first_ms)
+            if pack.expires_first_ms <= now_ms and len(keys) < limit:
+                left = [(key, end) for key, end in zip(pack.keys, pack.expires_at, strict=True) if key in self._packed]
+                pack.expires_first_ms = min([expires_at for _, expires_at in left])
+                over = [key for key, expires_at in left if expires_at <= now_ms]
+                keys += over[: limit - len(keys)]
+            first_ms = min(first_ms, pack.expires_first_ms)
         return keys, first_ms
 
 

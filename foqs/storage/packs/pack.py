@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from foqs.model.item import Item
-from foqs.shard.port import ItemRow
-from foqs.storage.packing import pack_items
+from foqs.shard.port import ItemRow, Rewrite, Transaction
+from foqs.storage.formats import pack_items, packed_starts, unpack_item
 
 
 class Pack:
     """A stored row that holds items which were inserted together, until the last of them has left it."""
 
     __slots__ = (
-        "_by_topic", "_topic_of", "born_ms", "contents", "expires_first_ms", "id", "keys", "left_count", "size_bytes",
-        "sort_keys",
+        "_by_topic", "_starts", "_topic_of", "born_ms", "contents", "expires_at", "expires_first_ms", "id", "keys",
+        "left_count", "size_bytes", "sort_keys",
     )  # fmt: skip
 
     def __init__(self, pack_id: int, items: Sequence[Item], size_bytes: int, born_ms: int) -> None:
@@ -31,11 +32,18 @@ class Pack:
         self.size_bytes = size_bytes
         """What it counts for in the bounds on memory."""
         self.born_ms = born_ms
-        self.expires_first_ms = min([item.expires_at for item in items])
+        self.expires_at = array("q", [item.expires_at for item in items])
+        self.expires_first_ms = min(self.expires_at)
         """No item that is left expires before."""
+        self._starts = packed_starts(items)
+        """Where each item begins in the contents."""
         self._topic_of = [item.topic.number for item in items]
         self._by_topic: dict[int, list[int]] = {}
         """Sort keys by topic, once somebody asks for those of a topic."""
+
+    def row(self, key: int) -> ItemRow:
+        """An item of the pack, as the row that it would be."""
+        return unpack_item(self.contents, self._starts[self.keys.index(key)], key)
 
     @property
     def topics(self) -> dict[int, None]:
@@ -46,11 +54,13 @@ class Pack:
         """Those of a topic of the pack, in order, of items that have left it too."""
         by_topic = self._by_topic
         if not by_topic:
+            by_topic = {}
             for number, sort_key in zip(self._topic_of, self.sort_keys, strict=True):
                 if number in by_topic:
                     by_topic[number].append(sort_key)
                 else:
                     by_topic[number] = [sort_key]
+            self._by_topic = by_topic
         return by_topic[topic]
 
 
@@ -69,13 +79,14 @@ class PackPlan:
     run again by the same plan.
     """
 
-    transaction_number: int
-    steady_ms: int
+    transaction: Transaction
     inserts: Sequence[Item] = ()
     """Items that get rows at once."""
     packs_new: list[Pack] = field(default_factory=list)
     promoted: list[ItemRow] = field(default_factory=list)
-    """Items that leave their packs for rows, which the statements after these inserts find."""
+    """Items that leave their packs for rows, as the transaction leaves them."""
+    rewrites: list[Rewrite] = field(default_factory=list)
+    """Of rows."""
     deletes: list[int] = field(default_factory=list)
     """Keys of rows."""
     tombstone: Tombstone | None = None
@@ -97,3 +108,18 @@ class PackPlan:
     @property
     def packed_count(self) -> int:
         return sum([len(pack.keys) for pack in self.packs_new])
+
+
+def rewritten(row: ItemRow, rewrite: Rewrite) -> ItemRow:
+    """The row of an item after the rewrite."""
+    content, metadata = row.content, rewrite.metadata
+    row = row._replace(
+        deliveries=rewrite.deliveries,
+        failed_attempts=rewrite.failed_attempts,
+        death_reason=row.death_reason if rewrite.death_reason is None else rewrite.death_reason,
+        expires_at=row.expires_at if rewrite.expires_at is None else rewrite.expires_at,
+        content=content if metadata is None else content._replace(metadata=metadata),
+    )
+    if rewrite.is_in_place:
+        return row
+    return row._replace(lane=rewrite.lane, urgency=rewrite.urgency, due_at=rewrite.due_at)
