@@ -14,7 +14,7 @@ from foqs.model import ids, limits
 from foqs.model.calls import NO_CONTENT, Delivery, TopicDemand
 from foqs.model.clock import Now
 from foqs.model.errors import InvalidArgumentError, OverloadedError, PausedError
-from foqs.model.item import Item
+from foqs.model.item import ShardItem
 from foqs.model.namespace import Namespace
 
 
@@ -85,7 +85,7 @@ class Dequeues:
 
     async def _wait_for_items(
         self, namespace: Namespace, wants: dict[str, int], lease_ms: int | None, wait_ms: int
-    ) -> list[Item]:
+    ) -> list[ShardItem]:
         call = DequeueCall(lease_ms, namespace.settings.lease_ms_default, self._clock())
         self._dispatcher.start(namespace.number, wants, call)
         served = self._outcome(call, namespace)  # By this name: mypy would believe call.items to be None ever after.
@@ -108,7 +108,7 @@ class Dequeues:
             self._dispatcher.end(call)
         return self._outcome(call, namespace) or []
 
-    def _outcome(self, call: DequeueCall, namespace: Namespace) -> list[Item] | None:
+    def _outcome(self, call: DequeueCall, namespace: Namespace) -> list[ShardItem] | None:
         """Its items once it is over. Raises PausedError when its namespace was paused meanwhile."""
         if call.is_paused:
             raise _paused(namespace)
@@ -143,7 +143,7 @@ def _wants(topics: Sequence[TopicDemand]) -> dict[str, int]:
     return wants
 
 
-def _delivery(item: Item, now: Now) -> Delivery:
+def _delivery(item: ShardItem, now: Now) -> Delivery:
     receipt = item.receipt
     delivery = Delivery(
         ids.item_id_of(receipt),

@@ -15,7 +15,7 @@ from foqs.host.prefetch import PrefetchBuffer, PrefetchMemory
 from foqs.host.topic_queue import DequeueCall, TopicQueue
 from foqs.model import limits, order
 from foqs.model.clock import Now
-from foqs.model.item import Item, ItemEvent, Phase
+from foqs.model.item import ItemEvent, Phase, ShardItem
 from foqs.model.namespace import SettingsTable
 from foqs.model.topic import ShardTopic
 from foqs.shard.state.demand import Demand
@@ -229,7 +229,7 @@ class Dispatcher:
                 if queue.calls and queue.buffer:
                     self.serve(queue)
 
-    def unclaim(self, items: list[Item]) -> None:
+    def unclaim(self, items: list[ShardItem]) -> None:
         """Their caller is gone and has not seen them: whoever else waits for them is served now."""
         queues: dict[TopicQueue, None] = {}
         for item in items:
@@ -241,7 +241,7 @@ class Dispatcher:
         for queue in queues:
             self.serve(queue)
 
-    def answer(self, call: DequeueCall, items: list[Item]) -> None:
+    def answer(self, call: DequeueCall, items: list[ShardItem]) -> None:
         call.items = items
         self.waiting_count -= 1
         self.waiting_topics_count -= len(call.wants)
@@ -357,7 +357,7 @@ class Dispatcher:
         if self._claims_for(call, turns):
             self._lingering.update(dict.fromkeys(turns))
             return False
-        items: list[Item] = []
+        items: list[ShardItem] = []
         bytes_left = limits.DEQUEUE_ANSWER_BYTES_MAX
         is_any = False
         for queue, want in turns.items():
@@ -390,7 +390,7 @@ class Dispatcher:
 
     def _claim_for(self, queue: TopicQueue, call: DequeueCall, count: int, bytes_left: int) -> int:
         """Of one topic; returns what is left of the answer's bytes."""
-        short: dict[ShardTopic, list[Item]] = {}
+        short: dict[ShardTopic, list[ShardItem]] = {}
         unbacked, bytes_left = queue.unbacked(call, count, bytes_left, self._now)
         for item in unbacked:
             short.setdefault(item.topic, []).append(item)
@@ -408,7 +408,9 @@ class Dispatcher:
             call.claimed_for_s = self._clock()
         return bytes_left
 
-    def _deliver_of(self, queue: TopicQueue, call: DequeueCall, count: int, bytes_left: int, given: list[Item]) -> int:
+    def _deliver_of(
+        self, queue: TopicQueue, call: DequeueCall, count: int, bytes_left: int, given: list[ShardItem]
+    ) -> int:
         """Lease up to `count` items of the buffer to the call; returns what is left of the answer's bytes."""
         given_before = len(given)
         clocks: dict[int, tuple[ShardState, Now]] = {}
@@ -473,7 +475,7 @@ class Dispatcher:
             shard.claims.claim(topic, sort_keys)
             self._claims_started(topic, part_count, sort_keys[-1])
 
-    def _drop(self, queue: TopicQueue, items: list[Item]) -> None:
+    def _drop(self, queue: TopicQueue, items: list[ShardItem]) -> None:
         """These are not held any more."""
         queue.buffer.remove(items)
         self._memory.release(items)
@@ -483,7 +485,7 @@ class Dispatcher:
         queue.has_prefetched_for_calls = False
         self._unclaim(queue.buffer, [item for item in queue.buffer.items if not item.is_claimed_ahead])
 
-    def _unclaim(self, buffer: PrefetchBuffer, items: list[Item]) -> None:
+    def _unclaim(self, buffer: PrefetchBuffer, items: list[ShardItem]) -> None:
         buffer.remove(items)
         self._memory.release(items)
         for item in items:

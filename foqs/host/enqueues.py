@@ -11,7 +11,7 @@ from foqs.host.waiting import Answer, Waiting
 from foqs.model import ids, limits, order
 from foqs.model.calls import DeliveryPolicy, EnqueueResult, NewItemFields, PositionErrors
 from foqs.model.errors import FoqsError, NotWrittenError, OverloadedError, PausedError, RateLimitedError, TooLargeError
-from foqs.model.item import Item, Phase
+from foqs.model.item import Phase, ShardItem
 from foqs.model.namespace import Namespace
 from foqs.model.rate import MinuteWindow
 from foqs.model.topic import ShardTopic
@@ -130,12 +130,12 @@ class Enqueues:
         news: Sequence[NewItemFields],
         new_topics: dict[str, ShardTopic],
         errors: PositionErrors,
-    ) -> dict[int, Item]:
+    ) -> dict[int, ShardItem]:
         """The items by position; what is not valid goes to `errors`, topics that are not there yet to `new_topics`."""
         index, shard_id, number, settings = shard.index, shard.shard_id, namespace.number, namespace.settings
         topics = index.topics
         now_ms = self._shards.now_ms(shard_id)
-        made: dict[int, Item] = {}
+        made: dict[int, ShardItem] = {}
         found: dict[str, ShardTopic | FoqsError | None] = {}
         """By name: the topic, None where there is none yet, or what is wrong with the name, once for all its items."""
         for position, new in enumerate(news):
@@ -157,7 +157,7 @@ class Enqueues:
             key = index.next_key()
             priority = new.priority
             assert priority is not None, "it was checked"
-            made[position] = Item(
+            made[position] = ShardItem(
                 key,
                 topic,
                 priority,
@@ -194,7 +194,7 @@ class Enqueues:
             )
         return rate, now_ms
 
-    async def _write(self, shard: ShardState, items: list[Item]) -> None:
+    async def _write(self, shard: ShardState, items: list[ShardItem]) -> None:
         answer = Answer(self._waiting)
         size_bytes = sum([item.size_bytes for item in items])
         shard.inserts.add(items, size_bytes, answer.completion)
@@ -202,7 +202,7 @@ class Enqueues:
         await answer.wait()
 
 
-def _move(item: Item, new: NewItemFields, shard: ShardState, now_ms: int) -> None:
+def _move(item: ShardItem, new: NewItemFields, shard: ShardState, now_ms: int) -> None:
     """To a shard that did not have it; `now_ms` is the clock that it goes by from now on."""
     ttl_ms = item.expires_at - item.due_at
     item.enqueued_at = now_ms

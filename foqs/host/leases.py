@@ -11,12 +11,12 @@ from foqs.host.waiting import Answer, Waiting
 from foqs.model import ids, limits
 from foqs.model.calls import NackFields, PositionErrors
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, StaleLeaseError
-from foqs.model.item import Item
+from foqs.model.item import ShardItem
 from foqs.model.namespace import Namespace
 from foqs.shard.port import Rewrite
 from foqs.shard.state.engine import ShardState
 
-MakeRewrite = Callable[[int, ShardState, Item], Rewrite | None]
+MakeRewrite = Callable[[int, ShardState, ShardItem], Rewrite | None]
 
 
 class _Ended:
@@ -25,7 +25,7 @@ class _Ended:
     def __init__(self, shard: ShardState) -> None:
         self.shard = shard
         self.under_lease = shard.settlements.under_lease
-        self.items: list[Item] = []
+        self.items: list[ShardItem] = []
         self.rewrites: list[Rewrite | None] = []
         self.positions: list[int] = []
 
@@ -74,7 +74,7 @@ class Leases:
         settings = namespace.settings
         arguments.check_batch("nacks", len(nacks), limits.BATCH_ITEMS_MAX)
 
-        def make_rewrite(position: int, shard: ShardState, item: Item) -> Rewrite | None:
+        def make_rewrite(position: int, shard: ShardState, item: ShardItem) -> Rewrite | None:
             nack = nacks[position]
             delay_ms = arguments.check_range("delay_ms", nack.delay_ms, 0, settings.delay_ms_max)
             if nack.release and nack.dead_letter:
@@ -148,7 +148,7 @@ class Leases:
                 errors[position] = error.with_traceback(None)
         return by_shard.values()
 
-    def _find_lease(self, namespace: Namespace, receipt: str, by_shard: dict[str, _Ended]) -> tuple[_Ended, Item]:
+    def _find_lease(self, namespace: Namespace, receipt: str, by_shard: dict[str, _Ended]) -> tuple[_Ended, ShardItem]:
         shard_id, key, delivery = ids.parse(receipt)
         shard_text = f"{shard_id:x}"
         if shard_text not in by_shard:
@@ -167,7 +167,7 @@ class Leases:
         errors.update(answer.completion.errors)
 
 
-def _lease_of(namespace: Namespace, shard: ShardState, key: int, delivery: int) -> Item:
+def _lease_of(namespace: Namespace, shard: ShardState, key: int, delivery: int) -> ShardItem:
     item = shard.settlements.lease_of(key, delivery)
     if item.topic.namespace != namespace.number:
         # The same answer as for a lease that never was: nobody learns what others hold.

@@ -8,7 +8,7 @@ from operator import neg
 
 from foqs.model import limits, order
 from foqs.model.clock import Now
-from foqs.model.item import Item
+from foqs.model.item import ShardItem
 from foqs.model.namespace import SettingsTable
 from foqs.model.topic import ShardTopic
 
@@ -32,12 +32,12 @@ class PrefetchMemory:
         bytes_left = limits.PREFETCH_BYTES_MAX - self.prefetched_bytes - self._claiming_bytes
         return max(1, bytes_left // self._bytes_each(namespace))
 
-    def hold(self, items: list[Item]) -> None:
+    def hold(self, items: list[ShardItem]) -> None:
         sizes_bytes = [item.size_bytes for item in items]
         self.prefetched_bytes += sum(sizes_bytes)
         self._settings.note_item_bytes(items[0].topic.namespace, max(sizes_bytes))
 
-    def release(self, items: list[Item]) -> None:
+    def release(self, items: list[ShardItem]) -> None:
         self.prefetched_bytes -= sum([item.size_bytes for item in items])
 
     def claims_started(self, topic: ShardTopic, count: int) -> None:
@@ -69,13 +69,13 @@ class PrefetchBuffer:
     def __init__(self) -> None:
         self._sort_keys: list[int] = []
         """The least urgent first, so that the most urgent comes last, where a list gives it up at once."""
-        self._items: dict[int, Item] = {}
+        self._items: dict[int, ShardItem] = {}
 
     def __len__(self) -> int:
         return len(self._sort_keys)
 
     @property
-    def items(self) -> list[Item]:
+    def items(self) -> list[ShardItem]:
         return list(self._items.values())
 
     @property
@@ -107,7 +107,7 @@ class PrefetchBuffer:
         """The sort key of the item that is the `rank`-th most urgent, from 1."""
         return self._sort_keys[-rank]
 
-    def add(self, items: list[Item]) -> None:
+    def add(self, items: list[ShardItem]) -> None:
         added = [item.sort_key for item in items]
         self._items.update(zip(added, items, strict=True))
         if len(added) * _MANY < len(self._sort_keys):
@@ -117,18 +117,18 @@ class PrefetchBuffer:
             self._sort_keys += added
             self._sort_keys.sort(reverse=True)
 
-    def pop(self) -> Item:
+    def pop(self) -> ShardItem:
         """Take the most urgent one."""
         return self._items.pop(self._sort_keys.pop())
 
-    def most_urgent(self, count: int) -> list[Item]:
+    def most_urgent(self, count: int) -> list[ShardItem]:
         """The most urgent ones, in order; `count` is at least 1."""
         return [self._items[sort_key] for sort_key in self._sort_keys[: -count - 1 : -1]]
 
-    def prefetched_long(self, now: Callable[[int], Now]) -> list[Item]:
+    def prefetched_long(self, now: Callable[[int], Now]) -> list[ShardItem]:
         """What was held for so long that it goes back; `now` gives the clocks of a shard."""
         steady_ms: dict[int, int] = {}
-        found: list[Item] = []
+        found: list[ShardItem] = []
         for item in self._items.values():
             shard_id = item.topic.shard_id
             if shard_id not in steady_ms:  # Once for all items: a clock costs more than all else here.
@@ -137,7 +137,7 @@ class PrefetchBuffer:
                 found.append(item)
         return found
 
-    def discard(self, item: Item) -> None:
+    def discard(self, item: ShardItem) -> None:
         del self._items[item.sort_key]
         del self._sort_keys[bisect_left(self._sort_keys, -item.sort_key, key=neg)]
 
@@ -152,7 +152,7 @@ class PrefetchBuffer:
             count += 1
         return count
 
-    def remove(self, items: list[Item]) -> None:
+    def remove(self, items: list[ShardItem]) -> None:
         """Take these out."""
         if len(items) * _MANY < len(self._sort_keys):
             for item in items:

@@ -9,7 +9,7 @@ from itertools import chain, islice
 from foqs.host.prefetch import PrefetchBuffer
 from foqs.model import limits, order
 from foqs.model.clock import Now
-from foqs.model.item import Item
+from foqs.model.item import ShardItem
 from foqs.model.topic import ShardTopic
 from foqs.shard.state.demand import Demand
 
@@ -35,11 +35,11 @@ class DequeueCall:
         self.lease_ms = lease_ms
         self.lease_ms_default = lease_ms_default
         self.since_s = since_s
-        self.items: list[Item] | None = None
+        self.items: list[ShardItem] | None = None
         self.answered: asyncio.Future[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
 
-    def lease_of(self, item: Item) -> int:
+    def lease_of(self, item: ShardItem) -> int:
         return self.lease_ms or item.lease_ms or self.lease_ms_default
 
     @property
@@ -189,7 +189,7 @@ class TopicQueue:
 
     def unbacked(
         self, call: DequeueCall, count: int, bytes_left: int, now: Callable[[int], Now]
-    ) -> tuple[list[Item], int]:
+    ) -> tuple[list[ShardItem], int]:
         """Held items, in order, whose claims do not back the leases that they are about to get.
 
         Of the `count` items that the first call gets next, as far as its answer has bytes for them; and where one of
@@ -224,10 +224,10 @@ class TopicQueue:
 
 
 def _unbacked(
-    call: DequeueCall, items: list[Item], bytes_left: int, clocks: dict[int, Now], now: Callable[[int], Now]
-) -> tuple[list[Item], int, int]:
+    call: DequeueCall, items: list[ShardItem], bytes_left: int, clocks: dict[int, Now], now: Callable[[int], Now]
+) -> tuple[list[ShardItem], int, int]:
     """Those of `items` whose claims do not back the call's lease, how many there are bytes for, and the bytes left."""
-    found: list[Item] = []
+    found: list[ShardItem] = []
     count = 0
     for item in items:
         if bytes_left <= 0:

@@ -62,7 +62,7 @@ class Claim:
         self.open_count = len(self.keys)
 
 
-class Item:
+class ShardItem:
     __slots__ = (
         "at_most_once",
         "claim",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from foqs.model.calls import ItemContent
-from foqs.model.item import Item
+from foqs.model.item import ShardItem
 from foqs.model.topic import ShardTopic
 
 TIMER_LANE = 0
@@ -47,7 +47,7 @@ class ClaimEntries:
 
     id: int
     due_at: int
-    items: list[Item]
+    items: list[ShardItem]
     is_ahead: bool = False
     """Nobody may have seen these deliveries."""
 
@@ -69,10 +69,10 @@ class Transaction:
     topics_new: list[ShardTopic] = field(default_factory=list)
     namespaces_new: list[tuple[int, bytes]] = field(default_factory=list)
     """(number, name) of those that have their first topic here."""
-    inserts: list[Item] = field(default_factory=list)
-    inserts_short_lived: list[Item] = field(default_factory=list)
+    inserts: list[ShardItem] = field(default_factory=list)
+    inserts_short_lived: list[ShardItem] = field(default_factory=list)
     """More of them, which are likely to be deleted within seconds; the store may keep them in another way."""
-    fetches: list[Item] = field(default_factory=list)
+    fetches: list[ShardItem] = field(default_factory=list)
     """Claimed items whose rows are not in memory."""
     claims: list[ClaimEntries] = field(default_factory=list)
     claims_rewritten: list[ClaimEntries] = field(default_factory=list)

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from pymysql.constants import FIELD_TYPE
 
 from foqs.model.calls import NO_CONTENT, ItemContent
-from foqs.model.item import Item
+from foqs.model.item import ShardItem
 from foqs.shard.port import FetchedRow, ItemRow
 
 UNSIGNED: Final = 0x8000
@@ -77,7 +77,7 @@ def names(columns: Sequence[Column]) -> list[str]:
     return [column.name for column in columns]
 
 
-def given_integers(item: Item) -> tuple[int, ...]:
+def given_integers(item: ShardItem) -> tuple[int, ...]:
     """The values of GIVEN_COLUMNS."""
     return (
         item.due_at,
@@ -90,7 +90,7 @@ def given_integers(item: Item) -> tuple[int, ...]:
     )
 
 
-def inserted_integers(item: Item) -> tuple[int, ...]:
+def inserted_integers(item: ShardItem) -> tuple[int, ...]:
     """The values of KEY_COLUMNS and GIVEN_COLUMNS."""
     topic = item.topic.number
     is_delayed = item.due_at > item.enqueued_at

@@ -20,7 +20,7 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from foqs.model import limits
-from foqs.model.item import Item
+from foqs.model.item import ShardItem
 from foqs.shard.port import ItemRow, OwnershipLostError
 from foqs.storage.columns import CONTENT_COLUMNS, GIVEN_COLUMNS, given_integers, packed_row
 
@@ -67,7 +67,7 @@ _pack_entry = _ENTRY.pack
 assert _LAYOUTS[_PACK_VERSION].head.size + _COUNT.size + 8 <= limits.PACKED_ITEM_BYTES
 
 
-def pack_items(items: Sequence[Item]) -> bytes:
+def pack_items(items: Sequence[ShardItem]) -> bytes:
     """The version, the count of the items, their keys, and the items; none is delayed, none was delivered."""
     count = len(items)
     parts = [Struct(f">BI{count}Q").pack(_PACK_VERSION, count, *[item.key for item in items])]
@@ -92,7 +92,7 @@ def unpack_items(packed: bytes) -> list[ItemRow]:
     return rows
 
 
-def packed_starts(items: Sequence[Item]) -> array[int]:
+def packed_starts(items: Sequence[ShardItem]) -> array[int]:
     """Where each of the items begins in what `pack_items` makes of them."""
     first = _COUNT.size + 8 * len(items)
     head_bytes = _LAYOUTS[_PACK_VERSION].head.size

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pymysql.constants import FIELD_TYPE
 
 from foqs.model import limits
-from foqs.model.item import Item
+from foqs.model.item import ShardItem
 from foqs.shard.port import ItemRow
 from foqs.storage.columns import CONTENT_COLUMNS, INSERTED_COLUMNS, ITEM_COLUMNS, inserted_integers
 
@@ -29,7 +29,7 @@ _STORED_ROW = f"({','.join(_STORED_VALUES)})"
 """Those of statements.INSERT_STORED_ITEMS."""
 
 
-def item_row(item: Item) -> str:
+def item_row(item: ShardItem) -> str:
     assert item.content is not None
     return _ROW % (*inserted_integers(item), *map(bytes.hex, item.content))
 

@@ -17,7 +17,7 @@ from pymysql.constants import COMMAND, ER, FIELD_TYPE
 from pymysql.err import OperationalError
 
 from foqs.model import limits
-from foqs.model.item import Item
+from foqs.model.item import ShardItem
 from foqs.storage import statements as sql
 from foqs.storage.columns import GIVEN_COLUMNS, INSERTED_COLUMNS, KEY_COLUMNS, UNSIGNED, inserted_integers
 from foqs.storage.session import command_packet
@@ -45,7 +45,7 @@ class Ahead:
     """
 
     packets: list[bytes]
-    rest: Sequence[Item]
+    rest: Sequence[ShardItem]
     packs_rest: Sequence[tuple[int, bytes]]
     guard: str = sql.NONE_AHEAD
 
@@ -62,7 +62,7 @@ class PreparedInserts:
         self._items_head = _execution(items_id, 0, 1) + _NO_NULLS + b"\x01" + _TYPES
         self._pack_head = _execution(pack_id, 0, 1) + b"\x00\x01" + _PACK_TYPES
 
-    def ahead(self, items: Sequence[Item], packs: Sequence[tuple[int, bytes]] = ()) -> Ahead:
+    def ahead(self, items: Sequence[ShardItem], packs: Sequence[tuple[int, bytes]] = ()) -> Ahead:
         """Executions for the packs, and for as many of the items as fill them, each followed by a count of its rows.
 
         Of a pack there are its id and its contents.
@@ -70,7 +70,7 @@ class PreparedInserts:
         self._count_from += _COUNT_STEP
         executions = [self._pack_head + _pack_id(pack_id) + _blob(contents) for pack_id, contents in packs]
         row_count = len(packs)
-        rest: list[Item] = []
+        rest: list[ShardItem] = []
         for start in range(0, len(items), _ROWS):
             part = items[start : start + _ROWS]
             rows = _rows(part) if len(part) == _ROWS else b""
@@ -112,7 +112,7 @@ def _prepare(session: Any, statement: str, expected_count: int) -> int:
     return int(statement_id)
 
 
-def _rows(items: Sequence[Item]) -> bytes:
+def _rows(items: Sequence[ShardItem]) -> bytes:
     """Nothing when one has a number that its column cannot hold: the server says so of SQL text."""
     try:
         return b"".join(map(_row, items))
@@ -120,7 +120,7 @@ def _rows(items: Sequence[Item]) -> bytes:
         return b""
 
 
-def _row(item: Item) -> bytes:
+def _row(item: ShardItem) -> bytes:
     assert item.content is not None
     return _integers(*inserted_integers(item)) + b"".join(map(_blob, item.content))
 

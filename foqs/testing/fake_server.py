@@ -15,7 +15,7 @@ from sortedcontainers import SortedList
 
 from foqs.model import limits, order
 from foqs.model.calls import NO_CONTENT
-from foqs.model.item import Item
+from foqs.model.item import ShardItem
 from foqs.shard.port import (
     TIMER_LANE,
     ClaimedRow,
@@ -72,7 +72,7 @@ class FakeServerError(Exception):
 
 
 @dataclass(slots=True)
-class Session:
+class FakeSession:
     number: int
     alive: bool = True
 
@@ -222,7 +222,7 @@ class FakeServer:
         """Why it could lose what it acknowledged."""
         self.on_commit: Callable[[Script], None] = lambda script: None
         self.on_nonsense: Callable[[FakeServerError], None] = lambda error: None
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, FakeSession] = {}
         self._last_session = 0
         self._locks: dict[str, int] = {}
         self._waiting: list[Callable[[], None]] = []
@@ -256,25 +256,25 @@ class FakeServer:
 
     # ---- sessions ----
 
-    def connect(self) -> Session:
+    def connect(self) -> FakeSession:
         if not self.up or self.frozen:
             raise SessionLostError(f"shard {self.shard_id}: its server does not answer")
         self._last_session += 1
-        session = self._sessions[self._last_session] = Session(self._last_session)
+        session = self._sessions[self._last_session] = FakeSession(self._last_session)
         return session
 
-    def end_session(self, session: Session) -> None:
+    def end_session(self, session: FakeSession) -> None:
         session.alive = False
         self._sessions.pop(session.number, None)
         self._locks = {name: number for name, number in self._locks.items() if number != session.number}
 
-    def touch(self, session: Session | None) -> Session:
+    def touch(self, session: FakeSession | None) -> FakeSession:
         """Any statement. Raises SessionLostError."""
         if session is None or not session.alive or not self.up or self.frozen:
             raise SessionLostError(f"shard {self.shard_id}: the session is lost")
         return session
 
-    def lock(self, session: Session, name: str) -> int:
+    def lock(self, session: FakeSession, name: str) -> int:
         """Take the named lock if it is free; returns the number of the session that holds it."""
         return self._locks.setdefault(name, session.number)
 
@@ -436,7 +436,7 @@ def without_content(row: ItemRow) -> ItemRow:
     return row._replace(death_reason=None, content=NO_CONTENT)
 
 
-def new_row(item: Item) -> ItemRow:
+def new_row(item: ShardItem) -> ItemRow:
     delayed, number = item.due_at > item.enqueued_at, item.topic.number
     assert item.content is not None
     return ItemRow(

@@ -26,7 +26,7 @@ from foqs.shard.port import (
 from foqs.storage.packs.index import PackIndex
 from foqs.storage.packs.merging import ExpiredPage, Page, add_looked_up, add_packed, merged_pages, with_packed
 from foqs.storage.packs.pack import PackPlan
-from foqs.testing.fake_server import FakeServer, Fate, Session, Writer, claimed_row, make_script
+from foqs.testing.fake_server import FakeServer, FakeSession, Fate, Writer, claimed_row, make_script
 
 _REFUSALS = {
     Fate.FAILED: TransactionFailedError,
@@ -62,7 +62,7 @@ class FakeStore:
         self._result = TransactionResult()
         """What the last transaction has read so far."""
         self._reopened_number = 0
-        self._session: Session | None = None
+        self._session: FakeSession | None = None
         self._lost_session_number = 0
         self.epoch = 0
 
@@ -248,7 +248,7 @@ class FakeStore:
 
     def _run_late(
         self,
-        session: Session,
+        session: FakeSession,
         transaction: Transaction,
         plan: PackPlan,
         later: Callable[[Callable[[], None]], None],

@@ -17,7 +17,7 @@ from typing import Any
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
 from foqs.model.calls import ItemContent
-from foqs.model.item import Item, Phase
+from foqs.model.item import Phase, ShardItem
 from foqs.model.topic import ShardTopic
 from foqs.model.window import WindowBudget
 from foqs.storage import statements as sql
@@ -157,10 +157,10 @@ def _batch(number: int) -> list[Row]:
     return [(1 + key % _LANES, key % _URGENCIES, _BEGIN_MS + number, key) for key in keys]
 
 
-def _item(row: Row) -> Item:
+def _item(row: Row) -> ShardItem:
     lane, urgency, due_at, key = row
     topic = ShardTopic(0, lane, 1, str(lane), WindowBudget(), {}, stored=True)
-    return Item(key, topic, urgency, due_at, 0, Phase.INSERTING, due_at, _END_MS, content=_CONTENT)
+    return ShardItem(key, topic, urgency, due_at, 0, Phase.INSERTING, due_at, _END_MS, content=_CONTENT)
 
 
 def _run(pid: int, session: Any, scripts: Sequence[tuple[list[bytes], list[str]]]) -> float:

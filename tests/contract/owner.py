@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from foqs.model import order
 from foqs.model.calls import ItemContent
-from foqs.model.item import Item
+from foqs.model.item import ShardItem
 from foqs.model.topic import ShardTopic
 from foqs.model.window import WindowBudget
 from foqs.shard.port import ItemRow, OwnershipLostError, ShardImage, Store, Tenure, Transaction, TransactionResult
@@ -100,10 +100,10 @@ def new_item(
     payload: bytes = b"p",
     metadata: bytes = b"",
     trace_context: bytes = b"",
-) -> Item:
+) -> ShardItem:
     """An item that is ready at once, unless `enqueued_at` is before `due_at`."""
     sort_key, content = order.sort_key(priority, due_at, key, SHARD_ID), ItemContent(payload, metadata, trace_context)
-    item = Item(key, topic or new_topic(1), priority, due_at, sort_key, content=content)
+    item = ShardItem(key, topic or new_topic(1), priority, due_at, sort_key, content=content)
     item.enqueued_at = due_at if enqueued_at is None else enqueued_at
     item.expires_at = due_at + LIFE_MS
     return item

@@ -10,7 +10,7 @@ import pytest
 
 from foqs.model import limits, order
 from foqs.model.calls import ItemContent
-from foqs.model.item import Item
+from foqs.model.item import ShardItem
 from foqs.shard.port import (
     ClaimEntries,
     ItemRow,
@@ -25,7 +25,7 @@ from tests.contract.owner import LIFE_MS, Owner, new_item, new_topic, opened
 from tests.contract.test_store import CONTENT, HOSTILE
 
 
-def packed(owner: Owner, keys: range, **fields: object) -> list[Item]:
+def packed(owner: Owner, keys: range, **fields: object) -> list[ShardItem]:
     items = [
         new_item(key, payload=b"p%d" % key, metadata=b"m%d" % key, trace_context=b"t%d" % key, **fields) for key in keys
     ]

@@ -18,7 +18,7 @@ import pytest
 
 from foqs.model import limits, order
 from foqs.model.calls import ItemContent
-from foqs.model.item import Item
+from foqs.model.item import ShardItem
 from foqs.storage import statements
 from foqs.storage.formats import pack_items, pack_keys
 from foqs.storage.literals import chunks_by_bytes, item_row, key_conditions, stored_row_literal
@@ -55,7 +55,7 @@ def after(lane: int, urgency: int, due_at: int) -> tuple[int, ...]:
     return (lane, *edge_arguments(order.sort_key(urgency, due_at, 7, 0)), PAGE)
 
 
-NEW_ITEM = Item(10**9, new_topic(1), 0, 5, 0, content=ItemContent(b"x", b""))
+NEW_ITEM = ShardItem(10**9, new_topic(1), 0, 5, 0, content=ItemContent(b"x", b""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,7 @@ def _fill(url: str, share: int) -> None:
                 key += 1
                 urgency = n % 8 if lane > 0 else 0
                 content = ItemContent(b"p" * 100, b"")
-                item = Item(key, new_topic(abs(lane) or 1), n % 8, n, 0, content=content)
+                item = ShardItem(key, new_topic(abs(lane) or 1), n % 8, n, 0, content=content)
                 # The lane is the first of the values that is not the key.
                 rows.append(re.sub(r"^\((\d+),-?\d+,-?\d+", rf"(\1,{lane},{urgency}", item_row(item)))
         for values in chunks_by_bytes(rows):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from foqs.host.topic_queue import DequeueCall
 from foqs.model import limits
 from foqs.model.calls import Delivery
-from foqs.model.item import Item
+from foqs.model.item import ShardItem
 from foqs.server.commit_scheduler import SLOT_MS_MAX
 from foqs.testing.fake_server import Script
 from tests.histories.clocks import ClockSteps
@@ -77,7 +77,7 @@ class SimClocks:
 
     # ---- leases, by the world's own time ----
 
-    def handed_out(self, call: DequeueCall, items: list[Item]) -> None:
+    def handed_out(self, call: DequeueCall, items: list[ShardItem]) -> None:
         now_ms = self._world.exact_now_ms()
         for item in items:
             self._lease_ends_ms[item.receipt] = now_ms + (call.lease_ms or item.lease_ms or call.lease_ms_default)

@@ -20,7 +20,7 @@ from foqs.model import ids, limits, order
 from foqs.model.clock import Now
 from foqs.model.counts import ItemCounts
 from foqs.model.errors import NotFoundError, StaleLeaseError, UnavailableError
-from foqs.model.item import Item, Phase
+from foqs.model.item import Phase, ShardItem
 from foqs.model.namespace import Namespace
 from foqs.model.topic import TopicTable
 from foqs.model.window import ReadyWindow
@@ -47,7 +47,7 @@ from tests.sim.planting import DEFECTS, in_place_of
 
 
 @in_place_of(Enqueues, "_write")
-async def acknowledges_before_the_commit(self: Enqueues, shard: ShardState, items: list[Item]) -> None:
+async def acknowledges_before_the_commit(self: Enqueues, shard: ShardState, items: list[ShardItem]) -> None:
     shard.inserts.add(items, sum(item.size_bytes for item in items), Completion(lambda _: None))
     self._shards.wake(shard.shard_id)
 
@@ -94,7 +94,7 @@ def sets_the_claim_checkpoint_to_the_last_key(self: Journal) -> int:
 
 
 @in_place_of(Settlements, "lease_of")
-def does_not_compare_the_receipt(self: Settlements, key: int, delivery: int) -> Item:
+def does_not_compare_the_receipt(self: Settlements, key: int, delivery: int) -> ShardItem:
     item = self._index.leases.get(key)
     if item is None or item.phase is not Phase.LEASED:
         raise StaleLeaseError("the lease of this receipt has ended")
@@ -111,22 +111,22 @@ _adopt = Journal.adopt
 
 
 @in_place_of(Journal, "adopt")
-def forgets_which_claims_were_made_ahead(self: Journal, stored: Any, items: list[Item]) -> None:
+def forgets_which_claims_were_made_ahead(self: Journal, stored: Any, items: list[ShardItem]) -> None:
     _adopt(self, stored._replace(is_ahead=False), items)
 
 
 @in_place_of(Settlements, "_ended_lease")
-def counts_what_was_claimed_ahead_as_an_attempt(self: Settlements, item: Item, now_ms: int) -> Any:
+def counts_what_was_claimed_ahead_as_an_attempt(self: Settlements, item: ShardItem, now_ms: int) -> Any:
     return self.failed_attempt(item, now_ms, reason="lease ended")
 
 
-@in_place_of(Item, "is_claimed_for")
-def hands_out_at_most_once_from_what_was_claimed_ahead(self: Item, lease_due_at: int) -> bool:
+@in_place_of(ShardItem, "is_claimed_for")
+def hands_out_at_most_once_from_what_was_claimed_ahead(self: ShardItem, lease_due_at: int) -> bool:
     return self.claim is not None and self.claim.due_at >= lease_due_at
 
 
-@in_place_of(Item, "is_claimed_for")
-def hands_out_for_longer_than_was_claimed(self: Item, lease_due_at: int) -> bool:
+@in_place_of(ShardItem, "is_claimed_for")
+def hands_out_for_longer_than_was_claimed(self: ShardItem, lease_due_at: int) -> bool:
     return self.claim is not None and not (self.claim.is_ahead and self.at_most_once)
 
 
@@ -135,13 +135,13 @@ _add = Journal.add
 
 @in_place_of(Journal, "add")
 def claims_ahead_for_a_long_time(
-    self: Journal, transaction: Transaction, lease_due_at: int, items: list[Item], *, is_ahead: bool
+    self: Journal, transaction: Transaction, lease_due_at: int, items: list[ShardItem], *, is_ahead: bool
 ) -> Any:
     return _add(self, transaction, lease_due_at + 5_000 * is_ahead, items, is_ahead=is_ahead)
 
 
 @in_place_of(Settlements, "unclaim")
-def gives_back_without_a_word_what_was_claimed_for_a_call(self: Settlements, item: Item) -> bool:
+def gives_back_without_a_word_what_was_claimed_for_a_call(self: Settlements, item: ShardItem) -> bool:
     if item.phase is Phase.LEASED:
         item.topic.count_leased(-1)
         self.end_lease(item)
@@ -155,7 +155,7 @@ _leave = Journal.leave
 
 
 @in_place_of(Journal, "leave")
-def forgets_a_claim_with_open_items(self: Journal, items: Sequence[Item]) -> None:
+def forgets_a_claim_with_open_items(self: Journal, items: Sequence[ShardItem]) -> None:
     for claim in {item.claim for item in items if item.claim is not None}:
         for other in self._index.leases.values():
             if other.claim is claim and other not in items:
@@ -168,18 +168,18 @@ _failed_attempt = Settlements.failed_attempt
 
 
 @in_place_of(Settlements, "failed_attempt")
-def redelivers_at_most_once(self: Settlements, item: Item, now_ms: int, **how: Any) -> Any:
+def redelivers_at_most_once(self: Settlements, item: ShardItem, now_ms: int, **how: Any) -> Any:
     item.at_most_once = False
     return _failed_attempt(self, item, now_ms, **how)
 
 
 @in_place_of(Settlements, "failed_attempt")
-def loses_the_metadata_of_a_nack(self: Settlements, item: Item, now_ms: int, **how: Any) -> Any:
+def loses_the_metadata_of_a_nack(self: Settlements, item: ShardItem, now_ms: int, **how: Any) -> Any:
     return _failed_attempt(self, item, now_ms, **{**how, "metadata": None})
 
 
 @in_place_of(Settlements, "failed_attempt")
-def ignores_the_delay_of_a_nack(self: Settlements, item: Item, now_ms: int, **how: Any) -> Any:
+def ignores_the_delay_of_a_nack(self: Settlements, item: ShardItem, now_ms: int, **how: Any) -> Any:
     return _failed_attempt(self, item, now_ms, **{**how, "delay_ms": 0})
 
 
@@ -226,7 +226,7 @@ _fill = index.fill
 
 
 @in_place_of(claims, "fill")
-def ignores_the_ttl_on_redelivery(item: Item, row: Any) -> None:
+def ignores_the_ttl_on_redelivery(item: ShardItem, row: Any) -> None:
     _fill(item, row)
     item.expires_at = 1 << 62
 
@@ -252,7 +252,7 @@ _end = Claims._end
 
 
 @in_place_of(Claims, "_end")
-def does_not_remember_what_is_still_claimed(self: Claims, in_flight: list[Item], held: Any) -> None:
+def does_not_remember_what_is_still_claimed(self: Claims, in_flight: list[ShardItem], held: Any) -> None:
     _end(self, in_flight, held)
     for item in self._waiting.values():
         item.topic.claim_head = order.LAST

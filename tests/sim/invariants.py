@@ -12,7 +12,7 @@ from foqs.host.topic_queue import DequeueCall, TopicQueue
 from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.counts import ItemCounts
-from foqs.model.item import Item, Phase
+from foqs.model.item import Phase, ShardItem
 from foqs.model.topic import ShardTopic
 from foqs.model.wheel import SLOT_MS
 from foqs.shard.port import TIMER_LANE, Transaction, TransactionResult
@@ -77,7 +77,7 @@ def checked_classes(world_of: Callable[[], World], every: int) -> tuple[type[Sha
             self.passed = {part for part in parts if not part.room}
             return super()._deliver_to(call)
 
-        def answer(self, call: DequeueCall, items: list[Item]) -> None:
+        def answer(self, call: DequeueCall, items: list[ShardItem]) -> None:
             world = world_of()
             for problem in order_problems(self, call, items, world, self.passed):
                 world.complain(problem)
@@ -91,7 +91,7 @@ def checked_classes(world_of: Callable[[], World], every: int) -> tuple[type[Sha
 
 
 def order_problems(
-    dispatcher: Dispatcher, call: DequeueCall, items: list[Item], world: World, passed: Container[ShardTopic]
+    dispatcher: Dispatcher, call: DequeueCall, items: list[ShardItem], world: World, passed: Container[ShardTopic]
 ) -> Iterator[str]:
     last: dict[TopicQueue, int] = {}
     for item in items:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from foqs.model import limits, order
 from foqs.model.calls import NO_CONTENT
-from foqs.model.item import Item
+from foqs.model.item import ShardItem
 from foqs.shard.port import ItemRow, Refill, Rewrite, Transaction, TransactionResult
 from foqs.storage.formats import unpack_items
 from foqs.storage.packs.budget import PackBudget
@@ -22,7 +22,7 @@ MANY = 2 * limits.PACK_ITEMS_MIN
 TOPICS = {number: new_topic(number, f"t{number}") for number in range(1, 6)}
 
 
-def row_of(item: Item) -> ItemRow:
+def row_of(item: ShardItem) -> ItemRow:
     number = item.topic.number
     is_delayed = item.due_at > item.enqueued_at
     return ItemRow(
@@ -108,7 +108,7 @@ class Shard:
 
     def items(
         self, count: int, *, topic: int = 1, priority: int = 0, payload: bytes = b"p", life_ms: int = 10**6
-    ) -> list[Item]:
+    ) -> list[ShardItem]:
         made = []
         for _ in range(count):
             self.key += 1
@@ -117,16 +117,16 @@ class Shard:
             made.append(item)
         return made
 
-    def transaction(self, young: Iterable[Item] = (), **parts: object) -> Transaction:
+    def transaction(self, young: Iterable[ShardItem] = (), **parts: object) -> Transaction:
         self.number += 1
         transaction = Transaction(self.number, inserts_short_lived=list(young), **parts)  # type: ignore[arg-type]
         transaction.steady_ms = self.now_ms
         return transaction
 
-    def plan(self, young: Iterable[Item] = (), **parts: object) -> PackPlan:
+    def plan(self, young: Iterable[ShardItem] = (), **parts: object) -> PackPlan:
         return self.index.plan(self.transaction(young, **parts))
 
-    def run(self, young: Iterable[Item] = (), **parts: object) -> PackPlan:
+    def run(self, young: Iterable[ShardItem] = (), **parts: object) -> PackPlan:
         transaction = self.transaction(young, **parts)
         plan = self.index.plan(transaction)
         self.commit(plan, transaction)
@@ -161,7 +161,7 @@ class Shard:
         return keys
 
 
-def keys(items: Iterable[Item]) -> list[int]:
+def keys(items: Iterable[ShardItem]) -> list[int]:
     return [item.key for item in items]
 
 

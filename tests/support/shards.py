@@ -11,7 +11,7 @@ from foqs.model import limits, order
 from foqs.model.calls import ItemContent
 from foqs.model.clock import Now
 from foqs.model.errors import UnavailableError
-from foqs.model.item import Item, Phase
+from foqs.model.item import Phase, ShardItem
 from foqs.model.namespace import Namespace, NamespaceSettings, SettingsTable
 from foqs.server import commit_scheduler
 from foqs.shard.port import Transaction
@@ -64,13 +64,13 @@ class Shards:
     def enqueue(
         self, number: int, topic: str, priority: int = 0, *, lease_ms: int = 0, delay_ms: int = 0, count: int = 1,
         payload: bytes = b"p", at_most_once: bool = False,
-    ) -> list[Item]:  # fmt: skip
+    ) -> list[ShardItem]:  # fmt: skip
         shard, items, due_at = self.states[number], [], self.clock_ms + delay_ms
         for _ in range(count):
             key = shard.index.next_key()
             sort_key = order.sort_key(priority, due_at, key, number)
             items.append(
-                Item(
+                ShardItem(
                     key, shard.index.topic(NAMESPACE, topic), priority, due_at, sort_key, Phase.INSERTING,
                     self.clock_ms, self.clock_ms + 10**9, lease_ms, at_most_once, ItemContent(payload, b""),
                 )

@@ -6,7 +6,7 @@ import pytest
 
 from foqs.host.topic_queue import DequeueCall
 from foqs.model import limits
-from foqs.model.item import Item, Phase
+from foqs.model.item import Phase, ShardItem
 from foqs.shard.state.callers import Completion
 from tests.support.shards import NAMESPACE, Shards
 
@@ -14,7 +14,7 @@ UNSEEN_MS_MAX = 40_000
 LONG_MS = 600_000
 
 
-def take(shards: Shards, count: int, lease_ms: int | None = None, topics: str = "a") -> list[Item]:
+def take(shards: Shards, count: int, lease_ms: int | None = None, topics: str = "a") -> list[ShardItem]:
     """What one call gets that waits for nothing."""
     call = shards.dequeue(dict.fromkeys(topics, count), lease_ms)
     shards.run(0)
@@ -22,9 +22,9 @@ def take(shards: Shards, count: int, lease_ms: int | None = None, topics: str = 
     return call.items or []
 
 
-def consume(shards: Shards, lease_ms: int | None = None) -> list[Item]:
+def consume(shards: Shards, lease_ms: int | None = None) -> list[ShardItem]:
     """Everything, by calls that come again and again."""
-    taken: list[Item] = []
+    taken: list[ShardItem] = []
     while items := take(shards, 10, lease_ms):
         taken += items
     return taken
@@ -35,7 +35,7 @@ def stored(shards: Shards) -> list[tuple[int, int]]:
     return [(row.deliveries, row.failed_attempts) for row in shards.tables[0].items.values()]
 
 
-def prefetched(lease_ms: int | None = None, *, at_most_once: bool = False) -> tuple[Shards, list[Item]]:
+def prefetched(lease_ms: int | None = None, *, at_most_once: bool = False) -> tuple[Shards, list[ShardItem]]:
     """Some items that are claimed and that no consumer has seen, beside one that a consumer has."""
     shards = Shards(1)
     shards.enqueue(0, "a", count=30)
@@ -170,7 +170,7 @@ def test_who_always_gets_something_of_one_topic_gets_what_is_delivered_at_most_o
     shards.enqueue(0, "a", count=1_000)
     shards.enqueue(0, "b", count=20, at_most_once=True)
     shards.run(0)
-    once: list[Item] = []
+    once: list[ShardItem] = []
     for _ in range(10):
         once += [item for item in take(shards, 10, topics="ab") if item.at_most_once]
     assert len(once) == 20
@@ -194,7 +194,7 @@ def test_a_call_waits_no_longer_than_its_bound_for_claims_of_its_own() -> None:
     assert [item.topic.name for item in take_of(shards, 1, "b")] == ["b"]
 
 
-def take_of(shards: Shards, number: int, topic: str) -> list[Item]:
+def take_of(shards: Shards, number: int, topic: str) -> list[ShardItem]:
     call = shards.dequeue({topic: 1})
     shards.run(number)
     return call.items or []

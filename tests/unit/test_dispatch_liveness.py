@@ -11,7 +11,7 @@ import pytest
 from foqs.host.inspection import Inspection
 from foqs.host.topic_queue import DequeueCall
 from foqs.model import limits
-from foqs.model.item import Item, Phase
+from foqs.model.item import Phase, ShardItem
 from foqs.shard.state.callers import Completion
 from tests.support.shards import NAMESPACE, Shards
 
@@ -20,7 +20,7 @@ def sicken(shards: Shards, number: int, *, healthy: bool = False) -> None:
     shards.dispatcher.shard_health(number, shards.states[number].index.topics.values(), healthy=healthy)
 
 
-def ack(shards: Shards, items: list[Item]) -> None:
+def ack(shards: Shards, items: list[ShardItem]) -> None:
     for item in items:
         settlements = shards.states[item.topic.shard_id].settlements
         settlements.end_lease(item)
@@ -290,7 +290,7 @@ class Chaos:
         self.shards.allow_item_bytes(10)
         self.sick: set[int] = set()
         self.calls: list[DequeueCall] = []
-        self.leased: list[Item] = []
+        self.leased: list[ShardItem] = []
         self.steps = [
             (self.enqueue, 20), (self.dequeue, 20), (self.end_call, 5), (self.begin, 15), (self.end, 15),
             (self.pass_time, 5), (self.shards.dispatcher.sweep, 3), (self.settle, 7), (self.settle_down, 4),

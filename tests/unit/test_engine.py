@@ -20,7 +20,7 @@ from foqs.model.calls import ItemContent
 from foqs.model.clock import Now
 from foqs.model.counts import ItemCounts
 from foqs.model.errors import InvalidArgumentError, NotFoundError, UnavailableError
-from foqs.model.item import Item, Phase
+from foqs.model.item import Phase, ShardItem
 from foqs.model.namespace import Namespace, NamespaceSettings, SettingsTable
 from foqs.shard.port import TIMER_LANE, ItemRow
 from foqs.shard.state.callers import Completion, LookUp
@@ -72,7 +72,7 @@ class WatchedDispatcher(Dispatcher):
         self._passed = {(part.shard_id, part.number) for part in parts if not part.room}
         return super()._deliver_to(call)
 
-    def answer(self, call: DequeueCall, items: list[Item]) -> None:
+    def answer(self, call: DequeueCall, items: list[ShardItem]) -> None:
         super().answer(call, items)
         for item in items:
             self._world.delivered(item)
@@ -87,7 +87,7 @@ class World:
         """Steady."""
         self.tables = {shard_id: Tables(shard_id) for shard_id in range(shard_count)}
         self.known: dict[tuple[int, int], Known] = {}
-        self.leased: dict[tuple[int, int], Item] = {}
+        self.leased: dict[tuple[int, int], ShardItem] = {}
         self.calls: list[DequeueCall] = []
         self.start_host()
 
@@ -122,7 +122,7 @@ class World:
             delay_ms = self.chance.choice([0, 0, 0, 50, 500, 3_000])
             key, priority, due_at = shard.index.next_key(), self.chance.randrange(-2, 3), self.server_ms + delay_ms
             ttl_ms = self.chance.choice([600, 10_000, 1_000_000, 1_000_000])
-            item = Item(
+            item = ShardItem(
                 key, topic, priority, due_at, order.sort_key(priority, due_at, key, shard.shard_id), Phase.INSERTING,
                 self.server_ms, due_at + ttl_ms, self.chance.choice([0, 0, 2_000]), self.chance.random() < 0.2,
                 ItemContent(b"p%d" % key, b"m"),
@@ -228,7 +228,7 @@ class World:
 
         shard.look_ups.look_up(LookUp([key], on_rows, lambda _: None))
 
-    def check_order(self, item: Item, passed: Container[tuple[int, int]]) -> None:
+    def check_order(self, item: ShardItem, passed: Container[tuple[int, int]]) -> None:
         """Nothing more urgent was there to be handed out; but topics without room for more claims are passed."""
         for shard_id, tables in self.tables.items():
             leases = self.shards[shard_id].index.leases
@@ -240,7 +240,7 @@ class World:
                 if free and row.lane == number and row.expires_at > self.server_ms:
                     assert tables.sort_key(row) > item.sort_key, "overtaken by a less urgent item"
 
-    def delivered(self, item: Item) -> None:
+    def delivered(self, item: ShardItem) -> None:
         sort_key = (item.topic.shard_id, item.key)
         known = self.known[sort_key]
         assert not known.over, "delivered after its end"

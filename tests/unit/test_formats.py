@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from foqs.model.calls import NO_CONTENT, ItemContent
-from foqs.model.item import Item
+from foqs.model.item import ShardItem
 from foqs.shard.port import ItemRow
 from foqs.storage import formats
 from foqs.storage.formats import UnknownFormatError
@@ -35,7 +35,7 @@ KEYS = (1, 0x0000_0300_0000_0007, TOP_64)
 ENTRIES = [(1, 1), (0x0000_0300_0000_0007, 2), (TOP_64, (1 << 32) - 1)]
 
 
-def _packed() -> list[Item]:
+def _packed() -> list[ShardItem]:
     """Of every column its bounds, and what each version has of them in the order of the versions."""
     plain = new_item(1, due_at=1_700_000_000_000, payload=b"payload", metadata=b"meta", trace_context=b"00-abc-01")
     low = new_item(2, topic=new_topic(1), priority=-TOP_32 - 1, due_at=0, payload=b"", metadata=b"")
@@ -51,7 +51,7 @@ def _packed() -> list[Item]:
     return [plain, low, high]
 
 
-def _row_of(item: Item, version: int) -> ItemRow:
+def _row_of(item: ShardItem, version: int) -> ItemRow:
     """What an item is after it was packed by that version: what is younger has its default."""
     assert item.content is not None
     fields = ItemContent._fields[: {1: 2, 2: 3}[version]]

@@ -8,16 +8,16 @@ from typing import Any, NoReturn
 import pytest
 
 from foqs.model import limits
-from foqs.model.item import Item
+from foqs.model.item import ShardItem
 from foqs.model.topic import ShardTopic
 from foqs.shard.state.callers import Completion
 from tests.support.shards import Shards
 
 
-class Unwalked(dict[int, Item]):
+class Unwalked(dict[int, ShardItem]):
     """May be looked into, and not looked through."""
 
-    def values(self) -> ValuesView[Item]:
+    def values(self) -> ValuesView[ShardItem]:
         raise AssertionError("all of it is walked")
 
     def items(self) -> Any:
@@ -27,7 +27,7 @@ class Unwalked(dict[int, Item]):
         raise AssertionError("all of it is walked")
 
 
-def taken(shards: Shards, count: int) -> list[Item]:
+def taken(shards: Shards, count: int) -> list[ShardItem]:
     call = shards.dequeue({"a": count})
     shards.run(0)
     return call.items or []
@@ -41,7 +41,7 @@ def shards() -> Shards:
     return shards
 
 
-def ack(shards: Shards, items: list[Item]) -> None:
+def ack(shards: Shards, items: list[ShardItem]) -> None:
     settlements = shards.states[0].settlements
     for item in items:
         settlements.end_lease(item)

@@ -6,7 +6,7 @@ import pytest
 
 from foqs.model import limits
 from foqs.model.errors import FoqsError, OverloadedError
-from foqs.model.item import Item, Phase
+from foqs.model.item import Phase, ShardItem
 from foqs.shard.state.callers import Completion
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.listener import tick
@@ -44,12 +44,12 @@ class Leased:
         tick(self.shard, self.shards.dispatcher, self.shards.now(0))
 
 
-def lease_out(shards: Shards, count: int) -> list[Item]:
+def lease_out(shards: Shards, count: int) -> list[ShardItem]:
     """So many thousand items of topic "b", for 5 s."""
     for _ in range(count // 1_000):
         shards.enqueue(0, "b", count=1_000)
         shards.run(0)
-    leased: list[Item] = []
+    leased: list[ShardItem] = []
     while len(leased) < count:
         call = shards.dequeue({"b": 1_000}, 5_000)
         shards.run(0)

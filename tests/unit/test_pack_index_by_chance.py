@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 
 from foqs.model import limits, order
-from foqs.model.item import Item
+from foqs.model.item import ShardItem
 from foqs.shard.port import Refill, Transaction, TransactionResult
 from foqs.storage.packs.merging import add_looked_up, merged_pages
 from foqs.storage.packs.pack import PackPlan
@@ -33,8 +33,8 @@ def pages_agree(shard: Shard, chance: random.Random, topic: int) -> None:
     assert seen == in_order(shard.model.values(), topic)
 
 
-def some_items(shard: Shard, chance: random.Random) -> list[Item]:
-    items: list[Item] = []
+def some_items(shard: Shard, chance: random.Random) -> list[ShardItem]:
+    items: list[ShardItem] = []
     for _ in range(chance.choice([0, 0, 1, 5, 30])):
         shard.now_ms += chance.randrange(3)
         payload = bytes(chance.choice([0, 1, 30, 200]))

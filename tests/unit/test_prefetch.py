@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from foqs.host.prefetch import PrefetchBuffer
 from foqs.model import order
-from foqs.model.item import Item
+from foqs.model.item import ShardItem
 from foqs.model.topic import ShardTopic
 from foqs.model.window import WindowBudget
 
@@ -18,11 +18,11 @@ class BufferAndList(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.buffer = PrefetchBuffer()
-        self.held: list[Item] = []
+        self.held: list[ShardItem] = []
         """In the order in which they came."""
         self.key = 0
 
-    def ordered(self) -> list[Item]:
+    def ordered(self) -> list[ShardItem]:
         return sorted(self.held, key=lambda item: item.sort_key)
 
     @rule(urgencies=strategies.lists(strategies.integers(0, 3), min_size=1, max_size=70))
@@ -30,7 +30,7 @@ class BufferAndList(RuleBasedStateMachine):
         items = []
         for urgency in urgencies:
             self.key += 1
-            items.append(Item(self.key, TOPIC, urgency, 5, order.sort_key(urgency, 5, self.key, 3)))
+            items.append(ShardItem(self.key, TOPIC, urgency, 5, order.sort_key(urgency, 5, self.key, 3)))
         self.buffer.add(items)
         self.held += items
 

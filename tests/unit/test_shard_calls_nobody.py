@@ -16,7 +16,7 @@ import pytest
 import foqs
 from foqs.model import limits
 from foqs.model.errors import FoqsError
-from foqs.model.item import Item
+from foqs.model.item import ShardItem
 from foqs.shard.port import ItemRow
 from foqs.shard.state.callers import Completion, LookUp
 from foqs.shard.state.engine import ShardState
@@ -81,12 +81,12 @@ class Everything:
         (batch,) = [batch for batch in self.shard.inserts.batches() if batch.items is items]
         batch.completion.on_done = self.completion("enqueue").on_done
 
-    def leased(self, topic: str, count: int) -> list[Item]:
+    def leased(self, topic: str, count: int) -> list[ShardItem]:
         call = self.shards.dequeue({topic: count}, 10_000)
         self.shards.run(0)
         return call.items or []
 
-    def settle(self, items: list[Item], *, is_nack: bool = False) -> None:
+    def settle(self, items: list[ShardItem], *, is_nack: bool = False) -> None:
         settlements, now_ms = self.shard.settlements, self.shards.clock_ms
         rewrites = [settlements.failed_attempt(item, now_ms, dead=True) for item in items] if is_nack else None
         for item in items:

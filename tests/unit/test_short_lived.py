@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foqs.model import order
-from foqs.model.item import Item, Phase
+from foqs.model.item import Phase, ShardItem
 from foqs.shard.state.callers import Completion
 from tests.support.shards import NAMESPACE, Shards
 
@@ -20,7 +20,7 @@ def one() -> Shards:
     return shards
 
 
-def leased(shards: Shards, count: int) -> list[Item]:
+def leased(shards: Shards, count: int) -> list[ShardItem]:
     """Out of topic "t"."""
     call = shards.dequeue({"t": count})
     shards.run(0)
@@ -31,7 +31,7 @@ def leased(shards: Shards, count: int) -> list[Item]:
     return items
 
 
-def settle(shards: Shards, item: Item, *, delay_ms: int | None = None) -> None:
+def settle(shards: Shards, item: ShardItem, *, delay_ms: int | None = None) -> None:
     settlements = shards.states[0].settlements
     settlements.end_lease(item)
     rewrites = None
@@ -40,7 +40,7 @@ def settle(shards: Shards, item: Item, *, delay_ms: int | None = None) -> None:
     settlements.settle([item], rewrites, Completion(lambda _: None), [0])
 
 
-def keys(items: list[Item]) -> set[int]:
+def keys(items: list[ShardItem]) -> set[int]:
     return {item.key for item in items}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foqs.model import limits
-from foqs.model.item import Item
+from foqs.model.item import ShardItem
 from foqs.shard.state.engine import ShardState
 from tests.support.shards import Shards
 
@@ -18,7 +18,7 @@ def shards() -> Shards:
     return Shards(1)
 
 
-def leased_item(shards: Shards, lease_ms: int = LEASE_MS) -> Item:
+def leased_item(shards: Shards, lease_ms: int = LEASE_MS) -> ShardItem:
     shards.enqueue(0, "t")
     call = shards.dequeue({"t": 1}, lease_ms)
     shards.run(0)

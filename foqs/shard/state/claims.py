@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError, StaleLeaseError
-from foqs.model.item import Claim, Item, ItemEvent, Phase
+from foqs.model.item import Claim, ItemEvent, Phase, ShardItem
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import Transaction, TransactionResult
 from foqs.shard.state.callers import Completion
@@ -24,7 +24,7 @@ class Extension:
 
     __slots__ = ("claim", "completion", "item", "lease_ms", "position")
 
-    def __init__(self, item: Item, lease_ms: int, completion: Completion, position: int) -> None:
+    def __init__(self, item: ShardItem, lease_ms: int, completion: Completion, position: int) -> None:
         self.item = item
         self.lease_ms = lease_ms
         self.completion = completion
@@ -39,16 +39,16 @@ class Claims:
         self._index = index
         self._journal = journal
         self._settlements = settlements
-        self._waiting: OrderedDict[int, Item] = OrderedDict()
+        self._waiting: OrderedDict[int, ShardItem] = OrderedDict()
         """By key, in the order in which they are claimed."""
         self._sort_keys: dict[ShardTopic, set[int]] = {}
         """By topic, of the claims that wait or are on the way; what is inserted with its claim has none here."""
         self._extensions: deque[Extension] = deque()
         self.demand: Mapping[ShardTopic, Demand] = {}
         """Of the transaction that is being planned, for what it inserts."""
-        self._in_flight: list[Item] = []
+        self._in_flight: list[ShardItem] = []
         self._in_flight_fresh: set[int] = set()
-        self._in_flight_claims: list[tuple[Claim, list[Item]]] = []
+        self._in_flight_claims: list[tuple[Claim, list[ShardItem]]] = []
         self._in_flight_extensions: list[Extension] = []
 
     def claim(self, topic: ShardTopic, sort_keys: list[int]) -> None:
@@ -58,7 +58,7 @@ class Claims:
             key = order.key_of(sort_key)
             item = index.resident.get(key)
             if item is None:
-                item = Item(key, topic, order.urgency_of(sort_key), order.due_at_of(sort_key), sort_key)
+                item = ShardItem(key, topic, order.urgency_of(sort_key), order.due_at_of(sort_key), sort_key)
             else:
                 index.drop_resident(item)
             item.phase = Phase.CLAIMING
@@ -69,7 +69,7 @@ class Claims:
         topic.claim_head = min(topic.claim_head, sort_keys[0])
         topic.claiming_count += len(sort_keys)
 
-    def claim_for_call(self, topic: ShardTopic, items: list[Item]) -> None:
+    def claim_for_call(self, topic: ShardTopic, items: list[ShardItem]) -> None:
         """Claim prefetched items of one topic anew, in order, each for its `lease_wanted_ms`.
 
         They go before all that waits, and cannot hold it up for long: each is in memory. Until that is committed the
@@ -82,7 +82,7 @@ class Claims:
         topic.claim_head = min(topic.claim_head, items[0].sort_key)
         topic.claiming_count += len(items)
 
-    def claim_fresh(self, topic: ShardTopic, items: list[Item]) -> None:
+    def claim_fresh(self, topic: ShardTopic, items: list[ShardItem]) -> None:
         """Flow-through: of the items that the next transaction inserts, claim those that consumers wait for with it.
 
         Called while that transaction is put together, before `take`.
@@ -105,12 +105,12 @@ class Claims:
         topic.claiming_count += count
         self._index.events.claims_started.append(ClaimsStarted(topic, count, items[count - 1].sort_key))
 
-    def withdraw(self, item: Item) -> None:
+    def withdraw(self, item: ShardItem) -> None:
         """Do not claim the item after all, unless its claim is under way already."""
         if self._waiting.pop(item.key, None) is not None:
             self._end([item], {})
 
-    def extend(self, item: Item, lease_ms: int, completion: Completion, position: int) -> None:
+    def extend(self, item: ShardItem, lease_ms: int, completion: Completion, position: int) -> None:
         """Let the lease end `lease_ms` after its commit. Raises OverloadedError when too many wait for that."""
         if len(self._extensions) >= limits.EXTENSIONS_WAITING_MAX:
             raise self._index.overloaded(f"{len(self._extensions)} extensions of leases wait for it")
@@ -120,10 +120,10 @@ class Claims:
     # ---- part of a transaction ----
 
     def take(self, transaction: Transaction, now: Now) -> None:
-        by_lease: dict[int, list[Item]] = {}
+        by_lease: dict[int, list[ShardItem]] = {}
         bytes_left = limits.TRANSACTION_FETCH_BYTES_MAX
         fetches_max = self._index.read_budget.rows_max
-        put_off: list[Item] = []
+        put_off: list[ShardItem] = []
         while self._waiting and len(self._in_flight) + len(put_off) < limits.TRANSACTION_CLAIMS_MAX and bytes_left > 0:
             _, item = self._waiting.popitem(last=False)
             if item.content is None:
@@ -158,7 +158,7 @@ class Claims:
         extension.claim = self._journal.add(transaction, now.steady_ms + extension.lease_ms, [item], is_ahead=False)
         self._in_flight_extensions.append(extension)
 
-    def _wait_first(self, items: list[Item]) -> None:
+    def _wait_first(self, items: list[ShardItem]) -> None:
         for item in reversed(items):
             self._waiting[item.key] = item
             self._waiting.move_to_end(item.key, last=False)
@@ -173,8 +173,8 @@ class Claims:
                 item.claim = claim
         for extension in extensions:
             self._apply_extension(extension, now)
-        prefetched: dict[ShardTopic, list[Item]] = {}
-        expired: list[Item] = []
+        prefetched: dict[ShardTopic, list[ShardItem]] = {}
+        expired: list[ShardItem] = []
         fetched = result.fetched
         for item in in_flight:
             topic = item.topic
@@ -240,7 +240,7 @@ class Claims:
             error = undone if extension.claim is None else unknown
             self._index.events.fail(extension.completion, [extension.position], error)
 
-    def _end(self, in_flight: list[Item], prefetched: dict[ShardTopic, list[Item]]) -> None:
+    def _end(self, in_flight: list[ShardItem], prefetched: dict[ShardTopic, list[ShardItem]]) -> None:
         """The claims of `in_flight` have ended, and those of `prefetched` well."""
         events = self._index.events
         ended: dict[ShardTopic, list[int]] = {}
@@ -261,5 +261,5 @@ class Claims:
             events.topics_changed[topic] = None
 
 
-def _sort_key(item: Item) -> int:
+def _sort_key(item: ShardItem) -> int:
     return item.sort_key

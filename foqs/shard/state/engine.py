@@ -15,7 +15,7 @@ from mypy_extensions import mypyc_attr
 from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.errors import UnavailableError
-from foqs.model.item import Item
+from foqs.model.item import ShardItem
 from foqs.model.namespace import SettingsTable
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import ClaimedRow, LaneCounts, ShardImage, StoredClaim, Transaction, TransactionResult
@@ -236,7 +236,7 @@ class ShardState:
                 row = image.claimed_rows.get(key)
                 if row is not None and row.lane > 0 and row.deliveries + 1 == delivery:
                     newest[key] = claim
-        kept: dict[int, list[Item]] = {}
+        kept: dict[int, list[ShardItem]] = {}
         for key, claim in newest.items():
             row = image.claimed_rows[key]
             if not (claim.is_ahead and row.at_most_once):
@@ -244,9 +244,9 @@ class ShardState:
         for claim in image.claims:
             self.journal.adopt(claim, kept.get(claim.id, []))
 
-    def _leased_item(self, row: ClaimedRow, due_at: int) -> Item:
+    def _leased_item(self, row: ClaimedRow, due_at: int) -> ShardItem:
         sort_key = order.sort_key(row.urgency, row.due_at, row.key, self.shard_id)
-        item = Item(row.key, self.index.by_number[row.topic], row.priority, row.due_at, sort_key)
+        item = ShardItem(row.key, self.index.by_number[row.topic], row.priority, row.due_at, sort_key)
         fill_head(item, row)
         self.index.leases[row.key] = item
         self.settlements.deliver(item, due_at)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from foqs.model.errors import FoqsError
-from foqs.model.item import Item, ItemEvent
+from foqs.model.item import ItemEvent, ShardItem
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import ItemRow
 from foqs.shard.state.callers import Completion, LookUp
@@ -37,7 +37,7 @@ class ClaimsEnded:
 
     def __init__(self) -> None:
         self.count = 0
-        self.items: list[Item] = []
+        self.items: list[ShardItem] = []
 
 
 class Events:
@@ -50,7 +50,7 @@ class Events:
 
     def __init__(self) -> None:
         self.completed: list[Completion] = []
-        self.withdrawn: list[Item] = []
+        self.withdrawn: list[ShardItem] = []
         """They were prefetched, and are not to be handed out any more."""
         self.claims_started: list[ClaimsStarted] = []
         self.claims_ended: dict[ShardTopic, ClaimsEnded] = {}
@@ -77,7 +77,7 @@ class Events:
         completion.failure = error
         self.done(completion)
 
-    def end_claims(self, topic: ShardTopic, count: int, prefetched: list[Item]) -> None:
+    def end_claims(self, topic: ShardTopic, count: int, prefetched: list[ShardItem]) -> None:
         ended = self.claims_ended.get(topic)
         if ended is None:
             ended = self.claims_ended[topic] = ClaimsEnded()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from foqs.model import ids, limits, order
 from foqs.model.counts import ItemCounts
 from foqs.model.errors import OverloadedError
-from foqs.model.item import Item, Phase
+from foqs.model.item import Phase, ShardItem
 from foqs.model.namespace import Namespace, SettingsTable, number_in_use
 from foqs.model.topic import NamespaceTopics, ShardTopic, TopicTable
 from foqs.model.window import WindowBudget
@@ -18,6 +18,12 @@ from foqs.shard.state.read_budget import ReadBudget
 
 
 class ShardIndex:
+    """What the parts of one shard's state share: topics by name and number, open leases, and items kept in memory.
+
+    The engine makes it when the shard is opened. It owns the sequence of keys and the counts of items; every part reads
+    and changes it, and nobody outside of the state does but for reading.
+    """
+
     def __init__(self, shard_id: int, image: ShardImage, settings: SettingsTable) -> None:
         self.shard_id = shard_id
         self.epoch = image.epoch
@@ -33,9 +39,9 @@ class ShardIndex:
         """By number, as the shard has them: of all that have topics here, and of the one with the greatest number."""
         self.budget = WindowBudget()
         self.read_budget = ReadBudget()
-        self.leases: dict[int, Item] = {}
+        self.leases: dict[int, ShardItem] = {}
         """Every item that is not ready: claimed, held, handed out or being settled."""
-        self.resident: OrderedDict[int, Item] = OrderedDict()
+        self.resident: OrderedDict[int, ShardItem] = OrderedDict()
         self.expires_first_ms = 0
         """No TTL ends before it but of dead letters, and of rows that the TTL scan has yet to see; 0 while unknown."""
         self.counted = False
@@ -125,7 +131,7 @@ class ShardIndex:
     def sort_key_of(self, row: ItemRow) -> int:
         return order.sort_key(row.urgency, row.due_at, row.key, self.shard_id)
 
-    def make_ready(self, items: Sequence[Item]) -> None:
+    def make_ready(self, items: Sequence[ShardItem]) -> None:
         """The items may be claimed, and are served from memory while they are resident.
 
         That their topics have changed is an event where it is not the dispatcher's own doing: for the caller to say.
@@ -136,10 +142,10 @@ class ShardIndex:
             item.topic.window.add(item.sort_key)
         self.keep_resident(items)
 
-    def take_ready(self, row: ItemRow) -> Item:
+    def take_ready(self, row: ItemRow) -> ShardItem:
         """A ready row out of its window, so that nobody claims it."""
         sort_key = self.sort_key_of(row)
-        item = self.resident.get(row.key) or Item(
+        item = self.resident.get(row.key) or ShardItem(
             row.key, self.by_number[row.topic], row.priority, row.due_at, sort_key
         )
         item.topic.window.remove(sort_key)
@@ -148,11 +154,11 @@ class ShardIndex:
         self.leases[row.key] = item
         return item
 
-    def drop_resident(self, item: Item) -> None:
+    def drop_resident(self, item: ShardItem) -> None:
         if self.resident.pop(item.key, None) is not None:
             self._resident_bytes -= limits.RESIDENT_ITEM_BYTES + item.size_bytes
 
-    def keep_resident(self, items: Sequence[Item]) -> None:
+    def keep_resident(self, items: Sequence[ShardItem]) -> None:
         """Keep the contents of ready items in memory, as long as there is room."""
         resident = self.resident
         for item in items:
@@ -165,14 +171,14 @@ class ShardIndex:
             self._resident_bytes -= limits.RESIDENT_ITEM_BYTES + oldest.size_bytes
 
 
-def fill(item: Item, row: ItemRow | FetchedRow) -> None:
+def fill(item: ShardItem, row: ItemRow | FetchedRow) -> None:
     """What the row says of an item that was known by its sort key alone."""
     fill_head(item, row)
     item.content = row.content
     item.size_bytes = sum(map(len, row.content))
 
 
-def fill_head(item: Item, row: ItemRow | FetchedRow | ClaimedRow) -> None:
+def fill_head(item: ShardItem, row: ItemRow | FetchedRow | ClaimedRow) -> None:
     """The same without its content."""
     item.enqueued_at = row.enqueued_at
     item.expires_at = row.expires_at

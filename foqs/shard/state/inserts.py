@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError, NotWrittenError, OverloadedError
-from foqs.model.item import Item, Phase
+from foqs.model.item import Phase, ShardItem
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import Transaction, TransactionResult
 from foqs.shard.state.callers import Completion
@@ -22,12 +22,12 @@ class EnqueuedBatch:
 
     __slots__ = ("completion", "delayed", "items", "ready", "size_bytes")
 
-    def __init__(self, items: list[Item], size_bytes: int, completion: Completion) -> None:
+    def __init__(self, items: list[ShardItem], size_bytes: int, completion: Completion) -> None:
         self.items = items
         self.size_bytes = size_bytes
         self.completion = completion
-        self.ready: dict[ShardTopic, list[Item]] = {}
-        self.delayed: list[Item] = []
+        self.ready: dict[ShardTopic, list[ShardItem]] = {}
+        self.delayed: list[ShardItem] = []
         ready = self.ready
         for item in items:
             topic = item.topic
@@ -55,7 +55,7 @@ class Inserts:
         self._namespaces_new: dict[int, bytes] = {}
         self._namespaces_stored = set(index.namespace_names)
 
-    def add(self, items: list[Item], size_bytes: int, completion: Completion) -> None:
+    def add(self, items: list[ShardItem], size_bytes: int, completion: Completion) -> None:
         """Buffer one call's items. Raises OverloadedError when the buffer is full."""
         if (
             self.buffered_count + len(items) > limits.ENQUEUE_BUFFER_ITEMS_MAX
@@ -108,8 +108,8 @@ class Inserts:
 
     def take(self, transaction: Transaction, now: Now) -> None:
         self._in_flight = self._next()
-        delayed: list[Item] = []
-        ready: dict[ShardTopic, list[Item]] = {}
+        delayed: list[ShardItem] = []
+        ready: dict[ShardTopic, list[ShardItem]] = {}
         for batch in self._in_flight:
             self._waiting.popleft()
             delayed += batch.delayed
@@ -140,7 +140,7 @@ class Inserts:
         in_flight, self._in_flight, self._topics_new, self._namespaces_new = self._in_flight, [], [], {}
         topics_changed = self._index.events.topics_changed
         expires_first_ms = self._index.expires_first_ms
-        ready: list[Item] = []
+        ready: list[ShardItem] = []
         for batch in in_flight:
             self._unbuffer(batch)
             for topic, items in batch.ready.items():
@@ -182,5 +182,5 @@ class Inserts:
         self.buffered_bytes -= batch.size_bytes
 
 
-def _key(item: Item) -> int:
+def _key(item: ShardItem) -> int:
     return item.key

@@ -13,12 +13,18 @@ from collections.abc import Sequence
 from foqs.model import limits
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
-from foqs.model.item import Claim, Item
+from foqs.model.item import Claim, ShardItem
 from foqs.shard.port import ClaimEntries, StoredClaim, Transaction, TransactionResult
 from foqs.shard.state.index import ShardIndex
 
 
 class Journal:
+    """The journal of claims: its rows say which deliveries a new owner has to honour, and until when.
+
+    Claims and extensions add rows, and whatever ends a lease leaves its row. It owns the open rows, deletes those that
+    say nothing any more, and rewrites those of which little is left.
+    """
+
     def __init__(self, index: ShardIndex) -> None:
         self.exact = False
         """Claims that went are a reason for a transaction (on drain), not only company for other work."""
@@ -33,7 +39,7 @@ class Journal:
         self._in_flight_sparse: list[tuple[Claim, array[int]]] = []
         """With the keys that they had before."""
 
-    def add(self, transaction: Transaction, lease_due_at: int, items: list[Item], *, is_ahead: bool) -> Claim:
+    def add(self, transaction: Transaction, lease_due_at: int, items: list[ShardItem], *, is_ahead: bool) -> Claim:
         """Claim the present deliveries of the items with this transaction, a little longer than their lease."""
         due_at = lease_due_at + limits.CLAIM_SLACK_MS
         claim = Claim(self._index.next_key(), due_at, [item.key for item in items], is_ahead=is_ahead)
@@ -42,7 +48,7 @@ class Journal:
         transaction.claims.append(ClaimEntries(claim.id, claim.due_at, items, is_ahead))
         return claim
 
-    def adopt(self, stored: StoredClaim, items: list[Item]) -> None:
+    def adopt(self, stored: StoredClaim, items: list[ShardItem]) -> None:
         """A claim as it was at the take-over, with those of its items that it still leases."""
         if not items:
             self._gone.append(stored.id)
@@ -54,7 +60,7 @@ class Journal:
         for item in items:
             item.claim = claim
 
-    def leave(self, items: Sequence[Item]) -> None:
+    def leave(self, items: Sequence[ShardItem]) -> None:
         """The items need their claims no more."""
         left: dict[Claim, None] = {}
         for item in items:

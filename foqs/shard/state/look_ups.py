@@ -32,6 +32,11 @@ class RowChange:
 
 
 class LookUps:
+    """Rows that nobody has under lease: reads in step with the state, and changes, for operators and the TTL scan.
+
+    The host's inspection calls it. It owns the look-ups and the changes of delayed and dead rows that wait.
+    """
+
     def __init__(self, index: ShardIndex, settlements: Settlements, claims: Claims, timers: Timers) -> None:
         self._index = index
         self._claims = claims

@@ -7,13 +7,19 @@ from collections import OrderedDict, deque
 from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
-from foqs.model.item import Item
+from foqs.model.item import ShardItem
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import FetchedRow, Refill, Transaction, TransactionResult
 from foqs.shard.state.index import ShardIndex, fill
 
 
 class Refills:
+    """Reads on beyond the edges of topics' windows, with the transactions.
+
+    The dispatcher asks for topics that consumers wait for, and `warm_up` for those that nobody has asked for yet. It
+    owns the list of both.
+    """
+
     def __init__(self, index: ShardIndex) -> None:
         self._index = index
         self._wanted: OrderedDict[ShardTopic, bool] = OrderedDict()
@@ -103,10 +109,10 @@ class Refills:
         unread: set[int],
     ) -> None:
         index = self._index
-        read: list[Item] = []
+        read: list[ShardItem] = []
         for urgency, due_at, key, _, _ in rows:
             if key not in index.resident and key not in unread:
-                item = Item(key, topic, urgency, due_at, order.sort_key(urgency, due_at, key, index.shard_id))
+                item = ShardItem(key, topic, urgency, due_at, order.sort_key(urgency, due_at, key, index.shard_id))
                 fill(item, contents[key])
                 read.append(item)
         index.keep_resident(read)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from foqs.model import ids, limits, order
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError, StaleLeaseError
-from foqs.model.item import Item, ItemEvent, Phase
+from foqs.model.item import ItemEvent, Phase, ShardItem
 from foqs.model.topic import ShardTopic
 from foqs.model.wheel import Wheel
 from foqs.shard.port import TIMER_LANE, Rewrite, Transaction, TransactionResult
@@ -28,7 +28,7 @@ class Settlement:
 
     def __init__(
         self,
-        items: list[Item],
+        items: list[ShardItem],
         rewrites: Sequence[Rewrite | None] | None,
         completion: Completion | None,
         positions: list[int],
@@ -41,13 +41,19 @@ class Settlement:
 
 
 class Settlements:
+    """Begins leases and ends them: delivery, ack, nack, release, expiry.
+
+    The dispatcher delivers and unclaims here, the verbs settle, and `tick` ends what nobody settled. It owns the leases
+    by receipt, the wheel of their ends, and the settlements that wait for a transaction.
+    """
+
     def __init__(self, index: ShardIndex, journal: Journal, timers: Timers) -> None:
         self._index = index
         self._journal = journal
         self._timers = timers
-        self.under_lease: dict[str, Item] = {}
+        self.under_lease: dict[str, ShardItem] = {}
         """By receipt."""
-        self._wheel: Wheel[Item] = Wheel()
+        self._wheel: Wheel[ShardItem] = Wheel()
         # Apart, so that acks wait neither for nacks nor for many leases that end together.
         self._acks: deque[Settlement] = deque()
         """Of callers, whose items all go."""
@@ -61,7 +67,7 @@ class Settlements:
 
     # ---- leases ----
 
-    def lease_of(self, key: int, delivery: int) -> Item:
+    def lease_of(self, key: int, delivery: int) -> ShardItem:
         """The item under this lease; `delivery` 0 asks for any. Raises StaleLeaseError when the lease has ended."""
         item = self._index.leases.get(key)
         if item is None or item.phase is not Phase.LEASED or delivery not in (0, item.deliveries + 1):
@@ -71,7 +77,7 @@ class Settlements:
     def stale_lease(self) -> StaleLeaseError:
         return StaleLeaseError("the lease of this receipt has ended: the item was settled or given to another")
 
-    def deliver(self, item: Item, lease_due_at: int) -> None:
+    def deliver(self, item: ShardItem, lease_due_at: int) -> None:
         item.phase = Phase.LEASED
         item.topic.count_leased(1)
         item.lease_due_at = lease_due_at
@@ -79,7 +85,7 @@ class Settlements:
         self.under_lease[receipt] = item
         self._wheel.add(item.key, lease_due_at, item)
 
-    def unclaim(self, item: Item) -> bool:
+    def unclaim(self, item: ShardItem) -> bool:
         """Nobody has seen this delivery: ready again under the same delivery number, and nothing to write.
 
         But for one that was claimed for a call, which a new owner would take for delivered: its row gets the next
@@ -96,7 +102,7 @@ class Settlements:
         self._index.make_ready([item])
         return False
 
-    def _release(self, item: Item) -> None:
+    def _release(self, item: ShardItem) -> None:
         if item.phase is not Phase.LEASED:
             item.topic.count_leased(1)
         self.end_lease(item)
@@ -104,11 +110,11 @@ class Settlements:
         counts = (item.deliveries + 1, item.failed_attempts)
         self.settle([item], [Rewrite(item.key, *sort_key, *counts, is_in_place=True)])
 
-    def pause_lease(self, item: Item) -> None:
+    def pause_lease(self, item: ShardItem) -> None:
         """The lease does not end while its extension is on the way."""
         self._wheel.remove(item.key, item.lease_due_at)
 
-    def resume_lease(self, item: Item, lease_due_at: int) -> None:
+    def resume_lease(self, item: ShardItem, lease_due_at: int) -> None:
         if item.phase is Phase.LEASED:
             self._wheel.remove(item.key, item.lease_due_at)  # Of another extension in the same transaction.
             self._wheel.add(item.key, lease_due_at, item)
@@ -128,7 +134,7 @@ class Settlements:
             self.settle(some, [self._ended_lease(item, now.server_ms) for item in some])
         return len(items)
 
-    def _ended_lease(self, item: Item, now_ms: int) -> Rewrite | None:
+    def _ended_lease(self, item: ShardItem, now_ms: int) -> Rewrite | None:
         """It counts as a failed attempt, unless only an owner that is gone knew whether anybody had the item."""
         claim = item.claim
         is_unseen = claim is not None and claim.is_ahead and claim.is_inherited
@@ -136,7 +142,7 @@ class Settlements:
 
     # ---- their ends ----
 
-    def end_lease(self, item: Item) -> None:
+    def end_lease(self, item: ShardItem) -> None:
         """Nobody else ends it now; `settle` is to follow at once."""
         item.phase = Phase.SETTLING
         self.under_lease.pop(item.receipt, None)
@@ -144,7 +150,7 @@ class Settlements:
 
     def settle(
         self,
-        items: list[Item],
+        items: list[ShardItem],
         rewrites: Sequence[Rewrite | None] | None = None,
         completion: Completion | None = None,
         positions: list[int] | None = None,
@@ -162,7 +168,7 @@ class Settlements:
         """Callers' settlements that no transaction has taken yet."""
         return len(self._acks) + len(self._nacks)
 
-    def failed_attempt(self, item: Item, now_ms: int, *, delay_ms: int = 0, reason: str = "", dead: bool = False,
+    def failed_attempt(self, item: ShardItem, now_ms: int, *, delay_ms: int = 0, reason: str = "", dead: bool = False,
                        release: bool = False, metadata: bytes | None = None) -> Rewrite | None:  # fmt: skip
         """What a nack, release or ended lease makes of the item's row; with None it goes (at-most-once)."""
         if item.at_most_once and not dead:
@@ -244,7 +250,7 @@ class Settlements:
                 self._undo(item)
             self._index.events.fail(settlement.completion, settlement.positions, error)
 
-    def _undo(self, item: Item) -> None:
+    def _undo(self, item: ShardItem) -> None:
         """The end of the lease was not written, so it goes on; one that never was handed out is ready again."""
         if item.lease_due_at:
             item.phase = Phase.LEASED

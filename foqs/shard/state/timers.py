@@ -16,6 +16,12 @@ from foqs.shard.state.index import ShardIndex
 
 
 class Timers:
+    """Delayed items: their window, and the sweep that makes them ready when they are due.
+
+    Inserts and settlements add to it, look-ups take out of it, and every transaction sweeps. It owns the checkpoint
+    before which no delayed row is due.
+    """
+
     def __init__(self, index: ShardIndex, delay_checkpoint: int) -> None:
         self.changing: dict[int, int] = {}
         """Delayed and dead rows with a change on the way, by key: when they are due, dead ones never."""

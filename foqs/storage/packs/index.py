@@ -16,7 +16,7 @@ from heapq import merge
 from itertools import islice
 
 from foqs.model import limits, order
-from foqs.model.item import Item
+from foqs.model.item import ShardItem
 from foqs.shard.port import ItemRow, Rewrite, Transaction
 from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.pack import Pack, PackPlan, Tombstone, rewritten
@@ -158,7 +158,7 @@ class PackIndex:
             plan.inserts = [*transaction.inserts, *young] if young else transaction.inserts
             return
         rows = list(transaction.inserts)
-        packable: list[Item] = []
+        packable: list[ShardItem] = []
         for item in young:
             is_small = limits.PACKED_ITEM_BYTES + item.size_bytes <= limits.PACK_ITEM_BYTES_MAX
             (packable if is_small and item.due_at <= item.enqueued_at else rows).append(item)
@@ -273,7 +273,7 @@ class PackIndex:
         return keys, first_ms
 
 
-def _parts(items: list[Item]) -> Iterator[tuple[list[Item], int]]:
+def _parts(items: list[ShardItem]) -> Iterator[tuple[list[ShardItem], int]]:
     """The items in as many parts as there are to be packs, with what each counts for."""
     first = size_bytes = 0
     for end, item in enumerate(items, start=1):
@@ -283,5 +283,5 @@ def _parts(items: list[Item]) -> Iterator[tuple[list[Item], int]]:
             first, size_bytes = end, 0
 
 
-def _sort_key(item: Item) -> int:
+def _sort_key(item: ShardItem) -> int:
     return item.sort_key

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from foqs.model.item import Item
+from foqs.model.item import ShardItem
 from foqs.shard.port import ItemRow, Rewrite, Transaction
 from foqs.storage.formats import pack_items, packed_starts, unpack_item
 
@@ -20,7 +20,7 @@ class Pack:
         "left_count", "size_bytes", "sort_keys",
     )  # fmt: skip
 
-    def __init__(self, pack_id: int, items: Sequence[Item], size_bytes: int, born_ms: int) -> None:
+    def __init__(self, pack_id: int, items: Sequence[ShardItem], size_bytes: int, born_ms: int) -> None:
         """`items` are in their order; `born_ms` is a time of the steady clock."""
         self.id = pack_id
         self.contents = pack_items(items)
@@ -80,7 +80,7 @@ class PackPlan:
     """
 
     transaction: Transaction
-    inserts: Sequence[Item] = ()
+    inserts: Sequence[ShardItem] = ()
     """Items that get rows at once."""
     packs_new: list[Pack] = field(default_factory=list)
     promoted: list[ItemRow] = field(default_factory=list)
