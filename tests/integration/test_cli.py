@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from foqs.cli.main import cli
 from foqs.cli.output import Output
-from foqs.model.calls import HostStatus, ShardStatus, TopicPage, TopicStats
+from foqs.model.calls import CallContext, HostStatus, ShardStatus, TopicPage, TopicStats
 from foqs.model.errors import FoqsError, OverloadedError, PausedError
 from foqs.model.namespace import NamespaceSettings
 from tests.support.background_host import background_host
@@ -315,7 +315,7 @@ def test_a_check_of_the_host_fails_unless_all_is_well(
 ) -> None:
     assert shell.run("host-status", "--check").exit_code == 0
 
-    async def status() -> HostStatus:
+    async def status(_: CallContext) -> HostStatus:
         return HostStatus("fake", "0", 1, shards, draining)
 
     monkeypatch.setattr(shell.queue, "get_host_status", status)
