@@ -36,6 +36,7 @@ class Nemesis:
         self._world = world
         self._chance = chance
         self._apart = random.Random(world.seed ^ 0xD1CE)
+        self._cuts = random.Random(world.seed ^ 0xC075)
         self._past: list[NamespaceTables] = []
 
     async def run(self, until_s: float) -> None:
@@ -121,6 +122,8 @@ class Nemesis:
             world.start_host(chance.choice(["", host.name]))
         elif kind == "contest":
             await self._contest(host)
+        elif kind == "take over" and self._cuts.random() < 0.6:
+            await self._outcast(host)
         else:
             for thread in host.process.threads:
                 if chance.random() < 0.5:
@@ -153,6 +156,24 @@ class Nemesis:
             world.kill_host(host)
         else:
             await world.drain_host(host)
+
+    async def _outcast(self, host: SimHost) -> None:
+        """Another host takes over from one that serves, and that alone cannot reach the meta database."""
+        world, chance = self._world, self._cuts
+        standby = world.start_host()
+        world.primary = host
+        await asyncio.sleep(0.2)
+        world.trace("meta", f"is away for {host.name}")
+        world.meta.cut_off[host.name] = math.inf
+        await asyncio.sleep(limits.HOST_DEAD_MS / 1000 + chance.choice([0.3, 1.0]))
+        world.meta.cut_off[host.name] = world.loop.time()
+        takes_over = standby in world.hosts and standby.ready
+        world.primary, leaving = (standby, host) if takes_over else (host, standby)
+        if leaving in world.hosts:
+            if leaving.ready:
+                await world.drain_host(leaving)
+            else:
+                world.kill_host(leaving)
 
     async def _contest(self, dead: SimHost) -> None:
         """Two hosts want the shards of one that died without its sessions; then one of the two goes as well."""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _DEFAULTS = NamespaceSettings(lease_ms_default=500)
 """The lease of production would outlast a run."""
+_STEPS_BEFORE_THE_LOCK = 10
+"""To look at the schema and to make a session may take long, and the last owner goes on meanwhile."""
 
 
 class MetaTables:
@@ -121,6 +123,7 @@ class SteppingStore(FakeStore):
         super().__init__(server, access.lock_name, access.owner, self._epoch_in_need, is_dead, packs, network)
         self._world = world
         self._shard_id = access.shard_id
+        self._chance = random.Random(f"{world.seed} {access.owner} {access.shard_id}")
         self._give_epoch = take_epoch
         self._renews = False
         self._had_epoch = -1
@@ -133,6 +136,8 @@ class SteppingStore(FakeStore):
         return self.opening(tenure)
 
     def opening(self, tenure: Tenure | None) -> Generator[None, None, ShardImage]:
+        for _ in range(self._chance.choice([0, _STEPS_BEFORE_THE_LOCK])):
+            yield
         image = yield from super().opening(tenure)
         self._had_epoch, self._seen_number = image.epoch, image.transaction_number
         return image
