@@ -135,3 +135,18 @@ def test_probes_become_rarer_while_what_comes_after_them_fails_and_not_for_ever(
     first_ms, most_ms = breaker.BREAKER_PROBE_MS, breaker.BREAKER_PROBE_MS * breaker.BREAKER_PROBE_FACTOR_MAX
     assert pauses_ms == [first_ms, 2 * first_ms, most_ms, most_ms, most_ms]
     assert pause_ms(now_s + breaker.BREAKER_WINDOW_MS / 1000) == first_ms
+
+
+def test_a_shard_that_is_opened_anew_begins_well_and_nobody_is_told(health: Health, changes: list[bool]) -> None:
+    for number in range(breaker.BREAKER_SAMPLES_MIN - 1):
+        run(health, float(number), 0.001, failed=True)
+    health.began(10.0)
+    health.reset()
+    health.watch(10.0 + breaker.BREAKER_STALL_MS)
+    run(health, 100.0, 0.001, failed=True)
+    assert health.healthy, "what was before does not count"
+    health.trip(200.0, "it is full")
+    health.reset()
+    assert health.healthy
+    assert changes == [False]
+    assert health.opened_count == 1

@@ -89,6 +89,47 @@ async def test_a_transaction_whose_session_was_lost_is_run_once_more_if_it_has_n
     assert len(store.numbers_run) == 2
 
 
+async def test_a_server_that_ended_a_session_has_answered_nothing_until_it_gives_another_one(
+    writer: TickedWriter, store: SlowStore
+) -> None:
+    await start(writer, store)
+    await writer._idle.wait()
+    heard_s = writer.server.heard_s
+    store.answers.clear()
+    ended = asyncio.create_task(run_one(writer, store, SessionLostError("somebody killed it")))
+    await until(lambda: "reconnecting" in writer.detail)
+    assert (writer.server.heard_s, writer.server.silent_since_s is None) == (heard_s, False)
+    store.answers.set()
+    assert await ended == "done"
+    assert writer.server.heard_s > heard_s
+
+
+async def test_a_new_session_is_asked_for_the_time_as_it_may_be_of_another_server(
+    writer: TickedWriter, store: SlowStore
+) -> None:
+    await start(writer, store)
+    asked_count = store.asked_count
+    assert await run_one(writer, store) == "done"
+    assert store.asked_count == asked_count
+    assert await run_one(writer, store, SessionLostError("a fail-over")) == "done"
+    await until(lambda: store.asked_count == asked_count + 1)
+
+
+async def test_a_shard_that_is_opened_again_is_well_without_a_probe(
+    writer: TickedWriter, store: SlowStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "REOPEN_PAUSE_MS", 1)
+    monkeypatch.setattr(breaker, "BREAKER_PROBE_MS", 60_000)
+    await start(writer, store)
+    await writer._idle.wait()
+    first = writer.shard
+    writer._keeper.trip("for the test")
+    writer._ownership.give_up("for the test")
+    await until(lambda: writer.shard is not None and writer.shard is not first)
+    assert writer.health.healthy
+    assert writer.health.opened_count == 1, "it is counted over all take-overs"
+
+
 async def test_a_session_that_is_lost_while_the_shard_is_idle_is_noticed_by_the_next_tick(
     writer: TickedWriter, store: SlowStore
 ) -> None:
