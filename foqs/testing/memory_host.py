@@ -76,7 +76,7 @@ class MemoryHost:
     """
 
     def __init__(self, shard_count: int) -> None:
-        _keep_stdout_clean()
+        keep_stdout_clean()
         self.lock = threading.RLock()
         self._loop = ManualLoop()
         self._servers = {number: FakeServer(number, self.now_ms, strict=True) for number in range(shard_count)}
@@ -168,11 +168,16 @@ class MemoryHost:
         return task.result()
 
 
-def _keep_stdout_clean() -> None:
+def keep_stdout_clean() -> None:
     """Have the host log as the standard library does, unless the program has said how structlog is to log."""
     if not structlog.is_configured():
         structlog.configure(
-            processors=[structlog.stdlib.render_to_log_kwargs],
+            # As text: the keys of an event may be names that a LogRecord has for itself.
+            processors=[
+                structlog.stdlib.filter_by_level,
+                structlog.processors.format_exc_info,
+                structlog.processors.KeyValueRenderer(key_order=["event"]),
+            ],
             wrapper_class=structlog.stdlib.BoundLogger,
             logger_factory=structlog.stdlib.LoggerFactory(),
         )

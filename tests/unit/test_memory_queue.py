@@ -6,16 +6,19 @@ What it has in common with a host is held by tests/contract/test_queue.py.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import structlog
 
 import foqs
 from foqs import AsyncLeasedItem, AsyncWorker, LeasedItem, NewItem, RetryPolicy, Worker
 from foqs.testing import MemoryQueue
+from foqs.testing.memory_host import keep_stdout_clean
 
 NS = "default"
 ONCE = RetryPolicy(deadline_ms=0)
@@ -292,3 +295,19 @@ def test_items_that_ended_free_their_memory(queue: MemoryQueue) -> None:
         client.enqueue_many(NS, [NewItem("t", b"x") for _ in range(100)])
         client.ack(NS, client.dequeue(NS, "t", 100))
     assert not any(server.tables.items for server in queue._traffic.host._servers.values())
+
+
+def test_an_event_of_the_host_may_have_a_key_that_a_log_record_has_for_itself(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    was_configured, before = structlog.is_configured(), structlog.get_config()
+    structlog.reset_defaults()
+    try:
+        keep_stdout_clean()
+        with caplog.at_level(logging.INFO):
+            structlog.get_logger("foqs.test").error("unknown_namespace", name="jobs", number=7)
+    finally:
+        structlog.reset_defaults()
+        if was_configured:
+            structlog.configure(**before)
+    assert caplog.messages == ["event='unknown_namespace' name='jobs' number=7"]
