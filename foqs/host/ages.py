@@ -26,7 +26,7 @@ class Ages:
     def tick(self) -> None:
         """To be called every limits.TICK_MS, on the event loop."""
         self.delay_lag_ms = {
-            writer.shard_id: shard.timers.lag_ms(writer.now_ms()) for writer, shard in self._shards.owned()
+            writer.shard_id: shard.sweep_lag_ms(writer.now_ms()) for writer, shard in self._shards.owned()
         }
         for _ in range(limits.AGES_TOPICS_PER_TICK):
             if next(self._round, self) is self:

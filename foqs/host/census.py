@@ -104,7 +104,7 @@ class Censuses:
                 if census.namespace:
                     await writer.counted.wait()
                 fence = Answer(self._waiting)
-                shard.fences.ask(census.namespace, fence.completion)
+                shard.ask_fence(census.namespace, fence.completion)
                 writer.wake()
                 await fence.wait()
                 answer = CensusAnswer(shard.shard_id, shard.epoch, self._count(census, shard), self._number_max(shard))

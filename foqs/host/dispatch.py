@@ -235,7 +235,7 @@ class Dispatcher:
         for item in items:
             shard = self._shard_of(item.topic.shard_id)
             if shard is not None and item.phase is Phase.LEASED and shard.index.leases.get(item.key) is item:
-                if shard.settlements.unclaim(item):
+                if shard.unclaim(item):
                     self._wake(shard.shard_id)
                 queues[self._queue_of(item.topic)] = None
         for queue in queues:
@@ -401,7 +401,7 @@ class Dispatcher:
                 self._unclaim(queue.buffer, items)
                 continue
             self._drop(queue, items)
-            shard.claims.claim_for_call(topic, items)
+            shard.claim_for_call(topic, items)
             queue.has_claims_for_calls = True
             self._claims_started(topic, len(items), items[-1].sort_key)
             call.claimed_for[queue] = queue.claims_started_count
@@ -430,10 +430,10 @@ class Dispatcher:
                 self._lingering[queue] = None
                 break
             self._memory.prefetched_bytes -= item.size_bytes
-            shard.settlements.deliver(item, lease_due_at)
+            shard.deliver(item, lease_due_at)
             if item.expires_at <= now.server_ms:
-                shard.settlements.end_lease(item)
-                shard.settlements.settle([item])
+                shard.end_lease(item)
+                shard.settle([item])
                 self._happened(item.topic.namespace, ItemEvent.EXPIRED, 1)
                 self._wake(shard_id)
                 continue
@@ -465,14 +465,14 @@ class Dispatcher:
             if shard is not None:
                 owned.append(part)
                 if part.window.wants_refill:
-                    shard.refills.want(part, with_payload=True)
+                    shard.want_refill(part, with_payload=True)
                     self._wake(part.shard_id)
         for shard_id, part_count in queue.choose(owned, demand).items():
             shard = self._shard_of(shard_id)
             assert shard is not None
             topic = queue.parts[shard_id]
             sort_keys = topic.window.take(part_count)
-            shard.claims.claim(topic, sort_keys)
+            shard.claim(topic, sort_keys)
             self._claims_started(topic, part_count, sort_keys[-1])
 
     def _drop(self, queue: TopicQueue, items: list[ShardItem]) -> None:
@@ -490,5 +490,5 @@ class Dispatcher:
         self._memory.release(items)
         for item in items:
             shard = self._shard_of(item.topic.shard_id)
-            if shard is not None and shard.settlements.unclaim(item):
+            if shard is not None and shard.unclaim(item):
                 self._wake(item.topic.shard_id)

@@ -106,7 +106,7 @@ class Enqueues:
         ]
         last_id = best.shard_id if best is not None else -1
         # Among equals the next one after the last, so that each has its turn.
-        best = min(healthy, key=lambda s: (s.inserts.buffered_count, s.shard_id <= last_id, s.shard_id), default=None)
+        best = min(healthy, key=lambda s: (s.buffered_count, s.shard_id <= last_id, s.shard_id), default=None)
         if best is None:
             raise OverloadedError(
                 "no shard of this host takes items now: nothing was enqueued",
@@ -119,8 +119,8 @@ class Enqueues:
         """Less waits there than a run, and than fills its next two transactions."""
         run_items = self._shards.placement_run_items(shard.shard_id)
         return (
-            shard.inserts.buffered_count < min(run_items, 2 * limits.TRANSACTION_INSERTS_MAX)
-            and shard.inserts.buffered_bytes < 2 * limits.TRANSACTION_INSERT_BYTES_MAX
+            shard.buffered_count < min(run_items, 2 * limits.TRANSACTION_INSERTS_MAX)
+            and shard.buffered_bytes < 2 * limits.TRANSACTION_INSERT_BYTES_MAX
         )
 
     def _make_items(
@@ -197,7 +197,7 @@ class Enqueues:
     async def _write(self, shard: ShardState, items: list[ShardItem]) -> None:
         answer = Answer(self._waiting)
         size_bytes = sum([item.size_bytes for item in items])
-        shard.inserts.add(items, size_bytes, answer.completion)
+        shard.insert(items, size_bytes, answer.completion)
         self._shards.wake(shard.shard_id)
         await answer.wait()
 

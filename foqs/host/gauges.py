@@ -49,12 +49,12 @@ _OF_OWNED_SHARDS = (
     ShardGauge(
         "foqs_enqueue_buffer_items",
         "Enqueued items of the shard that wait in memory to be written, their callers with them.",
-        lambda s: s.inserts.buffered_count,
+        lambda s: s.buffered_count,
     ),
     ShardGauge(
         "foqs_enqueue_buffer_bytes",
         "Payload and metadata of the enqueued items of the shard that wait in memory to be written.",
-        lambda s: s.inserts.buffered_bytes,
+        lambda s: s.buffered_bytes,
     ),
 )
 _STATES: tuple[tuple[str, Callable[[ItemCounts], int]], ...] = (

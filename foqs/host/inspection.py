@@ -142,7 +142,7 @@ class Inspection(Service):
 
         def act(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
             if not found.done():
-                found.set_result(self._stored_item(shard_id, row, shard.look_ups.topic_of(row).name))
+                found.set_result(self._stored_item(shard_id, row, shard.topic_of(row).name))
 
         errors = await self._on_rows(namespace, [(0, shard_id, key)], act, with_payload=True)
         for error in errors.values():
@@ -171,7 +171,7 @@ class Inspection(Service):
             item = shard.index.leases.get(row.key)
             if item is not None and item.deliveries + 1 == places[position][2]:
                 raise being_settled()  # Or it was, in vain, and is under its lease again.
-            raise shard.settlements.stale_lease()
+            raise shard.stale_lease()
 
         return await self._on_rows(namespace, [(at, shard_id, key) for at, (shard_id, key, _) in places.items()], act)
 
@@ -182,7 +182,7 @@ class Inspection(Service):
         ttl_ms_max = namespace.settings.ttl_ms_max
 
         def act(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
-            shard.look_ups.redrive(row, self._shards.now_ms(shard.shard_id), ttl_ms_max, completion, position)
+            shard.redrive(row, self._shards.now_ms(shard.shard_id), ttl_ms_max, completion, position)
 
         return await self._on_dead(namespace, topic, item_ids, limit, act)
 
@@ -194,7 +194,7 @@ class Inspection(Service):
         def act(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
             if row.lane >= 0:
                 raise NotFoundError("the item is not a dead letter")
-            shard.look_ups.delete(row, completion, position)
+            shard.delete(row, completion, position)
 
         return await self._on_dead(namespace, topic, item_ids, limit, act)
 
@@ -210,7 +210,7 @@ class Inspection(Service):
             arguments.check_topic(topic)
 
         def act_in_topic(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
-            if shard.look_ups.topic_of(row).name != topic:
+            if shard.topic_of(row).name != topic:
                 raise NotFoundError(f"the item is not one of topic {topic!r}")
             act(shard, row, completion, position)
 
@@ -268,7 +268,7 @@ class Inspection(Service):
             for position, key in positions:
                 row = rows.get(key)
                 try:
-                    if row is None or shard.look_ups.topic_of(row).namespace != namespace.number:
+                    if row is None or shard.topic_of(row).namespace != namespace.number:
                         raise NotFoundError("there is no such item in the namespace")
                     act(shard, row, completion, position)
                 except FoqsError as error:
@@ -309,7 +309,7 @@ class Inspection(Service):
 
     def _stored_item(self, shard_id: int, row: ItemRow, topic_name: str) -> StoredItem:
         writer, shard = self._shards.serving(shard_id)
-        now, state = writer.now(), shard.look_ups.state_of(row)
+        now, state = writer.now(), shard.state_of(row)
         is_leased = state is ItemState.LEASED
         item = shard.index.leases.get(row.key)
         dead = state is ItemState.DEAD
@@ -396,8 +396,8 @@ class Inspection(Service):
                     shard.index.expires_first_ms = min(shard.index.expires_first_ms, ends_ms)
                 if not held and row.lane >= 0 and row.expires_at <= writer.now_ms():
                     try:
-                        shard.look_ups.delete(row, completion, position)
-                        shard.index.events.count(shard.look_ups.topic_of(row).namespace, ItemEvent.EXPIRED, 1)
+                        shard.delete(row, completion, position)
+                        shard.index.events.count(shard.topic_of(row).namespace, ItemEvent.EXPIRED, 1)
                     except UnavailableError:
                         _log.debug("expired_item_settled_meanwhile", shard=writer.shard_id)
             writer.wake()
@@ -418,13 +418,13 @@ class Inspection(Service):
 
 def _look_up(shard: ShardState, look_up: LookUp) -> None:
     try:
-        shard.look_ups.look_up(look_up)
+        shard.look_up(look_up)
     except OverloadedError as error:
         look_up.on_failed(error.with_traceback(None))
 
 
 def _delete(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
-    shard.look_ups.delete(row, completion, position)
+    shard.delete(row, completion, position)
 
 
 def _in_parts(rows: list[T]) -> Iterator[list[T]]:

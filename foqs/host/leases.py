@@ -24,7 +24,7 @@ class _Ended:
 
     def __init__(self, shard: ShardState) -> None:
         self.shard = shard
-        self.under_lease = shard.settlements.under_lease
+        self.under_lease = shard.under_lease
         self.items: list[ShardItem] = []
         self.rewrites: list[Rewrite | None] = []
         self.positions: list[int] = []
@@ -81,7 +81,7 @@ class Leases:
                 raise InvalidArgumentError("release and dead_letter are both set: set one")
             if nack.metadata is not None:
                 arguments.check_metadata(nack.metadata, settings)
-            return shard.settlements.failed_attempt(
+            return shard.failed_attempt(
                 item,
                 self._shards.now_ms(shard.shard_id),
                 delay_ms=delay_ms,
@@ -107,7 +107,7 @@ class Leases:
                 shard_id, key, delivery = ids.parse(receipt)
                 _, shard = self._shards.serving(shard_id)
                 item = _lease_of(namespace, shard, key, delivery)
-                shard.claims.extend(item, lease_ms, answer.completion, position)
+                shard.extend(item, lease_ms, answer.completion, position)
                 self._shards.wake(shard.shard_id)
             except FoqsError as error:
                 errors[position] = error.with_traceback(None)
@@ -135,7 +135,7 @@ class Leases:
                     group, item = self._find_lease(namespace, receipt, by_shard)
                 if make_rewrite is not None:
                     group.rewrites.append(make_rewrite(position, group.shard, item))
-                group.shard.settlements.end_lease(item)
+                group.shard.end_lease(item)
                 group.items.append(item)
                 group.positions.append(position)
             except StaleLeaseError as error:
@@ -161,15 +161,15 @@ class Leases:
         for group in ended:
             if group.items:
                 rewrites = group.rewrites if rewriting else None
-                group.shard.settlements.settle(group.items, rewrites, answer.completion, group.positions)
+                group.shard.settle(group.items, rewrites, answer.completion, group.positions)
                 self._shards.wake(group.shard.shard_id)
         await answer.wait()
         errors.update(answer.completion.errors)
 
 
 def _lease_of(namespace: Namespace, shard: ShardState, key: int, delivery: int) -> ShardItem:
-    item = shard.settlements.lease_of(key, delivery)
+    item = shard.lease_of(key, delivery)
     if item.topic.namespace != namespace.number:
         # The same answer as for a lease that never was: nobody learns what others hold.
-        raise shard.settlements.stale_lease()
+        raise shard.stale_lease()
     return item

@@ -48,7 +48,7 @@ from tests.sim.planting import DEFECTS, in_place_of
 
 @in_place_of(Enqueues, "_write")
 async def acknowledges_before_the_commit(self: Enqueues, shard: ShardState, items: list[ShardItem]) -> None:
-    shard.inserts.add(items, sum(item.size_bytes for item in items), Completion(lambda _: None))
+    shard.insert(items, sum(item.size_bytes for item in items), Completion(lambda _: None))
     self._shards.wake(shard.shard_id)
 
 
@@ -59,7 +59,7 @@ async def answers_an_ack_before_the_commit(
     for shard_id, group in ended.items():
         if group.items:
             rewrites = group.rewrites if rewriting else None
-            group.shard.settlements.settle(group.items, rewrites, Completion(lambda _: None), group.positions)
+            group.shard.settle(group.items, rewrites, Completion(lambda _: None), group.positions)
             self._shards.wake(shard_id)
 
 
@@ -73,14 +73,14 @@ def expires_items_under_lease(self: Inspection, writer: ShardWriter, shard: Shar
             item = shard.index.leases.get(row.key)
             if row.lane > 0 and (item is None or item.phase is Phase.LEASED):
                 try:
-                    shard.look_ups.delete(row, completion, 0)
+                    shard.delete(row, completion, 0)
                 except NotFoundError:
                     continue
         writer.wake()
         self._on_events(shard.take_events())
 
     # Its guard is against what happens between the scan and the look-up: here the scan is of long ago.
-    shard.look_ups.look_up(LookUp([*keys, *list(shard.index.leases)[:1]], on_rows, lambda _: None))
+    shard.look_up(LookUp([*keys, *list(shard.index.leases)[:1]], on_rows, lambda _: None))
 
 
 @in_place_of(Timers, "checkpoint")

@@ -75,7 +75,7 @@ class Shards:
                     self.clock_ms, self.clock_ms + 10**9, lease_ms, at_most_once, ItemContent(payload, b""),
                 )
             )  # fmt: skip
-        shard.inserts.add(items, 10, Completion(lambda _: None))
+        shard.insert(items, 10, Completion(lambda _: None))
         return items
 
     def placement_run_items(self, shard_id: int) -> int:

@@ -208,7 +208,7 @@ async def run_one(writer: TickedWriter, store: SlowStore, *errors: Exception) ->
     ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     store.errors, store.numbers_run = list(errors), []
     on_rows, on_failed = (lambda _: ended.set_result("done")), (lambda error: ended.set_result(error.message))
-    writer.shard.look_ups.look_up(LookUp([1], on_rows, on_failed))
+    writer.shard.look_up(LookUp([1], on_rows, on_failed))
     writer.wake()
     async with asyncio.timeout(10):
         return await ended

@@ -216,7 +216,7 @@ def test_nothing_is_handed_out_past_an_item_that_is_being_claimed_for_a_call() -
 def test_an_extension_says_that_somebody_holds_the_item() -> None:
     shards, seen = prefetched()
     for item in seen:
-        shards.states[0].claims.extend(item, 10_000, Completion(lambda _: None), 0)
+        shards.states[0].extend(item, 10_000, Completion(lambda _: None), 0)
     shards.run(0)
     crash(shards, UNSEEN_MS_MAX)
     again = {item.key: item.failed_attempts for item in consume(shards)}
@@ -226,9 +226,9 @@ def test_an_extension_says_that_somebody_holds_the_item() -> None:
 def test_a_claim_stays_what_it_was_when_it_is_rewritten_and_when_it_changes_hands_twice() -> None:
     shards, seen = prefetched()
     for item in seen[1:]:
-        shards.states[0].settlements.end_lease(item)
-    shards.states[0].settlements.settle(seen[1:], None, Completion(lambda _: None), [0])
-    shards.states[0].journal.make_exact()
+        shards.states[0].end_lease(item)
+    shards.states[0].settle(seen[1:], None, Completion(lambda _: None), [0])
+    shards.states[0].make_exact()
     shards.run(0)
     crash(shards)
     crash(shards, UNSEEN_MS_MAX)
@@ -272,7 +272,7 @@ def test_what_was_claimed_for_a_call_and_could_not_be_deleted_is_not_taken_for_d
     shards.begin(0)
     shard, tables = shards.states[0], shards.tables[0]
     (row,) = tables.items.values()
-    shard.look_ups.delete(row, Completion(lambda _: None), 0)
+    shard.delete(row, Completion(lambda _: None), 0)
     shards.dispatcher.on_events(shard.take_events())
     shards.end(0)
     shards.begin(0)

@@ -237,10 +237,8 @@ def test_whole_rows_are_looked_up_few_at_a_time_and_heads_many() -> None:
         raise error
 
     for key in keys:
-        shards.states[0].look_ups.look_up(
-            LookUp([key], lambda rows: found.extend(rows.values()), fail, with_payload=True)
-        )
-    shards.states[0].look_ups.look_up(LookUp(keys, lambda rows: found.extend(rows.values()), fail))
+        shards.states[0].look_up(LookUp([key], lambda rows: found.extend(rows.values()), fail, with_payload=True))
+    shards.states[0].look_up(LookUp(keys, lambda rows: found.extend(rows.values()), fail))
     counts = []
     while (transaction := shards.begin(0)) is not None:
         counts.append((transaction.look_ups_with_payload, len(transaction.look_ups)))
@@ -296,7 +294,7 @@ def test_an_item_that_is_deleted_while_it_is_prefetched_is_handed_to_nobody() ->
     shards.run(0)
     (held, *_) = shards.dispatcher.prefetched(NAMESPACE, "a").most_urgent(1)
     shard, row = shards.states[0], shards.tables[0].items[held.key]
-    shard.look_ups.delete(row, Completion(lambda _: None), 0)
+    shard.delete(row, Completion(lambda _: None), 0)
     shards.dispatcher.on_events(shard.take_events())
     assert held.key not in [item.key for item in shards.dispatcher.prefetched(NAMESPACE, "a").items]
     later = shards.dequeue({"a": 1})

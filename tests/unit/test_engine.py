@@ -136,7 +136,7 @@ class World:
                         item.topic.name, item.due_at, item.expires_at, item.at_most_once
                     )
 
-        shard.inserts.add(items, 10, Completion(on_done))
+        shard.insert(items, 10, Completion(on_done))
 
     def dequeue(self) -> None:
         call = DequeueCall(self.chance.choice([None, 1_000, 5_000]), 1_500, self.now_ms / 1000)
@@ -162,7 +162,7 @@ class World:
         kind = self.chance.choice(["ack", "ack", "nack", "delay", "release", "dead"])
         rewrite = None
         if kind != "ack":
-            rewrite = shard.settlements.failed_attempt(
+            rewrite = shard.failed_attempt(
                 item, self.server_ms, delay_ms=400 if kind == "delay" else 0, reason="r", dead=kind == "dead",
                 release=kind == "release", metadata=b"n",
             )  # fmt: skip
@@ -174,8 +174,8 @@ class World:
                 known.due_at = known.due_at if rewrite is None else max(known.due_at, rewrite.due_at)
 
         known.lease_due_at = 0  # From here on its holder expects nothing of it.
-        shard.settlements.end_lease(item)
-        shard.settlements.settle([item], [rewrite], Completion(on_done), [0])
+        shard.end_lease(item)
+        shard.settle([item], [rewrite], Completion(on_done), [0])
 
     def extend(self) -> None:
         if not self.leased:
@@ -189,7 +189,7 @@ class World:
             if not completion.errors and sort_key in self.leased:
                 known.lease_due_at = item.lease_due_at
 
-        shard.claims.extend(item, 4_000, Completion(on_done), 0)
+        shard.extend(item, 4_000, Completion(on_done), 0)
 
     def change_row(self) -> None:
         """Delete an item, or redrive it when it is dead."""
@@ -206,13 +206,13 @@ class World:
             completion = Completion(on_done)
             try:
                 if rows[key].lane < 0 and redrive:
-                    shard.look_ups.redrive(rows[key], self.server_ms, limits.TTL_MS_MAX, completion, 0)
+                    shard.redrive(rows[key], self.server_ms, limits.TTL_MS_MAX, completion, 0)
                     if known is not None:
                         known.over = False
                         ttl_ms = rows[key].expires_at - rows[key].enqueued_at
                         known.expires_at = max(known.expires_at, self.server_ms + ttl_ms)
                 else:
-                    shard.look_ups.delete(rows[key], completion, 0)
+                    shard.delete(rows[key], completion, 0)
                     self.dispatcher.on_events(shard.take_events())
                     if known is not None:
                         known.ending = True
@@ -226,7 +226,7 @@ class World:
             if known is not None and not completion.errors:
                 known.over = known.ending
 
-        shard.look_ups.look_up(LookUp([key], on_rows, lambda _: None))
+        shard.look_up(LookUp([key], on_rows, lambda _: None))
 
     def check_order(self, item: ShardItem, passed: Container[tuple[int, int]]) -> None:
         """Nothing more urgent was there to be handed out; but topics without room for more claims are passed."""
@@ -325,7 +325,7 @@ class World:
         self.dispatcher.drain()
         for shard_id, shard in self.shards.items():
             self.end(shard_id, well=True)
-            shard.journal.make_exact()
+            shard.make_exact()
             for _ in range(200):
                 if plan(shard, self.dispatcher, self.now) is None:
                     break
@@ -355,8 +355,8 @@ class World:
                 item, shard = self.leased.pop(sort_key), self.shards[sort_key[0]]
                 if shard.index.leases.get(item.key) is item and item.phase is Phase.LEASED:
                     self.known[sort_key].lease_due_at = 0
-                    shard.settlements.end_lease(item)
-                    shard.settlements.settle([item], None, Completion(lambda _, k=self.known[sort_key]: _over(k)), [0])
+                    shard.end_lease(item)
+                    shard.settle([item], None, Completion(lambda _, k=self.known[sort_key]: _over(k)), [0])
             for shard_id in self.shards:
                 self.end(shard_id, well=True)
                 self.begin(shard_id)

@@ -43,7 +43,7 @@ async def test_a_call_over_its_quota_takes_no_part_of_another_namespaces_run_to_
         for _ in range(2):
             with pytest.raises(TooLargeError):
                 await enqueues.enqueue(greedy, [NewItem("t", b"")] * (commit_scheduler.PLACEMENT_RUN_ITEMS // 2))
-    assert sorted(state.inserts.buffered_count for state in shards.states.values()) == [0, 3]
+    assert sorted(state.buffered_count for state in shards.states.values()) == [0, 3]
     for number in shards.states:
         shards.run(number)
     await asyncio.gather(*writes)
@@ -130,7 +130,7 @@ async def test_a_shard_with_two_transactions_of_bytes_waiting_is_passed_over() -
     for _ in range(4 * limits.TRANSACTION_INSERT_BYTES_MAX // limits.PAYLOAD_BYTES_MAX):
         calls.append(asyncio.create_task(enqueues.enqueue(namespace, [large])))
         await asyncio.sleep(0)
-    waiting = [state.inserts.buffered_bytes for state in shards.states.values()]
+    waiting = [state.buffered_bytes for state in shards.states.values()]
     assert waiting == [2 * limits.TRANSACTION_INSERT_BYTES_MAX] * 2
     for number in shards.states:
         while shards.states[number].inserts.buffered_count:

@@ -15,7 +15,7 @@ class Asked:
 
     def __init__(self, shards: Shards, namespace: int = NAMESPACE) -> None:
         self.answers: list[Completion] = []
-        shards.states[0].fences.ask(namespace, Completion(self.answers.append))
+        shards.states[0].ask_fence(namespace, Completion(self.answers.append))
 
 
 def test_a_fence_is_worth_a_transaction_of_its_own() -> None:

@@ -33,11 +33,11 @@ class Leased:
         return Completion(lambda completion: self.told.append(completion.errors))
 
     def extend(self, lease_ms: int) -> None:
-        self.shard.claims.extend(self.item, lease_ms, self.completion(), 0)
+        self.shard.extend(self.item, lease_ms, self.completion(), 0)
 
     def ack(self) -> None:
-        self.shard.settlements.end_lease(self.item)
-        self.shard.settlements.settle([self.item], None, self.completion(), [0])
+        self.shard.end_lease(self.item)
+        self.shard.settle([self.item], None, self.completion(), [0])
 
     def pass_ms(self, elapsed_ms: int) -> None:
         self.shards.clock_ms += elapsed_ms

@@ -130,9 +130,7 @@ class World:
         self.looks = 0
         self.due_ats = due_ats
         topics = {number: SimpleNamespace(window=self._window(number)) for number in range(len(due_ats))}
-        shard = SimpleNamespace(
-            index=SimpleNamespace(topics=topics), timers=SimpleNamespace(lag_ms=lambda now_ms: now_ms - 5)
-        )
+        shard = SimpleNamespace(index=SimpleNamespace(topics=topics), sweep_lag_ms=lambda now_ms: now_ms - 5)
         writer = SimpleNamespace(shard_id=4, now_ms=lambda: 12)
         shards: Any = SimpleNamespace(owned=lambda: iter([(writer, shard)]))
         self.ages = Ages(shards, lambda: self.now_s)

@@ -111,7 +111,7 @@ class Shards:
     def write(self, number: int) -> None:
         shard = self.writers[number].shard
         assert shard is not None
-        shard.look_ups.look_up(LookUp([1], Mock(), Mock()))
+        shard.look_up(LookUp([1], Mock(), Mock()))
         self.writers[number].wake()
 
     @property

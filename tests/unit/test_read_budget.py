@@ -146,12 +146,12 @@ def test_claims_of_what_is_in_memory_do_not_wait_for_those_that_have_to_be_fetch
     shard = shards.states[0]
     a, b = shard.index.topic(NAMESPACE, "a"), shard.index.topic(NAMESPACE, "b")
     for topic in (a, b):
-        shard.refills.want(topic, with_payload=False)
+        shard.want_refill(topic, with_payload=False)
     shards.run(0)
     shard.index.read_budget.rows_max = rows_max = 5
-    shard.claims.claim(a, a.window.take(20))
+    shard.claim(a, a.window.take(20))
     in_memory = b.window.take(3)
-    shard.claims.claim(b, in_memory)
+    shard.claim(b, in_memory)
     for sort_key in in_memory:
         shard.index.leases[order.key_of(sort_key)].content = ItemContent(b"p", b"")
     transaction = shards.begin(0)

@@ -25,7 +25,7 @@ def test_topics_that_are_asked_for_again_and_again_keep_no_other_from_its_refill
     for turn in range(6):
         # As many as one transaction takes come anew each time, and the others only once.
         for topic in topics if turn == 0 else topics[-2:]:
-            state.refills.want(topic, with_payload=True)
+            state.want_refill(topic, with_payload=True)
         transaction = shards.begin(0)
         if transaction is None:
             continue  # After one that failed.

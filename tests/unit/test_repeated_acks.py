@@ -53,8 +53,8 @@ def test_it_is_done_where_the_first_attempt_did_it_and_stale_where_the_lease_was
         world = World(2)
         done, lost = world.receipts
         assert await world.finish(await world.ack([done])) == {}
-        item = world.shards.states[0].settlements.under_lease[lost]
-        world.shards.states[0].settlements.unclaim(item)
+        item = world.shards.states[0].under_lease[lost]
+        world.shards.states[0].unclaim(item)
         errors = await world.finish(await world.ack([done, lost], repeated=True))
         assert {position: type(error) for position, error in errors.items()} == {1: StaleLeaseError}
         errors = await world.finish(await world.ack([done]))

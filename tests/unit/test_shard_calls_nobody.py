@@ -98,13 +98,13 @@ class Everything:
         def on_rows(rows: dict[int, ItemRow]) -> None:
             self.told["rows"] += len(rows)
             for row in rows.values():
-                self.shard.look_ups.delete(row, self.completion("delete"), 0)
+                self.shard.delete(row, self.completion("delete"), 0)
             self.shards.dispatcher.on_events(self.shard.take_events())
 
         def on_failed(error: FoqsError) -> None:
             self.told["rows failed"] += 1
 
-        self.shard.look_ups.look_up(LookUp(keys, on_rows, on_failed))
+        self.shard.look_up(LookUp(keys, on_rows, on_failed))
 
     def once(self, *, well: bool = True) -> None:
         assert self.shards.begin(0) is not None
@@ -123,13 +123,13 @@ def live(everything: Everything) -> None:
     assert len(waiting.items or []) == 5
     everything.settle((waiting.items or [])[:2])
     everything.settle((waiting.items or [])[2:3], is_nack=True)
-    everything.shard.claims.extend((waiting.items or [])[3], 20_000, everything.completion("extend"), 0)
-    everything.shard.fences.ask(NAMESPACE, everything.completion("fence"))
+    everything.shard.extend((waiting.items or [])[3], 20_000, everything.completion("extend"), 0)
+    everything.shard.ask_fence(NAMESPACE, everything.completion("fence"))
     everything.once(well=False)
     shards.clock_ms += 100
     more = everything.leased("a", 3)
     everything.settle(more)
-    everything.shard.fences.ask(NAMESPACE, everything.completion("fence"))
+    everything.shard.ask_fence(NAMESPACE, everything.completion("fence"))
     everything.delete([item.key for item in waiting.items or []] + list(everything.shard.index.resident)[:3])
     shards.run(0)
     shards.clock_ms += 60_000

@@ -136,7 +136,7 @@ async def test_an_event_loop_that_was_held_is_not_taken_for_a_server_that_hangs(
     assert writer.shard is not None
     for _ in range(2 * breaker.BREAKER_SAMPLES_MIN):
         store.answers_runs.clear()
-        writer.shard.look_ups.look_up(LookUp([1], Mock(), Mock()))
+        writer.shard.look_up(LookUp([1], Mock(), Mock()))
         writer.wake()
         await tick_for(writer, limits.TICK_MS / 1000)
         monkeypatch.setattr(store.loop, "_now_s", store.loop.time() + 2)
@@ -192,7 +192,7 @@ async def test_a_shard_waits_for_a_slot_of_its_server_with_what_it_is_to_write(
     async with has_no_slot(writer):
         ended = [asyncio.get_running_loop().create_future() for _ in range(2)]
         for future in ended:
-            shard.look_ups.look_up(LookUp([1], future.set_result, future.set_exception))
+            shard.look_up(LookUp([1], future.set_result, future.set_exception))
             writer.wake()
             for _ in range(5):
                 await asyncio.sleep(0)
@@ -217,7 +217,7 @@ async def test_who_was_answered_comes_back_before_the_next_transaction_unless_en
 
     def call() -> asyncio.Future[object]:
         ended: asyncio.Future[object] = loop.create_future()
-        shard.look_ups.look_up(LookUp([1], ended.set_result, ended.set_exception))
+        shard.look_up(LookUp([1], ended.set_result, ended.set_exception))
         writer.wake()
         return ended
 
@@ -245,7 +245,7 @@ async def test_a_shard_that_waits_for_a_slot_is_sick_when_its_server_answers_non
     assert shard is not None
     async with has_no_slot(writer):
         run_count = len(store.numbers_run)
-        shard.look_ups.look_up(LookUp([1], Mock(), Mock()))
+        shard.look_up(LookUp([1], Mock(), Mock()))
         writer.wake()
         until_s = loop.time() + 3 * stall_ms / 1000
         while loop.time() < until_s:
@@ -301,7 +301,7 @@ async def test_a_shard_that_got_its_slot_late_is_sick_as_soon_as_those_before_it
     store.answers_runs.clear()
     async with has_no_slot(writer):
         writer.server.asked()
-        shard.look_ups.look_up(LookUp([1], Mock(), Mock()))
+        shard.look_up(LookUp([1], Mock(), Mock()))
         writer.wake()
         run_count, asked_s = len(store.numbers_run), loop.time()
         await tick_until_sick(writer)

@@ -27,7 +27,7 @@ def leased(shards: Shards, count: int) -> list[ShardItem]:
     items, state = list(call.items), shards.states[0]
     for item in items:
         if item.phase is Phase.PREFETCHED:
-            state.settlements.deliver(item, shards.clock_ms + 30_000)
+            state.deliver(item, shards.clock_ms + 30_000)
     return items
 
 

@@ -29,7 +29,7 @@ def leased_item(shards: Shards, lease_ms: int = LEASE_MS) -> ShardItem:
 
 def is_leased(shards: Shards) -> bool:
     shards.run(0)
-    return bool(shards.states[0].settlements.under_lease)
+    return bool(shards.states[0].under_lease)
 
 
 @pytest.mark.parametrize("step_ms", [HOUR_MS, -HOUR_MS])

@@ -64,6 +64,21 @@ class ShardState:
             self.fences,
             self.journal,
         ]
+        # What others may ask of a shard; they reach for none of its parts.
+        self.insert = self.inserts.add
+        self.claim, self.claim_for_call = self.claims.claim, self.claims.claim_for_call
+        self.deliver, self.unclaim = self.settlements.deliver, self.settlements.unclaim
+        self.lease_of, self.stale_lease = self.settlements.lease_of, self.settlements.stale_lease
+        self.under_lease = self.settlements.under_lease
+        self.end_lease, self.settle = self.settlements.end_lease, self.settlements.settle
+        self.failed_attempt = self.settlements.failed_attempt
+        self.extend = self.claims.extend
+        self.look_up, self.delete, self.redrive = self.look_ups.look_up, self.look_ups.delete, self.look_ups.redrive
+        self.state_of, self.topic_of = self.look_ups.state_of, self.look_ups.topic_of
+        self.want_refill = self.refills.want
+        self.ask_fence = self.fences.ask
+        self.sweep_lag_ms = self.timers.lag_ms
+        self.make_exact = self.journal.make_exact
         self._transaction_number = image.transaction_number
         self._steady_written_ms = image.steady_ms
         self._topics_gone: list[int] = []
@@ -71,6 +86,15 @@ class ShardState:
         for key in unseen:
             if key in self.index.leases:
                 self.settlements.unclaim(self.index.leases[key])
+
+    @property
+    def buffered_count(self) -> int:
+        """Enqueued items that are not committed yet."""
+        return self.inserts.buffered_count
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self.inserts.buffered_bytes
 
     @property
     def items_count(self) -> int:

@@ -147,7 +147,7 @@ class ShardWriter(Service):
         """Write all that was accepted, and leave a journal that says no more than what is leased."""
         if self.shard is None:
             return
-        self.shard.journal.make_exact()
+        self.shard.make_exact()
         self._idle.clear()
         self.wake()
         try:
