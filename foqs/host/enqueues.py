@@ -211,4 +211,3 @@ def _move(item: ShardItem, new: NewItemFields, shard: ShardState, now_ms: int) -
     item.key = shard.index.next_key()
     item.topic = shard.index.topic(item.topic.namespace, item.topic.name)
     item.sort_key = order.sort_key(item.priority, item.due_at, item.key, shard.shard_id)
-    item.phase = Phase.INSERTING

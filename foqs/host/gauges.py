@@ -19,7 +19,7 @@ from foqs.host.meters import OTHER_NAMESPACES
 from foqs.host.pulse import Pulse
 from foqs.host.shards import Shards
 from foqs.model import limits
-from foqs.model.counts import ItemCounts
+from foqs.model.topic import ItemCounts
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.shard_writer import ShardWriter
 from foqs.storage.packs.index import PackIndex

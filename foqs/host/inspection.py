@@ -36,7 +36,8 @@ from foqs.shard.port import ItemRow
 from foqs.shard.state.callers import Completion, LookUp
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Events
-from foqs.shard.state.look_ups import being_settled
+from foqs.shard.state.leases import stale_lease
+from foqs.shard.state.ops.change import being_settled
 from foqs.shard.writer.shard_writer import ShardWriter
 from foqs.storage.shard_reader import ShardReader
 
@@ -171,7 +172,7 @@ class Inspection(Service):
             item = shard.index.leases.get(row.key)
             if item is not None and item.deliveries + 1 == places[position][2]:
                 raise being_settled()  # Or it was, in vain, and is under its lease again.
-            raise shard.stale_lease()
+            raise stale_lease()
 
         return await self._on_rows(namespace, [(at, shard_id, key) for at, (shard_id, key, _) in places.items()], act)
 

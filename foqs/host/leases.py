@@ -15,6 +15,7 @@ from foqs.model.item import ShardItem
 from foqs.model.namespace import Namespace
 from foqs.shard.port import Rewrite
 from foqs.shard.state.engine import ShardState
+from foqs.shard.state.leases import stale_lease
 
 MakeRewrite = Callable[[int, ShardState, ShardItem], Rewrite | None]
 
@@ -171,5 +172,5 @@ def _lease_of(namespace: Namespace, shard: ShardState, key: int, delivery: int) 
     item = shard.lease_of(key, delivery)
     if item.topic.namespace != namespace.number:
         # The same answer as for a lease that never was: nobody learns what others hold.
-        raise shard.stale_lease()
+        raise stale_lease()
     return item

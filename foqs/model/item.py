@@ -1,11 +1,11 @@
-"""One item in the memory of its owner, from its enqueue or claim until it is gone."""
+"""One item in the memory of its owner, from its enqueue or claim until it is gone, and its life cycle."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from foqs.model.calls import ItemContent
 
@@ -14,17 +14,24 @@ if TYPE_CHECKING:
 
 
 class Phase(IntEnum):
+    """Where an item is in its life. `move` is the only code that changes it."""
+
     INSERTING = 0
-    READY = 1
+    """Its row is on the way to the database."""
+    ARRIVING = 1
+    """Its row and a claim of it are on the way to the database in the same transaction."""
+    READY = 2
     """In the database and claimable; in memory only because its payload is still resident."""
-    CLAIMING = 2
-    PREFETCHED = 3
+    CLAIMING = 3
+    """Its claim waits or is on the way to the database."""
+    PREFETCHED = 4
     """Claimed, in the prefetch buffer."""
-    LEASED = 4
-    """Handed out."""
-    SETTLING = 5
-    """Its ack, nack or expiry is on the way to the database."""
-    GONE = 6
+    LEASED = 5
+    """Delivered."""
+    SETTLING = 6
+    """Its ack, nack or expiry waits or is on the way to the database."""
+    GONE = 7
+    """Its row is deleted, or has become that of a ready, delayed or dead item which is not in memory."""
 
 
 class ItemEvent(IntEnum):
@@ -44,7 +51,7 @@ class ItemEvent(IntEnum):
 
 
 class Claim:
-    """One row of the claim journal; it goes when `open_count` of its items is 0."""
+    """One row of the claim journal, which is deleted when none of its items needs it any more."""
 
     __slots__ = ("due_at", "id", "is_ahead", "is_inherited", "keys", "open_count")
 
@@ -54,15 +61,18 @@ class Claim:
         self.id = claim_id
         self.due_at = due_at
         self.is_ahead = is_ahead
-        """Made before it was known who would get the items, or whether anybody would."""
+        """It was made before it was known who would get the items, or whether anybody would."""
         self.is_inherited = is_inherited
         """Another owner made it."""
         self.keys = array("Q", keys)
-        """Of the row's entries; those whose item is settled or ready again say nothing any more."""
+        """The row's entries; those whose item is settled or ready again say nothing any more."""
         self.open_count = len(self.keys)
+        """How many of the items need the row."""
 
 
 class ShardItem:
+    """An item that its shard has in memory. Its fields but `phase` are written by whoever has the item at the time."""
+
     __slots__ = (
         "at_most_once",
         "claim",
@@ -98,6 +108,7 @@ class ShardItem:
         lease_ms: int = 0,
         at_most_once: bool = False,
         content: ItemContent | None = None,
+        size_bytes: int = 0,
     ) -> None:
         self.key = key
         self.topic = topic
@@ -111,28 +122,125 @@ class ShardItem:
         self.at_most_once = at_most_once
         self.content = content
         """None while it is not in memory."""
-        self.size_bytes = 0 if content is None else sum(map(len, content))
-        """Of the content as it was read or enqueued, also once it is not in memory any more."""
+        self.size_bytes = size_bytes if size_bytes or content is None else sum(map(len, content))
+        """Size of the content as it was read or enqueued, also once it is not in memory any more."""
         self.deliveries = 0
-        """Ended ones; the present delivery has the number deliveries + 1."""
+        """How many deliveries have ended; the present one has the next number."""
         self.failed_attempts = 0
         self.claim: Claim | None = None
         self.prefetched_at = 0
         """When its claim was committed, on the steady clock."""
         self.lease_due_at = 0
-        """On the steady clock; 0 unless it was handed out."""
+        """When its lease ends, on the steady clock; 0 unless it was delivered."""
         self.lease_wanted_ms = 0
         """The lease for which its claim is made; 0 when it is claimed ahead."""
         self.receipt = ""
-        """Of the delivery that was handed out last."""
+        """The receipt of the last delivery."""
 
     @property
     def is_claimed_ahead(self) -> bool:
         return self.claim is not None and self.claim.is_ahead
 
     def is_claimed_for(self, lease_due_at: int) -> bool:
-        """Whether its claim backs a lease until then. Of an item that is delivered at most once only a call's does:
-        a new owner takes it for the delivery.
+        """Whether its claim backs a lease until then.
+
+        A claim that was made ahead does not back the lease of an item that is delivered at most once: a new owner would
+        take the item for undelivered.
         """
         claim = self.claim
         return claim is not None and claim.due_at >= lease_due_at and not (claim.is_ahead and self.at_most_once)
+
+
+# ---- the life cycle ----
+
+_MOVES: Final = {
+    #                         to                 rows, leased: what the topic counts more or less
+    Phase.INSERTING: {
+        Phase.ARRIVING: (0, 0),
+        Phase.READY: (1, 0),
+    },
+    Phase.ARRIVING: {
+        Phase.INSERTING: (0, 0),
+        Phase.PREFETCHED: (1, 0),
+        Phase.SETTLING: (1, 1),
+    },
+    Phase.READY: {
+        Phase.CLAIMING: (0, 0),
+        Phase.LEASED: (0, 1),
+        Phase.SETTLING: (0, 1),
+    },
+    Phase.CLAIMING: {
+        Phase.READY: (0, 0),
+        Phase.PREFETCHED: (0, 0),
+        Phase.SETTLING: (0, 1),
+    },
+    Phase.PREFETCHED: {
+        Phase.READY: (0, 0),
+        Phase.CLAIMING: (0, 0),
+        Phase.LEASED: (0, 1),
+        Phase.SETTLING: (0, 1),
+    },
+    Phase.LEASED: {
+        Phase.READY: (0, -1),
+        Phase.SETTLING: (0, 0),
+    },
+    Phase.SETTLING: {
+        Phase.READY: (0, -1),
+        Phase.LEASED: (0, 0),
+        Phase.SETTLING: (0, 0),
+        Phase.GONE: (-1, -1),
+    },
+    Phase.GONE: {},
+}  # fmt: skip
+"""The life cycle of an item, as docs/concepts.md draws it: from each phase those that may follow it."""
+
+_COUNTS: Final = [[_MOVES[old].get(new) for new in Phase] for old in Phase]
+"""The same by number: to hash a member of an enumeration costs more than all the rest of a move."""
+
+
+def move(item: ShardItem, new: Phase) -> None:
+    """Let the item enter its next phase, and keep its topic's counts in step."""
+    counts = _COUNTS[item.phase][new]
+    assert counts is not None, f"an item that is {item.phase.name} cannot become {new.name}"
+    item.phase = new
+    if counts[0]:
+        item.topic.count(rows=counts[0], leased=counts[1])
+    elif counts[1]:
+        item.topic.count_leased(counts[1])
+
+
+def move_all(topic: ShardTopic, items: Collection[ShardItem], old: Phase, new: Phase) -> None:
+    """The same for items of one topic that all are in the phase `old`."""
+    counts = _COUNTS[old][new]
+    assert counts is not None, f"items that are {old.name} cannot become {new.name}"
+    for item in items:
+        assert item.phase is old, f"the item is {item.phase.name}, not {old.name}"
+        item.phase = new
+    if counts[0]:
+        topic.count(rows=counts[0] * len(items), leased=counts[1] * len(items))
+    elif counts[1]:
+        topic.count_leased(counts[1] * len(items))
+
+
+def rows_came(topic: ShardTopic, lane: int, count: int) -> None:
+    """Count rows of items that are not in memory, or fewer of them: ready, delayed or dead ones, as their lane says.
+
+    A lane above 0 is that of the topic's ready items, 0 that of delayed ones, and one below 0 that of dead letters.
+    """
+    if lane > 0:
+        topic.count(rows=count)
+    elif lane == 0:
+        topic.count(delayed=count)
+    else:
+        topic.count(dead=count)
+
+
+def by_topic(items: Iterable[ShardItem]) -> dict[ShardTopic, list[ShardItem]]:
+    """The items of each topic, in the order in which they come."""
+    found: dict[ShardTopic, list[ShardItem]] = {}
+    for item in items:
+        if item.topic in found:
+            found[item.topic].append(item)
+        else:
+            found[item.topic] = [item]
+    return found

@@ -2,14 +2,179 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Iterator, Sized
+from collections.abc import Iterable, Iterator, Sized
 
 from sortedcontainers import SortedDict
 
 from foqs.model import limits, order
-from foqs.model.counts import ItemCounts
-from foqs.model.window import ReadyWindow, WindowBudget
+
+
+class ItemCounts:
+    """How many items are in which state: those of a topic, of a namespace on a shard, or of a shard.
+
+    What a part counts its parent counts as well, so that nobody has to add them up over all topics.
+    """
+
+    __slots__ = ("dead", "delayed", "leased", "parent", "rows")
+
+    def __init__(self, parent: ItemCounts | None) -> None:
+        self.parent = parent
+        """The counts that this is a part of."""
+        self.rows = 0
+        """Items that are ready, claimed or under lease."""
+        self.leased = 0
+        self.delayed = 0
+        self.dead = 0
+
+    @property
+    def ready(self) -> int:
+        return self.rows - self.leased
+
+    @property
+    def total(self) -> int:
+        """All items, whatever their state."""
+        return self.rows + self.delayed + self.dead
+
+    def count(self, rows: int = 0, leased: int = 0, delayed: int = 0, dead: int = 0) -> None:
+        """Count so many more, or fewer, in these states."""
+        part: ItemCounts | None = self
+        while part is not None:
+            part.rows += rows
+            part.leased += leased
+            part.delayed += delayed
+            part.dead += dead
+            part = part.parent
+
+    def count_leased(self, count: int) -> None:
+        """Do the same for leases, which begin and end most often."""
+        part: ItemCounts | None = self
+        while part is not None:
+            part.leased += count
+            part = part.parent
+
+
+class WindowBudget:
+    """How large each window of a shard may be, so that all of them together stay within a bound."""
+
+    __slots__ = ("items_max",)
+
+    def __init__(self) -> None:
+        self.items_max = limits.WINDOW_ITEMS_MAX
+
+    def share(self, window_count: int) -> None:
+        """Divide the shard's bound among its windows; each follows when it next grows."""
+        fair = limits.WINDOWS_OF_SHARD_ITEMS_MAX // max(1, window_count)
+        self.items_max = max(limits.WINDOW_ITEMS_MIN, min(limits.WINDOW_ITEMS_MAX, fair))
+
+    @property
+    def items_low(self) -> int:
+        """A window that holds fewer, and is not complete, is refilled."""
+        return self.items_max // 4
+
+    @property
+    def refill_items(self) -> int:
+        return self.items_max // 4
+
+
+class ReadyWindow:
+    """The most urgent ready items of one lane, by sort key, up to an edge beyond which only the database knows.
+
+    Each topic of a shard has one, and so has the timer lane. It takes what is added before the edge, gives up its least
+    urgent part when the shard's budget asks for that, and wants a refill when it runs short. Every row of the lane at
+    or before `edge` that is not taken is in the window, and rows after it are only in the database. So neither memory
+    nor the time from a take-over to its first item grows with the backlog.
+    """
+
+    __slots__ = ("budget", "edge", "refilling", "sort_keys")
+
+    def __init__(self, budget: WindowBudget, *, complete: bool) -> None:
+        self.sort_keys: list[int] = []
+        """In order: a plain list, docs/decisions/0012."""
+        self.edge = order.LAST if complete else order.FIRST
+        self.refilling = False
+        self.budget = budget
+
+    def __len__(self) -> int:
+        return len(self.sort_keys)
+
+    @property
+    def complete(self) -> bool:
+        return self.edge == order.LAST
+
+    @property
+    def wants_refill(self) -> bool:
+        return self.edge != order.LAST and not self.refilling and len(self.sort_keys) < self.budget.items_low
+
+    @property
+    def head(self) -> int:
+        """No row of the lane that is not taken stands before this; order.LAST when there is none."""
+        return self.sort_keys[0] if self.sort_keys else self.edge
+
+    def add(self, sort_key: int) -> None:
+        if sort_key <= self.edge:
+            insort(self.sort_keys, sort_key)
+            if len(self.sort_keys) > self.budget.items_max:
+                self._trim()
+
+    def add_all(self, added: list[int]) -> None:
+        """Add many sort keys, in any order."""
+        if len(added) == 1:
+            self.add(added[0])
+            return
+        sort_keys = self.sort_keys
+        sort_keys += added if self.edge == order.LAST else [sort_key for sort_key in added if sort_key <= self.edge]
+        sort_keys.sort()
+        if len(sort_keys) > self.budget.items_max:
+            self._trim()
+
+    def remove(self, sort_key: int) -> bool:
+        """Take one sort key out; False when it is not here."""
+        at = bisect_left(self.sort_keys, sort_key)
+        if at == len(self.sort_keys) or self.sort_keys[at] != sort_key:
+            return False
+        del self.sort_keys[at]
+        return True
+
+    def first(self, count: int, before: int = order.FIRST, bound: int = limits.WINDOW_ITEMS_MAX) -> list[int]:
+        """The first `count` sort keys, and those after them that stand before `before`; `bound` in all."""
+        return self.sort_keys[: min(bound, max(count, bisect_left(self.sort_keys, before)))]
+
+    def take(self, count: int) -> list[int]:
+        taken = self.sort_keys[:count]
+        del self.sort_keys[:count]
+        return taken
+
+    def extend(self, sort_keys: Iterable[int], edge: int) -> None:
+        """What a range scan from the old edge found, up to the new edge (order.LAST: nothing lies beyond)."""
+        self.sort_keys += sort_keys
+        self.sort_keys.sort()
+        self.edge = edge
+        if len(self.sort_keys) > self.budget.items_max:
+            self._trim()
+
+    def oldest_due_at(self) -> int | None:
+        """The earliest due time here; None when empty.
+
+        Within one urgency the first is the oldest, so only the urgencies are looked at, and of those the
+        limits.OLDEST_URGENCIES_MAX most urgent.
+        """
+        oldest: int | None = None
+        at = 0
+        for _ in range(limits.OLDEST_URGENCIES_MAX):
+            if at == len(self.sort_keys):
+                break
+            sort_key = self.sort_keys[at]
+            due_at = order.due_at_of(sort_key)
+            oldest = due_at if oldest is None else min(oldest, due_at)
+            at = bisect_left(self.sort_keys, order.sort_key(order.urgency_of(sort_key) + 1, 0, 0, 0))
+        return oldest
+
+    def _trim(self) -> None:
+        keep = self.budget.items_max * 3 // 4
+        del self.sort_keys[keep:]
+        self.edge = self.sort_keys[-1]
 
 
 class NamespaceTopics(ItemCounts):

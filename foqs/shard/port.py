@@ -88,14 +88,6 @@ class Transaction:
     is_awaited: bool = False
     """Somebody waits for its end, whatever it does."""
 
-    @property
-    def is_empty(self) -> bool:
-        """Nothing that is worth a commit of its own."""
-        return not (
-            self.refills or self.topics_gone or self.inserts or self.inserts_short_lived or self.claims
-            or self.claims_rewritten or self.rewrites or self.wakes or self.deletes or self.look_ups or self.is_awaited
-        )  # fmt: skip
-
 
 class ItemRow(NamedTuple):
     """All that is stored of an item: `foqs.storage.columns.ITEM_COLUMNS`, of which the last ones are its content."""

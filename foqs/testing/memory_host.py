@@ -15,7 +15,7 @@ from foqs.client.flows import Send, no_answer
 from foqs.config import HostConfig
 from foqs.host.metrics import Metrics
 from foqs.model import limits
-from foqs.model.wheel import SLOT_MS
+from foqs.shard.state.leases import SLOT_MS
 from foqs.storage.meta import HostRow
 from foqs.storage.packs.index import PackIndex
 from foqs.storage.shard_store import ShardAccess

@@ -18,8 +18,7 @@ from foqs.dev.local_server import LocalServer
 from foqs.model import limits
 from foqs.model.calls import ItemContent
 from foqs.model.item import Phase, ShardItem
-from foqs.model.topic import ShardTopic
-from foqs.model.window import WindowBudget
+from foqs.model.topic import ShardTopic, WindowBudget
 from foqs.storage import statements as sql
 from foqs.storage.formats import pack_items, pack_keys
 from foqs.storage.literals import item_row, key_conditions

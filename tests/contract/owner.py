@@ -11,8 +11,7 @@ from typing import Any, Protocol
 from foqs.model import order
 from foqs.model.calls import ItemContent
 from foqs.model.item import ShardItem
-from foqs.model.topic import ShardTopic
-from foqs.model.window import WindowBudget
+from foqs.model.topic import ShardTopic, WindowBudget
 from foqs.shard.port import ItemRow, OwnershipLostError, ShardImage, Store, Tenure, Transaction, TransactionResult
 from foqs.storage.packs.merging import ExpiredPage, Page
 

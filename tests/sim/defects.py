@@ -18,22 +18,22 @@ from foqs.host.namespaces import Namespaces
 from foqs.host.topic_queue import TopicQueue
 from foqs.model import ids, limits, order
 from foqs.model.clock import Now
-from foqs.model.counts import ItemCounts
 from foqs.model.errors import NotFoundError, StaleLeaseError, UnavailableError
 from foqs.model.item import Phase, ShardItem
 from foqs.model.namespace import Namespace
-from foqs.model.topic import TopicTable
-from foqs.model.window import ReadyWindow
+from foqs.model.topic import ItemCounts, ReadyWindow, TopicTable
 from foqs.shard.port import Rewrite, Tenure, Transaction, TransactionResult
-from foqs.shard.state import claims, index
+from foqs.shard.state import index
 from foqs.shard.state.callers import Completion, LookUp
-from foqs.shard.state.claims import Claims
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Events
 from foqs.shard.state.journal import Journal
-from foqs.shard.state.look_ups import LookUps, RowChange
-from foqs.shard.state.settlements import Settlements
-from foqs.shard.state.timers import Timers
+from foqs.shard.state.leases import LeaseTable
+from foqs.shard.state.ops import claim as claim_operations
+from foqs.shard.state.ops.change import Changes, RowChange
+from foqs.shard.state.ops.claim import Claims
+from foqs.shard.state.ops.settle import Settlements
+from foqs.shard.state.ops.wake import Timers
 from foqs.shard.writer import leased_runs
 from foqs.shard.writer.clock import ShardClock
 from foqs.shard.writer.keeper import Keeper
@@ -93,8 +93,8 @@ def sets_the_claim_checkpoint_to_the_last_key(self: Journal) -> int:
     return self._index.last_key
 
 
-@in_place_of(Settlements, "lease_of")
-def does_not_compare_the_receipt(self: Settlements, key: int, delivery: int) -> ShardItem:
+@in_place_of(LeaseTable, "find")
+def does_not_compare_the_receipt(self: LeaseTable, key: int, delivery: int) -> ShardItem:
     item = self._index.leases.get(key)
     if item is None or item.phase is not Phase.LEASED:
         raise StaleLeaseError("the lease of this receipt has ended")
@@ -142,12 +142,11 @@ def claims_ahead_for_a_long_time(
 
 @in_place_of(Settlements, "unclaim")
 def gives_back_without_a_word_what_was_claimed_for_a_call(self: Settlements, item: ShardItem) -> bool:
-    if item.phase is Phase.LEASED:
-        item.topic.count_leased(-1)
-        self.end_lease(item)
+    if item.lease_due_at:
+        self._leases.end(item)
     del self._index.leases[item.key]
     self._journal.leave([item])
-    self._index.make_ready([item])
+    self._index.make_ready(item.topic, [item], item.phase)
     return False
 
 
@@ -225,7 +224,7 @@ def repeats_an_item_of_a_refill(self: ReadyWindow, sort_keys: Any, edge: int) ->
 _fill = index.fill
 
 
-@in_place_of(claims, "fill")
+@in_place_of(claim_operations, "fill")
 def ignores_the_ttl_on_redelivery(item: ShardItem, row: Any) -> None:
     _fill(item, row)
     item.expires_at = 1 << 62
@@ -241,20 +240,18 @@ def never_ends_a_lease(self: Settlements, now: Now) -> int:
     return 0
 
 
-@in_place_of(Timers, "failed")
-def forgets_the_wakes_of_a_failed_transaction(self: Timers, error: Any) -> None:
+@in_place_of(Timers, "put_back")
+def forgets_the_wakes_of_a_failed_transaction(self: Timers, timers: Any) -> None:
     self._window.refilling = False
-    self._refill = None
-    self._in_flight = []
 
 
-_end = Claims._end
+_end = Claims.end
 
 
-@in_place_of(Claims, "_end")
-def does_not_remember_what_is_still_claimed(self: Claims, in_flight: list[ShardItem], held: Any) -> None:
-    _end(self, in_flight, held)
-    for item in self._waiting.values():
+@in_place_of(Claims, "end")
+def does_not_remember_what_is_still_claimed(self: Claims, topic: Any, items: list[ShardItem], held: Any) -> None:
+    _end(self, topic, items, held)
+    for item in self.waiting.values():
         item.topic.claim_head = order.LAST
 
 
@@ -282,15 +279,16 @@ def tells_nobody_what_was_not_read(transaction: Transaction, result: Transaction
 _leave_unread = fake_server.leave_unread
 
 
+_abandon = ShardState.abandon
+
+
 @in_place_of(ShardState, "abandon")
 def says_that_nothing_was_done_of_a_commit_whose_outcome_is_unknown(self: ShardState, reason: str) -> Events:
-    self.in_flight = None
     undone = UnavailableError(f"lost: {reason}", nothing_done=True)
-    for part in self._parts:
-        part.abandon(undone, undone)
-    events = self.take_events()
-    events.forget_items()
-    return events
+    for operation in self._batch:
+        operation.lost(undone, undone)
+    self._batch = []
+    return _abandon(self, reason)
 
 
 @in_place_of(Leases, "_forgive_gone")
@@ -298,9 +296,9 @@ async def calls_the_repeat_of_an_ack_that_was_done_stale(self: Leases, *_: Any) 
     return None
 
 
-@in_place_of(LookUps, "redrive")
+@in_place_of(Changes, "redrive")
 def redrives_without_a_new_ttl(
-    self: LookUps, row: Any, now_ms: int, ttl_ms_max: int, completion: Completion, position: int
+    self: Changes, row: Any, now_ms: int, ttl_ms_max: int, completion: Completion, position: int
 ) -> None:
     if row.lane >= 0 or row.key in self._timers.changing or row.at_most_once:
         raise NotFoundError("the item is not a dead letter")

@@ -11,15 +11,14 @@ from foqs.host.dispatch import Dispatcher
 from foqs.host.topic_queue import DequeueCall, TopicQueue
 from foqs.model import limits, order
 from foqs.model.clock import Now
-from foqs.model.counts import ItemCounts
 from foqs.model.item import Phase, ShardItem
-from foqs.model.topic import ShardTopic
-from foqs.model.wheel import SLOT_MS
+from foqs.model.topic import ItemCounts, ShardTopic
 from foqs.shard.port import TIMER_LANE, Transaction, TransactionResult
 from foqs.shard.state.demand import Demand
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Events
 from foqs.shard.state.index import ShardIndex
+from foqs.shard.state.leases import SLOT_MS
 from foqs.storage.formats import unpack_items
 from foqs.storage.packs.index import PackIndex
 from foqs.testing.fake_server import Tables
@@ -119,7 +118,7 @@ def _overtaken(shard: ShardState, key: int, tables: Tables, now_ms: int) -> str:
         return ""
     item = shard.index.leases.get(key)
     if item is not None:
-        is_fresh = key in shard.claims._in_flight_fresh  # Committed with its row, and its host does not know yet.
+        is_fresh = item.phase is Phase.ARRIVING  # Committed with its row, and its host does not know yet.
         return "" if item.phase in _UNDER_LEASE or is_fresh else f"in phase {item.phase.name}"
     in_flight = shard.in_flight
     if in_flight is not None and (
@@ -213,8 +212,8 @@ def _sum(parts: Iterable[ItemCounts]) -> tuple[int, int, int, int]:
 
 
 def _lease_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
-    extending = {id(extension.item) for extension in shard.claims._extensions}
-    slots = shard.settlements._wheel._slots
+    extending = {id(extension.item) for extension in shard.extensions.waiting}
+    slots = shard.leases._wheel._slots
     for key, item in shard.index.leases.items():
         row = tables.items.get(key)
         if item.phase in (Phase.READY, Phase.INSERTING, Phase.GONE):
@@ -368,7 +367,7 @@ def dispatcher_problems(dispatcher: Dispatcher, shards: list[ShardState]) -> Ite
     on_the_way: Counter[tuple[int, str]] = Counter()
     buffered = Counter(id(item) for queue in dispatcher._queues.values() for item in queue.buffer.items)
     for shard in shards:
-        for item in [*shard.claims._waiting.values(), *shard.claims._in_flight]:
+        for item in [*shard.claims.waiting.values(), *shard.claims.in_flight]:
             on_the_way[item.topic.namespace, item.topic.name] += 1
         for item in shard.index.leases.values():
             if (item.phase is Phase.PREFETCHED) != (buffered[id(item)] == 1):

@@ -22,9 +22,9 @@ def sicken(shards: Shards, number: int, *, healthy: bool = False) -> None:
 
 def ack(shards: Shards, items: list[ShardItem]) -> None:
     for item in items:
-        settlements = shards.states[item.topic.shard_id].settlements
-        settlements.end_lease(item)
-        settlements.settle([item])
+        shard = shards.states[item.topic.shard_id]
+        shard.end_lease(item)
+        shard.settle([item])
 
 
 def test_claims_that_a_sick_shard_keeps_do_not_count_for_the_well_ones() -> None:
@@ -345,10 +345,10 @@ class Chaos:
         item = self.leased.pop(self.chance.randrange(len(self.leased)))
         shard = self.shards.states[item.topic.shard_id]
         if item.phase is Phase.LEASED and shard.index.leases.get(item.key) is item:
-            settlements, is_nack = shard.settlements, self.chance.random() < 0.5
-            rewrite = settlements.failed_attempt(item, self.shards.clock_ms) if is_nack else None
-            settlements.end_lease(item)
-            settlements.settle([item], [rewrite], Completion(lambda _: None), [0])
+            is_nack = self.chance.random() < 0.5
+            rewrite = shard.failed_attempt(item, self.shards.clock_ms) if is_nack else None
+            shard.end_lease(item)
+            shard.settle([item], [rewrite], Completion(lambda _: None), [0])
 
     def change_health(self) -> None:
         number = self.number()

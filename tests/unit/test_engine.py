@@ -18,10 +18,10 @@ from foqs.host.topic_queue import DequeueCall
 from foqs.model import limits, order
 from foqs.model.calls import ItemContent
 from foqs.model.clock import Now
-from foqs.model.counts import ItemCounts
 from foqs.model.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from foqs.model.item import Phase, ShardItem
 from foqs.model.namespace import Namespace, NamespaceSettings, SettingsTable
+from foqs.model.topic import ItemCounts
 from foqs.shard.port import TIMER_LANE, ItemRow
 from foqs.shard.state.callers import Completion, LookUp
 from foqs.shard.state.engine import ShardState
@@ -380,7 +380,7 @@ class World:
         claiming = Counter(
             (item.topic.namespace, item.topic.name)
             for shard in self.shards.values()
-            for item in [*shard.claims._waiting.values(), *shard.claims._in_flight]
+            for item in [*shard.claims.waiting.values(), *shard.claims.in_flight]
         )
         check_dispatcher(self.dispatcher, claiming, untold)
         for (shard_id, key), known in self.known.items():
@@ -410,7 +410,7 @@ def check_state(shard: ShardState, tables: Tables) -> None:
         )
         free = sorted(sort_key for sort_key in sort_keys if sort_key <= topic.window.edge and sort_key not in taken)
         assert topic.window.sort_keys == free, "the window is not what is ready before its edge"
-        claiming = [item.sort_key for item in shard.claims._waiting.values() if item.topic is topic]
+        claiming = [item.sort_key for item in shard.claims.waiting.values() if item.topic is topic]
         assert topic.claim_head == order.LAST or topic.claim_head in claiming
     timers = sorted(sort_key for sort_key in by_lane.get(TIMER_LANE, []) if sort_key <= shard.timers._window.edge)
     assert list(shard.timers._window.sort_keys) == [

@@ -42,10 +42,10 @@ def shards() -> Shards:
 
 
 def ack(shards: Shards, items: list[ShardItem]) -> None:
-    settlements = shards.states[0].settlements
+    shard = shards.states[0]
     for item in items:
-        settlements.end_lease(item)
-    settlements.settle(items, None, Completion(lambda _: None), list(range(len(items))))
+        shard.end_lease(item)
+    shard.settle(items, None, Completion(lambda _: None), list(range(len(items))))
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -93,12 +93,12 @@ def test_the_end_of_a_topics_claims_looks_at_no_claims_of_others() -> None:
     shard = shards.states[0]
     other = shard.index.topic(7, "b")
     call = shards.dequeue({"b": 5})
-    waiting = list(shard.claims._waiting.values())
+    waiting = list(shard.claims.waiting.values())
     assert len(waiting) == 5
     for item in waiting:
         item.topic = Unasked.__new__(Unasked)
     (item,) = shards.enqueue(0, "a")
-    shard.claims._end([item], {})
+    shard.claims.end(item.topic, [item], [])
     for item in waiting:
         item.topic = other
     shards.run(0)

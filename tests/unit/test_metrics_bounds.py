@@ -14,8 +14,8 @@ from foqs.host.distribution import BOUNDS_S, Distribution
 from foqs.host.gauges import NamespaceGauges
 from foqs.host.meters import OTHER_NAMESPACES, ItemMeters
 from foqs.model import limits
-from foqs.model.counts import ItemCounts
 from foqs.model.item import ItemEvent
+from foqs.model.topic import ItemCounts
 
 
 def name_of(number: int) -> str:

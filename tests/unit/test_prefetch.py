@@ -8,8 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from foqs.host.prefetch import PrefetchBuffer
 from foqs.model import order
 from foqs.model.item import ShardItem
-from foqs.model.topic import ShardTopic
-from foqs.model.window import WindowBudget
+from foqs.model.topic import ShardTopic, WindowBudget
 
 TOPIC = ShardTopic(3, 1, 1, "t", WindowBudget(), {}, stored=True)
 

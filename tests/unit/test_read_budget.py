@@ -7,7 +7,7 @@ import pytest
 from foqs.model import limits, order
 from foqs.model.calls import ItemContent
 from foqs.shard.port import Refill, Transaction
-from foqs.shard.state.read_budget import ReadBudget
+from foqs.shard.state.index import ReadBudget
 from foqs.storage import statements as sql
 from foqs.storage.packs.pack import PackPlan
 from foqs.storage.script import read_statements

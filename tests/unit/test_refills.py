@@ -62,7 +62,7 @@ def test_a_topic_that_went_while_it_was_read_leaves_nothing(*, well: bool) -> No
     state.refills.forget(topic)
     shards.dispatcher._topic_gone(topic)
     shards.end(0, well=well)
-    assert topic not in state.refills._wanted
+    assert topic not in state.refills.wanted
     assert not shards.dispatcher._queues
 
 

@@ -87,12 +87,12 @@ class Everything:
         return call.items or []
 
     def settle(self, items: list[ShardItem], *, is_nack: bool = False) -> None:
-        settlements, now_ms = self.shard.settlements, self.shards.clock_ms
-        rewrites = [settlements.failed_attempt(item, now_ms, dead=True) for item in items] if is_nack else None
+        now_ms = self.shards.clock_ms
+        rewrites = [self.shard.failed_attempt(item, now_ms, dead=True) for item in items] if is_nack else None
         for item in items:
-            settlements.end_lease(item)
+            self.shard.end_lease(item)
         completion = self.completion("nack" if is_nack else "ack")
-        settlements.settle(items, rewrites, completion, list(range(len(items))))
+        self.shard.settle(items, rewrites, completion, list(range(len(items))))
 
     def delete(self, keys: list[int]) -> None:
         def on_rows(rows: dict[int, ItemRow]) -> None:

@@ -32,12 +32,12 @@ def leased(shards: Shards, count: int) -> list[ShardItem]:
 
 
 def settle(shards: Shards, item: ShardItem, *, delay_ms: int | None = None) -> None:
-    settlements = shards.states[0].settlements
-    settlements.end_lease(item)
+    shard = shards.states[0]
+    shard.end_lease(item)
     rewrites = None
     if delay_ms is not None:
-        rewrites = [settlements.failed_attempt(item, shards.clock_ms, delay_ms=delay_ms)]
-    settlements.settle([item], rewrites, Completion(lambda _: None), [0])
+        rewrites = [shard.failed_attempt(item, shards.clock_ms, delay_ms=delay_ms)]
+    shard.settle([item], rewrites, Completion(lambda _: None), [0])
 
 
 def keys(items: list[ShardItem]) -> set[int]:
@@ -65,7 +65,7 @@ def test_acks_go_without_what_may_need_room_after_a_transaction_that_failed(one:
     if why == "nacked":
         settle(one, other, delay_ms=1_000)
     else:
-        state.settlements.resume_lease(other, one.clock_ms)
+        state.leases.resume(other, one.clock_ms)
         one.clock_ms += 200
     outcomes = []
     for item in acked:
@@ -84,7 +84,7 @@ def test_without_acks_the_others_go_after_a_failure_too(one: Shards) -> None:
     one.enqueue(0, "t", count=2)
     one.run(0)
     item = leased(one, 1)[0]
-    one.states[0].settlements.resume_lease(item, one.clock_ms)
+    one.states[0].leases.resume(item, one.clock_ms)
     one.clock_ms += 200
     for well in (False, True):
         transaction = one.begin(0)

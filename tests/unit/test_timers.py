@@ -15,7 +15,7 @@ def test_the_checkpoint_stays_before_delayed_rows_whose_deletion_waits(monkeypat
     shards = Shards(1)
     keys = [item.key for item in shards.enqueue(0, "a", delay_ms=1_000, count=3)]
     shards.run(0)
-    rows = shards.states[0].look_ups
+    rows = shards.states[0]
 
     def delete(found: dict[int, ItemRow]) -> None:
         for row in found.values():

@@ -9,7 +9,7 @@ import pytest
 
 from foqs.model.limits import MINUTE_MS
 from foqs.model.rate import BUCKET_MS, MinuteWindow
-from foqs.model.wheel import SLOT_MS, Wheel
+from foqs.shard.state.leases import SLOT_MS, Wheel
 
 
 @pytest.mark.parametrize("seed", range(30))

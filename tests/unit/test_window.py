@@ -7,7 +7,7 @@ import random
 import pytest
 
 from foqs.model import limits, order
-from foqs.model.window import ReadyWindow, WindowBudget
+from foqs.model.topic import ReadyWindow, WindowBudget
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -1,9 +1,9 @@
 """One shard's state: what is ready, delayed, claimed and under lease, and what the next transaction shall do.
 
-Pure: the time comes in as an argument, the database is somebody else's. The owner calls `take` for the next
-transaction when the last one has ended, runs it, and reports `committed` or `failed`. It calls nobody: what consumers
-want of a topic comes in as a value, and what has happened goes out as one (`Events`), for whoever called to hand on.
-All state lives on one thread, so there are no locks; it runs unchanged in a simulation.
+Pure: the time comes in as an argument, the database is somebody else's. The owner calls `take` for the
+next transaction when the last one has ended, runs it, and reports `committed` or `failed`. It calls nobody: what
+consumers want of a topic comes in as a value, and what has happened goes out as one (`Events`), for whoever called to
+hand on. All state lives on one thread, so there are no locks; it runs unchanged in a simulation.
 """
 
 from __future__ import annotations
@@ -15,77 +15,78 @@ from mypy_extensions import mypyc_attr
 from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.errors import UnavailableError
-from foqs.model.item import ShardItem
+from foqs.model.item import ShardItem, rows_came
 from foqs.model.namespace import SettingsTable
 from foqs.model.topic import ShardTopic
-from foqs.shard.port import ClaimedRow, LaneCounts, ShardImage, StoredClaim, Transaction, TransactionResult
-from foqs.shard.state.claims import Claims
+from foqs.shard.port import TIMER_LANE, ClaimedRow, LaneCounts, ShardImage, StoredClaim, Transaction, TransactionResult
 from foqs.shard.state.demand import Demand
 from foqs.shard.state.events import Events
-from foqs.shard.state.fences import Fences
 from foqs.shard.state.index import ShardIndex, fill_head
-from foqs.shard.state.inserts import Inserts
 from foqs.shard.state.journal import Journal
-from foqs.shard.state.look_ups import LookUps
-from foqs.shard.state.parts import Part
-from foqs.shard.state.refills import Refills
-from foqs.shard.state.settlements import Settlements
-from foqs.shard.state.timers import Timers
+from foqs.shard.state.leases import LeaseTable
+from foqs.shard.state.ops.change import Changes
+from foqs.shard.state.ops.claim import Claims
+from foqs.shard.state.ops.extend import Extensions
+from foqs.shard.state.ops.fence import Fences
+from foqs.shard.state.ops.insert import Inserts
+from foqs.shard.state.ops.look_up import LookUps
+from foqs.shard.state.ops.operation import Operation
+from foqs.shard.state.ops.refill import Refills
+from foqs.shard.state.ops.settle import Settlements
+from foqs.shard.state.ops.wake import Timers
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # The simulation watches it so.
 class ShardState:
-    """The parts of one shard, each of which brings its work into the next transaction."""
+    """One shard as its owner knows it, and the plan of its transactions.
+
+    The host submits what callers want (`insert`, `claim`, `settle`, `extend`, `delete`, ...), each of which waits in
+    its own file of foqs/shard/state/ops. The shard's writer plans a transaction, and tells how it has ended.
+    """
 
     def __init__(self, shard_id: int, image: ShardImage, settings: SettingsTable, unseen: Collection[int] = ()) -> None:
         """`unseen`: keys of items whose claims in the image back no lease: this process knows that nobody has them."""
         self.shard_id = shard_id
         self.epoch = image.epoch
         self.in_flight: Transaction | None = None
-        self.index = ShardIndex(shard_id, image, settings)
-        self.refills = Refills(self.index)
-        self.timers = Timers(self.index, image.delay_checkpoint)
-        self.journal = Journal(self.index)
-        self.settlements = Settlements(self.index, self.journal, self.timers)
-        self.claims = Claims(self.index, self.journal, self.settlements)
-        self.inserts = Inserts(self.index, self.claims, self.timers)
-        self.fences = Fences(self.index, self.inserts)
-        self.look_ups = LookUps(self.index, self.settlements, self.claims, self.timers)
-        # What each may take of a transaction depends on those before it. Reads come first: they see no row of the
-        # transaction. Of what is enqueued, what somebody waits for is claimed with it, before other claims are taken.
-        # Claims that went go with whatever there is.
-        self._parts: list[Part] = [
-            self.refills,
-            self.timers,
-            self.inserts,
-            self.claims,
-            self.settlements,
-            self.look_ups,
-            self.fences,
-            self.journal,
-        ]
+        self.index = index = ShardIndex(shard_id, image, settings)
+        self._batch: list[Operation] = []
+        """The operations of the transaction in flight."""
+        self._has_failed = False
+        """The last transaction failed."""
+        self.leases = leases = LeaseTable(index)
+        self.journal = journal = Journal(index)
+        self.refills = Refills(index)
+        self.timers = timers = Timers(index, image.delay_checkpoint)
+        self.settlements = settlements = Settlements(index, journal, timers, leases)
+        self.claims = Claims(index, journal, settlements)
+        self.inserts = Inserts(index, self.claims, timers)
+        self.extensions = Extensions(index, journal, leases)
+        self.changes = Changes(index, settlements, self.claims, timers, leases)
+        self.look_ups = LookUps(index)
+        self.fences = Fences(index, self.inserts)
         # What others may ask of a shard; they reach for none of its parts.
         self.insert = self.inserts.add
         self.claim, self.claim_for_call = self.claims.claim, self.claims.claim_for_call
-        self.deliver, self.unclaim = self.settlements.deliver, self.settlements.unclaim
-        self.lease_of, self.stale_lease = self.settlements.lease_of, self.settlements.stale_lease
-        self.under_lease = self.settlements.under_lease
-        self.end_lease, self.settle = self.settlements.end_lease, self.settlements.settle
-        self.failed_attempt = self.settlements.failed_attempt
-        self.extend = self.claims.extend
-        self.look_up, self.delete, self.redrive = self.look_ups.look_up, self.look_ups.delete, self.look_ups.redrive
-        self.state_of, self.topic_of = self.look_ups.state_of, self.look_ups.topic_of
+        self.under_lease, self.lease_of = leases.by_receipt, leases.find
+        self.deliver, self.end_lease = leases.begin, leases.end
+        self.settle, self.unclaim = settlements.settle, settlements.unclaim
+        self.failed_attempt = settlements.failed_attempt
+        self.extend = self.extensions.extend
+        self.delete, self.redrive = self.changes.delete, self.changes.redrive
+        self.state_of, self.topic_of = self.changes.state_of, self.changes.topic_of
+        self.look_up = self.look_ups.look_up
         self.want_refill = self.refills.want
         self.ask_fence = self.fences.ask
-        self.sweep_lag_ms = self.timers.lag_ms
-        self.make_exact = self.journal.make_exact
+        self.sweep_lag_ms = timers.lag_ms
+        self.make_exact = journal.make_exact
         self._transaction_number = image.transaction_number
         self._steady_written_ms = image.steady_ms
         self._topics_gone: list[int] = []
         self._adopt_claims(image)
         for key in unseen:
-            if key in self.index.leases:
-                self.settlements.unclaim(self.index.leases[key])
+            if key in index.leases:
+                settlements.unclaim(index.leases[key])
 
     @property
     def buffered_count(self) -> int:
@@ -112,7 +113,7 @@ class ShardState:
     @property
     def waiting_calls_count(self) -> int:
         """Calls that enqueued or settled items here and wait for the next transaction."""
-        return self.inserts.waiting_count + self.settlements.waiting_count
+        return len(self.inserts.waiting) + len(self.settlements.acks) + len(self.settlements.nacks)
 
     def take_events(self) -> Events:
         """What has happened since they were taken last: to be called after `tick` and `take`, and after a deletion."""
@@ -141,21 +142,58 @@ class ShardState:
         `demand`: by topic what consumers want; what is inserted of others is not claimed with it.
         """
         assert self.in_flight is None, "one transaction at a time"
-        self.claims.demand = demand
         transaction = Transaction(self._transaction_number + 1)
-        transaction.topics_gone = self._topics_gone
-        for part in self._parts:
-            part.take(transaction, now)
-        if transaction.is_empty and not transaction.claims_gone and not probe and not self._is_steady_due(now):
+        batch = self._plan(transaction, now, demand)
+        self._has_failed = False
+        is_worth_commit = bool(batch or self._topics_gone)
+        journaling = self.journal.next(now, is_worth_commit=is_worth_commit)
+        if journaling is not None:
+            journaling.write(transaction, now)
+            batch.append(journaling)
+        if not batch and not is_worth_commit and not probe and not self._is_steady_due(now):
             return None
         transaction.steady_ms = self._steady_written_ms = now.steady_ms
         transaction.topic_number_last = self.index.topic_number_last
         transaction.claim_checkpoint = self.journal.checkpoint()
         transaction.delay_checkpoint = self.timers.checkpoint(transaction, now.server_ms)
-        self._topics_gone = []
+        transaction.topics_gone, self._topics_gone = self._topics_gone, []
         self._transaction_number += 1
-        self.in_flight = transaction
+        self.in_flight, self._batch = transaction, batch
         return transaction
+
+    def _plan(self, transaction: Transaction, now: Now, demand: Mapping[ShardTopic, Demand]) -> list[Operation]:
+        """One operation of each kind that waits, in the order in which they write and in which they end.
+
+        Reads come first, so that they see no row of the transaction. What is enqueued comes before claims, since what
+        somebody waits for is claimed with it, and before other claims are taken.
+        """
+        batch: list[Operation] = []
+
+        def begin(operation: Operation | None) -> None:
+            if operation is not None:
+                operation.write(transaction, now)
+                batch.append(operation)
+
+        if self.refills.wanted:
+            begin(self.refills.next())
+        if self.timers.is_due(now.server_ms):
+            begin(self.timers.next(now))
+        if self.inserts.waiting:
+            self.claims.demand = demand
+            begin(self.inserts.next())
+        if self.claims.waiting or self.claims.fresh:
+            begin(self.claims.next(transaction))
+        if self.extensions.waiting:
+            begin(self.extensions.next())
+        if self.settlements.acks or self.settlements.nacks or self.settlements.ended:
+            begin(self.settlements.next(after_failure=self._has_failed))
+        if self.changes.waiting:
+            begin(self.changes.next())
+        if self.look_ups.waiting:
+            begin(self.look_ups.next())
+        if self.fences.waiting:
+            begin(self.fences.next())
+        return batch
 
     def begin_epoch(self, epoch: int) -> None:
         """What is new from now on has keys of this epoch, between two transactions. All else stays as it is."""
@@ -165,22 +203,27 @@ class ShardState:
 
     def committed(self, result: TransactionResult, now: Now) -> Events:
         """All of the transaction happened, and the state now is what it made of the shard."""
-        transaction, self.in_flight = self.in_flight, None
-        assert transaction is not None
-        self.index.read_budget.read(result.read_count, result.read_us)
-        for part in self._parts:
-            part.committed(transaction, result, now)
+        if result.read_count:
+            self.index.read_budget.read(result.read_count, result.read_us)
+        for operation in self._end():
+            operation.committed(result, now)
         return self.take_events()
 
     def failed(self, reason: str) -> Events:
         """Certainly nothing of the transaction happened: everything is as it was before."""
-        transaction, self.in_flight = self.in_flight, None
-        assert transaction is not None
-        self._topics_gone += transaction.topics_gone
+        assert self.in_flight is not None
+        self._topics_gone += self.in_flight.topics_gone
         error = UnavailableError(f"shard {self.shard_id} could not write: {reason}", nothing_done=True)
-        for part in self._parts:
-            part.failed(error)
+        for operation in self._end():
+            operation.rolled_back(error)
+        self._has_failed = True
         return self.take_events()
+
+    def _end(self) -> list[Operation]:
+        """The operations of the transaction, which is in flight no more."""
+        assert self.in_flight is not None
+        batch, self._batch, self.in_flight = self._batch, [], None
+        return batch
 
     def evict(self, reason: str) -> Events:
         """Give back the enqueued items that no transaction has taken yet, so that they may go to another shard."""
@@ -189,12 +232,18 @@ class ShardState:
 
     def abandon(self, reason: str) -> Events:
         """The shard is lost: what everyone who waits is to be told of the outcome."""
-        self.in_flight = None
         lost = f"this host lost shard {self.shard_id}"
         unknown = UnavailableError(f"{lost}, the outcome is unknown: {reason}")
         undone = UnavailableError(f"{lost} before anything was written: {reason}", nothing_done=True)
-        for part in self._parts:
-            part.abandon(unknown, undone)
+        if self.in_flight is not None:
+            for operation in self._end():
+                operation.lost(unknown, undone)
+        self.inserts.abandon(undone)
+        self.settlements.abandon(undone)
+        self.extensions.abandon(undone, unknown)
+        self.changes.abandon(undone)
+        self.look_ups.abandon(undone)
+        self.fences.abandon(undone)
         events = self.take_events()
         events.forget_items()
         return events
@@ -211,7 +260,8 @@ class ShardState:
             for lane, rows, delayed in lanes[start : start + limits.TOPICS_PER_TICK_MAX]:
                 topic = self.index.by_number.get(abs(lane))
                 if topic is not None:
-                    topic.count(rows=rows if lane > 0 else 0, dead=rows if lane < 0 else 0, delayed=delayed)
+                    rows_came(topic, lane, rows)
+                    rows_came(topic, TIMER_LANE, delayed)
             yield
         self.index.counted = True
 
@@ -273,5 +323,5 @@ class ShardState:
         item = ShardItem(row.key, self.index.by_number[row.topic], row.priority, row.due_at, sort_key)
         fill_head(item, row)
         self.index.leases[row.key] = item
-        self.settlements.deliver(item, due_at)
+        self.leases.begin(item, due_at)
         return item

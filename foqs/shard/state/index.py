@@ -6,15 +6,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from foqs.model import ids, limits, order
-from foqs.model.counts import ItemCounts
 from foqs.model.errors import OverloadedError
-from foqs.model.item import Phase, ShardItem
+from foqs.model.item import Phase, ShardItem, move_all
 from foqs.model.namespace import Namespace, SettingsTable, number_in_use
-from foqs.model.topic import NamespaceTopics, ShardTopic, TopicTable
-from foqs.model.window import WindowBudget
+from foqs.model.topic import ItemCounts, NamespaceTopics, ShardTopic, TopicTable, WindowBudget
 from foqs.shard.port import ClaimedRow, FetchedRow, ItemRow, ShardImage
 from foqs.shard.state.events import Events
-from foqs.shard.state.read_budget import ReadBudget
 
 
 class ShardIndex:
@@ -131,15 +128,15 @@ class ShardIndex:
     def sort_key_of(self, row: ItemRow) -> int:
         return order.sort_key(row.urgency, row.due_at, row.key, self.shard_id)
 
-    def make_ready(self, items: Sequence[ShardItem]) -> None:
-        """The items may be claimed, and are served from memory while they are resident.
+    def make_ready(self, topic: ShardTopic, items: Sequence[ShardItem], old: Phase) -> None:
+        """Let items of the topic, which all are in the phase `old`, be claimed, and keep their contents in memory.
 
-        That their topics have changed is an event where it is not the dispatcher's own doing: for the caller to say.
+        That the topic has changed is an event where it is not the dispatcher's own doing: for the caller to say.
         """
+        move_all(topic, items, old, Phase.READY)
         for item in items:
-            item.phase = Phase.READY
             item.lease_due_at = 0
-            item.topic.window.add(item.sort_key)
+        topic.window.add_all([item.sort_key for item in items])
         self.keep_resident(items)
 
     def take_ready(self, row: ItemRow) -> ShardItem:
@@ -169,6 +166,33 @@ class ShardIndex:
             # Of a plain dict the first entry is behind the sort keys of all that went before it.
             _, oldest = resident.popitem(last=False)
             self._resident_bytes -= limits.RESIDENT_ITEM_BYTES + oldest.size_bytes
+
+
+class ReadBudget:
+    """How many rows a transaction may read, so that what commits with it does not wait long for them.
+
+    In the server's cache a row takes microseconds, on its disk a hundred times as much, and a backlog can outgrow the
+    cache. Nobody says which rows are where: so the number follows the time that reads took, as a congestion window
+    follows what became of packets (Jacobson, Congestion Avoidance and Control, 1988).
+
+    `rows_max` holds for the topics whose windows a transaction refills together, and for the items that it claims.
+    """
+
+    def __init__(self) -> None:
+        self.rows_max = limits.READ_ROWS_FIRST
+
+    def read(self, row_count: int, elapsed_us: int) -> None:
+        """A transaction has read so many rows, which took the server so long.
+
+        Rows of many topics share a page: after a slow read come fast ones, which say little of the next page. So it
+        grows slowly, and only by reads that made use of it. One that was slow by chance costs three quarters at most.
+        """
+        target_us = limits.READ_US_TARGET
+        if elapsed_us > target_us and row_count > limits.READ_ROWS_MIN:
+            fitting = min(row_count, self.rows_max) * target_us // elapsed_us
+            self.rows_max = max(limits.READ_ROWS_MIN, min(self.rows_max, fitting), self.rows_max // 4)
+        elif elapsed_us <= target_us // 2 and row_count >= self.rows_max // 2:
+            self.rows_max = min(limits.READ_ROWS_MAX, self.rows_max + self.rows_max // 32 + 1)
 
 
 def fill(item: ShardItem, row: ItemRow | FetchedRow) -> None:

@@ -16,6 +16,7 @@ from foqs.model.errors import FoqsError
 from foqs.model.item import Claim, ShardItem
 from foqs.shard.port import ClaimEntries, StoredClaim, Transaction, TransactionResult
 from foqs.shard.state.index import ShardIndex
+from foqs.shard.state.ops.operation import Operation
 
 
 class Journal:
@@ -34,17 +35,15 @@ class Journal:
         self._gone: list[int] = []
         self._sparse: dict[int, Claim] = {}
         self._rewritten_at = 0
-        self._in_flight_new: list[Claim] = []
-        self._in_flight_gone: list[int] = []
-        self._in_flight_sparse: list[tuple[Claim, array[int]]] = []
-        """With the keys that they had before."""
+        self._new: list[Claim] = []
+        """Claims of the transaction that is being planned."""
 
     def add(self, transaction: Transaction, lease_due_at: int, items: list[ShardItem], *, is_ahead: bool) -> Claim:
         """Claim the present deliveries of the items with this transaction, a little longer than their lease."""
         due_at = lease_due_at + limits.CLAIM_SLACK_MS
         claim = Claim(self._index.next_key(), due_at, [item.key for item in items], is_ahead=is_ahead)
         self._open[claim.id] = claim
-        self._in_flight_new.append(claim)
+        self._new.append(claim)
         transaction.claims.append(ClaimEntries(claim.id, claim.due_at, items, is_ahead))
         return claim
 
@@ -63,12 +62,15 @@ class Journal:
     def leave(self, items: Sequence[ShardItem]) -> None:
         """The items need their claims no more."""
         left: dict[Claim, None] = {}
+        last: Claim | None = None
         for item in items:
             claim = item.claim
             if claim is not None:
                 item.claim = None
                 claim.open_count -= 1
-                left[claim] = None
+                if claim is not last:  # Items that were claimed together mostly leave together.
+                    left[claim] = None
+                    last = claim
         for claim in left:
             if claim.open_count == 0:
                 self.close(claim)
@@ -90,39 +92,72 @@ class Journal:
 
     def checkpoint(self) -> int:
         """No claim that is open, or still to be deleted, has a smaller id."""
-        return min([next(iter(self._open), self._index.last_key), *self._gone])
+        first = next(iter(self._open), self._index.last_key)
+        return min([first, *self._gone])
 
-    def take(self, transaction: Transaction, now: Now) -> None:
-        """Last of all parts: what has gone goes with whatever else there is to write."""
-        due = now.steady_ms - self._rewritten_at >= limits.CLAIM_REWRITE_EVERY_MS
-        if self._sparse and (self.exact or (due and not transaction.is_empty)):
+    def next(self, now: Now, *, is_worth_commit: bool) -> Journaling | None:
+        """Take what the next transaction changes of the journal, last of all its operations.
+
+        What says nothing any more goes with whatever else there is to write; `is_worth_commit` tells that there is.
+        """
+        new, self._new = self._new, []
+        gone: list[int] = []
+        sparse: list[Claim] = []
+        is_wanted = self.exact or is_worth_commit
+        if (
+            self._sparse
+            and is_wanted
+            and (self.exact or now.steady_ms - self._rewritten_at >= limits.CLAIM_REWRITE_EVERY_MS)
+        ):
             self._rewritten_at = now.steady_ms
-            self._take_sparse(transaction)
-        if self._gone and (self.exact or not transaction.is_empty):
-            self._in_flight_gone, self._gone = self._gone, []
-            transaction.claims_gone = self._in_flight_gone
+            sparse = list(self._sparse.values())
+            self._sparse = {}
+        if self._gone and is_wanted:
+            gone, self._gone = self._gone, []
+        return Journaling(self, self._index, new, gone, sparse) if new or gone or sparse else None
 
-    def _take_sparse(self, transaction: Transaction) -> None:
-        sparse, self._sparse = self._sparse, {}
-        leases = self._index.leases
-        for claim in sparse.values():
-            items = [item for item in map(leases.get, claim.keys) if item is not None and item.claim is claim]
-            transaction.claims_rewritten.append(ClaimEntries(claim.id, claim.due_at, items, claim.is_ahead))
-            self._in_flight_sparse.append((claim, claim.keys))
-            claim.keys = array("Q", [item.key for item in items])
-
-    def committed(self, transaction: Transaction, result: TransactionResult, now: Now) -> None:
-        self._in_flight_new, self._in_flight_gone, self._in_flight_sparse = [], [], []
-
-    def failed(self, error: FoqsError) -> None:
-        self._gone += self._in_flight_gone
-        for claim in self._in_flight_new:
+    def take_back(self, new: list[Claim], gone: list[int], sparse: list[tuple[Claim, array[int]]]) -> None:
+        """Make the journal what it was before `next`: the transaction has failed."""
+        self._gone += gone
+        for claim in new:
             del self._open[claim.id]
-        for claim, keys in self._in_flight_sparse:
+        for claim, keys in sparse:
             claim.keys = keys
             if claim.id in self._open:
                 self._sparse[claim.id] = claim
-        self._in_flight_new, self._in_flight_gone, self._in_flight_sparse = [], [], []
 
-    def abandon(self, unknown: FoqsError, undone: FoqsError) -> None:
-        return None
+
+class Journaling(Operation):
+    """What one transaction changes of the journal: rows that are new, gone, and rewritten with fewer entries."""
+
+    __slots__ = ("_gone", "_index", "_new", "_rewritten", "_source", "_sparse")
+
+    def __init__(
+        self, source: Journal, index: ShardIndex, new: list[Claim], gone: list[int], sparse: list[Claim]
+    ) -> None:
+        self._source = source
+        self._index = index
+        self._new = new
+        """Claims and extensions have put them into the transaction."""
+        self._gone = gone
+        self._sparse = sparse
+        self._rewritten: list[tuple[Claim, array[int]]] = []
+        """With the keys that they had before."""
+
+    def write(self, transaction: Transaction, now: Now) -> None:
+        transaction.claims_gone = self._gone
+        leases = self._index.leases
+        for claim in self._sparse:
+            items = [item for item in map(leases.get, claim.keys) if item is not None and item.claim is claim]
+            transaction.claims_rewritten.append(ClaimEntries(claim.id, claim.due_at, items, claim.is_ahead))
+            self._rewritten.append((claim, claim.keys))
+            claim.keys = array("Q", [item.key for item in items])
+
+    def committed(self, result: TransactionResult, now: Now) -> None:
+        """Nothing follows."""
+
+    def rolled_back(self, error: FoqsError) -> None:
+        self._source.take_back(self._new, self._gone, self._rewritten)
+
+    def lost(self, unknown: FoqsError, undone: FoqsError) -> None:
+        """Nobody waits for it."""

@@ -11,20 +11,19 @@ from foqs.model.item import ShardItem
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import FetchedRow, Refill, Transaction, TransactionResult
 from foqs.shard.state.index import ShardIndex, fill
+from foqs.shard.state.ops.operation import Operation
 
 
 class Refills:
-    """Reads on beyond the edges of topics' windows, with the transactions.
+    """The topics whose windows are to be read on for.
 
-    The dispatcher asks for topics that consumers wait for, and `warm_up` for those that nobody has asked for yet. It
-    owns the list of both.
+    The dispatcher asks for topics that consumers wait for, and `warm_up` for those that nobody has asked for yet.
     """
 
     def __init__(self, index: ShardIndex) -> None:
-        self._index = index
-        self._wanted: OrderedDict[ShardTopic, bool] = OrderedDict()
+        self.wanted: OrderedDict[ShardTopic, bool] = OrderedDict()
         """Whether with the rows' contents; the first one asked for is the first to be read."""
-        self._in_flight: list[tuple[ShardTopic, Refill]] = []
+        self._index = index
         self._cold: deque[ShardTopic] = deque(index.topics.values())
         """Topics that nobody has asked for since the take-over."""
         self._has_failed = False
@@ -33,32 +32,34 @@ class Refills:
     def want(self, topic: ShardTopic, *, with_payload: bool) -> None:
         """Read on in the next transaction; `with_payload`: consumers will have what is read next."""
         if topic.window.edge != order.LAST and not topic.window.refilling:
-            self._wanted[topic] = with_payload
+            self.wanted[topic] = with_payload
 
     def warm_up(self) -> bool:
         """Learn the heads of topics that nobody asks for, a few at a time, for whoever discovers topics."""
         for _ in range(min(len(self._cold), limits.WARM_UPS_PER_TICK)):
             topic = self._cold.popleft()
-            if topic.window.wants_refill and not topic.window.sort_keys and not self._is_gone(topic):
+            if topic.window.wants_refill and not topic.window.sort_keys and not self.is_gone(topic):
                 self.want(topic, with_payload=False)
-        return bool(self._wanted)
+        return bool(self.wanted)
 
-    def _is_gone(self, topic: ShardTopic) -> bool:
+    def is_gone(self, topic: ShardTopic) -> bool:
         return self._index.by_number.get(topic.number) is not topic
 
     def forget(self, topic: ShardTopic) -> None:
-        self._wanted.pop(topic, None)
+        self.wanted.pop(topic, None)
 
-    def take(self, transaction: Transaction, now: Now) -> None:
+    def next(self) -> Refilling | None:
+        """Take the first topics, as many rows in all as the read budget allows."""
         if self._has_failed:
             self._has_failed = False
-            return
+            return None
         index = self._index
+        taken: list[tuple[ShardTopic, Refill]] = []
         bytes_left = limits.TRANSACTION_FETCH_BYTES_MAX
         rows_left = index.read_budget.rows_max
         part = rows_left // self._part_count()
-        while self._wanted and rows_left > 0 and len(self._in_flight) < limits.TRANSACTION_REFILLS_MAX:
-            topic, with_payload = self._wanted.popitem(last=False)
+        while self.wanted and rows_left > 0 and len(taken) < limits.TRANSACTION_REFILLS_MAX:
+            topic, with_payload = self.wanted.popitem(last=False)
             window = topic.window
             window.refilling = True
             wanted = window.budget.refill_items
@@ -73,29 +74,48 @@ class Refills:
                 bytes_max = refill.limit * index.settings.item_bytes_max(topic.namespace)
                 refill.with_payload = bytes_max <= bytes_left
                 bytes_left -= bytes_max if refill.with_payload else 0
-            self._in_flight.append((topic, refill))
-            transaction.refills.append(refill)
+            taken.append((topic, refill))
+        return Refilling(self, index, taken) if taken else None
 
     def _part_count(self) -> int:
         """In how many equal parts topics share the budget; in one, for whoever comes first, once rows are counted."""
-        return 1 if self._index.counted else min(max(1, len(self._wanted)), limits.TRANSACTION_REFILLS_MAX)
+        return 1 if self._index.counted else min(max(1, len(self.wanted)), limits.TRANSACTION_REFILLS_MAX)
 
-    def committed(self, transaction: Transaction, result: TransactionResult, now: Now) -> None:
-        in_flight, self._in_flight = self._in_flight, []
+    def put_back(self, topic: ShardTopic, *, with_payload: bool) -> None:
+        """Let the topic wait for another transaction, and the next one do without refills."""
+        self._has_failed = True
+        topic.window.refilling = False
+        if not self.is_gone(topic):
+            self.wanted.setdefault(topic, with_payload)
+            self._index.events.topics_changed[topic] = None
+
+
+class Refilling(Operation):
+    """Reads beyond the edges of windows, in one transaction: they see no row of it."""
+
+    __slots__ = ("_index", "_refills", "_source")
+
+    def __init__(self, source: Refills, index: ShardIndex, refills: list[tuple[ShardTopic, Refill]]) -> None:
+        self._source = source
+        self._index = index
+        self._refills = refills
+
+    def write(self, transaction: Transaction, now: Now) -> None:
+        transaction.refills += [refill for _, refill in self._refills]
+
+    def committed(self, result: TransactionResult, now: Now) -> None:
         leases, shard_id = self._index.leases, self._index.shard_id
-        rows_of = dict(zip(map(id, transaction.refills), result.refilled, strict=True))
-        for topic, refill in in_flight:
+        for (topic, refill), found in zip(self._refills, result.refilled, strict=False):
             window = topic.window
             window.refilling = False
-            if self._is_gone(topic):
+            if self._source.is_gone(topic):
                 continue
             if window.edge != refill.edge:
                 continue  # A trim has moved the edge back meanwhile: what was read lies beyond it, is read again.
-            rows = rows_of[id(refill)]
             edge = order.LAST
-            if len(rows) == refill.limit:
-                edge = order.sort_key(rows[-1][0], rows[-1][1], rows[-1][2], shard_id)
-            rows = [row for row in rows if row[2] not in leases]
+            if len(found) == refill.limit:
+                edge = order.sort_key(found[-1][0], found[-1][1], found[-1][2], shard_id)
+            rows = [row for row in found if row[2] not in leases]
             window.extend([order.sort_key(row[0], row[1], row[2], shard_id) for row in rows], edge)
             self._index.events.topics_changed[topic] = None
             if refill.with_payload:
@@ -117,15 +137,9 @@ class Refills:
                 read.append(item)
         index.keep_resident(read)
 
-    def failed(self, error: FoqsError) -> None:
-        in_flight, self._in_flight = self._in_flight, []
-        self._has_failed = bool(in_flight)
-        for topic, refill in in_flight:
-            topic.window.refilling = False
-            if self._is_gone(topic):
-                continue
-            self._wanted.setdefault(topic, refill.with_payload)
-            self._index.events.topics_changed[topic] = None
+    def rolled_back(self, error: FoqsError) -> None:
+        for topic, refill in self._refills:
+            self._source.put_back(topic, with_payload=refill.with_payload)
 
-    def abandon(self, unknown: FoqsError, undone: FoqsError) -> None:
-        return None
+    def lost(self, unknown: FoqsError, undone: FoqsError) -> None:
+        """Nobody waits for it."""

@@ -6,19 +6,31 @@ it, so a sweep never reads the delete-marked index entries of the past (after FO
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
-from foqs.model.topic import ShardTopic
-from foqs.model.window import ReadyWindow, WindowBudget
+from foqs.model.item import rows_came
+from foqs.model.topic import ReadyWindow, ShardTopic, WindowBudget
 from foqs.shard.port import TIMER_LANE, Refill, Transaction, TransactionResult
 from foqs.shard.state.index import ShardIndex
+from foqs.shard.state.ops.operation import Operation
+
+
+class Timer(NamedTuple):
+    """One delayed row."""
+
+    key: int
+    topic: ShardTopic
+    priority: int
+    due_at: int
 
 
 class Timers:
     """Delayed items: their window, and the sweep that makes them ready when they are due.
 
-    Inserts and settlements add to it, look-ups take out of it, and every transaction sweeps. It owns the checkpoint
+    Inserts and settlements add to it, changes take out of it, and every transaction sweeps. It owns the checkpoint
     before which no delayed row is due.
     """
 
@@ -30,9 +42,6 @@ class Timers:
         self._window.edge = order.sort_key(0, max(0, delay_checkpoint - 1), (1 << 64) - 1, (1 << 16) - 1)
         self._topics: dict[int, tuple[ShardTopic, int]] = {}
         """Topic and priority by key."""
-        self._refill: Refill | None = None
-        self._in_flight: list[tuple[int, ShardTopic, int, int]] = []
-        """(key, topic, priority, due_at)."""
 
     def add(self, key: int, topic: ShardTopic, priority: int, due_at: int) -> None:
         sort_key = order.sort_key(0, due_at, key, self._index.shard_id)
@@ -48,9 +57,11 @@ class Timers:
             del self._topics[key]
 
     def is_due(self, now_ms: int) -> bool:
-        """The sweep has something to do."""
+        """Whether the sweep has something to do."""
         window = self._window
-        return window.wants_refill or (len(window) > 0 and order.due_at_of(window.head) <= now_ms)
+        if not window.sort_keys:
+            return window.edge != order.LAST and not window.refilling
+        return order.due_at_of(window.sort_keys[0]) <= now_ms or window.wants_refill
 
     def lag_ms(self, now_ms: int) -> int:
         """How long the first delayed item has been due: what the sweep is behind."""
@@ -58,52 +69,39 @@ class Timers:
 
     def checkpoint(self, transaction: Transaction, now_ms: int) -> int:
         """No row of the timer lane is due before this after the transaction, whatever becomes of the clock."""
-        head = self._window.head
-        lowest = now_ms if head == order.LAST else order.due_at_of(head)
-        starts = [item.due_at for item in transaction.inserts if item.due_at > item.enqueued_at]
-        starts += [rewrite.due_at for rewrite in transaction.rewrites if rewrite.lane == TIMER_LANE]
-        return min([lowest, now_ms, *starts, *self.changing.values()])
+        head = self._window.sort_keys[0] if self._window.sort_keys else self._window.edge
+        lowest = now_ms if head == order.LAST else min(now_ms, order.due_at_of(head))
+        for item in transaction.inserts:
+            if item.due_at > item.enqueued_at:
+                lowest = min(lowest, item.due_at)
+        for rewrite in transaction.rewrites:
+            if rewrite.lane == TIMER_LANE:
+                lowest = min(lowest, rewrite.due_at)
+        return min([lowest, *self.changing.values()])
 
-    def take(self, transaction: Transaction, now: Now) -> None:
+    def next(self, now: Now) -> Waking:
+        """Take what is due, and read on where the window runs low."""
         window = self._window
+        refill: Refill | None = None
         if window.wants_refill:
             window.refilling = True
-            # No fewer than are swept at a time.
+            # It reads no fewer rows than are swept at a time.
             limit = min(window.budget.refill_items, max(limits.SWEEP_CHUNK_ITEMS, self._index.read_budget.rows_max))
-            self._refill = Refill(TIMER_LANE, window.edge, limit)
-            transaction.refills.append(self._refill)
+            refill = Refill(TIMER_LANE, window.edge, limit)
         due = 0
         for sort_key in window.first(limits.SWEEP_CHUNK_ITEMS):
             if order.due_at_of(sort_key) > now.server_ms:
                 break
             due += 1
+        timers: list[Timer] = []
         for sort_key in window.take(due):
             key = order.key_of(sort_key)
             topic, priority = self._topics.pop(key)
-            self._in_flight.append((key, topic, priority, order.due_at_of(sort_key)))
-            transaction.wakes.append(key)
+            timers.append(Timer(key, topic, priority, order.due_at_of(sort_key)))
+        return Waking(self, self._index, timers, refill)
 
-    def committed(self, transaction: Transaction, result: TransactionResult, now: Now) -> None:
-        if self._refill is not None:
-            self._apply_refill(self._refill, result.refilled[transaction.refills.index(self._refill)])
-            self._refill = None
-        in_flight, self._in_flight = self._in_flight, []
-        for key, topic, priority, due_at in in_flight:
-            topic.count(rows=1, delayed=-1)
-            topic.window.add(order.sort_key(priority, due_at, key, self._index.shard_id))
-            self._index.events.topics_changed[topic] = None
-
-    def failed(self, error: FoqsError) -> None:
-        self._window.refilling = False
-        self._refill = None
-        in_flight, self._in_flight = self._in_flight, []
-        for entry in in_flight:
-            self.add(*entry)
-
-    def abandon(self, unknown: FoqsError, undone: FoqsError) -> None:
-        return None
-
-    def _apply_refill(self, refill: Refill, rows: list[tuple[int, int, int, int, int]]) -> None:
+    def refilled(self, refill: Refill, rows: list[tuple[int, int, int, int, int]]) -> None:
+        """Take what a read beyond the edge of the window has found."""
         self._window.refilling = False
         if self._window.edge != refill.edge:
             return  # A trim has moved the edge back meanwhile: what was read lies beyond it and is read again.
@@ -115,3 +113,41 @@ class Timers:
                 self._topics[key] = (self._index.by_number[number], priority)
                 kept.append(sort_key)
         self._window.extend(kept, edge)
+
+    def put_back(self, timers: list[Timer]) -> None:
+        """Let them be due again: the transaction has failed."""
+        self._window.refilling = False
+        for timer in timers:
+            self.add(*timer)
+
+
+class Waking(Operation):
+    """Delayed items that one transaction makes ready, and the rows of the timer lane that it reads."""
+
+    __slots__ = ("_index", "_refill", "_source", "_timers")
+
+    def __init__(self, source: Timers, index: ShardIndex, timers: list[Timer], refill: Refill | None) -> None:
+        self._source = source
+        self._index = index
+        self._timers = timers
+        self._refill = refill
+
+    def write(self, transaction: Transaction, now: Now) -> None:
+        if self._refill is not None:
+            transaction.refills.append(self._refill)
+        transaction.wakes = [timer.key for timer in self._timers]
+
+    def committed(self, result: TransactionResult, now: Now) -> None:
+        if self._refill is not None:
+            self._source.refilled(self._refill, result.refilled[-1])
+        for key, topic, priority, due_at in self._timers:
+            rows_came(topic, TIMER_LANE, -1)
+            rows_came(topic, topic.number, 1)
+            topic.window.add(order.sort_key(priority, due_at, key, self._index.shard_id))
+            self._index.events.topics_changed[topic] = None
+
+    def rolled_back(self, error: FoqsError) -> None:
+        self._source.put_back(self._timers)
+
+    def lost(self, unknown: FoqsError, undone: FoqsError) -> None:
+        """Nobody waits for it."""

@@ -1,4 +1,4 @@
-"""LookUps that nobody holds: look-ups in step with the state, and changes of delayed and dead rows."""
+"""Changes by operators and the TTL scan: deletion of an item in any state, and redrive of a dead letter."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from foqs.model import limits
 from foqs.model.calls import ItemState
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError
-from foqs.model.item import Phase
+from foqs.model.item import Phase, rows_came
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import TIMER_LANE, ItemRow, Rewrite, Transaction, TransactionResult
-from foqs.shard.state.callers import Completion, LookUp
-from foqs.shard.state.claims import Claims
-from foqs.shard.state.events import LookedUp
+from foqs.shard.state.callers import Completion
 from foqs.shard.state.index import ShardIndex
-from foqs.shard.state.settlements import Settlements
-from foqs.shard.state.timers import Timers
+from foqs.shard.state.leases import LeaseTable
+from foqs.shard.state.ops.claim import Claims
+from foqs.shard.state.ops.operation import Operation
+from foqs.shard.state.ops.settle import Settlements
+from foqs.shard.state.ops.wake import Timers
 
 
 class RowChange:
@@ -31,32 +32,24 @@ class RowChange:
         self.position = position
 
 
-class LookUps:
-    """Rows that nobody has under lease: reads in step with the state, and changes, for operators and the TTL scan.
+class Changes:
+    """The changes of delayed and dead rows that wait for a transaction. Those of other rows are settlements."""
 
-    The host's inspection calls it. It owns the look-ups and the changes of delayed and dead rows that wait.
-    """
-
-    def __init__(self, index: ShardIndex, settlements: Settlements, claims: Claims, timers: Timers) -> None:
+    def __init__(
+        self, index: ShardIndex, settlements: Settlements, claims: Claims, timers: Timers, leases: LeaseTable
+    ) -> None:
+        self.waiting: deque[RowChange] = deque()
         self._index = index
-        self._claims = claims
         self._settlements = settlements
+        self._claims = claims
         self._timers = timers
-        self._look_ups: deque[LookUp] = deque()
-        self._changes: deque[RowChange] = deque()
-        self._in_flight_look_ups: list[LookUp] = []
-        self._in_flight_changes: list[RowChange] = []
-
-    def look_up(self, look_up: LookUp) -> None:
-        """Read rows in the next transaction, in step with this state. Raises OverloadedError when too many wait."""
-        if len(self._look_ups) >= limits.LOOK_UPS_WAITING_MAX:
-            raise self._index.overloaded(f"{len(self._look_ups)} look-ups wait for it")
-        self._look_ups.append(look_up)
+        self._leases = leases
 
     def topic_of(self, row: ItemRow) -> ShardTopic:
         return self._index.by_number[row.topic]
 
     def state_of(self, row: ItemRow) -> ItemState:
+        """The state of the item whose row was just looked up."""
         if row.lane < 0:
             return ItemState.DEAD
         if row.lane == TIMER_LANE:
@@ -79,13 +72,12 @@ class LookUps:
             return
         if item is None:
             item = self._index.take_ready(row)
-        if item.phase is Phase.PREFETCHED:
+        elif item.phase is Phase.PREFETCHED:
             self._index.events.withdrawn.append(item)
         elif item.phase is Phase.CLAIMING:
             self._claims.withdraw(item)
-        if item.phase is not Phase.LEASED:
-            item.topic.count_leased(1)
-        self._settlements.end_lease(item)
+        elif item.phase is Phase.LEASED:
+            self._leases.end(item)
         self._settlements.settle([item], None, completion, [position])
 
     def redrive(self, row: ItemRow, now_ms: int, ttl_ms_max: int, completion: Completion, position: int) -> None:
@@ -108,77 +100,63 @@ class LookUps:
         if row.lane == TIMER_LANE:
             self._timers.remove(row.key, row.due_at)
         change.completion.open_count += 1
-        self._changes.append(change)
+        self.waiting.append(change)
 
-    # ---- part of a transaction ----
+    def next(self) -> Changing:
+        """Take the first ones."""
+        count = min(len(self.waiting), limits.TRANSACTION_CHANGES_MAX)
+        taken = [self.waiting.popleft() for _ in range(count)]
+        return Changing(self._index, self._settlements, self._timers, taken)
 
-    def take(self, transaction: Transaction, now: Now) -> None:
-        while self._changes and len(self._in_flight_changes) < limits.TRANSACTION_CHANGES_MAX:
-            change = self._changes.popleft()
-            self._in_flight_changes.append(change)
+    def abandon(self, undone: FoqsError) -> None:
+        for change in self.waiting:
+            self._index.events.fail(change.completion, [change.position], undone)
+
+
+class Changing(Operation):
+    """Changes of delayed and dead rows that are in one transaction."""
+
+    __slots__ = ("_changes", "_index", "_settlements", "_timers")
+
+    def __init__(self, index: ShardIndex, settlements: Settlements, timers: Timers, changes: list[RowChange]) -> None:
+        self._index = index
+        self._settlements = settlements
+        self._timers = timers
+        self._changes = changes
+
+    def write(self, transaction: Transaction, now: Now) -> None:
+        for change in self._changes:
             if change.rewrite is None:
                 transaction.deletes.append(change.row.key)
             else:
                 transaction.rewrites.append(change.rewrite)
-        if self._look_ups:
-            with_payload = transaction.look_ups_with_payload = self._look_ups[0].with_payload
-            count_max = limits.TRANSACTION_PAYLOAD_LOOK_UPS_MAX if with_payload else limits.TRANSACTION_LOOK_UPS_MAX
-            count = 0
-            while self._look_ups and self._look_ups[0].with_payload is with_payload and count < count_max:
-                look_up = self._look_ups.popleft()
-                self._in_flight_look_ups.append(look_up)
-                count += len(look_up.keys)
-                transaction.look_ups += look_up.keys
-                transaction.is_awaited = True
 
-    def committed(self, transaction: Transaction, result: TransactionResult, now: Now) -> None:
-        changes, self._in_flight_changes = self._in_flight_changes, []
-        look_ups, self._in_flight_look_ups = self._in_flight_look_ups, []
-        for change in changes:
+    def committed(self, result: TransactionResult, now: Now) -> None:
+        for change in self._changes:
             row, topic = change.row, self._index.by_number[change.row.topic]
             del self._timers.changing[row.key]
-            if row.lane == TIMER_LANE:
-                topic.count(delayed=-1)
-            else:
-                topic.count(dead=-1)
+            rows_came(topic, row.lane, -1)
             if change.rewrite is not None:
                 expires_at = change.rewrite.expires_at or row.expires_at
                 self._index.expires_first_ms = min(self._index.expires_first_ms, expires_at)
                 self._settlements.apply_rewrite(topic, row.priority, change.rewrite)
             self._index.events.done(change.completion)
-        rows = result.looked_up
-        if rows is None:
-            self._look_ups.extendleft(reversed(look_ups))
-            return
-        for look_up in look_ups:
-            found = {key: rows[key] for key in look_up.keys if key in rows}
-            self._index.events.looked_up.append(LookedUp(look_up, found))
 
-    def failed(self, error: FoqsError) -> None:
-        changes, self._in_flight_changes = self._in_flight_changes, []
-        look_ups, self._in_flight_look_ups = self._in_flight_look_ups, []
-        for change in changes:
+    def rolled_back(self, error: FoqsError) -> None:
+        for change in self._changes:
             row = change.row
             del self._timers.changing[row.key]
             if row.lane == TIMER_LANE:
                 self._timers.add(row.key, self._index.by_number[row.topic], row.priority, row.due_at)
             self._index.events.fail(change.completion, [change.position], error)
-        self._fail(look_ups, error)
 
-    def abandon(self, unknown: FoqsError, undone: FoqsError) -> None:
-        events = self._index.events
-        for change in self._in_flight_changes:
-            events.fail(change.completion, [change.position], unknown)
+    def lost(self, unknown: FoqsError, undone: FoqsError) -> None:
         for change in self._changes:
-            events.fail(change.completion, [change.position], undone)
-        self._fail([*self._in_flight_look_ups, *self._look_ups], undone)
-
-    def _fail(self, look_ups: list[LookUp], error: FoqsError) -> None:
-        self._index.events.looked_up += [LookedUp(look_up, {}, error) for look_up in look_ups]
+            self._index.events.fail(change.completion, [change.position], unknown)
 
 
 def being_settled() -> UnavailableError:
-    """Whether the item goes is not known before that is written, and it may come back."""
+    """Whether the item is deleted is not known before that is written, and it may come back."""
     return UnavailableError(
         "the item is being settled by another call: ask again", retry_after_ms=limits.TICK_MS, nothing_done=True
     )

@@ -1,0 +1,119 @@
+"""The leases of one shard: who has which item, and when each lease ends."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from itertools import islice
+from typing import Generic, TypeVar
+
+from foqs.model import ids
+from foqs.model.errors import StaleLeaseError
+from foqs.model.item import Phase, ShardItem, move
+from foqs.shard.state.index import ShardIndex
+
+T = TypeVar("T")
+
+SLOT_MS = 100
+_SLOTS_SPARE = 1_000
+"""So many numbers of slots that are gone may stay in the order, or as many as there are slots."""
+
+
+class LeaseTable:
+    """The items under lease by receipt, and the wheel of the leases' ends.
+
+    The dispatcher begins leases here. An operation ends one before it settles the item, so that nobody else does.
+    """
+
+    def __init__(self, index: ShardIndex) -> None:
+        self.by_receipt: dict[str, ShardItem] = {}
+        self._index = index
+        self._wheel: Wheel[ShardItem] = Wheel()
+
+    def find(self, key: int, delivery: int) -> ShardItem:
+        """The item under this lease; `delivery` 0 asks for any. Raises StaleLeaseError when the lease has ended."""
+        item = self._index.leases.get(key)
+        if item is None or item.receipt not in self.by_receipt or delivery not in (0, item.deliveries + 1):
+            raise stale_lease()
+        return item
+
+    def begin(self, item: ShardItem, lease_due_at: int) -> None:
+        """Deliver the item under a lease that ends at `lease_due_at`, on the steady clock."""
+        move(item, Phase.LEASED)
+        item.lease_due_at = lease_due_at
+        item.receipt = receipt = ids.receipt(self._index.shard_id, item.key, item.deliveries + 1)
+        self.by_receipt[receipt] = item
+        self._wheel.add(item.key, lease_due_at, item)
+
+    def end(self, item: ShardItem) -> None:
+        """Let nobody else end the lease; what ends it is to be settled at once."""
+        self.by_receipt.pop(item.receipt, None)
+        self._wheel.remove(item.key, item.lease_due_at)
+
+    def go_on(self, item: ShardItem) -> None:
+        """Let the lease that `end` took out run on: how it ended was not written."""
+        move(item, Phase.LEASED)
+        self.by_receipt[item.receipt] = item
+        self._wheel.add(item.key, item.lease_due_at, item)
+
+    def pause(self, item: ShardItem) -> None:
+        """Let the lease not end while its extension is on the way."""
+        self._wheel.remove(item.key, item.lease_due_at)
+
+    def resume(self, item: ShardItem, lease_due_at: int) -> None:
+        """Let a lease that was paused end at `lease_due_at`."""
+        if item.phase is Phase.LEASED:
+            self._wheel.remove(item.key, item.lease_due_at)  # Another extension may be in the same transaction.
+            self._wheel.add(item.key, lease_due_at, item)
+        item.lease_due_at = lease_due_at  # Also while the item is being settled: that may fail.
+
+    def pop_due(self, steady_ms: int, count_max: int) -> list[ShardItem]:
+        """End the leases that are over, at most so many of them, and return their items."""
+        due = self._wheel.pop_due(steady_ms, count_max)
+        ended = [item for item in due if item.phase is Phase.LEASED]
+        for item in ended:
+            del self.by_receipt[item.receipt]
+        return ended
+
+
+def stale_lease() -> StaleLeaseError:
+    return StaleLeaseError("the lease of this receipt has ended: the item was settled or given to another")
+
+
+class Wheel(Generic[T]):
+    """Entries by key in slots of SLOT_MS; an entry comes out within SLOT_MS after its time, never before.
+
+    What is removed takes no memory: a lease of twelve hours costs no more than its item.
+    """
+
+    def __init__(self) -> None:
+        self._slots: dict[int, dict[int, T]] = {}
+        self._order: list[int] = []
+
+    def add(self, key: int, due_at: int, entry: T) -> None:
+        number = due_at // SLOT_MS + 1
+        slot = self._slots.get(number)
+        if slot is None:
+            slot = self._slots[number] = {}
+            heappush(self._order, number)
+            if len(self._order) > 2 * len(self._slots) + _SLOTS_SPARE:
+                self._order = sorted(self._slots)
+        slot[key] = entry
+
+    def remove(self, key: int, due_at: int) -> None:
+        number = due_at // SLOT_MS + 1
+        slot = self._slots.get(number)
+        if slot is not None:
+            slot.pop(key, None)
+            if not slot:
+                del self._slots[number]
+
+    def pop_due(self, now_ms: int, count_max: int) -> list[T]:
+        """Take out what is due, at most so many; the rest comes with the next call."""
+        due: list[T] = []
+        while self._order and self._order[0] * SLOT_MS <= now_ms:
+            slot = self._slots.get(self._order[0], {})
+            due += [slot.pop(key) for key in list(islice(slot, count_max - len(due)))]
+            if slot:
+                break
+            self._slots.pop(heappop(self._order), None)
+        return due

@@ -1,0 +1,233 @@
+"""Claims: the step that leases items in the database, committed before anybody sees them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from foqs.model import limits, order
+from foqs.model.clock import Now
+from foqs.model.errors import FoqsError
+from foqs.model.item import Claim, ItemEvent, Phase, ShardItem, by_topic, move_all
+from foqs.model.topic import ShardTopic
+from foqs.shard.port import Transaction, TransactionResult
+from foqs.shard.state.demand import Demand
+from foqs.shard.state.events import ClaimsStarted
+from foqs.shard.state.index import ShardIndex, fill
+from foqs.shard.state.journal import Journal
+from foqs.shard.state.ops.operation import Operation
+from foqs.shard.state.ops.settle import Settlements
+
+
+class Claims:
+    """The claims that wait for a transaction: of ready items, at the word of the dispatcher, and of arriving ones.
+
+    The dispatcher claims ahead of who will get the items, and anew for a call whose lease the first claim does not
+    back. What consumers want of the items that a transaction inserts is claimed with them.
+    """
+
+    def __init__(self, index: ShardIndex, journal: Journal, settlements: Settlements) -> None:
+        self.waiting: OrderedDict[int, ShardItem] = OrderedDict()
+        """By key, in the order in which they are claimed."""
+        self.fresh: list[ShardItem] = []
+        """Items that the transaction which is being planned inserts and claims."""
+        self.demand: Mapping[ShardTopic, Demand] = {}
+        """What consumers want of the topics of which the transaction that is being planned inserts items."""
+        self.in_flight: list[ShardItem] = []
+        self._index = index
+        self._journal = journal
+        self._settlements = settlements
+        self._sort_keys: dict[ShardTopic, set[int]] = {}
+        """By topic, those of claims that wait or are on the way; what is inserted with its claim has none here."""
+
+    def claim(self, topic: ShardTopic, sort_keys: list[int]) -> None:
+        """Lease items that were just taken from the head of the topic's window, ahead of who will get them."""
+        index = self._index
+        items: list[ShardItem] = []
+        for sort_key in sort_keys:
+            key = order.key_of(sort_key)
+            item = index.resident.get(key)
+            if item is None:
+                item = ShardItem(key, topic, order.urgency_of(sort_key), order.due_at_of(sort_key), sort_key)
+            else:
+                index.drop_resident(item)
+            item.lease_wanted_ms = 0
+            index.leases[key] = item
+            self.waiting[key] = item
+            items.append(item)
+        move_all(topic, items, Phase.READY, Phase.CLAIMING)
+        self._started(topic, sort_keys)
+
+    def claim_for_call(self, topic: ShardTopic, items: list[ShardItem]) -> None:
+        """Claim prefetched items of one topic anew, in order, each for its `lease_wanted_ms`.
+
+        They go before all that waits, and cannot hold it up for long: each is in memory. Until that is committed the
+        claims stand that they have: a new owner would take what was claimed for a call before for delivered.
+        """
+        move_all(topic, items, Phase.PREFETCHED, Phase.CLAIMING)
+        self._wait_first(items)
+        self._started(topic, [item.sort_key for item in items])
+
+    def _started(self, topic: ShardTopic, sort_keys: list[int]) -> None:
+        self._sort_keys.setdefault(topic, set()).update(sort_keys)
+        topic.claim_head = min(topic.claim_head, sort_keys[0])
+        topic.claiming_count += len(sort_keys)
+
+    def claim_fresh(self, topic: ShardTopic, items: list[ShardItem]) -> None:
+        """Flow-through: of the items that the next transaction inserts, claim those that consumers wait for with it."""
+        items.sort(key=_sort_key)
+        wanted = self.demand[topic].count_of([item.sort_key for item in items])
+        # Half of a transaction is for claims that wait already: of other topics, maybe of other namespaces.
+        kept = min(len(self.waiting), limits.TRANSACTION_CLAIMS_MAX // 2)
+        count = min(wanted, topic.room, limits.TRANSACTION_CLAIMS_MAX - kept - len(self.fresh), len(items))
+        if count <= 0:
+            return
+        claimed = items[:count]
+        move_all(topic, claimed, Phase.INSERTING, Phase.ARRIVING)
+        for item in claimed:
+            self._index.leases[item.key] = item
+        self.fresh += claimed
+        topic.claiming_count += count
+        self._index.events.claims_started.append(ClaimsStarted(topic, count, items[count - 1].sort_key))
+
+    def withdraw(self, item: ShardItem) -> None:
+        """Do not claim the item after all, unless its claim is under way already."""
+        if self.waiting.pop(item.key, None) is not None:
+            self.end(item.topic, [item], [])
+
+    def next(self, transaction: Transaction) -> Claiming | None:
+        """Take the fresh claims, then the first of those that wait, as far as what is to be read of them allows."""
+        fresh, self.fresh = self.fresh, []
+        taken: list[ShardItem] = []
+        put_off: list[ShardItem] = []
+        bytes_left = limits.TRANSACTION_FETCH_BYTES_MAX
+        fetches_max = self._index.read_budget.rows_max
+        room = limits.TRANSACTION_CLAIMS_MAX - len(fresh)
+        while self.waiting and len(taken) + len(put_off) < room and bytes_left > 0:
+            _, item = self.waiting.popitem(last=False)
+            if item.content is None:
+                if len(transaction.fetches) >= fetches_max:
+                    # What is in memory need not wait for it; the order is kept where items are handed out.
+                    put_off.append(item)
+                    continue
+                transaction.fetches.append(item)
+                bytes_left -= self._index.settings.item_bytes_max(item.topic.namespace)
+            taken.append(item)
+        if put_off:
+            self._wait_first(put_off)
+        self.in_flight = fresh + taken
+        return Claiming(self, self._index, self._journal, self._settlements, fresh, taken) if self.in_flight else None
+
+    def _wait_first(self, items: list[ShardItem]) -> None:
+        for item in reversed(items):
+            self.waiting[item.key] = item
+            self.waiting.move_to_end(item.key, last=False)
+
+    def end(self, topic: ShardTopic, items: list[ShardItem], prefetched: list[ShardItem]) -> None:
+        """The claims of these items of a topic are over, and those of `prefetched` are made."""
+        sort_keys = self._sort_keys.get(topic)
+        if sort_keys is not None:
+            sort_keys.difference_update([item.sort_key for item in items])
+            if not sort_keys:
+                del self._sort_keys[topic]
+        topic.claim_head = min(sort_keys) if sort_keys else order.LAST
+        topic.claiming_count -= len(items)
+        self._index.events.end_claims(topic, len(items), prefetched)
+        self._index.events.topics_changed[topic] = None
+
+
+class Claiming(Operation):
+    """Claims that are made by one transaction."""
+
+    __slots__ = ("_claims", "_fresh", "_index", "_items", "_journal", "_settlements", "_source")
+
+    def __init__(
+        self,
+        source: Claims,
+        index: ShardIndex,
+        journal: Journal,
+        settlements: Settlements,
+        fresh: list[ShardItem],
+        items: list[ShardItem],
+    ) -> None:
+        self._source = source
+        self._index = index
+        self._journal = journal
+        self._settlements = settlements
+        self._fresh = fresh
+        """They are inserted by the same transaction."""
+        self._items = items
+        self._claims: list[tuple[Claim, list[ShardItem]]] = []
+
+    def write(self, transaction: Transaction, now: Now) -> None:
+        by_lease: dict[int, list[ShardItem]] = {}
+        if self._fresh:
+            by_lease[0] = self._fresh.copy()
+        for item in self._items:
+            lease_ms = item.lease_wanted_ms
+            if lease_ms in by_lease:
+                by_lease[lease_ms].append(item)
+            else:
+                by_lease[lease_ms] = [item]
+        for lease_ms, items in by_lease.items():
+            due_at = now.steady_ms + (lease_ms or limits.AHEAD_LEASE_MS)
+            self._claims.append((self._journal.add(transaction, due_at, items, is_ahead=not lease_ms), items))
+
+    def committed(self, result: TransactionResult, now: Now) -> None:
+        for claim, items in self._claims:
+            if not claim.is_ahead:  # A ready item has no claim that it could leave.
+                self._journal.leave(items)
+            for item in items:
+                item.claim = claim
+        for topic, items in by_topic(self._fresh).items():
+            self._end(topic, items, items, Phase.ARRIVING, now)
+        for topic, items in by_topic(self._items).items():
+            self._end(topic, items, self._read(items, result), Phase.CLAIMING, now)
+        self._source.in_flight = []
+
+    def _read(self, items: list[ShardItem], result: TransactionResult) -> list[ShardItem]:
+        """Fill those that were fetched. Returns the items that are still to be had, with their contents."""
+        claimed: list[ShardItem] = []
+        for item in items:
+            if item.content is None and item.key in result.fetched:
+                if item.key in result.unread:
+                    if item.phase is Phase.CLAIMING:
+                        self._settlements.unclaim(item)
+                    continue
+                fill(item, result.fetched[item.key])
+            if item.phase is Phase.CLAIMING:  # Else it was deleted while its claim was on the way.
+                claimed.append(item)
+        return claimed
+
+    def _end(self, topic: ShardTopic, items: list[ShardItem], claimed: list[ShardItem], old: Phase, now: Now) -> None:
+        """Let the dispatcher have the items of a topic that are claimed and have not expired."""
+        expired = [item for item in claimed if item.expires_at <= now.server_ms]
+        prefetched = [item for item in claimed if item.expires_at > now.server_ms] if expired else claimed
+        for item in prefetched:
+            item.prefetched_at = now.steady_ms
+        if prefetched:
+            move_all(topic, prefetched, old, Phase.PREFETCHED)
+        if expired:
+            self._settlements.settle(expired)
+            self._index.events.count(topic.namespace, ItemEvent.EXPIRED, len(expired))
+        self._source.end(topic, items, prefetched)
+
+    def rolled_back(self, error: FoqsError) -> None:
+        self._source.in_flight = []
+        for topic, items in by_topic(self._fresh).items():
+            move_all(topic, items, Phase.ARRIVING, Phase.INSERTING)
+            for item in items:
+                del self._index.leases[item.key]
+            self._source.end(topic, items, [])
+        for topic, items in by_topic(self._items).items():
+            for item in items:
+                if item.phase is Phase.CLAIMING:
+                    self._settlements.unclaim(item)
+            self._source.end(topic, items, [])
+
+    def lost(self, unknown: FoqsError, undone: FoqsError) -> None:
+        """Nobody waits for a claim but the dispatcher, which forgets the shard's items."""
+
+
+def _sort_key(item: ShardItem) -> int:
+    return item.sort_key

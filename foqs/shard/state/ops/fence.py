@@ -1,0 +1,68 @@
+"""Proof that the shard is still ours, and that what was let in before is written."""
+
+from __future__ import annotations
+
+from foqs.model.clock import Now
+from foqs.model.errors import FoqsError
+from foqs.shard.port import Transaction, TransactionResult
+from foqs.shard.state.callers import Completion
+from foqs.shard.state.index import ShardIndex
+from foqs.shard.state.ops.insert import Inserts
+from foqs.shard.state.ops.operation import Operation
+
+
+class Fences:
+    """The fences that wait. One is passed with a transaction that was begun after it was asked for, and committed.
+
+    An owner that lost its shard passes none: it cannot commit.
+    """
+
+    def __init__(self, index: ShardIndex, inserts: Inserts) -> None:
+        self.waiting: list[tuple[int, Completion]] = []
+        self._index = index
+        self._inserts = inserts
+
+    def ask(self, namespace: int, completion: Completion) -> None:
+        """The completion is over when the fence is passed and no item of the namespace is on its way; it may fail."""
+        completion.open_count += 1
+        self.waiting.append((namespace, completion))
+
+    def next(self) -> Fencing:
+        """Take all that wait."""
+        taken, self.waiting = self.waiting, []
+        return Fencing(self, self._index, self._inserts, taken)
+
+    def abandon(self, undone: FoqsError) -> None:
+        for _, completion in self.waiting:
+            self._index.events.refuse(completion, undone)
+
+
+class Fencing(Operation):
+    """Fences that one transaction passes."""
+
+    __slots__ = ("_fences", "_index", "_inserts", "_source")
+
+    def __init__(
+        self, source: Fences, index: ShardIndex, inserts: Inserts, fences: list[tuple[int, Completion]]
+    ) -> None:
+        self._source = source
+        self._index = index
+        self._inserts = inserts
+        self._fences = fences
+
+    def write(self, transaction: Transaction, now: Now) -> None:
+        transaction.is_awaited = True
+
+    def committed(self, result: TransactionResult, now: Now) -> None:
+        for namespace, completion in self._fences:
+            if namespace and self._inserts.holds(namespace):
+                self._source.waiting.append((namespace, completion))
+            else:
+                self._index.events.done(completion)
+
+    def rolled_back(self, error: FoqsError) -> None:
+        for _, completion in self._fences:
+            self._index.events.refuse(completion, error)
+
+    def lost(self, unknown: FoqsError, undone: FoqsError) -> None:
+        self.rolled_back(undone)

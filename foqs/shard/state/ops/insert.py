@@ -1,0 +1,216 @@
+"""Enqueue: the buffer of enqueued items, and what becomes of them with the transaction that inserts them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from foqs.model import limits, order
+from foqs.model.clock import Now
+from foqs.model.errors import FoqsError, NotWrittenError, OverloadedError
+from foqs.model.item import Phase, ShardItem, rows_came
+from foqs.model.topic import ShardTopic
+from foqs.shard.port import TIMER_LANE, Transaction, TransactionResult
+from foqs.shard.state.callers import Completion
+from foqs.shard.state.index import ShardIndex
+from foqs.shard.state.ops.claim import Claims
+from foqs.shard.state.ops.operation import Operation
+from foqs.shard.state.ops.wake import Timers
+
+
+class EnqueuedBatch:
+    """One call's items for this shard."""
+
+    __slots__ = ("completion", "delayed", "expires_first_ms", "items", "ready", "size_bytes")
+
+    def __init__(self, items: list[ShardItem], size_bytes: int, completion: Completion) -> None:
+        self.items = items
+        self.size_bytes = size_bytes
+        self.completion = completion
+        self.ready: dict[ShardTopic, list[ShardItem]] = {}
+        self.delayed: list[ShardItem] = []
+        ready, expires_first_ms = self.ready, items[0].expires_at
+        for item in items:
+            topic = item.topic
+            if item.expires_at < expires_first_ms:
+                expires_first_ms = item.expires_at
+            if item.due_at > item.enqueued_at:
+                self.delayed.append(item)
+            elif topic in ready:
+                ready[topic].append(item)
+            else:
+                ready[topic] = [item]
+        self.expires_first_ms = expires_first_ms
+        """When the first of them expires."""
+
+
+class Inserts:
+    """The buffer of enqueued items: each call's items go into one transaction.
+
+    The host adds calls. They stay here until their transaction has ended, and count as buffered for so long.
+    """
+
+    def __init__(self, index: ShardIndex, claims: Claims, timers: Timers) -> None:
+        self.buffered_count = 0
+        """Items that are not committed yet."""
+        self.buffered_bytes = 0
+        self.waiting: deque[EnqueuedBatch] = deque()
+        self.in_flight: list[EnqueuedBatch] = []
+        self._index = index
+        self._claims = claims
+        self._timers = timers
+        self._namespaces_stored = set(index.namespace_names)
+
+    def add(self, items: list[ShardItem], size_bytes: int, completion: Completion) -> None:
+        """Buffer one call's items. Raises OverloadedError when the buffer is full."""
+        if (
+            self.buffered_count + len(items) > limits.ENQUEUE_BUFFER_ITEMS_MAX
+            or self.buffered_bytes + size_bytes > limits.ENQUEUE_BUFFER_BYTES_MAX
+        ):
+            raise OverloadedError(
+                f"shard {self._index.shard_id} has {self.buffered_count} items of {self.buffered_bytes} bytes waiting "
+                "to be written, which is its limit: try again",
+                retry_after_ms=limits.ENQUEUE_BUFFER_RETRY_MS,
+            )
+        self.buffered_count += len(items)
+        self.buffered_bytes += size_bytes
+        completion.open_count += 1
+        self.waiting.append(EnqueuedBatch(items, size_bytes, completion))
+
+    def evict(self, reason: str) -> None:
+        """Give back what no transaction has taken yet: certainly not written, so it may go to another shard."""
+        evicted, self.waiting = self.waiting, deque()
+        for batch in evicted:
+            self.refuse(batch, NotWrittenError(f"shard {self._index.shard_id} takes no items now: {reason}"))
+
+    def holds(self, namespace: int) -> bool:
+        """Whether items of the namespace wait here, or are on their way."""
+        return any(batch.items[0].topic.namespace == namespace for batch in self.batches())
+
+    def batches(self) -> Iterator[EnqueuedBatch]:
+        yield from self.waiting
+        yield from self.in_flight
+
+    def topics_arriving(self) -> Iterable[ShardTopic]:
+        """The topics of which the next transaction inserts ready items: the demand for them is to be known by then."""
+        return dict.fromkeys([topic for batch in self._first() for topic in batch.ready])
+
+    def next(self) -> Inserting:
+        """Take the calls whose items the next transaction inserts, in the order in which they came."""
+        self.in_flight = self._first()
+        for _ in self.in_flight:
+            self.waiting.popleft()
+        return Inserting(self, self._index, self._claims, self._timers, self.in_flight)
+
+    def _first(self) -> list[EnqueuedBatch]:
+        batches: list[EnqueuedBatch] = []
+        count = size_bytes = 0
+        for batch in self.waiting:
+            if count >= limits.TRANSACTION_INSERTS_MAX or size_bytes >= limits.TRANSACTION_INSERT_BYTES_MAX:
+                break
+            batches.append(batch)
+            count += len(batch.items)
+            size_bytes += batch.size_bytes
+        return batches
+
+    def store_topics(self, topics: Iterable[ShardTopic]) -> tuple[list[ShardTopic], dict[int, bytes]]:
+        """Take the topics for stored. Returns those that were not, and the names of the namespaces that were not."""
+        topics_new: list[ShardTopic] = []
+        namespaces_new: dict[int, bytes] = {}
+        for topic in topics:
+            if not topic.stored:
+                topic.stored = True
+                topics_new.append(topic)
+                if topic.namespace not in self._namespaces_stored:
+                    self._namespaces_stored.add(topic.namespace)
+                    namespaces_new[topic.namespace] = self._index.namespace_names[topic.namespace].encode()
+        return topics_new, namespaces_new
+
+    def unstore_topics(self, topics: Iterable[ShardTopic], namespaces: Iterable[int]) -> None:
+        for topic in topics:
+            topic.stored = False
+        self._namespaces_stored.difference_update(namespaces)
+
+    def abandon(self, undone: FoqsError) -> None:
+        self.evict(undone.message)
+
+    def end(self, batch: EnqueuedBatch) -> None:
+        """The transaction of the batch has ended, or the batch has none."""
+        self.buffered_count -= len(batch.items)
+        self.buffered_bytes -= batch.size_bytes
+
+    def refuse(self, batch: EnqueuedBatch, error: FoqsError) -> None:
+        self.end(batch)
+        self._index.events.refuse(batch.completion, error)
+
+
+class Inserting(Operation):
+    """Items of calls that are inserted by one transaction."""
+
+    __slots__ = ("_batches", "_claims", "_index", "_namespaces_new", "_source", "_timers", "_topics_new")
+
+    def __init__(
+        self, source: Inserts, index: ShardIndex, claims: Claims, timers: Timers, batches: list[EnqueuedBatch]
+    ) -> None:
+        self._source = source
+        self._index = index
+        self._claims = claims
+        self._timers = timers
+        self._batches = batches
+        self._topics_new: list[ShardTopic] = []
+        self._namespaces_new: dict[int, bytes] = {}
+
+    def write(self, transaction: Transaction, now: Now) -> None:
+        delayed: list[ShardItem] = []
+        ready: dict[ShardTopic, list[ShardItem]] = {}
+        for batch in self._batches:
+            delayed += batch.delayed
+            for topic, some in batch.ready.items():
+                if topic in ready:
+                    ready[topic] += some
+                else:
+                    ready[topic] = some.copy()
+        topics = dict.fromkeys([*ready, *[item.topic for item in delayed]])
+        self._topics_new, self._namespaces_new = self._source.store_topics(topics)
+        transaction.namespaces_new = list(self._namespaces_new.items())
+        transaction.topics_new = self._topics_new
+        transaction.inserts = delayed
+        for topic, ready_items in ready.items():
+            # What has no backlog before it has its turn soon.
+            is_soon = topic.window.edge == order.LAST
+            (transaction.inserts_short_lived if is_soon else transaction.inserts).extend(ready_items)
+        transaction.inserts.sort(key=_key)  # Keys in their order cost the server less.
+        demand = self._claims.demand
+        for topic, ready_items in ready.items():
+            if topic in demand:
+                self._claims.claim_fresh(topic, ready_items)
+
+    def committed(self, result: TransactionResult, now: Now) -> None:
+        index, events = self._index, self._index.events
+        for batch in self._batches:
+            self._source.end(batch)
+            for topic, items in batch.ready.items():
+                # The claims of the others are in the same transaction.
+                index.make_ready(topic, [item for item in items if item.phase is Phase.INSERTING], Phase.INSERTING)
+                events.topics_changed[topic] = None
+            for item in batch.delayed:
+                rows_came(item.topic, TIMER_LANE, 1)
+                self._timers.add(item.key, item.topic, item.priority, item.due_at)
+            index.expires_first_ms = min(index.expires_first_ms, batch.expires_first_ms)
+            events.done(batch.completion)
+        self._source.in_flight = []
+
+    def rolled_back(self, error: FoqsError) -> None:
+        self._source.in_flight = []
+        self._source.unstore_topics(self._topics_new, self._namespaces_new)
+        for batch in self._batches:
+            self._source.refuse(batch, NotWrittenError(error.message))
+
+    def lost(self, unknown: FoqsError, undone: FoqsError) -> None:
+        self._source.in_flight = []
+        for batch in self._batches:
+            self._source.refuse(batch, unknown)
+
+
+def _key(item: ShardItem) -> int:
+    return item.key

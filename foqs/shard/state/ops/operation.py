@@ -1,0 +1,29 @@
+"""What a transaction is made of: operations, each of which stands in one file with everything that becomes of it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from foqs.model.clock import Now
+from foqs.model.errors import FoqsError
+from foqs.shard.port import Transaction, TransactionResult
+
+
+class Operation(Protocol):
+    """One kind of work in one transaction, for many calls or items at a time.
+
+    The engine asks each kind for its next operation while it plans a transaction, lets the operation write, and calls
+    exactly one of its ends when the transaction has ended.
+    """
+
+    def write(self, transaction: Transaction, now: Now) -> None:
+        """Put the rows into the transaction. The state changes only as far as others must see it meanwhile."""
+
+    def committed(self, result: TransactionResult, now: Now) -> None:
+        """All of the transaction happened."""
+
+    def rolled_back(self, error: FoqsError) -> None:
+        """Certainly nothing of the transaction happened: everything is as it was before `write`."""
+
+    def lost(self, unknown: FoqsError, undone: FoqsError) -> None:
+        """The shard is lost, and whether the transaction happened is `unknown`; what only reads is `undone`."""

@@ -1,0 +1,229 @@
+"""How leases end: ack, nack, release and expiry. The item's row is deleted, or it is rewritten."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from foqs.model import limits, order
+from foqs.model.clock import Now
+from foqs.model.errors import FoqsError
+from foqs.model.item import ItemEvent, Phase, ShardItem, by_topic, move_all, rows_came
+from foqs.model.topic import ShardTopic
+from foqs.shard.port import TIMER_LANE, Rewrite, Transaction, TransactionResult
+from foqs.shard.state.callers import Completion
+from foqs.shard.state.index import ShardIndex
+from foqs.shard.state.journal import Journal
+from foqs.shard.state.leases import LeaseTable
+from foqs.shard.state.ops.operation import Operation
+from foqs.shard.state.ops.wake import Timers
+
+
+class Settlement:
+    """LeaseTable that end together: those of one call and shard, or of one tick (then without a completion)."""
+
+    __slots__ = ("completion", "items", "positions", "rewrites", "topics")
+
+    def __init__(
+        self,
+        items: list[ShardItem],
+        rewrites: Sequence[Rewrite | None] | None,
+        completion: Completion | None,
+        positions: list[int],
+    ) -> None:
+        self.items = items
+        self.topics = by_topic(items)
+        self.rewrites = rewrites
+        """The new row of each item; None deletes the item, and no list at all deletes all of them."""
+        self.completion = completion
+        self.positions = positions
+
+
+class Settlements:
+    """The settlements that wait for a transaction: acks, nacks and ended leases, each kind by itself.
+
+    The verbs settle here, the dispatcher gives back what it has claimed, and `tick` ends the leases that nobody
+    settled. Acks wait neither for nacks nor for many leases that end together.
+    """
+
+    def __init__(self, index: ShardIndex, journal: Journal, timers: Timers, leases: LeaseTable) -> None:
+        self.acks: deque[Settlement] = deque()
+        """Settlements by callers that delete all of their items."""
+        self.nacks: deque[Settlement] = deque()
+        """All other settlements by callers."""
+        self.ended: deque[Settlement] = deque()
+        """Settlements without a caller."""
+        self._index = index
+        self._journal = journal
+        self._timers = timers
+        self._leases = leases
+
+    def settle(
+        self,
+        items: list[ShardItem],
+        rewrites: Sequence[Rewrite | None] | None = None,
+        completion: Completion | None = None,
+        positions: Sequence[int] = (),
+    ) -> None:
+        """Write how these leases ended with the next transaction; `completion` expects each item of it."""
+        settlement = Settlement(items, rewrites, completion, list(positions))
+        for topic, some in settlement.topics.items():
+            move_all(topic, some, some[0].phase, Phase.SETTLING)
+        if completion is None:
+            self.ended.append(settlement)
+        else:
+            (self.acks if rewrites is None else self.nacks).append(settlement)
+            completion.open_count += len(items)
+
+    def unclaim(self, item: ShardItem) -> bool:
+        """Make an item ready again under the same delivery number: nobody has seen the delivery, so nothing is written.
+
+        One that was claimed for a call a new owner would take for delivered, so its row gets the next number first.
+        Returns whether there is that for the next transaction.
+        """
+        if item.lease_due_at:
+            self._leases.end(item)
+        if item.claim is not None and not item.claim.is_ahead:
+            sort_key = (item.topic.number, item.priority, item.due_at)
+            counts = (item.deliveries + 1, item.failed_attempts)
+            self.settle([item], [Rewrite(item.key, *sort_key, *counts, is_in_place=True)])
+            return True
+        del self._index.leases[item.key]
+        self._journal.leave([item])
+        self._index.make_ready(item.topic, [item], item.phase)
+        return False
+
+    def tick(self, now: Now) -> int:
+        """End the leases that are over, up to a bound; returns how many."""
+        items = self._leases.pop_due(now.steady_ms, limits.TICK_LEASE_ENDS_MAX)
+        for start in range(0, len(items), limits.SWEEP_CHUNK_ITEMS):
+            some = items[start : start + limits.SWEEP_CHUNK_ITEMS]
+            for topic, of_topic in by_topic(some).items():
+                self._index.events.count(topic.namespace, ItemEvent.LEASE_ENDED, len(of_topic))
+            self.settle(some, [self._ended_lease(item, now.server_ms) for item in some])
+        return len(items)
+
+    def _ended_lease(self, item: ShardItem, now_ms: int) -> Rewrite | None:
+        """It counts as a failed attempt, unless only an owner that is gone knew whether anybody had the item."""
+        claim = item.claim
+        is_unseen = claim is not None and claim.is_ahead and claim.is_inherited
+        return self.failed_attempt(item, now_ms, reason="lease ended", release=is_unseen)
+
+    def failed_attempt(self, item: ShardItem, now_ms: int, *, delay_ms: int = 0, reason: str = "", dead: bool = False,
+                       release: bool = False, metadata: bytes | None = None) -> Rewrite | None:  # fmt: skip
+        """What a nack, release or ended lease makes of the item's row; None deletes it (at-most-once)."""
+        if item.at_most_once and not dead:
+            return None
+        failed = item.failed_attempts + (not release)
+        deliveries = item.deliveries + 1
+        number = item.topic.number
+        if dead or (failed >= self._index.settings.attempts_max(item.topic.namespace) and not release):
+            return Rewrite(item.key, -number, 0, now_ms, deliveries, failed, metadata, reason.encode())
+        if delay_ms > 0:
+            return Rewrite(item.key, TIMER_LANE, 0, now_ms + delay_ms, deliveries, failed, metadata)
+        sort_key = (number, item.priority, item.due_at)
+        return Rewrite(item.key, *sort_key, deliveries, failed, metadata, is_in_place=True)
+
+    def next(self, *, after_failure: bool) -> Settling:
+        """Take what the next transaction settles, the callers' acks first.
+
+        `after_failure`: the last transaction failed. Then acks go alone: a server without room for a row may have some
+        for them.
+        """
+        taken = _take(self.acks, limits.TRANSACTION_CHANGES_MAX)
+        if not (after_failure and taken):
+            taken += _take(self.nacks, limits.TRANSACTION_CHANGES_MAX)
+            taken += _take(self.ended, limits.TRANSACTION_LEASE_ENDS_MAX)
+        return Settling(self, self._index, self._journal, taken)
+
+    def apply_rewrite(self, topic: ShardTopic, priority: int, rewrite: Rewrite) -> None:
+        """Know a row as the rewrite has left it."""
+        rows_came(topic, rewrite.lane, 1)
+        if rewrite.lane == TIMER_LANE:
+            self._timers.add(rewrite.key, topic, priority, rewrite.due_at)
+        elif rewrite.lane < 0:
+            self._index.events.count(topic.namespace, ItemEvent.DEAD_LETTERED, 1)
+        else:
+            topic.window.add(order.sort_key(rewrite.urgency, rewrite.due_at, rewrite.key, self._index.shard_id))
+            self._index.events.topics_changed[topic] = None
+
+    def undo(self, settlement: Settlement) -> None:
+        """The ends of a caller's settlement were not written: leases go on, and what nobody saw is ready again."""
+        for item in settlement.items:
+            if item.lease_due_at:
+                self._leases.go_on(item)
+            else:
+                self.unclaim(item)
+                self._index.events.topics_changed[item.topic] = None
+
+    def put_back(self, settlement: Settlement) -> None:
+        """Let a settlement without a caller wait for another transaction."""
+        self.ended.append(settlement)
+
+    def abandon(self, undone: FoqsError) -> None:
+        for settlement in (*self.acks, *self.nacks):
+            self.fail(settlement, undone)
+
+    def fail(self, settlement: Settlement, error: FoqsError) -> None:
+        if settlement.completion is not None:
+            self._index.events.fail(settlement.completion, settlement.positions, error)
+
+
+class Settling(Operation):
+    """Settlements that are in one transaction."""
+
+    __slots__ = ("_index", "_journal", "_settlements", "_source")
+
+    def __init__(self, source: Settlements, index: ShardIndex, journal: Journal, settlements: list[Settlement]) -> None:
+        self._source = source
+        self._index = index
+        self._journal = journal
+        self._settlements = settlements
+
+    def write(self, transaction: Transaction, now: Now) -> None:
+        for settlement in self._settlements:
+            if settlement.rewrites is None:
+                transaction.deletes += [item.key for item in settlement.items]
+                continue
+            transaction.rewrites += [rewrite for rewrite in settlement.rewrites if rewrite is not None]
+            ends = zip(settlement.items, settlement.rewrites, strict=True)
+            transaction.deletes += [item.key for item, rewrite in ends if rewrite is None]
+
+    def committed(self, result: TransactionResult, now: Now) -> None:
+        leases, events = self._index.leases, self._index.events
+        was_crowded = len(leases) >= limits.OPEN_LEASES_OF_TOPIC_RATIO * (limits.OPEN_LEASES_MAX - len(leases))
+        for settlement in self._settlements:
+            self._journal.leave(settlement.items)
+            for item in settlement.items:
+                del leases[item.key]
+            for topic, some in settlement.topics.items():
+                move_all(topic, some, Phase.SETTLING, Phase.GONE)
+                if was_crowded:  # Topics may have had no room.
+                    events.topics_changed[topic] = None
+            for rewrite, item in zip(settlement.rewrites or (), settlement.items, strict=False):
+                if rewrite is not None:
+                    self._source.apply_rewrite(item.topic, item.priority, rewrite)
+            if settlement.completion is not None:
+                events.done(settlement.completion, len(settlement.items))
+
+    def rolled_back(self, error: FoqsError) -> None:
+        for settlement in self._settlements:
+            if settlement.completion is None:
+                self._source.put_back(settlement)
+            else:
+                self._source.undo(settlement)
+                self._source.fail(settlement, error)
+
+    def lost(self, unknown: FoqsError, undone: FoqsError) -> None:
+        for settlement in self._settlements:
+            self._source.fail(settlement, unknown)
+
+
+def _take(waiting: deque[Settlement], items_max: int) -> list[Settlement]:
+    taken: list[Settlement] = []
+    count = 0
+    while waiting and count < items_max:
+        settlement = waiting.popleft()
+        taken.append(settlement)
+        count += len(settlement.items)
+    return taken
