@@ -83,9 +83,15 @@ def expires_items_under_lease(self: Inspection, writer: ShardWriter, shard: Shar
     shard.look_up(LookUp([*keys, *list(shard.index.leases)[:1]], on_rows, lambda _: None))
 
 
-@in_place_of(Timers, "checkpoint")
-def sets_the_delay_checkpoint_to_now(self: Timers, transaction: Transaction, now_ms: int) -> int:
-    return now_ms
+_take = ShardState.take
+
+
+@in_place_of(ShardState, "take")
+def sets_the_delay_checkpoint_to_now(self: ShardState, now: Now, demand: Any, *, probe: bool = False) -> Any:
+    transaction = _take(self, now, demand, probe=probe)
+    if transaction is not None:
+        transaction.delay_checkpoint = now.server_ms
+    return transaction
 
 
 @in_place_of(Journal, "checkpoint")

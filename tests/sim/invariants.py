@@ -242,13 +242,13 @@ def _lease_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
 
 def _journal_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
     journal = shard.journal
-    known = {**dict.fromkeys(journal._open), **dict.fromkeys(journal._gone)}
+    known = {**dict.fromkeys(journal.open), **dict.fromkeys(journal.gone)}
     if known.keys() != tables.claims.keys():
         only_rows = [f"{claim_id:x}" for claim_id in tables.claims.keys() - known.keys()]
         only_known = [f"{claim_id:x}" for claim_id in known.keys() - tables.claims.keys()]
         yield f"claims that only the table has: {only_rows}, that only the host knows: {only_known}"
     users = Counter(item.claim.id for item in shard.index.leases.values() if item.claim is not None)
-    for claim in journal._open.values():
+    for claim in journal.open.values():
         if claim.open_count != users[claim.id]:
             yield f"claim {claim.id:x} counts {claim.open_count} items, {users[claim.id]} use it"
         if claim.id < tables.writer.claim_checkpoint:

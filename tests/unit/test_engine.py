@@ -432,9 +432,9 @@ def check_state(shard: ShardState, tables: Tables) -> None:
             assert (key, tables.items[key].deliveries + 1) in stored.entries
             assert stored.is_ahead is item.claim.is_ahead
             assert item.phase is Phase.PREFETCHED or stored.due_at >= item.lease_due_at
-    assert set(shard.journal._open) == {item.claim.id for item in index.leases.values() if item.claim is not None}
-    assert set(tables.claims) >= set(shard.journal._open)
-    assert all(claim_id >= tables.claim_checkpoint for claim_id in shard.journal._open)
+    assert set(shard.journal.open) == {item.claim.id for item in index.leases.values() if item.claim is not None}
+    assert set(tables.claims) >= set(shard.journal.open)
+    assert all(claim_id >= tables.claim_checkpoint for claim_id in shard.journal.open)
 
 
 def _counts(counts: ItemCounts) -> list[int]:

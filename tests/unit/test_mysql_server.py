@@ -8,12 +8,12 @@ from collections.abc import Callable, Coroutine, Iterator
 from unittest.mock import Mock
 
 import pytest
-from foqs.shard.state.callers import LookUp
 
 from foqs.model import limits
 from foqs.server import mysql_server
 from foqs.server.mysql_server import MysqlServer
 from foqs.shard.port import SessionLostError
+from foqs.shard.state.callers import LookUp
 from foqs.shard.writer.health import BREAKER_STALL_MS
 from tests.sim.loop import VirtualLoop
 from tests.support.slow_store import SlowStore, TickedWriter, start, until_health, writer_of

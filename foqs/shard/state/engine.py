@@ -129,7 +129,7 @@ class ShardState:
         ended = self.settlements.tick(now)
         warmed = self.refills.warm_up()
         self._forget_idle_topics(now.steady_ms)
-        is_due = self.timers.is_due(now.server_ms) or self._is_steady_due(now)
+        is_due = self.timers.sweep_at_ms <= now.server_ms or self._is_steady_due(now)
         return bool(ended or warmed or self._topics_gone) or is_due
 
     def _is_steady_due(self, now: Now) -> bool:
@@ -142,20 +142,24 @@ class ShardState:
         `demand`: by topic what consumers want; what is inserted of others is not claimed with it.
         """
         assert self.in_flight is None, "one transaction at a time"
-        transaction = Transaction(self._transaction_number + 1)
+        transaction = Transaction(self._transaction_number + 1, delay_checkpoint=now.server_ms)
         batch = self._plan(transaction, now, demand)
         self._has_failed = False
         is_worth_commit = bool(batch or self._topics_gone)
-        journaling = self.journal.next(now, is_worth_commit=is_worth_commit)
-        if journaling is not None:
-            journaling.write(transaction, now)
-            batch.append(journaling)
+        journal = self.journal
+        if journal.new or journal.gone or journal.sparse:
+            journaling = journal.next(now, is_worth_commit=is_worth_commit)
+            if journaling is not None:
+                journaling.write(transaction, now)
+                batch.append(journaling)
         if not batch and not is_worth_commit and not probe and not self._is_steady_due(now):
             return None
         transaction.steady_ms = self._steady_written_ms = now.steady_ms
         transaction.topic_number_last = self.index.topic_number_last
-        transaction.claim_checkpoint = self.journal.checkpoint()
-        transaction.delay_checkpoint = self.timers.checkpoint(transaction, now.server_ms)
+        transaction.claim_checkpoint = journal.checkpoint() if journal.open or journal.gone else self.index.last_key
+        # No delayed row is due before this after the transaction, whatever becomes of the clock.
+        starts = (transaction.delay_checkpoint, self.timers.first_due_ms, *self.timers.changing.values())
+        transaction.delay_checkpoint = min(starts)
         transaction.topics_gone, self._topics_gone = self._topics_gone, []
         self._transaction_number += 1
         self.in_flight, self._batch = transaction, batch
@@ -176,7 +180,7 @@ class ShardState:
 
         if self.refills.wanted:
             begin(self.refills.next())
-        if self.timers.is_due(now.server_ms):
+        if self.timers.sweep_at_ms <= now.server_ms:
             begin(self.timers.next(now))
         if self.inserts.waiting:
             self.claims.demand = demand

@@ -29,32 +29,34 @@ class Journal:
     def __init__(self, index: ShardIndex) -> None:
         self.exact = False
         """Claims that went are a reason for a transaction (on drain), not only company for other work."""
+        self.open: OrderedDict[int, Claim] = OrderedDict()
+        """The rows by id, which grows: a plain dict would look for its first entry behind the gaps of those before."""
+        self.new: list[Claim] = []
+        """Rows of the transaction that is being planned."""
+        self.gone: list[int] = []
+        """Rows that are to be deleted."""
+        self.sparse: dict[int, Claim] = {}
+        """Rows that are to be rewritten."""
         self._index = index
-        self._open: OrderedDict[int, Claim] = OrderedDict()
-        """By id, which grows: of a plain dict the first entry is behind the sort keys of all that went before it."""
-        self._gone: list[int] = []
-        self._sparse: dict[int, Claim] = {}
         self._rewritten_at = 0
-        self._new: list[Claim] = []
-        """Claims of the transaction that is being planned."""
 
     def add(self, transaction: Transaction, lease_due_at: int, items: list[ShardItem], *, is_ahead: bool) -> Claim:
         """Claim the present deliveries of the items with this transaction, a little longer than their lease."""
         due_at = lease_due_at + limits.CLAIM_SLACK_MS
         claim = Claim(self._index.next_key(), due_at, [item.key for item in items], is_ahead=is_ahead)
-        self._open[claim.id] = claim
-        self._new.append(claim)
+        self.open[claim.id] = claim
+        self.new.append(claim)
         transaction.claims.append(ClaimEntries(claim.id, claim.due_at, items, is_ahead))
         return claim
 
     def adopt(self, stored: StoredClaim, items: list[ShardItem]) -> None:
         """A claim as it was at the take-over, with those of its items that it still leases."""
         if not items:
-            self._gone.append(stored.id)
+            self.gone.append(stored.id)
             return
         keys = [key for key, _ in stored.entries]
         claim = Claim(stored.id, stored.due_at, keys, is_ahead=stored.is_ahead, is_inherited=True)
-        self._open[claim.id] = claim
+        self.open[claim.id] = claim
         claim.open_count = len(items)
         for item in items:
             item.claim = claim
@@ -78,53 +80,53 @@ class Journal:
                 len(claim.keys) >= limits.CLAIM_REWRITE_ITEMS_MIN
                 and claim.open_count * limits.CLAIM_SPARSE_RATIO < len(claim.keys)
             ):
-                self._sparse[claim.id] = claim
+                self.sparse[claim.id] = claim
 
     def close(self, claim: Claim) -> None:
-        del self._open[claim.id]
-        self._sparse.pop(claim.id, None)
-        self._gone.append(claim.id)
+        del self.open[claim.id]
+        self.sparse.pop(claim.id, None)
+        self.gone.append(claim.id)
 
     def make_exact(self) -> None:
         """Let no entry stay whose item was given back, so that a new owner can serve it at once."""
         self.exact = True
-        self._sparse = {claim.id: claim for claim in self._open.values() if claim.open_count < len(claim.keys)}
+        self.sparse = {claim.id: claim for claim in self.open.values() if claim.open_count < len(claim.keys)}
 
     def checkpoint(self) -> int:
         """No claim that is open, or still to be deleted, has a smaller id."""
-        first = next(iter(self._open), self._index.last_key)
-        return min([first, *self._gone])
+        first = next(iter(self.open), self._index.last_key)
+        return min([first, *self.gone])
 
     def next(self, now: Now, *, is_worth_commit: bool) -> Journaling | None:
         """Take what the next transaction changes of the journal, last of all its operations.
 
         What says nothing any more goes with whatever else there is to write; `is_worth_commit` tells that there is.
         """
-        new, self._new = self._new, []
+        new, self.new = self.new, []
         gone: list[int] = []
         sparse: list[Claim] = []
         is_wanted = self.exact or is_worth_commit
         if (
-            self._sparse
+            self.sparse
             and is_wanted
             and (self.exact or now.steady_ms - self._rewritten_at >= limits.CLAIM_REWRITE_EVERY_MS)
         ):
             self._rewritten_at = now.steady_ms
-            sparse = list(self._sparse.values())
-            self._sparse = {}
-        if self._gone and is_wanted:
-            gone, self._gone = self._gone, []
+            sparse = list(self.sparse.values())
+            self.sparse = {}
+        if self.gone and is_wanted:
+            gone, self.gone = self.gone, []
         return Journaling(self, self._index, new, gone, sparse) if new or gone or sparse else None
 
     def take_back(self, new: list[Claim], gone: list[int], sparse: list[tuple[Claim, array[int]]]) -> None:
         """Make the journal what it was before `next`: the transaction has failed."""
-        self._gone += gone
+        self.gone += gone
         for claim in new:
-            del self._open[claim.id]
+            del self.open[claim.id]
         for claim, keys in sparse:
             claim.keys = keys
-            if claim.id in self._open:
-                self._sparse[claim.id] = claim
+            if claim.id in self.open:
+                self.sparse[claim.id] = claim
 
 
 class Journaling(Operation):

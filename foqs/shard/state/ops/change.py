@@ -96,9 +96,7 @@ class Changes:
 
     def _change(self, change: RowChange) -> None:
         row = change.row
-        self._timers.changing[row.key] = row.due_at if row.lane == TIMER_LANE else limits.NEVER_MS
-        if row.lane == TIMER_LANE:
-            self._timers.remove(row.key, row.due_at)
+        self._timers.change(row.key, row.due_at if row.lane == TIMER_LANE else None)
         change.completion.open_count += 1
         self.waiting.append(change)
 
@@ -129,12 +127,12 @@ class Changing(Operation):
             if change.rewrite is None:
                 transaction.deletes.append(change.row.key)
             else:
-                transaction.rewrites.append(change.rewrite)
+                transaction.rewrites.append(change.rewrite)  # No change makes an item delayed.
 
     def committed(self, result: TransactionResult, now: Now) -> None:
         for change in self._changes:
             row, topic = change.row, self._index.by_number[change.row.topic]
-            del self._timers.changing[row.key]
+            self._timers.changed(row.key)
             rows_came(topic, row.lane, -1)
             if change.rewrite is not None:
                 expires_at = change.rewrite.expires_at or row.expires_at
@@ -145,7 +143,7 @@ class Changing(Operation):
     def rolled_back(self, error: FoqsError) -> None:
         for change in self._changes:
             row = change.row
-            del self._timers.changing[row.key]
+            self._timers.changed(row.key)
             if row.lane == TIMER_LANE:
                 self._timers.add(row.key, self._index.by_number[row.topic], row.priority, row.due_at)
             self._index.events.fail(change.completion, [change.position], error)

@@ -175,6 +175,7 @@ class Inserting(Operation):
         transaction.namespaces_new = list(self._namespaces_new.items())
         transaction.topics_new = self._topics_new
         transaction.inserts = delayed
+        transaction.delay_checkpoint = min([transaction.delay_checkpoint, *[item.due_at for item in delayed]])
         for topic, ready_items in ready.items():
             # What has no backlog before it has its turn soon.
             is_soon = topic.window.edge == order.LAST

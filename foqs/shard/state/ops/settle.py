@@ -185,7 +185,10 @@ class Settling(Operation):
             if settlement.rewrites is None:
                 transaction.deletes += [item.key for item in settlement.items]
                 continue
-            transaction.rewrites += [rewrite for rewrite in settlement.rewrites if rewrite is not None]
+            rewrites = [rewrite for rewrite in settlement.rewrites if rewrite is not None]
+            transaction.rewrites += rewrites
+            delayed = [rewrite.due_at for rewrite in rewrites if rewrite.lane == TIMER_LANE]
+            transaction.delay_checkpoint = min([transaction.delay_checkpoint, *delayed])
             ends = zip(settlement.items, settlement.rewrites, strict=True)
             transaction.deletes += [item.key for item, rewrite in ends if rewrite is None]
 

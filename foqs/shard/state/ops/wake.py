@@ -37,11 +37,16 @@ class Timers:
     def __init__(self, index: ShardIndex, delay_checkpoint: int) -> None:
         self.changing: dict[int, int] = {}
         """Delayed and dead rows with a change on the way, by key: when they are due, dead ones never."""
+        self.first_due_ms = 0
+        """No delayed row is due before, but for those in `changing`."""
+        self.sweep_at_ms = 0
+        """When the sweep has something to do; 0 while its window runs low."""
         self._index = index
         self._window = ReadyWindow(WindowBudget(), complete=False)
         self._window.edge = order.sort_key(0, max(0, delay_checkpoint - 1), (1 << 64) - 1, (1 << 16) - 1)
         self._topics: dict[int, tuple[ShardTopic, int]] = {}
         """Topic and priority by key."""
+        self._note_first()
 
     def add(self, key: int, topic: ShardTopic, priority: int, due_at: int) -> None:
         sort_key = order.sort_key(0, due_at, key, self._index.shard_id)
@@ -51,33 +56,28 @@ class Timers:
             if len(self._topics) > len(self._window) + limits.TIMER_ENTRIES_SPARE:
                 kept = {order.key_of(sort_key) for sort_key in self._window.sort_keys}
                 self._topics = {key: entry for key, entry in self._topics.items() if key in kept}
+            self._note_first()
 
-    def remove(self, key: int, due_at: int) -> None:
-        if self._window.remove(order.sort_key(0, due_at, key, self._index.shard_id)):
+    def change(self, key: int, due_at: int | None) -> None:
+        """A change of the row waits or is on the way: it does not wake. `due_at` is None for a dead letter."""
+        self.changing[key] = limits.NEVER_MS if due_at is None else due_at
+        if due_at is not None and self._window.remove(order.sort_key(0, due_at, key, self._index.shard_id)):
             del self._topics[key]
+        self._note_first()
 
-    def is_due(self, now_ms: int) -> bool:
-        """Whether the sweep has something to do."""
-        window = self._window
-        if not window.sort_keys:
-            return window.edge != order.LAST and not window.refilling
-        return order.due_at_of(window.sort_keys[0]) <= now_ms or window.wants_refill
+    def changed(self, key: int) -> None:
+        """The change has ended, whether it was written or not."""
+        del self.changing[key]
 
     def lag_ms(self, now_ms: int) -> int:
         """How long the first delayed item has been due: what the sweep is behind."""
         return max(0, now_ms - order.due_at_of(self._window.head)) if len(self._window) else 0
 
-    def checkpoint(self, transaction: Transaction, now_ms: int) -> int:
-        """No row of the timer lane is due before this after the transaction, whatever becomes of the clock."""
-        head = self._window.sort_keys[0] if self._window.sort_keys else self._window.edge
-        lowest = now_ms if head == order.LAST else min(now_ms, order.due_at_of(head))
-        for item in transaction.inserts:
-            if item.due_at > item.enqueued_at:
-                lowest = min(lowest, item.due_at)
-        for rewrite in transaction.rewrites:
-            if rewrite.lane == TIMER_LANE:
-                lowest = min(lowest, rewrite.due_at)
-        return min([lowest, *self.changing.values()])
+    def _note_first(self) -> None:
+        window = self._window
+        head = window.sort_keys[0] if window.sort_keys else window.edge
+        self.first_due_ms = due_at = limits.NEVER_MS if head == order.LAST else order.due_at_of(head)
+        self.sweep_at_ms = 0 if window.wants_refill else due_at if window.sort_keys else limits.NEVER_MS
 
     def next(self, now: Now) -> Waking:
         """Take what is due, and read on where the window runs low."""
@@ -98,12 +98,14 @@ class Timers:
             key = order.key_of(sort_key)
             topic, priority = self._topics.pop(key)
             timers.append(Timer(key, topic, priority, order.due_at_of(sort_key)))
+        self._note_first()
         return Waking(self, self._index, timers, refill)
 
     def refilled(self, refill: Refill, rows: list[tuple[int, int, int, int, int]]) -> None:
         """Take what a read beyond the edge of the window has found."""
         self._window.refilling = False
         if self._window.edge != refill.edge:
+            self._note_first()
             return  # A trim has moved the edge back meanwhile: what was read lies beyond it and is read again.
         sort_keys = [order.sort_key(row[0], row[1], row[2], self._index.shard_id) for row in rows]
         edge = sort_keys[-1] if len(sort_keys) == refill.limit else order.LAST
@@ -113,12 +115,14 @@ class Timers:
                 self._topics[key] = (self._index.by_number[number], priority)
                 kept.append(sort_key)
         self._window.extend(kept, edge)
+        self._note_first()
 
     def put_back(self, timers: list[Timer]) -> None:
         """Let them be due again: the transaction has failed."""
         self._window.refilling = False
         for timer in timers:
             self.add(*timer)
+        self._note_first()
 
 
 class Waking(Operation):
