@@ -248,8 +248,8 @@ class Dispatcher:
         for queue, count in call.wants.items():
             del queue.calls[call]
             queue.waiting_count -= count
-            if queue.has_prefetched_for_calls and not queue.calls:
-                self._release(queue)
+            if not queue.calls:
+                self._release_for_calls(queue)
             if not queue.parts:
                 self._rest(queue)  # A topic that does not exist here: sweeps would come too late for many names.
         if call.answered is not None and not call.answered.done():
@@ -279,8 +279,8 @@ class Dispatcher:
                     break
             if not self._deliver_to(call):
                 break
-        if queue.has_prefetched_for_calls and not queue.calls:
-            self._release(queue)
+        if not queue.calls:
+            self._release_for_calls(queue)
         self._claim(queue)
 
     def _pause(self, queue: TopicQueue) -> None:
@@ -480,10 +480,20 @@ class Dispatcher:
         queue.buffer.remove(items)
         self._memory.release(items)
 
-    def _release(self, queue: TopicQueue) -> None:
-        """What was claimed for calls goes back when none of them waits: a new owner would take it for delivered."""
-        queue.has_prefetched_for_calls = False
-        self._unclaim(queue.buffer, [item for item in queue.buffer.items if not item.is_claimed_ahead])
+    def _release_for_calls(self, queue: TopicQueue) -> None:
+        """What was claimed for calls goes back when none of them waits: a new owner would take it for delivered.
+
+        So does what is still to be claimed. What a transaction is claiming goes back when that has ended: if the host
+        dies in between, its call has ended without it, and the new owner takes it for delivered all the same.
+        """
+        if queue.has_prefetched_for_calls:
+            queue.has_prefetched_for_calls = False
+            self._unclaim(queue.buffer, [item for item in queue.buffer.items if not item.is_claimed_ahead])
+        if queue.has_claims_for_calls:
+            for topic in [*queue.parts.values(), *queue.sick_parts.values()]:
+                shard = self._shard_of(topic.shard_id)
+                if shard is not None and shard.withdraw_for_calls(topic):
+                    self._wake(topic.shard_id)
 
     def _unclaim(self, buffer: PrefetchBuffer, items: list[ShardItem]) -> None:
         buffer.remove(items)

@@ -367,7 +367,7 @@ def dispatcher_problems(dispatcher: Dispatcher, shards: list[ShardState]) -> Ite
     on_the_way: Counter[tuple[int, str]] = Counter()
     buffered = Counter(id(item) for queue in dispatcher._queues.values() for item in queue.buffer.items)
     for shard in shards:
-        for item in [*shard.claims.waiting.values(), *shard.claims.in_flight]:
+        for item in [*shard.claims.waiting_for_calls.values(), *shard.claims.waiting.values(), *shard.claims.in_flight]:
             on_the_way[item.topic.namespace, item.topic.name] += 1
         for item in shard.index.leases.values():
             if (item.phase is Phase.PREFETCHED) != (buffered[id(item)] == 1):

@@ -140,6 +140,38 @@ def test_what_was_claimed_for_a_call_that_has_ended_goes_back_at_once(lease_ms: 
     assert [item.failed_attempts for item in consume(shards, lease_ms)] == [0] * 3
 
 
+@pytest.mark.parametrize(("lease_ms", "at_most_once"), [(LONG_MS, False), (1_000, True)])
+def test_a_claim_that_waits_when_its_call_ends_is_not_made_for_that_call(lease_ms: int, *, at_most_once: bool) -> None:
+    shards = Shards(1)
+    shards.enqueue(0, "a", count=3, at_most_once=at_most_once)
+    shards.run(0)
+    call = shards.dequeue({"a": 3}, lease_ms)
+    shards.begin(0)
+    shards.end(0)
+    shards.dispatcher.end(call)
+    shards.run(0)
+    assert call.items == []
+    assert all(claim.is_ahead for claim in shards.tables[0].claims.values())
+    assert stored(shards) == [(0, 0)] * 3, "there is nothing to undo"
+    assert len(take(shards, 3, lease_ms)) == 3
+
+
+def test_a_claim_that_waits_for_a_call_is_made_for_it_whichever_other_call_ends() -> None:
+    shards = Shards(1)
+    shards.enqueue(0, "a", at_most_once=True)
+    shards.enqueue(0, "b", at_most_once=True)
+    shards.run(0)
+    first, second, other = shards.dequeue({"a": 1}), shards.dequeue({"a": 1}), shards.dequeue({"b": 1})
+    shards.begin(0)
+    shards.end(0)
+    for call in (second, other):
+        shards.dispatcher.end(call)
+    shards.run(0)
+    assert len(first.items or []) == 1
+    claims = {key: claim for claim in shards.tables[0].claims.values() for key, _ in claim.entries}
+    assert sorted(claim.is_ahead for claim in claims.values()) == [False, True]
+
+
 def test_what_was_claimed_for_a_call_that_has_ended_goes_back_as_each_of_its_shards_brings_it() -> None:
     shards = Shards(2)
     for number in (0, 1):

@@ -380,7 +380,7 @@ class World:
         claiming = Counter(
             (item.topic.namespace, item.topic.name)
             for shard in self.shards.values()
-            for item in [*shard.claims.waiting.values(), *shard.claims.in_flight]
+            for item in [*claims_waiting(shard), *shard.claims.in_flight]
         )
         check_dispatcher(self.dispatcher, claiming, untold)
         for (shard_id, key), known in self.known.items():
@@ -391,6 +391,10 @@ class World:
 
 def _over(known: Known) -> None:
     known.over = True
+
+
+def claims_waiting(shard: ShardState) -> list[ShardItem]:
+    return [*shard.claims.waiting_for_calls.values(), *shard.claims.waiting.values()]
 
 
 def check_state(shard: ShardState, tables: Tables) -> None:
@@ -410,7 +414,7 @@ def check_state(shard: ShardState, tables: Tables) -> None:
         )
         free = sorted(sort_key for sort_key in sort_keys if sort_key <= topic.window.edge and sort_key not in taken)
         assert topic.window.sort_keys == free, "the window is not what is ready before its edge"
-        claiming = [item.sort_key for item in shard.claims.waiting.values() if item.topic is topic]
+        claiming = [item.sort_key for item in claims_waiting(shard) if item.topic is topic]
         assert topic.claim_head == order.LAST or topic.claim_head in claiming
     timers = sorted(sort_key for sort_key in by_lane.get(TIMER_LANE, []) if sort_key <= shard.timers._window.edge)
     assert list(shard.timers._window.sort_keys) == [

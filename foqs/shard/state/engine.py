@@ -68,6 +68,7 @@ class ShardState:
         # What others may ask of a shard; they reach for none of its parts.
         self.insert = self.inserts.add
         self.claim, self.claim_for_call = self.claims.claim, self.claims.claim_for_call
+        self.withdraw_for_calls = self.claims.withdraw_for_calls
         self.under_lease, self.lease_of = leases.by_receipt, leases.find
         self.deliver, self.end_lease = leases.begin, leases.end
         self.settle, self.unclaim = settlements.settle, settlements.unclaim
@@ -185,7 +186,7 @@ class ShardState:
         if self.inserts.waiting:
             self.claims.demand = demand
             begin(self.inserts.next())
-        if self.claims.waiting or self.claims.fresh:
+        if self.claims.waiting or self.claims.fresh or self.claims.waiting_for_calls:
             begin(self.claims.next(transaction))
         if self.extensions.waiting:
             begin(self.extensions.next())

@@ -29,6 +29,8 @@ class Claims:
     def __init__(self, index: ShardIndex, journal: Journal, settlements: Settlements) -> None:
         self.waiting: OrderedDict[int, ShardItem] = OrderedDict()
         """By key, in the order in which they are claimed."""
+        self.waiting_for_calls: OrderedDict[int, ShardItem] = OrderedDict()
+        """The same of items that are claimed anew for a call, which go before all others."""
         self.fresh: list[ShardItem] = []
         """Items that the transaction which is being planned inserts and claims."""
         self.demand: Mapping[ShardTopic, Demand] = {}
@@ -65,7 +67,8 @@ class Claims:
         claims stand that they have: a new owner would take what was claimed for a call before for delivered.
         """
         move_all(topic, items, Phase.PREFETCHED, Phase.CLAIMING)
-        self._wait_first(items)
+        for item in items:
+            self.waiting_for_calls[item.key] = item
         self._started(topic, [item.sort_key for item in items])
 
     def _started(self, topic: ShardTopic, sort_keys: list[int]) -> None:
@@ -78,7 +81,7 @@ class Claims:
         items.sort(key=_sort_key)
         wanted = self.demand[topic].count_of([item.sort_key for item in items])
         # Half of a transaction is for claims that wait already: of other topics, maybe of other namespaces.
-        kept = min(len(self.waiting), limits.TRANSACTION_CLAIMS_MAX // 2)
+        kept = min(len(self.waiting_for_calls) + len(self.waiting), limits.TRANSACTION_CLAIMS_MAX // 2)
         count = min(wanted, topic.room, limits.TRANSACTION_CLAIMS_MAX - kept - len(self.fresh), len(items))
         if count <= 0:
             return
@@ -92,8 +95,22 @@ class Claims:
 
     def withdraw(self, item: ShardItem) -> None:
         """Do not claim the item after all, unless its claim is under way already."""
-        if self.waiting.pop(item.key, None) is not None:
+        if self.waiting.pop(item.key, None) or self.waiting_for_calls.pop(item.key, None):
             self.end(item.topic, [item], [])
+
+    def withdraw_for_calls(self, topic: ShardTopic) -> bool:
+        """No call waits for the topic any more: unclaim what is still to be claimed for one.
+
+        A new owner would take the items for delivered if they were claimed for a call that is over. Returns whether
+        there is something to do for the next transaction.
+        """
+        withdrawn = [item for item in self.waiting_for_calls.values() if item.topic is topic]
+        for item in withdrawn:
+            del self.waiting_for_calls[item.key]
+            self._settlements.unclaim(item)
+        if withdrawn:
+            self.end(topic, withdrawn, [])
+        return bool(withdrawn)
 
     def next(self, transaction: Transaction) -> Claiming | None:
         """Take the fresh claims, then the first of those that wait, as far as what is to be read of them allows."""
@@ -103,8 +120,11 @@ class Claims:
         bytes_left = limits.TRANSACTION_FETCH_BYTES_MAX
         fetches_max = self._index.read_budget.rows_max
         room = limits.TRANSACTION_CLAIMS_MAX - len(fresh)
-        while self.waiting and len(taken) + len(put_off) < room and bytes_left > 0:
-            _, item = self.waiting.popitem(last=False)
+        while len(taken) + len(put_off) < room and bytes_left > 0:
+            waiting = self.waiting_for_calls or self.waiting
+            if not waiting:
+                break
+            _, item = waiting.popitem(last=False)
             if item.content is None:
                 if len(transaction.fetches) >= fetches_max:
                     # What is in memory need not wait for it; the order is kept where items are handed out.
@@ -113,15 +133,11 @@ class Claims:
                 transaction.fetches.append(item)
                 bytes_left -= self._index.settings.item_bytes_max(item.topic.namespace)
             taken.append(item)
-        if put_off:
-            self._wait_first(put_off)
-        self.in_flight = fresh + taken
-        return Claiming(self, self._index, self._journal, self._settlements, fresh, taken) if self.in_flight else None
-
-    def _wait_first(self, items: list[ShardItem]) -> None:
-        for item in reversed(items):
+        for item in reversed(put_off):
             self.waiting[item.key] = item
             self.waiting.move_to_end(item.key, last=False)
+        self.in_flight = fresh + taken
+        return Claiming(self, self._index, self._journal, self._settlements, fresh, taken) if self.in_flight else None
 
     def end(self, topic: ShardTopic, items: list[ShardItem], prefetched: list[ShardItem]) -> None:
         """The claims of these items of a topic are over, and those of `prefetched` are made."""
