@@ -8,7 +8,7 @@ search for an order of events that would explain the history.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -17,7 +17,7 @@ from tests.histories.call_checks import CallChecks
 from tests.histories.clocks import Clocks, ClockSteps
 from tests.histories.history import Call, Verb, read_calls
 from tests.histories.life_checks import LifeChecks
-from tests.histories.lives import Lives, Stored
+from tests.histories.lives import NONE_LEFT, Lives, Stored
 from tests.histories.overtaking import check_overtaking
 from tests.histories.report import Report, Violation
 from tests.histories.splitting import read_stored, split
@@ -41,6 +41,7 @@ def check(
     disturbed: Windows = (),
     answers_due: bool = False,
     ended_ms: int = 0,
+    claims_left: Mapping[str, Collection[int]] = NONE_LEFT,
 ) -> Report:
     """Check the calls of one namespace against the rows that are stored after the last of them.
 
@@ -53,6 +54,8 @@ def check(
     disturbed: (start, end) of the times when a promise that holds while the owner lives is suspended.
     answers_due: outside of them every call must have got a clear answer.
     ended_ms: when the stored rows were read, by the clock of the calls: until then an item may have expired.
+    claims_left: by uid, the numbers of deliveries that were claimed for calls that had ended when the owner died: the
+    next owner takes them for delivered, and nobody has had them. Only who sees into the hosts knows them.
     Raises ValueError when two enqueues of the history have the same uid.
     """
     calls = list(calls)
@@ -63,7 +66,7 @@ def check(
     of_calls.finish()
     lease_ms = tolerance_ms if lease_tolerance_ms is None else lease_tolerance_ms
     clocks = Clocks(tolerance_ms, late_ms, lease_ms, steps or ClockSteps())
-    _check_lives(Lives(calls, stored, ended_ms), drained, clocks, disturbed, report)
+    _check_lives(Lives(calls, stored, ended_ms, claims_left), drained, clocks, disturbed, report)
     return report
 
 

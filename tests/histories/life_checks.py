@@ -124,7 +124,7 @@ class LifeChecks:
         if put.at_most_once:
             is_lost = life.outcome is Outcome.OK and not life.deliveries
             self._report.counts["at-most-once lost"] += is_lost
-            if is_lost and not self._unanswered_count(life, NEVER_MS):
+            if is_lost and life.uid not in self._lives.claims_left and not self._unanswered_count(life, NEVER_MS):
                 self._add("P2", life.uid, "is at-most-once and vanished, and no lost answer can have had it")
         elif life.deliveries:
             self._add("P2", life.uid, f"vanished after delivery {life.deliveries[-1].number}: nobody acked it")
@@ -219,8 +219,13 @@ class LifeChecks:
     def _lost_deliveries_max(self, life: Life, delivery: Delivery) -> int:
         """How many deliveries before this one can have been on their way to consumers who never got them."""
         seen = {earlier.number for earlier in life.deliveries}
-        unseen_count = sum(1 for number in range(1, delivery.number) if number not in seen)
-        return min(unseen_count, self._unanswered_count(life, delivery.returned_at_ms)) if unseen_count else 0
+        unseen = [number for number in range(1, delivery.number) if number not in seen]
+        left = self._lives.claims_left.get(life.uid, ())
+        left_count = sum(1 for number in unseen if number in left)
+        lost_count = len(unseen) - left_count
+        if lost_count:
+            lost_count = min(lost_count, self._unanswered_count(life, delivery.returned_at_ms))
+        return left_count + lost_count
 
     def _unanswered_count(self, life: Life, until_ms: int) -> int:
         assert life.put is not None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
+from types import MappingProxyType
 from typing import NamedTuple
 
 from foqs.model import ids
@@ -15,6 +16,7 @@ from foqs.model.limits import NEVER_MS
 from tests.histories.history import Call, Outcome, Put, Settled, Taken, Verb
 
 _UNAVAILABLE = ErrorCode.UNAVAILABLE.name
+NONE_LEFT: Mapping[str, Collection[int]] = MappingProxyType({})
 
 
 class Delivery(NamedTuple):
@@ -85,9 +87,17 @@ class Lives:
     """`strays`: ends that were answered OK although nobody was given such an item.
 
     ended_ms: when the stored rows were read; 0 says at the last call.
+    claims_left: see `tests.histories.checker.check`.
     """
 
-    def __init__(self, calls: Iterable[Call], stored: Iterable[Stored], ended_ms: int = 0) -> None:
+    def __init__(
+        self,
+        calls: Iterable[Call],
+        stored: Iterable[Stored],
+        ended_ms: int = 0,
+        claims_left: Mapping[str, Collection[int]] = NONE_LEFT,
+    ) -> None:
+        self.claims_left = claims_left
         self.by_uid: dict[str, Life] = {}
         self.by_id: dict[str, set[str]] = {}
         """The uids under which an id was seen: more than one breaks P9."""

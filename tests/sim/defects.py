@@ -156,6 +156,11 @@ def gives_back_without_a_word_what_was_claimed_for_a_call(self: Settlements, ite
     return False
 
 
+@in_place_of(Dispatcher, "_release_for_calls")
+def keeps_what_was_claimed_for_a_call_that_is_over(self: Dispatcher, queue: TopicQueue) -> None:
+    queue.has_prefetched_for_calls = False
+
+
 _leave = Journal.leave
 
 

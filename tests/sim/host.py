@@ -21,7 +21,6 @@ from foqs.shard.state.engine import ShardState
 from foqs.shard.writer import ownership
 from foqs.storage.packs.index import PackIndex
 from foqs.testing.fake_store import FakeReader
-from tests.histories.history import uid_of
 from tests.sim.chance import Layout
 from tests.sim.loop import Process
 from tests.sim.ownership import FakeMeta, SteppingStore
@@ -145,21 +144,12 @@ class SimHost:
                 if item.phase in (Phase.CLAIMING, Phase.PREFETCHED):
                     self._world.complain(f"{key:x} of shard {shard.shard_id} is {item.phase.name} after the drain")
 
-    def _note_cut_off(self) -> None:
-        """A drain that reaches its bound ends like a crash: what was on its way to a caller may be gone."""
-        for _, shard in self.host._shards.owned():
-            rows = self._world.servers[shard.shard_id].tables.items
-            for key, item in shard.index.leases.items():
-                if item.at_most_once and item.lease_wanted_ms and not item.lease_due_at and key in rows:
-                    self._world.uids_cut_off.add(uid_of(rows[key].content.payload))
-
     def shut_down(self, *, drain: bool) -> asyncio.Task[None]:
         async def end() -> None:
             await asyncio.wait([self.main])
             if drain:
                 await self.host.drain()
                 self._check_drained()
-                self._note_cut_off()
             await self.host.stop()
             for future in list(self.connections):
                 self._world.hang_up(self, future)

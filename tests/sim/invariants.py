@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -12,8 +12,9 @@ from foqs.host.topic_queue import DequeueCall, TopicQueue
 from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.item import Phase, ShardItem
+from foqs.model.namespace import SettingsTable
 from foqs.model.topic import ItemCounts, ShardTopic
-from foqs.shard.port import TIMER_LANE, Transaction, TransactionResult
+from foqs.shard.port import TIMER_LANE, ShardImage, StoredClaim, Transaction, TransactionResult
 from foqs.shard.state.demand import Demand
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Events
@@ -35,6 +36,12 @@ def checked_classes(world_of: Callable[[], World], every: int) -> tuple[type[Sha
 
     class CheckedState(ShardState):
         ended_count = 0
+
+        def __init__(
+            self, shard_id: int, image: ShardImage, settings: SettingsTable, unseen: Collection[int] = ()
+        ) -> None:
+            super().__init__(shard_id, image, settings, unseen)
+            world_of().taken_over(self)
 
         def take(self, now: Now, demand: Mapping[ShardTopic, Demand], *, probe: bool = False) -> Transaction | None:
             transaction = super().take(now, demand, probe=probe)
@@ -82,6 +89,9 @@ def checked_classes(world_of: Callable[[], World], every: int) -> tuple[type[Sha
                 world.complain(problem)
             world.clocks.handed_out(call, items)
             super().answer(call, items)
+            for queue in call.wants:
+                for problem in _for_nobody(self, queue):
+                    world.complain(problem)
 
     return CheckedState, CheckedDispatcher
 
@@ -264,13 +274,17 @@ def claim_problems(transaction: Transaction) -> Iterator[str]:
 
 def _unseen_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
     """What is ready was seen by nobody: a new owner must not take it for delivered."""
-    newest = {entry: claim for _, claim in sorted(tables.claims.items()) for entry in claim.entries}
-    for (key, number), claim in newest.items():
+    for (key, number), claim in newest_claims(tables).items():
         row = tables.items.get(key)
         if row is None or row.lane <= 0 or row.deliveries + 1 != number or claim.is_ahead:
             continue
         if key not in shard.index.leases:
             yield f"{key:x} is ready, and claim {claim.id:x} says that it was claimed for a call"
+
+
+def newest_claims(tables: Tables) -> dict[tuple[int, int], StoredClaim]:
+    """By key and delivery number: what a new owner goes by."""
+    return {entry: claim for _, claim in sorted(tables.claims.items()) for entry in claim.entries}
 
 
 def _timer_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
@@ -373,8 +387,23 @@ def dispatcher_problems(dispatcher: Dispatcher, shards: list[ShardState]) -> Ite
             if (item.phase is Phase.PREFETCHED) != (buffered[id(item)] == 1):
                 yield f"{item.key:x} is {item.phase.name} and stands {buffered[id(item)]} times in a prefetch buffer"
     for name, queue in dispatcher._queues.items():
+        yield from _for_nobody(dispatcher, queue)
         wanted = sum(call.wants[queue] for call in queue.calls)
         if queue.waiting_count != wanted:
             yield f"{name} counts {queue.waiting_count} wanted items, its calls want {wanted}"
         if queue.claims_count != on_the_way[name]:
             yield f"{name} counts {queue.claims_count} claims on the way, there are {on_the_way[name]}"
+
+
+def _for_nobody(dispatcher: Dispatcher, queue: TopicQueue) -> Iterator[str]:
+    """What is claimed for a call although none waits: if the host died, it would be taken for delivered."""
+    if queue.calls:
+        return
+    for item in queue.buffer.items:
+        if not item.is_claimed_ahead:
+            yield f"{item.key:x} of {queue.name} was claimed for a call, and is held although none waits"
+    for part in [*queue.parts.values(), *queue.sick_parts.values()]:
+        shard = dispatcher._shard_of(part.shard_id)
+        for item in shard.claims._waiting_for_calls.values() if shard is not None else ():
+            if item.topic is part:
+                yield f"{item.key:x} of {queue.name} is to be claimed for a call, and none waits"

@@ -15,6 +15,7 @@ from foqs.model import ids, limits
 from foqs.model.calls import Delivery, ItemState
 from foqs.model.errors import FoqsError, NotFoundError, UnavailableError
 from foqs.model.namespace import Namespace, NamespaceSettings
+from foqs.shard.state.engine import ShardState
 from foqs.storage.formats import unpack_items
 from foqs.storage.packs.index import PackIndex
 from foqs.testing.fake_server import FakeServer, FakeServerError, Fate, Faults, Script
@@ -25,6 +26,7 @@ from tests.sim.chance import Delays, Layout, Profile
 from tests.sim.clients import NAMESPACE, OTHERS, Held, SimClient
 from tests.sim.clocks import SimClocks
 from tests.sim.host import FakeDoor, SimHost
+from tests.sim.invariants import newest_claims
 from tests.sim.loop import ProcessState, VirtualLoop
 from tests.sim.ownership import MetaTables
 
@@ -89,8 +91,10 @@ class World:
         """Their last drain reached its bound, and may have left work undone."""
         self.uids_redriven: set[str] = set()
         """Of items that somebody tried to redrive, which gives them a new deliver_after."""
-        self.uids_cut_off: set[str] = set()
-        """At-most-once items that a host had claimed for calls, and given to nobody, when its drain was over."""
+        self.claims_left: dict[str, set[int]] = {}
+        """By uid: deliveries that a new owner takes for delivered and that the last one gave to nobody."""
+        self._states: dict[int, ShardState] = {}
+        """By shard: of its last owner."""
         self.servers: dict[int, FakeServer] = {}
         self.clocks = SimClocks(self)
         for shard_id in range(profile.shard_count):
@@ -262,6 +266,22 @@ class World:
         self.loop.call_later(self.delays.network(), deliver, context=self.context)
 
     # ---- what all-knowing eyes see ----
+
+    def taken_over(self, shard: ShardState) -> None:
+        """Note what the last owner had claimed for calls and given to none, which only that one knew.
+
+        It had no time left to undo it: otherwise the dispatcher's invariants complain before its end.
+        """
+        last, self._states[shard.shard_id] = self._states.get(shard.shard_id), shard
+        if last is None or last.epoch == shard.epoch:
+            return
+        tables = self.servers[shard.shard_id].tables
+        unseen = last.unseen_keys()
+        for (key, number), claim in newest_claims(tables).items():
+            row = tables.items.get(key)
+            if key in unseen and not claim.is_ahead and row is not None and row.deliveries + 1 == number:
+                self.claims_left.setdefault(uid_of(row.content.payload), set()).add(number)
+                self.counts["claims for calls that nobody got, left to a new owner"] += 1
 
     def has_row(self, item_id: str) -> bool:
         shard_id, key, _ = ids.parse(item_id)

@@ -232,6 +232,31 @@ def test_a_history_without_fault_is_green(name: str) -> None:
     assert not report.violations, str(report)
 
 
+LEFT: dict[str, tuple[Callable[[Story], Story], Sequence[int]]] = {
+    "at-most-once": (lambda s: s.put(at_most_once=True).take_all(), [1]),
+    "an attempt": (lambda s: s.put().take(receipt="0-1:2", attempt=2).ack("0-1:2"), [1]),
+    "beside one whose answer was lost": (
+        lambda s: s.put().take_all(outcome=INFO).at(1_100).take(receipt="0-1:3", attempt=3).ack("0-1:3"), [2]
+    ),
+}  # fmt: skip
+"""What is right only because a host left claims behind that nobody got, and the numbers of these."""
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_a_claim_that_an_owner_left_and_nobody_got_explains_one_attempt_of_its_item(name: str) -> None:
+    tell, numbers = LEFT[name]
+    story = tell(Story())
+    assert not story.check(claims_left={"a": numbers}).violations
+    for others in ({}, {"b": numbers}):
+        assert story.check(claims_left=others).violations
+
+
+def test_a_claim_that_was_left_explains_no_other_delivery_and_no_item_that_comes_at_least_once() -> None:
+    story = Story().put().take().at(1_100).take(receipt="0-1:3", attempt=4).ack("0-1:3")
+    assert story.check(claims_left={"a": [1, 2, 4]}).violations, "delivery 1 was seen, and 4 was after it"
+    assert Story().put().take_all().check(claims_left={"a": [1]}).violations, "it is to come again"
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_a_broken_promise_is_found_and_named(name: str) -> None:
     promise, tell = BAD[name]
