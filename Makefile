@@ -15,8 +15,9 @@ demo: setup ## the queue at work on this machine, from nothing to numbers
 demo-spark: setup spark ## a bulk enqueue from PySpark, a worker killed on the way, an exact balance
 	@$(BIN)/python -m loadtest.spark.demo
 
-test: setup test-tools spark lint types imports ## all checks and tests, as CI runs them
-	$(BIN)/pytest
+test: setup test-tools spark lint types imports ## all checks and tests, as CI runs them: make test WORKERS=N
+	$(BIN)/pytest -n $${WORKERS:-3} --dist loadfile -m "not alone"
+	$(BIN)/pytest -m alone
 
 lint: setup ## ruff: rules and format
 	$(BIN)/ruff check

@@ -16,6 +16,7 @@ from loadtest.stress.verdict import Bound, Verdict
 
 @pytest.mark.database
 @pytest.mark.slow
+@pytest.mark.alone
 def test_an_overload_is_offered_in_full_and_every_call_is_accounted_for() -> None:
     verdict = overload.run(overload.Course(peak_s=2, before_s=2, overload_s=2, after_s=2))
     stretches = {row["stretch"]: row for row in verdict.rows}
@@ -28,6 +29,7 @@ def test_an_overload_is_offered_in_full_and_every_call_is_accounted_for() -> Non
 
 @pytest.mark.database
 @pytest.mark.slow
+@pytest.mark.alone
 def test_what_is_over_a_quota_is_refused_and_nothing_of_the_other_tenant() -> None:
     course = isolation.Course(rounds=1, stretch_s=5, calm_items_per_s=100, quota_items_per_s=10, excess_factor=50)
     verdict = isolation.run(course)
@@ -42,6 +44,7 @@ def test_what_is_over_a_quota_is_refused_and_nothing_of_the_other_tenant() -> No
 
 @pytest.mark.database
 @pytest.mark.slow
+@pytest.mark.alone
 def test_every_verb_that_reads_is_answered_next_to_enqueues_that_all_are() -> None:
     verdict = reading.run(reading.Course(stretch_s=1, topics_count=2_000, namespaces_count=200, callers=2))
     at_rest, *verbs, scrapes, again = verdict.rows
@@ -53,6 +56,7 @@ def test_every_verb_that_reads_is_answered_next_to_enqueues_that_all_are() -> No
 
 @pytest.mark.database
 @pytest.mark.slow
+@pytest.mark.alone
 def test_every_verb_is_timed_by_how_long_it_holds_the_event_loop() -> None:
     course = loop_holds.Course(topics_count=1_000, namespaces_count=100, leases_count=2_000, calls=2, rest_s=1)
     verdict = loop_holds.run(course)
@@ -63,6 +67,7 @@ def test_every_verb_is_timed_by_how_long_it_holds_the_event_loop() -> None:
 
 @pytest.mark.database
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_breaker_opens_and_closes_and_is_timed() -> None:
     course = sick_shard.Course(before_s=3, sick_s=6, after_s=6, items_per_s=500)
     verdict = sick_shard.run(course, ("frozen",))
@@ -75,6 +80,7 @@ def test_a_breaker_opens_and_closes_and_is_timed() -> None:
 
 @pytest.mark.database
 @pytest.mark.slow
+@pytest.mark.alone
 def test_leases_that_end_while_the_host_is_stopped_are_all_over_after_it_went_on() -> None:
     verdict = lease_ends.run(lease_ends.Course(rounds=1, leases=5_000, lease_s=5.0))
     (row,) = verdict.rows
@@ -85,6 +91,7 @@ def test_leases_that_end_while_the_host_is_stopped_are_all_over_after_it_went_on
 
 @pytest.mark.database
 @pytest.mark.slow
+@pytest.mark.alone
 def test_rows_counts_and_checker_agree_after_a_short_life() -> None:
     said: list[str] = []
     verdict = long_life.run(long_life.Course(seconds=6, part_s=1, items_per_s=100), said.append)
