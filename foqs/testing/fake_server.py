@@ -154,17 +154,20 @@ class Tables:
 
     def promote_all(self) -> None:
         """Give a row to each item of a pack that no tombstone names, as a new owner does."""
-        gone = {key for keys in self.tombstones.values() for key in keys}
+        found = self.left_in_packs()
         for key in self.packed:
             self.delete(key)
-        for contents in self.packs.values():
-            for row in unpack_items(contents):
-                if row.key not in gone:
-                    _require(row.key not in self.items, f"{row.key:x} has a row, and is in a pack as well")
-                    self.put(row)
+        for row in found:
+            _require(row.key not in self.items, f"{row.key:x} has a row, and is in a pack as well")
+            self.put(row)
         self.packs.clear()
         self.tombstones.clear()
         self.packed.clear()
+
+    def left_in_packs(self) -> list[ItemRow]:
+        """The items that a new owner finds in packs and in no tombstone."""
+        gone = {key for keys in self.tombstones.values() for key in keys}
+        return [row for contents in self.packs.values() for row in unpack_items(contents) if row.key not in gone]
 
     def needs(self, tombstone_ids: Collection[int]) -> bool:
         """Whether a pack is there that has a key of these tombstones."""

@@ -218,6 +218,14 @@ class FakeStore:
             raise
         if transaction.refills or plan.fetches:
             result.read_us = round((loop.time() - began_s) * 1_000_000)
+        return self._committed(transaction, plan, result)
+
+    def run_at_once(self, transaction: Transaction) -> TransactionResult:
+        """Do what `run` does where nothing is to go wrong, without an event loop."""
+        plan = self.packs.plan(transaction)
+        return self._committed(transaction, plan, self._run(transaction, plan))
+
+    def _committed(self, transaction: Transaction, plan: PackPlan, result: TransactionResult) -> TransactionResult:
         self.packs.commit(plan)
         add_looked_up(self.packs, transaction, result)
         return result

@@ -18,7 +18,7 @@ from foqs.shard.port import Transaction
 from foqs.shard.state.callers import Completion
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.listener import plan, tick
-from tests.support.tables import Tables
+from tests.support.stored_shard import StoredShard
 
 NAMESPACE = 7
 ITEM_BYTES_MAX = 1_000_000
@@ -32,29 +32,35 @@ class Shards:
         """Steady; callers and tests that care for no steps take it for the server's too."""
         self.server_ahead_ms = 0
         self.settings = SettingsTable()
+        self.states: dict[int, ShardState] = {}
         self.allow_item_bytes(ITEM_BYTES_MAX)
-        self.tables = {number: Tables(number) for number in range(count)}
+        self.stored = {number: StoredShard(number, self.server_ms, self.clock_ms) for number in range(count)}
+        self.tables = {number: stored.tables for number, stored in self.stored.items()}
         self.take_over()
 
     def take_over(self, unseen: Collection[int] = ()) -> None:
         """All of them anew, from the tables; `unseen` as the process remembers it that had them before."""
-        self.states: dict[int, ShardState] = {}
+        self.states = {}
         self.settings.item_bytes_seen = {}
         self.dispatcher = Dispatcher(
             self.states.get, lambda _: None, self.now, lambda: self.clock_ms / 1000, self.settings, lambda *_: None
         )
-        for number, tables in self.tables.items():
-            image = tables.open(self.clock_ms)
+        for number, stored in self.stored.items():
+            image = stored.open()
             shard = self.states[number] = ShardState(number, image, self.settings, unseen)
+            for namespace in self.settings.by_number.values():
+                shard.index.name_namespace(namespace)
             self.dispatcher.shard_opened(number, shard.index.topics.values())
             list(shard.add_counts(image.count()))
 
     def change_settings(self, namespace: int = 0, **settings: int | bool) -> None:
         """Of one namespace, NAMESPACE unless another is named; all else stays as it is."""
         number = namespace or NAMESPACE
-        before = self.settings.by_number.get(number, Namespace(number, f"n{number}", NamespaceSettings(), 0))
+        before = self.settings.by_number.get(number, Namespace(number, "n", NamespaceSettings(), 0))
         after = replace(before, settings=replace(before.settings, **settings))
         self.settings.by_number = {**self.settings.by_number, number: after}
+        for shard in self.states.values():
+            shard.index.name_namespace(after)
 
     def allow_item_bytes(self, item_bytes_max: int, namespace: int = 0) -> None:
         """All the content of an item together."""
@@ -95,7 +101,7 @@ class Shards:
         shard = self.states[number]
         assert shard.in_flight is not None
         if well:
-            events = shard.committed(self.tables[number].apply(shard.in_flight), self.now(number))
+            events = shard.committed(self.stored[number].apply(shard.in_flight), self.now(number))
         else:
             events = shard.failed("a lock wait")
         self.dispatcher.on_events(events)
@@ -130,7 +136,10 @@ class Shards:
             raise UnavailableError("no shard", nothing_done=True)
 
     def now(self, number: int) -> Now:
-        return Now(self.clock_ms + self.server_ahead_ms, self.clock_ms)
+        return Now(self.server_ms(), self.clock_ms)
+
+    def server_ms(self) -> int:
+        return self.clock_ms + self.server_ahead_ms
 
     def now_ms(self, number: int) -> int:
         return self.clock_ms

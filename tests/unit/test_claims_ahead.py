@@ -347,7 +347,7 @@ def test_who_opens_its_own_shard_again_knows_what_was_claimed_for_a_call_that_go
     while (transaction := shards.begin(0)) is not None and not any(not claim.is_ahead for claim in transaction.claims):
         shards.end(0)
     assert transaction is not None
-    shards.tables[0].apply(transaction)  # The answer is lost, and with it the session.
+    shards.stored[0].apply(transaction)  # The answer is lost, and with it the session.
     shards.dispatcher.end(call)
     unseen = shards.states[0].unseen_keys()
     assert unseen == {item.key}

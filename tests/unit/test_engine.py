@@ -26,7 +26,8 @@ from foqs.shard.port import TIMER_LANE, ItemRow
 from foqs.shard.state.callers import Completion, LookUp
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.listener import plan, tick
-from tests.support.tables import Tables
+from foqs.testing.fake_server import Tables
+from tests.support.stored_shard import StoredShard
 
 NAMESPACE = 7
 ATTEMPTS_MAX = 3
@@ -85,7 +86,10 @@ class World:
         self.chance = random.Random(seed)
         self.now_ms = 1_000_000
         """Steady."""
-        self.tables = {shard_id: Tables(shard_id) for shard_id in range(shard_count)}
+        self.stored = {
+            shard_id: StoredShard(shard_id, lambda: self.server_ms, self.now_ms) for shard_id in range(shard_count)
+        }
+        self.tables = {shard_id: stored.tables for shard_id, stored in self.stored.items()}
         self.known: dict[tuple[int, int], Known] = {}
         self.leased: dict[tuple[int, int], ShardItem] = {}
         self.calls: list[DequeueCall] = []
@@ -106,9 +110,10 @@ class World:
         self.dispatcher = WatchedDispatcher(self)
         self.calls = []
         self.leased = {}
-        for shard_id, tables in self.tables.items():
-            image = tables.open(self.server_ms)
+        for shard_id, stored in self.stored.items():
+            image = stored.open()
             shard = self.shards[shard_id] = ShardState(shard_id, image, self.dispatcher.settings)
+            shard.index.name_namespace(self.dispatcher.settings.by_number[NAMESPACE])
             self.dispatcher.shard_opened(shard_id, shard.index.topics.values())
             list(shard.add_counts(image.count()))
 
@@ -238,7 +243,7 @@ class World:
                 ready = other is None and (shard_id, number) not in passed
                 free = ready or (other is not None and other.phase in (Phase.CLAIMING, Phase.PREFETCHED))
                 if free and row.lane == number and row.expires_at > self.server_ms:
-                    assert tables.sort_key(row) > item.sort_key, "overtaken by a less urgent item"
+                    assert sort_key_of(shard_id, row) > item.sort_key, "overtaken by a less urgent item"
 
     def delivered(self, item: ShardItem) -> None:
         sort_key = (item.topic.shard_id, item.key)
@@ -264,11 +269,11 @@ class World:
             plan(shard, self.dispatcher, self.now)
 
     def end(self, shard_id: int, *, well: bool) -> None:
-        shard, tables = self.shards[shard_id], self.tables[shard_id]
+        shard = self.shards[shard_id]
         if shard.in_flight is None:
             return
         if well:
-            self.dispatcher.on_events(shard.committed(tables.apply(shard.in_flight), self.now))
+            self.dispatcher.on_events(shard.committed(self.stored[shard_id].apply(shard.in_flight), self.now))
         else:
             self.dispatcher.on_events(shard.failed("a lock wait"))
 
@@ -276,11 +281,11 @@ class World:
         """The host is gone. Its clients do not know what became of their calls."""
         for shard_id, shard in self.shards.items():
             if shard.in_flight is not None and self.chance.random() < 0.5:
-                self.tables[shard_id].apply(shard.in_flight)
-        for tables in self.tables.values():
+                self.stored[shard_id].apply(shard.in_flight)
+        for shard_id, tables in self.tables.items():
             for key, row in tables.items.items():
                 self.known.setdefault(
-                    (tables.shard_id, key),
+                    (shard_id, key),
                     Known(self.topic_name(tables, row.topic), row.due_at, row.expires_at, bool(row.at_most_once)),
                 )
         self.start_host()
@@ -368,7 +373,7 @@ class World:
         for tables in self.tables.values():
             assert all(row.lane < 0 for row in tables.items.values()), "not everything was delivered"
             assert not tables.claims
-            assert tables.delay_checkpoint <= self.server_ms
+            assert tables.writer.delay_checkpoint <= self.server_ms
 
     # ---- what must hold after every step ----
 
@@ -393,6 +398,10 @@ def _over(known: Known) -> None:
     known.over = True
 
 
+def sort_key_of(shard_id: int, row: ItemRow) -> int:
+    return order.sort_key(row.urgency, row.due_at, row.key, shard_id)
+
+
 def claims_waiting(shard: ShardState) -> list[ShardItem]:
     return [*shard.claims.waiting_for_calls.values(), *shard.claims.waiting.values()]
 
@@ -402,7 +411,7 @@ def check_state(shard: ShardState, tables: Tables) -> None:
     index = shard.index
     by_lane: dict[int, list[int]] = {}
     for row in tables.items.values():
-        by_lane.setdefault(row.lane, []).append(tables.sort_key(row))
+        by_lane.setdefault(row.lane, []).append(sort_key_of(shard.shard_id, row))
     arriving = {item.key for batch in shard.inserts.batches() for item in batch.items}
     for topic in index.topics.values():
         sort_keys = by_lane.get(topic.number, [])
@@ -420,7 +429,7 @@ def check_state(shard: ShardState, tables: Tables) -> None:
     assert list(shard.timers._window.sort_keys) == [
         sort_key for sort_key in timers if order.key_of(sort_key) not in shard.timers.changing
     ]
-    assert all(order.due_at_of(sort_key) >= tables.delay_checkpoint for sort_key in by_lane.get(TIMER_LANE, []))
+    assert all(order.due_at_of(sort_key) >= tables.writer.delay_checkpoint for sort_key in by_lane.get(TIMER_LANE, []))
     for number, namespace in index.namespaces.items():
         parts = [topic for topic in index.topics.values() if topic.namespace == number]
         assert list(namespace.by_name.values()) == sorted(parts, key=lambda topic: topic.name)
@@ -438,7 +447,7 @@ def check_state(shard: ShardState, tables: Tables) -> None:
             assert item.phase is Phase.PREFETCHED or stored.due_at >= item.lease_due_at
     assert set(shard.journal.open) == {item.claim.id for item in index.leases.values() if item.claim is not None}
     assert set(tables.claims) >= set(shard.journal.open)
-    assert all(claim_id >= tables.claim_checkpoint for claim_id in shard.journal.open)
+    assert all(claim_id >= tables.writer.claim_checkpoint for claim_id in shard.journal.open)
 
 
 def _counts(counts: ItemCounts) -> list[int]:

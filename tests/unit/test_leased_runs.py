@@ -14,8 +14,8 @@ class Rows:
     """The topic's rows as its shard's server counts them."""
 
     def __init__(self, shards: Shards) -> None:
-        tables = shards.tables[0]
-        self.sort_keys = sorted(tables.sort_key(row) for row in tables.items.values())
+        rows = shards.tables[0].items.values()
+        self.sort_keys = sorted(order.sort_key(row.urgency, row.due_at, row.key, 0) for row in rows)
         self.asked_count = 0
 
     def sort_key_after(self, lane: int, edge: int, count: int) -> int | None:

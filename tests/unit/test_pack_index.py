@@ -9,19 +9,20 @@ from foqs.model.calls import NO_CONTENT, ItemContent
 from foqs.shard.port import Refill, Rewrite, Transaction, TransactionResult
 from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.merging import add_looked_up, add_packed, merged_pages
+from foqs.testing.fake_server import new_row
 from tests.contract.owner import SHARD_ID
-from tests.support.pack_tables import FEW, MANY, Shard, Stored, in_order, keys, nack, row_of
+from tests.support.packed_shard import FEW, MANY, PackedShard, in_order, is_empty, keys, nack
 
 
 @pytest.fixture
-def one() -> Shard:
-    return Shard()
+def one() -> PackedShard:
+    return PackedShard()
 
 
 # ---- what is packed ----
 
 
-def test_items_that_come_together_have_one_pack_and_few_have_rows(one: Shard) -> None:
+def test_items_that_come_together_have_one_pack_and_few_have_rows(one: PackedShard) -> None:
     few = one.items(FEW)
     assert one.run(few).inserts == few
     many = one.items(MANY)
@@ -30,7 +31,7 @@ def test_items_that_come_together_have_one_pack_and_few_have_rows(one: Shard) ->
     assert one.packed_keys() == set(keys(many))
 
 
-def test_large_and_delayed_items_get_rows_and_so_does_what_is_not_called_short_lived(one: Shard) -> None:
+def test_large_and_delayed_items_get_rows_and_so_does_what_is_not_called_short_lived(one: PackedShard) -> None:
     small, lasting = one.items(MANY), one.items(MANY)
     large = one.items(MANY, payload=b"x" * limits.PACK_ITEM_BYTES_MAX)
     delayed = one.items(MANY)
@@ -41,13 +42,13 @@ def test_large_and_delayed_items_get_rows_and_so_does_what_is_not_called_short_l
     assert one.packed_keys() == set(keys(small))
 
 
-def test_too_few_small_ones_among_large_ones_get_rows_too(one: Shard) -> None:
+def test_too_few_small_ones_among_large_ones_get_rows_too(one: PackedShard) -> None:
     large = one.items(MANY, payload=b"x" * limits.PACK_ITEM_BYTES_MAX)
     few = one.items(FEW)
     assert keys(one.run([*large, *few]).inserts) == keys([*large, *few])
 
 
-def test_a_pack_has_no_more_than_its_bytes_and_one_item(one: Shard) -> None:
+def test_a_pack_has_no_more_than_its_bytes_and_one_item(one: PackedShard) -> None:
     payload = b"x" * (limits.PACK_ITEM_BYTES_MAX // 2)
     items = one.items(3 * limits.PACK_BYTES_MAX // len(payload), payload=payload)
     packs = one.run(items).packs_new
@@ -57,7 +58,7 @@ def test_a_pack_has_no_more_than_its_bytes_and_one_item(one: Shard) -> None:
         assert pack.size_bytes <= limits.PACK_BYTES_MAX + limits.PACK_ITEM_BYTES_MAX
 
 
-def test_items_that_are_as_urgent_share_packs(one: Shard) -> None:
+def test_items_that_are_as_urgent_share_packs(one: PackedShard) -> None:
     payload = b"x" * (limits.PACK_ITEM_BYTES_MAX // 2)
     count = 2 * limits.PACK_BYTES_MAX // len(payload)
     given = [one.items(1, priority=priority, payload=payload)[0] for priority in (1, -1) * count]
@@ -70,7 +71,7 @@ def test_items_that_are_as_urgent_share_packs(one: Shard) -> None:
 
 @pytest.mark.parametrize(("limit", "value"), [("PACKS_OF_SHARD_BYTES_MAX", 500), ("PACKS_OF_SHARD_MAX", 1)])
 def test_items_get_rows_while_the_packs_of_a_shard_are_full(
-    one: Shard, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+    one: PackedShard, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
     monkeypatch.setattr(limits, limit, value)
     first, second, third = one.items(MANY), one.items(MANY), one.items(MANY)
@@ -82,9 +83,9 @@ def test_items_get_rows_while_the_packs_of_a_shard_are_full(
     assert one.index.stored_bytes > 0
 
 
-def test_a_shard_may_use_what_the_others_of_its_host_have_left(one: Shard) -> None:
+def test_a_shard_may_use_what_the_others_of_its_host_have_left(one: PackedShard) -> None:
     budget = PackBudget(1_000)
-    one, other = Shard(budget), Shard(budget)
+    one, other = PackedShard(budget), PackedShard(budget)
     first = one.items(MANY)
     one.run(first)
     assert budget.used_bytes == one.index.stored_bytes >= 1_000
@@ -102,7 +103,7 @@ def test_a_shard_may_use_what_the_others_of_its_host_have_left(one: Shard) -> No
 # ---- what leaves ----
 
 
-def test_what_is_deleted_leaves_by_a_tombstone_and_the_last_of_it_with_its_pack(one: Shard) -> None:
+def test_what_is_deleted_leaves_by_a_tombstone_and_the_last_of_it_with_its_pack(one: PackedShard) -> None:
     row, *packed = one.items(1), *one.items(MANY)
     one.run(packed, inserts=row)
     plan = one.run(deletes=keys([*row, *packed[:3]]))
@@ -112,11 +113,11 @@ def test_what_is_deleted_leaves_by_a_tombstone_and_the_last_of_it_with_its_pack(
     assert one.packed_keys() == set(keys(packed[3:]))
     plan = one.run(deletes=keys(packed[3:]))
     assert (plan.tombstone, len(plan.packs_gone), len(plan.tombstones_gone)) == (None, 1, 1)
-    assert one.stored == Stored()
+    assert is_empty(one.stored)
     assert one.index.stored_bytes == 0
 
 
-def test_a_tombstone_goes_once_no_older_pack_is_there(one: Shard) -> None:
+def test_a_tombstone_goes_once_no_older_pack_is_there(one: PackedShard) -> None:
     first, second = one.items(MANY), one.items(MANY)
     one.run(first)
     one.run(second, deletes=keys(first[:3]))
@@ -128,7 +129,7 @@ def test_a_tombstone_goes_once_no_older_pack_is_there(one: Shard) -> None:
     assert one.packed_keys() == set(keys(second[3:]))
 
 
-def test_a_rewritten_item_gets_the_row_that_it_has_then(one: Shard) -> None:
+def test_a_rewritten_item_gets_the_row_that_it_has_then(one: PackedShard) -> None:
     row, *packed = one.items(1), *one.items(MANY)
     one.run(packed, inserts=row)
     in_place = Rewrite(packed[0].key, 9, 9, 9, 3, 2, b"new", is_in_place=True)
@@ -138,8 +139,8 @@ def test_a_rewritten_item_gets_the_row_that_it_has_then(one: Shard) -> None:
     assert (plan.rewrites, plan.rows_count) == ([of_row], 3)
     content = ItemContent(b"p", b"new")
     assert plan.promoted == [
-        row_of(packed[0])._replace(deliveries=3, failed_attempts=2, content=content),
-        row_of(packed[1])._replace(
+        new_row(packed[0])._replace(deliveries=3, failed_attempts=2, content=content),
+        new_row(packed[1])._replace(
             lane=-1, urgency=0, due_at=77, deliveries=4, failed_attempts=5, death_reason=b"why", expires_at=99
         ),
     ]
@@ -147,7 +148,7 @@ def test_a_rewritten_item_gets_the_row_that_it_has_then(one: Shard) -> None:
     assert one.packed_keys() == set(keys(packed[2:]))
 
 
-def test_a_failed_transaction_changes_nothing_and_may_be_run_again_by_its_plan(one: Shard) -> None:
+def test_a_failed_transaction_changes_nothing_and_may_be_run_again_by_its_plan(one: PackedShard) -> None:
     items = one.items(MANY)
     one.run(items)
     transaction = one.transaction(one.items(MANY), deletes=keys(items[:3]), rewrites=[nack(one.model[items[4].key])])
@@ -155,14 +156,14 @@ def test_a_failed_transaction_changes_nothing_and_may_be_run_again_by_its_plan(o
     one.index.fail(plan)
     assert one.packed_keys() == set(keys(items))
     one.commit(plan, transaction)
-    assert one.stored.items() == one.model
+    assert one.items_of_a_new_owner() == one.model
     assert len(one.packed_keys()) == 2 * MANY - 4
 
 
 # ---- what is old ----
 
 
-def test_what_is_left_of_an_old_pack_gets_rows(one: Shard) -> None:
+def test_what_is_left_of_an_old_pack_gets_rows(one: PackedShard) -> None:
     items = one.items(MANY)
     one.run(items)
     one.run(deletes=keys(items[:3]))
@@ -173,11 +174,11 @@ def test_what_is_left_of_an_old_pack_gets_rows(one: Shard) -> None:
     assert one.index.is_due(one.now_ms)
     one.run()
     assert not one.packed_keys()
-    assert one.stored.items() == one.model
+    assert one.items_of_a_new_owner() == one.model
     assert not one.index.is_due(one.now_ms)
 
 
-def test_old_items_get_rows_a_few_at_a_time_and_more_with_much_other_work(one: Shard) -> None:
+def test_old_items_get_rows_a_few_at_a_time_and_more_with_much_other_work(one: PackedShard) -> None:
     while len(one.index) < 20 * limits.PROMOTE_OLD_ITEMS:
         one.run(one.items(1_000))
     one.now_ms += limits.PACK_MS_MAX
@@ -195,7 +196,7 @@ def test_old_items_get_rows_a_few_at_a_time_and_more_with_much_other_work(one: S
     assert len(most.promoted) == limits.PROMOTE_OLD_ITEMS_MAX
 
 
-def test_what_goes_gets_no_row_before_however_old_it_is(one: Shard) -> None:
+def test_what_goes_gets_no_row_before_however_old_it_is(one: PackedShard) -> None:
     items = one.items(MANY)
     one.run(items)
     one.now_ms += limits.PACK_MS_MAX
@@ -203,7 +204,7 @@ def test_what_goes_gets_no_row_before_however_old_it_is(one: Shard) -> None:
     assert (plan.promoted, len(plan.packs_gone)) == ([], 1)
 
 
-def test_after_a_failure_old_items_wait_so_that_acks_go_where_there_is_no_room_for_rows(one: Shard) -> None:
+def test_after_a_failure_old_items_wait_so_that_acks_go_where_there_is_no_room_for_rows(one: PackedShard) -> None:
     items = one.items(MANY)
     one.run(items)
     one.now_ms += limits.PACK_MS_MAX
@@ -216,7 +217,7 @@ def test_after_a_failure_old_items_wait_so_that_acks_go_where_there_is_no_room_f
     assert len(one.run(deletes=[items[1].key]).promoted) == MANY - 2
 
 
-def test_what_must_have_rows_gets_them_after_a_failure_too(one: Shard) -> None:
+def test_what_must_have_rows_gets_them_after_a_failure_too(one: PackedShard) -> None:
     items = one.items(MANY)
     one.run(items)
     rewrite = nack(one.model[items[0].key])
@@ -227,7 +228,7 @@ def test_what_must_have_rows_gets_them_after_a_failure_too(one: Shard) -> None:
 # ---- what is read ----
 
 
-def test_a_claim_reads_a_packed_item_from_memory(one: Shard) -> None:
+def test_a_claim_reads_a_packed_item_from_memory(one: PackedShard) -> None:
     row, *packed = one.items(1), *one.items(MANY, payload=b"12345")
     one.run(packed, inserts=row)
     transaction = Transaction(0, fetches=[row[0], packed[3]])
@@ -235,10 +236,10 @@ def test_a_claim_reads_a_packed_item_from_memory(one: Shard) -> None:
     assert (plan.fetches, plan.rows_count) == (keys(row), 1)
     result = TransactionResult()
     add_packed(one.index, transaction, result)
-    assert result.fetched == {packed[3].key: row_of(packed[3])}
+    assert result.fetched == {packed[3].key: new_row(packed[3])}
 
 
-def test_a_refill_finds_rows_and_packed_items_in_their_order(one: Shard) -> None:
+def test_a_refill_finds_rows_and_packed_items_in_their_order(one: PackedShard) -> None:
     for priority in (3, -1, 2, 0):
         one.run(one.items(MANY, priority=priority), inserts=one.items(3, priority=priority))
     everything = in_order(one.model.values(), 1)
@@ -253,7 +254,7 @@ def test_a_refill_finds_rows_and_packed_items_in_their_order(one: Shard) -> None
     assert seen == [row.key for row in everything]
 
 
-def test_a_refill_with_payloads_has_those_of_packed_items(one: Shard) -> None:
+def test_a_refill_with_payloads_has_those_of_packed_items(one: PackedShard) -> None:
     items = one.items(MANY, payload=b"hello")
     one.run(items)
     result = one.read([Refill(1, order.FIRST, 5, with_payload=True)])
@@ -261,7 +262,7 @@ def test_a_refill_with_payloads_has_those_of_packed_items(one: Shard) -> None:
     assert contents == dict.fromkeys(keys(items[:5]), b"hello")
 
 
-def test_a_look_up_finds_items_as_the_transaction_leaves_them(one: Shard) -> None:
+def test_a_look_up_finds_items_as_the_transaction_leaves_them(one: PackedShard) -> None:
     items = one.items(MANY, payload=b"hello")
     one.run(items)
     gone, nacked, kept, *_ = items
@@ -274,17 +275,17 @@ def test_a_look_up_finds_items_as_the_transaction_leaves_them(one: Shard) -> Non
     one.commit(plan, transaction)
     result = TransactionResult(looked_up={})
     add_looked_up(one.index, transaction, result)
-    assert result.looked_up == {kept.key: row_of(kept), new[0].key: row_of(new[0])}
+    assert result.looked_up == {kept.key: new_row(kept), new[0].key: new_row(new[0])}
     assert nacked.key in plan.look_ups
     transaction.look_ups_with_payload = False
     add_looked_up(one.index, transaction, result)
-    assert result.looked_up[kept.key] == row_of(kept)._replace(content=NO_CONTENT)
+    assert result.looked_up[kept.key] == new_row(kept)._replace(content=NO_CONTENT)
 
 
-def test_a_page_has_so_many_items_and_bytes_and_says_whether_there_are_more(one: Shard) -> None:
+def test_a_page_has_so_many_items_and_bytes_and_says_whether_there_are_more(one: PackedShard) -> None:
     items = one.items(10, payload=b"x" * 100)
     one.run(items)
-    rows = list(map(row_of, items))
+    rows = list(map(new_row, items))
     assert one.index.page(1, order.FIRST, 3, 10_000) == (rows[:3], True)
     assert one.index.page(1, order.FIRST, 100, 250) == (rows[:2], True)
     assert one.index.page(1, order.FIRST, 100, 1) == (rows[:1], True)
@@ -295,7 +296,7 @@ def test_a_page_has_so_many_items_and_bytes_and_says_whether_there_are_more(one:
     assert one.index.page(-1, order.FIRST, 100, 10_000) == ([], False)
 
 
-def test_expired_items_are_found_some_at_a_time_and_when_the_first_one_expires(one: Shard) -> None:
+def test_expired_items_are_found_some_at_a_time_and_when_the_first_one_expires(one: PackedShard) -> None:
     early, late = one.items(MANY, life_ms=100), one.items(MANY, life_ms=300)
     start_ms = one.now_ms
     one.run([*early, *late])
@@ -311,7 +312,7 @@ def test_expired_items_are_found_some_at_a_time_and_when_the_first_one_expires(o
     assert one.index.expired(start_ms + 300, 1_000) == ([], limits.NEVER_MS)
 
 
-def test_an_index_that_was_cleared_knows_nothing(one: Shard) -> None:
+def test_an_index_that_was_cleared_knows_nothing(one: PackedShard) -> None:
     items = one.items(MANY)
     one.run(items)
     one.run(deletes=keys(items[:1]))
@@ -322,12 +323,12 @@ def test_an_index_that_was_cleared_knows_nothing(one: Shard) -> None:
     assert one.plan(deletes=keys(items[1:])).deletes == keys(items[1:])
 
 
-def test_a_page_that_was_packed_and_has_got_rows_meanwhile_shows_each_item_once(one: Shard) -> None:
+def test_a_page_that_was_packed_and_has_got_rows_meanwhile_shows_each_item_once(one: PackedShard) -> None:
     items = one.items(MANY)
     one.run(items)
     packed = one.index.page(1, order.FIRST, 10, 10_000)
     one.run(rewrites=[nack(one.model[key]) for key in keys(items[:5])], deletes=[])
-    rows = in_order(one.stored.rows.values(), 1)
+    rows = in_order(one.rows.values(), 1)
     page, more = merged_pages(packed, (rows, False), 10, 10_000)
     assert [row.key for row in page] == keys(items[:10])
     assert [row.deliveries for row in page] == [1] * 5 + [0] * 5

@@ -12,16 +12,16 @@ from foqs.model.item import ShardItem
 from foqs.shard.port import Refill, Transaction, TransactionResult
 from foqs.storage.packs.merging import add_looked_up, merged_pages
 from foqs.storage.packs.pack import PackPlan
-from tests.support.pack_tables import Shard, Stored, in_order, keys, nack, place, sort_key
+from tests.support.packed_shard import PackedShard, in_order, is_empty, keys, nack, place, sort_key
 
 
-def pages_agree(shard: Shard, chance: random.Random, topic: int) -> None:
+def pages_agree(shard: PackedShard, chance: random.Random, topic: int) -> None:
     """A walk through all pages of a topic gives its items, each once."""
     limit, bytes_max = chance.choice([1, 3, 10, 100]), chance.choice([1, 50, 10_000])
     edge, seen, more = order.FIRST, [], True
     while more:
         packed = shard.index.page(topic, edge, limit, bytes_max)
-        found = in_order(shard.stored.rows.values(), topic, edge)
+        found = in_order(shard.rows.values(), topic, edge)
         rows = list(islice(found, chance.randrange(1, limit + 1)))
         page, more = merged_pages(packed, (rows, len(rows) < len(found)), limit, bytes_max)
         assert page or not more, "a page without items leads nowhere"
@@ -33,7 +33,7 @@ def pages_agree(shard: Shard, chance: random.Random, topic: int) -> None:
     assert seen == in_order(shard.model.values(), topic)
 
 
-def some_items(shard: Shard, chance: random.Random) -> list[ShardItem]:
+def some_items(shard: PackedShard, chance: random.Random) -> list[ShardItem]:
     items: list[ShardItem] = []
     for _ in range(chance.choice([0, 0, 1, 5, 30])):
         shard.now_ms += chance.randrange(3)
@@ -47,7 +47,7 @@ def some_items(shard: Shard, chance: random.Random) -> list[ShardItem]:
     return items
 
 
-def some_transaction(shard: Shard, chance: random.Random) -> Transaction:
+def some_transaction(shard: PackedShard, chance: random.Random) -> Transaction:
     ready = [row for row in shard.model.values() if row.lane > 0]
     chance.shuffle(ready)
     delayed = [row.key for row in shard.model.values() if row.lane == 0]
@@ -72,7 +72,7 @@ def some_transaction(shard: Shard, chance: random.Random) -> Transaction:
     )  # fmt: skip
 
 
-def check_reads(shard: Shard, transaction: Transaction) -> None:
+def check_reads(shard: PackedShard, transaction: Transaction) -> None:
     result = shard.read(transaction.refills)
     for refill, found in zip(transaction.refills, result.refilled, strict=True):
         expected = in_order(shard.model.values(), refill.lane, refill.edge)[: refill.limit]
@@ -82,14 +82,14 @@ def check_reads(shard: Shard, transaction: Transaction) -> None:
             assert {row.key for row in expected if row.key in packed} <= result.read_ahead.keys()
 
 
-def check_look_ups(shard: Shard, transaction: Transaction, plan: PackPlan) -> None:
-    found = {key: shard.stored.rows[key] for key in plan.look_ups if key in shard.stored.rows}
+def check_look_ups(shard: PackedShard, transaction: Transaction, plan: PackPlan) -> None:
+    found = {key: shard.rows[key] for key in plan.look_ups if key in shard.rows}
     result = TransactionResult(looked_up=found)
     add_looked_up(shard.index, transaction, result)
     assert result.looked_up == {key: shard.model[key] for key in transaction.look_ups if key in shard.model}
 
 
-def check_expired(shard: Shard) -> None:
+def check_expired(shard: PackedShard) -> None:
     packed = [shard.model[key] for key in shard.packed_keys()]
     expired, first_ms = shard.index.expired(shard.now_ms, 1_000)
     assert sorted(expired) == sorted(row.key for row in packed if row.expires_at <= shard.now_ms)
@@ -118,7 +118,7 @@ def test_items_are_in_a_row_or_in_a_pack_and_are_read_as_if_all_had_rows(
     chance = random.Random(seed)
     for limit, values in SIZES.items():
         monkeypatch.setattr(limits, limit, chance.choice(values))
-    shard = Shard()
+    shard = PackedShard()
     for _ in range(150):
         shard.now_ms += chance.randrange(10)
         transaction = some_transaction(shard, chance)
@@ -131,13 +131,13 @@ def test_items_are_in_a_row_or_in_a_pack_and_are_read_as_if_all_had_rows(
             shard.index.fail(plan)
             continue
         shard.commit(plan, transaction)
-        assert shard.stored.items() == shard.model
+        assert shard.items_of_a_new_owner() == shard.model
         assert shard.index.stored_bytes == sum(pack.size_bytes for pack in shard.index._packs.values())
         check_look_ups(shard, transaction, plan)
         check_expired(shard)
         pages_agree(shard, chance, chance.randrange(1, 6))
     shard.run(deletes=list(shard.model))
-    assert (shard.stored.rows, shard.stored.packs, len(shard.index)) == ({}, {}, 0)
+    assert (shard.rows, shard.stored.packs, len(shard.index)) == ({}, {}, 0)
     shard.run()
-    assert shard.stored == Stored()
+    assert is_empty(shard.stored)
     assert not shard.index._of_topic

@@ -123,7 +123,7 @@ def test_rows_that_came_when_more_was_allowed_are_read_and_handed_out_a_bounded_
     shards.allow_item_bytes(1)
     call, fetched_counts, bytes_read = shards.dequeue({"a": 40}), [], []
     while (transaction := shards.begin(0)) is not None:
-        result = shards.tables[0].apply(transaction)
+        result = shards.stored[0].apply(transaction)
         fetched_counts.append(len(transaction.fetches))
         bytes_read.append(sum(len(row.content.payload) for row in result.fetched.values()))
         shards.dispatcher.on_events(shards.states[0].committed(result, shards.now(0)))
@@ -182,7 +182,7 @@ def test_the_shard_tells_its_budget_how_long_reads_took(shards: Shards) -> None:
     shards.dequeue({"a": 100})
     transaction = shards.begin(0)
     assert transaction is not None
-    result = shards.tables[0].apply(transaction)
+    result = shards.stored[0].apply(transaction)
     result.read_us = 1_000_000
     shard.committed(result, shards.now(0))
     assert shard.index.read_budget.rows_max == limits.READ_ROWS_FIRST // 4
@@ -225,7 +225,7 @@ def test_what_was_in_memory_counts_for_nothing(shards: Shards) -> None:
     shards.dequeue({"a": 100})
     transaction = shards.begin(0)
     assert transaction is not None
-    result = shards.tables[0].apply(transaction)
+    result = shards.stored[0].apply(transaction)
     assert result.read_count > limits.READ_ROWS_MIN
     result.read_us, result.read_count = 1_000_000, 0
     shard.committed(result, shards.now(0))

@@ -44,9 +44,8 @@ def test_a_lease_ends_by_its_own_length_whatever_the_servers_clock_does(shards: 
 
 
 def take_over(shards: Shards) -> ShardState:
-    tables = shards.tables[0]
-    shards.states[0] = ShardState(0, tables.open(0), shards.settings)
-    shards.clock_ms = tables.steady_ms  # Of the new owner's clock.
+    shards.states[0] = ShardState(0, shards.stored[0].open(), shards.settings)
+    shards.clock_ms = shards.tables[0].writer.steady_ms  # Of the new owner's clock.
     return shards.states[0]
 
 

@@ -31,7 +31,7 @@ def test_the_checkpoint_stays_before_delayed_rows_whose_deletion_waits(monkeypat
         shards.end(0)
         left = [row for row in table.items.values() if row.lane == TIMER_LANE]
         assert len(left) == left_count
-        assert all(row.due_at >= table.delay_checkpoint for row in left)
+        assert all(row.due_at >= table.writer.delay_checkpoint for row in left)
     shards.enqueue(0, "a")
     shards.run(0)
-    assert table.delay_checkpoint == shards.clock_ms
+    assert table.writer.delay_checkpoint == shards.clock_ms

@@ -1,0 +1,35 @@
+"""A shard on a fake server, as its owner's store reads and writes it: each transaction at once, without a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from foqs.model import limits
+from foqs.shard.port import ShardImage, Transaction, TransactionResult
+from foqs.storage.packs.budget import PackBudget
+from foqs.storage.packs.index import PackIndex
+from foqs.testing.fake_server import FakeServer, Tables
+from foqs.testing.fake_store import FakeStore
+
+
+class StoredShard:
+    """What hosts one after the other leave of a shard; a change of what is not there is an error."""
+
+    def __init__(self, shard_id: int, clock: Callable[[], int], steady_ms: int) -> None:
+        """`clock` is that of the server; `steady_ms` is what the steady clock said last."""
+        self.server = FakeServer(shard_id, clock, strict=True)
+        self.server.tables.writer.steady_ms = steady_ms
+        packs = PackIndex(PackBudget(limits.PACKS_OF_HOST_BYTES_MAX))
+        self._store = FakeStore(self.server, "lock", "host", lambda at_least: at_least + 1, lambda owner: False, packs)
+
+    @property
+    def tables(self) -> Tables:
+        return self.server.tables
+
+    def open(self) -> ShardImage:
+        """Take the shard over, under the next epoch."""
+        return self._store.open()
+
+    def apply(self, transaction: Transaction) -> TransactionResult:
+        """Commit it."""
+        return self._store.run_at_once(transaction)
