@@ -11,18 +11,17 @@ from foqs.host import leases
 from foqs.host.census import Censuses
 from foqs.host.dispatch import Dispatcher
 from foqs.host.enqueues import Enqueues
-from foqs.host.host_watch import HostWatch
 from foqs.host.inspection import Inspection
 from foqs.host.leases import Leases
 from foqs.host.namespaces import Namespaces
 from foqs.host.topic_queue import TopicQueue
-from foqs.model import ids, limits, order
+from foqs.model import order
 from foqs.model.clock import Now
 from foqs.model.errors import NotFoundError, StaleLeaseError, UnavailableError
 from foqs.model.item import Phase, ShardItem
 from foqs.model.namespace import Namespace
 from foqs.model.topic import ItemCounts, ReadyWindow, TopicTable
-from foqs.shard.port import Rewrite, Tenure, Transaction, TransactionResult
+from foqs.shard.port import Rewrite, Transaction, TransactionResult
 from foqs.shard.state import index
 from foqs.shard.state.callers import Completion, LookUp
 from foqs.shard.state.engine import ShardState
@@ -35,15 +34,12 @@ from foqs.shard.state.ops.claim import Claims
 from foqs.shard.state.ops.settle import Settlements
 from foqs.shard.state.ops.wake import Timers
 from foqs.shard.writer import leased_runs
-from foqs.shard.writer.clock import ShardClock
-from foqs.shard.writer.keeper import Keeper
-from foqs.shard.writer.ownership import Ownership
 from foqs.shard.writer.shard_writer import ShardWriter
 from foqs.storage.packs.merging import add_looked_up, add_packed
 from foqs.testing import fake_namespaces, fake_server
 from foqs.testing.fake_server import make_script
 from foqs.testing.fake_store import FakeStore
-from tests.sim.planting import DEFECTS, in_place_of
+from tests.sim.planting import in_place_of
 
 
 @in_place_of(Enqueues, "_write")
@@ -317,53 +313,6 @@ def redrives_without_a_new_ttl(
     self._change(RowChange(row, rewrite, completion, position))
 
 
-_at = ShardClock.at
-
-
-@in_place_of(ShardClock, "at")
-def counts_leases_on_the_servers_clock(self: ShardClock, monotonic_s: float) -> Now:
-    now = _at(self, monotonic_s)
-    return Now(now.server_ms, now.server_ms)
-
-
-_start = ShardClock.start
-
-
-@in_place_of(ShardClock, "start")
-def begins_the_steady_clock_anew(self: ShardClock, before_s: float, server_ms: int, _: int, after_s: float) -> None:
-    _start(self, before_s, server_ms, 0, after_s)
-
-
-@in_place_of(ShardClock, "start")
-def counts_the_time_that_the_opening_took(
-    self: ShardClock, before_s: float, server_ms: int, steady_ms: int, after_s: float
-) -> None:
-    """The last owner may have written later than the opening began."""
-    _start(self, before_s, server_ms, steady_ms, after_s)
-    self._steady_offset_ms = steady_ms - before_s * 1000
-
-
-@in_place_of(ShardClock, "probed")
-def moves_the_clock_on_by_a_slow_probe(self: ShardClock, before_s: float, server_ms: int, after_s: float) -> int:
-    self._server_offset_ms = server_ms - before_s * 1000
-    return 0
-
-
-@in_place_of(ShardClock, "probed")
-def follows_no_step_of_a_servers_clock(self: ShardClock, before_s: float, server_ms: int, after_s: float) -> int:
-    return 0
-
-
-@in_place_of(Now, "on_server")
-def tells_the_ends_of_leases_by_the_steady_clock(self: Now, steady_ms: int) -> int:
-    return steady_ms
-
-
-@in_place_of(Keeper, "_is_durability_due")
-def checks_durability_only_at_the_opening(self: Keeper, now_s: float) -> bool:
-    return False
-
-
 @in_place_of(fake_namespaces, "unanswered")
 def deletes_a_namespace_before_all_shards_have_answered(epochs: Any, answers: Any) -> list[int]:
     return []
@@ -403,51 +352,3 @@ def settles_receipts_of_other_namespaces_on_the_fast_path(
 
     with patch.object(leases, "_lease_of", exact):
         return _end_leases(self, replace(namespace, number=_EveryNumber(namespace.number)), receipts, *others)
-
-
-# ---- owners ----
-
-
-@in_place_of(FakeStore, "_is_owners")
-def kills_whoever_has_the_lock_of_a_dead_host(self: FakeStore, session_number: int, writer: Any) -> bool:
-    return True
-
-
-_saw = HostWatch.saw
-
-
-def _saw_without_gaps(self: HostWatch, asked_s: float, answered_s: float, signs: Any) -> None:
-    with patch.object(limits, "HOST_WATCH_GAP_MS_MAX", 1 << 40):
-        _saw(self, asked_s, answered_s, signs)
-
-
-def calls_hosts_dead_by_the_first_look_after_an_outage() -> Any:
-    return patch.multiple(HostWatch, saw=_saw_without_gaps, missed=lambda self: None)
-
-
-DEFECTS["calls_hosts_dead_by_the_first_look_after_an_outage"] = calls_hosts_dead_by_the_first_look_after_an_outage
-
-
-@in_place_of(HostWatch, "is_dead")
-def calls_nobody_dead(self: HostWatch, name: str, now_s: float) -> bool:
-    return False
-
-
-_remember = Ownership._remember
-
-
-@in_place_of(Ownership, "_remember")
-def begins_the_keys_of_its_epoch_again(self: Ownership, shard: ShardState) -> None:
-    _remember(self, shard)
-    assert self._tenure is not None
-    self._tenure = self._tenure._replace(last_key=shard.epoch << ids.SEQUENCE_BITS)
-
-
-@in_place_of(Ownership, "_remember")
-def forgets_the_epoch_that_it_had(self: Ownership, shard: ShardState) -> None:
-    self._tenure = None
-
-
-@in_place_of(Tenure, "goes_on")
-def goes_on_under_an_epoch_that_is_not_the_shards(self: Tenure, epoch: int, transaction_number: int) -> bool:
-    return transaction_number >= self.transaction_number
