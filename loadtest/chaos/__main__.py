@@ -15,8 +15,8 @@ from rich.table import Table
 
 from loadtest.chaos.room import Room, find_faketime
 from loadtest.chaos.run import Course, run_round
-from loadtest.faults.verdict import counts_table, promises_table, spread
-from loadtest.faults.volume import missing_for_mounts
+from tests.support.faults.verdict import counts_table, promises_table, spread
+from tests.support.faults.volume import missing_for_mounts
 
 _ROUND_S = 130
 _ITEMS_MIN = 1_000

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from loadtest.chaos.room import SHARDS, Room
-from loadtest.faults.own_thread import OwnThread
+from tests.support.faults.own_thread import OwnThread
 
 HOST, META, CLIENTS, CLOCK = "host", "meta", "clients", "clock"
 

@@ -7,7 +7,7 @@ import signal
 
 from loadtest.chaos.fault import CLOCK, HOST, META, Fault
 from loadtest.chaos.room import SERVER_COUNT, Room
-from loadtest.faults import FaultError
+from tests.support.faults import FaultError
 
 _CLOCK_OFFSETS_S = (-3_600, -60, -5, -1, 1, 5, 60, 3_600)
 

@@ -10,8 +10,8 @@ from foqs import AdminClient
 from foqs.client.retry import RetryPolicy
 from foqs.model.errors import FoqsError
 from loadtest.chaos.room import Room
-from loadtest.faults.own_thread import OwnThread
 from tests.histories.history import now_ns
+from tests.support.faults.own_thread import OwnThread
 
 _LOOK_EVERY_S = 0.05
 _ANSWER_MS_MAX = 1_000

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from loadtest.chaos.fault import CLIENTS, Fault, shards_of
 from loadtest.chaos.room import SERVER_COUNT, Room
-from loadtest.faults.network import BadNetwork
+from tests.support.faults.network import BadNetwork
 
 _BYTES_TO_CUT_MAX = 20_000
 _CLIENT_DELAYS_MS = (5, 20, 100, 300)

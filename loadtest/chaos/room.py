@@ -16,10 +16,10 @@ import pymysql
 
 from foqs.dev.local_server import LocalServer
 from foqs.storage.migrations import SchemaKind, apply
-from loadtest.faults.cluster import make_namespace
-from loadtest.faults.network import BadNetwork, Streams
-from loadtest.faults.programs import HostProgram, free_port
-from loadtest.faults.volume import SmallVolume
+from tests.support.faults.cluster import make_namespace
+from tests.support.faults.network import BadNetwork, Streams
+from tests.support.faults.programs import HostProgram, free_port
+from tests.support.faults.volume import SmallVolume
 
 SERVER_COUNT = 4
 SMALL = SERVER_COUNT - 1

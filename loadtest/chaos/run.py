@@ -18,12 +18,12 @@ from loadtest.chaos.monitor import Monitor
 from loadtest.chaos.plan import KINDS, Planned, plan
 from loadtest.chaos.room import SHARDS, Room
 from loadtest.chaos.server_faults import DiskFull
-from loadtest.faults.cluster import audit, purge_dead_letters, wait_until_owned
-from loadtest.faults.load import NAMESPACE, TOPICS, Load, Pressure
-from loadtest.faults.verdict import Tally, first_done_after, keep
 from tests.histories.checker import check
 from tests.histories.history import Call, Verb, now_ns
 from tests.histories.lives import Stored
+from tests.support.faults.cluster import audit, purge_dead_letters, wait_until_owned
+from tests.support.faults.load import NAMESPACE, TOPICS, Load, Pressure
+from tests.support.faults.verdict import Tally, first_done_after, keep
 
 CLOCK_TOLERANCE_MS = 100
 CLOCK_LATE_MS = 500

@@ -9,7 +9,7 @@ import pymysql
 
 from loadtest.chaos.fault import Fault, Work, shards_of
 from loadtest.chaos.room import SHARDS, Room
-from loadtest.faults.load import PAUSE_AFTER_FAILURE_S
+from tests.support.faults.load import PAUSE_AFTER_FAILURE_S
 
 _HELD = {
     "the next items": "SELECT id FROM item ORDER BY lane, urgency, due_at LIMIT 50 FOR UPDATE",

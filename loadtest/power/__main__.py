@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from loadtest.faults.verdict import Tally, counts_table, promises_table, recovery_table
-from loadtest.faults.volume import missing_for_mounts
 from loadtest.power.run import Series, run_series
+from tests.support.faults.verdict import Tally, counts_table, promises_table, recovery_table
+from tests.support.faults.volume import missing_for_mounts
 
 _LOSSES = ("P1", "P2", "P5")
 """What a commit that was answered and is gone can break: the insert of an item, its claim, its ack."""

@@ -14,14 +14,21 @@ from types import TracebackType
 from typing import Self
 
 from foqs.dev.local_server import LocalServer
-from loadtest.faults.cluster import Databases, audit, make_databases, make_namespace, purge_dead_letters, torn_tables
-from loadtest.faults.load import TOPICS, Load, Pressure
-from loadtest.faults.programs import HostProgram, free_port
-from loadtest.faults.verdict import Tally, first_done_after
-from loadtest.faults.volume import PoweredVolume
 from tests.histories.checker import check
 from tests.histories.history import Verb, now_ns
 from tests.histories.lives import overlaps
+from tests.support.faults.cluster import (
+    Databases,
+    audit,
+    make_databases,
+    make_namespace,
+    purge_dead_letters,
+    torn_tables,
+)
+from tests.support.faults.load import TOPICS, Load, Pressure
+from tests.support.faults.programs import HostProgram, free_port
+from tests.support.faults.verdict import Tally, first_done_after
+from tests.support.faults.volume import PoweredVolume
 
 VOLUME_MIB = 1_024
 SHARD_COUNT = 4

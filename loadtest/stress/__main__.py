@@ -13,7 +13,6 @@ import click
 from rich.console import Console
 
 from foqs.model import limits
-from loadtest.faults import FaultError
 from loadtest.stress import isolation as isolation_run
 from loadtest.stress import lease_ends as lease_ends_run
 from loadtest.stress import long_life as long_life_run
@@ -23,6 +22,7 @@ from loadtest.stress import reading as reading_run
 from loadtest.stress import sick_shard as sick_shard_run
 from loadtest.stress import take_over as take_over_run
 from loadtest.stress.verdict import Verdict
+from tests.support.faults import FaultError
 
 _json = click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write all figures there.")
 _console = Console()

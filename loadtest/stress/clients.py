@@ -24,8 +24,8 @@ from foqs.model.errors import FoqsError
 from foqs.wire.codec import Codec, structs
 from loadtest.bench.ticker import Ticker, at_random
 from loadtest.bench.wire import Wire
-from loadtest.faults import FaultError
 from loadtest.stress.record import Record, merged
+from tests.support.faults import FaultError
 
 LATE_US = 250_000
 """An enqueue that takes longer was held up by something."""

@@ -20,13 +20,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from foqs import AdminClient, Client, NewItem
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
-from loadtest.faults import FaultError
-from loadtest.faults.cluster import make_databases, wait_until_owned
-from loadtest.faults.load import NAMESPACE
-from loadtest.faults.own_thread import OwnThread
-from loadtest.faults.programs import HostProgram, free_port
 from loadtest.stress.stand import NO_QUOTA
 from loadtest.stress.verdict import Bound, Verdict
+from tests.support.faults import FaultError
+from tests.support.faults.cluster import make_databases, wait_until_owned
+from tests.support.faults.load import NAMESPACE
+from tests.support.faults.own_thread import OwnThread
+from tests.support.faults.programs import HostProgram, free_port
 
 READY_A_SECOND_MIN = 40_000
 STALL_MS_MAX = 150

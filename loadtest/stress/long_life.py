@@ -26,13 +26,13 @@ from loadtest.bench.usage import memory_mib
 from loadtest.chaos.monitor import Monitor
 from loadtest.chaos.room import SERVER_COUNT, SHARDS, Room
 from loadtest.chaos.run import CLOCK_LATE_MS, CLOCK_TOLERANCE_MS, miscounted
-from loadtest.faults.cluster import audit
-from loadtest.faults.load import Load, Pressure
 from loadtest.stress.stand import quiet_room
 from loadtest.stress.verdict import Bound, Verdict
 from tests.histories.checker import check_files
 from tests.histories.history import History, Outcome, Verb, read_calls
 from tests.histories.splitting import write_stored
+from tests.support.faults.cluster import audit
+from tests.support.faults.load import Load, Pressure
 
 MEMORY_FACTOR_MAX = 1.2
 LATENCY_FACTOR_MAX = 1.5

@@ -27,11 +27,11 @@ from foqs.dev.local_server import LocalServer
 from foqs.model import limits
 from foqs.model.limits import KIB
 from foqs.wire.codec import LENGTH_BYTES, Codec, structs
-from loadtest.faults import FaultError
-from loadtest.faults.cluster import make_databases, wait_until_owned
 from loadtest.stress.reading import make_namespaces
 from loadtest.stress.stand import NO_QUOTA, SHARD_COUNT
 from loadtest.stress.verdict import Bound, Verdict
+from tests.support.faults import FaultError
+from tests.support.faults.cluster import make_databases, wait_until_owned
 
 HOLD_MS_MAX = 5.0
 _NAMESPACE = "tenant"

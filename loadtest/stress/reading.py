@@ -19,10 +19,10 @@ from foqs.model.namespace import NamespaceSettings
 from foqs.storage.meta import MetaStore
 from foqs.storage.meta_tables import NAMESPACE, NAMESPACE_NUMBER
 from foqs.wire.codec import Codec, structs
-from loadtest.faults.own_thread import OwnThread
 from loadtest.stress.clients import Stream, run_streams, wait_until
 from loadtest.stress.stand import NO_QUOTA, Stand
 from loadtest.stress.verdict import Bound, Verdict
+from tests.support.faults.own_thread import OwnThread
 
 P99_FACTOR_MAX = 2.0
 _CALM, _READER = "calm", "reader"

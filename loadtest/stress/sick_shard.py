@@ -13,14 +13,14 @@ from typing import Any
 from foqs.model import limits
 from loadtest.chaos.room import SHARDS, SMALL, Room
 from loadtest.chaos.server_faults import DiskFull
-from loadtest.faults import FaultError
-from loadtest.faults.cluster import wait_until_owned
-from loadtest.faults.load import NAMESPACE
-from loadtest.faults.volume import missing_for_mounts
 from loadtest.stress.clients import Stream, Verb, run_streams, wait_until
 from loadtest.stress.record import Record
 from loadtest.stress.stand import quiet_room
 from loadtest.stress.verdict import Bound, Verdict
+from tests.support.faults import FaultError
+from tests.support.faults.cluster import wait_until_owned
+from tests.support.faults.load import NAMESPACE
+from tests.support.faults.volume import missing_for_mounts
 
 P99_FACTOR_MAX = 1.5
 OPENS_MS_MAX = limits.BREAKER_OPENS_MS_MAX

@@ -14,9 +14,9 @@ from foqs.dev.local_server import LocalServer
 from loadtest.bench.usage import memory_mib
 from loadtest.chaos.room import Room
 from loadtest.cores import Cores
-from loadtest.faults.cluster import make_databases, wait_until_owned
-from loadtest.faults.own_thread import OwnThread
-from loadtest.faults.programs import HostProgram, free_port
+from tests.support.faults.cluster import make_databases, wait_until_owned
+from tests.support.faults.own_thread import OwnThread
+from tests.support.faults.programs import HostProgram, free_port
 
 SHARD_COUNT = 4
 _CACHE_MIB = 1_024

@@ -11,9 +11,9 @@ import pytest
 from foqs.dev.local_server import BINARY_VARIABLE, LocalServer
 from foqs.model.namespace import NamespaceSettings
 from foqs.storage.meta import MetaStore
-from loadtest.faults.load import NAMESPACE
-from loadtest.faults.programs import HostProgram
 from tests.support.databases import Databases, prepared_server, server_binary
+from tests.support.faults.load import NAMESPACE
+from tests.support.faults.programs import HostProgram
 from tests.support.impatient_foqs import COMMAND
 
 

@@ -12,9 +12,9 @@ import pytest
 from foqs import Client
 from foqs.spark.options import WriteOptions
 from foqs.spark.sender import Sent, send_rows
-from loadtest.faults.load import NAMESPACE
-from loadtest.faults.programs import HostProgram, free_port
 from tests.e2e.conftest import StartHost
+from tests.support.faults.load import NAMESPACE
+from tests.support.faults.programs import HostProgram, free_port
 
 pytestmark = [pytest.mark.database, pytest.mark.slow]
 

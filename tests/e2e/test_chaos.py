@@ -15,8 +15,8 @@ import pytest
 from loadtest.chaos.plan import AT_ONCE_MAX, KINDS, Planned, plan
 from loadtest.chaos.room import Room
 from loadtest.chaos.run import Course, run_round
-from loadtest.faults.network import BadNetwork
-from loadtest.faults.volume import missing_for_mounts
+from tests.support.faults.network import BadNetwork
+from tests.support.faults.volume import missing_for_mounts
 
 PLAN_MS = 3_600_000
 

@@ -17,7 +17,7 @@ import pytest
 
 from foqs.client.items import Item
 from foqs.client.sync import Client
-from loadtest.faults.programs import FOQS, PATIENCE_S, Program, foqs, free_port
+from tests.support.faults.programs import FOQS, PATIENCE_S, Program, foqs, free_port
 
 pytestmark = [pytest.mark.database, pytest.mark.slow]
 

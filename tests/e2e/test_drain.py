@@ -14,10 +14,10 @@ from foqs.client.retry import RetryPolicy
 from foqs.model import limits
 from foqs.server import commit_scheduler
 from foqs.storage.formats import unpack_entries
-from loadtest.faults.cluster import NAMESPACE, make_namespace
-from loadtest.faults.load import Load
-from loadtest.faults.programs import HostProgram, free_port
 from tests.support.databases import Databases
+from tests.support.faults.cluster import NAMESPACE, make_namespace
+from tests.support.faults.load import Load
+from tests.support.faults.programs import HostProgram, free_port
 from tests.support.other_session import until_somebody_waits
 
 pytestmark = [pytest.mark.database, pytest.mark.slow]

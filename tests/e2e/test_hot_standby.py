@@ -14,9 +14,9 @@ from foqs.client.retry import RetryPolicy
 from foqs.client.sync import AdminClient
 from foqs.model.calls import HostStatus
 from foqs.model.errors import FoqsError
-from loadtest.faults.load import NAMESPACE
-from loadtest.faults.programs import HostProgram, free_port
 from tests.e2e.conftest import StartHost
+from tests.support.faults.load import NAMESPACE
+from tests.support.faults.programs import HostProgram, free_port
 
 pytestmark = [pytest.mark.database, pytest.mark.slow]
 

@@ -10,13 +10,13 @@ import pytest
 from foqs.client.items import Item, NewItem
 from foqs.client.sync import Client
 from foqs.model.calls import DeliveryPolicy
-from loadtest.faults.load import ANSWER_ITEMS_MAX, NAMESPACE, Load
-from loadtest.faults.programs import free_port
 from tests.e2e.conftest import StartHost
 from tests.histories.checker import Report, check
 from tests.histories.history import History, Outcome, now_ns
 from tests.histories.lives import Stored, returned_at_ms
 from tests.support.databases import Databases
+from tests.support.faults.load import ANSWER_ITEMS_MAX, NAMESPACE, Load
+from tests.support.faults.programs import free_port
 from tests.support.impatient_foqs import CLAIM_MS_MAX
 
 Window = tuple[int, int]

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 import pytest
 from sqlalchemy.engine import make_url
 
-from loadtest.faults.load import Load
-from loadtest.faults.programs import free_port
-from loadtest.faults.proxy import Cut, CuttingProxy
 from tests.e2e.conftest import StartHost
 from tests.e2e.test_kill import CLOCK_TOLERANCE_MS
 from tests.histories.checker import check
 from tests.histories.history import Outcome
 from tests.support.databases import Databases
+from tests.support.faults.load import Load
+from tests.support.faults.programs import free_port
+from tests.support.faults.proxy import Cut, CuttingProxy
 
 pytestmark = [pytest.mark.database, pytest.mark.slow]
 

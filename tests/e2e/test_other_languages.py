@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from foqs.client.sync import AdminClient
-from loadtest.faults.load import NAMESPACE
-from loadtest.faults.programs import free_port
 from tests.e2e.conftest import StartHost
+from tests.support.faults.load import NAMESPACE
+from tests.support.faults.programs import free_port
 from tests.support.other_languages import CppClient, example, generate, run, run_node
 
 pytestmark = [pytest.mark.database, pytest.mark.slow]

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from foqs.client.sync import AdminClient
-from loadtest.faults.programs import free_port
-from loadtest.faults.volume import missing_for_mounts
 from loadtest.power.__main__ import losses
 from loadtest.power.run import Series, run_series
 from tests.e2e.conftest import StartHost
 from tests.support.databases import Databases, prepared_server
+from tests.support.faults.programs import free_port
+from tests.support.faults.volume import missing_for_mounts
 
 pytestmark = [pytest.mark.database, pytest.mark.slow]
 needs_mounts = pytest.mark.skipif(bool(missing_for_mounts()), reason="; ".join(missing_for_mounts()))

@@ -8,13 +8,13 @@ from contextlib import closing
 import pytest
 
 from foqs.storage.session import connect
-from loadtest.faults.load import Load
-from loadtest.faults.programs import HostProgram, free_port
 from tests.e2e.conftest import StartHost
 from tests.e2e.test_kill import CLAIM_TICKS_MS_MAX, CLOCK_TOLERANCE_MS
 from tests.histories.checker import check
 from tests.histories.history import Call, Outcome, Verb, now_ns
 from tests.support.databases import SHARD_COUNT, Databases
+from tests.support.faults.load import Load
+from tests.support.faults.programs import HostProgram, free_port
 from tests.support.impatient_foqs import CLAIM_MS_MAX
 
 pytestmark = [pytest.mark.database, pytest.mark.slow]

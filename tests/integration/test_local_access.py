@@ -19,8 +19,8 @@ from sqlalchemy import make_url
 from foqs.dev.local_access import USER, LocalAccessError, TcpListener, make_private
 from foqs.dev.local_server import LocalServer, LocalServerError
 from foqs.storage.migrations import SchemaKind, apply
-from loadtest.faults.programs import free_port
 from tests.support.databases import new_server, prepared_server
+from tests.support.faults.programs import free_port
 
 NOBODY = 65_534
 OPEN = 0o755

@@ -15,7 +15,7 @@ from foqs.client.items import NewItem
 from foqs.client.retry import RetryPolicy
 from foqs.client.sync import Client
 from foqs.model.errors import StaleLeaseError
-from loadtest.faults.proxy import Cut, CuttingProxy
+from tests.support.faults.proxy import Cut, CuttingProxy
 from tests.support.running_host import running_host
 
 CUTS = [Cut.LATE, Cut.ABRUPT]

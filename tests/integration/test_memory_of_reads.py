@@ -17,9 +17,9 @@ from foqs.model.errors import ErrorCode, FoqsError
 from foqs.model.limits import KIB, MIB
 from foqs.storage.migrations import SchemaKind, apply
 from foqs.wire.codec import Reply, structs
-from loadtest.faults.cluster import wait_until_owned
-from loadtest.faults.programs import HostProgram, free_port
 from tests.support.databases import prepared_server
+from tests.support.faults.cluster import wait_until_owned
+from tests.support.faults.programs import HostProgram, free_port
 from tests.support.raw_client import RawClient
 from tests.support.running_host import running_host
 from tests.support.waiting import until

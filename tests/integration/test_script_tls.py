@@ -19,9 +19,9 @@ from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.index import PackIndex
 from foqs.storage.session import connect, run_script
 from foqs.storage.shard_reader import ShardReader
-from loadtest.faults.programs import free_port
 from tests.support.certificates import write_certificate
 from tests.support.databases import prepared_server
+from tests.support.faults.programs import free_port
 
 pytestmark = pytest.mark.database
 

@@ -22,7 +22,7 @@ from foqs.host.membership import Membership
 from foqs.host.pulse import Pulse
 from foqs.model.errors import UnavailableError
 from foqs.supervised import Orders, run_host
-from loadtest.faults.programs import FOQS, Program, foqs, free_port
+from tests.support.faults.programs import FOQS, Program, foqs, free_port
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.database

@@ -1,6 +1,6 @@
 """The command `foqs` with claims ahead of consumers that last seconds, so that nobody waits long for a killed host.
 
-They still outlast the leases of loadtest.faults.load, which are backed by them as those of 30 s are in production.
+They still outlast the leases of tests.support.faults.load, which are backed by them as those of 30 s are in production.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from unittest.mock import MagicMock, Mock
 
 import pytest
 
-from loadtest.faults.load import Load, Pressure
 from tests.histories.history import Outcome
+from tests.support.faults.load import Load, Pressure
 
 
 @pytest.mark.parametrize(("stored_count", "goes_on"), [(0, True), (10, True), (11, False), (None, False)])
@@ -53,9 +53,9 @@ def test_a_drain_reads_the_rows_when_the_last_enqueue_has_its_answer(monkeypatch
 
     client = MagicMock(enqueue=enqueue)
     client.name = "producer"
-    monkeypatch.setattr("loadtest.faults.load.Client", MagicMock())
-    monkeypatch.setattr("loadtest.faults.load.RecordedClient", Mock(return_value=client))
-    monkeypatch.setattr("loadtest.faults.load.stored_rows", read)
+    monkeypatch.setattr("tests.support.faults.load.Client", MagicMock())
+    monkeypatch.setattr("tests.support.faults.load.RecordedClient", Mock(return_value=client))
+    monkeypatch.setattr("tests.support.faults.load.stored_rows", read)
     load = Load("nowhere", pressure=Pressure(producers=1, consumers=0))
     with load:
         assert enqueueing.wait(30)

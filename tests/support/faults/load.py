@@ -16,11 +16,11 @@ from foqs.client.retry import RetryPolicy
 from foqs.client.sync import Client
 from foqs.model.calls import ItemState
 from foqs.model.ids import item_id
-from loadtest.faults import FaultError
 from tests.histories.history import Call, History, Outcome, Put, Verb, now_ns, uid_of
 from tests.histories.lives import Stored
 from tests.histories.recorder import RecordedClient
 from tests.histories.stored import item_rows
+from tests.support.faults import FaultError
 
 NAMESPACE = "jobs"
 TOPICS = [f"topic-{number}" for number in range(4)]

@@ -13,8 +13,8 @@ from foqs.dev.local_server import LocalServer
 from foqs.model.errors import FoqsError, UnavailableError
 from foqs.storage.migrations import SchemaKind, apply
 from foqs.storage.session import connect
-from loadtest.faults import FaultError
-from loadtest.faults.load import NAMESPACE
+from tests.support.faults import FaultError
+from tests.support.faults.load import NAMESPACE
 
 OWNED_S_MAX = 60.0
 _POLL_S = 0.05

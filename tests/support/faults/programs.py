@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import random
 import re
 import signal
 import socket
@@ -14,11 +16,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from foqs.config import HostConfig
-from loadtest.faults import FaultError
+from tests.support.faults import FaultError
 
 FOQS = Path(sys.executable).with_name("foqs")
 PATIENCE_S = 30.0
 _LINES_MAX = 20_000
+_PORTS = range(20_000, 32_000)
 _EVENT = re.compile(r'"event": "([^"]+)"')
 
 
@@ -147,10 +150,18 @@ def foqs(*arguments: str) -> str:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now, for a host that must come back under the same address."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+    """A port that nobody listens on now, for a host that must come back under the same address.
+
+    It is none of those that the system gives out by itself: a connection of another test could have it meanwhile.
+    """
+    while True:
+        port = random.choice(_PORTS)
+        try:
+            with socket.create_server(("127.0.0.1", port)):
+                return port
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
 
 
 def _environment() -> dict[str, str]:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
-from loadtest.faults import FaultError
+from tests.support.faults import FaultError
 
 _PATIENCE_S = 30.0
 

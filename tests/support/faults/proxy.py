@@ -9,7 +9,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Self
 
-from loadtest.faults import FaultError
+from tests.support.faults import FaultError
 
 PATIENCE_S = 30.0
 _CHUNK_BYTES = 64 * 1024

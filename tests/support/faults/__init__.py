@@ -1,4 +1,4 @@
-"""Load that is recorded, and what can go wrong under it: shared by the power cuts, the chaos and tests/e2e."""
+"""Load that is recorded, and what can go wrong under it: shared by tests/e2e and by the loads of loadtest."""
 
 
 class FaultError(Exception):

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from loadtest.faults import FaultError
+from tests.support.faults import FaultError
 
 _IOC_SHUTDOWN = 0x8004587D
 """_IOR('X', 125, __u32), alike on all architectures with the generic ioctl layout."""

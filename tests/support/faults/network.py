@@ -16,7 +16,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from loadtest.faults import FaultError
+from tests.support.faults import FaultError
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Connect = Callable[[], Awaitable[Streams]]
