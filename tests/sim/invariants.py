@@ -404,6 +404,6 @@ def _for_nobody(dispatcher: Dispatcher, queue: TopicQueue) -> Iterator[str]:
             yield f"{item.key:x} of {queue.name} was claimed for a call, and is held although none waits"
     for part in [*queue.parts.values(), *queue.sick_parts.values()]:
         shard = dispatcher._shard_of(part.shard_id)
-        for item in shard.claims._waiting_for_calls.values() if shard is not None else ():
+        for item in shard.claims.waiting_for_calls.values() if shard is not None else ():
             if item.topic is part:
                 yield f"{item.key:x} of {queue.name} is to be claimed for a call, and none waits"
