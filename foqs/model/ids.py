@@ -31,7 +31,7 @@ def item_id_of(receipt: str) -> str:
 
 
 def parse(text: object) -> tuple[int, int, int]:
-    """(shard id, primary key, delivery number) of a receipt; the delivery number of a bare id is 0.
+    """The shard id, primary key and delivery number of a receipt; the delivery number of a bare id is 0.
 
     Raises InvalidArgumentError for anything that this module did not write.
     """

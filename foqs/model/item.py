@@ -21,7 +21,7 @@ class Phase(IntEnum):
     ARRIVING = 1
     """Its row and a claim of it are on the way to the database in the same transaction."""
     READY = 2
-    """In the database and claimable; in memory only because its payload is still resident."""
+    """It is in the database and claimable; in memory only because its payload is still resident."""
     CLAIMING = 3
     """Its claim waits or is on the way to the database."""
     PREFETCHED = 4
@@ -44,9 +44,9 @@ class ItemEvent(IntEnum):
     NACKED = 4
     EXTENDED = 5
     LEASE_ENDED = 6
-    """Without an ack or nack."""
+    """A lease ended without an ack or nack."""
     EXPIRED = 7
-    """Past its TTL."""
+    """An item was past its TTL."""
     DEAD_LETTERED = 8
 
 

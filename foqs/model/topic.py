@@ -91,7 +91,7 @@ class ReadyWindow:
 
     def __init__(self, budget: WindowBudget, *, complete: bool) -> None:
         self.sort_keys: list[int] = []
-        """In order: a plain list, docs/decisions/0012."""
+        """The sort keys in order: a plain list, docs/decisions/0012."""
         self.edge = order.LAST if complete else order.FIRST
         self.refilling = False
         self.budget = budget
@@ -208,12 +208,12 @@ class TopicTable:
 
     def __init__(self, steady_ms: int) -> None:
         self.topics: dict[tuple[int, str], ShardTopic] = {}
-        """By namespace and name."""
+        """Topics by namespace and name."""
         self.by_number: dict[int, ShardTopic] = {}
         self.namespaces: dict[int, NamespaceTopics] = {}
-        """By number, those that have topics: one that holds items is always here."""
+        """Namespaces by number, those that have topics: one that holds items is always here."""
         self.counts = ItemCounts(None)
-        """Of the parent shard."""
+        """The counts of the shard."""
         self.empty_since_ms: OrderedDict[ShardTopic, int] = OrderedDict()
         """When a topic was empty last, the first one first; it may hold items again."""
         self.steady_ms = steady_ms
@@ -240,7 +240,7 @@ class TopicTable:
             del self.namespaces[topic.namespace]
 
     def note_empty(self, topic: ShardTopic) -> None:
-        """From now on it is empty, as far as is known."""
+        """Let the topic be empty from now on, as far as is known."""
         self.empty_since_ms.pop(topic, None)
         self.empty_since_ms[topic] = self.steady_ms
 
@@ -282,7 +282,7 @@ class ShardTopic(ItemCounts):
         self.stored = stored
         """Its row is in the topic table."""
         self._leases = leases
-        """Of the parent shard."""
+        """The open leases of the shard."""
         self.window = ReadyWindow(budget, complete=not stored)
         self.claim_head = order.LAST
         """The first sort key that was taken from the window and whose claim is not committed yet."""

@@ -19,11 +19,11 @@ class Completion:
     def __init__(self, on_done: Callable[[Completion], None]) -> None:
         self.on_done = on_done
         self.errors: dict[int, FoqsError] = {}
-        """By position in the call, what failed alone."""
+        """What failed alone, by position in the call."""
         self.failure: FoqsError | None = None
-        """Of the whole call."""
+        """Why the whole call failed."""
         self.open_count = 0
-        """Of its items and other parts, how many have not ended: whoever takes one on counts it here."""
+        """How many of its items and other parts have not ended: whoever takes one on counts it here."""
 
 
 class LookUp:

@@ -55,7 +55,7 @@ class Events:
         self.claims_started: list[ClaimsStarted] = []
         self.claims_ended: dict[ShardTopic, ClaimsEnded] = {}
         self.counted: dict[tuple[int, ItemEvent], int] = {}
-        """By namespace and event, items for the counts of operators."""
+        """Items for the counts of operators, by namespace and event."""
         self.looked_up: list[LookedUp] = []
         self.topics_changed: dict[ShardTopic, None] = {}
         """Their ready or prefetched items are others than before."""

@@ -29,11 +29,11 @@ class ShardIndex:
         """What has happened, until somebody takes it."""
         self.topic_table = TopicTable(image.steady_ms)
         self.topics = self.topic_table.topics
-        """By namespace and name."""
+        """Topics by namespace and name."""
         self.by_number = self.topic_table.by_number
         self.topic_number_last = image.topic_number_last
         self.namespace_names = {number: name.decode() for number, name in image.namespaces}
-        """By number, as the shard has them: of all that have topics here, and of the one with the greatest number."""
+        """Names by number, as the shard has them: of all with topics here, and of the one with the greatest number."""
         self.budget = WindowBudget()
         self.read_budget = ReadBudget()
         self.leases: dict[int, ShardItem] = {}
@@ -57,14 +57,17 @@ class ShardIndex:
 
     @property
     def namespaces(self) -> dict[int, NamespaceTopics]:
-        """By number the namespaces that have topics here, each with the counts of its items and its topics by name.
+        """The namespaces that have topics here by number, each with the counts of its items and its topics by name.
 
         Exact once `counted`. Another thread may walk a copy of it.
         """
         return self.topic_table.namespaces
 
     def name_namespace(self, namespace: Namespace) -> None:
-        """To be told before items of the namespace come. Raises UnavailableError when another one has its number."""
+        """Learn the name of a namespace before items of it come.
+
+        Raises UnavailableError when another one has its number.
+        """
         name = self.namespace_names.setdefault(namespace.number, namespace.name)
         if not namespace.is_known_as(name):
             raise number_in_use(namespace, name, self.shard_id)
@@ -79,7 +82,7 @@ class ShardIndex:
 
     @property
     def keys_left_count(self) -> int:
-        """Of the epoch; the first key beyond them is one of the next epoch."""
+        """How many keys are left of the epoch; the first one beyond them is of the next epoch."""
         return ((self.epoch + 1) << ids.SEQUENCE_BITS) - 1 - self._sequence
 
     def begin_epoch(self, epoch: int) -> None:
@@ -116,7 +119,7 @@ class ShardIndex:
         return ShardTopic(self.shard_id, number, namespace, name, self.budget, self.leases, stored=False)
 
     def add_topic(self, topic: ShardTopic) -> None:
-        """In the order in which they were made."""
+        """Let a new topic be one of the shard; topics are added in the order in which they were made."""
         self.topic_number_last = topic.number
         self.topic_table.add(topic)
         self.budget.share(len(self.topics))

@@ -144,7 +144,7 @@ class Journaling(Operation):
         self._gone = gone
         self._sparse = sparse
         self._rewritten: list[tuple[Claim, array[int]]] = []
-        """With the keys that they had before."""
+        """The rows that are rewritten, each with the keys that it had before."""
 
     def write(self, transaction: Transaction, now: Now) -> None:
         transaction.claims_gone = self._gone

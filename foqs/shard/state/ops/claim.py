@@ -28,7 +28,7 @@ class Claims:
 
     def __init__(self, index: ShardIndex, journal: Journal, settlements: Settlements) -> None:
         self.waiting: OrderedDict[int, ShardItem] = OrderedDict()
-        """By key, in the order in which they are claimed."""
+        """Items by key, in the order in which they are claimed."""
         self.waiting_for_calls: OrderedDict[int, ShardItem] = OrderedDict()
         """The same of items that are claimed anew for a call, which go before all others."""
         self.fresh: list[ShardItem] = []
@@ -40,7 +40,7 @@ class Claims:
         self._journal = journal
         self._settlements = settlements
         self._sort_keys: dict[ShardTopic, set[int]] = {}
-        """By topic, those of claims that wait or are on the way; what is inserted with its claim has none here."""
+        """Sort keys of claims that wait or are on the way, by topic; those of fresh items are not here."""
 
     def claim(self, topic: ShardTopic, sort_keys: list[int]) -> None:
         """Lease items that were just taken from the head of the topic's window, ahead of who will get them."""

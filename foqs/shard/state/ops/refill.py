@@ -22,7 +22,7 @@ class Refills:
 
     def __init__(self, index: ShardIndex) -> None:
         self.wanted: OrderedDict[ShardTopic, bool] = OrderedDict()
-        """Whether with the rows' contents; the first one asked for is the first to be read."""
+        """Whether the rows' contents are wanted, by topic; the first one asked for is the first to be read."""
         self._index = index
         self._cold: deque[ShardTopic] = deque(index.topics.values())
         """Topics that nobody has asked for since the take-over."""
@@ -78,7 +78,7 @@ class Refills:
         return Refilling(self, index, taken) if taken else None
 
     def _part_count(self) -> int:
-        """In how many equal parts topics share the budget; in one, for whoever comes first, once rows are counted."""
+        """How many equal parts of the budget there are; one, for whoever comes first, once rows are counted."""
         return 1 if self._index.counted else min(max(1, len(self.wanted)), limits.TRANSACTION_REFILLS_MAX)
 
     def put_back(self, topic: ShardTopic, *, with_payload: bool) -> None:
