@@ -149,9 +149,8 @@ class ShardState:
         is_worth_commit = bool(batch or self._topics_gone)
         journal = self.journal
         if journal.new or journal.gone or journal.sparse:
-            journaling = journal.next(now, is_worth_commit=is_worth_commit)
+            journaling = journal.begin(transaction, now, is_worth_commit=is_worth_commit)
             if journaling is not None:
-                journaling.write(transaction, now)
                 batch.append(journaling)
         if not batch and not is_worth_commit and not probe and not self._is_steady_due(now):
             return None
@@ -172,33 +171,27 @@ class ShardState:
         Reads come first, so that they see no row of the transaction. What is enqueued comes before claims, since what
         somebody waits for is claimed with it, and before other claims are taken.
         """
-        batch: list[Operation] = []
-
-        def begin(operation: Operation | None) -> None:
-            if operation is not None:
-                operation.write(transaction, now)
-                batch.append(operation)
-
+        batch: list[Operation | None] = []
         if self.refills.wanted:
-            begin(self.refills.next())
+            batch.append(self.refills.begin(transaction, now))
         if self.timers.sweep_at_ms <= now.server_ms:
-            begin(self.timers.next(now))
+            batch.append(self.timers.begin(transaction, now))
         if self.inserts.waiting:
             self.claims.demand = demand
-            begin(self.inserts.next())
+            batch.append(self.inserts.begin(transaction, now))
         if self.claims.waiting or self.claims.fresh or self.claims.waiting_for_calls:
-            begin(self.claims.next(transaction))
+            batch.append(self.claims.begin(transaction, now))
         if self.extensions.waiting:
-            begin(self.extensions.next())
+            batch.append(self.extensions.begin(transaction, now))
         if self.settlements.acks or self.settlements.nacks or self.settlements.ended:
-            begin(self.settlements.next(after_failure=self._has_failed))
+            batch.append(self.settlements.begin(transaction, now, after_failure=self._has_failed))
         if self.changes.waiting:
-            begin(self.changes.next())
+            batch.append(self.changes.begin(transaction, now))
         if self.look_ups.waiting:
-            begin(self.look_ups.next())
+            batch.append(self.look_ups.begin(transaction, now))
         if self.fences.waiting:
-            begin(self.fences.next())
-        return batch
+            batch.append(self.fences.begin(transaction, now))
+        return [operation for operation in batch if operation is not None]
 
     def begin_epoch(self, epoch: int) -> None:
         """What is new from now on has keys of this epoch, between two transactions. All else stays as it is."""
@@ -212,7 +205,8 @@ class ShardState:
             self.index.read_budget.read(result.read_count, result.read_us)
         for operation in self._end():
             operation.committed(result, now)
-        return self.take_events()
+        events, self.index.events = self.index.events, Events()
+        return events
 
     def failed(self, reason: str) -> Events:
         """Certainly nothing of the transaction happened: everything is as it was before."""

@@ -44,7 +44,8 @@ class ShardIndex:
         self.counted = False
         """The topics' counts are exact."""
         self._resident_bytes = 0
-        self._sequence = image.last_key
+        self.last_key = image.last_key
+        """The last key that was assigned."""
         for number, namespace, name in image.topics:
             topic = ShardTopic(shard_id, number, namespace, name.decode(), self.budget, self.leases, stored=True)
             self.topic_table.add(topic)
@@ -73,21 +74,17 @@ class ShardIndex:
             raise number_in_use(namespace, name, self.shard_id)
 
     def next_key(self) -> int:
-        self._sequence += 1
-        return self._sequence
-
-    @property
-    def last_key(self) -> int:
-        return self._sequence
+        self.last_key += 1
+        return self.last_key
 
     @property
     def keys_left_count(self) -> int:
         """How many keys are left of the epoch; the first one beyond them is of the next epoch."""
-        return ((self.epoch + 1) << ids.SEQUENCE_BITS) - 1 - self._sequence
+        return ((self.epoch + 1) << ids.SEQUENCE_BITS) - 1 - self.last_key
 
     def begin_epoch(self, epoch: int) -> None:
         self.epoch = epoch
-        self._sequence = epoch << ids.SEQUENCE_BITS
+        self.last_key = epoch << ids.SEQUENCE_BITS
 
     def overloaded(self, what: str) -> OverloadedError:
         return OverloadedError(
@@ -136,11 +133,12 @@ class ShardIndex:
 
         That the topic has changed is an event where it is not the dispatcher's own doing: for the caller to say.
         """
-        move_all(topic, items, old, Phase.READY)
         for item in items:
             item.lease_due_at = 0
-        topic.window.add_all([item.sort_key for item in items])
+        sort_keys = [item.sort_key for item in items]
         self.keep_resident(items)
+        move_all(topic, items, old, Phase.READY)
+        topic.window.add_all(sort_keys)
 
     def take_ready(self, row: ItemRow) -> ShardItem:
         """A ready row out of its window, so that nobody claims it."""

@@ -100,11 +100,13 @@ class Changes:
         change.completion.open_count += 1
         self.waiting.append(change)
 
-    def next(self) -> Changing:
+    def begin(self, transaction: Transaction, now: Now) -> Changing:
         """Take the first ones."""
         count = min(len(self.waiting), limits.TRANSACTION_CHANGES_MAX)
         taken = [self.waiting.popleft() for _ in range(count)]
-        return Changing(self._index, self._settlements, self._timers, taken)
+        operation = Changing(self._index, self._settlements, self._timers, taken)
+        operation.write(transaction, now)
+        return operation
 
     def abandon(self, undone: FoqsError) -> None:
         for change in self.waiting:

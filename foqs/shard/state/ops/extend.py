@@ -46,7 +46,7 @@ class Extensions:
         completion.open_count += 1
         self.waiting.append(Extension(item, lease_ms, completion, position))
 
-    def next(self) -> Extending | None:
+    def begin(self, transaction: Transaction, now: Now) -> Extending | None:
         """Take the first ones of those whose leases have not ended."""
         taken: list[Extension] = []
         while self.waiting and len(taken) < limits.TRANSACTION_EXTENSIONS_MAX:
@@ -55,7 +55,11 @@ class Extensions:
                 taken.append(extension)
             else:
                 self.fail(extension, StaleLeaseError("the lease of this receipt ended before its extension"))
-        return Extending(self, self._index, self._journal, self._leases, taken) if taken else None
+        if not taken:
+            return None
+        operation = Extending(self, self._index, self._journal, self._leases, taken)
+        operation.write(transaction, now)
+        return operation
 
     def abandon(self, undone: FoqsError, unknown: FoqsError) -> None:
         for extension in self.waiting:

@@ -27,10 +27,12 @@ class Fences:
         completion.open_count += 1
         self.waiting.append((namespace, completion))
 
-    def next(self) -> Fencing:
+    def begin(self, transaction: Transaction, now: Now) -> Fencing:
         """Take all that wait."""
         taken, self.waiting = self.waiting, []
-        return Fencing(self, self._index, self._inserts, taken)
+        operation = Fencing(self, self._index, self._inserts, taken)
+        operation.write(transaction, now)
+        return operation
 
     def abandon(self, undone: FoqsError) -> None:
         for _, completion in self.waiting:

@@ -95,12 +95,14 @@ class Inserts:
         """The topics of which the next transaction inserts ready items: the demand for them is to be known by then."""
         return dict.fromkeys([topic for batch in self._first() for topic in batch.ready])
 
-    def next(self) -> Inserting:
+    def begin(self, transaction: Transaction, now: Now) -> Inserting:
         """Take the calls whose items the next transaction inserts, in the order in which they came."""
         self.in_flight = self._first()
         for _ in self.in_flight:
             self.waiting.popleft()
-        return Inserting(self, self._index, self._claims, self._timers, self.in_flight)
+        operation = Inserting(self, self._index, self._claims, self._timers, self.in_flight)
+        operation.write(transaction, now)
+        return operation
 
     def _first(self) -> list[EnqueuedBatch]:
         batches: list[EnqueuedBatch] = []

@@ -27,7 +27,7 @@ class LookUps:
             raise self._index.overloaded(f"{len(self.waiting)} look-ups wait for it")
         self.waiting.append(look_up)
 
-    def next(self) -> LookingUp:
+    def begin(self, transaction: Transaction, now: Now) -> LookingUp:
         """Take the first ones that are alike: those that read payloads are fewer."""
         with_payload = self.waiting[0].with_payload
         count_max = limits.TRANSACTION_PAYLOAD_LOOK_UPS_MAX if with_payload else limits.TRANSACTION_LOOK_UPS_MAX
@@ -37,7 +37,9 @@ class LookUps:
             look_up = self.waiting.popleft()
             taken.append(look_up)
             count += len(look_up.keys)
-        return LookingUp(self, self._index, taken)
+        operation = LookingUp(self, self._index, taken)
+        operation.write(transaction, now)
+        return operation
 
     def abandon(self, undone: FoqsError) -> None:
         self.fail(list(self.waiting), undone)

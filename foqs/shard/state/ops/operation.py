@@ -12,8 +12,8 @@ from foqs.shard.port import Transaction, TransactionResult
 class Operation(Protocol):
     """One kind of work in one transaction, for many calls or items at a time.
 
-    The engine asks each kind for its next operation while it plans a transaction, lets the operation write, and calls
-    exactly one of its ends when the transaction has ended.
+    What waits of a kind begins its operation while the engine plans a transaction, and lets it write. When the
+    transaction has ended the engine calls exactly one of the operation's ends.
     """
 
     def write(self, transaction: Transaction, now: Now) -> None:

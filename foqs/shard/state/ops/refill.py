@@ -48,7 +48,7 @@ class Refills:
     def forget(self, topic: ShardTopic) -> None:
         self.wanted.pop(topic, None)
 
-    def next(self) -> Refilling | None:
+    def begin(self, transaction: Transaction, now: Now) -> Refilling | None:
         """Take the first topics, as many rows in all as the read budget allows."""
         if self._has_failed:
             self._has_failed = False
@@ -75,7 +75,11 @@ class Refills:
                 refill.with_payload = bytes_max <= bytes_left
                 bytes_left -= bytes_max if refill.with_payload else 0
             taken.append((topic, refill))
-        return Refilling(self, index, taken) if taken else None
+        if not taken:
+            return None
+        operation = Refilling(self, index, taken)
+        operation.write(transaction, now)
+        return operation
 
     def _part_count(self) -> int:
         """How many equal parts of the budget there are; one, for whoever comes first, once rows are counted."""

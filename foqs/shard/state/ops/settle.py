@@ -124,7 +124,7 @@ class Settlements:
         sort_key = (number, item.priority, item.due_at)
         return Rewrite(item.key, *sort_key, deliveries, failed, metadata, is_in_place=True)
 
-    def next(self, *, after_failure: bool) -> Settling:
+    def begin(self, transaction: Transaction, now: Now, *, after_failure: bool) -> Settling:
         """Take what the next transaction settles, the callers' acks first.
 
         `after_failure`: the last transaction failed. Then acks go alone: a server without room for a row may have some
@@ -134,7 +134,9 @@ class Settlements:
         if not (after_failure and taken):
             taken += _take(self.nacks, limits.TRANSACTION_CHANGES_MAX)
             taken += _take(self.ended, limits.TRANSACTION_LEASE_ENDS_MAX)
-        return Settling(self, self._index, self._journal, taken)
+        operation = Settling(self, self._index, self._journal, taken)
+        operation.write(transaction, now)
+        return operation
 
     def apply_rewrite(self, topic: ShardTopic, priority: int, rewrite: Rewrite) -> None:
         """Know a row as the rewrite has left it."""

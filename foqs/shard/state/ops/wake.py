@@ -79,7 +79,7 @@ class Timers:
         self.first_due_ms = due_at = limits.NEVER_MS if head == order.LAST else order.due_at_of(head)
         self.sweep_at_ms = 0 if window.wants_refill else due_at if window.sort_keys else limits.NEVER_MS
 
-    def next(self, now: Now) -> Waking:
+    def begin(self, transaction: Transaction, now: Now) -> Waking:
         """Take what is due, and read on where the window runs low."""
         window = self._window
         refill: Refill | None = None
@@ -99,7 +99,9 @@ class Timers:
             topic, priority = self._topics.pop(key)
             timers.append(Timer(key, topic, priority, order.due_at_of(sort_key)))
         self._note_first()
-        return Waking(self, self._index, timers, refill)
+        operation = Waking(self, self._index, timers, refill)
+        operation.write(transaction, now)
+        return operation
 
     def refilled(self, refill: Refill, rows: list[tuple[int, int, int, int, int]]) -> None:
         """Take what a read beyond the edge of the window has found."""
