@@ -34,9 +34,7 @@ from foqs.host.topics import Topics
 from foqs.host.waiting import Waiting
 from foqs.model import limits
 from foqs.model.service import Service, ServiceState
-from foqs.server.commit_scheduler import CommitScheduler
-from foqs.server.mysql_server import MysqlServer
-from foqs.server.turning import TurningTime
+from foqs.server.mysql_server import CommitScheduler, MysqlServer, TurningTime
 from foqs.shard.writer.shard_writer import ShardWriter
 from foqs.storage.meta import MetaStore
 from foqs.storage.migrations import SchemaKind, check_current
@@ -230,12 +228,8 @@ class Host(Service):
         address = server_of(url)
         if address not in self._servers:
             scheduler = CommitScheduler(self._loop, self._config.transactions_per_server_max)
-            self._servers[address] = MysqlServer(address, scheduler, self._turned_s)
+            self._servers[address] = MysqlServer(address, scheduler, self._turning)
         return self._servers[address]
-
-    def _turned_s(self) -> float:
-        """Now, in the time in which the event loop turned."""
-        return self._turning.at(self._loop.time())
 
     def _make_server(self, slices: Slices) -> ThriftServer:
         """The front door, with the verbs of users and of operators behind it."""

@@ -32,7 +32,7 @@ class Shards:
         self.writers[shard_id].wake()
 
     def placement_run_items(self, shard_id: int) -> int:
-        return self.writers[shard_id].placement_run_items
+        return self.writers[shard_id].scheduler.placement_run_items
 
     def now(self, shard_id: int) -> Now:
         return self.writers[shard_id].now()

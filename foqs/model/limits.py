@@ -1,6 +1,6 @@
 """The bounds that a caller or an operator can meet; what one limit owes to another is asserted at the end.
 
-What only one mechanism uses stands in its own module, such as foqs.server.commit_scheduler or foqs.shard.writer.health.
+What only one mechanism uses stands in its own module, such as foqs.server.mysql_server or foqs.shard.writer.keeper.
 Namespace limits are defaults that an operator may change within the hard bounds given here.
 Source of most figures: the FOQS post (payload 10 KB) and design measurements in docs/decisions/.
 """

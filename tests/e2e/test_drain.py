@@ -12,7 +12,7 @@ import pytest
 from foqs import Client, FoqsError, NewItem
 from foqs.client.retry import RetryPolicy
 from foqs.model import limits
-from foqs.server import commit_scheduler
+from foqs.server import mysql_server
 from foqs.storage.formats import unpack_entries
 from tests.support.databases import Databases
 from tests.support.faults.cluster import NAMESPACE, make_namespace
@@ -46,7 +46,7 @@ def test_a_host_whose_server_hangs_ends_when_the_bound_of_its_drain_is_over(own_
 
 def test_a_shard_that_is_well_gives_back_what_it_claimed_though_calls_hang_on_another(own_databases: Databases) -> None:
     """A host that just ended would keep from its successor what its prefetch buffer had claimed."""
-    server, count = own_databases.server, len(own_databases.shard_urls) * commit_scheduler.PLACEMENT_RUN_ITEMS
+    server, count = own_databases.server, len(own_databases.shard_urls) * mysql_server.PLACEMENT_RUN_ITEMS
     items = [NewItem("kept", b"%d" % number) for number in range(count)]
     port = free_port()
     host = HostProgram(
@@ -96,6 +96,6 @@ def _enqueue_until_refused(address: str) -> None:
     with Client(address, timeout_ms=10_000, retry=RetryPolicy(deadline_ms=0)) as client:
         try:
             for _ in range(_RUNS_MAX):
-                client.enqueue_many(NAMESPACE, [NewItem("other", b"")] * commit_scheduler.PLACEMENT_RUN_ITEMS)
+                client.enqueue_many(NAMESPACE, [NewItem("other", b"")] * mysql_server.PLACEMENT_RUN_ITEMS)
         except FoqsError as error:
             print(f"as expected: {error}")

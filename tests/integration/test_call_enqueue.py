@@ -21,7 +21,7 @@ from foqs.model.errors import (
     TooLargeError,
     UnknownNamespaceError,
 )
-from foqs.server import commit_scheduler
+from foqs.server import mysql_server
 from foqs.wire.codec import structs
 from tests.support.running_host import running_host, shard_of
 
@@ -171,7 +171,7 @@ async def test_ids_are_unique_over_shards_and_grow_on_each(host):
 
 async def test_a_backlog_spreads_over_all_shards(host):
     ids = []
-    run_items = commit_scheduler.PLACEMENT_RUN_ITEMS * len(host.shard_urls) // limits.TRANSACTIONS_PER_SERVER_MAX
+    run_items = mysql_server.PLACEMENT_RUN_ITEMS * len(host.shard_urls) // limits.TRANSACTIONS_PER_SERVER_MAX
     for _ in range(2 * len(host.shard_urls)):
         ids += (await host.client.enqueue_many("jobs", [NewItem("t", b"x")] * (run_items // 2))).ids
     counts = Counter(shard_of(item_id) for item_id in ids)

@@ -13,7 +13,7 @@ import pytest
 
 from foqs.model import limits
 from foqs.model.errors import ErrorCode
-from foqs.server import commit_scheduler
+from foqs.server import mysql_server
 from foqs.wire.codec import METHODS, structs
 from tests.support import thrift_bytes
 from tests.support.bad_frames import row_id
@@ -311,6 +311,6 @@ async def the_same_request_twice_is_two_requests(host: RunningHost) -> None:
 
 @calls(72)
 async def more_topics_than_a_shard_keeps(host: RunningHost) -> None:
-    with patch.object(limits, "TOPICS_PER_SHARD_MAX", 3), patch.object(commit_scheduler, "PLACEMENT_RUN_ITEMS", 1_000):
+    with patch.object(limits, "TOPICS_PER_SHARD_MAX", 3), patch.object(mysql_server, "PLACEMENT_RUN_ITEMS", 1_000):
         items = [{"topic": f"t{n}"} for n in range(10)]
         assert await enqueue(host, *items) == dict.fromkeys(range(3, 10), ErrorCode.OVERLOADED)

@@ -15,7 +15,7 @@ from foqs.client.items import NewItem
 from foqs.dev.local_server import LocalServer
 from foqs.model import ids, limits
 from foqs.model.errors import FoqsError
-from foqs.shard.writer import health as breaker
+from foqs.shard.writer import keeper
 from tests.support.other_session import deadlock, row_locked
 from tests.support.running_host import RunningHost, running_host
 from tests.support.waiting import until
@@ -113,7 +113,7 @@ async def test_a_server_that_is_read_only_opens_the_breaker_and_is_tried_at_leis
                 with pytest.raises(FoqsError):
                     await running.client.enqueue("jobs", "t", b"x")
                 await until(lambda: sum(log["event"] == "transaction_failed" for log in logs) >= 4)
-                assert time.monotonic() - began_s > 3 * breaker.BREAKER_PROBE_MS / 1000, "it is asked without a pause"
+                assert time.monotonic() - began_s > 3 * keeper.BREAKER_PROBE_MS / 1000, "it is asked without a pause"
             await until(lambda: writer.health.healthy)
         assert writer._store._owning_session_id != session_id
         assert await running.client.ack("jobs", receipts) == {}

@@ -12,7 +12,7 @@ import pytest
 
 from foqs.client.items import NewItem
 from foqs.dev.local_server import LocalServer
-from foqs.server import commit_scheduler
+from foqs.server import mysql_server
 from foqs.shard.writer import keeper
 from foqs.storage.migrations import SchemaKind, apply
 from tests.support.databases import prepared_server
@@ -49,7 +49,7 @@ async def test_a_frozen_server_is_skipped_and_comes_back(
         second_server.pause()
         try:
             # Some of these land on the frozen shard; they move once its breaker is open.
-            with patch.object(commit_scheduler, "PLACEMENT_RUN_ITEMS", 1):
+            with patch.object(mysql_server, "PLACEMENT_RUN_ITEMS", 1):
                 calls = [asyncio.create_task(enqueue_one(running, b"during")) for _ in range(40)]
                 await until(lambda: not is_healthy(running, 1), 3)
             (healthy, _) = await asyncio.wait(calls, timeout=5)

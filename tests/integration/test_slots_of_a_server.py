@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from foqs.client.items import NewItem
-from foqs.server import commit_scheduler
+from foqs.server import mysql_server
 from foqs.storage.shard_store import ShardStore
 from tests.support.running_host import running_host, shard_of
 
@@ -41,7 +41,7 @@ def most() -> Iterator[Most]:
     async def run(store: ShardStore, transaction: Any) -> Any:
         return await most.watched_run(store, transaction)
 
-    with patch.object(ShardStore, "run", run), patch.object(commit_scheduler, "SLOT_MS_MAX", 60_000):
+    with patch.object(ShardStore, "run", run), patch.object(mysql_server, "SLOT_MS_MAX", 60_000):
         yield most
 
 
@@ -49,7 +49,7 @@ def most() -> Iterator[Most]:
 async def test_a_server_has_so_many_transactions_at_a_time(
     meta_url: str, shard_urls: Mapping[int, str], most: Most, count_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commit_scheduler, "HEAVY_TRANSACTION_ROWS", 1 << 30)
+    monkeypatch.setattr(mysql_server, "HEAVY_TRANSACTION_ROWS", 1 << 30)
     async with running_host(meta_url, shard_urls, transactions_per_server_max=count_max) as host:
         async with asyncio.timeout(30):
             while most.most < count_max:
@@ -61,8 +61,8 @@ async def test_a_server_has_so_many_transactions_at_a_time(
 async def test_those_of_many_rows_run_beside_the_others_up_to_a_bound(
     meta_url: str, shard_urls: Mapping[int, str], most: Most
 ) -> None:
-    delayed = [NewItem("t", b"x", delay_ms=60_000)] * commit_scheduler.HEAVY_TRANSACTION_ROWS
-    with patch.object(commit_scheduler, "HEAVY_TRANSACTIONS_MAX", 2):
+    delayed = [NewItem("t", b"x", delay_ms=60_000)] * mysql_server.HEAVY_TRANSACTION_ROWS
+    with patch.object(mysql_server, "HEAVY_TRANSACTIONS_MAX", 2):
         async with running_host(meta_url, shard_urls) as host, asyncio.timeout(30):
             while most.most < 3:
                 await host.enqueue_on_all_shards("jobs", [delayed] * 8)
@@ -79,6 +79,6 @@ async def test_so_many_shards_of_a_server_take_items_at_a_time_as_may_write_them
     async with running_host(meta_url, shard_urls, transactions_per_server_max=count_max) as host:
         shards: list[int] = []
         for _ in range(16):
-            news = [NewItem("t", b"")] * (commit_scheduler.PLACEMENT_RUN_ITEMS // 2)
+            news = [NewItem("t", b"")] * (mysql_server.PLACEMENT_RUN_ITEMS // 2)
             shards += map(shard_of, (await host.client.enqueue_many("jobs", news)).ids)
-    assert [len(list(run)) / commit_scheduler.PLACEMENT_RUN_ITEMS for _, run in groupby(shards)] == runs
+    assert [len(list(run)) / mysql_server.PLACEMENT_RUN_ITEMS for _, run in groupby(shards)] == runs

@@ -13,7 +13,7 @@ from foqs.host.topic_queue import DequeueCall
 from foqs.model import limits
 from foqs.model.calls import Delivery
 from foqs.model.item import ShardItem
-from foqs.server.commit_scheduler import SLOT_MS_MAX
+from foqs.server.mysql_server import SLOT_MS_MAX
 from foqs.testing.fake_server import Script
 from tests.histories.clocks import ClockSteps
 

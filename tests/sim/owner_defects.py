@@ -10,8 +10,7 @@ from foqs.model import ids, limits
 from foqs.model.clock import Now
 from foqs.shard.port import Tenure
 from foqs.shard.state.engine import ShardState
-from foqs.shard.writer.clock import ShardClock
-from foqs.shard.writer.keeper import Keeper
+from foqs.shard.writer.keeper import Keeper, ShardClock
 from foqs.shard.writer.ownership import Ownership
 from foqs.testing.fake_store import FakeStore
 from tests.sim.planting import in_place_of, plant

@@ -8,10 +8,10 @@ from typing import Any
 from unittest.mock import patch
 
 from foqs.model import limits
-from foqs.server import commit_scheduler
-from foqs.shard.writer import health, keeper, leased_runs, ownership
+from foqs.server import mysql_server
+from foqs.shard.writer import keeper, leased_runs, ownership
 
-_MODULES = (limits, commit_scheduler, health, keeper, leased_runs, ownership)
+_MODULES = (limits, mysql_server, keeper, leased_runs, ownership)
 
 
 @contextmanager

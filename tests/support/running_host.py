@@ -15,7 +15,7 @@ from foqs.client.items import NewItem
 from foqs.client.retry import RetryPolicy
 from foqs.config import HostConfig
 from foqs.model.calls import TopicStats
-from foqs.server import commit_scheduler
+from foqs.server import mysql_server
 from foqs.storage.session import connect
 from foqs.wire.codec import Reply
 from tests.histories.stored import item_rows
@@ -49,7 +49,7 @@ class RunningHost:
 
         By itself the host stays on one shard for many items.
         """
-        with patch.object(commit_scheduler, "PLACEMENT_RUN_ITEMS", 1):
+        with patch.object(mysql_server, "PLACEMENT_RUN_ITEMS", 1):
             results = await asyncio.gather(*[self.client.enqueue_many(namespace, batch) for batch in batches])
         assert not any(result.errors for result in results)
         ids = [item_id for result in results for item_id in result.ids]

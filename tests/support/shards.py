@@ -13,11 +13,11 @@ from foqs.model.clock import Now
 from foqs.model.errors import UnavailableError
 from foqs.model.item import Phase, ShardItem
 from foqs.model.namespace import Namespace, NamespaceSettings, SettingsTable
-from foqs.server import commit_scheduler
+from foqs.server import mysql_server
 from foqs.shard.port import Transaction
 from foqs.shard.state.callers import Completion
 from foqs.shard.state.engine import ShardState
-from foqs.shard.writer.listener import plan, tick
+from foqs.shard.writer.shard_writer import plan, tick
 from tests.support.stored_shard import StoredShard
 
 NAMESPACE = 7
@@ -85,7 +85,7 @@ class Shards:
         return items
 
     def placement_run_items(self, shard_id: int) -> int:
-        return commit_scheduler.PLACEMENT_RUN_ITEMS
+        return mysql_server.PLACEMENT_RUN_ITEMS
 
     def dequeue(self, wants: dict[str, int], lease_ms: int | None = None) -> DequeueCall:
         call = DequeueCall(lease_ms, 30_000, self.clock_ms / 1000)

@@ -10,9 +10,7 @@ from unittest.mock import Mock
 
 from foqs.model import ids, limits
 from foqs.model.namespace import SettingsTable
-from foqs.server.commit_scheduler import CommitScheduler
-from foqs.server.mysql_server import MysqlServer
-from foqs.server.turning import TurningTime
+from foqs.server.mysql_server import CommitScheduler, MysqlServer, TurningTime
 from foqs.shard.port import (
     LaneCounts,
     SessionLostError,
@@ -179,7 +177,7 @@ class TickedWriter(ShardWriter):
         if beside is None:
             self.turning = TurningTime()
             scheduler = CommitScheduler(store.loop, limits.TRANSACTIONS_PER_SERVER_MAX)
-            self.server = MysqlServer("here", scheduler, lambda: self.turning.at(store.loop.time()))
+            self.server = MysqlServer("here", scheduler, self.turning)
         else:
             self.turning, self.server = beside.turning, beside.server
         self.listener = new_listener()

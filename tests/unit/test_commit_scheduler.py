@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
 
-from foqs.server import commit_scheduler
-from foqs.server.commit_scheduler import CommitScheduler
+from foqs.server import mysql_server
+from foqs.server.mysql_server import CommitScheduler, Permit
 
-LIGHT, HEAVY = 0, commit_scheduler.HEAVY_TRANSACTION_ROWS
+LIGHT, HEAVY = 0, mysql_server.HEAVY_TRANSACTION_ROWS
 """Rows of a transaction."""
 
 
 class Clock:
-    """Stands still, and calls what is due when it is told to."""
+    """A loop whose clock stands still, and which calls what is due later when it is told to."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -26,10 +27,27 @@ class Clock:
     def time(self) -> float:
         return self.now_s
 
+    def call_soon(self, callback: Callable[[], None]) -> asyncio.Handle:
+        return asyncio.get_running_loop().call_soon(callback)
+
+    def create_future(self) -> asyncio.Future[None]:
+        return asyncio.get_running_loop().create_future()
+
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Mock:
         entry = (delay_s, callback)
         self.due.append(entry)
         return Mock(cancel=lambda: self.due.remove(entry) if entry in self.due else None)
+
+
+@asynccontextmanager
+async def permitted(permit: Permit, after: int | None = None, *, is_sick: bool = False) -> AsyncIterator[None]:
+    """As a writer does."""
+    granted = permit.ask(after, is_sick=is_sick)
+    try:
+        await granted
+        yield
+    finally:
+        permit.end()
 
 
 class Transactions:
@@ -48,9 +66,11 @@ class Transactions:
             self.tasks[name] = asyncio.create_task(self.run(name))
 
     async def run(self, name: str) -> None:
-        async with self.scheduler.permit(None, lambda: 0, is_sick=name in self.sick) as permit:
+        permit = self.scheduler.join()
+        async with permitted(permit, is_sick=name in self.sick):
             self.running.append(name)
-            permit.begin(HEAVY if name in self.heavy else LIGHT)
+            if name in self.heavy:
+                permit.leave_slot()
             try:
                 await self.ends[name].wait()
                 if name in self.failing:
@@ -97,7 +117,7 @@ async def test_one_that_takes_long_holds_up_nobody_and_gives_back_one_slot_in_al
     transactions.start("abcd")
     await settled()
     delay_s, pass_over = clock.due[0]
-    assert delay_s * 1000 == commit_scheduler.SLOT_MS_MAX
+    assert delay_s * 1000 == mysql_server.SLOT_MS_MAX
     pass_over()
     await settled()
     assert transactions.running == ["a", "b", "c"]
@@ -110,7 +130,7 @@ async def test_one_that_takes_long_holds_up_nobody_and_gives_back_one_slot_in_al
 async def test_those_heavy_run_beside_the_others_up_to_a_bound(
     transactions: Transactions, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commit_scheduler, "HEAVY_TRANSACTIONS_MAX", 2)
+    monkeypatch.setattr(mysql_server, "HEAVY_TRANSACTIONS_MAX", 2)
     transactions.heavy = "abc"
     transactions.start("abcdef")
     await settled()
@@ -126,9 +146,10 @@ async def test_those_heavy_run_beside_the_others_up_to_a_bound(
 
 
 async def test_one_that_took_too_long_already_has_no_slot_to_leave(transactions: Transactions, clock: Clock) -> None:
-    async with transactions.scheduler.permit(None, lambda: 0, is_sick=False) as permit:
+    permit = transactions.scheduler.join()
+    async with permitted(permit):
         clock.due[0][1]()
-        permit.begin(HEAVY)
+        permit.leave_slot()
         assert transactions.scheduler.heavy_count == 0
     transactions.start("abc")
     await settled()
@@ -167,10 +188,11 @@ async def test_the_next_one_is_told_how_long_it_waited_for_its_slot_alone(clock:
     waited_s = []
 
     async def run() -> None:
-        async with scheduler.permit(LIGHT, lambda: 0, is_sick=False) as permit:
+        permit = scheduler.join()
+        async with permitted(permit, LIGHT):
             waited_s.append(permit.waited_s)
 
-    async with scheduler.permit(None, lambda: 0, is_sick=False):
+    async with permitted(scheduler.join()):
         waiting = asyncio.create_task(run())
         await settled()
         clock.now_s += 0.03
@@ -179,57 +201,79 @@ async def test_the_next_one_is_told_how_long_it_waited_for_its_slot_alone(clock:
 
 
 @pytest.mark.parametrize(
-    ("after", "calls", "turns"),
+    ("after", "enough_after", "turns"),
     [
-        (None, [0], 0),
-        (LIGHT, [0], commit_scheduler.COALESCE_TURNS_MAX),
-        (HEAVY, [0], commit_scheduler.COALESCE_TURNS_MAX + 1),
-        (LIGHT, [commit_scheduler.COALESCE_CALLS], 0),
-        (LIGHT, [0, 1, commit_scheduler.COALESCE_CALLS], 2),
+        (None, None, 0),
+        (LIGHT, None, mysql_server.COALESCE_TURNS_MAX),
+        (HEAVY, None, mysql_server.COALESCE_TURNS_MAX + 1),
+        (LIGHT, 0, 0),
+        (LIGHT, 2, 3),
+        (HEAVY, 0, 2),
     ],
 )
 async def test_after_a_transaction_the_loop_turns_a_few_times_unless_enough_calls_wait(
-    clock: Clock, after: int | None, calls: list[int], turns: int
+    clock: Clock, after: int | None, enough_after: int | None, turns: int
 ) -> None:
-    scheduler = CommitScheduler(cast(Any, clock), 1)
-    turned, waiting = 0, list(calls)
+    """`enough_after` so many turns, or never."""
+    permit = CommitScheduler(cast(Any, clock), 1).join()
+    turned = 0
 
     def turn() -> None:
         nonlocal turned
         turned += 1
         asyncio.get_running_loop().call_soon(turn)
+        if turned == enough_after:
+            permit.stop_coalescing()
 
     asyncio.get_running_loop().call_soon(turn)
-    async with scheduler.permit(after, lambda: waiting.pop(0) if len(waiting) > 1 else waiting[0], is_sick=False):
-        assert turned == turns
+    granted = permit.ask(after, is_sick=False)
+    if enough_after == 0:
+        permit.stop_coalescing()
+    await granted
+    assert turned == turns
+    assert not permit.is_coalescing
+    permit.end()
+
+
+async def test_a_shard_for_which_enough_calls_wait_begins_as_soon_as_it_has_its_slot(clock: Clock) -> None:
+    scheduler = CommitScheduler(cast(Any, clock), 1)
+    neighbour, permit = scheduler.join(), scheduler.join()
+    await neighbour.ask(None, is_sick=False)
+    granted = permit.ask(LIGHT, is_sick=False)
+    permit.stop_coalescing()
+    await settled()
+    assert not granted.done()
+    neighbour.end()
+    assert granted.done()
+    permit.end()
 
 
 async def test_the_turns_of_the_loop_end_when_they_take_long(clock: Clock) -> None:
-    asked_count = 0
-
-    def waiting_calls_count() -> int:
-        nonlocal asked_count
-        asked_count += 1
-        clock.now_s += commit_scheduler.COALESCE_MS_MAX / 2_500
-        return 0
-
-    async with CommitScheduler(cast(Any, clock), 1).permit(LIGHT, waiting_calls_count, is_sick=False):
-        assert asked_count == 3
+    permit = CommitScheduler(cast(Any, clock), 1).join()
+    granted = permit.ask(LIGHT, is_sick=False)
+    for _ in range(2):
+        clock.now_s += mysql_server.COALESCE_MS_MAX / 2_500
+        await asyncio.sleep(0)
+        assert not granted.done()
+    clock.now_s += mysql_server.COALESCE_MS_MAX / 2_500
+    await asyncio.sleep(0)
+    assert granted.done()
+    permit.end()
 
 
 async def test_one_that_is_cancelled_while_it_coalesces_leaves_its_slot(clock: Clock) -> None:
     scheduler = CommitScheduler(cast(Any, clock), 1)
 
     async def run() -> None:
-        async with scheduler.permit(LIGHT, lambda: 0, is_sick=False):
+        async with permitted(scheduler.join(), LIGHT):
             raise AssertionError("it was cancelled")
 
     task = asyncio.create_task(run())
     await asyncio.sleep(0)
-    assert scheduler.slots.locked()
+    assert scheduler.free_slots_count == 0
     task.cancel()
     await asyncio.wait([task])
-    assert not scheduler.slots.locked()
+    assert scheduler.free_slots_count == 1
     assert clock.due == []
 
 
@@ -242,4 +286,4 @@ def test_as_many_shards_take_items_at_a_time_as_have_slots_to_write_them(
     scheduler = CommitScheduler(cast(Any, clock), transactions_max)
     for _ in range(shards_count):
         scheduler.join()
-    assert scheduler.placement_run_items == runs * commit_scheduler.PLACEMENT_RUN_ITEMS
+    assert scheduler.placement_run_items == runs * mysql_server.PLACEMENT_RUN_ITEMS

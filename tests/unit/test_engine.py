@@ -25,7 +25,7 @@ from foqs.model.topic import ItemCounts
 from foqs.shard.port import TIMER_LANE, ItemRow
 from foqs.shard.state.callers import Completion, LookUp
 from foqs.shard.state.engine import ShardState
-from foqs.shard.writer.listener import plan, tick
+from foqs.shard.writer.shard_writer import plan, tick
 from foqs.testing.fake_server import Tables
 from tests.support.stored_shard import StoredShard
 

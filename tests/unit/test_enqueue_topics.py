@@ -13,7 +13,7 @@ from foqs.host.waiting import Waiting
 from foqs.model import ids, limits
 from foqs.model.errors import RateLimitedError, TooLargeError
 from foqs.model.namespace import Namespace, NamespaceSettings
-from foqs.server import commit_scheduler
+from foqs.server import mysql_server
 from tests.support.shards import NAMESPACE, Shards
 
 
@@ -42,7 +42,7 @@ async def test_a_call_over_its_quota_takes_no_part_of_another_namespaces_run_to_
         await asyncio.sleep(0)
         for _ in range(2):
             with pytest.raises(TooLargeError):
-                await enqueues.enqueue(greedy, [NewItem("t", b"")] * (commit_scheduler.PLACEMENT_RUN_ITEMS // 2))
+                await enqueues.enqueue(greedy, [NewItem("t", b"")] * (mysql_server.PLACEMENT_RUN_ITEMS // 2))
     assert sorted(state.buffered_count for state in shards.states.values()) == [0, 3]
     for number in shards.states:
         shards.run(number)

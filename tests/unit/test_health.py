@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.shard.writer import health as breaker
-from foqs.shard.writer.health import Health
+from foqs.shard.writer import keeper
+from foqs.shard.writer.keeper import Health
 
 
 @pytest.fixture
@@ -34,16 +34,16 @@ def test_it_stays_closed_for_fast_transactions(health: Health, changes: list[boo
 
 def test_it_opens_when_the_mean_time_is_over_its_limit(health: Health, changes: list[bool]) -> None:
     now_s = 0.0
-    for _ in range(breaker.BREAKER_SAMPLES_MIN):
+    for _ in range(keeper.BREAKER_SAMPLES_MIN):
         assert health.healthy
-        now_s = run(health, now_s, breaker.BREAKER_MEAN_MS_MAX / 1000 + 0.01)
+        now_s = run(health, now_s, keeper.BREAKER_MEAN_MS_MAX / 1000 + 0.01)
     assert health.state == "open"
     assert changes == [False]
 
 
 def test_it_opens_when_too_many_transactions_fail(health: Health) -> None:
     now_s = 0.0
-    for number in range(breaker.BREAKER_SAMPLES_MIN):
+    for number in range(keeper.BREAKER_SAMPLES_MIN):
         now_s = run(health, now_s, 0.001, failed=number > 0)
     assert not health.healthy
 
@@ -52,7 +52,7 @@ def test_it_opens_for_failures_in_a_row_however_many_went_well_before(health: He
     now_s = 0.0
     for _ in range(100):
         now_s = run(health, now_s, 0.01)
-    for _ in range(breaker.BREAKER_SAMPLES_MIN):
+    for _ in range(keeper.BREAKER_SAMPLES_MIN):
         assert health.healthy
         now_s = run(health, now_s, 0.01, failed=True)
     assert not health.healthy
@@ -60,19 +60,19 @@ def test_it_opens_for_failures_in_a_row_however_many_went_well_before(health: He
 
 def test_failures_older_than_the_window_do_not_count(health: Health) -> None:
     now_s = 0.0
-    for _ in range(breaker.BREAKER_SAMPLES_MIN - 1):
+    for _ in range(keeper.BREAKER_SAMPLES_MIN - 1):
         now_s = run(health, now_s, 0.001, failed=True)
-    now_s += breaker.BREAKER_WINDOW_MS / 1000
-    for number in range(breaker.BREAKER_SAMPLES_MIN):
+    now_s += keeper.BREAKER_WINDOW_MS / 1000
+    for number in range(keeper.BREAKER_SAMPLES_MIN):
         now_s = run(health, now_s, 0.001, failed=number == 0)
     assert health.healthy
 
 
 def test_it_opens_for_a_transaction_that_hangs_before_that_ends(health: Health, changes: list[bool]) -> None:
     health.began(10.0)
-    health.watch(9.999 + breaker.BREAKER_STALL_MS / 1000)
+    health.watch(9.999 + keeper.BREAKER_STALL_MS / 1000)
     assert health.healthy
-    health.watch(10.001 + breaker.BREAKER_STALL_MS / 1000)
+    health.watch(10.001 + keeper.BREAKER_STALL_MS / 1000)
     assert changes == [False]
     # What ends late began before the breaker opened: it says nothing of now.
     health.ended(40.0, failed=False)
@@ -80,7 +80,7 @@ def test_it_opens_for_a_transaction_that_hangs_before_that_ends(health: Health, 
 
 
 def test_it_opens_for_a_transaction_that_began_late_because_its_server_answers_nobody(health: Health) -> None:
-    stall_s = breaker.BREAKER_STALL_MS / 1000
+    stall_s = keeper.BREAKER_STALL_MS / 1000
     health.began(10.4)
     health.watch(10.399 + stall_s, silent_since_s=10.5)
     assert health.healthy, "a neighbour had an answer since"
@@ -94,8 +94,8 @@ def test_a_probe_is_wanted_after_a_pause_and_closes_it_when_answered_in_time(
     health: Health, changes: list[bool]
 ) -> None:
     health.trip(5.0, "its session is lost")
-    assert not health.wants_probe(5.0 + breaker.BREAKER_PROBE_MS / 1000 - 0.001)
-    at_s = 5.0 + breaker.BREAKER_PROBE_MS / 1000
+    assert not health.wants_probe(5.0 + keeper.BREAKER_PROBE_MS / 1000 - 0.001)
+    at_s = 5.0 + keeper.BREAKER_PROBE_MS / 1000
     assert health.wants_probe(at_s)
     health.began(at_s)
     assert health.state == "half-open"
@@ -104,7 +104,7 @@ def test_a_probe_is_wanted_after_a_pause_and_closes_it_when_answered_in_time(
     assert changes == [False, True]
 
 
-@pytest.mark.parametrize(("seconds", "failed"), [(0.001, True), (breaker.BREAKER_MEAN_MS_MAX / 1000 + 0.1, False)])
+@pytest.mark.parametrize(("seconds", "failed"), [(0.001, True), (keeper.BREAKER_MEAN_MS_MAX / 1000 + 0.1, False)])
 def test_a_probe_that_fails_or_is_slow_leaves_it_open(health: Health, seconds: float, failed: bool) -> None:
     health.trip(5.0, "its session is lost")
     ended_s = run(health, 6.0, seconds, failed=failed)
@@ -118,31 +118,31 @@ def test_what_ends_well_before_a_probe_is_wanted_leaves_it_open(health: Health) 
     health.trip(5.0, "its disk is full")
     run(health, 5.1, 0.001)
     assert health.state == "open"
-    assert health.wants_probe(5.0 + breaker.BREAKER_PROBE_MS / 1000)
+    assert health.wants_probe(5.0 + keeper.BREAKER_PROBE_MS / 1000)
 
 
 def test_probes_become_rarer_while_what_comes_after_them_fails_and_not_for_ever(health: Health) -> None:
     def pause_ms(tripped_s: float) -> int:
         health.trip(tripped_s, "its disk is full")
-        step_s = breaker.BREAKER_PROBE_MS / 1000
-        return next(n for n in range(1, 20) if health.wants_probe(tripped_s + n * step_s)) * breaker.BREAKER_PROBE_MS
+        step_s = keeper.BREAKER_PROBE_MS / 1000
+        return next(n for n in range(1, 20) if health.wants_probe(tripped_s + n * step_s)) * keeper.BREAKER_PROBE_MS
 
     now_s, pauses_ms = 5.0, []
     for _ in range(5):
         pauses_ms.append(pause_ms(now_s))
         now_s = run(health, now_s + pauses_ms[-1] / 1000, 0.001) + 0.1
         assert health.healthy
-    first_ms, most_ms = breaker.BREAKER_PROBE_MS, breaker.BREAKER_PROBE_MS * breaker.BREAKER_PROBE_FACTOR_MAX
+    first_ms, most_ms = keeper.BREAKER_PROBE_MS, keeper.BREAKER_PROBE_MS * keeper.BREAKER_PROBE_FACTOR_MAX
     assert pauses_ms == [first_ms, 2 * first_ms, most_ms, most_ms, most_ms]
-    assert pause_ms(now_s + breaker.BREAKER_WINDOW_MS / 1000) == first_ms
+    assert pause_ms(now_s + keeper.BREAKER_WINDOW_MS / 1000) == first_ms
 
 
 def test_a_shard_that_is_opened_anew_begins_well_and_nobody_is_told(health: Health, changes: list[bool]) -> None:
-    for number in range(breaker.BREAKER_SAMPLES_MIN - 1):
+    for number in range(keeper.BREAKER_SAMPLES_MIN - 1):
         run(health, float(number), 0.001, failed=True)
     health.began(10.0)
     health.reset()
-    health.watch(10.0 + breaker.BREAKER_STALL_MS)
+    health.watch(10.0 + keeper.BREAKER_STALL_MS)
     run(health, 100.0, 0.001, failed=True)
     assert health.healthy, "what was before does not count"
     health.trip(200.0, "it is full")

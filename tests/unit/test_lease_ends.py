@@ -9,7 +9,7 @@ from foqs.model.errors import FoqsError, OverloadedError
 from foqs.model.item import Phase, ShardItem
 from foqs.shard.state.callers import Completion
 from foqs.shard.state.engine import ShardState
-from foqs.shard.writer.listener import tick
+from foqs.shard.writer.shard_writer import tick
 from tests.support.shards import Shards
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Iterator
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 
 from foqs.model import limits
 from foqs.server import mysql_server
-from foqs.server.mysql_server import MysqlServer
+from foqs.server.mysql_server import MysqlServer, TurningTime
 from foqs.shard.port import SessionLostError
 from foqs.shard.state.callers import LookUp
-from foqs.shard.writer.health import BREAKER_STALL_MS
+from foqs.shard.writer.keeper import BREAKER_STALL_MS, Keeper
 from tests.sim.loop import VirtualLoop
 from tests.support.slow_store import SlowStore, TickedWriter, start, until_health, writer_of
 
@@ -34,55 +34,78 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def server(clock: Clock) -> MysqlServer:
-    server = MysqlServer("here", Mock(), lambda: clock.now_s)
-    server.asked()
-    server.answered()
-    return server
+def server() -> MysqlServer:
+    return MysqlServer("here", Mock(), TurningTime())
+
+
+@pytest.fixture
+def keeper(clock: Clock, server: MysqlServer) -> Keeper:
+    """That of a shard of the server, which has answered just now."""
+    with patch("asyncio.get_running_loop", lambda: Mock(time=lambda: clock.now_s)):
+        keeper = Keeper(0, Mock(is_session_lost=lambda: False), server, Mock(), Mock())
+    keeper.began()
+    keeper.ended("committed")
+    return keeper
 
 
 # ---- its silence ----
 
 
 def test_it_is_silent_since_the_first_question_that_it_was_asked_after_its_last_answer(
-    clock: Clock, server: MysqlServer
+    clock: Clock, server: MysqlServer, keeper: Keeper
 ) -> None:
     assert server.silent_since_s is None
-    server.asked()
+    keeper.began()
     clock.now_s = 101.0
-    server.asked()
-    assert server.silent_since_s == 100.0
-    server.answered()
+    with keeper.question():
+        assert server.silent_since_s == 100.0
     assert (server.silent_since_s, server.heard_s) == (None, 101.0), "what the first one waits for is its own matter"
     clock.now_s = 102.0
-    server.asked()
+    keeper.began()
     assert server.silent_since_s == 102.0
 
 
-def test_a_lost_session_is_no_answer(clock: Clock, server: MysqlServer) -> None:
-    server.asked()
-    clock.now_s = 101.0
-    with pytest.raises(SessionLostError), server.question():
-        raise SessionLostError("somebody killed it")
-    assert (server.silent_since_s, server.heard_s) == (100.0, 100.0)
-    with server.question():
+def test_a_lost_session_is_no_answer(clock: Clock, server: MysqlServer, keeper: Keeper) -> None:
+    for lose in (_lose_in_a_question, _lose_in_a_transaction):
+        clock.now_s = 101.0
+        lose(keeper)
+        assert (server.silent_since_s, server.heard_s) == (101.0, 100.0)
+    with keeper.question():
         clock.now_s = 102.0
     assert (server.silent_since_s, server.heard_s) == (None, 102.0)
 
 
+def _lose_in_a_question(keeper: Keeper) -> None:
+    with pytest.raises(SessionLostError), keeper.question():
+        raise SessionLostError("somebody killed it")
+
+
+def _lose_in_a_transaction(keeper: Keeper) -> None:
+    keeper.began()
+    keeper.ended("unknown")
+
+
 def test_one_of_its_shards_is_to_ask_when_it_was_not_heard_for_a_while_and_another_one_if_that_has_no_answer(
-    clock: Clock, server: MysqlServer
+    clock: Clock, keeper: Keeper
 ) -> None:
+    def ticks() -> list[bool]:
+        """Of four shards, as if nothing were due but that."""
+        asks = []
+        for _ in range(4):
+            keeper.is_due, keeper._clock_probed_s, keeper._durable_s = False, clock.now_s, clock.now_s
+            asks.append(keeper.tick(is_owned=True, is_idle=True))
+        return asks
+
     clock.now_s += PULSE_S - TICK_S
-    assert not server.claim_pulse()
+    assert ticks() == [False] * 4
     clock.now_s += 2 * TICK_S
-    assert [server.claim_pulse() for _ in range(4)] == [True, False, False, False]
+    assert ticks() == [True, False, False, False]
     clock.now_s += PULSE_S + TICK_S
-    assert [server.claim_pulse() for _ in range(4)] == [True, False, False, False]
-    server.asked()
-    server.answered()
+    assert ticks() == [True, False, False, False]
+    keeper.began()
+    keeper.ended("committed")
     clock.now_s += PULSE_S / 2
-    assert not server.claim_pulse()
+    assert ticks() == [False] * 4
 
 
 # ---- two shards on it, in virtual time ----

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from foqs.model.clock import Now
-from foqs.shard.writer import clock as shard_clock
-from foqs.shard.writer.clock import ShardClock
+from foqs.shard.writer import keeper
+from foqs.shard.writer.keeper import ShardClock
 
 HOUR_MS = 3_600_000
 
@@ -61,7 +61,7 @@ def test_doubt_of_the_opening_is_no_step(clock: ShardClock) -> None:
 
 def test_little_is_no_step(clock: ShardClock) -> None:
     for number in range(20):
-        drifted_ms = (number + 1) * shard_clock.CLOCK_STEP_MS_MIN // 2
+        drifted_ms = (number + 1) * keeper.CLOCK_STEP_MS_MIN // 2
         at_s = 101.0 + number
         assert clock.probed(at_s, 5_000_000 + (number + 1) * 1_000 + drifted_ms, at_s + 0.001) == 0
     assert clock.steps_count == 0

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from unittest.mock import Mock
 
 import pytest
 import structlog.testing
 
 from foqs.model import limits
-from foqs.server import commit_scheduler, mysql_server
+from foqs.server import mysql_server
 from foqs.shard.port import LaneCounts
 from foqs.shard.state.callers import LookUp
-from foqs.shard.writer import health as breaker
 from foqs.shard.writer import keeper
 from tests.sim.loop import VirtualLoop
 from tests.support.slow_store import (
@@ -105,10 +104,10 @@ async def test_a_server_that_hangs_when_it_is_asked_for_the_time_opens_the_break
 ) -> None:
     await writer.start()
     monkeypatch.setattr(keeper, "CLOCK_PROBE_MS", 0)
-    monkeypatch.setattr(breaker, "BREAKER_STALL_MS", 20)
+    monkeypatch.setattr(keeper, "BREAKER_STALL_MS", 20)
     store.tells_time.clear()
     await until_health(writer, healthy=False)
-    monkeypatch.setattr(breaker, "BREAKER_PROBE_MS", 0)
+    monkeypatch.setattr(keeper, "BREAKER_PROBE_MS", 0)
     store.tells_time.set()
     await until_health(writer, healthy=True)
 
@@ -118,7 +117,7 @@ async def test_a_shard_with_nothing_to_do_notices_that_its_server_hangs(
     writer: TickedWriter, store: SlowStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mysql_server, "PULSE_MS", 1)
-    monkeypatch.setattr(breaker, "BREAKER_STALL_MS", 20)
+    monkeypatch.setattr(keeper, "BREAKER_STALL_MS", 20)
     await start(writer, store)
     await writer._idle.wait()
     store.tells_time.clear()
@@ -134,7 +133,7 @@ async def test_an_event_loop_that_was_held_is_not_taken_for_a_server_that_hangs(
     await start(writer, store)
     await writer._idle.wait()
     assert writer.shard is not None
-    for _ in range(2 * breaker.BREAKER_SAMPLES_MIN):
+    for _ in range(2 * keeper.BREAKER_SAMPLES_MIN):
         store.answers_runs.clear()
         writer.shard.look_up(LookUp([1], Mock(), Mock()))
         writer.wake()
@@ -171,7 +170,7 @@ async def test_a_sick_server_is_not_asked_beside_the_probes(
     writer: TickedWriter, store: SlowStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mysql_server, "PULSE_MS", 1)
-    monkeypatch.setattr(breaker, "BREAKER_PROBE_MS", 60_000)
+    monkeypatch.setattr(keeper, "BREAKER_PROBE_MS", 60_000)
     await start(writer, store)
     await writer._idle.wait()
     writer.health.trip(asyncio.get_running_loop().time(), "it is slow")
@@ -207,8 +206,8 @@ async def test_a_shard_waits_for_a_slot_of_its_server_with_what_it_is_to_write(
 async def test_who_was_answered_comes_back_before_the_next_transaction_unless_enough_wait(
     writer: TickedWriter, store: SlowStore, monkeypatch: pytest.MonkeyPatch, calls_enough: int, transactions: int
 ) -> None:
-    monkeypatch.setattr(commit_scheduler, "COALESCE_MS_MAX", 60_000)
-    monkeypatch.setattr(commit_scheduler, "COALESCE_CALLS", calls_enough)
+    monkeypatch.setattr(mysql_server, "COALESCE_MS_MAX", 60_000)
+    monkeypatch.setattr(mysql_server, "COALESCE_CALLS", calls_enough)
     await start(writer, store)
     await writer._idle.wait()
     store.numbers_run.clear()
@@ -236,9 +235,9 @@ async def test_a_shard_that_waits_for_a_slot_is_sick_when_its_server_answers_non
     writer: TickedWriter, store: SlowStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stall_ms = 50
-    monkeypatch.setattr(breaker, "BREAKER_STALL_MS", stall_ms)
+    monkeypatch.setattr(keeper, "BREAKER_STALL_MS", stall_ms)
     monkeypatch.setattr(mysql_server, "PULSE_MS", 60_000)
-    monkeypatch.setattr(commit_scheduler, "SLOT_MS_MAX", 60_000)
+    monkeypatch.setattr(mysql_server, "SLOT_MS_MAX", 60_000)
     await start(writer, store)
     await writer._idle.wait()
     shard, loop = writer.shard, asyncio.get_running_loop()
@@ -249,12 +248,12 @@ async def test_a_shard_that_waits_for_a_slot_is_sick_when_its_server_answers_non
         writer.wake()
         until_s = loop.time() + 3 * stall_ms / 1000
         while loop.time() < until_s:
-            writer.server.asked()
+            writer.server.silent_since_s = loop.time()
             writer.tick()
             await asyncio.sleep(STEP_S)
-            writer.server.answered()
+            writer.server.silent_since_s, writer.server.heard_s = None, loop.time()
         assert writer.health.healthy, "they are slow, and no more"
-        writer.server.asked()
+        writer.server.silent_since_s = loop.time()
         asked_s = loop.time()
         await tick_until_sick(writer)
         assert 0 <= loop.time() - asked_s - stall_ms / 1000 < limits.TICK_MS / 1000
@@ -266,7 +265,7 @@ async def test_a_shard_that_waits_for_a_slot_is_sick_when_its_server_answers_non
 async def test_a_sick_shard_neither_waits_for_a_slot_nor_keeps_one(
     writer: TickedWriter, store: SlowStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commit_scheduler, "SLOT_MS_MAX", 60_000)
+    monkeypatch.setattr(mysql_server, "SLOT_MS_MAX", 60_000)
     await start(writer, store)
     await writer._idle.wait()
     loop = asyncio.get_running_loop()
@@ -291,16 +290,16 @@ async def test_a_shard_that_got_its_slot_late_is_sick_as_soon_as_those_before_it
     writer: TickedWriter, store: SlowStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stall_s, wait_s = 0.6, 0.4
-    monkeypatch.setattr(breaker, "BREAKER_STALL_MS", int(stall_s * 1000))
+    monkeypatch.setattr(keeper, "BREAKER_STALL_MS", int(stall_s * 1000))
     monkeypatch.setattr(mysql_server, "PULSE_MS", 60_000)
-    monkeypatch.setattr(commit_scheduler, "SLOT_MS_MAX", int(wait_s * 1000))
+    monkeypatch.setattr(mysql_server, "SLOT_MS_MAX", int(wait_s * 1000))
     await start(writer, store)
     await writer._idle.wait()
     shard, loop = writer.shard, asyncio.get_running_loop()
     assert shard is not None
     store.answers_runs.clear()
     async with has_no_slot(writer):
-        writer.server.asked()
+        writer.server.silent_since_s = loop.time()
         shard.look_up(LookUp([1], Mock(), Mock()))
         writer.wake()
         run_count, asked_s = len(store.numbers_run), loop.time()
@@ -314,10 +313,12 @@ async def test_a_shard_that_got_its_slot_late_is_sick_as_soon_as_those_before_it
 @asynccontextmanager
 async def has_no_slot(writer: TickedWriter) -> AsyncIterator[None]:
     """Its neighbours have them all."""
-    async with AsyncExitStack() as neighbours:
-        for _ in range(limits.TRANSACTIONS_PER_SERVER_MAX):
-            await neighbours.enter_async_context(writer.server.scheduler.permit(None, lambda: 0, is_sick=False))
-        yield
+    neighbours = [writer.server.scheduler.join() for _ in range(limits.TRANSACTIONS_PER_SERVER_MAX)]
+    for permit in neighbours:
+        await permit.ask(None, is_sick=False)
+    yield
+    for permit in neighbours:
+        permit.end()
 
 
 async def tick_until_sick(writer: TickedWriter, patience_s: float = 10.0) -> None:

@@ -102,6 +102,7 @@ async def test_an_epoch_is_renewed_before_its_keys_are_used_up_and_nobody_notice
     monkeypatch.setattr(ownership, "KEYS_LEFT_TO_RENEW", shard.index.keys_left_count - 5)
     assert await run_one(writer, store) == "done"
     before = [shard.index.next_key() for _ in range(6)]
+    writer.tick()
     assert await run_one(writer, store) == "done"
     await until(lambda: shard.epoch == 2)
     assert writer.shard is shard
@@ -124,10 +125,12 @@ async def test_without_a_new_epoch_the_last_keys_are_kept_and_the_shard_waits(
     away = UnavailableError("the meta database is away")
     store.epoch_errors, store.open_errors = [away] * 100, [away] * 3
     shard.index.next_key()
+    writer.tick()
     assert await run_one(writer, store) == "done", "there are keys left"
     assert writer.shard is shard
     for _ in range(3):
         shard.index.next_key()
+    writer.tick()
     assert "keys left" in await run_one(writer, store)
     await until(lambda: writer.shard is not None and writer.shard is not shard)
     assert store.tenures == [None] * 5, "what was left of the epoch is not gone on with"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from foqs.model import limits
-from foqs.server.turning import LOOP_HELD_MS, TurningTime
-from foqs.shard.writer import health as breaker
-from foqs.shard.writer.health import Health
+from foqs.server.mysql_server import LOOP_HELD_MS, TurningTime
+from foqs.shard.writer import keeper
+from foqs.shard.writer.keeper import Health
 
 TICK_S = limits.TICK_MS / 1000
-STALL_S = breaker.BREAKER_STALL_MS / 1000
+STALL_S = keeper.BREAKER_STALL_MS / 1000
 
 
 def _tick(turning: TurningTime, health: Health, from_s: float, until_s: float) -> float:
@@ -37,7 +37,7 @@ def test_a_loop_that_was_held_opens_no_breaker_of_a_server_that_is_well() -> Non
 
 def test_nor_do_many_transactions_during_each_of_which_it_was_held() -> None:
     turning, health, now_s = _watched()
-    for number in range(4 * breaker.BREAKER_SAMPLES_MIN):
+    for number in range(4 * keeper.BREAKER_SAMPLES_MIN):
         health.began(turning.at(now_s))
         now_s += 2
         if number % 2:  # The answer is taken before the tick, or after it.

@@ -1,20 +1,28 @@
-"""What the owner of a shard knows of its server: whether it answers, what time it has, and that it is durable."""
+"""What the owner of a shard knows of its server: whether it is well, what time it has, and that it is durable.
+
+Whether it is well is a circuit breaker's matter, after FOQS: the mean transaction time and the error rate over a
+rolling window. pybreaker keeps the states; it has neither a window nor a notion of a call that hangs, so both are here.
+The owner of the shard runs one transaction at a time, which makes it its own gate for probes.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
 
+import pybreaker
 import structlog
 
 from foqs.model import limits
+from foqs.model.clock import Now
+from foqs.server import mysql_server
 from foqs.server.mysql_server import MysqlServer
 from foqs.shard.port import OwnershipLostError, ShardImage, Store
 from foqs.shard.state.engine import ShardState
-from foqs.shard.writer.clock import ShardClock
-from foqs.shard.writer.health import Health
 from foqs.shard.writer.worker_thread import WorkerThread
 
 CLOCK_PROBE_MS = 10 * limits.SECOND_MS
@@ -25,18 +33,213 @@ CLOCK_RETRY_MS = 500
 """It is repeated so soon."""
 CLOCK_TRY_MS_MAX = 2_000
 """A shard that is opened waits so long for a good probe; then it is served with the clock that there is."""
+CLOCK_STEP_MS_MIN = 1 * limits.SECOND_MS
+"""A server's clock that moved by more than this beside the host's own has stepped."""
+BREAKER_WINDOW_MS = 5 * limits.SECOND_MS
+"""Transactions that ended so lately count."""
+BREAKER_SAMPLES_MIN = 5
+"""With fewer transactions in the window the breaker does not judge them."""
+BREAKER_MEAN_MS_MAX = 500
+"""It opens when they take longer on average."""
+BREAKER_ERRORS_MAX = 0.5
+"""It opens when a greater part of them fails."""
+BREAKER_STALL_MS = 700
+"""It opens for a transaction or a question that takes longer, before that ends."""
+BREAKER_PROBE_MS = 500
+"""After this time it lets a probe through, and so long a shard rests after a transaction that failed meanwhile."""
+BREAKER_PROBE_FACTOR_MAX = 4
+"""Each time that it opens again soon after a probe the next probe waits twice as long, up to so many times as long."""
 
 assert 2 * CLOCK_PROBE_MS < limits.OWNER_SILENT_MS_MAX, "an owner with nothing to do must not look dead"
+assert mysql_server.PULSE_MS + BREAKER_STALL_MS + 2 * limits.TICK_MS < limits.BREAKER_OPENS_MS_MAX, (
+    "a server that hangs is noticed in time, whatever its shards are doing"
+)
 
 _log = structlog.get_logger(__name__)
+
+
+class ShardClock:
+    """The clocks of a shard, reckoned from the owner's own monotonic clock.
+
+    One is the server's clock, as far as probes prove it. The other one is the steady clock: it goes on from what the
+    last owner wrote, so that a lease has left at a take-over what it had at the last transaction. A lease ends later
+    than it would have, never earlier, whatever the server's clock did meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self.steps_count = 0
+        """How often the server's clock was seen to step."""
+        self._steady_offset_ms = 0.0
+        self._server_offset_ms = 0.0
+        self._proven_ms = (0.0, 0.0)
+        """Between these the offset of the server's clock was, by the last answer."""
+
+    def at(self, monotonic_s: float) -> Now:
+        own_ms = monotonic_s * 1000
+        return Now(int(own_ms + self._server_offset_ms), int(own_ms + self._steady_offset_ms))
+
+    def start(self, before_s: float, server_ms: int, steady_ms: int, after_s: float) -> None:
+        """Begin at a take-over, which read both of them between these times of the monotonic clock."""
+        self._steady_offset_ms = steady_ms - after_s * 1000
+        self._proven_ms = (server_ms - after_s * 1000, server_ms - before_s * 1000)
+        self._server_offset_ms = self._proven_ms[0]
+
+    def probed(self, before_s: float, server_ms: int, after_s: float) -> int:
+        """Follow the server's clock, which said `server_ms` between these times of the monotonic clock.
+
+        A probe that took long moves the clock no further than it proves. Returns by how many ms the server's clock
+        has stepped, 0 when the doubt of this probe and the last one explain it.
+        """
+        low_ms, high_ms = server_ms - after_s * 1000, server_ms - before_s * 1000
+        self._server_offset_ms = min(max(self._server_offset_ms, low_ms), high_ms)
+        (low_before_ms, high_before_ms), self._proven_ms = self._proven_ms, (low_ms, high_ms)
+        step_ms = round(max(low_ms - high_before_ms, 0) or min(high_ms - low_before_ms, 0))
+        if abs(step_ms) <= CLOCK_STEP_MS_MIN:
+            return 0
+        self.steps_count += 1
+        return step_ms
+
+
+class Health:
+    """The circuit breaker of one shard: `Keeper` owns it, and others ask whether the shard is healthy.
+
+    Times are seconds in which the event loop turned (`TurningTime`). `on_change(healthy, reason)` is told when the
+    breaker opens and closes.
+    """
+
+    def __init__(self, name: str, on_change: Callable[[bool, str], None]) -> None:
+        self.healthy = True
+        """The breaker is closed."""
+        self.opened_count = 0
+        """Over all take-overs."""
+        self.reason = ""
+        """Why the breaker opened last."""
+        # Neither its count of failures nor its timer decide anything: the window below and `began` do.
+        self._breaker = pybreaker.CircuitBreaker(fail_max=sys.maxsize, reset_timeout=sys.maxsize, name=name)
+        self._on_change = on_change
+        self._samples: deque[tuple[float, float, bool]] = deque()
+        """(ended at, seconds, failed)."""
+        self._seconds_sum = 0.0
+        self._failed_count = 0
+        self._failed_in_a_row_count = 0
+        self._began_s: float | None = None
+        self._is_probe = False
+        """What is under way is to show whether the shard is well again."""
+        self._opened_at_s = 0.0
+        self._closed_at_s: float | None = None
+        self._probe_pause_ms = BREAKER_PROBE_MS
+
+    @property
+    def state(self) -> str:
+        """closed, open or half-open."""
+        return str(self._breaker.current_state)
+
+    def wants_probe(self, now_s: float) -> bool:
+        """The breaker is open, and long enough to try again."""
+        return not self.healthy and now_s - self._opened_at_s >= self._probe_pause_ms / 1000
+
+    def began(self, now_s: float) -> None:
+        self._began_s = now_s
+        if not self.healthy:
+            self._is_probe = self.wants_probe(now_s)
+            if self._is_probe:
+                self._breaker.half_open()
+
+    def ended(self, now_s: float, *, failed: bool) -> None:
+        began_s, self._began_s = self._began_s, None
+        assert began_s is not None
+        if not self.healthy:
+            if self._is_probe:
+                self._judge_probe(began_s, now_s, failed)
+            return
+        samples = self._samples
+        samples.append((now_s, now_s - began_s, failed))
+        self._seconds_sum += now_s - began_s
+        self._failed_count += failed
+        self._failed_in_a_row_count = self._failed_in_a_row_count + 1 if failed else 0
+        while samples[0][0] < now_s - BREAKER_WINDOW_MS / 1000:
+            _, seconds, was_failed = samples.popleft()
+            self._seconds_sum -= seconds
+            self._failed_count -= was_failed
+        if len(samples) < BREAKER_SAMPLES_MIN:
+            return
+        mean_ms = self._seconds_sum / len(samples) * 1000
+        errors = self._failed_count / len(samples)
+        if mean_ms > BREAKER_MEAN_MS_MAX:
+            self.trip(now_s, f"its transactions take {mean_ms:.0f} ms on average")
+        elif self._failed_in_a_row_count >= BREAKER_SAMPLES_MIN:
+            # Those that went well before would keep the rate down for half of the window.
+            self.trip(now_s, f"its last {self._failed_in_a_row_count} transactions failed")
+        elif errors > BREAKER_ERRORS_MAX:
+            self.trip(now_s, f"{errors:.0%} of its transactions fail")
+
+    @contextmanager
+    def watched(self, now_s: float) -> Iterator[None]:
+        """Around a question that the next transaction waits for: `watch` opens when its answer does not come.
+
+        It is no sample and no probe: a server that tells the time may yet be unable to write.
+        """
+        self._began_s = now_s
+        try:
+            yield
+        finally:
+            self._began_s = None
+
+    def watch(self, now_s: float, silent_since_s: float | None = None) -> None:
+        """Open for a transaction or a question that hangs; to be called a few times in BREAKER_STALL_MS.
+
+        `silent_since_s`: since when the shard's server has left all questions unanswered, those of its neighbours too.
+        """
+        since_s = min([at_s for at_s in (self._began_s, silent_since_s) if at_s is not None], default=now_s)
+        if self.healthy and now_s - since_s > BREAKER_STALL_MS / 1000:
+            self.trip(now_s, f"it has not answered for {BREAKER_STALL_MS} ms")
+
+    def reset(self) -> None:
+        """Close without a word: the shard is opened anew, and what was before says nothing of that."""
+        self._forget_samples()
+        self._began_s, self._closed_at_s = None, None
+        self._breaker.close()
+        self.healthy = True
+
+    def trip(self, now_s: float, reason: str) -> None:
+        """Open at once, unless it is open."""
+        if self.healthy:
+            self.opened_count += 1
+            self.reason = reason
+            self._opened_at_s = now_s
+            self._probe_pause_ms = self._next_pause_ms(now_s)
+            self._forget_samples()
+            self._breaker.open()
+            self.healthy = False
+            self._on_change(False, reason)
+
+    def _forget_samples(self) -> None:
+        self._samples.clear()
+        self._seconds_sum, self._failed_count, self._failed_in_a_row_count = 0.0, 0, 0
+
+    def _judge_probe(self, began_s: float, now_s: float, failed: bool) -> None:
+        if failed or now_s - began_s > BREAKER_MEAN_MS_MAX / 1000:
+            self._opened_at_s = now_s
+            self._breaker.open()
+        else:
+            self._closed_at_s = now_s
+            self._breaker.close()
+            self.healthy = True
+            self._on_change(True, "a probe was answered in time")
+
+    def _next_pause_ms(self, now_s: float) -> int:
+        """Longer when it opens again at once: a full disk takes a probe, and not the rows that come after it."""
+        if self._closed_at_s is None or now_s - self._closed_at_s > BREAKER_WINDOW_MS / 1000:
+            return BREAKER_PROBE_MS
+        return min(2 * self._probe_pause_ms, BREAKER_PROBE_FACTOR_MAX * BREAKER_PROBE_MS)
 
 
 class Keeper:
     """Watches the server of one shard, through the shard's own session: an address may lead to several machines.
 
-    `ShardWriter` calls `tick` all the time, `keep` between two transactions, and tells it of every transaction.
+    `ShardWriter` calls `tick` all the time and `keep` between two transactions, and tells it of every transaction.
     `Ownership` calls `begin` and `settle` while it opens the shard, and asks its own questions here. The keeper owns
-    the shard's clock and its circuit breaker.
+    the shard's clock and its circuit breaker, and notes in `MysqlServer` what it learns for the server's other shards.
     """
 
     def __init__(
@@ -50,6 +253,8 @@ class Keeper:
         """`thread` is the one on which the store blocks; `health_changed(healthy, reason)` is told of the breaker."""
         self.clock = ShardClock()
         self.health = Health(f"shard-{shard_id}", health_changed)
+        self.is_due = False
+        """`keep` has something to ask."""
         self._shard_id = shard_id
         self._store = store
         self._server = server
@@ -65,39 +270,73 @@ class Keeper:
 
         `is_idle`: the shard is owned, and its session has nothing to do.
         """
-        now_s, turned_s = self._loop.time(), self._server.turned_s()
+        now_s, turned_s = self._loop.time(), self._turned_s()
         self.health.watch(turned_s, self._server.silent_since_s if is_owned else None)
-        if is_idle and (self._store.is_session_lost() or (self.health.healthy and self._server.claim_pulse())):
+        if is_idle and (self._store.is_session_lost() or (self.health.healthy and self._claim_pulse(turned_s))):
             # The probe meets a loss, and the shard is reopened before a transaction has to meet it.
             self.ask_soon()
-        wants_probe = self.health.wants_probe(turned_s)
-        return wants_probe or self._is_clock_due(now_s) or self._is_durability_due(now_s)
+        self.is_due = self.is_due or self._is_clock_due(now_s) or self._is_durability_due(now_s)
+        return self.is_due or self.health.wants_probe(turned_s)
 
     @property
     def wants_probe(self) -> bool:
         """The next transaction is to show whether the shard is well again."""
-        return self.health.wants_probe(self._server.turned_s())
+        return self.health.wants_probe(self._turned_s())
 
     def began(self) -> None:
         """A transaction is sent."""
-        self._server.asked()
-        self.health.began(self._server.turned_s())
+        turned_s = self._turned_s()
+        self._asked(turned_s)
+        self.health.began(turned_s)
 
     def ended(self, outcome: str) -> None:
         """A transaction is committed, failed or unknown; of an unknown one there is no answer."""
+        turned_s = self._turned_s()
         if outcome != "unknown":
-            self._server.answered()
-        self.health.ended(self._server.turned_s(), failed=outcome != "committed")
+            self._answered(turned_s)
+        self.health.ended(turned_s, failed=outcome != "committed")
 
     @contextmanager
     def question(self) -> Iterator[None]:
         """Around a question that the next transaction waits for: the breaker opens when its answer does not come."""
-        with self._server.question(), self.health.watched(self._server.turned_s()):
+        with self._asking(), self.health.watched(self._turned_s()):
             yield
 
     def trip(self, reason: str) -> None:
         """Open the breaker at once."""
-        self.health.trip(self._server.turned_s(), reason)
+        self.health.trip(self._turned_s(), reason)
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Around a question, which is answered unless the body raises an error."""
+        self._asked(self._turned_s())
+        yield
+        self._answered(self._turned_s())
+
+    def _asked(self, turned_s: float) -> None:
+        if self._server.silent_since_s is None:
+            self._server.silent_since_s = turned_s
+
+    def _answered(self, turned_s: float) -> None:
+        """Whatever the server says. A lost session is no answer."""
+        self._server.heard_s, self._server.silent_since_s = turned_s, None
+
+    def _claim_pulse(self, turned_s: float) -> bool:
+        """Whether this shard is to ask for the time now, because the server has not been heard for a while.
+
+        Of several shards one is told so. Another one is, as much later, when the first has no answer: what hangs may
+        be its session alone.
+        """
+        server = self._server
+        if turned_s - max(server.heard_s, server.pulsed_s) <= mysql_server.PULSE_MS / 1000:
+            return False
+        server.pulsed_s = turned_s
+        return True
+
+    def _turned_s(self) -> float:
+        """Now, as `TurningTime.at` has it."""
+        turning = self._server.turning
+        return min(self._loop.time(), turning.stops_s) - turning.held_s
 
     # ---- while the shard is opened ----
 
@@ -113,7 +352,7 @@ class Keeper:
         until_s = self._loop.time() + CLOCK_TRY_MS_MAX / 1000
         doubt_ms = inf
         while doubt_ms > CLOCK_DOUBT_MS_MAX and self._loop.time() < until_s:
-            with self._server.question():
+            with self._asking():
                 doubt_ms, _ = await self._probe_clock()
         self._durable_s = self._loop.time()
         self.health.reset()
@@ -123,9 +362,11 @@ class Keeper:
     def ask_soon(self) -> None:
         """Let the next `keep` ask for the time, however lately it was told."""
         self._clock_probed_s = -inf
+        self.is_due = True
 
     async def keep(self, shard: ShardState) -> None:
         """Ask what is due. Raises OwnershipLostError when the server can lose acknowledged items, SessionLostError."""
+        self.is_due = False
         if self._is_clock_due(self._loop.time()):
             with self.question():
                 _, step_ms = await self._probe_clock()

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
-from foqs.model.clock import Now
 from foqs.model.namespace import SettingsTable
 from foqs.model.topic import ShardTopic
-from foqs.shard.port import Transaction
 from foqs.shard.state.demand import Demand
-from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Events
 
 
@@ -40,20 +37,3 @@ class ShardListener(Protocol):
 
     def shard_health(self, shard_id: int, topics: Collection[ShardTopic], *, healthy: bool) -> None:
         """Its breaker has opened or closed; `topics` are some of it, and the others come by `adopt`."""
-
-
-def tick(shard: ShardState, listener: ShardListener, now: Now) -> bool:
-    """What time alone brings; True when that is something for a transaction."""
-    is_work = shard.tick(now)
-    listener.on_events(shard.take_events())
-    return is_work
-
-
-def plan(shard: ShardState, listener: ShardListener, now: Now, probe: bool = False) -> Transaction | None:
-    """The next transaction of the shard, with claims of what it inserts for those who wait for it at this moment.
-
-    Demand is asked for here and kept nowhere: it changes with every call, and a transaction needs that of few topics.
-    """
-    transaction = shard.take(now, listener.demand(shard.topics_arriving()), probe=probe)
-    listener.on_events(shard.take_events())
-    return transaction

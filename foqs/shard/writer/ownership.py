@@ -60,9 +60,13 @@ class Ownership:
         thread: WorkerThread,
         listener: ShardListener,
         opened: Callable[[ShardState], None],
+        changed: Callable[[ShardState | None], None],
         wake: Callable[[], None],
     ) -> None:
-        """`opened` is told of the shard when it was opened, before it serves anybody; `wake` wakes the loop."""
+        """`opened` is told of the shard when it was opened, before it serves anybody; `wake` wakes the loop.
+
+        `changed` is told of the shard when it is owned from now on, and of None when it is owned no more.
+        """
         self.shard: ShardState | None = None
         """None while it is not owned."""
         self.detail = "not opened yet"
@@ -71,6 +75,8 @@ class Ownership:
         """The counts of the topics are exact."""
         self.is_given_up = False
         """It is to be taken over anew, after the transaction that is under way."""
+        self.is_epoch_due = False
+        """`keep_epoch` has something to do."""
         self.committed_number = 0
         """Of the last transaction that this process saw committed."""
         self._shard_id = shard_id
@@ -81,6 +87,7 @@ class Ownership:
         self._listener = listener
         self._announcing = Announcing(shard_id, listener, lambda: self.shard)
         self._opened = opened
+        self._changed = changed
         self._wake = wake
         self._loop = asyncio.get_running_loop()
         self._outage = Outage(self._loop.time)
@@ -111,7 +118,8 @@ class Ownership:
         )
         await self._thread.run(partial(skip_leased, shard.index, self._store.sort_key_after))
         await self._keeper.settle()
-        self.shard, self._unseen = shard, frozenset()
+        self._hold(shard)
+        self._unseen = frozenset()
         self.committed_number = image.transaction_number
         self.detail = "owned"
         self._outage.has_ended()
@@ -123,6 +131,10 @@ class Ownership:
         await self._announcing.opened(shard)
         _log.info("shard_opened", shard=self._shard_id, epoch=image.epoch, open_leases=len(shard.index.leases))
         return shard
+
+    def _hold(self, shard: ShardState | None) -> None:
+        self.shard = shard
+        self._changed(shard)
 
     async def wait_for_next_try(self, error: BaseException) -> None:
         """After `error` ended an ownership, or kept the shard from being opened."""
@@ -186,14 +198,19 @@ class Ownership:
             return
         raise OwnershipLostError(self.detail)
 
+    def tick(self, shard: ShardState) -> None:
+        """Notice that `keep_epoch` has something to do. Between two ticks few of the keys that are left are used."""
+        has_few_keys = shard.index.keys_left_count < KEYS_LEFT_TO_RENEW
+        self.is_epoch_due = has_few_keys and self._loop.time() >= self._epoch_due_s
+
     async def keep_epoch(self, shard: ShardState) -> None:
-        """Go on under a new epoch long before the keys of this one are used up.
+        """Go on under a new epoch when it is due, long before the keys of this one are used up.
 
         Raises OwnershipLostError when there is none to be had and too few keys are left, SessionLostError.
         """
-        now_s = self._loop.time()
-        if shard.index.keys_left_count >= KEYS_LEFT_TO_RENEW or now_s < self._epoch_due_s:
+        if not self.is_epoch_due:
             return
+        self.is_epoch_due, now_s = False, self._loop.time()
         try:
             epoch = await self._thread.run(self._store.renew_epoch)
         except FoqsError as error:
@@ -230,7 +247,8 @@ class Ownership:
             _log.warning("shard_lost", shard=self._shard_id, error=reason)
         if self._count_task is not None:
             self._count_task.cancel()
-        shard, self.shard = self.shard, None
+        shard = self.shard
+        self._hold(None)
         if shard is None:
             return
         self._left = shard
@@ -264,7 +282,7 @@ class Ownership:
         await self._announcing.stop()
         if self.shard is not None:
             self._listener.on_events(self.shard.abandon("the host stops"))
-            self.shard = None
+            self._hold(None)
         await self._thread.run(self._store.close)
         for thread in (self._thread, self._counter):
             thread.end()

@@ -15,6 +15,7 @@ from foqs.model import limits
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
 from foqs.model.service import Service
+from foqs.server import mysql_server
 from foqs.server.mysql_server import MysqlServer
 from foqs.shard.port import (
     DeadlockError,
@@ -29,8 +30,9 @@ from foqs.shard.port import (
     TransactionResult,
 )
 from foqs.shard.state.engine import ShardState
+from foqs.shard.writer import keeper
 from foqs.shard.writer.keeper import Keeper
-from foqs.shard.writer.listener import ShardListener, plan, tick
+from foqs.shard.writer.listener import ShardListener
 from foqs.shard.writer.ownership import Ownership, log_defect
 from foqs.shard.writer.worker_thread import WorkerThread
 
@@ -63,18 +65,25 @@ class ShardWriter(Service):
         """`opened` is told whenever the shard has been opened, before it serves anybody."""
         super().__init__(f"shard-{shard_id}")
         self.shard_id = shard_id
+        self.shard: ShardState | None = None
+        """The state of the shard; None while it is not owned."""
+        self.scheduler = server.scheduler
+        """Of the shard's server."""
+        self._permit = server.scheduler.join()
         self._store = store
-        self._scheduler = server.scheduler
-        self._scheduler.join()
         self._listener = listener
         self._meter = meter
         self._loop = asyncio.get_running_loop()
         thread = WorkerThread(self.name)
         self._keeper = Keeper(shard_id, store, server, thread, self._health_changed)
-        self._ownership = Ownership(shard_id, store, self._keeper, thread, listener, opened, self.wake)
+        self._ownership = Ownership(
+            shard_id, store, self._keeper, thread, listener, opened, self._shard_changed, self.wake
+        )  # fmt: skip
         self.clock, self.health = self._keeper.clock, self._keeper.health
         self.counted = self._ownership.counted
         """The counts of the topics are exact."""
+        self._store_is_due = False
+        """The store had work of its own at the last tick, which goes with any transaction."""
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         """There is nothing for the store to do."""
@@ -85,19 +94,9 @@ class ShardWriter(Service):
     # ---- what others ask ----
 
     @property
-    def shard(self) -> ShardState | None:
-        """The state of the shard; None while it is not owned."""
-        return self._ownership.shard
-
-    @property
     def detail(self) -> str:
         """How it stands with the shard, in words for operators."""
         return self._ownership.detail
-
-    @property
-    def placement_run_items(self) -> int:
-        """How many enqueued items in a row the shard takes, when it is its turn."""
-        return self._scheduler.placement_run_items
 
     def now(self) -> Now:
         return self.clock.at(self._loop.time())
@@ -109,6 +108,9 @@ class ShardWriter(Service):
     def wake(self) -> None:
         """There is something for the next transaction."""
         self._work.set()
+        shard = self.shard
+        if self._permit.is_coalescing and shard is not None:
+            self._stop_coalescing_if_enough(shard)
 
     def tick(self) -> None:
         """Notice what is due, and a server that hangs; to be called every limits.TICK_MS."""
@@ -117,19 +119,21 @@ class ShardWriter(Service):
         is_due = self._keeper.tick(is_owned=shard is not None, is_idle=is_served and self._idle.is_set())
         if shard is None or not is_served:
             return
+        now = self.now()
         try:
-            is_work = tick(shard, self._listener, self.now())
+            is_work = tick(shard, self._listener, now)
         except Exception:
             log_defect(self.shard_id)
             self._ownership.give_up("its state met a defect, see shard_defect")
             return
-        if is_work or is_due or self._store_wants_transaction:
+        self._store_is_due = self._store_wants_transaction(now)
+        self._ownership.tick(shard)
+        if is_work or is_due or self._store_is_due:
             self.wake()
 
-    @property
-    def _store_wants_transaction(self) -> bool:
+    def _store_wants_transaction(self, now: Now) -> bool:
         """It can wait until the server is well."""
-        return self.health.healthy and self._store.wants_transaction(self.now().steady_ms)
+        return self.health.healthy and self._store.wants_transaction(now.steady_ms)
 
     # ---- service ----
 
@@ -184,36 +188,54 @@ class ShardWriter(Service):
 
     async def _serve(self, shard: ShardState) -> None:
         """Run transactions until the shard is lost, which raises an error."""
-
-        def waiting_calls_count() -> int:
-            return shard.waiting_calls_count
-
+        permit = self._permit
         last_rows_count: int | None = None
-        """Of the last transaction; None after a while in which there was nothing to do."""
+        """Rows of the last transaction; None after a while in which there was nothing to do."""
         while not self._ownership.is_given_up:
-            await self._keep(shard)
-            async with self._scheduler.permit(
-                last_rows_count, waiting_calls_count, is_sick=not self.health.healthy
-            ) as permit:
+            if self._keeper.is_due or self._ownership.is_epoch_due:
+                await self._keep(shard)
+            granted = permit.ask(last_rows_count, is_sick=not self.health.healthy)
+            if permit.is_coalescing:
+                self._stop_coalescing_if_enough(shard)
+            try:
+                await granted
                 if self._ownership.is_given_up:
                     break
                 self._work.clear()
-                is_probe = self._keeper.wants_probe or self._store_wants_transaction
-                transaction = plan(shard, self._listener, self.now(), is_probe)
+                transaction = self._plan(shard)
                 last_rows_count = None
                 if transaction is not None:
-                    last_rows_count = self._store.rows_count(transaction)
                     self._meter.waited(self.shard_id, permit.waited_s)
-                    permit.begin(last_rows_count)
+                    last_rows_count = self._store.rows_count(transaction)
+                    if last_rows_count >= mysql_server.HEAVY_TRANSACTION_ROWS:
+                        permit.leave_slot()
                     await self._execute(shard, transaction)
+            finally:
+                permit.end()
             if transaction is None:
                 self._idle.set()
                 await self._work.wait()
                 self._idle.clear()
-            elif self._ownership.committed_number < transaction.number and not self.health.healthy:
+            elif not self.health.healthy and self._ownership.committed_number < transaction.number:
                 # It failed: what has no caller waits for the next one already, which might fail as fast.
-                await asyncio.sleep(self.health.retry_pause_s)
+                await asyncio.sleep(keeper.BREAKER_PROBE_MS / 1000)
         raise OwnershipLostError(self.detail)
+
+    def _stop_coalescing_if_enough(self, shard: ShardState) -> None:
+        if shard.waiting_calls_count >= mysql_server.COALESCE_CALLS:
+            self._permit.stop_coalescing()
+
+    def _plan(self, shard: ShardState) -> Transaction | None:
+        """The next transaction; an empty one only to show that the server is well again, or because the store wants it.
+
+        What the store wanted at the last tick may have gone with another transaction meanwhile.
+        """
+        now = self.now()
+        is_probe = not self.health.healthy and self._keeper.wants_probe
+        if self._store_is_due:
+            self._store_is_due = False
+            is_probe = is_probe or self._store_wants_transaction(now)
+        return plan(shard, self._listener, now, is_probe)
 
     async def _keep(self, shard: ShardState) -> None:
         """What is due beside transactions."""
@@ -251,9 +273,10 @@ class ShardWriter(Service):
             result = outcome
         else:
             self._ended(began_s, "committed")
+        now = self.now()
         self._ownership.committed_number = transaction.number
         self._meter.committed(self.shard_id, transaction, result)
-        self._listener.on_events(shard.committed(result, self.now()))
+        self._listener.on_events(shard.committed(result, now))
 
     async def _run_past_deadlocks(self, transaction: Transaction) -> TransactionResult:
         """Like Store.run; again when the server rolled the transaction back to resolve a deadlock."""
@@ -270,3 +293,23 @@ class ShardWriter(Service):
 
     def _health_changed(self, healthy: bool, reason: str) -> None:
         self._ownership.health_changed(healthy, reason)
+
+    def _shard_changed(self, shard: ShardState | None) -> None:
+        self.shard = shard
+
+
+def tick(shard: ShardState, listener: ShardListener, now: Now) -> bool:
+    """What time alone brings; True when that is something for a transaction."""
+    is_work = shard.tick(now)
+    listener.on_events(shard.take_events())
+    return is_work
+
+
+def plan(shard: ShardState, listener: ShardListener, now: Now, probe: bool = False) -> Transaction | None:
+    """The next transaction of the shard, with claims of what it inserts for those who wait for it at this moment.
+
+    Demand is asked for here and kept nowhere: it changes with every call, and a transaction needs that of few topics.
+    """
+    transaction = shard.take(now, listener.demand(shard.topics_arriving()), probe=probe)
+    listener.on_events(shard.take_events())
+    return transaction
