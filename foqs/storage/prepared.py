@@ -20,7 +20,7 @@ from foqs.model import limits
 from foqs.model.item import ShardItem
 from foqs.storage import statements as sql
 from foqs.storage.columns import GIVEN_COLUMNS, INSERTED_COLUMNS, KEY_COLUMNS, UNSIGNED, inserted_integers
-from foqs.storage.session import command_packet
+from foqs.storage.exchange import command_packet
 
 _integers = Struct("<" + "".join([column.code for column in (*KEY_COLUMNS, *GIVEN_COLUMNS)])).pack
 _ROWS: Final = limits.PREPARED_INSERT_ROWS

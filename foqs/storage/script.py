@@ -18,11 +18,11 @@ from foqs.shard.port import (
 )
 from foqs.storage import statements as sql
 from foqs.storage.columns import fetched_row, stored_row
+from foqs.storage.exchange import Rows
 from foqs.storage.formats import pack_entries, pack_keys
 from foqs.storage.literals import chunks_by_bytes, item_row, key_conditions
 from foqs.storage.packs.pack import PackPlan
 from foqs.storage.prepared import Ahead, PreparedInserts
-from foqs.storage.replies import Rows
 
 Mogrify = Callable[[str, tuple[object, ...]], str]
 """Puts escaped arguments into a statement."""

@@ -37,12 +37,12 @@ from foqs.shard.port import (
 from foqs.storage import statements as sql
 from foqs.storage.counting import count_lanes
 from foqs.storage.durability import check_durable
+from foqs.storage.exchange import Rows, run_script
 from foqs.storage.literals import stored_row_literal
 from foqs.storage.migrations import MigrationError, SchemaKind, check_current
 from foqs.storage.packs.index import PackIndex
 from foqs.storage.packs.merging import add_looked_up, add_packed
 from foqs.storage.prepared import PreparedInserts, prepare_inserts
-from foqs.storage.replies import Rows
 from foqs.storage.script import (
     Writes,
     edge_arguments,
@@ -52,7 +52,7 @@ from foqs.storage.script import (
     take_reads,
     write_script,
 )
-from foqs.storage.session import connect, is_lost, run_script
+from foqs.storage.session import connect, is_lost
 from foqs.storage.take_over import WriterRow, promote_all, read_claimed, read_claims, read_namespaces, read_writer
 
 _READ_ONLY_CODES = frozenset({1290, 1792, 1836})
@@ -250,6 +250,8 @@ class ShardStore:
     def is_session_lost(self) -> bool:
         """Whether the server has ended the session; to be asked when no call is under way. Does not block."""
         if self._session is None or self._session._sock is None:
+            return True
+        if self._session.exchange is not None and self._session.exchange.lost:
             return True
         poll = select.poll()
         poll.register(self._session._sock, select.POLLIN)

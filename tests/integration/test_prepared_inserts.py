@@ -22,10 +22,10 @@ from foqs.shard.port import (
 )
 from foqs.storage import statements as sql
 from foqs.storage.columns import stored_row
+from foqs.storage.exchange import ReplyReader, command_packet, run_script
 from foqs.storage.formats import pack_items
 from foqs.storage.prepared import PreparedInserts
-from foqs.storage.replies import ReplyReader
-from foqs.storage.session import command_packet, connect, run_script
+from foqs.storage.session import connect
 from tests.contract.owner import new_item, new_topic
 from tests.support.other_session import until_somebody_waits
 from tests.support.stores import open_store

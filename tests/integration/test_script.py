@@ -10,10 +10,12 @@ from types import SimpleNamespace
 
 import pymysql
 import pytest
+import uvloop
 
 from foqs.model import limits
-from foqs.storage.replies import ReplyReader
-from foqs.storage.session import connect, is_lost, run_script
+from foqs.storage.exchange import ReplyReader, run_script
+from foqs.storage.session import connect, is_lost
+from tests.support.waiting import until
 
 HOSTILE = [b"", b"\x00", b"\xff" * 300, b"\xfb\xfc\xfd\xfe", b"';--\\", "ü€😀".encode(), b"x" * 251, b"y" * 70_000]
 """Lengths of one, three and four bytes, and all that a reader could take for a mark."""
@@ -123,8 +125,56 @@ async def test_an_answer_that_is_none_is_a_lost_session(answer):
     with here, there, ThreadPoolExecutor(1) as thread:
         sending = thread.submit(lambda: (there.recv(100), there.sendall(answer), there.shutdown(socket.SHUT_WR)))
         with pytest.raises(pymysql.err.OperationalError) as caught:
-            await run_script(SimpleNamespace(_sock=here), ["SELECT 1"])
+            await run_script(SimpleNamespace(_sock=here, exchange=None), ["SELECT 1"])
         here.shutdown(socket.SHUT_RD)
         there.close()
         sending.exception()
     assert is_lost(caught.value)
+
+
+async def test_a_session_that_the_server_ends_while_nobody_uses_it_is_lost(session, shard_urls):
+    await run_script(session, ["SELECT 1"])
+    with closing(connect(shard_urls[0])) as other, other.cursor() as cursor:
+        cursor.execute(f"KILL {session.thread_id()}")
+    await until(lambda: bool(session.exchange.lost))
+    with pytest.raises(pymysql.err.OperationalError) as caught:
+        await run_script(session, ["SELECT 1"])
+    assert is_lost(caught.value)
+
+
+async def test_a_call_that_is_cancelled_leaves_a_session_that_is_lost(session):
+    waiting = asyncio.create_task(run_script(session, ["SELECT SLEEP(60)"]))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    with pytest.raises(pymysql.err.OperationalError, match="given up") as caught:
+        await run_script(session, ["SELECT 1"])
+    assert is_lost(caught.value)
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_scripts_and_what_pymysql_does_on_a_thread_take_turns_on_a_session(session, run):
+    def blocking():
+        with session.cursor() as cursor:
+            cursor.execute("SELECT SLEEP(0.01), 5")
+            return cursor.fetchall()
+
+    async def take_turns():
+        for number in range(20):
+            assert await run_script(session, [f"SELECT {number}"]) == [[(number,)]]
+            assert await asyncio.to_thread(blocking) == ((0, 5),)
+
+    run(take_turns())
+    assert blocking() == ((0, 5),)
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_a_session_that_a_thread_closes_is_closed_when_that_returns(shard_urls, run):
+    async def close():
+        session = connect(shard_urls[0])
+        await run_script(session, ["SELECT 1"])
+        sock = session._sock
+        await asyncio.to_thread(session._force_close)
+        assert sock.fileno() == -1
+
+    run(close())

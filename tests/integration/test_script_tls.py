@@ -14,10 +14,11 @@ from sqlalchemy.exc import ProgrammingError
 from foqs.dev.local_access import TcpListener
 from foqs.model import limits
 from foqs.model.errors import UnavailableError
+from foqs.storage.exchange import run_script
 from foqs.storage.meta import MetaStore
 from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.index import PackIndex
-from foqs.storage.session import connect, run_script
+from foqs.storage.session import connect
 from foqs.storage.shard_reader import ShardReader
 from tests.support.certificates import write_certificate
 from tests.support.databases import prepared_server
