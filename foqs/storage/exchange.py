@@ -100,8 +100,9 @@ class Exchange:
     `run_script` makes one for a session and uses it again and again: the loop reads the socket from then on, until the
     session is lost, or `leave_loop` is called because somebody is about to use the session in another way.
 
-    The socket may be one of TLS, which can have bytes that no poll tells of: so it is read until it would block.
-    Answers are read while commands are sent, or else the two sides could wait for each other.
+    A socket of TLS can have bytes that no poll tells of: so it is read until it would block. Any other one is read
+    again when the loop says so, unless it has filled the buffer. Answers are read while commands are sent, or else the
+    two sides could wait for each other.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -110,6 +111,7 @@ class Exchange:
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
         self._sock = sock
+        self._is_tls = isinstance(sock, ssl.SSLSocket)
         self._received = memoryview(bytearray(_RECEIVE_BYTES))
         self._unsent: bytes | memoryview = b""
         self._awaits_room = False
@@ -192,7 +194,7 @@ class Exchange:
         """The socket has something to read. While nothing is under way that is the end of the session."""
         reader = self._reader
         try:
-            while self._answered is None or not reader.done:
+            while True:
                 size = self._sock.recv_into(self._received)
                 if not size:
                     self._lose("the server closed the session")
@@ -201,8 +203,12 @@ class Exchange:
                     self._lose("the server said something that nobody had asked for")
                     return
                 reader.feed(bytes(self._received[:size]))
-                if reader.error is not None and not reader.done:
+                if reader.done:
+                    break
+                if reader.error is not None:
                     self._hurry_after_error()
+                if size < _RECEIVE_BYTES and not self._is_tls:
+                    return
         except _WOULD_BLOCK:
             return
         except (OSError, AnswerError) as error:

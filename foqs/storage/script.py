@@ -1,11 +1,20 @@
-"""A transaction as statements: first what it reads, then what it writes, which may need what was read."""
+"""A transaction as statements: first what it reads, then what it writes, which may need what was read.
+
+This is the one place that writes values into SQL text. It does so by hand, because the driver escapes each value by
+several calls of Python. Integers are formatted with `%d`, which refuses anything else; bytes become hex literals, which
+no content can leave.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
+
+from pymysql.constants import FIELD_TYPE
 
 from foqs.model import limits, order
+from foqs.model.item import ShardItem
 from foqs.shard.port import (
     TIMER_LANE,
     ClaimEntries,
@@ -17,20 +26,43 @@ from foqs.shard.port import (
     TransactionResult,
 )
 from foqs.storage import statements as sql
-from foqs.storage.columns import fetched_row, stored_row
+from foqs.storage.columns import (
+    CONTENT_COLUMNS,
+    INSERTED_COLUMNS,
+    ITEM_COLUMNS,
+    fetched_row,
+    inserted_integers,
+    stored_row,
+)
 from foqs.storage.exchange import Rows
 from foqs.storage.formats import pack_entries, pack_keys
-from foqs.storage.literals import chunks_by_bytes, item_row, key_conditions
 from foqs.storage.packs.pack import PackPlan
-from foqs.storage.prepared import Ahead, PreparedInserts
+from foqs.storage.prepared import PreparedInserts
 
-Mogrify = Callable[[str, tuple[object, ...]], str]
-"""Puts escaped arguments into a statement."""
+_RANGE_KEYS_MIN: Final = 8
+_SPARSE: Final = 4
+"""Keys among so many times as many numbers have no ranges worth a look."""
+_VALUES = ["x'%s'" if column in CONTENT_COLUMNS else "%d" for column in INSERTED_COLUMNS]
+_ROW = f"({','.join(_VALUES)})"
+"""The values of statements.INSERT_ITEMS."""
+_STORED_VALUES = [
+    "x'%s'" if column in CONTENT_COLUMNS else "%s" if column.wire_type == FIELD_TYPE.BLOB else "%d"
+    for column in ITEM_COLUMNS
+]
+_STORED_ROW = f"({','.join(_STORED_VALUES)})"
+"""Those of statements.INSERT_STORED_ITEMS."""
 
 
-def read_statements(transaction: Transaction, plan: PackPlan, mogrify: Mogrify) -> list[str]:
+_MARK: Final = sql.MARK_TRANSACTION.format(sql.NONE_AHEAD)
+"""Of a transaction that has nothing ahead of its script."""
+
+
+# ---- what a transaction reads ----
+
+
+def read_statements(transaction: Transaction, plan: PackPlan) -> list[str]:
     """READS_BEGIN, the refills, the fetches and READS_END; none where there is nothing to read."""
-    script = [mogrify(*_refill_statement(refill)) for refill in transaction.refills]
+    script = [_refill_statement(refill) for refill in transaction.refills]
     if plan.fetches:
         fetched = key_conditions("id", plan.fetches)
         script += [sql.FETCHES_BEGIN, *[sql.FETCH_ITEMS.format(condition) for condition, _ in fetched]]
@@ -73,6 +105,9 @@ def _fetched(integers: Iterable[int], contents: list[bytes | None], unread: set[
     return row
 
 
+# ---- what it writes ----
+
+
 @dataclass(frozen=True, slots=True)
 class Writes:
     """`ahead` are commands that go before the statements, and `statements` all that is up to COMMIT.
@@ -90,54 +125,64 @@ def write_script(
     plan: PackPlan,
     result: TransactionResult,
     epoch: int,
-    mogrify: Mogrify,
     prepared: PreparedInserts | None,
-    promoted: Sequence[str],
-    rewrites: Sequence[str],
+    promoted: Sequence[str] = (),
+    rewrites: Sequence[str] = (),
 ) -> Writes:
     """The writer row comes last: with another epoch than ours in it the statement fails, and nothing is committed.
 
     `promoted` are the rows of what leaves packs, and `rewrites` the statements of rewrites: they may be thousands, and
     are made before so that the event loop can turn.
     """
-    script = [sql.DELETE_TOPICS.format(*chunk) for chunk in key_conditions("number", transaction.topics_gone)]
-    script += [mogrify(sql.INSERT_NAMESPACE, (number, name)) for number, name in transaction.namespaces_new]
-    script += [
-        mogrify(sql.INSERT_TOPICS, (topic.number, topic.namespace, topic.name.encode()))
-        for topic in transaction.topics_new
-    ]
-    packs = [(pack.id, pack.contents) for pack in plan.packs_new]
-    ahead = Ahead([], plan.inserts, packs) if prepared is None else prepared.ahead(plan.inserts, packs)
-    script += [sql.INSERT_ITEMS.format(values) for values in chunks_by_bytes([*map(item_row, ahead.rest)])]
-    script += [sql.INSERT_STORED_ITEMS.format(values) for values in chunks_by_bytes(promoted)]
-    insert_pack = sql.INSERT_PACK.format("%s", "%s")
-    script += [mogrify(insert_pack, pack) for pack in ahead.packs_rest]
-    script += [
-        mogrify(sql.INSERT_CLAIM, (claim.id, claim.due_at, int(claim.is_ahead), _entries(claim, result)))
-        for claim in transaction.claims
-    ]
-    script += [mogrify(sql.REWRITE_CLAIM, (_entries(c, result), c.id)) for c in transaction.claims_rewritten]
+    script: list[str] = []
+    if transaction.topics_gone:
+        _add_by_keys(script, sql.DELETE_TOPICS, transaction.topics_gone, "number")
+    for namespace, name in transaction.namespaces_new:
+        script.append(filled(sql.INSERT_NAMESPACE, namespace, name))
+    if transaction.topics_new:
+        names = [(topic.number, topic.namespace, topic.name.encode()) for topic in transaction.topics_new]
+        script += [filled(sql.INSERT_TOPICS, *values) for values in names]
+    ahead: list[bytes] = []
+    rows, mark = plan.inserts, _MARK
+    if prepared is not None and (plan.packs_new or len(rows) >= limits.PREPARED_INSERT_ROWS):
+        commands = prepared.ahead(rows, [(pack.id, pack.contents) for pack in plan.packs_new])
+        ahead, rows, mark = commands.packets, commands.rest, sql.MARK_TRANSACTION.format(commands.guard)
+    if rows:
+        script += [sql.INSERT_ITEMS.format(values) for values in chunks_by_bytes([*map(item_row, rows)])]
+    if promoted:
+        script += [sql.INSERT_STORED_ITEMS.format(values) for values in chunks_by_bytes(promoted)]
+    if prepared is None:
+        script += [filled(sql.INSERT_PACK.format("%s", "%s"), pack.id, pack.contents) for pack in plan.packs_new]
+    for claim in transaction.claims:
+        entries = _entries(claim, result)
+        script.append(filled(sql.INSERT_CLAIM, claim.id, claim.due_at, int(claim.is_ahead), entries))
+    for claim in transaction.claims_rewritten:
+        script.append(filled(sql.REWRITE_CLAIM, _entries(claim, result), claim.id))
     script += rewrites
     if plan.tombstone is not None:
-        tombstone_id, keys_gone = plan.tombstone
-        script.append(mogrify(sql.INSERT_TOMBSTONE, (tombstone_id, pack_keys(keys_gone))))
-    for statement, keys in (
-        (sql.WAKE_ITEMS, transaction.wakes),
-        (sql.DELETE_ITEMS, plan.deletes),
-        (sql.DELETE_PACKS, plan.packs_gone),
-        (sql.DELETE_TOMBSTONES, plan.tombstones_gone),
-        (sql.DELETE_CLAIMS, transaction.claims_gone),
-    ):
-        script += [statement.format(*chunk) for chunk in key_conditions("id", keys)]
-    look_up = sql.READ_ITEMS if transaction.look_ups_with_payload else sql.READ_HEADS
-    look_ups = [look_up.format(condition) for condition, _ in key_conditions("id", plan.look_ups)]
+        script.append(filled(sql.INSERT_TOMBSTONE, plan.tombstone.id, pack_keys(plan.tombstone.keys)))
+    if transaction.wakes:
+        _add_by_keys(script, sql.WAKE_ITEMS, transaction.wakes)
+    if plan.deletes:
+        _add_by_keys(script, sql.DELETE_ITEMS, plan.deletes)
+    if plan.packs_gone:
+        _add_by_keys(script, sql.DELETE_PACKS, plan.packs_gone)
+    if plan.tombstones_gone:
+        _add_by_keys(script, sql.DELETE_TOMBSTONES, plan.tombstones_gone)
+    if transaction.claims_gone:
+        _add_by_keys(script, sql.DELETE_CLAIMS, transaction.claims_gone)
+    written_count = len(script)
+    if plan.look_ups:
+        look_up = sql.READ_ITEMS if transaction.look_ups_with_payload else sql.READ_HEADS
+        script += [look_up.format(condition) for condition, _ in key_conditions("id", plan.look_ups)]
+    look_up_count = len(script) - written_count
     marks = (transaction.number, transaction.delay_checkpoint, transaction.claim_checkpoint)
-    last = (transaction.topic_number_last, transaction.steady_ms)
-    mark = mogrify(sql.MARK_TRANSACTION.format(ahead.guard), (epoch, *marks, *last))
-    return Writes(ahead.packets, [*script, *look_ups, mark, "COMMIT"], len(look_ups))
+    script.append(filled(mark, epoch, *marks, transaction.topic_number_last, transaction.steady_ms))
+    script.append("COMMIT")
+    return Writes(ahead, script, look_up_count)
 
 
-def rewrite_statements(rewrites: Sequence[Rewrite], mogrify: Mogrify) -> Iterator[str]:
+def rewrite_statements(rewrites: Sequence[Rewrite]) -> Iterator[str]:
     """A statement a row, but one for all rows that stay where they are and have the same counts then."""
     recounts: dict[tuple[int, int], list[int]] = {}
     for change in sorted(rewrites, key=lambda rewrite: rewrite.key):
@@ -147,7 +192,7 @@ def rewrite_statements(rewrites: Sequence[Rewrite], mogrify: Mogrify) -> Iterato
             continue
         sort_key = (change.lane, change.urgency, change.due_at)
         rest = (change.expires_at, change.metadata, change.death_reason)
-        yield mogrify(sql.REWRITE_ITEM, (*sort_key, *counts, *rest, change.key))
+        yield filled(sql.REWRITE_ITEM, *sort_key, *counts, *rest, change.key)
     for counts, keys in recounts.items():
         yield from (sql.RECOUNT_ITEMS.format(*counts, *chunk) for chunk in key_conditions("id", keys))
 
@@ -164,12 +209,12 @@ def _entries(claim: ClaimEntries, result: TransactionResult) -> bytes:
     return pack_entries(keys, [(fetched.get(item.key) or item).deliveries + 1 for item in claim.items])
 
 
-def _refill_statement(refill: Refill) -> tuple[str, tuple[int, ...]]:
+def _refill_statement(refill: Refill) -> str:
     urgency, _, due_at, _, key = edge_arguments(refill.edge)
     if refill.lane == TIMER_LANE:
-        return sql.REFILL_TIMERS, (due_at, due_at, key, refill.limit)
+        return filled(sql.REFILL_TIMERS, due_at, due_at, key, refill.limit)
     statement = sql.REFILL_WITH_PAYLOAD if refill.with_payload else sql.REFILL
-    return statement, (refill.lane, urgency, urgency, due_at, due_at, key, refill.limit)
+    return filled(statement, refill.lane, urgency, urgency, due_at, due_at, key, refill.limit)
 
 
 def edge_arguments(edge: int) -> tuple[int, int, int, int, int]:
@@ -178,3 +223,80 @@ def edge_arguments(edge: int) -> tuple[int, int, int, int, int]:
         return -(1 << 31) - 1, -(1 << 31) - 1, -1, -1, 0
     urgency, due_at = order.urgency_of(edge), order.due_at_of(edge)
     return urgency, urgency, due_at, due_at, order.key_of(edge)
+
+
+# ---- values as SQL text ----
+
+
+def filled(statement: str, *values: int | bytes | None) -> str:
+    """The statement with these values in place of its `%s`."""
+    return statement % tuple([_integer(value) if isinstance(value, int) else _bytes(value) for value in values])
+
+
+def item_row(item: ShardItem) -> str:
+    assert item.content is not None
+    return _ROW % (*inserted_integers(item), *map(bytes.hex, item.content))
+
+
+def stored_row_literal(row: ItemRow) -> str:
+    head = [value if isinstance(value, int) else _bytes(value) for value in row[:-1]]
+    return _STORED_ROW % (*head, *map(bytes.hex, row.content))
+
+
+def _integer(value: int) -> str:
+    return "%d" % value  # noqa: UP031
+
+
+def _bytes(value: bytes | None) -> str:
+    return "NULL" if value is None else f"x'{value.hex()}'"
+
+
+def chunks_by_bytes(rows: Sequence[str]) -> Iterator[str]:
+    """The rows joined into VALUES lists of at most limits.STATEMENT_BYTES_MAX, or one row where it is larger."""
+    start = size = 0
+    for position, row in enumerate(rows):
+        if size and size + len(row) > limits.STATEMENT_BYTES_MAX:
+            yield ",".join(rows[start:position])
+            start, size = position, 0
+        size += len(row) + 1
+    if size:
+        yield ",".join(rows[start:])
+
+
+def _add_by_keys(script: list[str], statement: str, keys: Collection[int], column: str = "id") -> None:
+    script += [statement.format(condition, count) for condition, count in key_conditions(column, keys)]
+
+
+def key_conditions(column: str, keys: Collection[int]) -> Iterator[tuple[str, int]]:
+    """Conditions that name all the keys, with their counts. Sorted: keys lock in one order everywhere."""
+    if len(keys) == 1:
+        (key,) = keys
+        yield f"{column} IN ({key:d})", 1
+        return
+    ordered = sorted(set(keys))
+    for start in range(0, len(ordered), limits.STATEMENT_IDS_MAX):
+        part = ordered[start : start + limits.STATEMENT_IDS_MAX]
+        yield _condition(column, part), len(part)
+
+
+def _condition(column: str, ordered: Sequence[int]) -> str:
+    """Keys in a row as a range, which costs the server less than a list of them."""
+    if ordered[-1] - ordered[0] >= _SPARSE * len(ordered):
+        return f"{column} IN ({_listed(ordered)})"
+    ranges: list[str] = []
+    singles: list[int] = []
+    start = 0
+    for end in range(1, len(ordered) + 1):
+        if end == len(ordered) or ordered[end] != ordered[end - 1] + 1:
+            if end - start >= _RANGE_KEYS_MIN:
+                ranges.append(f"{column} BETWEEN {ordered[start]:d} AND {ordered[end - 1]:d}")
+            else:
+                singles += ordered[start:end]
+            start = end
+    if singles:
+        ranges.append(f"{column} IN ({_listed(singles)})")
+    return " OR ".join(ranges)
+
+
+def _listed(keys: Sequence[int]) -> str:
+    return ",".join(["%d"] * len(keys)) % tuple(keys)

@@ -18,10 +18,8 @@ from foqs.model.errors import UnavailableError
 from foqs.shard.port import ItemRow
 from foqs.storage import statements as sql
 from foqs.storage.columns import stored_row
-from foqs.storage.literals import key_conditions
-from foqs.storage.packs.index import PackIndex
-from foqs.storage.packs.merging import ExpiredPage, Page, merged_pages, with_packed
-from foqs.storage.script import edge_arguments
+from foqs.storage.packs.index import ExpiredPage, PackIndex, Page, merged_pages, with_packed
+from foqs.storage.script import edge_arguments, key_conditions
 from foqs.storage.session import connect, is_lost
 
 T = TypeVar("T")

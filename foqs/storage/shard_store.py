@@ -38,16 +38,16 @@ from foqs.storage import statements as sql
 from foqs.storage.counting import count_lanes
 from foqs.storage.durability import check_durable
 from foqs.storage.exchange import Rows, run_script
-from foqs.storage.literals import stored_row_literal
 from foqs.storage.migrations import MigrationError, SchemaKind, check_current
-from foqs.storage.packs.index import PackIndex
-from foqs.storage.packs.merging import add_looked_up, add_packed
+from foqs.storage.packs.index import PackIndex, add_looked_up, add_packed
+from foqs.storage.packs.pack import PackPlan
 from foqs.storage.prepared import PreparedInserts, prepare_inserts
 from foqs.storage.script import (
     Writes,
     edge_arguments,
     read_statements,
     rewrite_statements,
+    stored_row_literal,
     take_look_ups,
     take_reads,
     write_script,
@@ -95,6 +95,8 @@ class ShardStore:
         self._owning_session_id = 0
         """The session that holds the lock, or held it last."""
         self.packs = packs
+        self._plan: PackPlan | None = None
+        """Of the last transaction."""
         self._result = TransactionResult()
         """What the last transaction has read so far."""
         self._reopened_number = 0
@@ -179,7 +181,7 @@ class ShardStore:
 
         To be asked once, on the event loop, after `reopen`.
         """
-        plan = self.packs.plan(transaction)
+        plan = self._plan_of(transaction)
         if self._reopened_number < transaction.number:
             self.packs.fail(plan)
             return None
@@ -281,7 +283,8 @@ class ShardStore:
 
     def rows_count(self, transaction: Transaction) -> int:
         """Rows of items that the transaction would write, and may read before."""
-        return self.packs.plan(transaction).rows_count
+        self._plan = self.packs.plan(transaction)
+        return self._plan.rows_count
 
     async def run(self, transaction: Transaction) -> TransactionResult:
         """Run one transaction and commit it, on the event loop.
@@ -290,20 +293,16 @@ class ShardStore:
         SessionLostError (`outcome` says whether it happened).
         """
         self._require_session()
-        plan = self.packs.plan(transaction)
-        result = self._result = TransactionResult()
+        plan = self._plan_of(transaction)
+        result = self._result = TransactionResult(packed_count=plan.packed_count, promoted_count=len(plan.promoted))
         writes: Writes | None = None
         answers: list[Rows] = []
         try:
-            reads = read_statements(transaction, plan, self._mogrify)
-            if reads:
-                take_reads(transaction, await run_script(self._session, reads), result)
-            add_packed(self.packs, transaction, result)
-            promoted = await _in_slices(map(stored_row_literal, plan.promoted))
-            rewrites = await _in_slices(rewrite_statements(plan.rewrites, self._mogrify))
-            writes = write_script(
-                transaction, plan, result, self.epoch, self._mogrify, self._inserts, promoted, rewrites
-            )  # fmt: skip
+            if transaction.refills or transaction.fetches:
+                await self._read(transaction, plan, result)
+            promoted = await _in_slices(map(stored_row_literal, plan.promoted)) if plan.promoted else ()
+            rewrites = await _in_slices(rewrite_statements(plan.rewrites)) if plan.rewrites else ()
+            writes = write_script(transaction, plan, result, self.epoch, self._inserts, promoted, rewrites)
             await run_script(self._session, writes.statements, answers, writes.ahead)
         except (pymysql.err.Error, OSError) as error:
             # The last one is COMMIT: an error in answer to it does not say how far it came.
@@ -313,10 +312,26 @@ class ShardStore:
             await self._rollback(error)
             self.packs.fail(plan)
             raise self._refusal(error) from error
-        take_look_ups(writes.look_up_count, answers, result)
         self.packs.commit(plan)
-        add_looked_up(self.packs, transaction, result)
+        result.looked_up = {}
+        if transaction.look_ups:
+            take_look_ups(writes.look_up_count, answers, result)
+            add_looked_up(self.packs, transaction, result)
         return result
+
+    async def _read(self, transaction: Transaction, plan: PackPlan, result: TransactionResult) -> None:
+        """The refills and fetches of rows and of packed items."""
+        reads = read_statements(transaction, plan)
+        if reads:
+            take_reads(transaction, await run_script(self._session, reads), result)
+        add_packed(self.packs, transaction, result)
+
+    def _plan_of(self, transaction: Transaction) -> PackPlan:
+        """That which was made when its rows were counted, if they were."""
+        plan = self._plan
+        if plan is None or plan.transaction is not transaction:
+            plan = self._plan = self.packs.plan(transaction)
+        return plan
 
     def _refusal(self, error: Exception) -> TransactionFailedError | OwnershipLostError:
         """What an error of the server means for a transaction that is rolled back."""
@@ -337,11 +352,6 @@ class ShardStore:
             await run_script(self._session, [sql.ROLLBACK])
         except (pymysql.err.Error, OSError):
             raise SessionLostError(str(cause)) from cause
-
-    def _mogrify(self, statement: str, arguments: tuple[object, ...]) -> str:
-        with self._session.cursor() as cursor:
-            text: str = cursor.mogrify(statement, arguments)
-            return text
 
     def _rows(self, statement: str, *arguments: object) -> Any:
         with self._session.cursor() as cursor:

@@ -1,6 +1,6 @@
 """Every statement on a shard, by name. Works on MariaDB >= 10.6 and MySQL >= 8.0.
 
-`{…}` takes what `foqs.storage.literals` makes, a guard (NONE_AHEAD, ALL_INSERTED), and integers.
+`{…}` takes what `foqs.storage.script` makes, a guard (NONE_AHEAD, ALL_INSERTED), and integers.
 """
 
 from __future__ import annotations

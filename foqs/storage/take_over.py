@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from foqs.shard.port import ClaimedRow, OwnershipLostError, StoredClaim
 from foqs.storage import statements as sql
 from foqs.storage.formats import UnknownFormatError, unpack_entries, unpack_items, unpack_keys
-from foqs.storage.literals import chunks_by_bytes, key_conditions, stored_row_literal
+from foqs.storage.script import chunks_by_bytes, key_conditions, stored_row_literal
 
 RunStatement = Callable[..., Any]
 T = TypeVar("T")

@@ -293,7 +293,7 @@ class FakeServer:
 
     def read(self, transaction: Transaction, plan: PackPlan) -> TransactionResult:
         """The refills and fetches of rows, before anything is written."""
-        result = TransactionResult()
+        result = TransactionResult(packed_count=plan.packed_count, promoted_count=len(plan.promoted))
         result.refilled = [self._refill(refill) for refill in transaction.refills]
         fetched = {key: self.tables.row(key) for key in plan.fetches}
         result.fetched = {key: row for key, row in fetched.items() if row is not None}

@@ -23,8 +23,7 @@ from foqs.shard.port import (
     TransactionFailedError,
     TransactionResult,
 )
-from foqs.storage.packs.index import PackIndex
-from foqs.storage.packs.merging import ExpiredPage, Page, add_looked_up, add_packed, merged_pages, with_packed
+from foqs.storage.packs.index import ExpiredPage, PackIndex, Page, add_looked_up, add_packed, merged_pages, with_packed
 from foqs.storage.packs.pack import PackPlan
 from foqs.testing.fake_server import FakeServer, FakeSession, Fate, Writer, claimed_row, make_script
 

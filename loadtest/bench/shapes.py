@@ -22,9 +22,9 @@ from foqs.model.topic import ShardTopic, WindowBudget
 from foqs.storage import statements as sql
 from foqs.storage.exchange import run_script
 from foqs.storage.formats import pack_items, pack_keys
-from foqs.storage.literals import item_row, key_conditions
 from foqs.storage.migrations import SchemaKind, apply
 from foqs.storage.prepared import PreparedInserts, prepare_inserts
+from foqs.storage.script import item_row, key_conditions
 from foqs.storage.session import connect
 from loadtest.bench.raw import PAYLOAD_HEX
 from loadtest.bench.usage import usage

@@ -13,7 +13,7 @@ from foqs.model.calls import ItemContent
 from foqs.model.item import ShardItem
 from foqs.model.topic import ShardTopic, WindowBudget
 from foqs.shard.port import ItemRow, OwnershipLostError, ShardImage, Store, Tenure, Transaction, TransactionResult
-from foqs.storage.packs.merging import ExpiredPage, Page
+from foqs.storage.packs.index import ExpiredPage, Page
 
 SHARD_ID = 3
 PATIENCE_S = 5.0

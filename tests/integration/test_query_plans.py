@@ -21,9 +21,8 @@ from foqs.model.calls import ItemContent
 from foqs.model.item import ShardItem
 from foqs.storage import statements
 from foqs.storage.formats import pack_items, pack_keys
-from foqs.storage.literals import chunks_by_bytes, item_row, key_conditions, stored_row_literal
 from foqs.storage.migrations import SchemaKind, apply
-from foqs.storage.script import edge_arguments
+from foqs.storage.script import chunks_by_bytes, edge_arguments, item_row, key_conditions, stored_row_literal
 from foqs.storage.session import connect
 from foqs.testing.fake_server import new_row
 from tests.contract.owner import new_topic

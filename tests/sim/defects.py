@@ -35,7 +35,7 @@ from foqs.shard.state.ops.settle import Settlements
 from foqs.shard.state.ops.wake import Timers
 from foqs.shard.writer import leased_runs
 from foqs.shard.writer.shard_writer import ShardWriter
-from foqs.storage.packs.merging import add_looked_up, add_packed
+from foqs.storage.packs.index import add_looked_up, add_packed
 from foqs.testing import fake_namespaces, fake_server
 from foqs.testing.fake_server import make_script
 from foqs.testing.fake_store import FakeStore

@@ -8,8 +8,7 @@ from foqs.model import limits, order
 from foqs.model.item import ShardItem
 from foqs.shard.port import ItemRow, Refill, Rewrite, Transaction, TransactionResult
 from foqs.storage.packs.budget import PackBudget
-from foqs.storage.packs.index import PackIndex
-from foqs.storage.packs.merging import add_packed
+from foqs.storage.packs.index import PackIndex, add_packed
 from foqs.storage.packs.pack import PackPlan
 from foqs.testing.fake_server import FakeServer, Tables, make_script
 from tests.contract.owner import SHARD_ID, new_item, new_topic

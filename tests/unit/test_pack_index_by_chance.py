@@ -10,7 +10,7 @@ import pytest
 from foqs.model import limits, order
 from foqs.model.item import ShardItem
 from foqs.shard.port import Refill, Transaction, TransactionResult
-from foqs.storage.packs.merging import add_looked_up, merged_pages
+from foqs.storage.packs.index import add_looked_up, merged_pages
 from foqs.storage.packs.pack import PackPlan
 from tests.support.packed_shard import PackedShard, in_order, is_empty, keys, nack, place, sort_key
 

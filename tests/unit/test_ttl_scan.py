@@ -15,7 +15,7 @@ from foqs.host.waiting import Waiting
 from foqs.model import limits
 from foqs.model.errors import UnavailableError
 from foqs.shard.writer.shard_writer import ShardWriter
-from foqs.storage.packs.merging import ExpiredPage
+from foqs.storage.packs.index import ExpiredPage
 from foqs.storage.shard_reader import ShardReader
 from tests.support.waiting import until
 

@@ -83,6 +83,8 @@ class PackPlan:
     inserts: Sequence[ShardItem] = ()
     """Items that get rows at once."""
     packs_new: list[Pack] = field(default_factory=list)
+    packed_count: int = 0
+    """Items of the new packs."""
     promoted: list[ItemRow] = field(default_factory=list)
     """Items that leave their packs for rows, as the transaction leaves them."""
     rewrites: list[Rewrite] = field(default_factory=list)
@@ -104,10 +106,6 @@ class PackPlan:
     """Keys that leave their packs: those of deleted items and of promoted ones."""
     promotes_old: bool = False
     """Items are promoted because they are old."""
-
-    @property
-    def packed_count(self) -> int:
-        return sum([len(pack.keys) for pack in self.packs_new])
 
 
 def rewritten(row: ItemRow, rewrite: Rewrite) -> ItemRow:
