@@ -17,7 +17,7 @@ from foqs.server import mysql_server
 from foqs.shard.port import Transaction
 from foqs.shard.state.callers import Completion
 from foqs.shard.state.engine import ShardState
-from foqs.shard.writer.shard_writer import plan, tick
+from foqs.shard.writer.listener import ShardListener
 from tests.support.stored_shard import StoredShard
 
 NAMESPACE = 7
@@ -146,3 +146,17 @@ class Shards:
 
     def wake(self, number: int) -> None:
         return None
+
+
+def tick(shard: ShardState, listener: ShardListener, now: Now) -> bool:
+    """As a writer does; True when time has brought something for a transaction."""
+    is_work = shard.tick(now)
+    listener.on_events(shard.take_events())
+    return is_work
+
+
+def plan(shard: ShardState, listener: ShardListener, now: Now, probe: bool = False) -> Transaction | None:
+    """The next transaction of the shard, as a writer takes it."""
+    transaction = shard.take(now, listener.demand(shard.topics_arriving()), probe=probe)
+    listener.on_events(shard.take_events())
+    return transaction

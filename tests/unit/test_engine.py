@@ -25,8 +25,8 @@ from foqs.model.topic import ItemCounts
 from foqs.shard.port import TIMER_LANE, ItemRow
 from foqs.shard.state.callers import Completion, LookUp
 from foqs.shard.state.engine import ShardState
-from foqs.shard.writer.shard_writer import plan, tick
 from foqs.testing.fake_server import Tables
+from tests.support.shards import plan, tick
 from tests.support.stored_shard import StoredShard
 
 NAMESPACE = 7

@@ -9,8 +9,7 @@ from foqs.model.errors import FoqsError, OverloadedError
 from foqs.model.item import Phase, ShardItem
 from foqs.shard.state.callers import Completion
 from foqs.shard.state.engine import ShardState
-from foqs.shard.writer.shard_writer import tick
-from tests.support.shards import Shards
+from tests.support.shards import Shards, tick
 
 
 class Leased:

@@ -46,7 +46,7 @@ BREAKER_ERRORS_MAX = 0.5
 BREAKER_STALL_MS = 700
 """It opens for a transaction or a question that takes longer, before that ends."""
 BREAKER_PROBE_MS = 500
-"""After this time it lets a probe through, and so long a shard rests after a transaction that failed meanwhile."""
+"""After this time it lets a probe through."""
 BREAKER_PROBE_FACTOR_MAX = 4
 """Each time that it opens again soon after a probe the next probe waits twice as long, up to so many times as long."""
 
@@ -193,6 +193,11 @@ class Health:
         since_s = min([at_s for at_s in (self._began_s, silent_since_s) if at_s is not None], default=now_s)
         if self.healthy and now_s - since_s > BREAKER_STALL_MS / 1000:
             self.trip(now_s, f"it has not answered for {BREAKER_STALL_MS} ms")
+
+    @property
+    def retry_pause_s(self) -> float:
+        """How long a shard whose breaker is open rests after a transaction that failed."""
+        return BREAKER_PROBE_MS / 1000
 
     def reset(self) -> None:
         """Close without a word: the shard is opened anew, and what was before says nothing of that."""

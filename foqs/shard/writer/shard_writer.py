@@ -30,7 +30,6 @@ from foqs.shard.port import (
     TransactionResult,
 )
 from foqs.shard.state.engine import ShardState
-from foqs.shard.writer import keeper
 from foqs.shard.writer.keeper import Keeper
 from foqs.shard.writer.listener import ShardListener
 from foqs.shard.writer.ownership import Ownership, log_defect
@@ -109,8 +108,10 @@ class ShardWriter(Service):
         """There is something for the next transaction."""
         self._work.set()
         shard = self.shard
-        if self._permit.is_coalescing and shard is not None:
-            self._stop_coalescing_if_enough(shard)
+        if shard is None or not self._permit.is_coalescing:
+            return
+        if shard.waiting_calls_count >= mysql_server.COALESCE_CALLS:
+            self._permit.stop_coalescing()
 
     def tick(self) -> None:
         """Notice what is due, and a server that hangs; to be called every limits.TICK_MS."""
@@ -121,7 +122,8 @@ class ShardWriter(Service):
             return
         now = self.now()
         try:
-            is_work = tick(shard, self._listener, now)
+            is_work = shard.tick(now)
+            self._listener.on_events(shard.take_events())
         except Exception:
             log_defect(self.shard_id)
             self._ownership.give_up("its state met a defect, see shard_defect")
@@ -188,28 +190,47 @@ class ShardWriter(Service):
 
     async def _serve(self, shard: ShardState) -> None:
         """Run transactions until the shard is lost, which raises an error."""
-        permit = self._permit
+        permit, keeper, store, listener = self._permit, self._keeper, self._store, self._listener
         last_rows_count: int | None = None
-        """Rows of the last transaction; None after a while in which there was nothing to do."""
+        """Of the last transaction; None after a while in which there was nothing to do."""
         while not self._ownership.is_given_up:
-            if self._keeper.is_due or self._ownership.is_epoch_due:
+            if keeper.is_due or self._ownership.is_epoch_due:
                 await self._keep(shard)
             granted = permit.ask(last_rows_count, is_sick=not self.health.healthy)
-            if permit.is_coalescing:
-                self._stop_coalescing_if_enough(shard)
+            if permit.is_coalescing and shard.waiting_calls_count >= mysql_server.COALESCE_CALLS:
+                permit.stop_coalescing()
             try:
                 await granted
                 if self._ownership.is_given_up:
                     break
                 self._work.clear()
-                transaction = self._plan(shard)
+                now = self.clock.at(self._loop.time())
+                is_probe = (self._store_is_due or not self.health.healthy) and self._wants_probe(now)
+                # Demand is kept nowhere: it changes with every call, and a transaction needs that of few topics.
+                transaction = shard.take(now, listener.demand(shard.topics_arriving()), probe=is_probe)
+                listener.on_events(shard.take_events())
                 last_rows_count = None
                 if transaction is not None:
-                    self._meter.waited(self.shard_id, permit.waited_s)
-                    last_rows_count = self._store.rows_count(transaction)
+                    last_rows_count = store.rows_count(transaction)
                     if last_rows_count >= mysql_server.HEAVY_TRANSACTION_ROWS:
                         permit.leave_slot()
-                    await self._execute(shard, transaction)
+                    began_s = self._loop.time()
+                    keeper.began()
+                    result: TransactionResult | None
+                    try:
+                        result = await store.run(transaction)
+                    except (TransactionFailedError, SessionLostError) as error:
+                        result = await self._recover(shard, transaction, error, began_s)
+                        now = self.clock.at(self._loop.time())
+                    else:
+                        keeper.ended("committed")
+                        now = self.clock.at(self._loop.time())
+                        self._meter.ended(self.shard_id, self._loop.time() - began_s, "committed")
+                    self._meter.waited(self.shard_id, permit.waited_s)
+                    if result is not None:
+                        self._ownership.committed_number = transaction.number
+                        self._meter.committed(self.shard_id, transaction, result)
+                        listener.on_events(shard.committed(result, now))
             finally:
                 permit.end()
             if transaction is None:
@@ -218,24 +239,16 @@ class ShardWriter(Service):
                 self._idle.clear()
             elif not self.health.healthy and self._ownership.committed_number < transaction.number:
                 # It failed: what has no caller waits for the next one already, which might fail as fast.
-                await asyncio.sleep(keeper.BREAKER_PROBE_MS / 1000)
+                await asyncio.sleep(self.health.retry_pause_s)
         raise OwnershipLostError(self.detail)
 
-    def _stop_coalescing_if_enough(self, shard: ShardState) -> None:
-        if shard.waiting_calls_count >= mysql_server.COALESCE_CALLS:
-            self._permit.stop_coalescing()
-
-    def _plan(self, shard: ShardState) -> Transaction | None:
-        """The next transaction; an empty one only to show that the server is well again, or because the store wants it.
+    def _wants_probe(self, now: Now) -> bool:
+        """Whether an empty transaction is to be run: to show that the server is well again, or for the store.
 
         What the store wanted at the last tick may have gone with another transaction meanwhile.
         """
-        now = self.now()
-        is_probe = not self.health.healthy and self._keeper.wants_probe
-        if self._store_is_due:
-            self._store_is_due = False
-            is_probe = is_probe or self._store_wants_transaction(now)
-        return plan(shard, self._listener, now, is_probe)
+        store_is_due, self._store_is_due = self._store_is_due, False
+        return self._keeper.wants_probe or (store_is_due and self._store_wants_transaction(now))
 
     async def _keep(self, shard: ShardState) -> None:
         """What is due beside transactions."""
@@ -245,47 +258,60 @@ class ShardWriter(Service):
         except SessionLostError as error:
             await self._ownership.reopen(str(error))
 
-    async def _execute(self, shard: ShardState, transaction: Transaction, *, again: bool = True) -> None:
-        """Run it; `again` once more when its session was lost and it certainly has not happened."""
-        began_s = self._loop.time()
-        self._keeper.began()
-        try:
-            result = await self._run_past_deadlocks(transaction)
-        except TransactionFailedError as error:
+    async def _recover(
+        self,
+        shard: ShardState,
+        transaction: Transaction,
+        error: TransactionFailedError | SessionLostError,
+        began_s: float,
+        *,
+        again: bool = True,
+    ) -> TransactionResult | None:
+        """Go on after `error` of a transaction that began at `began_s`.
+
+        A deadlock is no matter of the transaction: it is run again. It is run once more, if `again`, when its session
+        was lost and it certainly has not happened. Returns what it has read if it has happened, and None when it has
+        not, of which its callers are told.
+        """
+        for _ in range(DEADLOCK_TRIES_MAX - 1):
+            if not isinstance(error, DeadlockError):
+                break
+            _log.warning("transaction_deadlocked", shard=self.shard_id, error=str(error))
+            try:
+                result = await self._store.run(transaction)
+            except (TransactionFailedError, SessionLostError) as next_error:
+                error = next_error
+            else:
+                self._ended(began_s, "committed")
+                return result
+        if isinstance(error, SessionLostError):
+            self._ended(began_s, "unknown")
+            await self._ownership.reopen(str(error))
+            outcome = self._store.outcome(transaction)
+            if outcome is not None:
+                return outcome
+            if again:
+                return await self._run_again(shard, transaction)
+        else:
             self._ended(began_s, "failed")
             _log.warning("transaction_failed", shard=self.shard_id, error=str(error))
             if isinstance(error, NoWritesError):
                 self._keeper.trip(str(error))
-            self._listener.on_events(shard.failed(str(error)))
-            if isinstance(error, ReadOnlyError):
-                await self._ownership.reopen(str(error))
-            return
-        except SessionLostError as error:
-            self._ended(began_s, "unknown")
+        self._listener.on_events(shard.failed(str(error)))
+        if isinstance(error, ReadOnlyError):
             await self._ownership.reopen(str(error))
-            outcome = self._store.outcome(transaction)
-            if outcome is None:
-                if again:
-                    await self._execute(shard, transaction, again=False)
-                else:
-                    self._listener.on_events(shard.failed(str(error)))
-                return
-            result = outcome
-        else:
-            self._ended(began_s, "committed")
-        now = self.now()
-        self._ownership.committed_number = transaction.number
-        self._meter.committed(self.shard_id, transaction, result)
-        self._listener.on_events(shard.committed(result, now))
+        return None
 
-    async def _run_past_deadlocks(self, transaction: Transaction) -> TransactionResult:
-        """Like Store.run; again when the server rolled the transaction back to resolve a deadlock."""
-        for _ in range(DEADLOCK_TRIES_MAX - 1):
-            try:
-                return await self._store.run(transaction)
-            except DeadlockError as error:
-                _log.warning("transaction_deadlocked", shard=self.shard_id, error=str(error))
-        return await self._store.run(transaction)
+    async def _run_again(self, shard: ShardState, transaction: Transaction) -> TransactionResult | None:
+        """On a new session, and for the last time."""
+        began_s = self._loop.time()
+        self._keeper.began()
+        try:
+            result = await self._store.run(transaction)
+        except (TransactionFailedError, SessionLostError) as error:
+            return await self._recover(shard, transaction, error, began_s, again=False)
+        self._ended(began_s, "committed")
+        return result
 
     def _ended(self, began_s: float, outcome: str) -> None:
         self._keeper.ended(outcome)
@@ -296,20 +322,3 @@ class ShardWriter(Service):
 
     def _shard_changed(self, shard: ShardState | None) -> None:
         self.shard = shard
-
-
-def tick(shard: ShardState, listener: ShardListener, now: Now) -> bool:
-    """What time alone brings; True when that is something for a transaction."""
-    is_work = shard.tick(now)
-    listener.on_events(shard.take_events())
-    return is_work
-
-
-def plan(shard: ShardState, listener: ShardListener, now: Now, probe: bool = False) -> Transaction | None:
-    """The next transaction of the shard, with claims of what it inserts for those who wait for it at this moment.
-
-    Demand is asked for here and kept nowhere: it changes with every call, and a transaction needs that of few topics.
-    """
-    transaction = shard.take(now, listener.demand(shard.topics_arriving()), probe=probe)
-    listener.on_events(shard.take_events())
-    return transaction
