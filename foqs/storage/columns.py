@@ -77,8 +77,10 @@ def names(columns: Sequence[Column]) -> list[str]:
     return [column.name for column in columns]
 
 
-def given_integers(item: ShardItem) -> tuple[int, ...]:
-    """The values of GIVEN_COLUMNS."""
+def packed_integers(item: ShardItem) -> tuple[int, ...]:
+    """The values of GIVEN_COLUMNS, and how many bytes the values of CONTENT_COLUMNS have."""
+    assert item.content is not None
+    payload, metadata, trace_context = item.content
     return (
         item.due_at,
         item.topic.number,
@@ -87,6 +89,9 @@ def given_integers(item: ShardItem) -> tuple[int, ...]:
         item.expires_at,
         item.lease_ms,
         item.at_most_once,
+        len(payload),
+        len(metadata),
+        len(trace_context),
     )
 
 

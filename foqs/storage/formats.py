@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 from foqs.model import limits
 from foqs.model.item import ShardItem
 from foqs.shard.port import ItemRow, OwnershipLostError
-from foqs.storage.columns import CONTENT_COLUMNS, GIVEN_COLUMNS, given_integers, packed_row
+from foqs.storage.columns import CONTENT_COLUMNS, GIVEN_COLUMNS, packed_integers, packed_row
 
 PACK_VERSIONS: Final = sorted({column.since for column in (*GIVEN_COLUMNS, *CONTENT_COLUMNS)})
 TOMBSTONE_VERSIONS: Final = [1]
@@ -72,10 +72,8 @@ def pack_items(items: Sequence[ShardItem]) -> bytes:
     count = len(items)
     parts = [Struct(f">BI{count}Q").pack(_PACK_VERSION, count, *[item.key for item in items])]
     for item in items:
-        content = item.content
-        assert content is not None
-        parts.append(_pack_head(*given_integers(item), *map(len, content)))
-        parts += content
+        parts.append(_pack_head(*packed_integers(item)))
+        parts += item.content  # type: ignore[arg-type]  # packed_integers has seen that it is there.
     return b"".join(parts)
 
 

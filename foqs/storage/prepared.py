@@ -28,6 +28,8 @@ _COUNT: Final = len(INSERTED_COLUMNS)
 _TYPES: Final = Struct(f"<{_COUNT}H").pack(*[column.wire_type for column in INSERTED_COLUMNS]) * _ROWS
 _NO_NULLS: Final = bytes((_COUNT * _ROWS + 7) // 8)
 _PACK_TYPES: Final = Struct("<2H").pack(FIELD_TYPE.LONGLONG | UNSIGNED, FIELD_TYPE.BLOB)
+_SIZES: Final = [bytes([size]) for size in range(251)]
+"""What goes before a value of few bytes, by their number."""
 _pack_id = Struct("<Q").pack
 _execution = Struct("<IBI").pack
 _prepared = Struct("<IHH").unpack_from
@@ -68,7 +70,9 @@ class PreparedInserts:
         Of a pack there are its id and its contents.
         """
         self._count_from += _COUNT_STEP
-        executions = [self._pack_head + _pack_id(pack_id) + _blob(contents) for pack_id, contents in packs]
+        executions = [
+            self._pack_head + _pack_id(pack_id) + _blob_size(len(contents)) + contents for pack_id, contents in packs
+        ]
         row_count = len(packs)
         rest: list[ShardItem] = []
         for start in range(0, len(items), _ROWS):
@@ -114,21 +118,24 @@ def _prepare(session: Any, statement: str, expected_count: int) -> int:
 
 def _rows(items: Sequence[ShardItem]) -> bytes:
     """Nothing when one has a number that its column cannot hold: the server says so of SQL text."""
+    parts: list[bytes] = []
     try:
-        return b"".join(map(_row, items))
+        for item in items:
+            parts.append(_integers(*inserted_integers(item)))
+            assert item.content is not None
+            for value in item.content:
+                size = len(value)
+                parts.append(_SIZES[size] if size < len(_SIZES) else _blob_size(size))
+                parts.append(value)
     except struct_error:
         return b""
+    return b"".join(parts)
 
 
-def _row(item: ShardItem) -> bytes:
-    assert item.content is not None
-    return _integers(*inserted_integers(item)) + b"".join(map(_blob, item.content))
-
-
-def _blob(value: bytes) -> bytes:
-    size = len(value)
-    if size <= 250:
-        return size.to_bytes(1, "little") + value
+def _blob_size(size: int) -> bytes:
+    """What goes before a value of so many bytes."""
+    if size < len(_SIZES):
+        return _SIZES[size]
     if size < 1 << 16:
-        return b"\xfc" + size.to_bytes(2, "little") + value
-    return b"\xfd" + size.to_bytes(3, "little") + value
+        return b"\xfc" + size.to_bytes(2, "little")
+    return b"\xfd" + size.to_bytes(3, "little")

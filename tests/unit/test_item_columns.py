@@ -38,10 +38,11 @@ def test_what_is_told_of_an_item_has_its_content_in_one_piece() -> None:
 
 def test_the_integers_of_an_item_are_those_of_the_columns() -> None:
     given = {name: getattr(ITEM, name) for name in names(GIVEN_COLUMNS)} | {"topic": ITEM.topic.number}
-    assert columns.given_integers(ITEM) == tuple(given.values())
+    assert ITEM.content is not None
+    assert columns.packed_integers(ITEM) == (*given.values(), *map(len, ITEM.content))
     assert columns.inserted_integers(ITEM) == (7, 0, 0, *given.values())
     ready = new_item(8, priority=3)
-    assert columns.inserted_integers(ready) == (8, ready.topic.number, 3, *columns.given_integers(ready))
+    assert columns.inserted_integers(ready) == (8, ready.topic.number, 3, *columns.packed_integers(ready)[: len(given)])
 
 
 def test_columns_come_in_the_order_of_their_migrations_and_later_ones_have_a_default() -> None:

@@ -14,6 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import islice
+from operator import attrgetter
 from typing import NamedTuple
 
 from foqs.model import limits, order
@@ -184,7 +185,7 @@ class PackIndex:
             packable = []
         plan.inserts = rows
         # What is as urgent is gone as soon: a pack that goes as a whole needs no tombstone and keeps no room unused.
-        packable.sort(key=_sort_key)
+        packable.sort(key=attrgetter("sort_key"))
         pack_id = transaction.number << _ID_BITS
         for items, size_bytes in _parts(packable):
             pack_id += 1
@@ -299,10 +300,6 @@ def _parts(items: list[ShardItem]) -> Iterator[tuple[list[ShardItem], int]]:
         if size_bytes >= limits.PACK_BYTES_MAX or end == len(items):
             yield items[first:end], size_bytes
             first, size_bytes = end, 0
-
-
-def _sort_key(item: ShardItem) -> int:
-    return item.sort_key
 
 
 # ---- what is read of rows, and the packed items that belong among them ----
