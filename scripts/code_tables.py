@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
@@ -95,12 +95,59 @@ def namespace_settings() -> str:
 # ---- limits ----
 
 
-def limits_by_section(path: Path) -> str:
-    parts = []
-    for title, rows in _limit_sections(path.read_text()):
-        if rows:
-            parts.append(f"### {title[0].upper()}{title[1:]}\n\n{table(['limit', 'value', 'meaning'], rows)}")
-    return "\n".join(parts)
+LIMITS_MET: Mapping[str, Sequence[str]] = {
+    "Names": ("TOPIC_BYTES_MAX", "NAMESPACE_NAME_CHARS_MAX", "NAMESPACES_MAX"),
+    "One call": (
+        "FRAME_BYTES_MAX", "BATCH_ITEMS_MAX", "DEQUEUE_TOPICS_MAX", "DEQUEUE_ITEMS_MAX", "DEQUEUE_ANSWER_BYTES_MAX",
+        "PAGE_ITEMS_MAX", "PAGE_BYTES_MAX", "WAIT_MS_MAX", "CALL_MS_MAX", "META_CALL_MS_MAX",
+    ),
+    "One item": (
+        "PAYLOAD_BYTES_DEFAULT", "PAYLOAD_BYTES_MAX", "METADATA_BYTES_DEFAULT", "METADATA_BYTES_MAX",
+        "TRACE_CONTEXT_BYTES_MAX", "LEASE_MS_MIN", "LEASE_MS_DEFAULT", "LEASE_MS_MAX", "DELAY_MS_MAX", "TTL_MS_DEFAULT",
+        "TTL_MS_MAX", "ATTEMPTS_DEFAULT", "ATTEMPTS_MAX",
+    ),
+    "One namespace": ("ENQUEUES_PER_MINUTE_DEFAULT", "ENQUEUES_PER_MINUTE_MAX"),
+    "Connections and calls of a host": (
+        "CONNECTIONS_MAX", "CONNECTIONS_PER_ADDRESS_MAX", "CALLS_IN_FLIGHT_PER_CONNECTION_MAX",
+        "CALL_BYTES_PER_CONNECTION_MAX", "CALLS_IN_FLIGHT_MAX", "CALL_BYTES_MAX", "ENQUEUE_WAIT_MS_MAX",
+        "DEQUEUES_WAITING_MAX", "DEQUEUE_TOPICS_WAITING_MAX", "LONG_POLL_TOPICS_PER_ADDRESS_MAX", "PAGES_BYTES_MAX",
+        "PAGES_WAITING_MAX", "META_CALLS_WAITING_MAX", "CENSUSES_MAX",
+    ),
+    "What closes a connection": (
+        "FIRST_FRAME_MS_MAX", "FRAME_HEADER_MS_MAX", "FRAME_BODY_MS_MIN", "FRAME_BODY_BYTES_PER_MS_MIN", "IDLE_MS_MAX",
+        "WRITE_STALL_MS_MAX", "UNSENT_ANSWER_BYTES_MAX", "PARTIAL_FRAME_BYTES_MAX", "FRAME_ELEMENTS_MAX",
+        "FRAME_FIELDS_PER_STRUCT_MAX", "FRAME_DEPTH_MAX",
+    ),
+    "One shard": (
+        "ENQUEUE_BUFFER_ITEMS_MAX", "ENQUEUE_BUFFER_BYTES_MAX", "OPEN_LEASES_MAX", "EXTENSIONS_WAITING_MAX",
+        "LOOK_UPS_WAITING_MAX", "TOPICS_PER_SHARD_MAX", "TOPIC_IDLE_MS", "BREAKER_OPENS_MS_MAX",
+    ),
+    "One host": (
+        "SHARDS_PER_HOST_MAX", "SHARD_ID_MAX", "TRANSACTIONS_PER_SERVER_MAX", "PREFETCH_BYTES_MAX",
+        "PACKS_OF_HOST_BYTES_MAX", "AHEAD_LEASE_MS", "DRAIN_MS_MAX", "HOST_DEAD_MS", "HOSTS_MAX",
+        "OPERATOR_CONNECTIONS_MAX", "METRIC_NAMESPACES_MAX", "LOOP_SILENCE_MS_MAX",
+    ),
+}  # fmt: skip
+"""Limits that a caller or an operator can meet, by the part of docs/limits.md that has them."""
+
+
+def limits_met(path: Path) -> str:
+    rows = {row[0]: row for _, found in _limit_sections(path.read_text()) for row in found}
+    return _limit_tables((title, [rows[f"`{name}`"] for name in names]) for title, names in LIMITS_MET.items())
+
+
+def limits_inside(path: Path) -> str:
+    met = {f"`{name}`" for names in LIMITS_MET.values() for name in names}
+    sections = _limit_sections(path.read_text())
+    return _limit_tables((title, [row for row in rows if row[0] not in met]) for title, rows in sections)
+
+
+def _limit_tables(sections: Iterable[tuple[str, list[list[str]]]]) -> str:
+    return "\n".join(
+        f"### {title[0].upper()}{title[1:]}\n\n{table(['limit', 'value', 'meaning'], rows)}"
+        for title, rows in sections
+        if rows
+    )
 
 
 def _limit_sections(source: str) -> Iterator[tuple[str, list[list[str]]]]:

@@ -19,7 +19,8 @@ _SECTION = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n).*?(<!-- end --
 SECTIONS: dict[str, Callable[[], str]] = {
     "host-config": code_tables.host_config,
     "namespace-settings": code_tables.namespace_settings,
-    "limits": lambda: code_tables.limits_by_section(ROOT / "foqs/model/limits.py"),
+    "limits": lambda: code_tables.limits_met(ROOT / "foqs/model/limits.py"),
+    "limits-internal": lambda: code_tables.limits_inside(ROOT / "foqs/model/limits.py"),
     "metrics": lambda: code_tables.metrics(ROOT / "foqs/host"),
     "errors": code_tables.errors,
     "spark-columns": code_tables.spark_columns,

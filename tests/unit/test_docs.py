@@ -12,6 +12,7 @@ import thriftpy2
 
 from foqs.cli.main import cli
 from foqs.config import load_config
+from foqs.model import limits
 from scripts import code_tables, idl_tables
 from scripts.generate_docs import ROOT, SECTIONS, documents, up_to_date
 
@@ -24,6 +25,7 @@ _LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _COMMAND = re.compile(r"(?:^ +(?:\.venv/bin/)?|`)foqs (?P<words>[a-z][^`#\n]*)", re.MULTILINE)
 _MAKE = re.compile(r"(?:^ +|`)make (?P<target>[a-z-]+)(?=`|$|\s+#)", re.MULTILINE)
+_LIMIT = re.compile(r"^\| (`\w+`) \| ([^|]+) \| ([^|]*) \|$", re.MULTILINE)
 _EVENT = re.compile(r"^\| `(?P<name>[^`]+)` \| (?P<level>debug|info|warning|error) \|", re.MULTILINE)
 
 
@@ -54,6 +56,17 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 def test_generated_parts_are_current(page: Path) -> None:
     text = page.read_text()
     assert up_to_date(text) == text, "run: .venv/bin/python -m scripts.generate_docs"
+
+
+def test_each_limit_is_on_one_page_and_has_a_meaning() -> None:
+    rows = [
+        [cell.strip(" `") for cell in row]
+        for page in ("limits.md", "limits-internal.md")
+        for row in _LIMIT.findall((ROOT / "docs" / page).read_text())
+    ]
+    units = {"KIB", "MIB", "SECOND_MS", "MINUTE_MS", "HOUR_MS", "DAY_MS", "NEVER_MS"}
+    assert sorted(name for name, _, _ in rows) == sorted({name for name in vars(limits) if name.isupper()} - units)
+    assert [name for name, _, meaning in rows if not meaning] == []
 
 
 def test_every_generated_part_is_shown_somewhere() -> None:
