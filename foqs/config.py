@@ -89,7 +89,7 @@ def _mysql_url(value: str) -> str:
 
 
 def _shard_urls(value: object) -> dict[int, str]:
-    """`{id: url}`, the same as JSON, or `ID=URL` parted by spaces, in one string or several."""
+    """`{id: url}`, the same as JSON, or `ID=URL` separated by spaces, in one string or several."""
     given = _shard_pairs(value)
     problems = [] if given else ["names no shard; allowed: at least one ID=URL"]
     if len(given) > limits.SHARDS_PER_HOST_MAX:
@@ -127,7 +127,7 @@ def _shard_pairs(value: object) -> list[tuple[str, str]]:
     texts = [value] if isinstance(value, str) else value
     words = " ".join(map(str, texts)).split() if isinstance(texts, list | tuple) else None
     if words is None or not all("=" in word for word in words):
-        raise ValueError("is not a map; allowed: a table of ID = URL, or ID=URL parted by spaces")
+        raise ValueError("is not a map; allowed: a table of ID = URL, or ID=URL separated by spaces")
     return [(shard_id, url) for shard_id, _, url in (word.partition("=") for word in words)]
 
 
@@ -161,7 +161,7 @@ class HostConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     meta_url: MysqlUrl = Field(description="MySQL URL of the meta database, shared by all hosts of the cluster")
-    shards: ShardUrls = Field(description="MySQL URLs of the shards this host serves, by shard id")
+    shards: ShardUrls = Field(description="MySQL URLs of the shards that this host serves, by shard id")
     listen_address: str = Field(default="127.0.0.1", pattern=_ADDRESS_PATTERN, description="address to listen on")
     port: Port = Field(default=7600, description="port to listen on; 0 lets the kernel choose")
     host_name: str = Field(
@@ -178,41 +178,43 @@ class HostConfig(BaseModel):
         default="127.0.0.1", pattern=_ADDRESS_PATTERN, description="address to serve metrics and probes on"
     )
     metrics_port: Port = Field(default=0, description="port to serve metrics and probes on; 0 serves none")
-    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="least level to log")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="lowest level that is logged"
+    )
     log_format: Literal["json", "console"] = Field(default="json", description="json for machines, console for people")
     allow_undurable_servers: bool = Field(
-        default=False, description="serve shards whose MySQL server can lose answered commits"
+        default=False, description="serve shards whose MySQL server can lose acknowledged commits"
     )
     connections_max: int = Field(
         default=limits.CONNECTIONS_MAX,
         ge=1,
         le=1_000_000,
-        description="connections of all clients together; fewer where the system allows fewer open files",
+        description="maximum number of client connections; fewer if the system allows fewer open files",
     )
     connections_per_address_max: int = Field(
         default=limits.CONNECTIONS_PER_ADDRESS_MAX,
         ge=1,
         le=1_000_000,
-        description="connections of one client address",
+        description="maximum number of connections from one client address",
     )
     idle_ms_max: int = Field(
         default=limits.IDLE_MS_MAX,
         ge=2 * limits.WAIT_MS_MAX,
         le=limits.DAY_MS,
-        description="a connection without a call for so long is closed",
+        description="close a connection after this long without a call",
     )
     transactions_per_server_max: int = Field(
         default=limits.TRANSACTIONS_PER_SERVER_MAX,
         ge=1,
         le=limits.SHARDS_PER_HOST_MAX,
-        description="transactions of this host that one MySQL server has at a time, whatever number of shards it has; "
-        "some of many rows may run beside them",
+        description="maximum number of this host's transactions on one MySQL server at a time, however many shards it "
+        "has; some large ones may run beside them",
     )
     drain_ms_max: int = Field(
         default=limits.DRAIN_MS_MAX,
         ge=0,
         le=600_000,
-        description="on shutdown, time to finish what was accepted",
+        description="time to finish accepted work on shutdown",
     )
 
     @field_validator("*", mode="before")
@@ -230,7 +232,7 @@ class HostConfig(BaseModel):
         return self
 
     def redacted(self) -> dict[str, Any]:
-        """All values for people: without passwords."""
+        """All values, for people: without passwords."""
         values = self.model_dump()
         values["meta_url"] = redact_url(self.meta_url)
         values["shards"] = {shard_id: redact_url(url) for shard_id, url in sorted(self.shards.items())}

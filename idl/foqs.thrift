@@ -1,12 +1,13 @@
 /**
  * The wire contract of foqs: framed binary Thrift over TCP (TFramedTransport with a strict TBinaryProtocol).
  *
- * Names and numbers are fixed. Optional fields may be added; a number is never used again.
+ * Names and numbers are fixed. Optional fields may be added; a number is never reused.
  * Times are i64 milliseconds since the epoch (..._at_ms, deliver_after_ms) or durations in milliseconds (..._ms).
- * `required` states what a caller must send; the host checks it and answers INVALID_ARGUMENT.
+ * `required` marks what a caller must send. The host checks it and responds with INVALID_ARGUMENT.
  *
- * A client calls once at a time on a connection unless it tells answers by their seqid, and drops a connection after any
- * exception that is neither a FoqsError nor a TApplicationException. docs/other-languages.md has programs.
+ * A client sends one call at a time on a connection, unless it matches responses to calls by their seqid. It closes a
+ * connection after any exception that is neither a FoqsError nor a TApplicationException. docs/other-languages.md has
+ * programs.
  */
 namespace py foqs_wire
 namespace js foqs
@@ -21,9 +22,9 @@ namespace kotlin foqs
 namespace swift Foqs
 
 enum DeliveryPolicy {
-  /** Delivered until acked, deleted, expired or dead-lettered. */
+  /** The item is delivered until it is acked, deleted, expired or dead-lettered. */
   AT_LEAST_ONCE = 0,
-  /** Delivered once or never; an ended lease deletes the item. */
+  /** The item is delivered once or never; the end of its lease deletes it. */
   AT_MOST_ONCE = 1
 }
 
@@ -34,90 +35,98 @@ enum ErrorCode {
 }
 
 /**
- * A whole call failed. Nothing of it was done, except where the code is UNAVAILABLE or INTERNAL without nothing_done:
- * then the outcome is unknown.
+ * The whole call failed, and nothing was done. Only with UNAVAILABLE or INTERNAL, and without nothing_done, the outcome
+ * is unknown.
  */
 exception FoqsError {
   1: ErrorCode code,
   2: string message,
-  /** When trying again here can succeed. Set with RATE_LIMITED and OVERLOADED, and with UNAVAILABLE where a shard is not served now. */
+  /**
+   * How long to wait before a retry on this host can succeed. It is set with RATE_LIMITED and OVERLOADED, and with
+   * UNAVAILABLE if a shard is not served now.
+   */
   3: optional i64 retry_after_ms,
   /**
-   * true: certainly nothing of this call was done, so repeating it does nothing twice, whatever the verb. With
-   * UNAVAILABLE or OVERLOADED send it at once to another host, if you know one, and let this one rest for a moment:
-   * a standby answers so until it takes over. false, or absent with UNAVAILABLE or INTERNAL: it was done or it was not.
+   * If true, certainly nothing was done, so a retry does nothing twice, whatever the call. With UNAVAILABLE or
+   * OVERLOADED, retry at once on another host if you know one, and leave this one alone for a moment: a standby
+   * responds like this until it takes over. If false, or absent with UNAVAILABLE or INTERNAL, the outcome is unknown.
    */
   4: optional bool nothing_done
 }
 
-/** One position of a batch failed; the other positions stand. */
+/** One position of a batch failed. The other positions are not affected. */
 struct ItemError {
   1: ErrorCode code,
   2: string message,
-  /** As in FoqsError. */
+  /** The same as in FoqsError. */
   3: optional i64 retry_after_ms,
-  /** As in FoqsError, for this position alone: with UNAVAILABLE its shard may be served by another host. */
+  /** The same as in FoqsError, for this position alone. With UNAVAILABLE, another host may serve its shard. */
   4: optional bool nothing_done
 }
 
 struct NewItem {
-  /** 1..255 bytes of UTF-8 without control characters. Bytes count: case and spaces are significant. */
+  /** 1 to 255 bytes of UTF-8 without control characters. Names are compared byte by byte, so case and spaces matter. */
   1: required string topic,
+  /** The content for the consumer; the queue never looks into it. */
   2: required binary payload,
-  /** Smaller is more urgent. */
+  /** Items with a smaller number are delivered first. */
   3: i32 priority = 0,
-  /** Not delivered before this time. At most one of deliver_after_ms and delay_ms. */
+  /** The item is not delivered before this time. Set either this or delay_ms. */
   4: optional i64 deliver_after_ms,
+  /** The item is not delivered before this long after its enqueue. */
   5: optional i64 delay_ms,
-  /** The item is dropped this long after deliver_after. */
+  /** The item expires this long after its deliver_after_ms. */
   6: optional i64 ttl_ms,
-  /** Lease for deliveries of this item when the dequeue call names none. */
+  /** The lease of a delivery of this item if the dequeue names none. */
   7: optional i64 lease_ms,
-  /** Small and mutable: nack may rewrite it. */
+  /** A small value beside the payload, which a nack can replace. */
   8: optional binary metadata,
+  /** At least once if absent. */
   9: optional DeliveryPolicy delivery,
-  /** Refused with INVALID_ARGUMENT for now. */
+  /** Reserved: refused with INVALID_ARGUMENT for now. */
   10: optional string dedup_id,
-  /** Refused with INVALID_ARGUMENT for now. */
+  /** Reserved: refused with INVALID_ARGUMENT for now. */
   11: optional string ordering_key,
-  /** Given back with every delivery, such as a W3C traceparent: up to 128 bytes of UTF-8, "" for none. */
+  /** Returned with every delivery, for instance a W3C traceparent: up to 128 bytes of UTF-8, or "" for none. */
   12: optional string trace_context
 }
 
 struct EnqueueRequest {
   1: required string namespace_name,
   2: required list<NewItem> items,
+  /** True for large loads that are not urgent. It changes nothing for now. */
   3: bool bulk = false
 }
 
 struct EnqueueResponse {
-  /** By position; "" where the item failed. */
+  /** The ids by position, or "" where the item failed. */
   1: list<string> ids,
-  /** By position. */
+  /** The errors by position. */
   2: map<i32, ItemError> errors,
-  /** Positions answered with an earlier item's id. */
+  /** Positions that got the id of an item that was enqueued before. */
   3: list<i32> duplicates
 }
 
 struct TopicDemand {
   1: required string topic,
-  /** At most this many items of the topic, 1 or more. */
+  /** The maximum number of items of this topic, 1 or more. */
   2: required i32 count,
-  /** Refused with INVALID_ARGUMENT for now. */
+  /** Reserved: refused with INVALID_ARGUMENT for now. */
   3: optional string group
 }
 
 struct DequeueRequest {
   1: required string namespace_name,
   2: required list<TopicDemand> topics,
+  /** The lease of the items. If absent, each item's own lease counts, or else the default of the namespace. */
   3: optional i64 lease_ms,
-  /** Long poll: how long to wait for the first item when none is ready. */
+  /** Long poll: how long to wait for the first item if none is ready. */
   4: i64 wait_ms = 0
 }
 
 struct Item {
   1: string id,
-  /** Names this delivery; ack, nack and extendLease take it. */
+  /** Identifies this delivery for ack, nack and extendLease. */
   2: string receipt,
   3: string topic,
   4: i32 priority,
@@ -126,11 +135,11 @@ struct Item {
   7: i64 deliver_after_ms,
   8: i64 enqueued_at_ms,
   9: i64 lease_expires_at_ms,
-  /** 1 on the first delivery; grows by one with each failed attempt, not with a release. */
+  /** 1 on the first delivery. It grows by one with each failed attempt, but not with a release. */
   10: i32 attempt,
   11: optional string group,
   12: optional string ordering_key,
-  /** As the enqueue gave it. */
+  /** The value that the enqueue gave. */
   13: optional string trace_context
 }
 
@@ -140,23 +149,25 @@ struct DequeueResponse {
 
 struct AckRequest {
   1: required string namespace_name,
-  /** Receipts, or bare ids (then without the check for a stale lease). */
+  /** Receipts, or bare ids, for which the lease is not checked. */
   2: required list<string> receipts,
   /**
-   * true when an earlier attempt of this call had no answer and may have been done. A receipt whose item is gone then
-   * counts as done, where otherwise it gets STALE_LEASE; that now says that the item is there and yours no more.
+   * Set it to true if an earlier attempt of this call got no response and may have been done. A receipt whose item is
+   * gone then succeeds instead of getting STALE_LEASE. STALE_LEASE then means that the item is still there, and that
+   * this lease has ended.
    */
   3: optional bool repeated
 }
 
 struct Nack {
   1: required string receipt,
+  /** The item is not delivered again before this long from now. */
   2: i64 delay_ms = 0,
-  /** Replaces the item's metadata. */
+  /** Replaces the metadata of the item. */
   3: optional binary metadata,
-  /** Give back, not a failure: does not count as an attempt. */
+  /** Returns the item without counting a failed attempt. */
   4: bool release = false,
-  /** Straight to the dead letters. */
+  /** Moves the item to the dead letters at once. */
   5: bool dead_letter = false
 }
 
@@ -168,19 +179,22 @@ struct NackRequest {
 struct ExtendRequest {
   1: required string namespace_name,
   2: required list<string> receipts,
-  /** The lease ends this long after now. */
+  /** The leases end this long from now. */
   3: required i64 lease_ms
 }
 
 struct BatchResponse {
-  /** By position; empty when all was done. */
+  /** The errors by position; empty if all positions succeeded. */
   1: map<i32, ItemError> errors
 }
 
 struct ActiveTopicsRequest {
   1: required string namespace_name,
+  /** Only topics whose names begin with this. */
   2: string prefix = "",
+  /** The maximum number of topics. */
   3: i32 limit = 1000,
+  /** The next_page_token of the previous page, or "" for the first page. */
   4: string page_token = ""
 }
 
@@ -190,9 +204,9 @@ struct TopicStats {
   3: i64 delayed,
   4: i64 leased,
   5: i64 dead,
-  /** Of the ready items; 0 when there are none. */
+  /** The smallest priority of the ready items; 0 if there are none. */
   6: i32 most_urgent_priority,
-  /** Smallest deliver_after of the ready items of the 16 most urgent priorities; 0 when there are none. */
+  /** The smallest deliver_after_ms among the ready items of the 16 most urgent priorities; 0 if there are none. */
   7: i64 oldest_ready_at_ms,
   8: optional string group
 }
@@ -214,7 +228,7 @@ service Foqs {
 
 /* ---- Administration, on the same port ---- */
 
-/** Limits and defaults of a namespace. In a request an absent field keeps its value (update) or takes the default (create). */
+/** Limits and defaults of a namespace. If a field is absent, an update keeps its value and a creation takes the default. */
 struct NamespaceSettings {
   1: optional i64 enqueues_per_minute_max,
   2: optional i32 payload_bytes_max,
@@ -226,9 +240,9 @@ struct NamespaceSettings {
   8: optional i64 ttl_ms_default,
   9: optional i64 ttl_ms_max,
   10: optional i32 attempts_max,
-  /** Enqueue calls are refused with PAUSED. */
+  /** While true, enqueues get PAUSED. */
   11: optional bool enqueue_paused,
-  /** Dequeue calls are refused with PAUSED. */
+  /** While true, dequeues get PAUSED. */
   12: optional bool dequeue_paused
 }
 
@@ -236,7 +250,7 @@ struct Namespace {
   1: string name,
   2: NamespaceSettings settings,
   3: i64 created_at_ms,
-  /** It is being deleted: enqueue calls are refused with PAUSED until it is gone, or open again. */
+  /** True while the namespace is being deleted. Enqueues get PAUSED until it is gone, or open again. */
   4: optional bool closing
 }
 
@@ -246,21 +260,21 @@ struct GetNamespaceRequest    { 1: required string name }
 struct ListNamespacesRequest  { 1: string prefix = "", 2: i32 limit = 1000, 3: string page_token = "" }
 struct ListNamespacesResponse { 1: list<Namespace> namespaces, 2: string next_page_token }
 /**
- * Closes the namespace, asks every shard of the cluster, and deletes it if none holds an item of it. Else it is open
- * again: INVALID_ARGUMENT tells how many items there are, UNAVAILABLE which shard did not answer.
+ * Closes the namespace, asks every shard of the cluster, and deletes the namespace if no shard holds an item of it.
+ * Otherwise it is open again: INVALID_ARGUMENT says how many items there are, UNAVAILABLE which shard did not respond.
  */
 struct DeleteNamespaceRequest { 1: required string name }
 struct DeleteNamespaceResponse {}
 /**
- * Brings back a namespace that shards hold items of and the meta database has lost, as when it was restored from an
- * older state. The host's log tells its number. It gets its old name, or name, and default settings. NOT_FOUND when no
- * shard of this host knows the number.
+ * Restores a namespace that shards hold items of and that the meta database has lost, for instance because it was
+ * restored from an old backup. The log of the host has its number. The namespace gets its old name, or `name`, and
+ * default settings. NOT_FOUND says that no shard of this host knows the number.
  */
 struct RecoverNamespaceRequest { 1: required i64 number, 2: optional string name }
 
 enum ItemState { READY = 0, DELAYED = 1, LEASED = 2, DEAD = 3 }
 
-/** An item as it lies in the queue, for the operator's eye; a view that gives no lease. */
+/** An item as it is stored, for operators. Reading it takes no lease. */
 struct StoredItem {
   1: string id,
   2: string topic,
@@ -271,35 +285,35 @@ struct StoredItem {
   7: i64 deliver_after_ms,
   8: i64 enqueued_at_ms,
   9: i64 expires_at_ms,
-  /** Failed attempts so far. */
+  /** The number of failed attempts so far. */
   10: i32 failed_attempts,
   11: DeliveryPolicy delivery,
-  /** Only while LEASED. */
+  /** Set only while the item is LEASED. */
   12: optional i64 lease_expires_at_ms,
-  /** Only when DEAD. */
+  /** Set only if the item is DEAD, like death_reason. */
   13: optional i64 died_at_ms,
   14: optional string death_reason,
   15: optional i64 lease_ms,
   16: optional string trace_context
 }
 
-/** The ready items of one topic, most urgent first, those under lease included. */
+/** Lists the ready and leased items of one topic, the most urgent first. */
 struct PeekItemsRequest { 1: required string namespace_name, 2: required string topic, 3: i32 limit = 100, 4: string page_token = "" }
 struct GetItemRequest   { 1: required string namespace_name, 2: required string id }
 struct StoredItemsResponse { 1: list<StoredItem> items, 2: string next_page_token }
-/** Cancels items in whatever state they are; a holder's later ack gets STALE_LEASE. */
+/** Deletes items in any state. A later ack of their receipts gets STALE_LEASE. */
 struct DeleteItemsRequest { 1: required string namespace_name, 2: required list<string> ids }
 
 struct ListDeadLettersRequest  { 1: required string namespace_name, 2: required string topic, 3: i32 limit = 100, 4: string page_token = "" }
-/** Dead letters become ready again with no failed attempts; their TTLs start anew. By ids, or up to limit of the topic's oldest. */
+/** Makes dead letters ready again, with no failed attempts and a new TTL: those with these ids, or the oldest of the topic, up to limit. */
 struct RedriveDeadLettersRequest { 1: required string namespace_name, 2: required string topic, 3: optional list<string> ids, 4: i32 limit = 1000 }
-/** Dead letters are deleted. By ids, or up to limit of the topic's oldest. */
+/** Deletes dead letters: those with these ids, or the oldest of the topic, up to limit. */
 struct PurgeDeadLettersRequest { 1: required string namespace_name, 2: required string topic, 3: optional list<string> ids, 4: i32 limit = 1000 }
-/** count: how many were done. errors: by position of ids. */
+/** count says how many were redriven or purged; errors are by position of ids. */
 struct DeadLettersResponse { 1: i64 count, 2: map<i32, ItemError> errors }
 
 struct HostStatusRequest {}
-struct ShardStatus { 1: i32 shard_id, 2: string state /* owned, sick (its breaker is open), lost (not owned now); detail says why */, 3: i64 epoch, 4: i64 items, 5: i64 open_leases, 6: string detail }
+struct ShardStatus { 1: i32 shard_id, 2: string state /* owned, sick (its circuit breaker is open) or lost (not owned now); detail says why */, 3: i64 epoch, 4: i64 items, 5: i64 open_leases, 6: string detail }
 struct HostStatus { 1: string host, 2: string version, 3: i64 started_at_ms, 4: list<ShardStatus> shards, 5: bool draining }
 
 service FoqsAdmin {

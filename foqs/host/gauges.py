@@ -34,10 +34,10 @@ class ShardGauge(NamedTuple):
 
 
 _OF_OWNED_SHARDS = (
-    ShardGauge("foqs_topics", "Topics that the shard knows; an empty one goes soon.", lambda s: len(s.index.topics)),
+    ShardGauge("foqs_topics", "Topics of the shard; empty ones are soon forgotten.", lambda s: len(s.index.topics)),
     ShardGauge(
         "foqs_read_budget_rows",
-        "Rows that one transaction of the shard may read for refills of ready items, and again for claims: fewer when "
+        "Rows that one transaction of the shard may read for refills of ready items, and again for claims: fewer if "
         "its server has to read them from disk.",
         lambda s: s.index.read_budget.rows_max,
     ),
@@ -48,7 +48,7 @@ _OF_OWNED_SHARDS = (
     ),
     ShardGauge(
         "foqs_enqueue_buffer_items",
-        "Enqueued items of the shard that wait in memory to be written, their callers with them.",
+        "Enqueued items of the shard that wait in memory to be written, while their callers wait for the commit.",
         lambda s: s.buffered_count,
     ),
     ShardGauge(
@@ -86,8 +86,8 @@ class ShardGauges(Collector):
             yield family
         items = GaugeMetricFamily(
             "foqs_items",
-            "Items of the shard by state: ready, leased (or claimed ahead of consumers), delayed, dead; exact once the "
-            "rows are counted, soon after a take-over.",
+            "Items of the shard by state: ready, leased (or claimed ahead of consumers), delayed or dead. Exact once "
+            "the rows are counted, soon after a takeover.",
             labels=["shard", "state"],
         )
         for writer, shard in owned:
@@ -99,13 +99,13 @@ class ShardGauges(Collector):
     def _waits(self, owned: list[tuple[ShardWriter, ShardState]]) -> Iterator[Metric]:
         oldest = GaugeMetricFamily(
             "foqs_oldest_ready_age_seconds",
-            "How long the oldest ready item of the shard that is known in memory could have been delivered, or 0; "
-            "looked up once a second, more seldom with thousands of topics.",
+            "How long the oldest ready item of the shard that is in memory has been ready, or 0. Updated once a "
+            "second, less often with thousands of topics.",
             labels=["shard"],
         )
         lags = GaugeMetricFamily(
             "foqs_delay_sweep_lag_seconds",
-            "How long the first delayed item of the shard that was not made ready yet has been due.",
+            "How long the earliest delayed item of the shard has been due without being made ready.",
             labels=["shard"],
         )
         for writer, _ in owned:
@@ -131,7 +131,7 @@ def _ownership(writers: list[ShardWriter]) -> Iterator[Metric]:
     )
     steps = CounterMetricFamily(
         "foqs_server_clock_steps_total",
-        "How often the clock of the shard's server was seen to step, forward or backward, since the host started.",
+        "Steps of the clock of the shard's server, forward or backward, since the host started.",
         labels=["shard"],
     )
     for writer in writers:
@@ -156,12 +156,12 @@ class PackGauges(Collector):
     def collect(self) -> Iterator[Metric]:
         items = GaugeMetricFamily(
             "foqs_packed_items",
-            "Items of the shard that came together lately and share a row, with none of their own yet.",
+            "Recently enqueued items of the shard that share a row and have no row of their own yet.",
             labels=["shard"],
         )
         size = GaugeMetricFamily(
             "foqs_packed_bytes",
-            "Memory for such items of the shard, until the last item of a shared row has gone.",
+            "Memory for such items of the shard. A shared row counts until its last item is gone.",
             labels=["shard"],
         )
         for shard_id, packs in self._packs.items():
@@ -183,8 +183,8 @@ class NamespaceGauges(Collector):
     def collect(self) -> Iterator[Metric]:
         family = GaugeMetricFamily(
             "foqs_namespace_items",
-            "Items of the namespace on the shards of this host by state, as in foqs_items; those without items are "
-            'missing, and those beyond the thousand with the most are "(other)".',
+            "Items of the namespace on the shards of this host by state, as in foqs_items. Namespaces without items "
+            'are missing, and all but the thousand largest are together in "(other)".',
             labels=["namespace", "state"],
         )
         by_name = self._counts_by_name()
@@ -230,11 +230,11 @@ class HostGauges(Collector):
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily(
             "foqs_host_draining",
-            "1 while the host finishes what it accepted and takes nothing new, else 0.",
+            "1 while the host finishes accepted work and takes no new calls, else 0.",
             value=float(self._is_draining()),
         )
         yield GaugeMetricFamily(
-            "foqs_dequeues_waiting", "Dequeue calls that wait for items now.", value=self._dispatcher.waiting_count
+            "foqs_dequeues_waiting", "Dequeue calls that are waiting for items.", value=self._dispatcher.waiting_count
         )
         yield GaugeMetricFamily(
             "foqs_prefetch_bytes",
@@ -243,7 +243,7 @@ class HostGauges(Collector):
         )
         lags = HistogramMetricFamily(
             "foqs_event_loop_lag_seconds",
-            "By how much the event loop of the host was late for its tick, due every 20 ms: all calls waited as long.",
+            "How late the event loop of the host was for its tick, which is due every 20 ms: all calls waited as long.",
             labels=[],
         )
         lags.add_metric([], self._pulse.lags.buckets(), self._pulse.lags.seconds_sum)

@@ -57,9 +57,8 @@ class ItemMeters(Collector):
     def collect(self) -> Iterator[Metric]:
         events = CounterMetricFamily(
             "foqs_item_events_total",
-            "Items to which something happened since the host started: enqueued, rate_limited (refused by the quota), "
-            "delivered, acked, nacked, extended, lease_ended (without ack or nack), expired (past their TTL) or "
-            "dead_lettered.",
+            "Events of items since the host started: enqueued, rate_limited (refused by the quota), delivered, acked, "
+            "nacked, extended, lease_ended (without ack or nack), expired (past their TTL) or dead_lettered.",
             labels=["namespace", "event"],
         )
         named = [(self._name_of(number), counts) for number, counts in list(self._counts.items())]
@@ -78,17 +77,17 @@ class TransportMeters(Collector):
             "foqs_connections_opened_total", "Client connections that the host accepted.", registry=registry
         )
         self._closed = Counter(
-            "foqs_connections_closed_total", "Client connections that ended, for whatever reason.", registry=registry
+            "foqs_connections_closed_total", "Client connections that ended for any reason.", registry=registry
         )
         self._refused = Counter(
             "foqs_connections_refused_total",
-            "Client connections that were turned away because there were too many.",
+            "Client connections that were refused because there were too many.",
             ["reason"],
             registry=registry,
         )
         self._protocol_errors = Counter(
             "foqs_protocol_errors_total",
-            "Client connections that were closed because of what they sent, or how slowly.",
+            "Client connections that were closed because they sent invalid data, or sent it too slowly.",
             ["reason"],
             registry=registry,
         )
@@ -126,15 +125,15 @@ class TransportMeters(Collector):
     def collect(self) -> Iterator[Metric]:
         calls = HistogramMetricFamily(
             "foqs_call_seconds",
-            "Time from reading a call to answering it, but for dequeues that may wait for items, by method and outcome "
-            "(OK or the code of the error).",
+            "Time from reading a call to its response, by method and outcome (OK or the code of the error); without "
+            "dequeues that may wait for items.",
             labels=["method", "outcome"],
         )
         for labels, spent in list(self._calls.items()):
             calls.add_metric(list(labels), spent.buckets(), spent.seconds_sum)
         polls = HistogramMetricFamily(
             "foqs_long_poll_seconds",
-            "Time to answer dequeues that may wait for items (wait_ms above 0), most of which is waiting, by outcome.",
+            "The same for dequeues that may wait for items (wait_ms above 0), by outcome; most of it is waiting.",
             labels=["outcome"],
         )
         for outcome, spent in list(self._long_polls.items()):
@@ -148,28 +147,28 @@ class TransactionMeters:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._seconds = Histogram(
             "foqs_transaction_seconds",
-            "Time that a transaction of the shard took on its MySQL server, from sending it to its answer.",
+            "Time of a transaction of the shard on its MySQL server, from sending it to the response.",
             ["shard"],
             buckets=BOUNDS_S,
             registry=registry,
         )
         self._waits = Histogram(
             "foqs_slot_wait_seconds",
-            "Time that the shard waited, before a transaction, for other shards of this host on the same server.",
+            "Time that the shard waited before a transaction for other shards of this host on the same server.",
             ["shard"],
             buckets=BOUNDS_S,
             registry=registry,
         )
         self._outcomes = Counter(
             "foqs_transactions_total",
-            "Transactions of the shard by outcome: committed, failed (certainly nothing of it happened), or unknown "
-            "(its session was lost, and the next one finds out).",
+            "Transactions of the shard by outcome: committed, failed (certainly nothing was done) or unknown (the "
+            "session was lost, and the next one finds out).",
             ["shard", "outcome"],
             registry=registry,
         )
         self._rows = Counter(
             "foqs_rows_total",
-            "Items with which committed transactions of the shard did this kind of work, and for windows_refilled the "
+            "Items that committed transactions of the shard worked on, by kind of work; for windows_refilled, the "
             "windows of ready items that they read.",
             ["shard", "work"],
             registry=registry,

@@ -34,7 +34,7 @@ class Metrics:
         """Tell what runs: the version of foqs, and the newest migration that it needs of each kind of database."""
         build = Gauge(
             "foqs_build_info",
-            "Always 1; its label is the version of foqs that runs.",
+            "Always 1; the label is the running version of foqs.",
             ["version"],
             registry=self.registry,
         )
@@ -63,8 +63,9 @@ class Metrics:
     def watch_namespaces(self, unknown_count: Callable[[], int]) -> None:
         unknown = Gauge(
             "foqs_unknown_namespaces",
-            "Namespaces with items on the shards of this host that the meta database does not have, as after a restore "
-            "of it: their items are kept and not served; the log tells their numbers for foqs namespace recover.",
+            "Namespaces that have items on the shards of this host and are missing in the meta database, for instance "
+            "after its restore. Their items are kept but not served; the log has their numbers for foqs "
+            "namespace recover.",
             registry=self.registry,
         )
         unknown.set_function(unknown_count)

@@ -46,46 +46,46 @@ class FoqsError(Exception):
 
 
 class InvalidArgumentError(FoqsError):
-    """An argument breaks a rule of the contract; the same call will never succeed."""
+    """An argument breaks a rule of the contract. The same call can never succeed."""
 
     code = ErrorCode.INVALID_ARGUMENT
 
 
 class UnknownNamespaceError(FoqsError):
-    """The namespace does not exist: create it first."""
+    """The namespace does not exist. Create it first."""
 
     code = ErrorCode.UNKNOWN_NAMESPACE
 
 
 class TooLargeError(FoqsError):
-    """A payload, metadata, batch or frame is over its limit."""
+    """A payload, metadata, a batch or a frame exceeds its limit."""
 
     code = ErrorCode.TOO_LARGE
 
 
 class RateLimitedError(FoqsError):
-    """The namespace is over its enqueues per minute; `retry_after_ms` is when there is room again."""
+    """The namespace has used up its enqueues per minute. `retry_after_ms` says when there is room again."""
 
     code = ErrorCode.RATE_LIMITED
     retryable = True
 
 
 class OverloadedError(FoqsError):
-    """The host takes no such call now: it is full, it drains, or none of its shards takes items. Nothing was done."""
+    """The host cannot take this call now: it is full, it is draining, or none of its shards takes items."""
 
     code = ErrorCode.OVERLOADED
     retryable = True
 
 
 class NotWrittenError(FoqsError):
-    """The shard cannot take items now, and certainly wrote nothing: another shard may take them."""
+    """The shard cannot take items now and certainly wrote nothing. Another shard may take them."""
 
     code = ErrorCode.OVERLOADED
     retryable = True
 
 
 class UnavailableError(FoqsError):
-    """The shard cannot answer now. Whether a write happened is unknown, unless `nothing_done` says that none did."""
+    """The shard cannot respond now. The outcome of a write is unknown, unless `nothing_done` is true."""
 
     code = ErrorCode.UNAVAILABLE
     retryable = True
@@ -99,32 +99,32 @@ class NotFoundError(FoqsError):
 
 
 class StaleLeaseError(FoqsError):
-    """The lease that this receipt names has ended; nothing was changed."""
+    """The lease of this receipt has ended. Nothing was changed."""
 
     code = ErrorCode.STALE_LEASE
 
 
 class PermissionDeniedError(FoqsError):
-    """The caller may not do this."""
+    """The caller is not allowed to do this."""
 
     code = ErrorCode.PERMISSION_DENIED
 
 
 class AlreadyExistsError(FoqsError):
-    """Something of that name exists already."""
+    """Something with this name exists already."""
 
     code = ErrorCode.ALREADY_EXISTS
 
 
 class PausedError(FoqsError):
-    """An operator paused the namespace."""
+    """An operator has paused the namespace."""
 
     code = ErrorCode.PAUSED
     retryable = True
 
 
 class InternalError(FoqsError):
-    """A defect of the host; its log has the cause under the id in the message."""
+    """The host has a bug. Its log has the cause under the id in the message."""
 
     code = ErrorCode.INTERNAL
     is_refusal = False
