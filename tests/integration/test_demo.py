@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,18 @@ from loadtest.flights import flights
 from tests.support.databases import server_binary
 
 
+@pytest.fixture
+def short_dir() -> Iterator[Path]:
+    """The demo looks for the server's socket in the data directory, where its path has to fit."""
+    with tempfile.TemporaryDirectory(prefix="foqs-test-", dir="/tmp") as directory:
+        yield Path(directory)
+
+
 @pytest.mark.database
 @pytest.mark.slow
-def test_the_demo_runs_and_all_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_demo_runs_and_all_holds(monkeypatch: pytest.MonkeyPatch, short_dir: Path) -> None:
     monkeypatch.setenv("FOQS_MYSQLD", str(server_binary().path))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(short_dir))
     records = flights()[:8_000]
     printed = io.StringIO()
     with DevCluster() as cluster:
@@ -33,4 +41,4 @@ def test_the_demo_runs_and_all_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert len(demo.history.enqueued) == 8_000
     assert demo.course.held, "a consumer was killed with items in its hands"
     assert demo.history.check_order().compared_count > 1_000, "the order check must have something to look at"
-    assert not list(tmp_path.iterdir())
+    assert not list(short_dir.iterdir())
