@@ -2,6 +2,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup test-tools spark demo demo-spark test lint types imports unit test-mysql sim power chaos overload isolation sick-shard take-over lease-ends long-life fuzz front-door bench bench-spark peers bench-peers scale compiled test-compiled clean
 BIN := .venv/bin
+SIDE_BY_SIDE = -n $${WORKERS:-3} --dist loadfile
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,7 +17,7 @@ demo-spark: setup spark ## a bulk enqueue from PySpark, a worker killed on the w
 	@$(BIN)/python -m loadtest.spark.demo
 
 test: setup test-tools spark lint types imports ## all checks and tests, as CI runs them: make test WORKERS=N
-	$(BIN)/pytest -n $${WORKERS:-3} --dist loadfile -m "not alone"
+	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not alone"
 	$(BIN)/pytest -m alone
 
 lint: setup ## ruff: rules and format
@@ -30,7 +31,7 @@ imports: setup ## import-linter: the layers
 	$(BIN)/lint-imports
 
 unit: setup spark ## only the tests that need no database
-	$(BIN)/pytest -m "not database"
+	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not database"
 
 test-mysql: setup spark ## the database tests against the server that FOQS_TEST_MYSQLD names
 	@test -n "$$FOQS_TEST_MYSQLD" || { echo "error: FOQS_TEST_MYSQLD must name a mysqld or mariadbd" >&2; exit 2; }
@@ -40,7 +41,8 @@ compiled: setup ## a wheel with the host's hot modules compiled to C, and a copy
 	@scripts/compiled.sh
 
 test-compiled: setup test-tools spark compiled ## the tests on the compiled modules
-	cd build/compiled && PYTHONPATH=. .venv/bin/pytest -m "not interpreted"
+	cd build/compiled && PYTHONPATH=. .venv/bin/pytest $(SIDE_BY_SIDE) -m "not interpreted and not alone"
+	cd build/compiled && PYTHONPATH=. .venv/bin/pytest -m "not interpreted and alone"
 
 sim: setup ## the whole host in virtual time with faults: make sim SEEDS=N
 	@$(BIN)/python -m tests.sim --seeds $${SEEDS:-2000} --keep-going

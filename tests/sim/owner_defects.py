@@ -13,7 +13,13 @@ from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.keeper import Keeper, ShardClock
 from foqs.shard.writer.ownership import Ownership
 from foqs.testing.fake_store import FakeStore
+from tests.sim.chance import Profile
 from tests.sim.planting import in_place_of, plant
+
+
+def _has_takeovers(profile: Profile) -> bool:
+    return profile.host_fault_rate > 0
+
 
 _at = ShardClock.at
 
@@ -32,7 +38,7 @@ def begins_the_steady_clock_anew(self: ShardClock, before_s: float, server_ms: i
     _start(self, before_s, server_ms, 0, after_s)
 
 
-@in_place_of(ShardClock, "start")
+@in_place_of(ShardClock, "start", _has_takeovers)
 def counts_the_time_that_the_opening_took(
     self: ShardClock, before_s: float, server_ms: int, steady_ms: int, after_s: float
 ) -> None:
@@ -57,12 +63,12 @@ def tells_the_ends_of_leases_by_the_steady_clock(self: Now, steady_ms: int) -> i
     return steady_ms
 
 
-@in_place_of(Keeper, "_is_durability_due")
+@in_place_of(Keeper, "_is_durability_due", lambda profile: profile.undurable_rate > 0)
 def checks_durability_only_at_the_opening(self: Keeper, now_s: float) -> bool:
     return False
 
 
-@in_place_of(FakeStore, "_is_owners")
+@in_place_of(FakeStore, "_is_owners", _has_takeovers)
 def kills_whoever_has_the_lock_of_a_dead_host(self: FakeStore, session_number: int, writer: Any) -> bool:
     return True
 
@@ -79,12 +85,11 @@ def calls_hosts_dead_by_the_first_look_after_an_outage() -> Any:
     return patch.multiple(HostWatch, saw=_saw_without_gaps, missed=lambda self: None)
 
 
-plant(
-    __name__, "calls_hosts_dead_by_the_first_look_after_an_outage", calls_hosts_dead_by_the_first_look_after_an_outage
-)
+_two_methods = calls_hosts_dead_by_the_first_look_after_an_outage
+plant(__name__, _two_methods.__name__, _two_methods, _has_takeovers)
 
 
-@in_place_of(HostWatch, "is_dead")
+@in_place_of(HostWatch, "is_dead", _has_takeovers)
 def calls_nobody_dead(self: HostWatch, name: str, now_s: float) -> bool:
     return False
 
@@ -104,6 +109,6 @@ def forgets_the_epoch_that_it_had(self: Ownership, shard: ShardState) -> None:
     self._tenure = None
 
 
-@in_place_of(Tenure, "goes_on")
+@in_place_of(Tenure, "goes_on", _has_takeovers)
 def goes_on_under_an_epoch_that_is_not_the_shards(self: Tenure, epoch: int, transaction_number: int) -> bool:
     return transaction_number >= self.transaction_number

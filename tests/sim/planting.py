@@ -3,31 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count, islice
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from tests.sim.run import run_seed
+from tests.sim.chance import Profile
+from tests.sim.run import profile_of, run_seed
 
 SEEDS_MAX = 600
 """Most show within a few seeds, and the rarest in about one in two hundred, which differ with every change."""
 
-_DEFECTS: dict[str, dict[str, Callable[[], Any]]] = {}
-"""By the module that plants them and by name; each gives a context in which the defect is there."""
+
+class _Defect(NamedTuple):
+    plant: Callable[[], Any]
+    """Gives a context in which the defect is there."""
+    can_show: Callable[[Profile], bool]
 
 
-def in_place_of(target: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """What is decorated is a defect: it stands in place of the target's attribute."""
+_DEFECTS: dict[str, dict[str, _Defect]] = {}
+"""By the module that plants them, and by name."""
+
+
+def in_place_of(
+    target: Any, name: str, can_show: Callable[[Profile], bool] = lambda _: True
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """What is decorated is a defect: it stands in place of the target's attribute.
+
+    `can_show` says of a run whether it has the faults without which the defect changes nothing.
+    """
 
     def add(replacement: Callable[..., Any]) -> Callable[..., Any]:
-        plant(replacement.__module__, replacement.__name__, lambda: patch.object(target, name, replacement))
+        plant(replacement.__module__, replacement.__name__, lambda: patch.object(target, name, replacement), can_show)
         return replacement
 
     return add
 
 
-def plant(module: str, name: str, defect: Callable[[], Any]) -> None:
-    _DEFECTS.setdefault(module, {})[name] = defect
+def plant(module: str, name: str, defect: Callable[[], Any], can_show: Callable[[Profile], bool]) -> None:
+    _DEFECTS.setdefault(module, {})[name] = _Defect(defect, can_show)
 
 
 def names(module: ModuleType) -> list[str]:
@@ -36,7 +50,9 @@ def names(module: ModuleType) -> list[str]:
 
 def check_found(module: ModuleType, name: str) -> None:
     """A seed is red with the defect and green without it."""
-    with _DEFECTS[module.__name__][name]():
-        red = next((seed for seed in range(SEEDS_MAX) if run_seed(seed).complaints), None)
+    defect = _DEFECTS[module.__name__][name]
+    seeds = (seed for seed in count() if defect.can_show(profile_of(seed)))
+    with defect.plant():
+        red = next((seed for seed in islice(seeds, SEEDS_MAX) if run_seed(seed).complaints), None)
     assert red is not None, f"{SEEDS_MAX} seeds do not see it"
     assert not run_seed(red).complaints, f"seed {red} is red without the defect, too"

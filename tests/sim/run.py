@@ -17,7 +17,7 @@ import structlog
 
 from foqs.model import limits
 from tests.histories.checker import check
-from tests.sim.chance import Delays, make_profile
+from tests.sim.chance import Delays, Profile, make_profile
 from tests.sim.clients import NAMESPACE, TOPICS
 from tests.sim.host import SimHost, simulated
 from tests.sim.invariants import checked_classes, dispatcher_problems, state_problems
@@ -49,6 +49,11 @@ class Outcome:
         short = "" if math.isinf(self.load_s_max) else f" --load-s {self.load_s_max}"
         replay = f"python -m tests.sim --seed {self.seed}{short} -v"
         return f"seed {self.seed}: {len(self.complaints)} complaints (replay: {replay})\n{shown}"
+
+
+def profile_of(seed: int) -> Profile:
+    """What a run of the seed will have."""
+    return make_profile(random.Random(seed))
 
 
 def run_seed(seed: int, *, load_s_max: float = math.inf, verbose: bool = False) -> Outcome:
