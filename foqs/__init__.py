@@ -1,7 +1,7 @@
-"""foqs: a durable, multi-tenant distributed priority queue on sharded MySQL.
+"""A durable, multi-tenant distributed priority queue on sharded MySQL.
 
-What a program needs to use a queue stands here: clients, workers, items, results and errors. Each name is loaded on
-first use, so `import foqs` costs nothing.
+This package exports what a program needs to use a queue: clients, workers, items, results and errors. Each name is
+loaded on first use, so `import foqs` costs nothing.
 """
 
 from __future__ import annotations

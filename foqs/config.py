@@ -287,7 +287,7 @@ def load_config(flags: Mapping[str, object] | None = None, path: str | Path | No
 
 
 def _misfits_of_some(values: Mapping[str, object]) -> list[str]:
-    """Of values among which some are refused by themselves."""
+    """Find misfits among values of which some are refused by themselves."""
     try:
         meta_url = TypeAdapter(MysqlUrl).validate_python(values.get("meta_url"))
         return _misfits(meta_url, TypeAdapter(ShardUrls).validate_python(values.get("shards")))

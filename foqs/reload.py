@@ -16,7 +16,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Reload:
-    """Of one host; `load` reads the configuration anew and raises ConfigError."""
+    """The reloads of one host; `load` reads the configuration anew and raises ConfigError."""
 
     def __init__(self, config: HostConfig, load: Callable[[], HostConfig]) -> None:
         self._config = config

@@ -117,7 +117,7 @@ def _report(error: FoqsError) -> None:
 @click.group(cls=FoqsGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="foqs")
 def cli() -> None:
-    """foqs: a durable, multi-tenant distributed priority queue on sharded MySQL.
+    """A durable, multi-tenant distributed priority queue on sharded MySQL.
 
     \b
     Exit codes: 0 done, 1 failed, 2 wrong usage or argument, 3 not found, 4 conflict,

@@ -105,7 +105,7 @@ def leave(code: Exit) -> NoReturn:
 
 
 def _json_of(value: object, indent: int | None = None) -> str:
-    """As a stdout that cannot hold every character gets it, all others are escaped."""
+    """Encode as JSON. A stdout that cannot hold every character gets the others escaped."""
     is_unicode = (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
     return json.dumps(plain(value), ensure_ascii=not is_unicode, indent=indent)
 

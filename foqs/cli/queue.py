@@ -21,7 +21,7 @@ from foqs.model.errors import FoqsError, InvalidArgumentError, TooLargeError
 
 _STDIN = "-"
 _LINES_PER_BATCH = 100
-"""As many payloads of the largest size are held at a time."""
+"""Lines of one batch. All of them may hold a payload of the largest size."""
 _ITEM_OPTIONS = (
     click.option(
         "--priority",

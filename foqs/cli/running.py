@@ -31,9 +31,9 @@ _MAPPED_BYTES_MIN = 128 * KIB
 raise this up to 32 MiB as large payloads come, and keep what they had between smaller ones.
 """
 _FREE_BYTES_MAX = 16 * MIB
-"""Of memory that is free at the end of the heap and may be wanted again soon."""
+"""Free memory at the end of the heap that is kept, because it may be needed again soon."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-"""From malloc.h."""
+"""The numbers that malloc.h gives these options."""
 _SWITCH_S = 0.0005
 """A tenth of the default: so long may the event loop wait for a thread that computes, each time that it wakes up."""
 

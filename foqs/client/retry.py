@@ -29,10 +29,10 @@ from foqs.model.errors import FoqsError, OverloadedError, UnavailableError
 
 class Repeat(Enum):
     ALWAYS = "always"
-    """For reads, and for what may happen twice: ack, extend, dequeue (lost items are redelivered after their lease)."""
+    """A read, or a call that may happen twice: ack, extend, dequeue (lost items are redelivered after their lease)."""
 
     UNLESS_UNKNOWN = "unless unknown"
-    """For writes that would have another effect the second time: enqueue, nack, create."""
+    """A write that would have another effect the second time: enqueue, nack, create."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)

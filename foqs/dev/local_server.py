@@ -128,7 +128,7 @@ class LocalServer:
 
     @property
     def socket_path(self) -> Path:
-        """Under 100 bytes however long the data directory's name is."""
+        """The path is shorter than 100 bytes, however long that of the data directory is."""
         if self._socket_dir is None:
             raise self._not_started()
         return self._socket_dir / "mysql.sock"
@@ -197,7 +197,7 @@ class LocalServer:
             self._abandon()
 
     def kill(self) -> None:
-        """kill -9, as in a crash of the server. start() recovers what was committed."""
+        """Kill the server as in a crash (kill -9). start() recovers what was committed."""
         self._running()
         self._abandon()
 

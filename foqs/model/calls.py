@@ -223,7 +223,7 @@ class CallContext:
     caller: str
     """The address that the call came from."""
     deadline_s: float | None = None
-    """Until when a response is of use to the caller, in the event loop's time; None where that is not known."""
+    """The time of the event loop until which a response is of use to the caller; None if it is not known."""
 
 
 class QueueCalls(Protocol):

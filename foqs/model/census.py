@@ -18,9 +18,9 @@ class Census(NamedTuple):
 
 
 class CensusAnswer(NamedTuple):
-    """Of one shard, by the owner of `epoch`, after a transaction that it committed since it saw the census.
+    """The response of one shard's owner, which has committed a transaction since it saw the census.
 
-    From then on until it sees that the census is over it lets no item of the closed namespace in.
+    Until the owner sees that the census is over, it lets no item of the closed namespace in.
     """
 
     shard_id: int

@@ -74,7 +74,7 @@ class SettingsTable:
         self.by_number: Mapping[int, Namespace] = {}
         """All namespaces at one time: replaced, never changed, so that any thread may do so."""
         self.item_bytes_seen: dict[int, int] = {}
-        """By namespace the largest item that was claimed, where it was larger than what is allowed now."""
+        """The largest item that was claimed, by namespace, if it was larger than what is allowed now."""
 
     def attempts_max(self, number: int) -> int:
         namespace = self.by_number.get(number)

@@ -11,7 +11,7 @@ LOSS_LOG_MS = limits.MINUTE_MS
 
 
 class Outage:
-    """Of one thing that is tried again and again; `now_s` is a monotonic clock."""
+    """The failures of one thing that is tried again and again; `now_s` is a monotonic clock."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s

@@ -21,7 +21,7 @@ class Refill:
     edge: int
     limit: int
     with_payload: bool = False
-    """With what a claim needs of the rows, so that it needs no fetch."""
+    """Whether to read what a claim needs of the rows, too, so that it needs no fetch."""
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class Transaction:
     topics_gone: list[int] = field(default_factory=list)
     topics_new: list[ShardTopic] = field(default_factory=list)
     namespaces_new: list[tuple[int, bytes]] = field(default_factory=list)
-    """(number, name) of those that have their first topic here."""
+    """Number and name of each namespace that has its first topic here."""
     inserts: list[ShardItem] = field(default_factory=list)
     inserts_short_lived: list[ShardItem] = field(default_factory=list)
     """More of them, which are likely to be deleted within seconds; the store may keep them in another way."""
@@ -84,7 +84,7 @@ class Transaction:
     look_ups: list[int] = field(default_factory=list)
     """Read last, so that the rows are as this transaction leaves them."""
     look_ups_with_payload: bool = False
-    """With content and reason of death; else they are empty."""
+    """Whether to read content and reason of death, which are empty otherwise."""
     is_awaited: bool = False
     """Somebody waits for its end, whatever it does."""
 
@@ -145,12 +145,12 @@ class TransactionResult:
     read_count: int = 0
     """Rows that they read."""
     refilled: list[list[tuple[int, int, int, int, int]]] = field(default_factory=list)
-    """By refill: (urgency, due_at, key, topic, priority); topic and priority are 0 outside the timer lane."""
+    """The rows of each refill: (urgency, due_at, key, topic, priority), the last two being 0 outside the timer lane."""
     read_ahead: dict[int, FetchedRow] = field(default_factory=dict)
-    """By key, of the refills that are with_payload."""
+    """Rows by key, of the refills that are with_payload."""
     fetched: Mapping[int, ItemRow | FetchedRow] = field(default_factory=dict)
     unread: set[int] = field(default_factory=set)
-    """Of both, those whose contents were left out: they would have been too many bytes with those before them."""
+    """Keys of both whose contents were left out, because with those before them they would have been too many bytes."""
     packed_count: int = 0
     """Inserted items that the store keeps without rows of their own."""
     promoted_count: int = 0
@@ -162,9 +162,9 @@ class TransactionResult:
 @dataclass(frozen=True, slots=True)
 class LaneCounts:
     lanes: list[tuple[int, int]]
-    """(lane, rows)."""
+    """Each lane with its number of rows."""
     delayed: list[tuple[int, int]]
-    """(topic, rows in the timer lane)."""
+    """Each topic with its number of rows in the timer lane."""
 
 
 class Tenure(NamedTuple):
@@ -175,7 +175,7 @@ class Tenure(NamedTuple):
 
     epoch: int
     transaction_number: int
-    """Of the last transaction that the process saw committed."""
+    """The number of the last transaction that the process saw committed."""
     last_key: int
     """No key of the epoch beyond it was ever assigned."""
 
@@ -212,9 +212,9 @@ class ShardImage:
     steady_ms: int
     """The shard's steady clock, as the last transaction wrote it."""
     topics: list[tuple[int, int, bytes]]
-    """(number, namespace, name)."""
+    """Number, namespace and name of each topic."""
     namespaces: list[tuple[int, bytes]]
-    """(number, name) of those that have topics, and of the one with the greatest number."""
+    """Number and name of each namespace that has topics, and of the one with the greatest number."""
     count: Callable[[], LaneCounts]
     """Counts the rows as they were at the take-over; slow, and safe beside transactions on another thread."""
     claims: list[StoredClaim]
@@ -288,7 +288,7 @@ class TransactionMeter(Protocol):
     """Counts the transactions of a host's shards for operators; each shard's writer tells it of them."""
 
     def waited(self, shard_id: int, wait_s: float) -> None:
-        """For a slot of the server, before a transaction."""
+        """The shard has waited for a slot of the server, before a transaction."""
 
     def ended(self, shard_id: int, elapsed_s: float, outcome: str) -> None:
         """`outcome` is committed, failed or unknown."""

@@ -1,5 +1,5 @@
-"""foqs from PySpark: `df.write.format("foqs")`. Needs the extra foqs[spark]; see docs/spark.md.
+"""Bulk enqueues from PySpark: `df.write.format("foqs")`. It needs the extra foqs[spark]; see docs/spark.md.
 
-With foqs installed Spark finds the format by itself (the module pyspark_foqs). Nothing here imports pyspark or pyarrow
-before it is used.
+Once foqs is installed, Spark finds the format by itself (the module pyspark_foqs). Nothing here imports pyspark or
+pyarrow before it is used.
 """

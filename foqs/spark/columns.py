@@ -1,4 +1,4 @@
-"""From the columns of a DataFrame to items: which columns there may be, of what types, and the conversion by Arrow."""
+"""Turns rows of a DataFrame into items: which columns there may be, of what types, and the conversion by Arrow."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ COLUMNS: dict[str, tuple[tuple[str, ...], str]] = {
     "delivery": (("string",), "AT_LEAST_ONCE or AT_MOST_ONCE"),
     "metadata": (_TEXT, "bytes that a nack may rewrite"),
 }
-"""By name: the types of Spark that it may have, and its meaning. Null leaves the service's default."""
+"""The types that a column may have in Spark, and its meaning, by name. Null selects the default of the service."""
 SCHEMA = (
     "topic string, payload binary, priority int, deliver_after timestamp, delay_ms bigint, ttl_ms bigint, "
     "lease_ms bigint, delivery string, metadata binary"
 )
-"""Of `CREATE VIEW ... USING foqs`, into which rows are inserted."""
+"""The schema of `CREATE VIEW ... USING foqs`, into which rows are inserted."""
 _DELIVERIES = {policy.name: policy for policy in DeliveryPolicy}
 
 
@@ -42,9 +42,9 @@ class Rows:
 
     items: list[NewItem]
     numbers: Sequence[int]
-    """By item, which row of the batch it was."""
+    """The number of each item's row in the batch."""
     refused: list[tuple[int, str]] = field(default_factory=list)
-    """(row of the batch, reason)."""
+    """The number of each refused row, with the reason."""
 
 
 def check_columns(columns: Iterable[tuple[str, str]], *, topic_given: bool, ignores_extra: bool) -> None:

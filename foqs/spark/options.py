@@ -91,7 +91,7 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
 
 
 def option_table() -> list[tuple[str, str, str]]:
-    """(name, default, meaning) of each, for the documentation."""
+    """Return name, default and meaning of each option, for the documentation."""
     defaults = WriteOptions(addresses="", namespace="")
     rows = []
     for name, (field, meaning, _) in _OPTIONS.items():

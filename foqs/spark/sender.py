@@ -22,7 +22,7 @@ CALL_TIMEOUT_MS = 30_000
 BACKOFF_MS = 50
 BACKOFF_MS_MAX = 5_000
 REASONS_MAX = 10
-"""Of a task, and of a job: more refused rows are only counted."""
+"""Refused rows whose reasons a task reports, and a job; further ones are only counted."""
 _REFUSALS = (InvalidArgumentError, TooLargeError)
 """What another attempt would meet again: the row itself is at fault."""
 
@@ -37,7 +37,7 @@ class Sent:
     """Rows that the service has stored."""
     refused_count: int = 0
     reasons: list[str] = field(default_factory=list)
-    """Of the first refused rows."""
+    """The reasons of the first refused rows."""
 
     def refuse(self, row: int, reason: str) -> None:
         self.refused_count += 1

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _FIRST_CALL_MS_MAX = 10_000
-"""For the one call before the job: a wrong address is told soon."""
+"""The deadline of the one call before the job, so that a wrong address is reported soon."""
 
 
 class RowsRefusedError(Exception):

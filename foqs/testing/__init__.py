@@ -1,4 +1,4 @@
-"""For tests of programs that use foqs. `MemoryQueue` needs `pip install 'foqs[testing]'`, `items` no more than foqs."""
+"""Helps to test programs that use foqs. `MemoryQueue` needs `pip install 'foqs[testing]'`; `items` needs foqs alone."""
 
 from __future__ import annotations
 

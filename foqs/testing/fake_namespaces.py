@@ -22,11 +22,11 @@ class NamespaceTables:
     namespaces: dict[str, Namespace] = field(default_factory=dict)
     number_last: int = 0
     censuses: dict[int, tuple[Census, int]] = field(default_factory=dict)
-    """By id, with the time when it expires."""
+    """Open censuses by id, each with the time at which it expires."""
     answers: dict[int, dict[int, CensusAnswer]] = field(default_factory=dict)
-    """By census and shard."""
+    """Answers by census and shard."""
     epochs: dict[int, int] = field(default_factory=dict)
-    """By shard."""
+    """The last epoch of each shard."""
 
     def copy(self) -> NamespaceTables:
         return copy.deepcopy(self)

@@ -131,7 +131,7 @@ class Tables:
     packed: dict[int, int] = field(default_factory=dict)
     """The id of the pack by key, of those that have not left: no statement on item rows finds these."""
     lanes: dict[int, SortedList] = field(default_factory=dict)
-    """(urgency, due_at, key) by lane, as the index has them."""
+    """The sort keys (urgency, due_at, key) of each lane, as the index has them."""
     claims: dict[int, StoredClaim] = field(default_factory=dict)
     topics: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     namespaces: dict[int, bytes] = field(default_factory=dict)
@@ -408,7 +408,7 @@ class FakeServer:
 
 
 def leave_unread(transaction: Transaction, result: TransactionResult, items: Mapping[int, ItemRow]) -> None:
-    """Of what is read for refills and claims, only so many bytes are."""
+    """Leave out contents for refills and claims beyond the bytes that a transaction may read."""
     refills = zip(transaction.refills, result.refilled, strict=True)
     keys = [[sort_key[2] for sort_key in found] for refill, found in refills
             if refill.with_payload]  # fmt: skip

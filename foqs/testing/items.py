@@ -1,6 +1,6 @@
-"""For tests of handlers: deliveries that come from no host, and that remember what became of them.
+"""Deliveries for tests of handlers: they come from no host, and remember what became of them.
 
-It needs no host, and no more than `pip install foqs`.
+This module needs no host, and nothing but `pip install foqs`.
 """
 
 from __future__ import annotations

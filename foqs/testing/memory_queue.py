@@ -24,7 +24,7 @@ from foqs.testing.memory_host import MemoryHost
 from foqs.testing.traffic import Traffic, Waits
 
 _LOOK_S = 0.001
-"""Between two looks at whether workers are idle: what they settle in the background tells nobody."""
+"""The pause between two looks at whether workers are idle, since nobody is told what they settle in the background."""
 _PATIENCE = timedelta(seconds=30)
 
 

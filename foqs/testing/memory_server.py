@@ -66,7 +66,7 @@ class MemoryDialogue(asyncio.Transport):
     def __init__(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__({"peername": ("memory", 0), "socket": _NoSocket()})
         self.replies: dict[int, Reply] = {}
-        """By seqid, those that nobody has taken yet."""
+        """Replies that nobody has taken yet, by seqid."""
         self._connection = connection
         self._loop = loop
         self._dialogue = Dialogue()

@@ -17,7 +17,7 @@ from foqs.testing.memory_host import MemoryHost
 from foqs.wire import codec as wire
 
 _METHODS = {"extend": "extendLease", "topics": "getActiveTopics", "host_status": "getHostStatus"}
-"""Of the clients' methods, those that the wire calls otherwise."""
+"""The names on the wire of those client methods that have another name there."""
 
 
 class Waits(Enum):

@@ -1,17 +1,22 @@
-"""What a reader may rely on in the code: classes say what they are for, and a name has one meaning."""
+"""What a reader may rely on: classes say what they are for, names have one meaning, doc comments are sentences."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 import foqs
 
 _ROOT = Path(foqs.__file__).parent
 _METHODS_MIN = 5
 """A class with so many methods needs more than its name."""
+_TO_BE_REWRITTEN = ("foqs/host/", "foqs/shard/writer/", "foqs/storage/", "foqs/transport/", "foqs/wire/")
+"""Doc comments there are not held to the rule yet."""
 _GENERATED = ("client/sync/",)
 """These files stand for others."""
 
@@ -41,3 +46,64 @@ def test_the_public_name_of_a_class_is_that_of_one_class() -> None:
         if not node.name.startswith("_"):
             files[node.name].append(file)
     assert {name: of for name, of in files.items() if len(of) > 1} == {}
+
+
+_PREPOSITION = re.compile(
+    r"(Of|By|With|In|For|Since|Until|Beside|At|On|To|From|Under|Without|Within|Behind|Between|Among|Per|Against|Beyond|As"
+    r"|Except|But)\b"
+)
+"""Who begins with one of these often means "this is of ..." and leaves out the noun."""
+_VERB = re.compile(r"\b(is|are|was|were|has|have|had|can|may|must|shall|will|does|do|did|to|\w+(ed|es|[^s]s))\b")
+
+
+def _doc_comments() -> Iterator[tuple[str, str]]:
+    """The place and the text of every docstring, and of every string that stands below an assignment."""
+    for path in sorted(_ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            body = getattr(node, "body", None)
+            if not isinstance(body, list):
+                continue
+            is_documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            for number, part in enumerate(body):
+                match part:
+                    case ast.Expr(value=ast.Constant(value=str(text))):
+                        follows = number > 0 and isinstance(body[number - 1], ast.Assign | ast.AnnAssign)
+                        if follows or (number == 0 and is_documented):
+                            yield f"{path.relative_to(_ROOT)}:{part.lineno}", text.strip()
+
+
+def _what_is_wrong(comment: str) -> str:
+    first_sentence = comment.partition(". ")[0]
+    if not (comment[0].isupper() or comment[0] in "`'\"" or comment[0].isdigit()):
+        return "begins without a capital letter"
+    if not comment.endswith((".", "```")):
+        return "ends without a full stop"
+    if _PREPOSITION.match(comment):
+        return "begins with a preposition, and its noun is missing"
+    if re.match(r"(What|Whether)\b", comment) and not _VERB.search(first_sentence.partition(" ")[2]):
+        return "has no verb"
+    return ""
+
+
+def test_a_doc_comment_is_a_sentence_or_a_noun_phrase_with_its_noun() -> None:
+    comments = list(_doc_comments())
+    assert len(comments) > 1_000
+    wrong = [f"foqs/{place} {what}: {text[:60]}" for place, text in comments if (what := _what_is_wrong(text))]
+    assert [at for at in wrong if not at.startswith(_TO_BE_REWRITTEN)] == []
+
+
+@pytest.mark.parametrize(
+    ("comment", "is_right"),
+    [
+        ("Items by key.", True),
+        ("Whether the shard is owned.", True),
+        ("`lane` is the timer lane.", True),
+        ("of the host.", False),
+        ("Items by key", False),
+        ("Of all connections together.", False),
+        ("By shard: those of healthy shards.", False),
+        ("Whether owner.", False),
+    ],
+)
+def test_the_rule_for_doc_comments_can_tell(comment: str, *, is_right: bool) -> None:
+    assert (_what_is_wrong(comment) == "") is is_right

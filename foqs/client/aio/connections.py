@@ -1,4 +1,4 @@
-"""asyncio: many calls in flight on few connections, answers matched to their calls by seqid."""
+"""Connections for asyncio: many calls in flight on few connections, with responses matched to calls by seqid."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def enqueue(
 
 
 def main() -> None:
-    """For spark-submit."""
+    """Run the command under spark-submit."""
     enqueue(prog_name="enqueue")
 
 
