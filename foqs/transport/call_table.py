@@ -34,12 +34,12 @@ class CallInFlight:
     """A call: first a message that may wait to be read, then a request that waits or runs."""
 
     __slots__ = (
-        "_owner", "began_s", "context", "is_counted", "message", "method", "number", "queue", "request",
-        "seqid", "since_s", "size_bytes", "topics_count",
+        "began_s", "context", "is_counted", "message", "method", "number", "owner", "queue", "request", "seqid",
+        "since_s", "size_bytes", "topics_count",
     )  # fmt: skip
 
     def __init__(self, owner: CallOwner, queue: CallerQueue, message: bytes, since_s: float) -> None:
-        self._owner = owner
+        self.owner = owner
         self.queue = queue
         self.message = message
         """Empty once it was read."""
@@ -61,23 +61,23 @@ class CallInFlight:
         """Whether it counts as running for the scheduler."""
 
     def start(self) -> None:
-        self._owner.start_call(self)
+        self.owner.start_call(self)
 
     def refuse(self) -> None:
-        self._owner.refuse_call(self)
+        self.owner.refuse_call(self)
 
 
 class CallTable:
     """Owns the calls of one connection: those that wait to be started, and the tasks of those in flight.
 
     The connection puts calls in and writes the answers that come out. What all connections have in flight together is
-    counted by the ConnectionTable, and what a caller has running by the scheduler; this table tells both.
+    counted by the ConnectionTable, and what a caller has running by the scheduler; this table tells both. It does not
+    know its connection, which would be a cycle for the garbage collector: each call does.
     """
 
-    def __init__(self, table: ConnectionTable, owner: CallOwner) -> None:
+    def __init__(self, table: ConnectionTable) -> None:
         self._table = table
         self._scheduler = table.scheduler
-        self._owner = owner
         self._waiting: dict[CallInFlight, None] = {}
         self._in_flight: dict[CallInFlight, asyncio.Task[None]] = {}
         self._begun_count = 0
@@ -147,10 +147,10 @@ class CallTable:
         except Exception as cause:
             self._end(call)
             _log.error("call_not_answered", method=call.method.name, caller=call.context.caller, exc_info=cause)
-            self._owner.close()
+            call.owner.close()
         else:
             self._end(call)
-            self._owner.answer_call(answered.frame)
+            call.owner.answer_call(answered.frame)
 
     def _end(self, call: CallInFlight) -> None:
         if self._in_flight.pop(call, None) is not None:
@@ -183,7 +183,7 @@ class CallTable:
     def _long_poll_ended(self, call: CallInFlight, task: asyncio.Task[None]) -> None:
         if task.cancelled():
             self._end(call)
-            self._owner.answer_call(self._table.codec.encode_reply(call.method, dequeue_response([]), call.seqid))
+            call.owner.answer_call(self._table.codec.encode_reply(call.method, dequeue_response([]), call.seqid))
 
     # --- the end ---
 

@@ -43,7 +43,7 @@ class Connection(asyncio.Protocol):
         self.address = ""
         self._context = CallContext("")
         """Of all calls but long polls."""
-        self.calls = CallTable(table, self)
+        self.calls = CallTable(table)
         self._admitted = False
         self._closing = False
         self._half_closed = False

@@ -106,8 +106,7 @@ class Verbs:
         except FoqsError as error:
             return self.failed(method, error, seqid)
         except asyncio.CancelledError as cause:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if _is_being_cancelled():
                 raise
             return self.failed(method, _internal_error(context, method, cause), seqid)
         except Exception as cause:
@@ -202,6 +201,12 @@ def _item_errors(errors: PositionErrors) -> dict[int, Any]:
         for key, error in distinct.items()
     }
     return {position: told[id(error)] for position, error in errors.items()}
+
+
+def _is_being_cancelled() -> bool:
+    """Whether the current task is. A frame that knew its own task would be a cycle for the garbage collector."""
+    task = asyncio.current_task()
+    return task is None or bool(task.cancelling())
 
 
 def _internal_error(context: CallContext, method: Method, cause: BaseException) -> InternalError:

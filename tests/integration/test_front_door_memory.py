@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import resource
+import weakref
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
+import uvloop
 
 from foqs.model import limits
 from foqs.model.errors import OverloadedError
@@ -179,6 +183,39 @@ def test_a_peer_that_reads_late_gets_every_answer() -> None:
                 assert sum(len(reply.response.items) for reply in replies) == 2_000
 
     run(main)
+
+
+@pytest.mark.parametrize("loop_factory", [uvloop.new_event_loop, asyncio.new_event_loop])
+def test_a_connection_that_is_lost_is_no_work_for_the_garbage_collector(loop_factory: Any) -> None:
+    async def main() -> None:
+        async with (
+            world(TransportLimits(scheduling=SchedulerLimits(enqueues_running_max=2))) as w,
+            w.connect() as client,
+        ):
+            assert (await client.call("enqueue", enqueue_request(b"x"))).error is None
+            client.send("dequeue", dequeue_request(2, wait_ms=30_000), seqid=1)
+            assert (await client.receive()).error is None
+            client.send("dequeue", dequeue_request(2, wait_ms=30_000), seqid=2)
+            await w.queue.long_poll_began.wait()
+            w.queue.gate = asyncio.Event()
+            for seqid in (3, 4, 5):
+                client.send("enqueue", enqueue_request(b"y"), seqid)
+            await w.queue.until_running(2)
+            lost = [weakref.ref(connection) for connection in w.connections()]
+            await until(lambda: w.connections()[0].calls.count == 4)  # Two run, one waits, and the long poll.
+            client.reset()
+            await w.until_open(0)
+            async with w.connect() as other:  # By its response all that was cancelled has ended.
+                assert (await other.call("getHostStatus", structs.HostStatusRequest())).error is None
+            kept = [connection for ref in lost if (connection := ref()) is not None]
+            assert not kept, gc.get_referrers(*kept)
+
+    gc.collect()
+    gc.disable()
+    try:
+        run(main, loop_factory)
+    finally:
+        gc.enable()
 
 
 def _resident_bytes() -> int:
