@@ -16,7 +16,7 @@ from foqs.client.flows import Call
 from foqs.model import limits
 from foqs.model.errors import InternalError, InvalidArgumentError
 from foqs.wire import codec as wire
-from foqs.wire.frame_scan import FrameError
+from foqs.wire.frames import FrameError
 
 _SEQID_MAX = 2**31 - 1
 

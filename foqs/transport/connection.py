@@ -22,8 +22,7 @@ from foqs.transport.fair_scheduler import CallerQueue
 from foqs.transport.penalties import NO_TENANT
 from foqs.transport.unframed import HEAD_BYTES_MAX, answer_unframed
 from foqs.wire.codec import DEQUEUE, ENQUEUE, METHODS_BY_NAME_BYTES, UNKNOWN_METHOD, Method, seqid_of
-from foqs.wire.frame_scan import FrameError, peek_call, scan_call
-from foqs.wire.frames import FRAME_LENGTH, FrameCutter, FrameDeadline, FramePart
+from foqs.wire.frames import FRAME_LENGTH, FrameCutter, FrameDeadline, FrameError, FramePart, peek_call, scan_call
 
 _log = structlog.get_logger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from foqs.model import limits
 from foqs.wire.codec import LENGTH_BYTES, Codec
-from foqs.wire.frame_scan import CALL, EXCEPTION
+from foqs.wire.frames import CALL, EXCEPTION
 
 UNFRAMED_CALL: Final = 0x8001_0000 | CALL
 """The first word of a strict binary message; no length of a frame, which would be above 2 GiB."""

@@ -1,7 +1,7 @@
 """The wire form of the contract: idl/foqs.thrift, and messages to bytes and back, for servers and clients.
 
 A frame is a big-endian u32 length and that many bytes of one strict binary Thrift message. thriftpy2's Cython
-protocol encodes and decodes; bytes from outside reach it only after `foqs.wire.frame_scan` has walked
+protocol encodes and decodes; bytes from outside reach it only after `foqs.wire.frames` has walked
 them (see there for what it does otherwise).
 """
 
@@ -20,7 +20,7 @@ from thriftpy2.transport.memory.cymemory import TCyMemoryBuffer
 
 from foqs.model import limits
 from foqs.model.errors import FoqsError, TooLargeError, error_for_code
-from foqs.wire.frame_scan import CALL, EXCEPTION, REPLY, FrameError, scan_reply
+from foqs.wire.frames import CALL, EXCEPTION, REPLY, FrameError, scan_reply
 from foqs.wire.frames import LENGTH_BYTES as LENGTH_BYTES
 
 _KEPT_BUFFER_BYTES_MAX: Final = 1 * limits.MIB

@@ -1,7 +1,16 @@
-"""Frames out of a stream of bytes, for both ends of a connection, without a socket and without a clock.
+"""Frames for both ends of a connection, without a socket and without a clock: cut, held to deadlines, scanned.
 
 A frame is a big-endian u32 length and that many bytes of one message. `FrameCutter` takes bytes as they come and gives
 whole messages; `FrameDeadline` says until when a peer has to send the rest of a frame that it has begun.
+
+Every message is scanned before the decoder sees a byte of it. thriftpy2's Cython decoder trusts lengths and counts.
+From untrusted bytes it reads past the end of its buffer, loops over 2^31 elements of no width, or allocates what a
+peer claims. The scan walks a message by its structure alone and builds nothing.
+
+A scan that ends well makes decoding safe. It reads lengths and counts as unsigned, so the position only moves forward.
+Reading beyond the buffer raises, and the walk must end exactly on the last byte of the message. Hence every byte that
+was taken for granted lies within the message, and the decoder, which takes the same steps, neither reads past the end
+nor loops longer than the scan did. A budget of elements and fields bounds the scan itself, whatever a peer declares.
 """
 
 from __future__ import annotations
@@ -9,10 +18,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from struct import Struct
-from typing import Final
+from struct import error as struct_error
+from typing import Final, NoReturn
 
 from foqs.model import limits
-from foqs.wire.frame_scan import FrameError
 
 LENGTH_BYTES: Final = 4
 """Bytes of the header of every frame."""
@@ -20,7 +29,43 @@ LENGTH_BYTES: Final = 4
 FRAME_LENGTH: Final = "frame_length"
 """The reason of a FrameError for a length that no frame may have."""
 
+CALL: Final = 1
+REPLY: Final = 2
+EXCEPTION: Final = 3
+
+_VERSION_1: Final = 0x8001_0000
+
+_STOP: Final = 0
+_STRING: Final = 11
+_STRUCT: Final = 12
+_MAP: Final = 13
+_SET: Final = 14
+_LIST: Final = 15
+
+_WIDTHS: Final = {2: 1, 3: 1, 4: 8, 6: 2, 8: 4, 10: 8}
+"""Bytes of bool, byte, double, i16, i32 and i64."""
+_WIDTH: Final = bytes(_WIDTHS.get(kind, 0) for kind in range(256))
+
+_STRICT_CALL: Final = _VERSION_1 | CALL
+_HEAD_BYTES: Final = 12
+"""Bytes of a message's head beside its method's name: version and type, length of the name, seqid."""
+_FIRST_FIELD: Final = bytes([_STRUCT, 0, 1, _STRING, 0, 1])
+"""How the arguments of a call begin whose request's first field is text."""
+_NAME_BYTES_MAX: Final = limits.METHOD_NAME_BYTES_MAX
+_DEPTH_MAX: Final = limits.FRAME_DEPTH_MAX
+_ELEMENTS_MAX: Final = limits.FRAME_ELEMENTS_MAX
+_FIELDS: Final = range(limits.FRAME_FIELDS_PER_STRUCT_MAX + 1)
+
 _u32 = Struct("!I").unpack_from
+_i32 = Struct("!i").unpack_from
+
+
+class FrameError(Exception):
+    """These bytes are not a message that may be decoded. `reason` is one of a few words, fit for a metric."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
 
 
 class FramePart(Enum):
@@ -175,3 +220,150 @@ class FrameDeadline:
         self._deadline_s = now_s + allowed_ms / 1000
         if self._paused_at_s is not None:
             self._paused_at_s = now_s  # This deadline stands still from now on.
+
+
+def peek_call(message: bytes) -> tuple[bytes, bytes]:
+    """The method and the namespace that a call names, read before it is scanned or decoded; empty where it names none.
+
+    A method is given only with a whole message head. The namespace is the text in the first field of the call's
+    request, if that comes first, as Thrift libraries write it, and if a namespace can have a name of that length.
+    """
+    if len(message) < _HEAD_BYTES or _u32(message, 0)[0] != _STRICT_CALL:
+        return b"", b""
+    at = _HEAD_BYTES + _u32(message, 4)[0]
+    if at > _HEAD_BYTES + _NAME_BYTES_MAX or len(message) < at:
+        return b"", b""
+    name, start = message[8 : at - 4], at + 10
+    if message[at : at + 6] != _FIRST_FIELD or len(message) < start:
+        return name, b""
+    end = start + _u32(message, at + 6)[0]
+    return name, message[start:end] if end <= start + limits.NAMESPACE_NAME_CHARS_MAX else b""
+
+
+def scan_call(data: bytes, start: int, end: int) -> tuple[bytes, int, int]:
+    """Walk the call in `data[start:end]`; return its method name, its seqid and where its arguments start.
+
+    Raises FrameError for everything but a strict binary message of type CALL.
+    """
+    kind, name, seqid, body = _scan(data, start, end, True)
+    if kind != CALL:
+        raise FrameError("message_type", f"type {kind} where a call is due")
+    return name, seqid, body
+
+
+def scan_reply(data: bytes, start: int, end: int) -> tuple[int, bytes, int, int]:
+    """Walk the answer in `data[start:end]`; return REPLY or EXCEPTION, method name, seqid, start of the body.
+
+    Maps of strings are refused: the decoder takes a string key or value for the declared type whatever that
+    is, and would leave the path that was scanned. The contract has none, and its calls have no map at all.
+    """
+    kind, name, seqid, body = _scan(data, start, end, False)
+    if kind not in (REPLY, EXCEPTION):
+        raise FrameError("message_type", f"type {kind} where an answer is due")
+    return kind, name, seqid, body
+
+
+def _scan(data: bytes, start: int, end: int, string_maps: bool) -> tuple[int, bytes, int, int]:
+    try:
+        head = _u32(data, start)[0]
+        if head & 0xFFFF_FF00 != _VERSION_1:
+            raise FrameError("version", f"first word 0x{head:08x}: not a strict binary message")
+        name_bytes = _u32(data, start + 4)[0]
+        if not 0 < name_bytes <= _NAME_BYTES_MAX:
+            raise FrameError("method_name", f"{name_bytes} bytes, not 1..{limits.METHOD_NAME_BYTES_MAX}")
+        at = start + 8 + name_bytes
+        name = data[start + 8 : at]
+        if not name.isalnum() and not (name.isascii() and name.decode("ascii").isprintable()):
+            raise FrameError("method_name", f"{name!r} is not printable ASCII")
+        seqid = _i32(data, at)[0]
+        reached, _ = _skip_struct(data, at + 4, _ELEMENTS_MAX, 1, string_maps)
+    except (IndexError, struct_error):
+        raise FrameError("truncated", f"the message goes on after its {end - start} bytes") from None
+    if reached != end:
+        raise FrameError("length", f"the message has {reached - start} bytes, its frame {end - start}")
+    return head & 0xFF, name, seqid, at + 4
+
+
+def _skip_struct(data: bytes, at: int, budget: int, depth: int, string_maps: bool) -> tuple[int, int]:
+    """Return the position after the struct that starts at `at`, and what is left of the budget."""
+    if depth > _DEPTH_MAX:
+        _refuse_depth()
+    for field_count in _FIELDS:
+        kind = data[at]
+        if kind == _STRING:
+            at += 7 + _u32(data, at + 3)[0]
+        elif kind == _STOP:
+            budget -= field_count
+            if budget < 0:
+                _refuse_budget()
+            return at + 1, budget
+        elif width := _WIDTH[kind]:
+            at += 3 + width
+        elif kind == _LIST:
+            at, budget = _skip_list(data, at + 3, budget, depth + 1, string_maps)
+        else:
+            at, budget = _skip_nested(kind, data, at + 3, budget, depth + 1, string_maps)
+    raise FrameError("elements", f"a struct has more than {limits.FRAME_FIELDS_PER_STRUCT_MAX} fields")
+
+
+def _skip_nested(kind: int, data: bytes, at: int, budget: int, depth: int, string_maps: bool) -> tuple[int, int]:
+    if kind == _STRUCT:
+        return _skip_struct(data, at, budget, depth, string_maps)
+    if kind in (_LIST, _SET):
+        return _skip_list(data, at, budget, depth, string_maps)
+    if kind == _MAP:
+        return _skip_map(data, at, budget, depth, string_maps)
+    raise FrameError("type", f"unknown type {kind}")
+
+
+def _skip_list(data: bytes, at: int, budget: int, depth: int, string_maps: bool) -> tuple[int, int]:
+    if depth > _DEPTH_MAX:
+        _refuse_depth()
+    kind = data[at]
+    count = _u32(data, at + 1)[0]
+    at += 5
+    budget -= count
+    if budget < 0:
+        _refuse_budget()
+    if kind == _STRING:
+        for _ in range(count):
+            at += 4 + _u32(data, at)[0]
+    elif kind == _STRUCT:
+        for _ in range(count):
+            at, budget = _skip_struct(data, at, budget, depth + 1, string_maps)
+    elif width := _WIDTH[kind]:
+        at += width * count
+    else:
+        for _ in range(count):
+            at, budget = _skip_nested(kind, data, at, budget, depth + 1, string_maps)
+    return at, budget
+
+
+def _skip_map(data: bytes, at: int, budget: int, depth: int, string_maps: bool) -> tuple[int, int]:
+    if depth > _DEPTH_MAX:
+        _refuse_depth()
+    kinds = data[at], data[at + 1]
+    count = _u32(data, at + 2)[0]
+    at += 6
+    budget -= 2 * count
+    if budget < 0:
+        _refuse_budget()
+    if _STRING in kinds and not string_maps:
+        raise FrameError("type", "a map of strings in an answer")
+    for _ in range(count):
+        for kind in kinds:
+            if kind == _STRING:
+                at += 4 + _u32(data, at)[0]
+            elif width := _WIDTH[kind]:
+                at += width
+            else:
+                at, budget = _skip_nested(kind, data, at, budget, depth + 1, string_maps)
+    return at, budget
+
+
+def _refuse_depth() -> NoReturn:
+    raise FrameError("depth", f"nested deeper than {limits.FRAME_DEPTH_MAX}")
+
+
+def _refuse_budget() -> NoReturn:
+    raise FrameError("elements", f"more than {limits.FRAME_ELEMENTS_MAX} elements and fields")

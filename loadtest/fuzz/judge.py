@@ -11,7 +11,7 @@ from foqs.model.errors import FoqsError
 from foqs.model.namespace import NamespaceSettings, check_namespace_name, with_changes
 from foqs.transport.verbs import check_required
 from foqs.wire.codec import LENGTH_BYTES, METHODS_BY_NAME_BYTES, Codec, Method
-from foqs.wire.frame_scan import EXCEPTION, REPLY, FrameError, scan_call
+from foqs.wire.frames import EXCEPTION, REPLY, FrameError, scan_call
 
 STALL_S_MAX = 0.05
 _LOOK_CLOSER_S = 0.01

@@ -24,7 +24,7 @@ from foqs.client.retry import RetryPolicy
 from foqs.model.errors import ErrorCode, FoqsError
 from foqs.transport.unframed import UNFRAMED_EXCEPTION
 from foqs.wire.codec import LENGTH_BYTES, UNKNOWN_METHOD, Codec
-from foqs.wire.frame_scan import FrameError, scan_call
+from foqs.wire.frames import FrameError, scan_call
 from loadtest.fuzz.corpus import seed_answers, seed_messages
 from loadtest.fuzz.judge import STALL_S_MAX
 from loadtest.fuzz.mutations import Mutator

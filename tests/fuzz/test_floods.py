@@ -12,9 +12,9 @@ import pytest
 
 from foqs.model import limits
 from foqs.transport.connection_table import TransportLimits
-from foqs.wire import frame_scan
+from foqs.wire import frames
 from foqs.wire.codec import LENGTH_BYTES
-from foqs.wire.frame_scan import FrameError, scan_call
+from foqs.wire.frames import FrameError, scan_call
 from loadtest.fuzz.floods import Row, floods, median
 from loadtest.fuzz.inputs import worst_inputs
 from loadtest.fuzz.peers import Flood, Tally
@@ -35,7 +35,7 @@ def test_the_scan_of_a_worst_input_is_bounded_work(name: str) -> None:
 
     def count(frame: FrameType, event: str, argument: Any) -> Any:
         nonlocal lines
-        if frame.f_code.co_filename != frame_scan.__file__:
+        if frame.f_code.co_filename != frames.__file__:
             return None
         lines += event == "line"
         return count

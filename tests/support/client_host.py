@@ -13,7 +13,7 @@ from foqs.model.calls import CallContext, Delivery, NackFields, PositionErrors, 
 from foqs.model.errors import FoqsError, StaleLeaseError
 from foqs.transport.server import ThriftServer
 from foqs.wire import codec as wire
-from foqs.wire.frame_scan import scan_call
+from foqs.wire.frames import scan_call
 from tests.support.fake_queue import FakeQueue
 
 T = TypeVar("T")

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.model import limits
-from foqs.wire.frame_scan import FrameError
-from foqs.wire.frames import FRAME_LENGTH, LENGTH_BYTES, FrameCutter, FrameDeadline, FramePart, FrameTimes
+from foqs.wire.frames import FRAME_LENGTH, LENGTH_BYTES, FrameCutter, FrameDeadline, FrameError, FramePart, FrameTimes
 
 MESSAGES = st.lists(st.binary(min_size=1, max_size=40), max_size=12)
 

@@ -15,7 +15,7 @@ from foqs.model.limits import (
     NAMESPACE_NAME_CHARS_MAX,
 )
 from foqs.wire.codec import METHODS, METHODS_BY_NAME_BYTES, Codec, structs
-from foqs.wire.frame_scan import FrameError, peek_call, scan_call, scan_reply
+from foqs.wire.frames import FrameError, peek_call, scan_call, scan_reply
 from tests.support import thrift_bytes as tb
 
 FIXED = {tb.BOOL: 1, tb.BYTE: 1, tb.DOUBLE: 8, tb.I16: 2, tb.I32: 4, tb.I64: 8}

@@ -22,7 +22,7 @@ from foqs.wire.codec import (
     seqid_of,
     structs,
 )
-from foqs.wire.frame_scan import FrameError
+from foqs.wire.frames import FrameError
 from tests.support import thrift_bytes as tb
 
 ENQUEUE = METHODS["enqueue"]
