@@ -43,7 +43,7 @@ from foqs.storage.packs.index import PackIndex
 from foqs.storage.session import server_of
 from foqs.storage.shard_reader import ShardReader
 from foqs.storage.shard_store import ShardAccess, ShardStore
-from foqs.transport.connection_table import TransportLimits
+from foqs.transport.bounds import TransportLimits
 from foqs.transport.server import ThriftServer
 
 _log = structlog.get_logger(__name__)
@@ -252,7 +252,7 @@ class Host(Service):
             admin,
             address=config.listen_address,
             port=config.port,
-            namespace_number=self._namespaces.number_of,
+            namespaces=self._namespaces,
             metrics=self.metrics.transport,
             bounds=TransportLimits(
                 connections_max=config.connections_max,

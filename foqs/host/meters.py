@@ -70,7 +70,7 @@ class ItemMeters(Collector):
 
 
 class TransportMeters(Collector):
-    """Implements foqs.transport.connection_table.TransportMetrics."""
+    """Implements foqs.transport.bounds.TransportMetrics."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._opened = Counter(

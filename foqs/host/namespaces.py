@@ -31,6 +31,7 @@ class NamespaceView:
     def __init__(self, namespaces: Sequence[Namespace] = ()) -> None:
         self.by_name = {namespace.name: namespace for namespace in namespaces}
         self.by_number = {namespace.number: namespace for namespace in namespaces}
+        self.number_by_name = {namespace.name.encode(): namespace.number for namespace in namespaces}
 
 
 class OwnedShards(Protocol):
@@ -68,6 +69,8 @@ class Namespaces(Service):
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="namespaces")
         self._reading = threading.Lock()
         self._view = self._read_view = NamespaceView()
+        self.number_by_name = self._view.number_by_name
+        """The numbers of the namespaces, by their names as bytes."""
         self._listed: list[Namespace] = []
         """What the last view was made of."""
         self._conflicts: dict[str, FoqsError] = {}
@@ -105,11 +108,6 @@ class Namespaces(Service):
     @property
     def view(self) -> NamespaceView:
         return self._view
-
-    def number_of(self, name: bytes) -> int | None:
-        """The number of the namespace with this name; None if this host does not know it."""
-        namespace = self._view.by_name.get(name.decode("latin-1"))
-        return namespace.number if namespace else None
 
     def name_of(self, number: int) -> str | None:
         namespace = self._view.by_number.get(number)
@@ -157,6 +155,7 @@ class Namespaces(Service):
             self.number_max = max(self.number_max, max(view.by_number, default=0))
             self._conflicts = {} if self.shards is None else self.shards.conflicts(view)
             self._view = view
+            self.number_by_name = view.number_by_name
             self.settings.by_number = view.by_number
             return listed
 

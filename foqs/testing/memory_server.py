@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 from foqs.client.dialogue import Dialogue, FrameReader
 from foqs.client.flows import Call
 from foqs.model.calls import AdminCalls, QueueCalls
 from foqs.model.service import Service
+from foqs.transport.bounds import KnownNamespaces, TransportLimits, TransportMetrics
 from foqs.transport.connection import Connection
-from foqs.transport.connection_table import ConnectionTable, TransportLimits, TransportMetrics
+from foqs.transport.connection_table import ConnectionTable
 from foqs.transport.verbs import Verbs
 from foqs.wire.codec import Codec, Reply
 
@@ -28,7 +28,7 @@ class MemoryServer(Service):
         port: int,
         metrics: TransportMetrics,
         bounds: TransportLimits,
-        namespace_number: Callable[[bytes], int | None],
+        namespaces: KnownNamespaces,
     ) -> None:
         super().__init__("memory-server")
         self.port = port
@@ -36,13 +36,13 @@ class MemoryServer(Service):
         self._admin = admin
         self._metrics = metrics
         self._bounds = bounds
-        self._namespace_number = namespace_number
+        self._namespaces = namespaces
         self._table: ConnectionTable | None = None
 
     async def _start(self) -> None:
         codec = Codec()
         verbs = Verbs(self._queue, self._admin, codec)
-        self._table = ConnectionTable(verbs, codec, self._metrics, self._bounds, self._namespace_number)
+        self._table = ConnectionTable(verbs, codec, self._metrics, self._bounds, self._namespaces)
 
     def connect(self) -> MemoryDialogue:
         """Open a connection. To be called within the host's loop."""
@@ -51,7 +51,7 @@ class MemoryServer(Service):
 
     async def _drain(self) -> None:
         if self._table is not None:
-            self._table.draining = True
+            self._table.calls.draining = True
 
     async def _stop(self) -> None:
         if self._table is not None:

@@ -1,19 +1,25 @@
-"""The calls of one connection, from their frames to their answers."""
+"""Calls, from their messages to their responses: of each connection, and what those of all connections share."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import cycle
 from math import inf
+from time import perf_counter
 from typing import Any, Protocol
 
 import structlog
 
 from foqs.model.calls import CallContext
-from foqs.transport.connection_table import ConnectionTable
-from foqs.transport.fair_scheduler import CallerQueue
-from foqs.transport.verbs import dequeue_response
-from foqs.wire.codec import Method
+from foqs.model.errors import ErrorCode, FoqsError, OverloadedError
+from foqs.transport.bounds import TransportLimits, TransportMetrics
+from foqs.transport.fair_scheduler import CallerQueue, FairScheduler
+from foqs.transport.verbs import Verbs, dequeue_response
+from foqs.wire.codec import DEQUEUE, ENQUEUE, Codec, Method, UnreadableCallError, for_seqid, seqid_of
 
 _log = structlog.get_logger(__name__)
 
@@ -30,35 +36,32 @@ class CallOwner(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(slots=True, eq=False)
 class CallInFlight:
     """A call: first a message that may wait to be read, then a request that waits or runs."""
 
-    __slots__ = (
-        "began_s", "context", "is_counted", "message", "method", "number", "owner", "queue", "request", "seqid",
-        "since_s", "size_bytes", "topics_count",
-    )  # fmt: skip
-
-    def __init__(self, owner: CallOwner, queue: CallerQueue, message: bytes, since_s: float) -> None:
-        self.owner = owner
-        self.queue = queue
-        self.message = message
-        """Empty once it was read."""
-        self.size_bytes = len(message)
-        self.since_s = since_s
-        """When its frame was whole, in the loop's time."""
-        # The others are there once it was read.
-        self.context: CallContext
-        self.began_s: float
-        """When it began to be read, by `perf_counter`."""
-        self.method: Method
-        self.request: Any
-        self.seqid: int
-        self.topics_count = 0
-        """Topics that it waits for if it is a long poll; 0 of other calls."""
-        self.number: int
-        """Its place among the calls of its connection, by when they began to run."""
-        self.is_counted = False
-        """Whether it counts as running for the scheduler."""
+    owner: CallOwner
+    queue: CallerQueue
+    message: bytes
+    """Empty once it was read."""
+    since_s: float
+    """When its frame was whole, in the loop's time."""
+    size_bytes: int
+    element_count: int = 0
+    """Elements of the batch of its request; 0 while it was not read."""
+    topics_count: int = 0
+    """Topics that it waits for if it is a long poll; 0 of other calls."""
+    is_counted: bool = False
+    """Whether it counts as running for the scheduler."""
+    # The others are there once it was read.
+    context: CallContext = field(init=False)
+    began_s: float = field(init=False)
+    """When it began to be read, by `perf_counter`."""
+    method: Method = field(init=False)
+    request: Any = field(init=False)
+    seqid: int = field(init=False)
+    number: int = field(init=False)
+    """Its place among the calls of its connection, by when they began to run."""
 
     def start(self) -> None:
         self.owner.start_call(self)
@@ -67,39 +70,128 @@ class CallInFlight:
         self.owner.refuse_call(self)
 
 
+class ServerCalls:
+    """What the calls of all connections of a server share: how many may be in flight, and what does them.
+
+    The call table of each connection counts its calls here. The server says when no more are to be let in, and waits
+    for those that were cancelled.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        scheduler: FairScheduler,
+        verbs: Verbs,
+        codec: Codec,
+        metrics: TransportMetrics,
+        bounds: TransportLimits,
+    ) -> None:
+        self.loop = loop
+        self.scheduler = scheduler
+        self.verbs = verbs
+        self.codec = codec
+        self.metrics = metrics
+        self.limits = bounds
+        self.draining = False
+        """Whether calls are refused because the server is about to stop."""
+        self.count = 0
+        """Calls that were admitted and have not ended."""
+        self.bytes = 0
+        """The bytes of their frames."""
+        self.cancelled: set[asyncio.Task[None]] = set()
+        self._long_poll_topics: Counter[str] = Counter()
+        """How many topics the dequeue calls of each address wait for."""
+        self._overdue_frames = cycle(_overdue_frames(codec, bounds.scheduling.enqueue_wait_ms_max))
+
+    def admit(self, call: CallInFlight) -> OverloadedError | None:
+        """Count a call that was read, until it `left`; or tell why it cannot be done now."""
+        bounds, address = self.limits, call.queue.caller[1]
+        topics_count = 0
+        if call.topics_count:
+            topics_count = self._long_poll_topics[address] + call.topics_count
+        if self.draining:
+            message = "the host is shutting down: nothing was done"
+        elif self.count >= bounds.all_calls_in_flight_max:
+            message = f"{self.count} calls are in flight on this host, which is its limit: nothing was done"
+        elif self.bytes + call.size_bytes > bounds.all_call_bytes_max:
+            message = f"calls of {self.bytes} bytes are in flight on this host: nothing was done"
+        elif topics_count > bounds.long_poll_topics_per_address_max:
+            message = f"dequeue calls of {address} would wait for {topics_count} topics: name fewer"
+        else:
+            self.count += 1
+            self.bytes += call.size_bytes
+            if topics_count:
+                self._long_poll_topics[address] = topics_count
+            return None
+        return OverloadedError(message, retry_after_ms=1_000)
+
+    def left(self, call: CallInFlight) -> None:
+        """Count a call that was admitted no more, nor as running: it ended, however it did."""
+        self.count -= 1
+        self.bytes -= call.size_bytes
+        if call.is_counted:
+            call.is_counted = False
+            self.scheduler.ended(call.queue)
+        if call.topics_count:
+            address = call.queue.caller[1]
+            self._long_poll_topics[address] -= call.topics_count
+            if not self._long_poll_topics[address]:
+                del self._long_poll_topics[address]
+
+    def failed(self, method: Method, error: FoqsError, seqid: int) -> bytes:
+        """The response to a call that is refused with this error, which is counted."""
+        answered = self.verbs.failed(method, error, seqid)
+        self.metrics.call_finished(method.name, answered.outcome, 0.0)
+        return answered.frame
+
+    def refusal_frame(self, message: bytes) -> bytes:
+        """The response to an enqueue that waited too long to be started, which is counted. It is not read.
+
+        Calls that take items and settle them are never refused for that: they are what makes the load less.
+        """
+        self.metrics.call_finished(ENQUEUE.name, ErrorCode.OVERLOADED.name, 0.0)
+        return for_seqid(next(self._overdue_frames), seqid_of(message))
+
+    def cancel(self, tasks: Iterable[asyncio.Task[None]]) -> None:
+        """Cancel calls whose connection is gone, and own them until they have ended."""
+        for task in tasks:
+            self.cancelled.add(task)
+            task.add_done_callback(self.cancelled.discard)
+            task.cancel()
+
+
 class CallTable:
     """Owns the calls of one connection: those that wait to be started, and the tasks of those in flight.
 
-    The connection puts calls in and writes the answers that come out. What all connections have in flight together is
-    counted by the ConnectionTable, and what a caller has running by the scheduler; this table tells both. It does not
-    know its connection, which would be a cycle for the garbage collector: each call does.
+    The connection puts messages in and writes the responses that come out. What all connections have in flight together
+    is counted by ServerCalls, and what a caller has running by the scheduler; this table tells both. It does not know
+    its connection, which would be a cycle for the garbage collector: each call does.
     """
 
-    def __init__(self, table: ConnectionTable) -> None:
-        self._table = table
-        self._scheduler = table.scheduler
+    def __init__(self, server: ServerCalls) -> None:
+        self._server = server
+        self._scheduler = server.scheduler
+        self.context = CallContext("")
+        """Every call has it but long polls. The connection sets it once it knows its peer."""
         self._waiting: dict[CallInFlight, None] = {}
         self._in_flight: dict[CallInFlight, asyncio.Task[None]] = {}
         self._begun_count = 0
         self._swept_count = 0
         """Calls that had begun to run at the last sweep."""
-        self._bytes = 0
-        self._count_max = table.limits.calls_in_flight_max
-        self._bytes_max = table.limits.call_bytes_max
-        self._waiting_bytes_max = table.limits.waiting_bytes_max
-        self.waiting_bytes = 0
-
-    @property
-    def count(self) -> int:
+        self.count = 0
         """Calls that wait or are in flight."""
-        return len(self._waiting) + len(self._in_flight)
+        self._bytes = 0
+        self.waiting_bytes = 0
+        self.no_long_polls = False
+        """Whether nobody may be there any more, so that a dequeue does not wait for items."""
 
     def has_room(self) -> bool:
         """Whether the connection may have one more call: by their count, by their bytes and by what waits in all."""
+        bounds = self._server.limits
         return (
-            len(self._waiting) + len(self._in_flight) < self._count_max
-            and self._bytes < self._bytes_max
-            and not (self._waiting and (self.waiting_bytes >= self._waiting_bytes_max or self._scheduler.is_full))
+            self.count < bounds.calls_in_flight_max
+            and self._bytes < bounds.call_bytes_max
+            and not (self._waiting and (self.waiting_bytes >= bounds.waiting_bytes_max or self._scheduler.is_full))
         )
 
     # --- calls that wait ---
@@ -109,41 +201,84 @@ class CallTable:
         self._add_waiting(call)
         self._scheduler.wait(call.queue, call)
 
-    def put_off(self, call: CallInFlight) -> None:
-        """Have the rest of a call that was read done later. It is not refused any more."""
-        call.since_s = inf
-        self._add_waiting(call)
-        self._scheduler.put_off(call.queue, call)
-
     def leave_waiting(self, call: CallInFlight) -> bool:
         """The scheduler has taken a call from its queue. False if it is not to be done: its connection is gone."""
         if call not in self._waiting:
             return False
         del self._waiting[call]
+        self.count -= 1
         self._bytes -= call.size_bytes
         self.waiting_bytes -= call.size_bytes
         return True
 
+    def _put_off(self, call: CallInFlight) -> None:
+        """Have the rest of a call that was read done later. It is not refused any more."""
+        call.since_s = inf
+        self._add_waiting(call)
+        self._scheduler.put_off(call.queue, call)
+
     def _add_waiting(self, call: CallInFlight) -> None:
         self._waiting[call] = None
+        self.count += 1
         self._bytes += call.size_bytes
         self.waiting_bytes += call.size_bytes
 
     # --- calls in flight ---
 
-    def begin(self, call: CallInFlight) -> None:
-        """Run a call that was read."""
+    def begin(self, call: CallInFlight) -> bytes | None:
+        """Read a call and run it, or put it off if it is large. One that was put off is run.
+
+        Returns the response if the call is not to be done. Raises FrameError.
+        """
+        server, scheduler, queue = self._server, self._scheduler, call.queue
+        if call.message:
+            refusal = self._read(call)
+            work = scheduler.charge(queue, call.element_count, call.size_bytes, call.began_s)
+            if refusal is not None:
+                return refusal
+            if scheduler.is_large(work):
+                self._put_off(call)
+                return None
+        else:
+            scheduler.charge_turn(queue)
         self._begun_count = call.number = self._begun_count + 1
         if not call.topics_count:
             call.is_counted = True
-            self._scheduler.started(call.queue)
-        self._in_flight[call] = self._table.loop.create_task(self._run(call), name=call.method.name)
+            scheduler.started(queue)
+        self.count += 1
         self._bytes += call.size_bytes
+        self._in_flight[call] = server.loop.create_task(self._answer(call), name=call.method.name)
+        return None
 
-    async def _run(self, call: CallInFlight) -> None:
+    def _read(self, call: CallInFlight) -> bytes | None:
+        """Scan and decode a call, and let it in. Returns the response if it is not let in. Raises FrameError."""
+        server = self._server
+        call.began_s = perf_counter()
         try:
-            answered = await self._table.verbs.answer(call.context, call.method, call.request, call.seqid)
-            self._table.call_answered(call, answered)
+            call.method, call.seqid, request, call.element_count = server.codec.decode_call(call.message)
+        except UnreadableCallError as error:
+            server.metrics.call_finished(error.method_name, error.outcome, 0.0)
+            return error.response
+        call.request, call.message, call.context = request, b"", self.context
+        if call.method is DEQUEUE and call.element_count and request.wait_ms > 0:
+            if self.no_long_polls:
+                request.wait_ms = 0
+            call.topics_count = call.element_count
+            call.context = CallContext(self.context.caller, call.since_s + request.wait_ms / 1000)
+        refusal = server.admit(call)
+        return None if refusal is None else server.failed(call.method, refusal, call.seqid)
+
+    async def _answer(self, call: CallInFlight) -> None:
+        server = self._server
+        try:
+            answered = await server.verbs.answer(call.context, call.method, call.request, call.seqid)
+            now_s = perf_counter()
+            if call.topics_count:
+                server.metrics.long_poll_finished(answered.outcome, now_s - call.began_s)
+            else:
+                server.metrics.call_finished(call.method.name, answered.outcome, now_s - call.began_s)
+            if answered.looked_at_count:  # What a page holds is charged to the queue of the call that asked for it.
+                self._scheduler.charge(call.queue, answered.looked_at_count, len(answered.frame), now_s)
         except Exception as cause:
             self._end(call)
             _log.error("call_not_answered", method=call.method.name, caller=call.context.caller, exc_info=cause)
@@ -154,27 +289,20 @@ class CallTable:
 
     def _end(self, call: CallInFlight) -> None:
         if self._in_flight.pop(call, None) is not None:
+            self.count -= 1
             self._bytes -= call.size_bytes
-            self._leave(call)
-
-    def _leave(self, call: CallInFlight) -> None:
-        """Count a call that was admitted no more."""
-        self._runs_no_more(call)
-        self._table.call_left(call)
-
-    def _runs_no_more(self, call: CallInFlight) -> None:
-        if call.is_counted:
-            call.is_counted = False
-            self._scheduler.ended(call.queue)
+            self._server.left(call)
 
     def pass_over_slow_calls(self) -> None:
         """Count calls that began before the last sweep as running no more: it may be only their shard that is sick."""
         for call in [call for call in self._in_flight if call.is_counted and call.number <= self._swept_count]:
-            self._runs_no_more(call)
+            call.is_counted = False
+            self._scheduler.ended(call.queue)
         self._swept_count = self._begun_count
 
     def end_long_polls(self) -> None:
-        """Answer the long polls at once, with nothing."""
+        """Answer the long polls at once, with nothing, and let no more of them wait."""
+        self.no_long_polls = True
         for call, task in list(self._in_flight.items()):
             if call.topics_count:
                 task.add_done_callback(partial(self._long_poll_ended, call))
@@ -183,7 +311,7 @@ class CallTable:
     def _long_poll_ended(self, call: CallInFlight, task: asyncio.Task[None]) -> None:
         if task.cancelled():
             self._end(call)
-            call.owner.answer_call(self._table.codec.encode_reply(call.method, dequeue_response([]), call.seqid))
+            call.owner.answer_call(self._server.codec.encode_reply(call.method, dequeue_response([]), call.seqid))
 
     # --- the end ---
 
@@ -194,12 +322,19 @@ class CallTable:
     def clear(self) -> None:
         """Cancel all calls: the connection ends. Those that wait are passed over by the scheduler."""
         waiting, tasks = list(self._waiting), self.tasks()
-        admitted = [*self._in_flight, *[call for call in waiting if not call.message]]
+        let_in = [*self._in_flight, *[call for call in waiting if not call.message]]
         self._waiting.clear()
         self._in_flight.clear()
         for call in waiting:
             call.message = b""
-        for call in admitted:
-            self._leave(call)
-        self._bytes = self.waiting_bytes = 0
-        self._table.cancel(tasks)
+        for call in let_in:
+            self._server.left(call)
+        self.count = self._bytes = self.waiting_bytes = 0
+        self._server.cancel(tasks)
+
+
+def _overdue_frames(codec: Codec, wait_ms: int) -> Iterator[bytes]:
+    """Encoded once. What is refused in one moment must not come back in one."""
+    message = f"this host has more calls than it can do: enqueues wait for {wait_ms} ms and more, nothing was done"
+    for retry_after_ms in range(wait_ms, 3 * wait_ms + 1, max(1, wait_ms // 8)):
+        yield codec.encode_error(ENQUEUE, OverloadedError(message, retry_after_ms=max(1, retry_after_ms)), 0)

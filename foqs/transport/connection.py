@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from time import perf_counter
 from typing import cast
 
 import structlog
 
 from foqs.model.calls import CallContext
-from foqs.model.errors import FoqsError, InvalidArgumentError
 from foqs.transport.call_table import CallInFlight, CallTable
 from foqs.transport.connection_table import ConnectionTable
-from foqs.transport.fair_scheduler import CallerQueue
-from foqs.transport.penalties import NO_TENANT
+from foqs.transport.fair_scheduler import NO_TENANT
 from foqs.transport.unframed import HEAD_BYTES_MAX, answer_unframed
-from foqs.wire.codec import DEQUEUE, ENQUEUE, METHODS_BY_NAME_BYTES, UNKNOWN_METHOD, Method, seqid_of
-from foqs.wire.frames import FRAME_LENGTH, FrameCutter, FrameDeadline, FrameError, FramePart, peek_call, scan_call
+from foqs.wire.codec import ENQUEUE
+from foqs.wire.frames import FRAME_LENGTH, FrameCutter, FrameDeadline, FrameError, FramePart, peek_call
 
 _log = structlog.get_logger(__name__)
 
@@ -36,25 +33,24 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, table: ConnectionTable) -> None:
         self._table = table
+        self._loop = table.loop
         self._limits = table.limits
         self._scheduler = table.scheduler
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.address = ""
-        self._context = CallContext("")
-        """Of all calls but long polls."""
-        self.calls = CallTable(table)
+        self.calls = CallTable(table.calls)
         self._admitted = False
         self._closing = False
         self._half_closed = False
 
         self._cutter = FrameCutter()
-        self._deadline = FrameDeadline(self._limits.frame_times, table.loop.time())
+        self._deadline = FrameDeadline(self._limits.frame_times, self._loop.time())
         self.buffered_bytes = 0
-        """Of frames that are not whole, and of calls that wait to be read."""
+        """They belong to a frame that is not whole, or to calls that wait to be read."""
         self._is_full = False
         """Whether nothing is read until calls end or the peer takes responses."""
         self._backlog_since_s: float | None = None
-        """Since when calls that are buffered have waited behind others that wait."""
+        """The time since which calls that are buffered have waited behind others that wait."""
         self._heard = True
         self._heard_at_s = 0.0
 
@@ -69,7 +65,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else "unknown"
-        self._context = CallContext(self.address)
+        self.calls.context = CallContext(self.address)
         self._admitted = self._table.admit(self)
         if not self._admitted:
             self.close()
@@ -81,8 +77,7 @@ class Connection(asyncio.Protocol):
         if self._closing:
             return
         self._heard = True
-        self._cutter.feed(data)
-        self._take_frames()
+        self._take_frames(data)
 
     def eof_received(self) -> bool:
         """Answer what was asked, then close. Nobody may be there any more, so long polls end now, empty."""
@@ -107,49 +102,50 @@ class Connection(asyncio.Protocol):
 
     # --- frames ---
 
-    def _take_frames(self) -> None:
-        """Start the calls that are here whole, or let them wait, while there is room for more."""
-        cutter = self._cutter
+    def _take_frames(self, data: bytes = b"") -> None:
+        """Read the calls that are here whole, or let them wait, while there is room for more."""
+        cutter, calls = self._cutter, self.calls
         has_taken = is_full = False
         try:
+            if data:
+                cutter.feed(data)
             while cutter.buffered_bytes:
-                is_full = self._write_paused or not self.calls.has_room()
+                is_full = self._write_paused or (calls.count > 0 and not calls.has_room())
                 message = None if is_full else cutter.next_message()
                 if message is None:
                     break
                 has_taken = True
-                self._take(message)
+                name, namespace = peek_call(message)
+                tenant = self._table.namespaces.number_by_name.get(namespace, NO_TENANT)
+                queue = self._scheduler.queue_of(tenant, self.address, name == ENQUEUE.name_bytes)
+                backlog_since_s = self._backlog_since_s
+                since_s = self._loop.time() if backlog_since_s is None else backlog_since_s
+                call = CallInFlight(self, queue, message, since_s, len(message))
+                if backlog_since_s is not None or not self._scheduler.may_start(queue):
+                    calls.wait(call)
+                elif (response := calls.begin(call)) is not None:
+                    self._write(response)
                 if self._closing:
                     return
         except FrameError as error:
             self._refuse_frame(error)
             return
-        if (has_taken or is_full) and self._deadline.awaited is not None:
-            self._deadline.await_nothing()
-        if cutter.buffered_bytes and not is_full:
-            part = cutter.missing()
-            self._deadline.await_part(part, cutter.body_bytes(), self._table.loop.time())
-        if cutter.buffered_bytes or self.calls.waiting_bytes or self.buffered_bytes:
+        if cutter.buffered_bytes or is_full or self._deadline.awaited is not None:
+            self._await_rest(has_taken, is_full)
+        if cutter.buffered_bytes or calls.waiting_bytes or self.buffered_bytes:
             self._count_buffered()
         if is_full is not self._is_full and not self._closing:
             self._is_full = is_full
-            self._backlog_since_s = self._table.loop.time() if is_full and self.calls.waiting_bytes else None
+            self._backlog_since_s = self._loop.time() if is_full and calls.waiting_bytes else None
             self._read_or_not()
 
-    def _take(self, message: bytes) -> None:
-        queue, since_s = self._queue_of(message), self._backlog_since_s
-        if since_s is not None:
-            self.calls.wait(CallInFlight(self, queue, message, since_s))
-        elif self._scheduler.may_start(queue):
-            self._read_call(CallInFlight(self, queue, message, self._table.loop.time()))
-        else:
-            self.calls.wait(CallInFlight(self, queue, message, self._table.loop.time()))
-
-    def _queue_of(self, message: bytes) -> CallerQueue:
-        """By what the message begins with: it was not scanned yet."""
-        name, namespace = peek_call(message)
-        tenant = self._table.namespace_number(namespace) or NO_TENANT
-        return self._scheduler.queue_of(tenant, self.address, name == ENQUEUE.name_bytes)
+    def _await_rest(self, has_taken: bool, is_full: bool) -> None:
+        """Set the deadline for what has come of a frame that is not whole, and that of none else."""
+        cutter, deadline = self._cutter, self._deadline
+        if (has_taken or is_full) and deadline.awaited is not None:
+            deadline.await_nothing()
+        if cutter.buffered_bytes and not is_full:
+            deadline.await_part(cutter.missing(), cutter.body_bytes(), self._loop.time())
 
     def _refuse_frame(self, error: FrameError) -> None:
         if error.reason == FRAME_LENGTH and self._deadline.awaited is FramePart.FIRST_FRAME:
@@ -174,11 +170,8 @@ class Connection(asyncio.Protocol):
         if not self.calls.leave_waiting(call):
             return
         try:
-            if call.message:
-                self._read_call(call)
-            else:
-                self._scheduler.charge_turn(call.queue)
-                self.calls.begin(call)
+            if (response := self.calls.begin(call)) is not None:
+                self._write(response)
             self._count_buffered()
             self._proceed()
         except FrameError as error:
@@ -191,54 +184,17 @@ class Connection(asyncio.Protocol):
         """Refuse an enqueue that waited too long, unread: that must cost far less than to do it."""
         if not self.calls.leave_waiting(call):
             return
-        self._write(self._table.refusal_frame(seqid_of(call.message)))
+        self._write(self._table.calls.refusal_frame(call.message))
         self._count_buffered()
         self._proceed()
 
     def answer_call(self, frame: bytes) -> None:
         """Write the response of a call that has ended."""
-        self._write(frame)
-        self._proceed()
-
-    def _read_call(self, call: CallInFlight) -> None:
-        """Scan and decode a call, and run it, unless there is something wrong with it. Raises FrameError."""
-        table, message = self._table, call.message
-        call.began_s = perf_counter()
-        name, call.seqid, body = scan_call(message, 0, len(message))
-        method = METHODS_BY_NAME_BYTES.get(name)
-        if method is None:
-            self._scheduler.charge(call.queue, 0, call.size_bytes, call.began_s)
-            table.metrics.call_finished("unknown", "UNKNOWN_METHOD", 0.0)
-            text = f"the contract has no method {name.decode('ascii')}"
-            self._write(table.codec.encode_application_error(name, UNKNOWN_METHOD, text, call.seqid))
-            return
-        try:
-            call.request = table.codec.decode_request(method, message[body:])
-        except UnicodeDecodeError:
-            self._scheduler.charge(call.queue, 0, call.size_bytes, call.began_s)
-            self._fail(method, InvalidArgumentError(f"{method.name}: a string is not valid UTF-8"), call.seqid)
-            return
-        call.method, call.message = method, b""
-        element_count = method.element_count(call.request)
-        work = self._scheduler.charge(call.queue, element_count, call.size_bytes, call.began_s)
-        call.context = self._context
-        if method is DEQUEUE and element_count and call.request.wait_ms > 0:
-            if self._half_closed:
-                call.request.wait_ms = 0
-            call.topics_count = element_count
-            call.context = CallContext(self.address, call.since_s + call.request.wait_ms / 1000)
-        refusal = table.admit_call(call)
-        if refusal is not None:
-            self._fail(method, refusal, call.seqid)
-        elif self._scheduler.is_large(work):
-            self.calls.put_off(call)
-        else:
-            self.calls.begin(call)
-
-    def _fail(self, method: Method, error: FoqsError, seqid: int) -> None:
-        failed = self._table.verbs.failed(method, error, seqid)
-        self._table.metrics.call_finished(method.name, failed.outcome, 0.0)
-        self._write(failed.frame)
+        if not self._closing:
+            self._written_bytes += len(frame)
+            self._transport.write(frame)
+            if self._is_full or self._half_closed:
+                self._proceed()
 
     def _proceed(self) -> None:
         """A call was taken or ended, or the peer took responses: go on with what waited for that."""
@@ -254,12 +210,12 @@ class Connection(asyncio.Protocol):
     def pause(self) -> None:
         """Read nothing more until `resume`: others of the address are before it. Deadlines stand still as well."""
         if not self._closing:
-            self._deadline.pause(self._table.loop.time())
+            self._deadline.pause(self._loop.time())
             self._read_or_not()
 
     def resume(self) -> None:
         if self._deadline.is_paused and not self._closing:
-            self._deadline.resume(self._table.loop.time())
+            self._deadline.resume(self._loop.time())
             self._read_or_not()
 
     @property

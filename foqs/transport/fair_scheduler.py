@@ -4,23 +4,20 @@ A flow is what one tenant sends of one kind: its enqueues, or all its other call
 host knows; calls that name none, or one that it does not know, are one tenant together, so that invented names make no
 flows. Within a flow each caller, an address, has a queue of its own, and the callers are served in turn as well.
 
-In deficit round robin (Shreedhar and Varghese, 1995) each member of the round may have a quantum of work when it is its
-turn. What a call costs is known once it was read. So it is charged then: a member is served while its deficit is above
-zero, and one that had more than its quantum pays with its next turns.
+Penalties are for whoever did most of the work of late, while others did little: they are not served for a while.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Generic, Protocol, TypeVar
+from math import inf
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from foqs.model import limits
-from foqs.transport.penalties import Caller, EventLoop, Penalties, PenaltyLimits, Tenant
+from foqs.transport.deficit_round import DeficitRound, Member
 
-QUANTUM: Final = 8
-"""Work that a flow, and a caller within its flow, may have in each round."""
 ELEMENTS_PER_WORK: Final = 8
 BYTES_PER_WORK: Final = 16 * limits.KIB
 """A call is one unit of work, and one more for so many elements of its batch or bytes of its frame."""
@@ -28,6 +25,29 @@ REFUSALS_PER_WORK: Final = 16
 """So many calls that are refused unread cost as much as one of their size that is done."""
 QUEUES_KEPT: Final = 256
 """Queues that are known though they may be idle."""
+
+SHARE_MOST: Final = 0.75
+"""Who did more than this part of all recent work, while others did some, did most of it."""
+SHARE_KEPT_MIN: Final = 0.3
+"""Less recent work than this is forgotten at once: that of one call after it was halved twice."""
+
+Tenant = int
+"""The number of a namespace; NO_TENANT for calls that name none which this host knows."""
+NO_TENANT: Final = 0
+Caller = tuple[Tenant, str]
+"""An address, apart for each tenant that it calls for."""
+
+K = TypeVar("K")
+
+
+class EventLoop(Protocol):
+    """What schedulers ask of an asyncio event loop."""
+
+    def time(self) -> float: ...
+
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> object: ...
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> object: ...
 
 
 class WaitingCall(Protocol):
@@ -43,6 +63,15 @@ class WaitingCall(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PenaltyLimits:
+    """How long a penalty lasts, by the time that the turn took and at most, and how long work is remembered."""
+
+    factor: float = limits.PENALTY_FACTOR
+    ms_max: int = limits.PENALTY_MS_MAX
+    memory_ms: int = limits.SHARE_MEMORY_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerLimits:
     """The bounds of a scheduler; `turn_work_shared_max` holds while more than one caller has work done."""
 
@@ -55,69 +84,19 @@ class SchedulerLimits:
     penalties: PenaltyLimits = field(default_factory=PenaltyLimits)
 
 
-class Member:
-    """Who takes part in a round. The round alone sets `is_in_round`."""
-
-    __slots__ = ("deficit", "is_in_round")
-
-    def __init__(self) -> None:
-        self.deficit = 0.0
-        self.is_in_round = False
-
-    def is_ready(self) -> bool:
-        """Whether it has a call that may be started now."""
-        raise NotImplementedError
-
-
-M = TypeVar("M", bound=Member)
-
-
-class DeficitRound(Generic[M]):
-    """Deficit round robin over members that have calls to start."""
-
-    __slots__ = ("_members",)
-
-    def __init__(self) -> None:
-        self._members: deque[M] = deque()
-
-    def join(self, member: M) -> None:
-        """Let a member have its turns, the first one after those of all others."""
-        if not member.is_in_round:
-            member.is_in_round = True
-            member.deficit = float(QUANTUM)
-            self._members.append(member)
-
-    def head(self) -> M | None:
-        """The member whose turn it is; None when none is ready.
-
-        A member that is not ready leaves once it has paid for what it had.
-        """
-        members = self._members
-        while members:
-            member = members[0]
-            if member.deficit <= 0:
-                member.deficit += float(QUANTUM)
-                members.rotate(-1)
-            elif member.is_ready():
-                return member
-            else:
-                member.is_in_round = False
-                members.popleft()
-        return None
-
-
 class CallerQueue(Member):
     """The calls of one caller in one flow: those that wait, the oldest first, and how many of them run."""
 
-    __slots__ = ("_scheduler", "caller", "flow", "running_count", "waiting")
+    __slots__ = ("_scheduler", "caller", "flow", "running_count", "running_max", "waiting")
 
-    def __init__(self, scheduler: FairScheduler, flow: Flow, address: str) -> None:
+    def __init__(self, scheduler: FairScheduler, flow: Flow, address: str, running_max: int) -> None:
         super().__init__()
         self._scheduler = scheduler
         self.flow = flow
         self.caller: Caller = (flow.tenant, address)
         self.waiting: deque[WaitingCall] = deque()
         self.running_count = 0
+        self.running_max = running_max
 
     def is_ready(self) -> bool:
         return bool(self.waiting) and not self._scheduler.is_blocked(self)
@@ -137,11 +116,118 @@ class Flow(Member):
         self.tenant = tenant
         self.is_enqueue = is_enqueue
         self.queues: dict[str, CallerQueue] = {}
-        """By address; those that are idle are forgotten from time to time."""
+        """Each address has one; those that are idle are forgotten from time to time."""
         self.callers: DeficitRound[CallerQueue] = DeficitRound()
 
     def is_ready(self) -> bool:
         return self.callers.head() is not None
+
+
+class RecentWork(Generic[K]):
+    """How much work each one did of late: half of it is forgotten again and again. Times are in seconds."""
+
+    def __init__(self, memory_ms: int) -> None:
+        """Half of what was done is forgotten after `memory_ms`."""
+        self._memory_ms = memory_ms
+        self.work: dict[K, float] = {}
+        self._total = 0.0
+        self._halved_at_s = -inf
+        self.halve_at_s = -inf
+        """When half of it is to be forgotten next."""
+
+    def add(self, key: K, work: float) -> None:
+        self.work[key] = self.work.get(key, 0.0) + work
+        self._total += work
+
+    def forget(self, now_s: float) -> None:
+        """Forget what was done long ago. To be called before the first work after a pause is added."""
+        halvings = min((now_s - self._halved_at_s) * 1000 / self._memory_ms, 60.0) // 1
+        if halvings:
+            left = 0.5**halvings
+            self.work = {key: work * left for key, work in self.work.items() if work * left >= SHARE_KEPT_MIN}
+            self._total = sum(self.work.values())
+            self._halved_at_s = now_s
+            self.halve_at_s = now_s + self._memory_ms / 1000
+
+    def did_most(self, key: K) -> bool:
+        """Whether others did some work, but this one far more than all of them."""
+        return self._total > self.work[key] > self._total * SHARE_MOST
+
+
+class Penalties:
+    """Counts the work of callers and tenants, and penalises whoever did most of a turn and of late.
+
+    That is one caller, or a tenant where none of its callers did so much alone. Its penalty lasts twice as long as the
+    turn took, with the first steps of the calls that the turn started, which are most of their work. So others, who
+    want little, find a loop that is free most of the time: a call needs a dozen turns, and shall not meet somebody
+    else's work in each of them.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        clock: Callable[[], float],
+        bounds: PenaltyLimits,
+        ended: Callable[[Caller | Tenant], None],
+    ) -> None:
+        """`clock` is monotonic, in seconds, and finer than event loops' own; `ended` is told of each penalty's end."""
+        self._loop = loop
+        self._clock = clock
+        self._bounds = bounds
+        self._ended = ended
+        self._by_caller: RecentWork[Caller] = RecentWork(bounds.memory_ms)
+        self._by_tenant: RecentWork[Tenant] = RecentWork(bounds.memory_ms)
+        self.penalised: set[Caller | Tenant] = set()
+        """Those who have a penalty now."""
+
+    def is_shared(self, in_turn: Mapping[Caller, float]) -> bool:
+        """Whether more than one caller had work done of late, or in this turn."""
+        recent = self._by_caller.work
+        return len(recent) > 1 or len(in_turn) > 1 or (bool(in_turn) and not recent.keys() <= in_turn.keys())
+
+    def has(self, caller: Caller) -> bool:
+        """Whether the caller or its tenant has a penalty now."""
+        return caller in self.penalised or caller[0] in self.penalised
+
+    def count(self, in_turn: Mapping[Caller, float], now_s: float) -> bool:
+        """Count what callers did in a turn. Returns whether more than one had work done of late."""
+        by_caller, by_tenant = self._by_caller, self._by_tenant
+        if now_s >= by_caller.halve_at_s:
+            by_caller.forget(now_s)
+            by_tenant.forget(now_s)
+        for caller, work in in_turn.items():
+            by_caller.add(caller, work)
+            by_tenant.add(caller[0], work)
+        return len(by_caller.work) > 1
+
+    def decide(self, in_turn: Mapping[Caller, float], began_s: float, work_min: float) -> None:
+        """Penalise who did most of a turn that was counted and began at `began_s` of the clock.
+
+        Only who did more than `work_min` in the turn gets a penalty.
+        """
+        tenants: dict[Tenant, float] = {}
+        greedy = False
+        for caller, work in in_turn.items():
+            tenants[caller[0]] = tenants.get(caller[0], 0.0) + work
+            if work > work_min and self._by_caller.did_most(caller):
+                greedy = True
+                self._penalise(caller, began_s)
+        for tenant, work in tenants.items():
+            if not greedy and work > work_min and self._by_tenant.did_most(tenant):
+                self._penalise(tenant, began_s)
+
+    def _penalise(self, key: Caller | Tenant, began_s: float) -> None:
+        if key not in self.penalised:
+            self.penalised.add(key)
+            self._loop.call_soon(self._time, key, began_s)
+
+    def _time(self, key: Caller | Tenant, began_s: float) -> None:
+        penalty_s = self._bounds.factor * (self._clock() - began_s)
+        self._loop.call_later(min(penalty_s, self._bounds.ms_max / 1000), self._end, key)
+
+    def _end(self, key: Caller | Tenant) -> None:
+        self.penalised.discard(key)
+        self._ended(key)
 
 
 class FairScheduler:
@@ -161,7 +247,7 @@ class FairScheduler:
         self._flows: dict[tuple[Tenant, bool], Flow] = {}
         self._queue_count = 0
         self._queue_count_max = QUEUES_KEPT
-        """With so many queues known, those that are idle are forgotten."""
+        """Once so many queues are known, those that are idle are forgotten."""
         self._round: DeficitRound[Flow] = DeficitRound()
         self._waiting_count = 0
         self._work = 0.0
@@ -185,7 +271,8 @@ class FairScheduler:
         if self._queue_count >= self._queue_count_max:
             self._forget_idle_queues()
         flow = self._flows.setdefault((tenant, is_enqueue), Flow(tenant, is_enqueue))
-        queue = flow.queues[address] = CallerQueue(self, flow, address)
+        running_max = self._bounds.enqueues_running_max if is_enqueue else self._bounds.calls_running_max
+        queue = flow.queues[address] = CallerQueue(self, flow, address, running_max)
         self._queue_count += 1
         return queue
 
@@ -201,7 +288,12 @@ class FairScheduler:
 
     def may_start(self, queue: CallerQueue) -> bool:
         """Whether a call may be started at once: no other waits, and this turn has room for it."""
-        return not self._waiting_count and self._work < self._work_max and not self.is_blocked(queue)
+        return (
+            not self._waiting_count
+            and self._work < self._work_max
+            and queue.running_count < queue.running_max
+            and not (self._penalties.penalised and self._penalties.has(queue.caller))
+        )
 
     @property
     def is_full(self) -> bool:
@@ -232,17 +324,14 @@ class FairScheduler:
 
     def is_blocked(self, queue: CallerQueue) -> bool:
         """Whether none of its calls may be started now."""
-        bounds = self._bounds
-        running_max = bounds.enqueues_running_max if queue.flow.is_enqueue else bounds.calls_running_max
-        return queue.running_count >= running_max or (
-            bool(self._penalties.penalised) and self._penalties.has(queue.caller)
-        )
+        penalties = self._penalties
+        return queue.running_count >= queue.running_max or (bool(penalties.penalised) and penalties.has(queue.caller))
 
     # --- what it costs ---
 
     def charge(self, queue: CallerQueue, element_count: int, size_bytes: int, began_s: float) -> int:
         """Charge for a call or a page on which work began at `began_s` of the clock. Returns its units of work."""
-        work = _work(element_count, size_bytes)
+        work = 1 + element_count // ELEMENTS_PER_WORK + size_bytes // BYTES_PER_WORK
         self._charge(queue, work, began_s)
         return work
 
@@ -262,12 +351,17 @@ class FairScheduler:
     def _turn(self) -> None:
         self._is_scheduled = False
         bounds = self._bounds
-        if self._work_of:
-            self._penalties.turn_ended(self._work_of, self._began_s, max(self._work, bounds.turn_work_shared_max) / 2)
-        is_shared = self._penalties.is_shared({})
-        self._work_max = bounds.turn_work_shared_max if is_shared else bounds.turn_work_max
-        self._work = 0.0
-        self._work_of.clear()
+        work = self._work
+        if work:
+            now_s = self._loop.time()
+            is_shared = self._penalties.count(self._work_of, now_s)
+            if work > bounds.turn_work_shared_max / 2:
+                self._penalties.decide(self._work_of, self._began_s, max(work, bounds.turn_work_shared_max) / 2)
+            self._work_max = bounds.turn_work_shared_max if is_shared else bounds.turn_work_max
+            self._work = 0.0
+            self._work_of.clear()
+        if self._round.is_empty:
+            return
         now_s = self._loop.time()
         while self._work < self._work_max:
             flow = self._round.head()
@@ -283,7 +377,7 @@ class FairScheduler:
         call = queue.waiting.popleft()
         self._waiting_count -= 1
         if queue.flow.is_enqueue and now_s - call.since_s >= self._enqueue_wait_s_max:
-            self._charge(queue, _work(0, call.size_bytes) / REFUSALS_PER_WORK, self._clock())
+            self._charge(queue, (1 + call.size_bytes // BYTES_PER_WORK) / REFUSALS_PER_WORK, self._clock())
             call.refuse()
         else:
             call.start()
@@ -315,14 +409,13 @@ class FairScheduler:
                     self._join(queue)
 
     def _charge(self, queue: CallerQueue, work: float, began_s: float) -> None:
-        if not self._work_of:
+        work_of, caller = self._work_of, queue.caller
+        if not work_of:
             self._began_s = began_s
         self._work += work
-        self._work_of[queue.caller] = self._work_of.get(queue.caller, 0.0) + work
+        work_of[caller] = work_of.get(caller, 0.0) + work
         queue.deficit -= work
         queue.flow.deficit -= work
-        self._turn_soon()
-
-
-def _work(element_count: int, size_bytes: int) -> int:
-    return 1 + element_count // ELEMENTS_PER_WORK + size_bytes // BYTES_PER_WORK
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._turn)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import structlog
@@ -12,8 +12,9 @@ import structlog
 from foqs.model import limits
 from foqs.model.calls import AdminCalls, QueueCalls
 from foqs.model.service import Service
+from foqs.transport.bounds import KnownNamespaces, NoMetrics, TransportLimits, TransportMetrics
 from foqs.transport.connection import Connection
-from foqs.transport.connection_table import ConnectionTable, NoMetrics, TransportLimits, TransportMetrics
+from foqs.transport.connection_table import ConnectionTable
 from foqs.transport.listener import Listener
 from foqs.transport.verbs import Verbs
 from foqs.wire.codec import Codec
@@ -22,7 +23,7 @@ _log = structlog.get_logger(__name__)
 
 
 def allowed_connections(wanted: int) -> int:
-    """As many of `wanted` as the system's bound on open files has room for; raises the process's own towards it.
+    """Return as many of `wanted` as the bound on open files has room for, and raise the process's own bound towards it.
 
     A listener out of files could accept nobody, nor turn anybody away.
     """
@@ -50,17 +51,17 @@ class ThriftServer(Service):
         *,
         address: str,
         port: int,
-        namespace_number: Callable[[bytes], int | None],
+        namespaces: KnownNamespaces,
         metrics: TransportMetrics | None = None,
         bounds: TransportLimits | None = None,
     ) -> None:
-        """`namespace_number` gives the number of a namespace that this host knows, by its name: see FairScheduler."""
+        """Calls are scheduled by the namespaces that this host knows: see FairScheduler."""
         super().__init__("thrift-server")
         self._queue = queue
         self._admin = admin
         self._address = address
         self._port = port
-        self._namespace_number = namespace_number
+        self._namespaces = namespaces
         self._metrics = metrics or NoMetrics()
         self._bounds = bounds or TransportLimits()
         self._table: ConnectionTable | None = None
@@ -80,7 +81,7 @@ class ThriftServer(Service):
             _log.warning("connections_max_lowered", connections_max=bounds.connections_max, allowed=allowed)
             bounds = replace(bounds, connections_max=allowed)
         verbs = Verbs(self._queue, self._admin, codec)
-        self._table = table = ConnectionTable(verbs, codec, self._metrics, bounds, self._namespace_number)
+        self._table = table = ConnectionTable(verbs, codec, self._metrics, bounds, self._namespaces)
         self._listener = Listener(table.loop, lambda: Connection(table), table.turns_away)
         self._port = await self._listener.open(self._address, self._port)
         self._sweep_later(table)
@@ -90,7 +91,7 @@ class ThriftServer(Service):
         table, listener = self._table, self._listener
         assert table is not None
         assert listener is not None
-        table.draining = True
+        table.calls.draining = True
         listener.close()
         await listener.wait_closed()
         deadline = table.loop.time() + self._bounds.drain_ms_max / 1000
@@ -127,8 +128,8 @@ class ThriftServer(Service):
         for connection in list(table.connections):
             connection.abort()
         bound_s = limits.CALL_CANCEL_MS_MAX / 1000
-        if table.cancelled_calls:
-            _, running = await asyncio.wait(list(table.cancelled_calls), timeout=bound_s)
+        if table.calls.cancelled:
+            _, running = await asyncio.wait(list(table.calls.cancelled), timeout=bound_s)
             for call in running:
                 _log.error("cancelled_call_not_ended", method=call.get_name())
         await asyncio.wait_for(table.empty.wait(), bound_s)

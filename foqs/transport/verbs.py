@@ -1,7 +1,7 @@
 """Every verb of the contract: from a decoded request to the call behind it, and from its outcome to a frame.
 
-Requests go in as the decoded structs, results come out as they are: the classes of `foqs.model.calls` have the
-fields of their wire structs. Nothing that a call raises leaves here but as an answer.
+Requests go in as the decoded structs. Results come out as they are: the classes of `foqs.model.calls` have the fields
+of their wire structs. Nothing that a call raises leaves here but as a response.
 """
 
 from __future__ import annotations
@@ -38,14 +38,6 @@ for _cls, _struct in (
 _item_classes: set[type] = {calls.Delivery}
 """Classes of deliveries that the encoder can read."""
 
-_PAGES: dict[type, str] = {
-    calls.TopicPage: "topics",
-    calls.StoredItemPage: "items",
-    calls.NamespacePage: "namespaces",
-    calls.HostStatus: "shards",
-}
-"""Answers that cost what they hold and not what was asked, with the name of their list."""
-
 OK = "OK"
 """The outcome of a call that was done, beside the names of the error codes."""
 
@@ -53,40 +45,76 @@ OK = "OK"
 class Answered(NamedTuple):
     frame: bytes
     outcome: str
-    """For the metrics."""
+    """The metrics count calls by it."""
     looked_at_count: int = 0
-    """Of a page: what had to be looked at and put into the frame, for nothing that the call's own frame could tell."""
+    """How much a page had to look at and put into its frame, which the frame of the call could not tell."""
+
+
+class _Verb(NamedTuple):
+    """How a verb is done: `call` hands a request on, and `respond` makes the response of what that returned."""
+
+    call: Callable[[CallContext, Any], Awaitable[Any]]
+    respond: Callable[[Any], Any] | None = None
+    """None where the result is the response as it is."""
+    list_name: str = ""
+    """The name of its list if a response costs what it holds and not what was asked; else it is empty."""
 
 
 class Verbs:
-    """Answers calls. `queue` and `admin` do the work; `codec` is the server's."""
+    """Does each verb of the contract: from a request to the call behind it, and from its outcome to a frame.
+
+    The call tables of all connections use the one that their server made. It owns nothing but the table of verbs.
+    """
 
     def __init__(self, queue: QueueCalls, admin: AdminCalls, codec: Codec) -> None:
-        self._queue = queue
-        self._admin = admin
+        """`queue` and `admin` do the work; `codec` is the server's."""
         self._codec = codec
-        self._by_name: dict[str, Callable[[CallContext, Any], Awaitable[Any]]] = {
-            "enqueue": self._enqueue,
-            "dequeue": self._dequeue,
-            "ack": self._ack,
-            "nack": self._nack,
-            "extendLease": self._extend_lease,
-            "getActiveTopics": self._get_active_topics,
-            "createNamespace": lambda c, r: admin.create_namespace(c, r.name, r.settings),
-            "updateNamespace": lambda c, r: admin.update_namespace(c, r.name, r.settings),
-            "getNamespace": lambda c, r: admin.get_namespace(c, r.name),
-            "listNamespaces": lambda c, r: admin.list_namespaces(c, r.prefix, r.limit, r.page_token),
-            "deleteNamespace": self._delete_namespace,
-            "recoverNamespace": lambda c, r: admin.recover_namespace(c, r.number, r.name),
-            "peekItems": lambda c, r: admin.peek_items(c, r.namespace_name, r.topic, r.limit, r.page_token),
-            "getItem": lambda c, r: admin.get_item(c, r.namespace_name, r.id),
-            "deleteItems": self._delete_items,
-            "listDeadLetters": lambda c, r: admin.list_dead_letters(
-                c, r.namespace_name, r.topic, r.limit, r.page_token
+        # A lambda makes no coroutine of its own: one call goes through this file in one coroutine.
+        self._by_name: dict[str, _Verb] = {
+            "enqueue": _Verb(
+                lambda c, r: queue.enqueue(c, r.namespace_name, r.items, r.bulk),
+                lambda result: structs.EnqueueResponse(result.ids, _item_errors(result.errors), []),
             ),
-            "redriveDeadLetters": self._redrive_dead_letters,
-            "purgeDeadLetters": self._purge_dead_letters,
-            "getHostStatus": lambda c, r: admin.get_host_status(c),
+            "dequeue": _Verb(
+                lambda c, r: queue.dequeue(c, r.namespace_name, r.topics, r.lease_ms, r.wait_ms), dequeue_response
+            ),
+            "ack": _Verb(lambda c, r: queue.ack(c, r.namespace_name, r.receipts, r.repeated or False), _batch_response),
+            "nack": _Verb(lambda c, r: queue.nack(c, r.namespace_name, r.nacks), _batch_response),
+            "extendLease": _Verb(
+                lambda c, r: queue.extend_lease(c, r.namespace_name, r.receipts, r.lease_ms), _batch_response
+            ),
+            "getActiveTopics": _Verb(
+                lambda c, r: queue.get_active_topics(c, r.namespace_name, r.prefix, r.limit, r.page_token),
+                list_name="topics",
+            ),
+            "createNamespace": _Verb(lambda c, r: admin.create_namespace(c, r.name, r.settings)),
+            "updateNamespace": _Verb(lambda c, r: admin.update_namespace(c, r.name, r.settings)),
+            "getNamespace": _Verb(lambda c, r: admin.get_namespace(c, r.name)),
+            "listNamespaces": _Verb(
+                lambda c, r: admin.list_namespaces(c, r.prefix, r.limit, r.page_token), list_name="namespaces"
+            ),
+            "deleteNamespace": _Verb(
+                lambda c, r: admin.delete_namespace(c, r.name), lambda _: structs.DeleteNamespaceResponse()
+            ),
+            "recoverNamespace": _Verb(lambda c, r: admin.recover_namespace(c, r.number, r.name)),
+            "peekItems": _Verb(
+                lambda c, r: admin.peek_items(c, r.namespace_name, r.topic, r.limit, r.page_token), list_name="items"
+            ),
+            "getItem": _Verb(lambda c, r: admin.get_item(c, r.namespace_name, r.id)),
+            "deleteItems": _Verb(lambda c, r: admin.delete_items(c, r.namespace_name, r.ids), _batch_response),
+            "listDeadLetters": _Verb(
+                lambda c, r: admin.list_dead_letters(c, r.namespace_name, r.topic, r.limit, r.page_token),
+                list_name="items",
+            ),
+            "redriveDeadLetters": _Verb(
+                lambda c, r: admin.redrive_dead_letters(c, r.namespace_name, r.topic, r.ids, r.limit),
+                _dead_letters_response,
+            ),
+            "purgeDeadLetters": _Verb(
+                lambda c, r: admin.purge_dead_letters(c, r.namespace_name, r.topic, r.ids, r.limit),
+                _dead_letters_response,
+            ),
+            "getHostStatus": _Verb(lambda c, _: admin.get_host_status(c), list_name="shards"),
         }
 
     async def answer(self, context: CallContext, method: Method, request: Any, seqid: int) -> Answered:
@@ -96,13 +124,17 @@ class Verbs:
         """
         try:
             check_required(method, request)
-            response = await self._by_name[method.name](context, request)
-            looked_at_count = len(getattr(response, _PAGES.get(type(response), ""), ()))
+            verb = self._by_name[method.name]
+            response = await verb.call(context, request)
+            if verb.respond is not None:
+                response = verb.respond(response)
+            if not verb.list_name:
+                return Answered(self._encode_done(method, response, seqid), OK)
             if isinstance(response, calls.StoredItemPage):
                 frame = await self._encode_page(method, response, seqid)
             else:
                 frame = self._encode_done(method, response, seqid)
-            return Answered(frame, OK, looked_at_count)
+            return Answered(frame, OK, len(getattr(response, verb.list_name)))
         except FoqsError as error:
             return self.failed(method, error, seqid)
         except asyncio.CancelledError as cause:
@@ -120,7 +152,7 @@ class Verbs:
             raise TooLargeError(error.message, nothing_done=False) from error
 
     async def _encode_page(self, method: Method, page: calls.StoredItemPage, seqid: int) -> bytes:
-        """As `_encode_done`, in slices: it may have a thousand items, and limits.PAGE_BYTES_MAX."""
+        """Encode a page in slices: it may have a thousand items and limits.PAGE_BYTES_MAX. Raises TooLargeError."""
         parts: list[bytes] = []
         for some in _slices(page.items):
             parts.append(self._codec.encode_elements(structs.StoredItemsResponse(some, None)))
@@ -131,41 +163,6 @@ class Verbs:
     def failed(self, method: Method, error: FoqsError, seqid: int) -> Answered:
         """The answer with `error`."""
         return Answered(self._codec.encode_error(method, error, seqid), error.code.name)
-
-    async def _enqueue(self, context: CallContext, r: Any) -> Any:
-        result = await self._queue.enqueue(context, r.namespace_name, r.items, r.bulk)
-        return structs.EnqueueResponse(result.ids, _item_errors(result.errors), [])
-
-    async def _dequeue(self, context: CallContext, r: Any) -> Any:
-        deliveries = await self._queue.dequeue(context, r.namespace_name, r.topics, r.lease_ms, r.wait_ms)
-        return dequeue_response(deliveries)
-
-    async def _ack(self, context: CallContext, r: Any) -> Any:
-        return _batch_response(await self._queue.ack(context, r.namespace_name, r.receipts, r.repeated or False))
-
-    async def _nack(self, context: CallContext, r: Any) -> Any:
-        return _batch_response(await self._queue.nack(context, r.namespace_name, r.nacks))
-
-    async def _extend_lease(self, context: CallContext, r: Any) -> Any:
-        return _batch_response(await self._queue.extend_lease(context, r.namespace_name, r.receipts, r.lease_ms))
-
-    async def _get_active_topics(self, context: CallContext, r: Any) -> Any:
-        return await self._queue.get_active_topics(context, r.namespace_name, r.prefix, r.limit, r.page_token)
-
-    async def _delete_namespace(self, context: CallContext, r: Any) -> Any:
-        await self._admin.delete_namespace(context, r.name)
-        return structs.DeleteNamespaceResponse()
-
-    async def _delete_items(self, context: CallContext, r: Any) -> Any:
-        return _batch_response(await self._admin.delete_items(context, r.namespace_name, r.ids))
-
-    async def _redrive_dead_letters(self, context: CallContext, r: Any) -> Any:
-        result = await self._admin.redrive_dead_letters(context, r.namespace_name, r.topic, r.ids, r.limit)
-        return structs.DeadLettersResponse(result.count, _item_errors(result.errors))
-
-    async def _purge_dead_letters(self, context: CallContext, r: Any) -> Any:
-        result = await self._admin.purge_dead_letters(context, r.namespace_name, r.topic, r.ids, r.limit)
-        return structs.DeadLettersResponse(result.count, _item_errors(result.errors))
 
 
 def check_required(method: Method, request: Any) -> None:
@@ -193,8 +190,14 @@ def _batch_response(errors: PositionErrors) -> Any:
     return structs.BatchResponse(_item_errors(errors))
 
 
+def _dead_letters_response(result: calls.DeadLettersResult) -> Any:
+    return structs.DeadLettersResponse(result.count, _item_errors(result.errors))
+
+
 def _item_errors(errors: PositionErrors) -> dict[int, Any]:
     """Items that are wrong in the same way may have one error: it is told once."""
+    if not errors:
+        return {}
     distinct = {id(error): error for error in errors.values()}
     told = {
         key: structs.ItemError(int(error.code), error.message, error.retry_after_ms, error.nothing_done)

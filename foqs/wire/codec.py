@@ -1,8 +1,8 @@
 """The wire form of the contract: idl/foqs.thrift, and messages to bytes and back, for servers and clients.
 
 A frame is a big-endian u32 length and that many bytes of one strict binary Thrift message. thriftpy2's Cython
-protocol encodes and decodes; bytes from outside reach it only after `foqs.wire.frames` has walked
-them (see there for what it does otherwise).
+protocol encodes and decodes. Bytes from outside reach it only after `foqs.wire.frames` has walked them; see there for
+what it does otherwise.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from thriftpy2.thrift import TApplicationException, TType
 from thriftpy2.transport.memory.cymemory import TCyMemoryBuffer
 
 from foqs.model import limits
-from foqs.model.errors import FoqsError, TooLargeError, error_for_code
-from foqs.wire.frames import CALL, EXCEPTION, REPLY, FrameError, scan_reply
+from foqs.model.errors import FoqsError, InvalidArgumentError, TooLargeError, error_for_code
+from foqs.wire.frames import CALL, EXCEPTION, REPLY, FrameError, scan_call, scan_reply
 from foqs.wire.frames import LENGTH_BYTES as LENGTH_BYTES
 
 _KEPT_BUFFER_BYTES_MAX: Final = 1 * limits.MIB
 _VERSION_1: Final = 0x8001_0000
 _SEQID: Final = Struct("!i")
 _HEADS: Final = [Struct(f"!III{size}si") for size in range(limits.METHOD_NAME_BYTES_MAX + 1)]
-"""By the length of the method name: frame length, version and type, length of the name, name, seqid."""
+"""The layout of a frame's head for each length of a name: frame length, version and type, name length, name, seqid."""
 _MESSAGE_HEAD_BYTES: Final = 12
-"""Of version and type, length of the name, seqid."""
+"""They are the version and type, the length of the name, and the seqid."""
 _FIELD_HEAD_BYTES: Final = 3
 _LIST_HEAD_BYTES: Final = _FIELD_HEAD_BYTES + 5
-"""Of a field that is a list, with the type and the count of its elements."""
+"""They are the head of a field that is a list, with the type and the count of its elements."""
 _U32: Final = Struct("!I")
 
 
 def _idl_path() -> Path:
-    """Beside this module in a wheel, in idl/ of a source checkout."""
+    """The contract stands beside this module in a wheel, and in idl/ of a source checkout."""
     packaged = Path(__file__).with_name("foqs.thrift")
     return packaged if packaged.exists() else Path(__file__).parents[2] / "idl" / "foqs.thrift"
 
@@ -56,6 +56,17 @@ class ApplicationError(Exception):
         self.kind = kind
 
 
+class UnreadableCallError(Exception):
+    """A call that a host cannot read, though its message is whole; `response` tells the caller why."""
+
+    def __init__(self, method_name: str, outcome: str, response: bytes) -> None:
+        """`method_name` and `outcome` are for the metrics."""
+        super().__init__(f"{method_name}: {outcome}")
+        self.method_name = method_name
+        self.outcome = outcome
+        self.response = response
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Method:
     """One verb of the contract.
@@ -71,11 +82,6 @@ class Method:
     args: Any
     result: Any
     name_bytes: bytes
-
-    def element_count(self, request: Any) -> int:
-        """How many elements the batch of a decoded request has."""
-        batch = None if self.batch is None else getattr(request, self.batch, None)
-        return len(batch) if batch else 0
 
 
 def _quickly_made(struct: Any) -> type:
@@ -165,9 +171,9 @@ def for_seqid(frame: bytes, seqid: int) -> bytes:
 
 
 class Codec:
-    """Turns messages into frames and back, reusing its two buffers.
+    """Turns messages into frames and back, reusing the two buffers that it owns.
 
-    Not safe for threads: a server, and every connection of a client, has its own.
+    A server has one for all of its connections, and every connection of a client has its own. Threads cannot share it.
     """
 
     def __init__(self) -> None:
@@ -208,6 +214,30 @@ class Codec:
     def encode_application_error(self, name: bytes, kind: int, message: str, seqid: int) -> bytes:
         """The frame of a TApplicationException, for a method that the contract does not have."""
         return self._encode(EXCEPTION, name, seqid, TApplicationException(kind, message))
+
+    def decode_call(self, message: bytes) -> tuple[Method, int, Any, int]:
+        """Scan and decode a call: its method, its seqid, its request (see `decode_request`) and the size of its batch.
+
+        Raises FrameError for bytes that are no call, and UnreadableCallError for a call that cannot be read.
+        """
+        name, seqid, body = scan_call(message, 0, len(message))
+        method = METHODS_BY_NAME_BYTES.get(name)
+        if method is None:
+            text = f"the contract has no method {name.decode('ascii')}"
+            response = self.encode_application_error(name, UNKNOWN_METHOD, text, seqid)
+            raise UnreadableCallError("unknown", "UNKNOWN_METHOD", response)
+        self._in.setvalue(message[body:])
+        try:
+            request = self._reader.read_struct(method.args()).request
+        except UnicodeDecodeError:
+            error = InvalidArgumentError(f"{method.name}: a string is not valid UTF-8")
+            response = self.encode_error(method, error, seqid)
+            raise UnreadableCallError(method.name, error.code.name, response) from None
+        finally:
+            if len(message) > _KEPT_BUFFER_BYTES_MAX:
+                self._renew()
+        batch = getattr(request, method.batch, None) if method.batch is not None else None
+        return method, seqid, request, len(batch) if batch else 0
 
     def decode_request(self, method: Method, data: bytes) -> Any:
         """The request struct out of the arguments `data` of a call, which `scan_call` must have walked.

@@ -160,10 +160,10 @@ class FrameTimes:
 
 
 class FrameDeadline:
-    """Until when a peer has to send the rest of the frame that it has begun. All times are the caller's, in seconds.
+    """Says until when a peer has to send the rest of the frame that it has begun. A connection owns and asks it.
 
     A deadline is set when a part of a frame begins, and more bytes of that part do not move it. It stands still while
-    the host itself does not read: between `pause` and `resume`.
+    the host itself does not read: between `pause` and `resume`. All times are the caller's, in seconds.
     """
 
     __slots__ = ("_deadline_s", "_paused_at_s", "_times", "awaited", "partial_since_s")
@@ -212,7 +212,7 @@ class FrameDeadline:
         return self._paused_at_s is not None
 
     def is_over(self, now_s: float) -> bool:
-        """Whether the peer took too long."""
+        """Whether the peer has taken too long."""
         return self._deadline_s is not None and self._paused_at_s is None and now_s >= self._deadline_s
 
     def _set(self, part: FramePart, allowed_ms: float, now_s: float) -> None:
@@ -301,6 +301,8 @@ def _skip_struct(data: bytes, at: int, budget: int, depth: int, string_maps: boo
             at += 3 + width
         elif kind == _LIST:
             at, budget = _skip_list(data, at + 3, budget, depth + 1, string_maps)
+        elif kind == _STRUCT:
+            at, budget = _skip_struct(data, at + 3, budget, depth + 1, string_maps)
         else:
             at, budget = _skip_nested(kind, data, at + 3, budget, depth + 1, string_maps)
     raise FrameError("elements", f"a struct has more than {limits.FRAME_FIELDS_PER_STRUCT_MAX} fields")

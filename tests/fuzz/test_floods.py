@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from foqs.model import limits
-from foqs.transport.connection_table import TransportLimits
+from foqs.transport.bounds import TransportLimits
 from foqs.wire import frames
 from foqs.wire.codec import LENGTH_BYTES
 from foqs.wire.frames import FrameError, scan_call

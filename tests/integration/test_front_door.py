@@ -15,7 +15,7 @@ from thriftpy2.transport import TFramedTransportFactory
 
 from foqs.model.calls import CallContext
 from foqs.model.errors import ErrorCode, InvalidArgumentError, OverloadedError, RateLimitedError
-from foqs.transport.connection_table import TransportLimits
+from foqs.transport.bounds import TransportLimits
 from foqs.transport.server import ThriftServer
 from foqs.wire.codec import METHODS, Reply, structs
 from tests.support.fake_queue import FakeQueue
@@ -319,7 +319,7 @@ def test_a_drain_gives_up_on_calls_that_do_not_end() -> None:
 def test_a_server_may_be_stopped_unstarted_and_twice() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        server = ThriftServer(queue, queue, address="127.0.0.1", port=0, namespace_number=queue.namespace_number)
+        server = ThriftServer(queue, queue, address="127.0.0.1", port=0, namespaces=queue)
         await server.stop()
         await server.stop()
 
@@ -330,9 +330,7 @@ def test_a_port_in_use_fails_the_start() -> None:
     async def main() -> None:
         queue = FakeQueue()
         with socket.create_server(("127.0.0.1", 0)) as taken:
-            server = ThriftServer(
-                queue, queue, address="127.0.0.1", port=taken.getsockname()[1], namespace_number=queue.namespace_number
-            )
+            server = ThriftServer(queue, queue, address="127.0.0.1", port=taken.getsockname()[1], namespaces=queue)
             with pytest.raises(OSError, match="in use"):
                 await server.start()
 

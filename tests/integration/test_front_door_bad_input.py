@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from foqs.transport.connection_table import TransportLimits
+from foqs.transport.bounds import TransportLimits
 from foqs.wire.codec import METHODS, ApplicationError
 from foqs.wire.frames import FrameTimes
 from tests.support.bad_frames import GOOD

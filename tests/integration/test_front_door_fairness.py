@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from foqs.model.errors import OverloadedError, UnknownNamespaceError
-from foqs.transport.connection_table import TransportLimits
+from foqs.transport.bounds import TransportLimits
 from foqs.transport.fair_scheduler import SchedulerLimits
 from foqs.wire.codec import structs
 from tests.support.front_door import World, enqueue_request, run, until, world

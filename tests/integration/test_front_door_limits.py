@@ -15,9 +15,8 @@ from foqs.config import HostConfig
 from foqs.model import limits
 from foqs.model.errors import OverloadedError
 from foqs.model.limits import FILES_BESIDE_CONNECTIONS
-from foqs.transport.connection_table import TransportLimits
-from foqs.transport.fair_scheduler import SchedulerLimits
-from foqs.transport.penalties import PenaltyLimits
+from foqs.transport.bounds import TransportLimits
+from foqs.transport.fair_scheduler import PenaltyLimits, SchedulerLimits
 from foqs.transport.server import allowed_connections
 from foqs.wire.codec import structs
 from foqs.wire.frames import FrameTimes

@@ -15,7 +15,7 @@ import uvloop
 from foqs.model import limits
 from foqs.model.errors import OverloadedError
 from foqs.model.limits import KIB, MIB
-from foqs.transport.connection_table import TransportLimits
+from foqs.transport.bounds import TransportLimits
 from foqs.transport.fair_scheduler import SchedulerLimits
 from foqs.wire.codec import structs
 from foqs.wire.frames import FrameTimes

@@ -8,8 +8,7 @@ import pytest
 
 from foqs.model.calls import DeliveryPolicy, ItemState, NamespacePage, StoredItem, StoredItemPage, TopicPage, TopicStats
 from foqs.model.namespace import Namespace, NamespaceSettings
-from foqs.transport.fair_scheduler import BYTES_PER_WORK, ELEMENTS_PER_WORK
-from foqs.transport.penalties import NO_TENANT
+from foqs.transport.fair_scheduler import BYTES_PER_WORK, ELEMENTS_PER_WORK, NO_TENANT
 from foqs.wire.codec import structs
 from tests.support.front_door import run, world
 

@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from foqs.model.errors import InternalError
-from foqs.transport.connection_table import TransportLimits
+from foqs.transport.bounds import TransportLimits
 from foqs.wire.codec import UNKNOWN_METHOD, ApplicationError, structs
 from foqs.wire.frames import FrameTimes
 from tests.integration.test_front_door_row_calls import CALLS

@@ -64,7 +64,7 @@ class HostThread:
     def __init__(self, queue: FakeQueue) -> None:
         self.queue = queue
         self.loop = asyncio.new_event_loop()
-        self.server = ThriftServer(queue, queue, address="127.0.0.1", port=0, namespace_number=queue.namespace_number)
+        self.server = ThriftServer(queue, queue, address="127.0.0.1", port=0, namespaces=queue)
         self._thread = threading.Thread(target=self.loop.run_forever, name="test-host")
 
     @property

@@ -62,10 +62,10 @@ class FakeQueue:
         self._last_id = 0
         self._add_namespace("ns", NamespaceSettings())
 
-    def namespace_number(self, name: bytes) -> int | None:
+    @property
+    def number_by_name(self) -> dict[bytes, int]:
         """As the host's Namespaces tell the scheduler."""
-        namespace = self.namespaces.get(name.decode("latin-1"))
-        return namespace.number if namespace else None
+        return {name.encode(): namespace.number for name, namespace in self.namespaces.items()}
 
     async def until_running(self, count: int) -> None:
         """Return when so many enqueue calls stand in front of the gate."""

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import uvloop
 
+from foqs.transport.bounds import NoMetrics, TransportLimits
 from foqs.transport.connection import Connection
-from foqs.transport.connection_table import NoMetrics, TransportLimits
 from foqs.transport.server import ThriftServer
 from foqs.wire.codec import Codec, structs
 from tests.support.fake_queue import FakeQueue
@@ -100,7 +100,7 @@ async def world(bounds: TransportLimits | None = None) -> AsyncIterator[World]:
         queue,
         address="127.0.0.1",
         port=0,
-        namespace_number=queue.namespace_number,
+        namespaces=queue,
         metrics=counts,
         bounds=bounds,
     )

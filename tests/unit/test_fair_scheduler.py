@@ -14,19 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.model import limits
+from foqs.transport.deficit_round import QUANTUM, DeficitRound, Member
 from foqs.transport.fair_scheduler import (
     BYTES_PER_WORK,
     ELEMENTS_PER_WORK,
-    QUANTUM,
+    NO_TENANT,
     QUEUES_KEPT,
     REFUSALS_PER_WORK,
     CallerQueue,
-    DeficitRound,
     FairScheduler,
-    Member,
+    PenaltyLimits,
+    RecentWork,
     SchedulerLimits,
 )
-from foqs.transport.penalties import NO_TENANT, PenaltyLimits, RecentWork
 
 WAIT_MS = 1_000
 NO_PENALTY = PenaltyLimits(factor=0.0)

@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 
-from foqs.transport.fair_scheduler import CallerQueue, FairScheduler, SchedulerLimits
-from foqs.transport.penalties import NO_TENANT, PenaltyLimits
+from foqs.transport.fair_scheduler import NO_TENANT, CallerQueue, FairScheduler, PenaltyLimits, SchedulerLimits
 
 SECONDS = 2.0
 TURN_S = 40e-6

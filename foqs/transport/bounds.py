@@ -1,0 +1,82 @@
+"""The bounds of a server, and where it tells what it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from foqs.model import limits
+from foqs.transport.fair_scheduler import SchedulerLimits
+from foqs.wire.frames import FrameTimes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportLimits:
+    """The bounds of a server; the defaults are those of `foqs.model.limits`, tests shorten them."""
+
+    connections_max: int = limits.CONNECTIONS_MAX
+    connections_per_address_max: int = limits.CONNECTIONS_PER_ADDRESS_MAX
+    calls_in_flight_max: int = limits.CALLS_IN_FLIGHT_PER_CONNECTION_MAX
+    call_bytes_max: int = limits.CALL_BYTES_PER_CONNECTION_MAX
+    waiting_bytes_max: int = limits.WAITING_BYTES_PER_CONNECTION_MAX
+    all_calls_in_flight_max: int = limits.CALLS_IN_FLIGHT_MAX
+    all_call_bytes_max: int = limits.CALL_BYTES_MAX
+    long_poll_topics_per_address_max: int = limits.LONG_POLL_TOPICS_PER_ADDRESS_MAX
+    scheduling: SchedulerLimits = field(default_factory=SchedulerLimits)
+    frame_times: FrameTimes = field(default_factory=FrameTimes)
+    idle_ms_max: int = limits.IDLE_MS_MAX
+    write_stall_ms_max: int = limits.WRITE_STALL_MS_MAX
+    write_buffer_bytes_max: int = limits.WRITE_BUFFER_BYTES_MAX
+    partial_frame_bytes_max: int = limits.PARTIAL_FRAME_BYTES_MAX
+    partial_frame_bytes_per_address_max: int = limits.PARTIAL_FRAME_BYTES_PER_ADDRESS_MAX
+    unsent_bytes_max: int = limits.UNSENT_ANSWER_BYTES_MAX
+    drain_ms_max: int = limits.DRAIN_MS_MAX
+    sweep_ms: int = limits.CONNECTION_SWEEP_MS
+
+
+class TransportMetrics(Protocol):
+    """Takes what a server counts; its connections and calls report it. Reasons and outcomes are a few fixed words."""
+
+    def connection_opened(self) -> None: ...
+
+    def connection_closed(self) -> None: ...
+
+    def connection_refused(self, reason: str) -> None: ...
+
+    def protocol_error(self, reason: str) -> None: ...
+
+    def call_finished(self, method: str, outcome: str, seconds: float) -> None: ...
+
+    def long_poll_finished(self, outcome: str, seconds: float) -> None:
+        """A dequeue that may wait for items: its time says nothing of how fast the host is."""
+
+
+class NoMetrics:
+    """Counts nothing. It is for servers that nobody measures."""
+
+    def connection_opened(self) -> None:
+        return None
+
+    def connection_closed(self) -> None:
+        return None
+
+    def connection_refused(self, reason: str) -> None:
+        return None
+
+    def protocol_error(self, reason: str) -> None:
+        return None
+
+    def call_finished(self, method: str, outcome: str, seconds: float) -> None:
+        return None
+
+    def long_poll_finished(self, outcome: str, seconds: float) -> None:
+        return None
+
+
+class KnownNamespaces(Protocol):
+    """The namespaces that a host knows, as the scheduler tells tenants by them."""
+
+    @property
+    def number_by_name(self) -> Mapping[bytes, int]:
+        """The number of each namespace."""
