@@ -20,10 +20,9 @@ _NONE_THERE = BlockingIOError, InterruptedError, ConnectionAbortedError
 
 
 class Listener:
-    """`make` gives the protocol of a connection. `turns_away` says of an address that it may have no more of them:
-    these are closed before there is a transport, which costs less than a third of one.
+    """Owns the sockets that a server listens on, and makes connections of what they accept. The server opens it.
 
-    The event loops' own servers accept all that wait in one turn: of a hundred that is 30 ms.
+    The event loops' own servers accept all that wait in one turn, which takes 30 ms for a hundred.
     """
 
     def __init__(
@@ -32,6 +31,10 @@ class Listener:
         make: Callable[[], asyncio.Protocol],
         turns_away: Callable[[str], bool],
     ) -> None:
+        """`make` gives the protocol of a connection. `turns_away` says that an address may have no more connections.
+
+        Those are closed before there is a transport, which costs less than a third of one.
+        """
         self._loop = loop
         self._make = make
         self._turns_away = turns_away
@@ -74,7 +77,7 @@ class Listener:
         self._sockets.clear()
 
     async def wait_closed(self) -> None:
-        """Until what was being accepted is a connection. After `close`."""
+        """Return once what was being accepted is a connection. It is to be called after `close`."""
         if self._accepting:
             _, late = await asyncio.wait(list(self._accepting), timeout=limits.CALL_CANCEL_MS_MAX / 1000)
             for task in late:

@@ -78,9 +78,10 @@ class OperatorPort(Service):
 
 
 class _Server(ThreadingMixIn, TCPServer):
-    """A thread for each connection, of which there are limits.OPERATOR_CONNECTIONS_MAX: one more ends the oldest.
+    """Serves each connection on a thread of its own. The operator port makes it, and it owns its connections.
 
-    As many may be ending at most: an answer under way is finished by its thread, though nobody gets it.
+    There are limits.OPERATOR_CONNECTIONS_MAX of them: one more ends the oldest. As many may be ending at most: a
+    response under way is finished by its thread, though nobody gets it.
     """
 
     allow_reuse_address = True

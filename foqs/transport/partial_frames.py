@@ -46,7 +46,7 @@ class PartialFrames:
         self._bytes = 0
         self._bytes_by_address: Counter[str] = Counter()
         self._first: dict[str, FrameSender] = {}
-        """By address: the connection that is read beyond the bound of the address."""
+        """The one connection of each address that is read beyond the bound of the address."""
         self._paused: dict[str, dict[FrameSender, None]] = {}
 
     def changed(self, sender: FrameSender, added_bytes: int) -> None:

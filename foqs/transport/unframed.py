@@ -16,7 +16,7 @@ UNFRAMED_EXCEPTION: Final = (0x8001_0000 | EXCEPTION).to_bytes(4, "big")
 HEAD_BYTES_MAX: Final = 12 + limits.METHOD_NAME_BYTES_MAX
 
 _PROTOCOL_ERROR: Final = 7
-"""Of TApplicationException's types."""
+"""The type of TApplicationException that says so."""
 _ADVICE: Final = "this server speaks the framed transport: wrap the socket in TFramedTransport, under TBinaryProtocol"
 
 _u32 = Struct("!I").unpack_from
