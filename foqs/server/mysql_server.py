@@ -38,7 +38,7 @@ class TurningTime:
         self.stops_s = inf
         """It stands still from this time of the loop's clock on, until the next tick."""
         self.held_s = 0.0
-        """For how long it has stood still in all."""
+        """How long it has stood still in all."""
 
     def at(self, now_s: float) -> float:
         """What it shows when the loop's clock shows `now_s`."""
