@@ -18,9 +18,8 @@ from foqs.model.clock import Now
 from foqs.model.item import ItemEvent, Phase, ShardItem
 from foqs.model.namespace import SettingsTable
 from foqs.model.topic import ShardTopic
-from foqs.shard.state.demand import Demand
 from foqs.shard.state.engine import ShardState
-from foqs.shard.state.events import ClaimsEnded, Events
+from foqs.shard.state.events import ClaimsEnded, Demand, Events
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # The simulation watches it so.

@@ -33,9 +33,8 @@ from foqs.model.service import Service
 from foqs.model.topic import ShardTopic
 from foqs.server import mysql_server
 from foqs.shard.port import ItemRow
-from foqs.shard.state.callers import Completion, LookUp
 from foqs.shard.state.engine import ShardState
-from foqs.shard.state.events import Events
+from foqs.shard.state.events import Completion, Events, LookUp
 from foqs.shard.state.leases import stale_lease
 from foqs.shard.state.ops.change import being_settled
 from foqs.shard.writer.shard_writer import ShardWriter

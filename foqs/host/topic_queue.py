@@ -11,7 +11,7 @@ from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.item import ShardItem
 from foqs.model.topic import ShardTopic
-from foqs.shard.state.demand import Demand
+from foqs.shard.state.events import Demand
 
 
 class DequeueCall:

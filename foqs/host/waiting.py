@@ -7,7 +7,7 @@ from collections import deque
 
 from foqs.model import limits
 from foqs.model.errors import UnavailableError
-from foqs.shard.state.callers import Completion
+from foqs.shard.state.events import Completion
 
 
 class Answer:

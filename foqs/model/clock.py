@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
 
-class Now:
+
+class Now(NamedTuple):
     """One moment, in milliseconds, on both clocks of a shard.
 
     server_ms: its server's wall clock, which may step: for what callers name by the date, such as deliver_after and
@@ -11,11 +13,8 @@ class Now:
     leases, and for whatever lasts so long. The two have nothing to do with each other.
     """
 
-    __slots__ = ("server_ms", "steady_ms")
-
-    def __init__(self, server_ms: int, steady_ms: int) -> None:
-        self.server_ms = server_ms
-        self.steady_ms = steady_ms
+    server_ms: int
+    steady_ms: int
 
     def on_server(self, steady_ms: int) -> int:
         """What the server's clock will show at a moment of the steady one, if it does not step until then."""

@@ -23,9 +23,8 @@ from foqs.model.namespace import Namespace
 from foqs.model.topic import ItemCounts, ReadyWindow, TopicTable
 from foqs.shard.port import Rewrite, Transaction, TransactionResult
 from foqs.shard.state import index
-from foqs.shard.state.callers import Completion, LookUp
 from foqs.shard.state.engine import ShardState
-from foqs.shard.state.events import Events
+from foqs.shard.state.events import Completion, Events, LookUp
 from foqs.shard.state.journal import Journal
 from foqs.shard.state.leases import LeaseTable
 from foqs.shard.state.ops import claim as claim_operations

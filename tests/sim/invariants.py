@@ -15,9 +15,8 @@ from foqs.model.item import Phase, ShardItem
 from foqs.model.namespace import SettingsTable
 from foqs.model.topic import ItemCounts, ShardTopic
 from foqs.shard.port import TIMER_LANE, ShardImage, StoredClaim, Transaction, TransactionResult
-from foqs.shard.state.demand import Demand
 from foqs.shard.state.engine import ShardState
-from foqs.shard.state.events import Events
+from foqs.shard.state.events import Demand, Events
 from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.leases import SLOT_MS
 from foqs.storage.formats import unpack_items

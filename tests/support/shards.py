@@ -15,8 +15,8 @@ from foqs.model.item import Phase, ShardItem
 from foqs.model.namespace import Namespace, NamespaceSettings, SettingsTable
 from foqs.server import mysql_server
 from foqs.shard.port import Transaction
-from foqs.shard.state.callers import Completion
 from foqs.shard.state.engine import ShardState
+from foqs.shard.state.events import Completion
 from foqs.shard.writer.listener import ShardListener
 from tests.support.stored_shard import StoredShard
 

@@ -20,8 +20,7 @@ from foqs.shard.port import (
     TransactionMeter,
     TransactionResult,
 )
-from foqs.shard.state.callers import LookUp
-from foqs.shard.state.events import Events
+from foqs.shard.state.events import Events, LookUp
 from foqs.shard.writer.listener import ShardListener
 from foqs.shard.writer.shard_writer import ShardWriter
 

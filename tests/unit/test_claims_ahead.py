@@ -7,7 +7,7 @@ import pytest
 from foqs.host.topic_queue import DequeueCall
 from foqs.model import limits
 from foqs.model.item import Phase, ShardItem
-from foqs.shard.state.callers import Completion
+from foqs.shard.state.events import Completion
 from tests.support.shards import NAMESPACE, Shards
 
 UNSEEN_MS_MAX = 40_000

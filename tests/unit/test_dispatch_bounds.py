@@ -16,7 +16,7 @@ from foqs.model import ids, limits
 from foqs.model.errors import FoqsError, OverloadedError, PausedError, UnavailableError
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.shard.port import ItemRow
-from foqs.shard.state.callers import Completion, LookUp
+from foqs.shard.state.events import Completion, LookUp
 from tests.support.shards import ITEM_BYTES_MAX, NAMESPACE, Shards
 
 

@@ -23,8 +23,8 @@ from foqs.model.item import Phase, ShardItem
 from foqs.model.namespace import Namespace, NamespaceSettings, SettingsTable
 from foqs.model.topic import ItemCounts
 from foqs.shard.port import TIMER_LANE, ItemRow
-from foqs.shard.state.callers import Completion, LookUp
 from foqs.shard.state.engine import ShardState
+from foqs.shard.state.events import Completion, LookUp
 from foqs.testing.fake_server import Tables
 from tests.support.shards import plan, tick
 from tests.support.stored_shard import StoredShard

@@ -10,7 +10,7 @@ import pytest
 from foqs.model import limits
 from foqs.model.item import ShardItem
 from foqs.model.topic import ShardTopic
-from foqs.shard.state.callers import Completion
+from foqs.shard.state.events import Completion
 from tests.support.shards import Shards
 
 

@@ -7,8 +7,8 @@ import pytest
 from foqs.model import limits
 from foqs.model.errors import FoqsError, OverloadedError
 from foqs.model.item import Phase, ShardItem
-from foqs.shard.state.callers import Completion
 from foqs.shard.state.engine import ShardState
+from foqs.shard.state.events import Completion
 from tests.support.shards import Shards, tick
 
 

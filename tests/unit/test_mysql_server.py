@@ -13,7 +13,7 @@ from foqs.model import limits
 from foqs.server import mysql_server
 from foqs.server.mysql_server import MysqlServer, TurningTime
 from foqs.shard.port import SessionLostError
-from foqs.shard.state.callers import LookUp
+from foqs.shard.state.events import LookUp
 from foqs.shard.writer.keeper import BREAKER_STALL_MS, Keeper
 from tests.sim.loop import VirtualLoop
 from tests.support.slow_store import SlowStore, TickedWriter, start, until_health, writer_of

@@ -18,9 +18,8 @@ from foqs.model import limits
 from foqs.model.errors import FoqsError
 from foqs.model.item import ShardItem
 from foqs.shard.port import ItemRow
-from foqs.shard.state.callers import Completion, LookUp
 from foqs.shard.state.engine import ShardState
-from foqs.shard.state.events import Events
+from foqs.shard.state.events import Completion, Events, LookUp
 from tests.support.shards import NAMESPACE, Shards
 
 ROOT = Path(foqs.__file__).parent.parent

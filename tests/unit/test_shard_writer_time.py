@@ -14,7 +14,7 @@ import structlog.testing
 from foqs.model import limits
 from foqs.server import mysql_server
 from foqs.shard.port import LaneCounts
-from foqs.shard.state.callers import LookUp
+from foqs.shard.state.events import LookUp
 from foqs.shard.writer import keeper
 from tests.sim.loop import VirtualLoop
 from tests.support.slow_store import (

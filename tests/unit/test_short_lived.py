@@ -6,7 +6,7 @@ import pytest
 
 from foqs.model import order
 from foqs.model.item import Phase, ShardItem
-from foqs.shard.state.callers import Completion
+from foqs.shard.state.events import Completion
 from tests.support.shards import NAMESPACE, Shards
 
 

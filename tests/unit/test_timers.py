@@ -6,7 +6,7 @@ import pytest
 
 from foqs.model import limits
 from foqs.shard.port import TIMER_LANE, ItemRow
-from foqs.shard.state.callers import Completion, LookUp
+from foqs.shard.state.events import Completion, LookUp
 from tests.support.shards import Shards
 
 

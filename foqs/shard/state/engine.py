@@ -19,8 +19,7 @@ from foqs.model.item import ShardItem, rows_came
 from foqs.model.namespace import SettingsTable
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import TIMER_LANE, ClaimedRow, LaneCounts, ShardImage, StoredClaim, Transaction, TransactionResult
-from foqs.shard.state.demand import Demand
-from foqs.shard.state.events import Events
+from foqs.shard.state.events import Demand, Events
 from foqs.shard.state.index import ShardIndex, fill_head
 from foqs.shard.state.journal import Journal
 from foqs.shard.state.leases import LeaseTable

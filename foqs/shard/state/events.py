@@ -1,17 +1,77 @@
-"""What a shard tells whoever hands out its items: plain values, which it gives when it is asked, and nobody is called.
+"""What goes into a shard from its host, and what comes out: plain values, so that the shard calls nobody.
 
-As with the Ready of etcd's raft: who called the shard takes the events afterwards, when all of the call is done.
+As with the Ready of etcd's raft: demand comes in before a transaction is planned, and whoever called the shard takes
+the events afterwards, when all of the call is done.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Callable
 from typing import NamedTuple
 
 from foqs.model.errors import FoqsError
 from foqs.model.item import ItemEvent, ShardItem
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import ItemRow
-from foqs.shard.state.callers import Completion, LookUp
+
+
+class Demand(NamedTuple):
+    """The items of one topic that are to be claimed of those that are ready, at most `items_max` of them.
+
+    What is short, and whatever stands before an item that is prefetched for the demand: as a ready item it would hold
+    that one back.
+    """
+
+    items_max: int
+    shortage: int
+    before: int
+    """The sort key before which all are to be claimed."""
+
+    def count_of(self, sort_keys: list[int]) -> int:
+        """How many of what stands at these sort keys, which are in order."""
+        return min(self.items_max, max(self.shortage, bisect_left(sort_keys, self.before)))
+
+
+class Completion:
+    """A caller's part of transactions, over as soon as all of it is durable or has failed.
+
+    `on_done` is the caller's own address, for the host to tell it: the shard never calls it.
+    """
+
+    __slots__ = ("errors", "failure", "on_done", "open_count")
+
+    def __init__(self, on_done: Callable[[Completion], None]) -> None:
+        self.on_done = on_done
+        self.errors: dict[int, FoqsError] = {}
+        """What failed alone, by position in the call."""
+        self.failure: FoqsError | None = None
+        """Why the whole call failed."""
+        self.open_count = 0
+        """How many of its items and other parts have not ended: whoever takes one on counts it here."""
+
+
+class LookUp:
+    """Rows to read, for `on_rows` to be told as soon as the state knows the same; or `on_failed` is told why not.
+
+    Both are the caller's own addresses, for the host to tell it: the shard calls neither.
+    `with_payload`: with metadata and payload, which a thousand rows may have a gigabyte of; without they are empty.
+    """
+
+    __slots__ = ("keys", "on_failed", "on_rows", "with_payload")
+
+    def __init__(
+        self,
+        keys: list[int],
+        on_rows: Callable[[dict[int, ItemRow]], None],
+        on_failed: Callable[[FoqsError], None],
+        *,
+        with_payload: bool = False,
+    ) -> None:
+        self.keys = keys
+        self.with_payload = with_payload
+        self.on_rows = on_rows
+        self.on_failed = on_failed
 
 
 class LookedUp(NamedTuple):

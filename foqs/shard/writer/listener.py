@@ -7,8 +7,7 @@ from typing import Protocol
 
 from foqs.model.namespace import SettingsTable
 from foqs.model.topic import ShardTopic
-from foqs.shard.state.demand import Demand
-from foqs.shard.state.events import Events
+from foqs.shard.state.events import Demand, Events
 
 
 class ShardListener(Protocol):

@@ -11,7 +11,7 @@ from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, Un
 from foqs.model.item import Phase, rows_came
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import TIMER_LANE, ItemRow, Rewrite, Transaction, TransactionResult
-from foqs.shard.state.callers import Completion
+from foqs.shard.state.events import Completion
 from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.leases import LeaseTable
 from foqs.shard.state.ops.claim import Claims

@@ -11,8 +11,7 @@ from foqs.model.errors import FoqsError
 from foqs.model.item import Claim, ItemEvent, Phase, ShardItem, by_topic, move_all
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import Transaction, TransactionResult
-from foqs.shard.state.demand import Demand
-from foqs.shard.state.events import ClaimsStarted
+from foqs.shard.state.events import ClaimsStarted, Demand
 from foqs.shard.state.index import ShardIndex, fill
 from foqs.shard.state.journal import Journal
 from foqs.shard.state.ops.operation import Operation

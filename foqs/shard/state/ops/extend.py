@@ -9,7 +9,7 @@ from foqs.model.clock import Now
 from foqs.model.errors import FoqsError, StaleLeaseError
 from foqs.model.item import Claim, Phase, ShardItem
 from foqs.shard.port import Transaction, TransactionResult
-from foqs.shard.state.callers import Completion
+from foqs.shard.state.events import Completion
 from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.journal import Journal
 from foqs.shard.state.leases import LeaseTable

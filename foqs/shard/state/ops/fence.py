@@ -5,7 +5,7 @@ from __future__ import annotations
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
 from foqs.shard.port import Transaction, TransactionResult
-from foqs.shard.state.callers import Completion
+from foqs.shard.state.events import Completion
 from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.ops.insert import Inserts
 from foqs.shard.state.ops.operation import Operation

@@ -11,7 +11,7 @@ from foqs.model.errors import FoqsError, NotWrittenError, OverloadedError
 from foqs.model.item import Phase, ShardItem, rows_came
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import TIMER_LANE, Transaction, TransactionResult
-from foqs.shard.state.callers import Completion
+from foqs.shard.state.events import Completion
 from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.ops.claim import Claims
 from foqs.shard.state.ops.operation import Operation

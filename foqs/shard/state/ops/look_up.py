@@ -8,8 +8,7 @@ from foqs.model import limits
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
 from foqs.shard.port import Transaction, TransactionResult
-from foqs.shard.state.callers import LookUp
-from foqs.shard.state.events import LookedUp
+from foqs.shard.state.events import LookedUp, LookUp
 from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.ops.operation import Operation
 

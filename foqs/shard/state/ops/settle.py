@@ -11,7 +11,7 @@ from foqs.model.errors import FoqsError
 from foqs.model.item import ItemEvent, Phase, ShardItem, by_topic, move_all, rows_came
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import TIMER_LANE, Rewrite, Transaction, TransactionResult
-from foqs.shard.state.callers import Completion
+from foqs.shard.state.events import Completion
 from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.journal import Journal
 from foqs.shard.state.leases import LeaseTable
