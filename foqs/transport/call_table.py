@@ -12,16 +12,12 @@ from math import inf
 from time import perf_counter
 from typing import Any, Protocol
 
-import structlog
-
 from foqs.model.calls import CallContext
 from foqs.model.errors import ErrorCode, FoqsError, OverloadedError
 from foqs.transport.bounds import TransportLimits, TransportMetrics
 from foqs.transport.fair_scheduler import CallerQueue, FairScheduler
-from foqs.transport.verbs import Verbs, dequeue_response
+from foqs.transport.verbs import Answered, Verbs, dequeue_response
 from foqs.wire.codec import DEQUEUE, ENQUEUE, Codec, Method, UnreadableCallError, for_seqid, seqid_of
-
-_log = structlog.get_logger(__name__)
 
 
 class CallOwner(Protocol):
@@ -105,9 +101,9 @@ class ServerCalls:
 
     def admit(self, call: CallInFlight) -> OverloadedError | None:
         """Count a call that was read, until it `left`; or tell why it cannot be done now."""
-        bounds, address = self.limits, call.queue.caller[1]
-        topics_count = 0
+        bounds, address, topics_count = self.limits, "", 0
         if call.topics_count:
+            address = call.queue.caller[1]
             topics_count = self._long_poll_topics[address] + call.topics_count
         if self.draining:
             message = "the host is shutting down: nothing was done"
@@ -247,7 +243,9 @@ class CallTable:
             scheduler.started(queue)
         self.count += 1
         self._bytes += call.size_bytes
-        self._in_flight[call] = server.loop.create_task(self._answer(call), name=call.method.name)
+        ended = partial(self._answered, call)
+        answering = server.verbs.serve(call.context, call.method, call.request, call.seqid, ended)
+        self._in_flight[call] = server.loop.create_task(answering, name=call.method.name)
         return None
 
     def _read(self, call: CallInFlight) -> bytes | None:
@@ -268,24 +266,20 @@ class CallTable:
         refusal = server.admit(call)
         return None if refusal is None else server.failed(call.method, refusal, call.seqid)
 
-    async def _answer(self, call: CallInFlight) -> None:
-        server = self._server
-        try:
-            answered = await server.verbs.answer(call.context, call.method, call.request, call.seqid)
-            now_s = perf_counter()
-            if call.topics_count:
-                server.metrics.long_poll_finished(answered.outcome, now_s - call.began_s)
-            else:
-                server.metrics.call_finished(call.method.name, answered.outcome, now_s - call.began_s)
-            if answered.looked_at_count:  # What a page holds is charged to the queue of the call that asked for it.
-                self._scheduler.charge(call.queue, answered.looked_at_count, len(answered.frame), now_s)
-        except Exception as cause:
-            self._end(call)
-            _log.error("call_not_answered", method=call.method.name, caller=call.context.caller, exc_info=cause)
+    def _answered(self, call: CallInFlight, answered: Answered | None) -> None:
+        """Count a call that was done and write its response. The connection ends if there can be none."""
+        self._end(call)
+        if answered is None:
             call.owner.close()
+            return
+        metrics, now_s = self._server.metrics, perf_counter()
+        if call.topics_count:
+            metrics.long_poll_finished(answered.outcome, now_s - call.began_s)
         else:
-            self._end(call)
-            call.owner.answer_call(answered.frame)
+            metrics.call_finished(call.method.name, answered.outcome, now_s - call.began_s)
+        if answered.looked_at_count:  # What a page holds is charged to the queue of the call that asked for it.
+            self._scheduler.charge(call.queue, answered.looked_at_count, len(answered.frame), now_s)
+        call.owner.answer_call(answered.frame)
 
     def _end(self, call: CallInFlight) -> None:
         if self._in_flight.pop(call, None) is not None:

@@ -36,6 +36,7 @@ class Connection(asyncio.Protocol):
         self._loop = table.loop
         self._limits = table.limits
         self._scheduler = table.scheduler
+        self._namespaces = table.namespaces
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.address = ""
         self.calls = CallTable(table.calls)
@@ -116,7 +117,7 @@ class Connection(asyncio.Protocol):
                     break
                 has_taken = True
                 name, namespace = peek_call(message)
-                tenant = self._table.namespaces.number_by_name.get(namespace, NO_TENANT)
+                tenant = self._namespaces.number_by_name.get(namespace, NO_TENANT)
                 queue = self._scheduler.queue_of(tenant, self.address, name == ENQUEUE.name_bytes)
                 backlog_since_s = self._backlog_since_s
                 since_s = self._loop.time() if backlog_since_s is None else backlog_since_s

@@ -117,32 +117,42 @@ class Verbs:
             "getHostStatus": _Verb(lambda c, _: admin.get_host_status(c), list_name="shards"),
         }
 
-    async def answer(self, context: CallContext, method: Method, request: Any, seqid: int) -> Answered:
-        """Do one call.
+    async def serve(
+        self,
+        context: CallContext,
+        method: Method,
+        request: Any,
+        seqid: int,
+        ended: Callable[[Answered | None], object],
+    ) -> None:
+        """Do one call as a task of its own, and give `ended` its response, but not if the task is cancelled.
 
-        Raises nothing but CancelledError, and that only where the task itself is being cancelled.
+        If no response can be made, or `ended` fails to take it, the cause is logged and `ended` gets None.
         """
         try:
-            check_required(method, request)
-            verb = self._by_name[method.name]
-            response = await verb.call(context, request)
-            if verb.respond is not None:
-                response = verb.respond(response)
-            if not verb.list_name:
-                return Answered(self._encode_done(method, response, seqid), OK)
-            if isinstance(response, calls.StoredItemPage):
-                frame = await self._encode_page(method, response, seqid)
-            else:
-                frame = self._encode_done(method, response, seqid)
-            return Answered(frame, OK, len(getattr(response, verb.list_name)))
-        except FoqsError as error:
-            return self.failed(method, error, seqid)
-        except asyncio.CancelledError as cause:
-            if _is_being_cancelled():
-                raise
-            return self.failed(method, _internal_error(context, method, cause), seqid)
+            try:
+                check_required(method, request)
+                verb = self._by_name[method.name]
+                response = await verb.call(context, request)
+                if verb.respond is not None:
+                    response = verb.respond(response)
+                if isinstance(response, calls.StoredItemPage):
+                    frame = await self._encode_page(method, response, seqid)
+                else:
+                    frame = self._encode_done(method, response, seqid)
+                answered = Answered(frame, OK, len(getattr(response, verb.list_name)) if verb.list_name else 0)
+            except FoqsError as error:
+                answered = self.failed(method, error, seqid)
+            except asyncio.CancelledError as cause:
+                if _is_being_cancelled():
+                    raise
+                answered = self.failed(method, _internal_error(context, method, cause), seqid)
+            except Exception as cause:
+                answered = self.failed(method, _internal_error(context, method, cause), seqid)
+            ended(answered)
         except Exception as cause:
-            return self.failed(method, _internal_error(context, method, cause), seqid)
+            _log.error("call_not_answered", method=method.name, caller=context.caller, exc_info=cause)
+            ended(None)
 
     def _encode_done(self, method: Method, response: Any, seqid: int) -> bytes:
         """The frame. Raises TooLargeError that does not say that nothing was done."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from structlog.testing import capture_logs
 
-from foqs.transport.verbs import Verbs
+from foqs.transport.verbs import Answered, Verbs
 from loadtest.fuzz import port
 from loadtest.fuzz.corpus import NAMESPACE
 from loadtest.fuzz.port import Findings
@@ -47,12 +49,17 @@ def test_a_defect_behind_a_verb_is_found() -> None:
 
 def test_a_server_that_no_longer_serves_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def answer_nothing(
-        self: Verbs, context: object, method: object, request: object, seqid: int
-    ) -> tuple[bytes, str]:
-        return b"", "OK"
+        self: Verbs,
+        context: object,
+        method: object,
+        request: object,
+        seqid: int,
+        ended: Callable[[Answered | None], object],
+    ) -> None:
+        ended(Answered(b"", "OK"))
 
     monkeypatch.setattr(port, "ANSWER_S_MAX", 0.5)
-    monkeypatch.setattr(Verbs, "answer", answer_nothing)
+    monkeypatch.setattr(Verbs, "serve", answer_nothing)
 
     async def main() -> None:
         async with world() as w:

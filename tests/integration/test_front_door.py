@@ -15,6 +15,7 @@ from thriftpy2.transport import TFramedTransportFactory
 
 from foqs.model.calls import CallContext
 from foqs.model.errors import ErrorCode, InvalidArgumentError, OverloadedError, RateLimitedError
+from foqs.model.limits import FRAME_BYTES_MAX
 from foqs.transport.bounds import TransportLimits
 from foqs.transport.server import ThriftServer
 from foqs.wire.codec import METHODS, Reply, structs
@@ -138,6 +139,19 @@ def test_a_defect_behind_a_verb_is_answered_with_an_id_and_without_its_text(fail
             w.queue.failure = None
             reply = await client.call("getActiveTopics", structs.ActiveTopicsRequest("ns"))
             assert reply.error is None
+
+    run(main)
+
+
+def test_a_call_for_which_no_response_can_be_made_ends_its_connection_alone() -> None:
+    async def main() -> None:
+        async with world() as w, w.connect() as client:
+            w.queue.failure = InvalidArgumentError("x" * FRAME_BYTES_MAX)
+            with capture_logs() as logs:
+                client.send("getActiveTopics", structs.ActiveTopicsRequest("ns"), seqid=1)
+                assert await client.is_closed()
+            assert [(line["event"], line["method"]) for line in logs] == [("call_not_answered", "getActiveTopics")]
+            assert await w.is_healthy()
 
     run(main)
 

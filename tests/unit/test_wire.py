@@ -12,7 +12,7 @@ from foqs.model import calls, limits
 from foqs.model.errors import ERROR_BY_CODE, ErrorCode, FoqsError, InternalError, TooLargeError, error_for_code
 from foqs.model.limits import FRAME_BYTES_MAX, MIB
 from foqs.model.namespace import NamespaceSettings
-from foqs.transport.verbs import Verbs, dequeue_response
+from foqs.transport.verbs import Answered, Verbs, dequeue_response
 from foqs.wire.codec import (
     LENGTH_BYTES,
     METHODS,
@@ -202,7 +202,10 @@ def test_an_answer_that_no_frame_holds_does_not_say_that_nothing_was_done() -> N
     codec = Codec()
     verbs = Verbs(cast(Any, Done()), cast(Any, None), codec)
     request = structs.AckRequest("jobs", ["0-1:1"])
-    answered = asyncio.run(verbs.answer(calls.CallContext("a"), METHODS["ack"], request, 1))
+    ended: list[Answered | None] = []
+    asyncio.run(verbs.serve(calls.CallContext("a"), METHODS["ack"], request, 1, ended.append))
+    (answered,) = ended
+    assert answered is not None
     error = codec.decode_reply(answered.frame[4:]).error
     assert isinstance(error, TooLargeError)
     assert not error.nothing_done
