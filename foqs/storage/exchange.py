@@ -113,7 +113,7 @@ class Exchange:
         self._sock = sock
         self._is_tls = isinstance(sock, ssl.SSLSocket)
         self._received = memoryview(bytearray(_RECEIVE_BYTES))
-        self._unsent: bytes | memoryview = b""
+        self._unsent = memoryview(b"")
         self._awaits_room = False
         """The loop calls `_write` when the socket takes more."""
         self._reader = ReplyReader(0)
@@ -173,7 +173,8 @@ class Exchange:
 
     def _write(self) -> None:
         try:
-            self._unsent = self._unsent[self._sock.send(self._unsent) :]
+            sent_bytes = self._sock.send(self._unsent)
+            self._unsent = self._unsent[sent_bytes:]
         except _WOULD_BLOCK:
             pass
         except OSError as error:
