@@ -19,7 +19,7 @@ from foqs.host.census import Censuses
 from foqs.host.condition import Condition
 from foqs.host.dequeues import Dequeues
 from foqs.host.dispatch import Dispatcher
-from foqs.host.enqueues import Enqueues
+from foqs.host.enqueues import Enqueues, Placement
 from foqs.host.inspection import Inspection
 from foqs.host.leases import Leases
 from foqs.host.membership import Membership
@@ -28,6 +28,7 @@ from foqs.host.namespace_calls import NamespaceCalls
 from foqs.host.namespaces import Namespaces
 from foqs.host.pulse import Pulse
 from foqs.host.queue import Queue
+from foqs.host.quota import Quota
 from foqs.host.shards import Shards
 from foqs.host.slices import Slices
 from foqs.host.topics import Topics
@@ -97,9 +98,7 @@ class Host(Service):
         self.metrics = parts.metrics(self._namespaces.name_of)
         self._shards = Shards()
         self._dispatcher = Dispatcher(
-            self._shards.state,
-            self._shards.wake,
-            self._shards.now,
+            self._shards.writers,
             self._loop.time,
             self._namespaces.settings,
             self.metrics.items.happened,
@@ -119,10 +118,10 @@ class Host(Service):
         self._censuses = self._namespaces.shards = Censuses(self._shards, self._namespaces, self._waiting)
         slices = Slices(self._loop)
         self._inspection = Inspection(self._shards, self._readers, self._waiting, self._dispatcher.on_events, slices)
-        self._enqueues = Enqueues(
-            self._shards, self._dispatcher, self._waiting, self._loop.time, self._namespaces.check_open
+        self._quota = Quota(self._loop.time)
+        self._dequeues = Dequeues(
+            self._namespaces, self._shards, self._dispatcher, self._loop.time, self.metrics.items.happened
         )
-        self._dequeues = Dequeues(self._shards, self._dispatcher, self._loop.time)
         self._server = self._make_server(slices)
         self._ticker: asyncio.Task[None] | None = None
         self._pulse = Pulse()
@@ -193,15 +192,15 @@ class Host(Service):
                 works.append(self._dispatcher.sweep)
             if now_s - cleaned_s > limits.TOPIC_IDLE_MS / 4_000:
                 cleaned_s = now_s
-                works.append(self._forget_rates)
+                works.append(self._forget_quotas)
             for work in works:
                 try:
                     work()
                 except Exception:  # A defect of one must not stop the clock of all.
                     _log.error("host_defect", work=work.__qualname__, exc_info=True)
 
-    def _forget_rates(self) -> None:
-        self._enqueues.forget(self._namespaces.numbers)
+    def _forget_quotas(self) -> None:
+        self._quota.forget(self._namespaces.numbers)
 
     def _is_draining(self) -> bool:
         return self.state is ServiceState.DRAINING
@@ -234,14 +233,13 @@ class Host(Service):
     def _make_server(self, slices: Slices) -> ThriftServer:
         """The front door, with the verbs of users and of operators behind it."""
         config = self._config
+        namespaces, shards, happened = self._namespaces, self._shards, self.metrics.items.happened
+        placement = Placement(shards, self._dispatcher)
         queue = Queue(
-            self._namespaces,
-            self._shards,
-            self._enqueues,
+            Enqueues(namespaces, self._quota, placement, self._waiting, happened),
             self._dequeues,
-            Leases(self._shards, self._inspection, self._waiting),
-            Topics(self._shards, self._dispatcher, slices),
-            self.metrics.items.happened,
+            Leases(namespaces, shards, self._inspection, self._waiting, happened),
+            Topics(namespaces, shards, self._dispatcher, slices),
         )
         namespace_calls = NamespaceCalls(self._namespaces, self._censuses, self._parts.wall_ms)
         admin = Admin(

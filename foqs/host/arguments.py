@@ -10,6 +10,7 @@ from foqs.model.errors import InvalidArgumentError, TooLargeError, shown
 from foqs.model.namespace import NamespaceSettings
 
 _DELIVERIES = frozenset(DeliveryPolicy)
+_PRIORITY_MIN, _PRIORITY_MAX = -(1 << 31), (1 << 31) - 1
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -35,35 +36,42 @@ def check_topic(topic: str | None) -> str:
 
 def check_range(name: str, value: object, low: int, high: int) -> int:
     if not isinstance(value, int) or not low <= value <= high:
-        raise InvalidArgumentError(f"{name} {value!r:.40} is not within {low}..{high}")
+        raise out_of_range(name, value, low, high)
     return value
+
+
+def out_of_range(name: str, value: object, low: int, high: int) -> InvalidArgumentError:
+    return InvalidArgumentError(f"{name} {value!r:.40} is not within {low}..{high}")
 
 
 def check_batch(name: str, count: int, most: int) -> None:
     if count > most:
-        raise TooLargeError(f"{count} {name} in one call are over the limit of {most}: send several calls")
+        raise too_many(name, count, most)
 
 
-def check_metadata(metadata: bytes, settings: NamespaceSettings) -> None:
-    if len(metadata) > settings.metadata_bytes_max:
-        raise TooLargeError(f"metadata of {len(metadata)} bytes is over the limit of {settings.metadata_bytes_max}")
+def too_many(name: str, count: int, most: int) -> TooLargeError:
+    return TooLargeError(f"{count} {name} in one call are over the limit of {most}: send several calls")
 
 
-def checked_content(item: NewItemFields, settings: NamespaceSettings) -> ItemContent:
-    """What the item will carry, after all of it is checked but the topic and the times that need the clock."""
-    payload, metadata = item.payload, item.metadata or b""
-    trace_context = item.trace_context.encode() if item.trace_context else b""
+def too_much_metadata(metadata: bytes, settings: NamespaceSettings) -> TooLargeError:
+    return TooLargeError(f"metadata of {len(metadata)} bytes is over the limit of {settings.metadata_bytes_max}")
+
+
+def check_item(item: NewItemFields, settings: NamespaceSettings, now_ms: int) -> tuple[ItemContent, int]:
+    """Check all of an enqueued item but its topic.
+
+    Returns what the item will carry, and when it becomes ready: now, unless it says later.
+    """
+    # One function, without calls for what is well: it runs for every item.
+    payload, metadata, priority = item.payload, item.metadata or b"", item.priority
     if not isinstance(payload, bytes):
         raise InvalidArgumentError("payload is missing")
     if len(payload) > settings.payload_bytes_max:
         raise TooLargeError(f"payload of {len(payload)} bytes is over the limit of {settings.payload_bytes_max}")
-    if metadata:
-        check_metadata(metadata, settings)
-    if len(trace_context) > limits.TRACE_CONTEXT_BYTES_MAX:
-        raise TooLargeError(
-            f"trace_context of {len(trace_context)} bytes is over the limit of {limits.TRACE_CONTEXT_BYTES_MAX}"
-        )
-    check_range("priority", item.priority, -(1 << 31), (1 << 31) - 1)
+    if len(metadata) > settings.metadata_bytes_max:
+        raise too_much_metadata(metadata, settings)
+    if not isinstance(priority, int) or not _PRIORITY_MIN <= priority <= _PRIORITY_MAX:
+        raise out_of_range("priority", priority, _PRIORITY_MIN, _PRIORITY_MAX)
     if item.delivery is not None and item.delivery not in _DELIVERIES:
         raise InvalidArgumentError(f"delivery {item.delivery!r} is not one of AT_LEAST_ONCE (0), AT_MOST_ONCE (1)")
     if item.dedup_id is not None:
@@ -74,22 +82,22 @@ def checked_content(item: NewItemFields, settings: NamespaceSettings) -> ItemCon
         check_range("lease_ms", item.lease_ms, limits.LEASE_MS_MIN, settings.lease_ms_max)
     if item.ttl_ms is not None:
         check_range("ttl_ms", item.ttl_ms, 1, settings.ttl_ms_max)
+    due_at, deliver_after_ms = now_ms, item.deliver_after_ms
     if item.delay_ms is not None:
-        check_range("delay_ms", item.delay_ms, 0, settings.delay_ms_max)
-        if item.deliver_after_ms is not None:
+        due_at += check_range("delay_ms", item.delay_ms, 0, settings.delay_ms_max)
+        if deliver_after_ms is not None:
             raise InvalidArgumentError("deliver_after_ms and delay_ms are both given: give one")
-    return ItemContent(payload, metadata, trace_context)
+    elif deliver_after_ms is not None:
+        due_at = max(due_at, check_range("deliver_after_ms", deliver_after_ms, 0, now_ms + settings.delay_ms_max))
+    if not item.trace_context:
+        return ItemContent(payload, metadata), due_at
+    return ItemContent(payload, metadata, _checked_trace_context(item.trace_context)), due_at
 
 
-def deliver_after(item: NewItemFields, settings: NamespaceSettings, now_ms: int) -> int:
-    """When the item becomes ready: now, unless it says later."""
-    if item.deliver_after_ms is not None and item.delay_ms is None:
-        check_range("deliver_after_ms", item.deliver_after_ms, 0, now_ms + settings.delay_ms_max)
-    return due_at_of(item, now_ms)
-
-
-def due_at_of(item: NewItemFields, now_ms: int) -> int:
-    """The same, of an item whose times were checked."""
-    if item.delay_ms is not None:
-        return now_ms + item.delay_ms
-    return now_ms if item.deliver_after_ms is None else max(now_ms, item.deliver_after_ms)
+def _checked_trace_context(text: str) -> bytes:
+    trace_context = text.encode()
+    if len(trace_context) > limits.TRACE_CONTEXT_BYTES_MAX:
+        raise TooLargeError(
+            f"trace_context of {len(trace_context)} bytes is over the limit of {limits.TRACE_CONTEXT_BYTES_MAX}"
+        )
+    return trace_context

@@ -32,6 +32,9 @@ class Censuses:
         self._tasks: dict[tuple[int, int, int], asyncio.Task[bool]] = {}
         """By census, shard and epoch: what is being answered, and what has been answered."""
 
+    def check_owns_any(self) -> None:
+        self._shards.check_owns_any()
+
     def epochs(self) -> dict[int, int]:
         writers = self._shards.writers.items()
         return {shard_id: writer.shard.epoch if writer.shard is not None else 0 for shard_id, writer in writers}
@@ -104,9 +107,9 @@ class Censuses:
                 if census.namespace:
                     await writer.counted.wait()
                 fence = Answer(self._waiting)
-                shard.ask_fence(census.namespace, fence.completion)
+                shard.ask_fence(census.namespace, fence)
                 writer.wake()
-                await fence.wait()
+                await fence.done
                 answer = CensusAnswer(shard.shard_id, shard.epoch, self._count(census, shard), self._number_max(shard))
                 await self._namespaces.on_thread(lambda meta: meta.answer_census(census, [answer]))
         except (FoqsError, TimeoutError) as error:

@@ -8,23 +8,37 @@ from itertools import islice
 
 from foqs.host import arguments
 from foqs.host.dispatch import Dispatcher
+from foqs.host.namespaces import Namespaces
 from foqs.host.shards import Shards
 from foqs.host.topic_queue import DequeueCall
 from foqs.model import ids, limits
-from foqs.model.calls import NO_CONTENT, Delivery, TopicDemand
+from foqs.model.calls import NO_CONTENT, CallContext, Delivery, TopicDemand
 from foqs.model.clock import Now
 from foqs.model.errors import InvalidArgumentError, OverloadedError, PausedError
-from foqs.model.item import ShardItem
+from foqs.model.item import ItemEvent, ShardItem
 from foqs.model.namespace import Namespace
 
 
 class Dequeues:
-    """`clock` is monotonic, in seconds."""
+    """The verb dequeue: it asks the dispatcher for items, waits for them, and tells them to the caller.
 
-    def __init__(self, shards: Shards, dispatcher: Dispatcher, clock: Callable[[], float]) -> None:
+    The host ticks it, and drains it before the front door.
+    """
+
+    def __init__(
+        self,
+        namespaces: Namespaces,
+        shards: Shards,
+        dispatcher: Dispatcher,
+        clock: Callable[[], float],
+        happened: Callable[[int, ItemEvent, int], None],
+    ) -> None:
+        """`clock` is monotonic, in seconds; `happened` counts, by namespace, what became of items."""
+        self._namespaces = namespaces
         self._shards = shards
         self._dispatcher = dispatcher
         self._clock = clock
+        self._happened = happened
         self._draining = False
         self._waiting: dict[DequeueCall, None] = {}
         """Calls that wait, the oldest first."""
@@ -42,16 +56,17 @@ class Dequeues:
 
     async def dequeue(
         self,
-        namespace: Namespace,
+        context: CallContext,
+        namespace_name: str,
         topics: Sequence[TopicDemand],
         lease_ms: int | None,
         wait_ms: int,
-        deadline_s: float | None = None,
     ) -> list[Delivery]:
         """Lease ready items of the topics; waits up to `wait_ms` while there are none, but not beyond the deadline.
 
         Raises UnavailableError when this host owns no shard, also when it loses the last one meanwhile.
         """
+        namespace = self._namespaces.serving(namespace_name)
         settings = namespace.settings
         if settings.dequeue_paused:
             raise _paused(namespace)
@@ -73,15 +88,13 @@ class Dequeues:
             )
         if self._draining:
             wait_ms = 0
-        elif deadline_s is not None:
-            wait_ms = min(wait_ms, max(0, round((deadline_s - self._clock()) * 1000)))
+        elif context.deadline_s is not None:
+            wait_ms = min(wait_ms, max(0, round((context.deadline_s - self._clock()) * 1000)))
         items = await self._wait_for_items(namespace, wants, lease_ms, wait_ms)
         if not items:
             self._shards.check_owns_any()
-        now: dict[int, Now] = {}
-        for shard_id in {item.topic.shard_id for item in items}:
-            now[shard_id] = self._shards.now(shard_id)
-        return [_delivery(item, now[item.topic.shard_id]) for item in items]
+        self._happened(namespace.number, ItemEvent.DELIVERED, len(items))
+        return self._deliveries(items)
 
     async def _wait_for_items(
         self, namespace: Namespace, wants: dict[str, int], lease_ms: int | None, wait_ms: int
@@ -105,7 +118,8 @@ class Dequeues:
         finally:
             call.timer.cancel()
             del self._waiting[call]
-            self._dispatcher.end(call)
+            if call.items is None:
+                self._dispatcher.end(call)
         return self._outcome(call, namespace) or []
 
     def _outcome(self, call: DequeueCall, namespace: Namespace) -> list[ShardItem] | None:
@@ -124,6 +138,31 @@ class Dequeues:
         else:
             self._dispatcher.end(call)
 
+    def _deliveries(self, items: list[ShardItem]) -> list[Delivery]:
+        """As callers are told of them. Their contents are forgotten: a lease may be long, and its holder has them."""
+        clocks: dict[int, Now] = {}
+        deliveries: list[Delivery] = []
+        for item in items:
+            receipt, topic, content = item.receipt, item.topic, item.content or NO_CONTENT
+            now = clocks.get(topic.shard_id)
+            if now is None:
+                now = clocks[topic.shard_id] = self._shards.writers[topic.shard_id].now()
+            item.content = None
+            deliveries.append(
+                Delivery(
+                    ids.item_id_of(receipt),
+                    receipt,
+                    topic.name,
+                    item.priority,
+                    item.due_at,
+                    item.enqueued_at,
+                    now.on_server(item.lease_due_at),
+                    item.failed_attempts + 1,
+                    *content.told(),
+                )
+            )
+        return deliveries
+
 
 def _paused(namespace: Namespace) -> PausedError:
     return PausedError(f"dequeues of namespace {namespace.name!r} are paused by an operator")
@@ -141,20 +180,3 @@ def _wants(topics: Sequence[TopicDemand]) -> dict[str, int]:
         count = arguments.check_range("count", demand.count, 1, limits.BATCH_ITEMS_MAX)
         wants[name] = min(wants.get(name, 0) + count, limits.BATCH_ITEMS_MAX)
     return wants
-
-
-def _delivery(item: ShardItem, now: Now) -> Delivery:
-    receipt = item.receipt
-    delivery = Delivery(
-        ids.item_id_of(receipt),
-        receipt,
-        item.topic.name,
-        item.priority,
-        item.due_at,
-        item.enqueued_at,
-        now.on_server(item.lease_due_at),
-        item.failed_attempts + 1,
-        *(item.content or NO_CONTENT).told(),
-    )
-    item.content = None  # A lease may be long: its holder has it now.
-    return delivery

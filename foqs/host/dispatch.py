@@ -6,44 +6,44 @@ out past a more urgent item that is ready: the buffer never holds a less urgent 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
 
 from mypy_extensions import mypyc_attr
 
-from foqs.host.prefetch import PrefetchBuffer, PrefetchMemory
-from foqs.host.topic_queue import DequeueCall, TopicQueue
+from foqs.host.prefetch import PrefetchMemory
+from foqs.host.topic_queue import DequeueCall, PrefetchBuffer, TopicQueue
 from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.item import ItemEvent, Phase, ShardItem
 from foqs.model.namespace import SettingsTable
 from foqs.model.topic import ShardTopic
-from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import ClaimsEnded, Demand, Events
+from foqs.shard.writer.shard_writer import ShardWriter
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # The simulation watches it so.
 class Dispatcher:
-    """Hands out the items of every shard of a host; all on the event loop's thread.
+    """Delivers the items of every shard of a host; all on the event loop's thread.
 
     No shard calls it: the shard's writer asks for the demand before it plans a transaction, and brings the events
-    afterwards. `shard_of` gives a shard's state while it is owned, `wake` tells its writer that there is
-    work, `now` is the time on a shard's clocks, `clock` a monotonic one in seconds.
+    afterwards. The verb dequeue starts calls here. It owns the demand and the prefetched items of every topic.
     """
 
     def __init__(
         self,
-        shard_of: Callable[[int], ShardState | None],
-        wake: Callable[[int], None],
-        now: Callable[[int], Now],
+        writers: Mapping[int, ShardWriter],
         clock: Callable[[], float],
         settings: SettingsTable,
         happened: Callable[[int, ItemEvent, int], None],
     ) -> None:
-        """`settings` is what shards read as well; `happened` counts, by namespace, what became of items."""
-        self._shard_of = shard_of
-        self._wake = wake
-        self._now = now
+        """`writers` are those of the host's shards, by id, and come and go; `clock` is monotonic, in seconds.
+
+        `settings` is what shards read as well; `happened` counts, by namespace, what became of items.
+        """
+        self.sick: set[int] = set()
+        """Ids of the shards whose breakers are open."""
+        self._writers = writers
         self._clock = clock
         self.settings = settings
         self._happened = happened
@@ -54,7 +54,6 @@ class Dispatcher:
         self._lingering: dict[TopicQueue, None] = {}
         self._unswept: list[TopicQueue] = []
         """What the sweep that began has still to look at."""
-        self._sick: set[int] = set()
         self._draining = False
         self.waiting_count = 0
         """Dequeue calls that wait."""
@@ -73,7 +72,7 @@ class Dispatcher:
         found: dict[ShardTopic, Demand] = {}
         for topic in topics:
             queue = self._queues.get((topic.namespace, topic.name))
-            if queue is not None and self._may_claim(queue):
+            if queue is not None and queue in self._active and self._may_claim(queue):
                 count = queue.demand_count()
                 if count:
                     found[topic] = queue.demand(count)
@@ -97,20 +96,24 @@ class Dispatcher:
             else:
                 look_up.on_failed(error)
         for topic in events.topics_changed:
-            self.serve(self._queue_of(topic))
+            queue = self._queues.get((topic.namespace, topic.name))
+            if queue is None or queue.parts.get(topic.shard_id) is not topic:
+                queue = self._queue_of(topic)
+            if queue in self._active:
+                self.serve(queue)
         for topic in events.topics_gone:
             self._topic_gone(topic)
 
     def _claims_started(self, topic: ShardTopic, count: int, last: int) -> None:
         queue = self._queue_of(topic)
         queue.note_claims_started(count, last)
-        if topic.shard_id not in self._sick:
+        if topic.shard_id not in self.sick:
             self._memory.claims_started(topic, count)
-        self._wake(topic.shard_id)
+        self._writers[topic.shard_id].wake()
 
     def _claims_ended(self, topic: ShardTopic, ended: ClaimsEnded) -> None:
         queue, items = self._queue_of(topic), ended.items
-        self._memory.claims_ended(topic, ended.count)
+        self._memory.claims_ended(topic, ended.count, items)
         queue.claims_ended_count += ended.count
         if queue.has_claims_for_calls:  # Whether these are is not looked up item by item: there may be thousands.
             queue.has_prefetched_for_calls = True
@@ -121,7 +124,6 @@ class Dispatcher:
         )
         if items:
             queue.buffer.add(items)
-            self._memory.hold(items)
             if self._draining:
                 self._unclaim(queue.buffer, queue.buffer.items)
 
@@ -138,12 +140,12 @@ class Dispatcher:
             self._rest(queue)
 
     def shard_opened(self, shard_id: int, topics: Collection[ShardTopic]) -> None:
-        self._sick.discard(shard_id)
+        self.sick.discard(shard_id)
         self.adopt(topics)
 
     def adopt(self, topics: Collection[ShardTopic]) -> None:
         for topic in topics:
-            if topic.shard_id in self._sick:
+            if topic.shard_id in self.sick:
                 self._set_aside(topic)
                 continue
             queue = self._queue_of(topic)
@@ -183,13 +185,10 @@ class Dispatcher:
     def shard_health(self, shard_id: int, topics: Collection[ShardTopic], *, healthy: bool) -> None:
         """Of a sick shard the ready items count for nothing, so that others are served past them."""
         if healthy:
-            self._sick.discard(shard_id)
+            self.sick.discard(shard_id)
         else:
-            self._sick.add(shard_id)
+            self.sick.add(shard_id)
         self.adopt(topics)
-
-    def is_sick(self, shard_id: int) -> bool:
-        return shard_id in self._sick
 
     # ---- calls ----
 
@@ -212,7 +211,7 @@ class Dispatcher:
             for queue in call.wants:
                 self._claim(queue)  # Those before it may have enough to answer each call at once.
         for queue in call.wants:
-            if call.done:
+            if call.items is not None:
                 break
             self.serve(queue)
 
@@ -222,20 +221,23 @@ class Dispatcher:
 
     def end(self, call: DequeueCall) -> None:
         """The call wants nothing more: who waited behind it may be served now."""
-        if not call.done:
+        if call.items is None:
             self.answer(call, [])
             for queue in call.wants:
-                if queue.calls and queue.buffer:
+                if queue.calls and queue.buffer.sort_keys:
                     self.serve(queue)
 
     def unclaim(self, items: list[ShardItem]) -> None:
         """Their caller is gone and has not seen them: whoever else waits for them is served now."""
         queues: dict[TopicQueue, None] = {}
         for item in items:
-            shard = self._shard_of(item.topic.shard_id)
-            if shard is not None and item.phase is Phase.LEASED and shard.index.leases.get(item.key) is item:
+            writer = self._writers.get(item.topic.shard_id)
+            shard = writer.shard if writer is not None else None
+            if writer is None or shard is None:
+                continue
+            if item.phase is Phase.LEASED and shard.index.leases.get(item.key) is item:
                 if shard.unclaim(item):
-                    self._wake(shard.shard_id)
+                    writer.wake()
                 queues[self._queue_of(item.topic)] = None
         for queue in queues:
             self.serve(queue)
@@ -262,7 +264,7 @@ class Dispatcher:
 
     def serve(self, queue: TopicQueue) -> None:
         """Hand out what may be handed out, then claim what is still wanted."""
-        if self.settings.is_dequeue_paused(queue.namespace):
+        if queue.namespace in self.settings.dequeue_paused:
             self._pause(queue)
             return
         while queue.calls:
@@ -313,7 +315,7 @@ class Dispatcher:
                 continue
             queue.note_served(0, now_s)
             self.serve(queue)
-            self._unclaim(queue.buffer, queue.buffer.prefetched_long(self._now))
+            self._unclaim(queue.buffer, queue.buffer.prefetched_long(self._writers))
             self._rest(queue)
 
     def drain(self) -> None:
@@ -332,7 +334,7 @@ class Dispatcher:
 
     def _queue_of(self, topic: ShardTopic) -> TopicQueue:
         queue = self._queue(topic.namespace, topic.name)
-        if topic.shard_id in self._sick:
+        if topic.shard_id in self.sick:
             queue.parts.pop(topic.shard_id, None)
             queue.sick_parts[topic.shard_id] = topic
         elif queue.parts.get(topic.shard_id) is not topic:
@@ -342,7 +344,7 @@ class Dispatcher:
 
     def _rest(self, queue: TopicQueue) -> None:
         """A queue that nothing happens in costs no time; one that nothing refers to costs no memory."""
-        if not (queue.calls or queue.buffer or queue.claims_count or queue.expects_consumers):
+        if not (queue.calls or queue.buffer.sort_keys or queue.claims_count or queue.expects_consumers):
             self._active.pop(queue, None)
             if not (queue.parts or queue.sick_parts):
                 self._queues.pop((queue.namespace, queue.name), None)
@@ -352,51 +354,60 @@ class Dispatcher:
 
         Returns whether something has left a buffer; if not, the call has to wait for claims.
         """
-        turns = {queue: want for queue, want in call.wants.items() if next(iter(queue.calls)) is call}
-        if self._claims_for(call, turns):
+        turns = [queue for queue in call.wants if next(iter(queue.calls)) is call]
+        clocks: dict[int, Now] = {}
+        next_items, unbacked = self._next_items(call, turns, clocks)
+        while unbacked:
+            for queue, items in unbacked.items():
+                self._claim_for(queue, call, items)
+            next_items, unbacked = self._next_items(call, turns, clocks)
+        if call.claimed_for and self._awaits_claims(call):
             self._lingering.update(dict.fromkeys(turns))
             return False
-        items: list[ShardItem] = []
-        bytes_left = limits.DEQUEUE_ANSWER_BYTES_MAX
-        is_any = False
-        for queue, want in turns.items():
-            count = queue.servable_count(min(want, limits.DEQUEUE_ITEMS_MAX - len(items)))
-            if count and bytes_left > 0:
-                held_count = len(queue.buffer)
-                bytes_left = self._deliver_of(queue, call, count, bytes_left, items)
-                is_any = is_any or len(queue.buffer) < held_count
-        if items:
-            self.answer(call, items)
-        return is_any
+        given: list[ShardItem] = []
+        for queue, items in next_items.items():
+            self._deliver(queue, call, items, clocks, given)
+        if given:
+            self.answer(call, given)
+        return bool(next_items)
 
-    def _claims_for(self, call: DequeueCall, turns: dict[TopicQueue, int]) -> bool:
-        """Claim for the call what it would get next, where the claim that is there does not back its lease.
-
-        Whether it is to wait for such claims; it does for a while, whatever else there is to be handed out: who often
-        asks for several topics, and always gets something of one, would never get anything of another one else.
-        """
+    def _next_items(
+        self, call: DequeueCall, queues: list[TopicQueue], clocks: dict[int, Now]
+    ) -> tuple[dict[TopicQueue, list[ShardItem]], dict[TopicQueue, list[ShardItem]]]:
+        """What the call gets next of its topics, and what of that is not claimed as the call's lease needs it."""
         room, bytes_left = limits.DEQUEUE_ITEMS_MAX, limits.DEQUEUE_ANSWER_BYTES_MAX
-        for queue, want in turns.items():
-            count = queue.servable_count(min(want, room))
-            room -= count
-            if count and bytes_left > 0:
-                bytes_left = self._claim_for(queue, call, count, bytes_left)
+        found: dict[TopicQueue, list[ShardItem]] = {}
+        unbacked: dict[TopicQueue, list[ShardItem]] = {}
+        for queue in queues:
+            items, unbacked_items, bytes_left = queue.next_items(call, room, bytes_left, clocks, self._writers)
+            room -= len(items)
+            if items:
+                found[queue] = items
+            if unbacked_items:
+                unbacked[queue] = unbacked_items
+        return found, unbacked
+
+    def _awaits_claims(self, call: DequeueCall) -> bool:
+        """Whether the call is to wait for claims that were made for it.
+
+        It does for a while, whatever else there is to be handed out: who often asks for several topics, and always gets
+        something of one, would never get anything of another one else.
+        """
         if self._clock() - call.claimed_for_s > limits.LINGER_MS_MAX / 1000:
             return False
         return any(
             queue.coming_count and queue.claims_ended_count < awaited for queue, awaited in call.claimed_for.items()
         )
 
-    def _claim_for(self, queue: TopicQueue, call: DequeueCall, count: int, bytes_left: int) -> int:
-        """Of one topic; returns what is left of the answer's bytes."""
-        short: dict[ShardTopic, list[ShardItem]] = {}
-        unbacked, bytes_left = queue.unbacked(call, count, bytes_left, self._now)
+    def _claim_for(self, queue: TopicQueue, call: DequeueCall, unbacked: list[ShardItem]) -> None:
+        """Claim items of one topic anew, for the call: the claims that are there do not back its lease."""
+        by_topic: dict[ShardTopic, list[ShardItem]] = {}
         for item in unbacked:
-            short.setdefault(item.topic, []).append(item)
-        for topic, items in short.items():
-            shard = self._shard_of(topic.shard_id)
+            by_topic.setdefault(item.topic, []).append(item)
+        for topic, items in by_topic.items():
+            shard = self._writers[topic.shard_id].shard
             assert shard is not None
-            if topic.shard_id in self._sick:
+            if topic.shard_id in self.sick:
                 self._unclaim(queue.buffer, items)
                 continue
             self._drop(queue, items)
@@ -405,44 +416,36 @@ class Dispatcher:
             self._claims_started(topic, len(items), items[-1].sort_key)
             call.claimed_for[queue] = queue.claims_started_count
             call.claimed_for_s = self._clock()
-        return bytes_left
 
-    def _deliver_of(
-        self, queue: TopicQueue, call: DequeueCall, count: int, bytes_left: int, given: list[ShardItem]
-    ) -> int:
-        """Lease up to `count` items of the buffer to the call; returns what is left of the answer's bytes."""
-        given_before = len(given)
-        clocks: dict[int, tuple[ShardState, Now]] = {}
-        for _ in range(count):
-            if bytes_left <= 0:
-                break
-            item = queue.buffer.pop()
+    def _deliver(
+        self,
+        queue: TopicQueue,
+        call: DequeueCall,
+        items: list[ShardItem],
+        clocks: dict[int, Now],
+        given: list[ShardItem],
+    ) -> None:
+        """Lease the next items of the buffer to the call; those that have not expired are added to `given`."""
+        queue.take(len(items), self._clock())
+        size_bytes = 0
+        for item in items:
             shard_id = item.topic.shard_id
-            if shard_id not in clocks:
-                shard = self._shard_of(shard_id)
-                assert shard is not None
-                clocks[shard_id] = (shard, self._now(shard_id))
-            shard, now = clocks[shard_id]
-            lease_due_at = now.steady_ms + call.lease_of(item)
-            if not item.is_claimed_for(lease_due_at):
-                queue.buffer.add([item])  # It is claimed for the call first, and those after it wait.
-                self._lingering[queue] = None
-                break
-            self._memory.prefetched_bytes -= item.size_bytes
-            shard.deliver(item, lease_due_at)
+            writer, now = self._writers[shard_id], clocks[shard_id]
+            shard = writer.shard
+            assert shard is not None
+            size_bytes += item.size_bytes
+            shard.deliver(item, now.steady_ms + (call.lease_ms or item.lease_ms or call.lease_ms_default))
             if item.expires_at <= now.server_ms:
                 shard.end_lease(item)
                 shard.settle([item])
                 self._happened(item.topic.namespace, ItemEvent.EXPIRED, 1)
-                self._wake(shard_id)
-                continue
-            given.append(item)
-            bytes_left -= item.size_bytes
-        queue.note_served(len(given) - given_before, self._clock())
-        return bytes_left
+                writer.wake()
+            else:
+                given.append(item)
+        self._memory.prefetched_bytes -= size_bytes
 
     def _may_claim(self, queue: TopicQueue) -> bool:
-        if self._draining or self.settings.is_dequeue_paused(queue.namespace):
+        if self._draining or queue.namespace in self.settings.dequeue_paused:
             return False
         if self._memory.prefetched_bytes < limits.PREFETCH_BYTES_MAX or not queue.buffer:
             return True
@@ -460,14 +463,14 @@ class Dispatcher:
         demand = queue.demand(min(count, self._memory.room(queue.namespace)))
         owned: list[ShardTopic] = []
         for part in parts:
-            shard = self._shard_of(part.shard_id)
-            if shard is not None:
+            writer = self._writers[part.shard_id]
+            if writer.shard is not None:
                 owned.append(part)
                 if part.window.wants_refill:
-                    shard.want_refill(part, with_payload=True)
-                    self._wake(part.shard_id)
+                    writer.shard.want_refill(part, with_payload=True)
+                    writer.wake()
         for shard_id, part_count in queue.choose(owned, demand).items():
-            shard = self._shard_of(shard_id)
+            shard = self._writers[shard_id].shard
             assert shard is not None
             topic = queue.parts[shard_id]
             sort_keys = topic.window.take(part_count)
@@ -487,17 +490,20 @@ class Dispatcher:
         """
         if queue.has_prefetched_for_calls:
             queue.has_prefetched_for_calls = False
-            self._unclaim(queue.buffer, [item for item in queue.buffer.items if not item.is_claimed_ahead])
+            if queue.buffer.sort_keys:
+                self._unclaim(queue.buffer, [item for item in queue.buffer.items if not item.is_claimed_ahead])
         if queue.has_claims_for_calls:
             for topic in [*queue.parts.values(), *queue.sick_parts.values()]:
-                shard = self._shard_of(topic.shard_id)
-                if shard is not None and shard.withdraw_for_calls(topic):
-                    self._wake(topic.shard_id)
+                writer = self._writers[topic.shard_id]
+                if writer.shard is not None and writer.shard.withdraw_for_calls(topic):
+                    writer.wake()
 
     def _unclaim(self, buffer: PrefetchBuffer, items: list[ShardItem]) -> None:
+        if not items:
+            return
         buffer.remove(items)
         self._memory.release(items)
         for item in items:
-            shard = self._shard_of(item.topic.shard_id)
-            if shard is not None and shard.unclaim(item):
-                self._wake(item.topic.shard_id)
+            writer = self._writers[item.topic.shard_id]
+            if writer.shard is not None and writer.shard.unclaim(item):
+                writer.wake()

@@ -2,143 +2,185 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from operator import attrgetter
 
 from foqs.host import arguments
 from foqs.host.dispatch import Dispatcher
+from foqs.host.namespaces import Namespaces
+from foqs.host.quota import Quota
 from foqs.host.shards import Shards
 from foqs.host.waiting import Answer, Waiting
 from foqs.model import ids, limits, order
-from foqs.model.calls import DeliveryPolicy, EnqueueResult, NewItemFields, PositionErrors
-from foqs.model.errors import FoqsError, NotWrittenError, OverloadedError, PausedError, RateLimitedError, TooLargeError
-from foqs.model.item import Phase, ShardItem
+from foqs.model.calls import CallContext, DeliveryPolicy, EnqueueResult, NewItemFields, PositionErrors
+from foqs.model.errors import FoqsError, NotWrittenError, OverloadedError, PausedError, RateLimitedError
+from foqs.model.item import ItemEvent, Phase, ShardItem
 from foqs.model.namespace import Namespace
-from foqs.model.rate import MinuteWindow
 from foqs.model.topic import ShardTopic
 from foqs.shard.state.engine import ShardState
+from foqs.shard.writer.shard_writer import ShardWriter
+
+_size_bytes = attrgetter("size_bytes")
 
 
-class Enqueues:
-    """`clock` is monotonic, in seconds."""
+class Placement:
+    """Decides which shards take the items of a call. `Enqueues` asks it.
 
-    def __init__(
-        self,
-        shards: Shards,
-        dispatcher: Dispatcher,
-        waiting: Waiting,
-        clock: Callable[[], float],
-        check_open: Callable[[int], None],
-    ) -> None:
-        """`check_open` raises for a namespace, by number, that lets no items in."""
-        self._shards = shards
-        self._dispatcher = dispatcher
-        self._waiting = waiting
-        self._clock = clock
-        self._check_open = check_open
-        self._rates: dict[int, MinuteWindow] = {}
-        self._current: ShardState | None = None
+    Items that come together so go into one transaction, and leave together (docs/performance.md, Runs).
+    """
+
+    def __init__(self, shards: Shards, dispatcher: Dispatcher) -> None:
+        self._writers = shards.writers
+        self._sick = dispatcher.sick
+        self._current: ShardWriter | None = None
         self._left_count = 0
         """Items that the current shard still gets before the next one has its turn."""
 
-    async def enqueue(self, namespace: Namespace, news: Sequence[NewItemFields]) -> EnqueueResult:
-        """Write what is valid, in one shard; `errors` has the rest. Raises FoqsError when nothing was written."""
-        if namespace.settings.enqueue_paused:
-            raise PausedError(f"enqueues of namespace {namespace.name!r} are paused by an operator")
-        self._check_open(namespace.number)
-        arguments.check_batch("items", len(news), namespace.settings.batch_items_max)
-        rate, now_ms = self._admit(namespace, len(news))
-        item_ids = [""] * len(news)
-        errors: PositionErrors = {}
+    def place(self, positions: Sequence[int], avoided: Collection[int] = ()) -> dict[ShardWriter, Sequence[int]]:
+        """The positions of the call's items by the shard that takes them: one shard takes all.
+
+        It is the shard of the last call while it has room, else the healthy one with the shortest buffer. Raises
+        OverloadedError when every shard is away, sick, or among `avoided`, which are ids.
+        """
+        current = self._current
+        if current is None or self._left_count <= 0 or not self._has_room(current, avoided):
+            self._current = current = self._next(avoided)
+            self._left_count = current.scheduler.placement_run_items
+        self._left_count -= len(positions)
+        return {current: positions}
+
+    def _has_room(self, writer: ShardWriter, avoided: Collection[int]) -> bool:
+        """Whether it takes items, and less waits there than a run, and than fills its next two transactions."""
+        shard, shard_id = writer.shard, writer.shard_id
+        return (
+            shard is not None
+            and shard.buffered_count < min(writer.scheduler.placement_run_items, 2 * limits.TRANSACTION_INSERTS_MAX)
+            and shard.buffered_bytes < 2 * limits.TRANSACTION_INSERT_BYTES_MAX
+            and shard_id not in self._sick
+            and shard_id not in avoided
+        )
+
+    def _next(self, avoided: Collection[int]) -> ShardWriter:
+        last_id = self._current.shard_id if self._current is not None else -1
+        healthy = [
+            # Among equals the next one after the last, so that each has its turn.
+            (writer.shard.buffered_count, shard_id <= last_id, shard_id)
+            for shard_id, writer in self._writers.items()
+            if writer.shard is not None and shard_id not in avoided and shard_id not in self._sick
+        ]
+        if not healthy:
+            raise OverloadedError(
+                "no shard of this host takes items now: nothing was enqueued",
+                retry_after_ms=limits.NO_SHARD_RETRY_MS,
+            )
+        return self._writers[min(healthy)[2]]
+
+
+class Enqueues:
+    """The verb enqueue: it lets items in by the quota of their namespace, and returns when they are durable."""
+
+    def __init__(
+        self,
+        namespaces: Namespaces,
+        quota: Quota,
+        placement: Placement,
+        waiting: Waiting,
+        happened: Callable[[int, ItemEvent, int], None],
+    ) -> None:
+        """`happened` counts, by namespace, what became of items."""
+        self._namespaces = namespaces
+        self._quota = quota
+        self._placement = placement
+        self._waiting = waiting
+        self._happened = happened
+
+    async def enqueue(
+        self, context: CallContext, namespace_name: str, items: Sequence[NewItemFields], bulk: bool
+    ) -> EnqueueResult:
+        """Write what is valid; `errors` has the rest. Raises FoqsError when nothing was written."""
+        result = EnqueueResult([""] * len(items))
+        namespace = self._admit(namespace_name, len(items))
+        try:
+            writer, shard, made = self._place(namespace, items, range(len(items)), result.errors)
+        except FoqsError:
+            self._quota.give_back(namespace, len(items))
+            raise
+        if result.errors:
+            self._quota.give_back(namespace, len(result.errors))
         avoided: set[int] = set()
-        shard = self._place(avoided, len(news))
-        topics: dict[str, ShardTopic] = {}
-        made = self._make_items(shard, namespace, news, topics, errors)
-        if not made:
-            return EnqueueResult(item_ids, errors)
-        shard.index.name_namespace(namespace)
-        rate.add(len(made), now_ms)
-        for topic in topics.values():
-            shard.index.add_topic(topic)
-        items = list(made.values())
-        while True:
+        while made:
+            answer = Answer(self._waiting)
+            shard.insert(list(made.values()), sum(map(_size_bytes, made.values())), answer)
+            writer.wake()
             try:
-                await self._write(shard, items)
+                await answer.done
                 break
             except NotWrittenError:
                 # Certainly not there, so it may go elsewhere without being there twice.
                 avoided.add(shard.shard_id)
                 # It may have been closed, and counted there as empty.
-                self._check_open(namespace.number)
-                shard = self._place(avoided, len(news))
-                shard.index.name_namespace(namespace)
-                now_ms = self._shards.now_ms(shard.shard_id)
-                for position, item in made.items():
-                    _move(item, news[position], shard, now_ms)
+                self._namespaces.check_open(namespace.number)
+                writer, shard, made = self._place(namespace, items, list(made), result.errors, avoided)
         for position, item in made.items():
-            item_ids[position] = ids.item_id(shard.shard_id, item.key)
-        return EnqueueResult(item_ids, errors)
+            result.ids[position] = ids.item_id(shard.shard_id, item.key)
+        self._happened(namespace.number, ItemEvent.ENQUEUED, len(made))
+        return result
 
-    def forget(self, namespaces: set[int]) -> None:
-        """Drop what is remembered of namespaces that are not in the set."""
-        for number in self._rates.keys() - namespaces:
-            del self._rates[number]
+    def _admit(self, name: str, count: int) -> Namespace:
+        """Before anything is done for the items: a namespace over its quota must not cost the others."""
+        namespace = self._namespaces.serving(name)
+        settings = namespace.settings
+        if settings.enqueue_paused:
+            raise PausedError(f"enqueues of namespace {name!r} are paused by an operator")
+        if namespace.closing:
+            self._namespaces.check_open(namespace.number)
+        if count > settings.batch_items_max:
+            raise arguments.too_many("items", count, settings.batch_items_max)
+        try:
+            self._quota.admit(namespace, count)
+        except RateLimitedError:
+            self._happened(namespace.number, ItemEvent.RATE_LIMITED, count)
+            raise
+        return namespace
 
-    def _place(self, avoided: set[int], count: int) -> ShardState:
-        """The shard of the last call while it has room, else the healthy one with the shortest buffer.
-
-        Items that come together so go into one transaction, and leave together (docs/performance.md, Runs).
-        """
-        best = self._current
-        if (
-            best is not None
-            and self._left_count > 0
-            and self._has_room(best)
-            and self._shards.state(best.shard_id) is best
-            and not self._dispatcher.is_sick(best.shard_id)
-            and best.shard_id not in avoided
-        ):
-            self._left_count -= count
-            return best
-        healthy = [
-            shard
-            for _, shard in self._shards.owned()
-            if shard.shard_id not in avoided and not self._dispatcher.is_sick(shard.shard_id)
-        ]
-        last_id = best.shard_id if best is not None else -1
-        # Among equals the next one after the last, so that each has its turn.
-        best = min(healthy, key=lambda s: (s.buffered_count, s.shard_id <= last_id, s.shard_id), default=None)
-        if best is None:
-            raise OverloadedError(
-                "no shard of this host takes items now: nothing was enqueued",
-                retry_after_ms=limits.NO_SHARD_RETRY_MS,
-            )
-        self._current, self._left_count = best, self._shards.placement_run_items(best.shard_id) - count
-        return best
-
-    def _has_room(self, shard: ShardState) -> bool:
-        """Less waits there than a run, and than fills its next two transactions."""
-        run_items = self._shards.placement_run_items(shard.shard_id)
-        return (
-            shard.buffered_count < min(run_items, 2 * limits.TRANSACTION_INSERTS_MAX)
-            and shard.buffered_bytes < 2 * limits.TRANSACTION_INSERT_BYTES_MAX
-        )
+    def _place(
+        self,
+        namespace: Namespace,
+        news: Sequence[NewItemFields],
+        positions: Sequence[int],
+        errors: PositionErrors,
+        avoided: Collection[int] = (),
+    ) -> tuple[ShardWriter, ShardState, dict[int, ShardItem]]:
+        """Make the items at `positions` for the shard that takes them. Returns its writer, its state, and the items."""
+        ((writer, positions),) = self._placement.place(positions, avoided).items()
+        shard = writer.shard
+        assert shard is not None, "it has just been chosen"
+        topics: dict[str, ShardTopic] = {}
+        made = self._make_items(writer, shard, namespace, news, positions, topics, errors)
+        if made:
+            shard.index.name_namespace(namespace)
+            for topic in topics.values():
+                shard.index.add_topic(topic)
+        return writer, shard, made
 
     def _make_items(
         self,
+        writer: ShardWriter,
         shard: ShardState,
         namespace: Namespace,
         news: Sequence[NewItemFields],
+        positions: Sequence[int],
         new_topics: dict[str, ShardTopic],
         errors: PositionErrors,
     ) -> dict[int, ShardItem]:
         """The items by position; what is not valid goes to `errors`, topics that are not there yet to `new_topics`."""
         index, shard_id, number, settings = shard.index, shard.shard_id, namespace.number, namespace.settings
-        topics = index.topics
-        now_ms = self._shards.now_ms(shard_id)
+        topics, now_ms = index.topics, writer.now_ms()
         made: dict[int, ShardItem] = {}
         found: dict[str, ShardTopic | FoqsError | None] = {}
         """By name: the topic, None where there is none yet, or what is wrong with the name, once for all its items."""
-        for position, new in enumerate(news):
+        for position in positions:
+            new = news[position]
             name = new.topic or ""
             if name not in found:
                 found[name] = topics.get((number, name)) or arguments.topic_fault(name)
@@ -147,8 +189,7 @@ class Enqueues:
                 errors[position] = topic
                 continue
             try:
-                content = arguments.checked_content(new, settings)
-                due_at = arguments.deliver_after(new, settings, now_ms)
+                content, due_at = arguments.check_item(new, settings, now_ms)
                 if topic is None:
                     topic = found[name] = new_topics[name] = index.new_topic(number, name, len(new_topics))
             except FoqsError as error:
@@ -171,43 +212,3 @@ class Enqueues:
                 content,
             )
         return made
-
-    def _admit(self, namespace: Namespace, count: int) -> tuple[MinuteWindow, int]:
-        """Before anything is done for the items: a namespace over its quota must not cost the others.
-
-        Returns where those that are valid have to be counted, and the time.
-        """
-        limit = namespace.settings.enqueues_per_minute_max
-        if count > limit:
-            raise TooLargeError(
-                f"{count} items in one call can never fit into the {limit} enqueues per minute of namespace "
-                f"{namespace.name!r}: send calls of {limit} items at most"
-            )
-        rate = self._rates.setdefault(namespace.number, MinuteWindow())
-        now_ms = int(self._clock() * 1000)
-        wait_ms = rate.wait_ms(count, limit, now_ms)
-        if wait_ms:
-            raise RateLimitedError(
-                f"namespace {namespace.name!r} is over its limit of {limit} enqueues per minute: "
-                f"{count} more fit in {wait_ms} ms",
-                retry_after_ms=wait_ms,
-            )
-        return rate, now_ms
-
-    async def _write(self, shard: ShardState, items: list[ShardItem]) -> None:
-        answer = Answer(self._waiting)
-        size_bytes = sum([item.size_bytes for item in items])
-        shard.insert(items, size_bytes, answer.completion)
-        self._shards.wake(shard.shard_id)
-        await answer.wait()
-
-
-def _move(item: ShardItem, new: NewItemFields, shard: ShardState, now_ms: int) -> None:
-    """To a shard that did not have it; `now_ms` is the clock that it goes by from now on."""
-    ttl_ms = item.expires_at - item.due_at
-    item.enqueued_at = now_ms
-    item.due_at = arguments.due_at_of(new, now_ms)
-    item.expires_at = item.due_at + ttl_ms
-    item.key = shard.index.next_key()
-    item.topic = shard.index.topic(item.topic.namespace, item.topic.name)
-    item.sort_key = order.sort_key(item.priority, item.due_at, item.key, shard.shard_id)

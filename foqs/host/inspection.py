@@ -16,7 +16,7 @@ from foqs.host import arguments
 from foqs.host.page_budget import PageBudget
 from foqs.host.shards import Shards
 from foqs.host.slices import Slices
-from foqs.host.waiting import Answer, Waiting, settle
+from foqs.host.waiting import Answer, Waiting
 from foqs.model import ids, limits, order
 from foqs.model.calls import (
     DeadLettersResult,
@@ -179,10 +179,10 @@ class Inspection(Service):
         self, namespace: Namespace, topic: str, item_ids: Sequence[str] | None, limit: int
     ) -> DeadLettersResult:
         """Dead letters become ready again, and their TTLs start anew."""
-        ttl_ms_max = namespace.settings.ttl_ms_max
+        ttl_ms_max, writers = namespace.settings.ttl_ms_max, self._shards.writers
 
         def act(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
-            shard.redrive(row, self._shards.now_ms(shard.shard_id), ttl_ms_max, completion, position)
+            shard.redrive(row, writers[shard.shard_id].now_ms(), ttl_ms_max, completion, position)
 
         return await self._on_dead(namespace, topic, item_ids, limit, act)
 
@@ -240,27 +240,30 @@ class Inspection(Service):
         for position, shard_id, key in places:
             by_shard.setdefault(shard_id, []).append((position, key))
         answer = Answer(self._waiting)
+        answer.open_count += 1  # A look-up may be refused at once, and others are to follow.
         for shard_id, positions in by_shard.items():
             try:
-                _, shard = self._shards.serving(shard_id)
+                writer, shard = self._shards.serving(shard_id)
             except FoqsError as error:
                 errors.update(dict.fromkeys([position for position, _ in positions], error))
                 continue
             for some in _in_parts(positions):
-                answer.completion.open_count += 1
-                self._look_up(namespace, shard, some, act, answer.completion, with_payload=with_payload)
-            self._shards.wake(shard_id)
-        await answer.wait()
-        errors.update(answer.completion.errors)
+                answer.open_count += 1
+                self._look_up(namespace, writer, shard, some, act, answer, with_payload=with_payload)
+            writer.wake()
+        answer.part_done()
+        await answer.done
+        errors.update(answer.errors)
         return errors
 
     def _look_up(
         self,
         namespace: Namespace,
+        writer: ShardWriter,
         shard: ShardState,
         positions: list[tuple[int, int]],
         act: Act,
-        completion: Completion,
+        answer: Answer,
         *,
         with_payload: bool,
     ) -> None:
@@ -270,24 +273,25 @@ class Inspection(Service):
                 try:
                     if row is None or shard.topic_of(row).namespace != namespace.number:
                         raise NotFoundError("there is no such item in the namespace")
-                    act(shard, row, completion, position)
+                    act(shard, row, answer, position)
                 except FoqsError as error:
-                    completion.errors[position] = error.with_traceback(None)
-            self._shards.wake(shard.shard_id)
+                    answer.errors[position] = error.with_traceback(None)
+            writer.wake()
             events = shard.take_events()
-            events.done(completion)
+            events.done(answer)
             self._on_events(events)
 
         def on_failed(error: FoqsError) -> None:
-            completion.errors.update(dict.fromkeys([position for position, _ in positions], error))
-            settle(completion)
+            answer.errors.update(dict.fromkeys([position for position, _ in positions], error))
+            answer.part_done()
 
         _look_up(shard, LookUp([key for _, key in positions], on_rows, on_failed, with_payload=with_payload))
 
     async def _read_page(
         self, shard: ShardState, topic: ShardTopic, edge: int, limit: int, bytes_max: int, *, dead: bool
     ) -> ShardPage:
-        if self._shards.state(shard.shard_id) is not shard:
+        writer = self._shards.writers.get(shard.shard_id)
+        if writer is None or writer.shard is not shard:
             raise UnavailableError(f"shard {shard.shard_id} was lost: try again", nothing_done=True)
         shard_id, lane = shard.shard_id, -topic.number if dead else topic.number
         if edge != order.FIRST and shard_id > order.shard_of(edge):

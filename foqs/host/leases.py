@@ -2,61 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from foqs.host import arguments
 from foqs.host.inspection import Inspection
+from foqs.host.namespaces import Namespaces
 from foqs.host.shards import Shards
 from foqs.host.waiting import Answer, Waiting
 from foqs.model import ids, limits
-from foqs.model.calls import NackFields, PositionErrors
+from foqs.model.calls import CallContext, NackFields, PositionErrors
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, StaleLeaseError
-from foqs.model.item import ShardItem
-from foqs.model.namespace import Namespace
+from foqs.model.item import ItemEvent, ShardItem
+from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.shard.port import Rewrite
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.leases import stale_lease
+from foqs.shard.writer.shard_writer import ShardWriter
 
-MakeRewrite = Callable[[int, ShardState, ShardItem], Rewrite | None]
 
+class _OfShard(NamedTuple):
+    """The leases of one call on one shard."""
 
-class _Ended:
-    """The leases of one call and shard."""
-
-    def __init__(self, shard: ShardState) -> None:
-        self.shard = shard
-        self.under_lease = shard.under_lease
-        self.items: list[ShardItem] = []
-        self.rewrites: list[Rewrite | None] = []
-        self.positions: list[int] = []
+    writer: ShardWriter
+    shard: ShardState
+    under_lease: dict[str, ShardItem]
+    """All of the shard, by receipt."""
+    items: list[ShardItem]
+    rewrites: list[Rewrite | None]
+    """One for each item, unless all of them go."""
+    positions: list[int]
 
 
 class Leases:
-    """Ends and extends leases for callers: the verbs ack, nack and extendLease. `Queue` calls it.
+    """Ends and extends leases for callers: the verbs ack, nack and extendLease.
 
     It finds the item under each receipt, hands what is to be written to the item's shard, and returns when that is
     durable, with the errors by position.
     """
 
-    def __init__(self, shards: Shards, inspection: Inspection, waiting: Waiting) -> None:
+    def __init__(
+        self,
+        namespaces: Namespaces,
+        shards: Shards,
+        inspection: Inspection,
+        waiting: Waiting,
+        happened: Callable[[int, ItemEvent, int], None],
+    ) -> None:
+        """`happened` counts, by namespace, what became of items."""
+        self._namespaces = namespaces
         self._shards = shards
-        self._waiting = waiting
         self._inspection = inspection
+        self._waiting = waiting
+        self._happened = happened
 
-    async def ack(self, namespace: Namespace, receipts: Sequence[str], repeated: bool = False) -> PositionErrors:
+    async def ack(
+        self, context: CallContext, namespace_name: str, receipts: Sequence[str], repeated: bool = False
+    ) -> PositionErrors:
         """Let the items go; returns once that is durable.
 
         `repeated`: an earlier attempt may have done it, so an item that is gone is done, whatever its receipt.
         """
-        arguments.check_batch("receipts", len(receipts), limits.BATCH_ITEMS_MAX)
+        namespace = self._namespaces.serving(namespace_name)
+        if len(receipts) > limits.BATCH_ITEMS_MAX:
+            raise arguments.too_many("receipts", len(receipts), limits.BATCH_ITEMS_MAX)
         errors: PositionErrors = {}
         unleased: list[tuple[int, int, int]] = []
-        ended = self._end_leases(namespace, receipts, errors, None, unleased)
-        await self._settle(ended, errors, rewriting=False)
+        answer = self._end_leases(namespace, receipts, errors, None, unleased)
+        if answer is not None:
+            await answer.done
+            errors.update(answer.errors)
         if unleased:
             errors.update(await self._inspection.delete_rows(namespace, unleased))
-        if repeated:
+        if repeated and errors:
             await self._forgive_gone(namespace, receipts, errors)
+        self._happened(namespace.number, ItemEvent.ACKED, len(receipts) - len(errors))
         return errors
 
     async def _forgive_gone(self, namespace: Namespace, receipts: Sequence[str], errors: PositionErrors) -> None:
@@ -70,50 +90,41 @@ class Leases:
                 if isinstance(error, NotFoundError):
                     del errors[position]
 
-    async def nack(self, namespace: Namespace, nacks: Sequence[NackFields]) -> PositionErrors:
+    async def nack(self, context: CallContext, namespace_name: str, nacks: Sequence[NackFields]) -> PositionErrors:
         """Give the items back, count a failed attempt unless released."""
-        settings = namespace.settings
-        arguments.check_batch("nacks", len(nacks), limits.BATCH_ITEMS_MAX)
-
-        def make_rewrite(position: int, shard: ShardState, item: ShardItem) -> Rewrite | None:
-            nack = nacks[position]
-            delay_ms = arguments.check_range("delay_ms", nack.delay_ms, 0, settings.delay_ms_max)
-            if nack.release and nack.dead_letter:
-                raise InvalidArgumentError("release and dead_letter are both set: set one")
-            if nack.metadata is not None:
-                arguments.check_metadata(nack.metadata, settings)
-            return shard.failed_attempt(
-                item,
-                self._shards.now_ms(shard.shard_id),
-                delay_ms=delay_ms,
-                reason="dead-lettered by its consumer" if nack.dead_letter else "nacked",
-                dead=bool(nack.dead_letter),
-                release=bool(nack.release),
-                metadata=nack.metadata,
-            )
-
+        namespace = self._namespaces.serving(namespace_name)
+        if len(nacks) > limits.BATCH_ITEMS_MAX:
+            raise arguments.too_many("nacks", len(nacks), limits.BATCH_ITEMS_MAX)
         errors: PositionErrors = {}
-        ended = self._end_leases(namespace, [nack.receipt or "" for nack in nacks], errors, make_rewrite, None)
-        await self._settle(ended, errors, rewriting=True)
+        answer = self._end_leases(namespace, [nack.receipt or "" for nack in nacks], errors, nacks, None)
+        if answer is not None:
+            await answer.done
+            errors.update(answer.errors)
+        self._happened(namespace.number, ItemEvent.NACKED, len(nacks) - len(errors))
         return errors
 
-    async def extend(self, namespace: Namespace, receipts: Sequence[str], lease_ms: int) -> PositionErrors:
+    async def extend(
+        self, context: CallContext, namespace_name: str, receipts: Sequence[str], lease_ms: int
+    ) -> PositionErrors:
         """Let the leases end `lease_ms` after now."""
+        namespace = self._namespaces.serving(namespace_name)
         arguments.check_batch("receipts", len(receipts), limits.BATCH_ITEMS_MAX)
         arguments.check_range("lease_ms", lease_ms, limits.LEASE_MS_MIN, namespace.settings.lease_ms_max)
         errors: PositionErrors = {}
-        answer = Answer(self._waiting)
+        by_shard: dict[str, _OfShard] = {}
+        answer: Answer | None = None
         for position, receipt in enumerate(receipts):
             try:
-                shard_id, key, delivery = ids.parse(receipt)
-                _, shard = self._shards.serving(shard_id)
-                item = _lease_of(namespace, shard, key, delivery)
-                shard.extend(item, lease_ms, answer.completion, position)
-                self._shards.wake(shard.shard_id)
+                group, item = self._find_lease(namespace, receipt, by_shard)
+                answer = answer or Answer(self._waiting)
+                group.shard.extend(item, lease_ms, answer, position)
+                group.writer.wake()
             except FoqsError as error:
                 errors[position] = error.with_traceback(None)
-        await answer.wait()
-        errors.update(answer.completion.errors)
+        if answer is not None and answer.open_count:
+            await answer.done
+            errors.update(answer.errors)
+        self._happened(namespace.number, ItemEvent.EXTENDED, len(receipts) - len(errors))
         return errors
 
     def _end_leases(
@@ -121,12 +132,16 @@ class Leases:
         namespace: Namespace,
         receipts: Sequence[str],
         errors: PositionErrors,
-        make_rewrite: MakeRewrite | None,
+        nacks: Sequence[NackFields] | None,
         unleased: list[tuple[int, int, int]] | None,
-    ) -> Iterable[_Ended]:
-        """A bare id without a lease goes to `unleased` as (position, shard id, key) where that is given."""
+    ) -> Answer | None:
+        """End leases as `nacks` say, one for each receipt, or for good; and have it written.
+
+        A bare id without a lease goes to `unleased` as (position, shard id, key) where that is given. Returns what to
+        wait for; None when there is nothing to write.
+        """
         number = namespace.number
-        by_shard: dict[str, _Ended] = {}
+        by_shard: dict[str, _OfShard] = {}
         for position, receipt in enumerate(receipts):
             try:
                 group, item = by_shard.get(receipt.partition("-")[0]), None
@@ -134,8 +149,8 @@ class Leases:
                     item = group.under_lease.get(receipt)
                 if group is None or item is None or item.topic.namespace != number:
                     group, item = self._find_lease(namespace, receipt, by_shard)
-                if make_rewrite is not None:
-                    group.rewrites.append(make_rewrite(position, group.shard, item))
+                if nacks is not None:
+                    group.rewrites.append(_rewrite(nacks[position], namespace.settings, group, item))
                 group.shard.end_lease(item)
                 group.items.append(item)
                 group.positions.append(position)
@@ -147,30 +162,49 @@ class Leases:
                     unleased.append((position, shard_id, key))
             except FoqsError as error:
                 errors[position] = error.with_traceback(None)
-        return by_shard.values()
+        answer: Answer | None = None
+        for group in by_shard.values():
+            if group.items:
+                answer = answer or Answer(self._waiting)
+                group.shard.settle(group.items, group.rewrites or None, answer, group.positions)
+                group.writer.wake()
+        return answer
 
-    def _find_lease(self, namespace: Namespace, receipt: str, by_shard: dict[str, _Ended]) -> tuple[_Ended, ShardItem]:
+    def _find_lease(
+        self, namespace: Namespace, receipt: str, by_shard: dict[str, _OfShard]
+    ) -> tuple[_OfShard, ShardItem]:
+        """The item under the lease of a receipt. Raises StaleLeaseError, and UnavailableError for a shard elsewhere."""
         shard_id, key, delivery = ids.parse(receipt)
         shard_text = f"{shard_id:x}"
         if shard_text not in by_shard:
-            by_shard[shard_text] = _Ended(self._shards.serving(shard_id)[1])
+            writer = self._shards.writers.get(shard_id)
+            if writer is None or writer.shard is None:
+                raise self._shards.not_served(shard_id)
+            shard = writer.shard
+            by_shard[shard_text] = _OfShard(writer, shard, shard.under_lease, [], [], [])
         group = by_shard[shard_text]
-        return group, _lease_of(namespace, group.shard, key, delivery)
-
-    async def _settle(self, ended: Iterable[_Ended], errors: PositionErrors, *, rewriting: bool) -> None:
-        answer = Answer(self._waiting)
-        for group in ended:
-            if group.items:
-                rewrites = group.rewrites if rewriting else None
-                group.shard.settle(group.items, rewrites, answer.completion, group.positions)
-                self._shards.wake(group.shard.shard_id)
-        await answer.wait()
-        errors.update(answer.completion.errors)
+        item = group.shard.lease_of(key, delivery)
+        if item.topic.namespace != namespace.number:
+            # The same answer as for a lease that never was: nobody learns what others hold.
+            raise stale_lease()
+        return group, item
 
 
-def _lease_of(namespace: Namespace, shard: ShardState, key: int, delivery: int) -> ShardItem:
-    item = shard.lease_of(key, delivery)
-    if item.topic.namespace != namespace.number:
-        # The same answer as for a lease that never was: nobody learns what others hold.
-        raise stale_lease()
-    return item
+def _rewrite(nack: NackFields, settings: NamespaceSettings, group: _OfShard, item: ShardItem) -> Rewrite | None:
+    """What a nack makes of its item's row; None lets the item go."""
+    delay_ms, metadata = nack.delay_ms, nack.metadata
+    if not isinstance(delay_ms, int) or not 0 <= delay_ms <= settings.delay_ms_max:
+        raise arguments.out_of_range("delay_ms", delay_ms, 0, settings.delay_ms_max)
+    if nack.release and nack.dead_letter:
+        raise InvalidArgumentError("release and dead_letter are both set: set one")
+    if metadata is not None and len(metadata) > settings.metadata_bytes_max:
+        raise arguments.too_much_metadata(metadata, settings)
+    return group.shard.failed_attempt(
+        item,
+        group.writer.now_ms(),
+        delay_ms=delay_ms,
+        reason="dead-lettered by its consumer" if nack.dead_letter else "nacked",
+        dead=bool(nack.dead_letter),
+        release=bool(nack.release),
+        metadata=metadata,
+    )

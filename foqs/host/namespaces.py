@@ -43,6 +43,9 @@ class OwnedShards(Protocol):
     def conflicts_of(self, shard: ShardState, view: NamespaceView) -> dict[str, FoqsError]:
         """The same of one shard."""
 
+    def check_owns_any(self) -> None:
+        """Raises UnavailableError while this host owns none."""
+
     def epochs(self) -> dict[int, int]:
         """By shard that this host is given; 0 of those that it does not own now."""
 
@@ -91,10 +94,22 @@ class Namespaces(Service):
             raise conflict
         return namespace
 
-    def check_open(self, number: int) -> None:
-        """To be asked whenever items are about to be let in. Raises PausedError while the namespace is being deleted.
+    def serving(self, name: str) -> Namespace:
+        """As `get`, for the verbs of the queue.
 
-        Its caller may try again: soon the namespace is unknown, or takes items again because it was not empty.
+        A host that owns no shard leaves it to others to say that a namespace is unknown: they may know a new one.
+        """
+        try:
+            return self.get(name)
+        except UnknownNamespaceError:
+            assert self.shards is not None
+            self.shards.check_owns_any()
+            raise
+
+    def check_open(self, number: int) -> None:
+        """Whoever is about to let items in asks for it. Raises PausedError while the namespace is being deleted.
+
+        The caller may try again: soon the namespace is unknown, or takes items again because it was not empty.
         """
         namespace = self._view.by_number.get(number)
         if namespace is None:
@@ -154,9 +169,10 @@ class Namespaces(Service):
             view = self._read_view
             self.number_max = max(self.number_max, max(view.by_number, default=0))
             self._conflicts = {} if self.shards is None else self.shards.conflicts(view)
-            self._view = view
-            self.number_by_name = view.number_by_name
-            self.settings.by_number = view.by_number
+            if view is not self._view:
+                self._view = view
+                self.number_by_name = view.number_by_name
+                self.settings.replace(view.by_number)
             return listed
 
     def shard_opened(self, shard: ShardState) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from foqs.host.distribution import Distribution
+from foqs.host.meters import Distribution
 
 
 class Pulse:

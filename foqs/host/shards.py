@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from foqs.model import limits
-from foqs.model.clock import Now
 from foqs.model.errors import UnavailableError
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.shard_writer import ShardWriter
@@ -24,23 +23,6 @@ class Shards:
     def add(self, writer: ShardWriter) -> None:
         self.writers[writer.shard_id] = writer
 
-    def state(self, shard_id: int) -> ShardState | None:
-        """None while the shard is not owned."""
-        return self.writers[shard_id].shard
-
-    def wake(self, shard_id: int) -> None:
-        self.writers[shard_id].wake()
-
-    def placement_run_items(self, shard_id: int) -> int:
-        return self.writers[shard_id].scheduler.placement_run_items
-
-    def now(self, shard_id: int) -> Now:
-        return self.writers[shard_id].now()
-
-    def now_ms(self, shard_id: int) -> int:
-        """The shard server's clock."""
-        return self.writers[shard_id].now_ms()
-
     def owned(self) -> Iterator[tuple[ShardWriter, ShardState]]:
         for writer in self.writers.values():
             if writer.shard is not None:
@@ -49,13 +31,16 @@ class Shards:
     def serving(self, shard_id: int) -> tuple[ShardWriter, ShardState]:
         """Raises UnavailableError for a shard that is not here or not owned now: nothing was done."""
         writer = self.writers.get(shard_id)
-        if writer is None:
-            raise UnavailableError(f"this host has no shard {shard_id}: ask the one that has", nothing_done=True)
-        if writer.shard is None:
-            raise self.away(writer)
-        return writer, writer.shard
+        shard = writer.shard if writer is not None else None
+        if writer is None or shard is None:
+            raise self.not_served(shard_id)
+        return writer, shard
 
-    def away(self, writer: ShardWriter) -> UnavailableError:
+    def not_served(self, shard_id: int) -> UnavailableError:
+        """What is to be said of a shard that is not here or not owned now."""
+        writer = self.writers.get(shard_id)
+        if writer is None:
+            return UnavailableError(f"this host has no shard {shard_id}: ask the one that has", nothing_done=True)
         return UnavailableError(
             f"shard {writer.shard_id} is not served by this host now: {writer.detail}",
             retry_after_ms=limits.NO_SHARD_RETRY_MS,

@@ -3,15 +3,127 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Mapping
 from itertools import chain, islice
+from operator import neg
 
-from foqs.host.prefetch import PrefetchBuffer
 from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.item import ShardItem
 from foqs.model.topic import ShardTopic
 from foqs.shard.state.events import Demand
+from foqs.shard.writer.shard_writer import ShardWriter
+
+_MANY = 32
+"""Where fewer times as many are held as come or go, sorting all is cheaper than to find the sort key of each."""
+
+
+class PrefetchBuffer:
+    """The prefetched items of one topic, in order."""
+
+    __slots__ = ("_items", "sort_keys")
+
+    def __init__(self) -> None:
+        self.sort_keys: list[int] = []
+        """Of all its items; others only read it.
+
+        The least urgent comes first, so that the most urgent comes last, where a list gives it up at once.
+        """
+        self._items: dict[int, ShardItem] = {}
+
+    def __len__(self) -> int:
+        return len(self.sort_keys)
+
+    @property
+    def items(self) -> list[ShardItem]:
+        return list(self._items.values())
+
+    @property
+    def first(self) -> int:
+        """The most urgent sort key; order.LAST when empty."""
+        return self.sort_keys[-1] if self.sort_keys else order.LAST
+
+    def oldest_due_at(self) -> int | None:
+        """As that of a window: of each of the most urgent urgencies the first is looked at."""
+        oldest: int | None = None
+        end = len(self.sort_keys)
+        for _ in range(limits.OLDEST_URGENCIES_MAX):
+            if end == 0:
+                break
+            sort_key = self.sort_keys[end - 1]
+            due_at = order.due_at_of(sort_key)
+            oldest = due_at if oldest is None else min(oldest, due_at)
+            end = bisect_right(
+                self.sort_keys, -order.sort_key(order.urgency_of(sort_key) + 1, 0, 0, 0), 0, end, key=neg
+            )
+        return oldest
+
+    @property
+    def last(self) -> int:
+        """The least urgent sort key; order.FIRST when empty."""
+        return self.sort_keys[0] if self.sort_keys else order.FIRST
+
+    def place_at(self, rank: int) -> int:
+        """The sort key of the item that is the `rank`-th most urgent, from 1."""
+        return self.sort_keys[-rank]
+
+    def add(self, items: list[ShardItem]) -> None:
+        added = [item.sort_key for item in items]
+        self._items.update(zip(added, items, strict=True))
+        if len(added) * _MANY < len(self.sort_keys):
+            for sort_key in added:
+                insort(self.sort_keys, sort_key, key=neg)
+        else:
+            self.sort_keys += added
+            self.sort_keys.sort(reverse=True)
+
+    def take(self, count: int) -> None:
+        """Take the most urgent ones out; `count` is at least 1."""
+        for sort_key in self.sort_keys[-count:]:
+            del self._items[sort_key]
+        del self.sort_keys[-count:]
+
+    def most_urgent(self, count: int) -> list[ShardItem]:
+        """The most urgent ones, in order; `count` is at least 1."""
+        return [self._items[sort_key] for sort_key in self.sort_keys[: -count - 1 : -1]]
+
+    def prefetched_long(self, writers: Mapping[int, ShardWriter]) -> list[ShardItem]:
+        """What was held for so long that it goes back; `writers`, by shard, have the clocks."""
+        steady_ms: dict[int, int] = {}
+        found: list[ShardItem] = []
+        for item in self._items.values():
+            shard_id = item.topic.shard_id
+            if shard_id not in steady_ms:  # Once for all items: a clock costs more than all else here.
+                steady_ms[shard_id] = writers[shard_id].now().steady_ms
+            if steady_ms[shard_id] - item.prefetched_at > limits.PREFETCH_HOLD_MS_MAX:
+                found.append(item)
+        return found
+
+    def discard(self, item: ShardItem) -> None:
+        del self._items[item.sort_key]
+        del self.sort_keys[bisect_left(self.sort_keys, -item.sort_key, key=neg)]
+
+    def count_up_to(self, sort_key: int, bound: int) -> int:
+        """How many stand at or before `sort_key`, up to `bound`."""
+        sort_keys = self.sort_keys
+        bound = min(bound, len(sort_keys))
+        if bound == 0 or sort_keys[-bound] <= sort_key:
+            return bound
+        count = 0
+        while sort_keys[-1 - count] <= sort_key:
+            count += 1
+        return count
+
+    def remove(self, items: list[ShardItem]) -> None:
+        """Take these out."""
+        if len(items) * _MANY < len(self.sort_keys):
+            for item in items:
+                self.discard(item)
+        elif items:
+            for item in items:
+                del self._items[item.sort_key]
+            self.sort_keys = sorted(self._items, reverse=True)
 
 
 class DequeueCall:
@@ -38,9 +150,6 @@ class DequeueCall:
         self.items: list[ShardItem] | None = None
         self.answered: asyncio.Future[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
-
-    def lease_of(self, item: ShardItem) -> int:
-        return self.lease_ms or item.lease_ms or self.lease_ms_default
 
     @property
     def done(self) -> bool:
@@ -185,21 +294,25 @@ class TopicQueue:
 
     def servable_count(self, bound: int) -> int:
         """How many held items precede every ready item that is not held, up to `bound`."""
-        return self.buffer.count_up_to(self.first_unclaimed(), bound) if self.buffer else 0
+        return self.buffer.count_up_to(self.first_unclaimed(), bound) if self.buffer.sort_keys else 0
 
-    def unbacked(
-        self, call: DequeueCall, count: int, bytes_left: int, now: Callable[[int], Now]
-    ) -> tuple[list[ShardItem], int]:
-        """Held items, in order, whose claims do not back the leases that they are about to get.
+    def next_items(
+        self, call: DequeueCall, room: int, bytes_left: int, clocks: dict[int, Now], writers: Mapping[int, ShardWriter]
+    ) -> tuple[list[ShardItem], list[ShardItem], int]:
+        """The items that the first call gets next, in order, up to `room`, as far as its answer has bytes for them.
 
-        Of the `count` items that the first call gets next, as far as its answer has bytes for them; and where one of
-        them is, also of those that the calls behind it get then: else each of these would wait for a commit of its own.
-        Each item's `lease_wanted_ms` is set. Returns what is left of the bytes of the first call as well.
+        Returns them, those whose claims do not back the leases that they are about to get, and the bytes that are left.
+        Where there is one of the latter, those that the calls behind get then are looked at as well: else each of these
+        would wait for a commit of its own. The `lease_wanted_ms` of what is not backed is set. The clocks of shards
+        that are missing in `clocks` are added.
         """
-        clocks: dict[int, Now] = {}
-        next_items = self.buffer.most_urgent(count)
-        found, taken_count, bytes_left = _unbacked(call, next_items, bytes_left, clocks, now)
-        if found:
+        count = self.servable_count(min(call.wants[self], room)) if bytes_left > 0 else 0
+        if not count:
+            return [], [], bytes_left
+        items = self.buffer.most_urgent(count)
+        unbacked, count, bytes_left = _unbacked(call, items, bytes_left, clocks, writers)
+        if unbacked:
+            taken_count = count
             behind = self.buffer.most_urgent(
                 self.servable_count(min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX))
             )
@@ -207,10 +320,15 @@ class TopicQueue:
                 some = behind[taken_count : taken_count + other.wants[self]]
                 if not some:
                     break
-                more, count, _ = _unbacked(other, some, limits.DEQUEUE_ANSWER_BYTES_MAX, clocks, now)
-                found += more
-                taken_count += count
-        return found, bytes_left
+                more, more_count, _ = _unbacked(other, some, limits.DEQUEUE_ANSWER_BYTES_MAX, clocks, writers)
+                unbacked += more
+                taken_count += more_count
+        return items[:count], unbacked, bytes_left
+
+    def take(self, count: int, now_s: float) -> None:
+        """The next items are delivered, so many of them."""
+        self.buffer.take(count)
+        self.note_served(count, now_s)
 
     def note_served(self, count: int, now_s: float) -> None:
         elapsed_s = now_s - self._rated_at_s
@@ -224,7 +342,11 @@ class TopicQueue:
 
 
 def _unbacked(
-    call: DequeueCall, items: list[ShardItem], bytes_left: int, clocks: dict[int, Now], now: Callable[[int], Now]
+    call: DequeueCall,
+    items: list[ShardItem],
+    bytes_left: int,
+    clocks: dict[int, Now],
+    writers: Mapping[int, ShardWriter],
 ) -> tuple[list[ShardItem], int, int]:
     """Those of `items` whose claims do not back the call's lease, how many there are bytes for, and the bytes left."""
     found: list[ShardItem] = []
@@ -234,8 +356,8 @@ def _unbacked(
             break
         shard_id = item.topic.shard_id
         if shard_id not in clocks:  # Once for all items: a clock costs more than all else here.
-            clocks[shard_id] = now(shard_id)
-        lease_ms = call.lease_of(item)
+            clocks[shard_id] = writers[shard_id].now()
+        lease_ms = call.lease_ms or item.lease_ms or call.lease_ms_default
         if not item.is_claimed_for(clocks[shard_id].steady_ms + lease_ms):
             item.lease_wanted_ms = lease_ms
             found.append(item)

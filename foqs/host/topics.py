@@ -9,29 +9,36 @@ from itertools import groupby
 
 from foqs.host import arguments
 from foqs.host.dispatch import Dispatcher
+from foqs.host.namespaces import Namespaces
 from foqs.host.shards import Shards
 from foqs.host.slices import Slices
 from foqs.model import limits, order
-from foqs.model.calls import TopicPage, TopicStats
+from foqs.model.calls import CallContext, TopicPage, TopicStats
 from foqs.model.errors import UnavailableError
-from foqs.model.namespace import Namespace
 from foqs.model.topic import ShardTopic
 
 
 class Topics:
-    """Pages are found from where the last one ended, and put together in slices: none of them holds the event loop."""
+    """The verb getActiveTopics. Each page is found from where the last one ended.
 
-    def __init__(self, shards: Shards, dispatcher: Dispatcher, slices: Slices) -> None:
+    It is put together in slices, so that none holds the event loop.
+    """
+
+    def __init__(self, namespaces: Namespaces, shards: Shards, dispatcher: Dispatcher, slices: Slices) -> None:
+        self._namespaces = namespaces
         self._shards = shards
         self._dispatcher = dispatcher
         self._slices = slices
 
-    async def page(self, namespace: Namespace, prefix: str, limit: int, page_token: str) -> TopicPage:
+    async def page(
+        self, context: CallContext, namespace_name: str, prefix: str, limit: int, page_token: str
+    ) -> TopicPage:
         """Topics of the shards that this host owns, by name, after `page_token`.
 
         A shard that is lost or sick stops no discovery of the others. Raises UnavailableError when the host owns none,
         and while rows are still being counted.
         """
+        namespace = self._namespaces.serving(namespace_name)
         arguments.check_range("limit", limit, 1, limits.PAGE_ITEMS_MAX)
         self._shards.check_owns_any()
         await self._wait_for_counts()

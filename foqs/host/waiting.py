@@ -1,4 +1,4 @@
-"""Waiting for a shard's transaction, with a bound."""
+"""Waiting for the transactions of shards, with a bound."""
 
 from __future__ import annotations
 
@@ -10,65 +10,61 @@ from foqs.model.errors import UnavailableError
 from foqs.shard.state.events import Completion
 
 
-class Answer:
-    """`completion` goes to the shards; `wait` returns once it is settled. It is open until `wait` is called."""
+class Answer(Completion):
+    """A call's completion that the call can await: `done` ends with it.
 
-    __slots__ = ("_done", "_waiting", "completion")
+    Awaiting `done` raises the failure of the whole call, or UnavailableError after limits.CALL_MS_MAX. A call that has
+    left it with no shard must not await it.
+    """
+
+    __slots__ = ("done",)
 
     def __init__(self, waiting: Waiting) -> None:
-        self._waiting = waiting
-        self._done: asyncio.Future[None] = waiting.loop.create_future()
-        self.completion = Completion(self._settled)
-        self.completion.open_count += 1
+        # The fields of a Completion are set here: this is done for every call.
+        self.on_done = _end
+        self.errors = {}
+        self.failure = None
+        self.open_count = 0
+        self.done: asyncio.Future[None] = waiting.loop.create_future()
+        waiting.by_age.append((waiting.loop.time() + limits.CALL_MS_MAX / 1000, self))
 
-    async def wait(self) -> None:
-        """Raises the failure of the completion, or UnavailableError past limits.CALL_MS_MAX."""
-        settle(self.completion)
-        if not self._done.done():
-            self._waiting.remember(self._done)
-        try:
-            await self._done
-        finally:
-            # Nobody asks any more, and a completion that knew its answer would be a cycle for the garbage collector.
-            self.completion.on_done = _nobody_waits
-
-    def _settled(self, completion: Completion) -> None:
-        if self._done.done():
-            return
-        if completion.failure is None:
-            self._done.set_result(None)
-        else:
-            self._done.set_exception(completion.failure)
+    def part_done(self) -> None:
+        """A part of the call is done that the host does itself."""
+        self.open_count -= 1
+        if not self.open_count:
+            _end(self)
 
 
-def settle(completion: Completion) -> None:
-    """A part of the call is done that the host does itself."""
-    completion.open_count -= 1
-    if not completion.open_count:
-        completion.on_done(completion)
-
-
-def _nobody_waits(completion: Completion) -> None:
-    return None
+def _end(completion: Completion) -> None:
+    assert isinstance(completion, Answer)
+    done = completion.done
+    if done.done():
+        return  # Its caller is gone, or has waited for too long.
+    if completion.failure is None:
+        done.set_result(None)
+    else:
+        done.set_exception(completion.failure)
 
 
 class Waiting:
-    """The calls of a host that wait for a transaction. One look at the oldest costs less than a timer a call."""
+    """The answers that a host's calls wait for. One look at the oldest costs less than a timer for each call."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._by_age: deque[tuple[float, asyncio.Future[None]]] = deque()
-
-    def remember(self, done: asyncio.Future[None]) -> None:
-        self._by_age.append((self.loop.time() + limits.CALL_MS_MAX / 1000, done))
+        self.by_age: deque[tuple[float, Answer]] = deque()
+        """Each with the time at which its call has waited for too long."""
 
     def tick(self) -> None:
         """End the waits that are over."""
-        waits, now_s = self._by_age, self.loop.time()
-        while waits and (waits[0][1].done() or waits[0][0] <= now_s):
-            done = waits.popleft()[1]
-            if not done.done():
-                done.set_exception(
+        by_age, now_s = self.by_age, self.loop.time()
+        while by_age:
+            until_s, answer = by_age[0]
+            is_over = answer.done.done() or not answer.open_count
+            if not is_over and until_s > now_s:
+                return
+            by_age.popleft()
+            if not is_over:
+                answer.done.set_exception(
                     UnavailableError(
                         f"the shard has not answered for {limits.CALL_MS_MAX} ms: whether the call was done is unknown"
                     )

@@ -68,13 +68,20 @@ class Namespace:
 class SettingsTable:
     """What shards and the dispatcher read of namespaces, by number. The host keeps it up to date."""
 
-    __slots__ = ("by_number", "item_bytes_seen")
+    __slots__ = ("by_number", "dequeue_paused", "item_bytes_seen")
 
     def __init__(self) -> None:
         self.by_number: Mapping[int, Namespace] = {}
         """All namespaces at one time: replaced, never changed, so that any thread may do so."""
+        self.dequeue_paused: frozenset[int] = frozenset()
+        """The numbers of those whose dequeues are paused."""
         self.item_bytes_seen: dict[int, int] = {}
         """The largest item that was claimed, by namespace, if it was larger than what is allowed now."""
+
+    def replace(self, by_number: Mapping[int, Namespace]) -> None:
+        """From now on these are all namespaces."""
+        self.dequeue_paused = frozenset(number for number, found in by_number.items() if found.settings.dequeue_paused)
+        self.by_number = by_number
 
     def attempts_max(self, number: int) -> int:
         namespace = self.by_number.get(number)
@@ -89,10 +96,6 @@ class SettingsTable:
             allowed_bytes -= limits.PAYLOAD_BYTES_MAX - namespace.settings.payload_bytes_max
             allowed_bytes -= limits.METADATA_BYTES_MAX - namespace.settings.metadata_bytes_max
         return max(allowed_bytes, self.item_bytes_seen.get(number, 0))
-
-    def is_dequeue_paused(self, number: int) -> bool:
-        namespace = self.by_number.get(number)
-        return namespace is not None and namespace.settings.dequeue_paused
 
     def note_item_bytes(self, number: int, size_bytes: int) -> None:
         """An item was claimed that has so many: those of the namespace that are still to be read may have as many."""

@@ -110,8 +110,7 @@ def check_arguments(request: Any) -> None:
         check_namespace_name(name)
     for item in getattr(request, "items", None) or ():
         arguments.check_topic(item.topic)
-        arguments.checked_content(item, _SETTINGS)
-        arguments.deliver_after(item, _SETTINGS, _NOW_MS)
+        arguments.check_item(item, _SETTINGS, _NOW_MS)
     for demand in getattr(request, "topics", None) or ():
         arguments.check_topic(demand.topic)
         arguments.check_range("count", demand.count, 1, limits.BATCH_ITEMS_MAX)

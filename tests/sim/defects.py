@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from foqs.host import leases
+from foqs.host import enqueues, leases
 from foqs.host.census import Censuses
 from foqs.host.dispatch import Dispatcher
-from foqs.host.enqueues import Enqueues
 from foqs.host.inspection import Inspection
 from foqs.host.leases import Leases
 from foqs.host.namespaces import Namespaces
 from foqs.host.topic_queue import TopicQueue
+from foqs.host.waiting import Answer, Waiting
 from foqs.model import order
 from foqs.model.clock import Now
 from foqs.model.errors import NotFoundError, StaleLeaseError, UnavailableError
@@ -41,21 +41,18 @@ from foqs.testing.fake_store import FakeStore
 from tests.sim.planting import in_place_of
 
 
-@in_place_of(Enqueues, "_write")
-async def acknowledges_before_the_commit(self: Enqueues, shard: ShardState, items: list[ShardItem]) -> None:
-    shard.insert(items, sum(item.size_bytes for item in items), Completion(lambda _: None))
-    self._shards.wake(shard.shard_id)
+@in_place_of(enqueues, "Answer")
+def acknowledges_before_the_commit(waiting: Waiting) -> Answer:
+    answer = Answer(waiting)
+    answer.done.set_result(None)
+    return answer
 
 
-@in_place_of(Leases, "_settle")
-async def answers_an_ack_before_the_commit(
-    self: Leases, ended: dict[int, Any], errors: dict[int, Any], *, rewriting: bool
-) -> None:
-    for shard_id, group in ended.items():
-        if group.items:
-            rewrites = group.rewrites if rewriting else None
-            group.shard.settle(group.items, rewrites, Completion(lambda _: None), group.positions)
-            self._shards.wake(shard_id)
+@in_place_of(leases, "Answer")
+def answers_an_ack_before_the_commit(waiting: Waiting) -> Answer:
+    answer = Answer(waiting)
+    answer.done.set_result(None)
+    return answer
 
 
 @in_place_of(Inspection, "_expire")
@@ -339,15 +336,15 @@ class _EveryNumber(int):
         return False
 
 
-_end_leases, _lease_of = Leases._end_leases, leases._lease_of
+_end_leases, _find_lease = Leases._end_leases, Leases._find_lease
 
 
 @in_place_of(Leases, "_end_leases")
 def settles_receipts_of_other_namespaces_on_the_fast_path(
     self: Leases, namespace: Namespace, receipts: Any, *others: Any
 ) -> Any:
-    def exact(namespace: Namespace, *others: Any) -> Any:
-        return _lease_of(replace(namespace, number=int(namespace.number)), *others)
+    def exact(self: Leases, namespace: Namespace, *others: Any) -> Any:
+        return _find_lease(self, replace(namespace, number=int(namespace.number)), *others)
 
-    with patch.object(leases, "_lease_of", exact):
+    with patch.object(Leases, "_find_lease", exact):
         return _end_leases(self, replace(namespace, number=_EveryNumber(namespace.number)), receipts, *others)

@@ -107,11 +107,12 @@ def order_problems(
         last[queue] = max(last.get(queue, order.FIRST), item.sort_key)
     for queue, sort_key in last.items():
         for shard_id, topic in queue.parts.items():
-            shard = dispatcher._shard_of(shard_id)
+            writer = dispatcher._writers[shard_id]
+            shard = writer.shard
             lane = world.servers[shard_id].tables.lanes.get(topic.number)
             if shard is None or not lane or world.servers[shard_id].tables.writer.epoch != shard.epoch:
                 continue
-            now_ms = dispatcher._now(shard_id).server_ms
+            now_ms = writer.now_ms()
             before = (order.urgency_of(sort_key), order.due_at_of(sort_key), order.key_of(sort_key))
             for found in lane.irange(maximum=before, inclusive=(True, False)):
                 problem = _overtaken(shard, found[2], world.servers[shard_id].tables, now_ms)
@@ -402,7 +403,7 @@ def _for_nobody(dispatcher: Dispatcher, queue: TopicQueue) -> Iterator[str]:
         if not item.is_claimed_ahead:
             yield f"{item.key:x} of {queue.name} was claimed for a call, and is held although none waits"
     for part in [*queue.parts.values(), *queue.sick_parts.values()]:
-        shard = dispatcher._shard_of(part.shard_id)
+        shard = dispatcher._writers[part.shard_id].shard
         for item in shard.claims.waiting_for_calls.values() if shard is not None else ():
             if item.topic is part:
                 yield f"{item.key:x} of {queue.name} is to be claimed for a call, and none waits"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import asyncio
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 from foqs.host.dispatch import Dispatcher
 from foqs.host.topic_queue import DequeueCall
@@ -24,6 +27,32 @@ NAMESPACE = 7
 ITEM_BYTES_MAX = 1_000_000
 
 
+class StillWriter:
+    """What a host asks of the writer of a shard; its transactions are run step by step."""
+
+    scheduler = SimpleNamespace(placement_run_items=mysql_server.PLACEMENT_RUN_ITEMS)
+
+    def __init__(self, shard_id: int, states: Mapping[int, ShardState], now: Callable[[int], Now]) -> None:
+        self.shard_id = shard_id
+        self.counted = asyncio.Event()
+        self.counted.set()
+        self._states = states
+        self._now = now
+
+    @property
+    def shard(self) -> ShardState | None:
+        return self._states.get(self.shard_id)
+
+    def now(self) -> Now:
+        return self._now(self.shard_id)
+
+    def now_ms(self) -> int:
+        return self.now().server_ms
+
+    def wake(self) -> None:
+        return None
+
+
 class Shards:
     """Numbered from 0. What is passed as `shards` to others is this itself, as foqs.host.shards.Shards is."""
 
@@ -42,8 +71,9 @@ class Shards:
         """All of them anew, from the tables; `unseen` as the process remembers it that had them before."""
         self.states = {}
         self.settings.item_bytes_seen = {}
+        self.writers = {number: StillWriter(number, self.states, self.now) for number in self.tables}
         self.dispatcher = Dispatcher(
-            self.states.get, lambda _: None, self.now, lambda: self.clock_ms / 1000, self.settings, lambda *_: None
+            cast(Any, self.writers), lambda: self.clock_ms / 1000, self.settings, lambda *_: None
         )
         for number, stored in self.stored.items():
             image = stored.open()
@@ -58,7 +88,7 @@ class Shards:
         number = namespace or NAMESPACE
         before = self.settings.by_number.get(number, Namespace(number, "n", NamespaceSettings(), 0))
         after = replace(before, settings=replace(before.settings, **settings))
-        self.settings.by_number = {**self.settings.by_number, number: after}
+        self.settings.replace({**self.settings.by_number, number: after})
         for shard in self.states.values():
             shard.index.name_namespace(after)
 
@@ -83,9 +113,6 @@ class Shards:
             )  # fmt: skip
         shard.insert(items, 10, Completion(lambda _: None))
         return items
-
-    def placement_run_items(self, shard_id: int) -> int:
-        return mysql_server.PLACEMENT_RUN_ITEMS
 
     def dequeue(self, wants: dict[str, int], lease_ms: int | None = None) -> DequeueCall:
         call = DequeueCall(lease_ms, 30_000, self.clock_ms / 1000)
@@ -118,14 +145,11 @@ class Shards:
 
     # ---- as foqs.host.shards.Shards ----
 
-    def owned(self) -> list[tuple[None, ShardState]]:
-        return [(None, shard) for shard in self.states.values()]
+    def owned(self) -> list[tuple[StillWriter, ShardState]]:
+        return [(self.writers[number], shard) for number, shard in self.states.items()]
 
-    def state(self, number: int) -> ShardState | None:
-        return self.states.get(number)
-
-    def serving(self, number: int) -> tuple[None, ShardState]:
-        return None, self.states[number]
+    def serving(self, number: int) -> tuple[StillWriter, ShardState]:
+        return self.writers[number], self.states[number]
 
     @property
     def owns_any(self) -> bool:
@@ -141,10 +165,17 @@ class Shards:
     def server_ms(self) -> int:
         return self.clock_ms + self.server_ahead_ms
 
-    def now_ms(self, number: int) -> int:
-        return self.clock_ms
 
-    def wake(self, number: int) -> None:
+class NamespacesOf:
+    """What verbs ask of foqs.host.namespaces.Namespaces, of a few namespaces."""
+
+    def __init__(self, *namespaces: Namespace) -> None:
+        self._by_name = {namespace.name: namespace for namespace in namespaces}
+
+    def serving(self, name: str) -> Namespace:
+        return self._by_name[name]
+
+    def check_open(self, number: int) -> None:
         return None
 
 

@@ -13,11 +13,20 @@ from foqs.host.dequeues import Dequeues
 from foqs.host.inspection import Inspection
 from foqs.host.waiting import Waiting
 from foqs.model import ids, limits
+from foqs.model.calls import CallContext
 from foqs.model.errors import FoqsError, OverloadedError, PausedError, UnavailableError
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.shard.port import ItemRow
 from foqs.shard.state.events import Completion, LookUp
-from tests.support.shards import ITEM_BYTES_MAX, NAMESPACE, Shards
+from tests.support.shards import ITEM_BYTES_MAX, NAMESPACE, NamespacesOf, Shards
+
+JOBS = Namespace(NAMESPACE, "jobs", NamespaceSettings(), 0)
+CALL = CallContext("test")
+
+
+def dequeues_of(shards: Shards) -> Dequeues:
+    namespaces, clock = cast(Any, NamespacesOf(JOBS)), lambda: shards.clock_ms / 1000
+    return Dequeues(namespaces, cast(Any, shards), shards.dispatcher, clock, lambda *_: None)
 
 
 def test_a_call_of_two_topics_gets_nothing_of_a_shard_that_is_being_lost() -> None:
@@ -73,10 +82,9 @@ def test_of_calls_with_long_and_short_leases_each_gets_its_own() -> None:
 def test_calls_do_not_wait_on_for_a_host_that_has_lost_its_last_shard() -> None:
     async def scenario() -> None:
         shards = Shards(1)
-        dequeues = Dequeues(shards, shards.dispatcher, lambda: shards.clock_ms / 1000)
-        namespace = Namespace(NAMESPACE, "jobs", NamespaceSettings(), 0)
+        dequeues = dequeues_of(shards)
         demand = SimpleNamespace(topic="a", count=1, group=None)
-        waiting = [asyncio.ensure_future(dequeues.dequeue(namespace, [demand], None, 30_000)) for _ in range(3)]
+        waiting = [asyncio.ensure_future(dequeues.dequeue(CALL, JOBS.name, [demand], None, 30_000)) for _ in range(3)]
         await asyncio.sleep(0)
         dequeues.tick()
         assert shards.dispatcher.waiting_count == 3
@@ -91,7 +99,7 @@ def test_calls_do_not_wait_on_for_a_host_that_has_lost_its_last_shard() -> None:
             assert isinstance(error, UnavailableError)
             assert error.nothing_done
         with pytest.raises(UnavailableError):
-            await dequeues.dequeue(namespace, [demand], None, 0)
+            await dequeues.dequeue(CALL, JOBS.name, [demand], None, 0)
 
     asyncio.run(scenario())
 
@@ -99,11 +107,10 @@ def test_calls_do_not_wait_on_for_a_host_that_has_lost_its_last_shard() -> None:
 def test_what_a_caller_who_is_gone_has_not_seen_is_handed_to_the_next_one_at_once() -> None:
     async def scenario() -> None:
         shards = Shards(1)
-        dequeues = Dequeues(shards, shards.dispatcher, lambda: shards.clock_ms / 1000)
-        namespace = Namespace(NAMESPACE, "n", NamespaceSettings(), 0)
+        dequeues = dequeues_of(shards)
         demand = SimpleNamespace(topic="a", count=1, group=None)
         first, second = (
-            asyncio.create_task(dequeues.dequeue(namespace, [demand], None, 30_000)) for _ in range(2)
+            asyncio.create_task(dequeues.dequeue(CALL, JOBS.name, [demand], None, 30_000)) for _ in range(2)
         )  # fmt: skip
         await asyncio.sleep(0)
         shards.enqueue(0, "a")
@@ -120,10 +127,9 @@ def test_what_a_caller_who_is_gone_has_not_seen_is_handed_to_the_next_one_at_onc
 def test_of_a_paused_namespace_no_call_waits_and_nothing_is_held_or_claimed() -> None:
     async def scenario() -> None:
         shards = Shards(1)
-        dequeues = Dequeues(shards, shards.dispatcher, lambda: shards.clock_ms / 1000)
-        namespace = Namespace(NAMESPACE, "n", NamespaceSettings(), 0)
+        dequeues = dequeues_of(shards)
         demands = [SimpleNamespace(topic=topic, count=1, group=None) for topic in "ab"]
-        waits = asyncio.create_task(dequeues.dequeue(namespace, demands, None, 30_000))
+        waits = asyncio.create_task(dequeues.dequeue(CALL, JOBS.name, demands, None, 30_000))
         await asyncio.sleep(0)
         shards.enqueue(0, "a", 0, delay_ms=50)
         shards.run(0)
@@ -132,7 +138,7 @@ def test_of_a_paused_namespace_no_call_waits_and_nothing_is_held_or_claimed() ->
         with pytest.raises(PausedError):
             await asyncio.wait_for(waits, 5)
         with pytest.raises(PausedError):
-            await dequeues.dequeue(namespace, demands, None, 30_000)
+            await dequeues.dequeue(CALL, JOBS.name, demands, None, 30_000)
         shards.clock_ms += 1_000
         shards.run(0)
         assert not shards.states[0].index.leases

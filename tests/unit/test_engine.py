@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Container
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any, cast
 
 import pytest
 
@@ -26,7 +27,7 @@ from foqs.shard.port import TIMER_LANE, ItemRow
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Completion, LookUp
 from foqs.testing.fake_server import Tables
-from tests.support.shards import plan, tick
+from tests.support.shards import StillWriter, plan, tick
 from tests.support.stored_shard import StoredShard
 
 NAMESPACE = 7
@@ -53,7 +54,7 @@ class Known:
 def new_settings() -> SettingsTable:
     table = SettingsTable()
     settings = NamespaceSettings(attempts_max=ATTEMPTS_MAX, payload_bytes_max=1_000, metadata_bytes_max=0)
-    table.by_number = {NAMESPACE: Namespace(NAMESPACE, "n", settings, 0)}
+    table.replace({NAMESPACE: Namespace(NAMESPACE, "n", settings, 0)})
     return table
 
 
@@ -61,10 +62,8 @@ class WatchedDispatcher(Dispatcher):
     """Shows every answer at the moment it is given."""
 
     def __init__(self, world: World) -> None:
-        super().__init__(
-            world.shards.get, lambda _: None, lambda _: world.now, lambda: world.now_ms / 1000, new_settings(),
-            lambda *_: None,
-        )  # fmt: skip
+        writers = {number: StillWriter(number, world.shards, lambda _: world.now) for number in world.tables}
+        super().__init__(cast(Any, writers), lambda: world.now_ms / 1000, new_settings(), lambda *_: None)
         self._world = world
         self._passed: set[tuple[int, int]] = set()
 

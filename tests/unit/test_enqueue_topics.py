@@ -8,25 +8,39 @@ from typing import Any, cast
 import pytest
 
 from foqs import NewItem
-from foqs.host.enqueues import Enqueues
+from foqs.host.enqueues import Enqueues, Placement
+from foqs.host.quota import Quota
 from foqs.host.waiting import Waiting
 from foqs.model import ids, limits
+from foqs.model.calls import CallContext, EnqueueResult
+from foqs.model.clock import Now
 from foqs.model.errors import RateLimitedError, TooLargeError
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.server import mysql_server
-from tests.support.shards import NAMESPACE, Shards
+from tests.support.shards import NAMESPACE, NamespacesOf, Shards
+
+CALL = CallContext("test")
 
 
-def enqueues_of(shards: Shards) -> Enqueues:
-    loop = asyncio.get_running_loop()
-    return Enqueues(cast(Any, shards), shards.dispatcher, Waiting(loop), loop.time, lambda number: None)
+class Enqueuer:
+    """Enqueues on shards that are run step by step."""
+
+    def __init__(self, shards: Shards, *namespaces: Namespace) -> None:
+        loop = asyncio.get_running_loop()
+        placement = Placement(cast(Any, shards), shards.dispatcher)
+        self._enqueues = Enqueues(
+            cast(Any, NamespacesOf(*namespaces)), Quota(loop.time), placement, Waiting(loop), lambda *_: None
+        )
+
+    async def enqueue(self, namespace: Namespace, items: list[NewItem]) -> EnqueueResult:
+        return await self._enqueues.enqueue(CALL, namespace.name, items, False)
 
 
 async def test_a_call_over_its_quota_leaves_no_topics_behind() -> None:
     shards = Shards(1)
     namespace = Namespace(NAMESPACE, "n", NamespaceSettings(enqueues_per_minute_max=1), 0)
     with pytest.raises(TooLargeError):
-        await enqueues_of(shards).enqueue(namespace, [NewItem(f"t{number}", b"") for number in range(1_000)])
+        await Enqueuer(shards, namespace).enqueue(namespace, [NewItem(f"t{number}", b"") for number in range(1_000)])
     index = shards.states[0].index
     assert (len(index.topics), index.topic_number_last) == (0, 0)
 
@@ -34,10 +48,11 @@ async def test_a_call_over_its_quota_leaves_no_topics_behind() -> None:
 async def test_a_call_over_its_quota_takes_no_part_of_another_namespaces_run_to_a_shard() -> None:
     shards = Shards(2)
     greedy = Namespace(NAMESPACE + 10, "greedy", NamespaceSettings(enqueues_per_minute_max=1), 0)
-    enqueues = enqueues_of(shards)
+    plain = Namespace(NAMESPACE, "n", NamespaceSettings(), 0)
+    enqueues = Enqueuer(shards, greedy, plain)
     writes = []
     for _ in range(3):
-        calm = enqueues.enqueue(Namespace(NAMESPACE, "n", NamespaceSettings(), 0), [NewItem("t", b"")])
+        calm = enqueues.enqueue(plain, [NewItem("t", b"")])
         writes.append(asyncio.create_task(calm))
         await asyncio.sleep(0)
         for _ in range(2):
@@ -53,7 +68,9 @@ async def test_items_that_are_not_valid_leave_no_topics_behind() -> None:
     shards = Shards(1)
     namespace = Namespace(NAMESPACE, "n", NamespaceSettings(), 0)
     too_large = b"x" * (namespace.settings.payload_bytes_max + 1)
-    result = await enqueues_of(shards).enqueue(namespace, [NewItem(f"t{number}", too_large) for number in range(10)])
+    result = await Enqueuer(shards, namespace).enqueue(
+        namespace, [NewItem(f"t{number}", too_large) for number in range(10)]
+    )
     assert len(result.errors) == 10
     assert len(shards.states[0].index.topics) == 0
 
@@ -62,7 +79,7 @@ async def test_new_topics_of_one_call_get_numbers_one_after_the_other() -> None:
     shards = Shards(1)
     namespace = Namespace(NAMESPACE, "n", NamespaceSettings(), 0)
     news = [NewItem(topic, b"") for topic in ("a", "b", "a", "c", "bad\x01", "b")]
-    call = asyncio.create_task(enqueues_of(shards).enqueue(namespace, news))
+    call = asyncio.create_task(Enqueuer(shards, namespace).enqueue(namespace, news))
     await asyncio.sleep(0)
     shards.run(0)
     result = await call
@@ -75,8 +92,8 @@ async def test_new_topics_of_one_call_get_numbers_one_after_the_other() -> None:
 class OfDifferentClocks(Shards):
     """The second shard's server is an hour behind the first one's."""
 
-    def now_ms(self, number: int) -> int:
-        return self.clock_ms - number * limits.HOUR_MS
+    def now(self, number: int) -> Now:
+        return Now(self.clock_ms - number * limits.HOUR_MS, self.clock_ms)
 
 
 async def test_an_item_that_moves_to_another_shard_goes_by_the_clock_of_that_one() -> None:
@@ -89,7 +106,7 @@ async def test_an_item_that_moves_to_another_shard_goes_by_the_clock_of_that_one
         NewItem("later", b"", delay_ms=5_000, ttl_ms=7_000),
         NewItem("at", b"", deliver_after_ms=absolute_ms, ttl_ms=7_000),
     ]
-    call = asyncio.create_task(enqueues_of(shards).enqueue(namespace, news))
+    call = asyncio.create_task(Enqueuer(shards, namespace).enqueue(namespace, news))
     await asyncio.sleep(0)
     assert shards.states[0].inserts.buffered_count == 3
     shards.dispatcher.on_events(shards.states[0].evict("its server is away"))
@@ -97,7 +114,7 @@ async def test_an_item_that_moves_to_another_shard_goes_by_the_clock_of_that_one
         await asyncio.sleep(0)
     shards.run(1)
     result = await call
-    now_ms = shards.now_ms(1)
+    now_ms = shards.now(1).server_ms
     rows = {row.key: row for row in shards.tables[1].items.values()}
     now, later, at = [rows[ids.parse(item_id)[1]] for item_id in result.ids]
     assert {row.enqueued_at for row in (now, later, at)} == {now_ms}
@@ -110,7 +127,7 @@ async def test_an_item_that_moves_to_another_shard_goes_by_the_clock_of_that_one
 async def test_a_call_that_can_never_fit_the_quota_is_too_large_and_told_the_limit() -> None:
     shards = Shards(1)
     namespace = Namespace(NAMESPACE, "n", NamespaceSettings(enqueues_per_minute_max=60), 0)
-    enqueues = enqueues_of(shards)
+    enqueues = Enqueuer(shards, namespace)
     with pytest.raises(TooLargeError, match=r"61 items .* 60 enqueues per minute .* calls of 60 items at most"):
         await enqueues.enqueue(namespace, [NewItem("t", b"")] * 61)
     call = asyncio.create_task(enqueues.enqueue(namespace, [NewItem("t", b"")] * 60))
@@ -124,7 +141,7 @@ async def test_a_call_that_can_never_fit_the_quota_is_too_large_and_told_the_lim
 async def test_a_shard_with_two_transactions_of_bytes_waiting_is_passed_over() -> None:
     shards = Shards(2)
     namespace = Namespace(NAMESPACE, "n", NamespaceSettings(payload_bytes_max=limits.PAYLOAD_BYTES_MAX), 0)
-    enqueues = enqueues_of(shards)
+    enqueues = Enqueuer(shards, namespace)
     large = NewItem("t", bytes(limits.PAYLOAD_BYTES_MAX))
     calls = []
     for _ in range(4 * limits.TRANSACTION_INSERT_BYTES_MAX // limits.PAYLOAD_BYTES_MAX):

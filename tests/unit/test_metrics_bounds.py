@@ -10,9 +10,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from foqs.host.ages import Ages
-from foqs.host.distribution import BOUNDS_S, Distribution
 from foqs.host.gauges import NamespaceGauges
-from foqs.host.meters import OTHER_NAMESPACES, ItemMeters
+from foqs.host.meters import BOUNDS_S, OTHER_NAMESPACES, Distribution, ItemMeters
 from foqs.model import limits
 from foqs.model.item import ItemEvent
 from foqs.model.topic import ItemCounts

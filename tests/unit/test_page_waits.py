@@ -26,7 +26,7 @@ async def test_calls_behind_a_read_that_hangs_are_answered_in_time_and_not_read_
     monkeypatch.setattr(limits, "CALL_MS_MAX", 50)
     shards, reader, server_answers = Shards(1), Mock(spec=ShardReader), threading.Event()
     shards.enqueue(0, "a")
-    served = Mock(writers={0: None}, serving=lambda number: (None, shards.states[number]), state=shards.states.get)
+    served = Mock(writers=shards.writers, serving=shards.serving)
     reader.page.return_value = reads = Mock(side_effect=lambda: (server_answers.wait(), ([], False))[1])
     inspection = Inspection(served, {0: reader}, Mock(spec=Waiting), Mock(), Slices(asyncio.get_running_loop()))
     namespace = Mock(number=NAMESPACE)
@@ -62,10 +62,7 @@ async def test_a_page_of_a_sick_shard_fails_at_once_and_one_that_waits_for_it_as
         shards.enqueue(number, "a")
     hung.page.return_value = hangs = Mock(side_effect=lambda: (server_answers.wait(), ([], False))[1])
     well.page.return_value = Mock(return_value=([], False))
-    served = Mock(
-        writers={0: None, 1: None}, serving=lambda number: (None, shards.states[number]), state=shards.states.get,
-        check_healthy=sickness.check_healthy,
-    )  # fmt: skip
+    served = Mock(writers=shards.writers, serving=shards.serving, check_healthy=sickness.check_healthy)
     inspection = Inspection(served, {0: hung, 1: well}, Mock(spec=Waiting), Mock(), Slices(asyncio.get_running_loop()))
     calls = [
         asyncio.create_task(inspection.page(Mock(number=NAMESPACE), "a", 10, "", dead=False)) for _ in range(150)

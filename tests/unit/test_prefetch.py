@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from foqs.host.prefetch import PrefetchBuffer
+from foqs.host.topic_queue import PrefetchBuffer
 from foqs.model import order
 from foqs.model.item import ShardItem
 from foqs.model.topic import ShardTopic, WindowBudget
@@ -35,9 +35,11 @@ class BufferAndList(RuleBasedStateMachine):
 
     @precondition(lambda self: self.held)
     @rule(count=strategies.integers(1, 20))
-    def pop(self, count):
-        for item in self.ordered()[:count]:
-            assert self.buffer.pop() is item
+    def take(self, count):
+        first = self.ordered()[:count]
+        assert self.buffer.most_urgent(len(first)) == first
+        self.buffer.take(len(first))
+        for item in first:
             self.held.remove(item)
 
     @precondition(lambda self: self.held)

@@ -10,9 +10,10 @@ from foqs.host.inspection import Inspection
 from foqs.host.leases import Leases
 from foqs.host.waiting import Waiting
 from foqs.model import limits
+from foqs.model.calls import CallContext
 from foqs.model.errors import StaleLeaseError, UnavailableError
 from foqs.model.namespace import Namespace, NamespaceSettings
-from tests.support.shards import NAMESPACE, Shards
+from tests.support.shards import NAMESPACE, NamespacesOf, Shards
 
 JOBS = Namespace(NAMESPACE, "jobs", NamespaceSettings(), 0)
 
@@ -25,7 +26,8 @@ class World:
         waiting = Waiting(asyncio.get_running_loop())
         on_events = self.shards.dispatcher.on_events
         inspection = Inspection(cast(Any, self.shards), {}, waiting, on_events, cast(Any, None))
-        self.leases = Leases(cast(Any, self.shards), inspection, waiting)
+        namespaces = cast(Any, NamespacesOf(JOBS))
+        self.leases = Leases(namespaces, cast(Any, self.shards), inspection, waiting, lambda *_: None)
         call = self.shards.dequeue({"a": count})
         self.shards.enqueue(0, "a", count=count)
         self.shards.run(0)
@@ -35,7 +37,7 @@ class World:
 
     async def ack(self, receipts: list[str], *, repeated: bool = False) -> asyncio.Task[Any]:
         """Under way, as far as it comes without a transaction."""
-        task = asyncio.create_task(self.leases.ack(JOBS, receipts, repeated))
+        task = asyncio.create_task(self.leases.ack(CallContext("test"), JOBS.name, receipts, repeated))
         for _ in range(3):
             await asyncio.sleep(0)
         return task

@@ -11,31 +11,23 @@ from foqs.host.shards import Shards as HostShards
 from foqs.host.slices import Slices
 from foqs.host.topics import Topics
 from foqs.model import limits
-from foqs.model.calls import TopicPage
+from foqs.model.calls import CallContext, TopicPage
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.model.topic import NamespaceTopics
-from tests.support.shards import NAMESPACE, Shards
+from tests.support.shards import NAMESPACE, NamespacesOf, Shards
 
 pytestmark = pytest.mark.interpreted
 _after = NamespaceTopics.after
+CALL = CallContext("test")
 JOBS = Namespace(NAMESPACE, "jobs", NamespaceSettings(), 0)
-
-
-class Counted(Shards):
-    """Shards whose rows are counted."""
-
-    def owned(self) -> Any:
-        counted = asyncio.Event()
-        counted.set()
-        writer = type("Writer", (), {"counted": counted})()
-        return [(writer, shard) for shard in self.states.values()]
 
 
 class CountingTopics(Topics):
     """Notes how many topics, of each shard one, every slice looks at."""
 
-    def __init__(self, shards: Counted) -> None:
-        super().__init__(cast(HostShards, shards), shards.dispatcher, Slices(asyncio.get_running_loop()))
+    def __init__(self, shards: Shards) -> None:
+        namespaces, slices = cast(Any, NamespacesOf(JOBS)), Slices(asyncio.get_running_loop())
+        super().__init__(namespaces, cast(HostShards, shards), shards.dispatcher, slices)
         self.slices: list[int] = []
 
     def _find(self, *args: Any) -> str | None:
@@ -55,9 +47,9 @@ class CountingTopics(Topics):
         return found
 
 
-def _filled(shard_count: int, names: list[str], every: int = 1) -> Counted:
+def _filled(shard_count: int, names: list[str], every: int = 1) -> Shards:
     """Every `every`-th topic holds an item, on one shard or on all."""
-    shards = Counted(shard_count)
+    shards = Shards(shard_count)
     for sort_key, name in enumerate(names):
         for number, state in shards.states.items():
             state.index.topic(NAMESPACE, name)
@@ -69,9 +61,9 @@ def _filled(shard_count: int, names: list[str], every: int = 1) -> Counted:
 
 
 async def _walk(topics: Topics, prefix: str, limit: int) -> list[TopicPage]:
-    pages = [await topics.page(JOBS, prefix, limit, "")]
+    pages = [await topics.page(CALL, JOBS.name, prefix, limit, "")]
     while pages[-1].next_page_token:
-        pages.append(await topics.page(JOBS, prefix, limit, pages[-1].next_page_token))
+        pages.append(await topics.page(CALL, JOBS.name, prefix, limit, pages[-1].next_page_token))
     return pages
 
 
@@ -93,7 +85,7 @@ async def test_pages_hold_all_topics_with_items_once_and_in_order(
 async def test_a_turn_of_the_loop_looks_at_no_more_topics_than_a_slice_however_many_there_are() -> None:
     shards = _filled(2, [f"t{number:05d}" for number in range(3_000)], every=1_500)
     topics = CountingTopics(shards)
-    await asyncio.gather(*[topics.page(JOBS, "", limits.PAGE_ITEMS_MAX, "") for _ in range(3)])
+    await asyncio.gather(*[topics.page(CALL, JOBS.name, "", limits.PAGE_ITEMS_MAX, "") for _ in range(3)])
     slack = 2 * len(shards.states)
     assert max(topics.slices) <= limits.SLICE_TOPICS_MAX + slack
     assert sum(topics.slices) <= 3 * (6_000 + slack * len(topics.slices))
@@ -102,7 +94,7 @@ async def test_a_turn_of_the_loop_looks_at_no_more_topics_than_a_slice_however_m
 async def test_a_page_looks_at_what_it_gives_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     shards = _filled(2, [f"t{number:05d}" for number in range(3_000)])
     topics = CountingTopics(shards)
-    page = await topics.page(JOBS, "t02", 10, "t02500")
+    page = await topics.page(CALL, JOBS.name, "t02", 10, "t02500")
     assert [topic.topic for topic in page.topics] == [f"t{number:05d}" for number in range(2_501, 2_511)]
     assert sum(topics.slices) <= 2 * 12
 
@@ -129,7 +121,7 @@ async def test_what_an_enqueue_changes_between_two_slices_spoils_no_page(monkeyp
     monkeypatch.setattr(limits, "SLICE_TOPICS_MAX", 4)
     names = [f"t{number:02d}" for number in range(40)]
     shards = _filled(1, names)
-    walk = asyncio.create_task(CountingTopics(shards).page(JOBS, "", 100, ""))
+    walk = asyncio.create_task(CountingTopics(shards).page(CALL, JOBS.name, "", 100, ""))
     for number in range(30):
         await asyncio.sleep(0)
         shards.enqueue(0, f"u{number:02d}")

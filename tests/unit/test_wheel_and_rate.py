@@ -7,8 +7,8 @@ import tracemalloc
 
 import pytest
 
+from foqs.host.quota import BUCKET_MS, MinuteWindow
 from foqs.model.limits import MINUTE_MS
-from foqs.model.rate import BUCKET_MS, MinuteWindow
 from foqs.shard.state.leases import SLOT_MS, Wheel
 
 
@@ -58,18 +58,38 @@ def test_no_minute_admits_more_than_the_limit_and_the_wait_is_true(seed: int) ->
     for _ in range(400):
         now_ms += chance.randrange(2_000)
         count = chance.randrange(1, 20)
-        wait_ms = window.wait_ms(count, 100, now_ms)
+        wait_ms = window.admit(count, 100, now_ms)
         assert 0 <= wait_ms <= MINUTE_MS + BUCKET_MS
         if wait_ms and chance.random() < 0.2:
             now_ms += wait_ms
-            wait_ms = window.wait_ms(count, 100, now_ms)
+            wait_ms = window.admit(count, 100, now_ms)
             assert not wait_ms
         if not wait_ms:
-            window.add(count, now_ms)
-            admitted.append((now_ms, count))
+            refused_count = chance.choice([0, 0, 0, chance.randrange(count)])
+            window.give_back(refused_count)
+            admitted.append((now_ms, count - refused_count))
     for start, _ in admitted:
         assert sum(count for at, count in admitted if start <= at < start + MINUTE_MS) <= 100
 
 
 def test_a_batch_over_the_limit_never_fits() -> None:
-    assert MinuteWindow().wait_ms(101, 100, 0) == MINUTE_MS
+    assert MinuteWindow().admit(101, 100, 0) == MINUTE_MS
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_fits_into_the_minute_is_admitted(seed: int) -> None:
+    """Oracle: what left the window of a minute, rounded up to a bucket, or was given back, leaves room."""
+    chance = random.Random(seed)
+    window = MinuteWindow()
+    admitted: list[tuple[int, int]] = []
+    now_ms = 0
+    for _ in range(400):
+        now_ms += chance.randrange(2_000)
+        count = chance.randrange(1, 20)
+        counted = sum(some for at_ms, some in admitted if now_ms < at_ms - at_ms % BUCKET_MS + MINUTE_MS + BUCKET_MS)
+        fits = counted + count <= 100
+        assert (window.admit(count, 100, now_ms) == 0) == fits
+        if fits:
+            refused_count = chance.randrange(count + 1)
+            window.give_back(refused_count)
+            admitted.append((now_ms, count - refused_count))
