@@ -29,12 +29,13 @@ from foqs.host.namespaces import Namespaces
 from foqs.host.pulse import Pulse
 from foqs.host.queue import Queue
 from foqs.host.quota import Quota
-from foqs.host.shards import Shards
+from foqs.host.shards import OwnedShard, Shards
 from foqs.host.slices import Slices
 from foqs.host.topics import Topics
 from foqs.host.waiting import Waiting
 from foqs.model import limits
 from foqs.model.service import Service, ServiceState
+from foqs.model.topic import ShardTopic
 from foqs.server.mysql_server import CommitScheduler, MysqlServer, TurningTime
 from foqs.shard.writer.shard_writer import ShardWriter
 from foqs.storage.meta import MetaStore
@@ -106,18 +107,13 @@ class Host(Service):
         self._turning = TurningTime()
         self._servers: dict[str, MysqlServer] = {}
         """Each stands under the address in the URLs of its shards."""
-        pack_budget = PackBudget(limits.PACKS_OF_HOST_BYTES_MAX)
-        self._packs = {shard_id: PackIndex(pack_budget) for shard_id in config.shards}
-        self._stores: dict[int, ShardStore] = {}
+        self._pack_budget = PackBudget(limits.PACKS_OF_HOST_BYTES_MAX)
         for shard_id, url in config.shards.items():
-            self._shards.add(self._make_writer(shard_id, url))
-        self._readers = {
-            shard_id: parts.reader(shard_id, url, self._packs[shard_id]) for shard_id, url in config.shards.items()
-        }
+            self._shards.add(self._make_shard(shard_id, url))
         self._waiting = Waiting(self._loop)
         self._censuses = self._namespaces.shards = Censuses(self._shards, self._namespaces, self._waiting)
         slices = Slices(self._loop)
-        self._inspection = Inspection(self._shards, self._readers, self._waiting, self._dispatcher.on_events, slices)
+        self._inspection = Inspection(self._shards, self._waiting, self._dispatcher.on_events, slices)
         self._quota = Quota(self._loop.time)
         self._dequeues = Dequeues(
             self._namespaces, self._shards, self._dispatcher, self._loop.time, self.metrics.items.happened
@@ -127,7 +123,6 @@ class Host(Service):
         self._pulse = Pulse()
         self._ages = Ages(self._shards, self._loop.time)
         self.metrics.watch(self._shards, self._dispatcher, self._ages, self._pulse, self._is_draining)
-        self.metrics.watch_packs(self._packs)
         self.metrics.watch_namespaces(lambda: len(self._censuses.unknown))
         self.condition = Condition(self._pulse, self._shards, lambda: self.state)
 
@@ -145,8 +140,35 @@ class Host(Service):
         self._meta.use_url(meta_url)
         self._membership.use_url(meta_url)
         for shard_id, url in shard_urls.items():
-            self._stores[shard_id].use_url(url)
-            self._readers[shard_id].use_url(url)
+            self._shards.by_id[shard_id].use_url(url)
+
+    async def gain_shard(self, shard_id: int, url: str) -> None:
+        """Try to own one more shard from now on, while the host runs. Another host may own it for a while yet."""
+        assert shard_id not in self._shards.by_id, f"the host has shard {shard_id}"
+        shard = self._make_shard(shard_id, url)
+        self._shards.add(shard)
+        await shard.start()
+
+    async def lose_shard(self, shard_id: int) -> None:
+        """Hand a shard on while the host runs: all that was accepted is written before it is owned no more.
+
+        What no consumer has got goes back. Leases go on: the next owner honours them.
+        """
+        shard, dispatcher = self._shards.by_id[shard_id], self._dispatcher
+        first, *others = _topic_slices(shard)
+        dispatcher.shard_leaves(shard_id, first)
+        for topics in others:
+            await asyncio.sleep(0)
+            dispatcher.adopt(topics)
+        await shard.drain()
+        first, *others = _topic_slices(shard)
+        await shard.stop()
+        dispatcher.shard_lost(shard_id, first)
+        for topics in others:
+            await asyncio.sleep(0)
+            dispatcher.disown(topics)
+        dispatcher.shard_left(shard_id)
+        self._shards.remove(shard_id)
 
     async def _start(self) -> None:
         # First of all: it tells that the event loop turns.
@@ -154,20 +176,18 @@ class Host(Service):
         await self._namespaces.calls.run(lambda _: self._parts.check_schema(self._config.meta_url, SchemaKind.META))
         await self._membership.start()
         await self._namespaces.start()
-        await asyncio.gather(*[writer.start() for writer in self._shards.writers.values()])
-        await self._inspection.start()
+        await asyncio.gather(*[shard.start() for shard in self._shards.by_id.values()])
         await self._server.start()
 
     async def _drain(self) -> None:
         self._dequeues.drain()
         await self._server.drain()
         self._dispatcher.drain()
-        await asyncio.gather(*[writer.drain() for writer in self._shards.writers.values()])
+        await asyncio.gather(*[shard.drain() for shard in self._shards.by_id.values()])
 
     async def _stop(self) -> None:
         await self._server.stop()
-        await self._inspection.stop()
-        await asyncio.gather(*[writer.stop() for writer in self._shards.writers.values()])
+        await asyncio.gather(*[shard.stop() for shard in self._shards.by_id.values()])
         await self._censuses.stop()
         await self._namespaces.stop()
         await self._membership.stop()
@@ -205,8 +225,8 @@ class Host(Service):
     def _is_draining(self) -> bool:
         return self.state is ServiceState.DRAINING
 
-    def _make_writer(self, shard_id: int, url: str) -> ShardWriter:
-        config = self._config
+    def _make_shard(self, shard_id: int, url: str) -> OwnedShard:
+        config, parts = self._config, self._parts
         access = ShardAccess(
             shard_id=shard_id,
             url=url,
@@ -214,13 +234,17 @@ class Host(Service):
             owner=config.host_name,
             allow_undurable=config.allow_undurable_servers,
         )
-        take_epoch = partial(self._take_epoch, shard_id)
-        store = self._parts.store(access, take_epoch, self._membership.is_dead, self._packs[shard_id])
-        self._stores[shard_id] = store
-        opened = self._namespaces.shard_opened
-        return ShardWriter(
-            shard_id, store, self._server_of(url), self._dispatcher, self.metrics.transactions, opened
-        )  # fmt: skip
+        packs = PackIndex(self._pack_budget)
+        store = parts.store(access, partial(self._take_epoch, shard_id), self._membership.is_dead, packs)
+        writer = ShardWriter(
+            shard_id,
+            store,
+            self._server_of(url),
+            self._dispatcher,
+            self.metrics.transactions,
+            self._namespaces.shard_opened,
+        )
+        return OwnedShard(writer, store, parts.reader(shard_id, url, packs), packs, self._dispatcher.on_events)
 
     def _server_of(self, url: str) -> MysqlServer:
         """One for all shards of an address."""
@@ -267,6 +291,14 @@ class Host(Service):
         # Only now, so that the owner of this epoch knows which namespaces were closed or deleted before it.
         self._namespaces.read(self._meta)
         return epoch
+
+
+def _topic_slices(shard: OwnedShard) -> list[list[ShardTopic]]:
+    """The topics of the shard for one turn of the event loop after the other; at least one slice."""
+    state = shard.writer.shard
+    topics = list(state.index.topics.values()) if state is not None else []
+    size = limits.TOPICS_PER_TICK_MAX
+    return [topics[start : start + size] for start in range(0, max(1, len(topics)), size)]
 
 
 def _lock_name(cluster: str, shard_id: int, url: str) -> str:

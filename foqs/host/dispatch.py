@@ -43,6 +43,8 @@ class Dispatcher:
         """
         self.sick: set[int] = set()
         """Ids of the shards whose breakers are open."""
+        self._leaving: set[int] = set()
+        """Those of them that this host hands on to another one."""
         self._writers = writers
         self._clock = clock
         self.settings = settings
@@ -72,7 +74,9 @@ class Dispatcher:
         found: dict[ShardTopic, Demand] = {}
         for topic in topics:
             queue = self._queues.get((topic.namespace, topic.name))
-            if queue is not None and queue in self._active and self._may_claim(queue):
+            if queue is None or queue not in self._active or topic.shard_id in self._leaving:
+                continue
+            if self._may_claim(queue):
                 count = queue.demand_count()
                 if count:
                     found[topic] = queue.demand(count)
@@ -124,8 +128,8 @@ class Dispatcher:
         )
         if items:
             queue.buffer.add(items)
-            if self._draining:
-                self._unclaim(queue.buffer, queue.buffer.items)
+            if self._draining or topic.shard_id in self._leaving:
+                self._unclaim(queue.buffer, items)
 
     def _topic_gone(self, topic: ShardTopic) -> None:
         queue = self._queues.get((topic.namespace, topic.name))
@@ -140,8 +144,7 @@ class Dispatcher:
             self._rest(queue)
 
     def shard_opened(self, shard_id: int, topics: Collection[ShardTopic]) -> None:
-        self.sick.discard(shard_id)
-        self.adopt(topics)
+        self.shard_health(shard_id, topics, healthy=True)
 
     def adopt(self, topics: Collection[ShardTopic]) -> None:
         for topic in topics:
@@ -184,11 +187,26 @@ class Dispatcher:
 
     def shard_health(self, shard_id: int, topics: Collection[ShardTopic], *, healthy: bool) -> None:
         """Of a sick shard the ready items count for nothing, so that others are served past them."""
-        if healthy:
+        if healthy and shard_id not in self._leaving:
             self.sick.discard(shard_id)
         else:
             self.sick.add(shard_id)
         self.adopt(topics)
+
+    def shard_leaves(self, shard_id: int, topics: Collection[ShardTopic]) -> None:
+        """The host is about to hand the shard on: it counts as sick, and what is prefetched of it goes back.
+
+        `topics` are some of it, and the others come by `adopt`.
+        """
+        self._leaving.add(shard_id)
+        self.shard_health(shard_id, topics, healthy=False)
+        for queue in self._active:
+            self._unclaim(queue.buffer, [item for item in queue.buffer.items if item.topic.shard_id == shard_id])
+
+    def shard_left(self, shard_id: int) -> None:
+        """The shard is gone, and so are its topics (`disown`)."""
+        self._leaving.discard(shard_id)
+        self.sick.discard(shard_id)
 
     # ---- calls ----
 
@@ -356,12 +374,12 @@ class Dispatcher:
         """
         turns = [queue for queue in call.wants if next(iter(queue.calls)) is call]
         clocks: dict[int, Now] = {}
-        next_items, unbacked = self._next_items(call, turns, clocks)
+        next_items, unbacked = call.next_items(turns, clocks, self._writers)
         while unbacked:
             for queue, items in unbacked.items():
                 self._claim_for(queue, call, items)
-            next_items, unbacked = self._next_items(call, turns, clocks)
-        if call.claimed_for and self._awaits_claims(call):
+            next_items, unbacked = call.next_items(turns, clocks, self._writers)
+        if call.claimed_for and call.awaits_claims(self._clock()):
             self._lingering.update(dict.fromkeys(turns))
             return False
         given: list[ShardItem] = []
@@ -370,34 +388,6 @@ class Dispatcher:
         if given:
             self.answer(call, given)
         return bool(next_items)
-
-    def _next_items(
-        self, call: DequeueCall, queues: list[TopicQueue], clocks: dict[int, Now]
-    ) -> tuple[dict[TopicQueue, list[ShardItem]], dict[TopicQueue, list[ShardItem]]]:
-        """What the call gets next of its topics, and what of that is not claimed as the call's lease needs it."""
-        room, bytes_left = limits.DEQUEUE_ITEMS_MAX, limits.DEQUEUE_ANSWER_BYTES_MAX
-        found: dict[TopicQueue, list[ShardItem]] = {}
-        unbacked: dict[TopicQueue, list[ShardItem]] = {}
-        for queue in queues:
-            items, unbacked_items, bytes_left = queue.next_items(call, room, bytes_left, clocks, self._writers)
-            room -= len(items)
-            if items:
-                found[queue] = items
-            if unbacked_items:
-                unbacked[queue] = unbacked_items
-        return found, unbacked
-
-    def _awaits_claims(self, call: DequeueCall) -> bool:
-        """Whether the call is to wait for claims that were made for it.
-
-        It does for a while, whatever else there is to be handed out: who often asks for several topics, and always gets
-        something of one, would never get anything of another one else.
-        """
-        if self._clock() - call.claimed_for_s > limits.LINGER_MS_MAX / 1000:
-            return False
-        return any(
-            queue.coming_count and queue.claims_ended_count < awaited for queue, awaited in call.claimed_for.items()
-        )
 
     def _claim_for(self, queue: TopicQueue, call: DequeueCall, unbacked: list[ShardItem]) -> None:
         """Claim items of one topic anew, for the call: the claims that are there do not back its lease."""

@@ -6,7 +6,7 @@ are kept, one at a time, and walks only over copies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from heapq import nlargest
 from typing import NamedTuple
 
@@ -22,7 +22,6 @@ from foqs.model import limits
 from foqs.model.topic import ItemCounts
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.shard_writer import ShardWriter
-from foqs.storage.packs.index import PackIndex
 
 
 class ShardGauge(NamedTuple):
@@ -146,9 +145,8 @@ def _ownership(writers: list[ShardWriter]) -> Iterator[Metric]:
 class PackGauges(Collector):
     """Of what the stores of this host keep in packs."""
 
-    def __init__(self, packs: Mapping[int, PackIndex]) -> None:
-        """`packs` by shard."""
-        self._packs = packs
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
 
     def describe(self) -> Iterable[Metric]:
         return []
@@ -164,9 +162,9 @@ class PackGauges(Collector):
             "Memory for such items of the shard. A shared row counts until its last item is gone.",
             labels=["shard"],
         )
-        for shard_id, packs in self._packs.items():
-            items.add_metric([str(shard_id)], len(packs))
-            size.add_metric([str(shard_id)], packs.stored_bytes)
+        for shard in list(self._shards.by_id.values()):
+            items.add_metric([str(shard.shard_id)], len(shard.packs))
+            size.add_metric([str(shard.shard_id)], shard.packs.stored_bytes)
         yield from (items, size)
 
 

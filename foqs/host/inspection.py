@@ -1,21 +1,18 @@
-"""What operators see and change of single items: pages, look-ups, deletes, dead letters; and the TTL scan."""
+"""What operators see and change of single items: pages, look-ups, deletes, dead letters."""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
-
-import structlog
 
 from foqs.host import arguments
 from foqs.host.page_budget import PageBudget
 from foqs.host.shards import Shards
 from foqs.host.slices import Slices
+from foqs.host.ttl_scan import ask, in_parts
 from foqs.host.waiting import Answer, Waiting
 from foqs.model import ids, limits, order
 from foqs.model.calls import (
@@ -26,10 +23,8 @@ from foqs.model.calls import (
     StoredItem,
     StoredItemPage,
 )
-from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, OverloadedError, UnavailableError, shown
-from foqs.model.item import ItemEvent, Phase
+from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError, shown
 from foqs.model.namespace import Namespace
-from foqs.model.service import Service
 from foqs.model.topic import ShardTopic
 from foqs.server import mysql_server
 from foqs.shard.port import ItemRow
@@ -38,40 +33,28 @@ from foqs.shard.state.events import Completion, Events, LookUp
 from foqs.shard.state.leases import stale_lease
 from foqs.shard.state.ops.change import being_settled
 from foqs.shard.writer.shard_writer import ShardWriter
-from foqs.storage.shard_reader import ShardReader
 
-_log = structlog.get_logger(__name__)
 _PAGE_TOKEN = re.compile(r"[0-9a-f]{1,40}")
 """An order.sort_key in hex."""
-T = TypeVar("T")
 ShardPage = tuple[list[tuple[int, ItemRow]], bool]
 """(place, row) in order, and whether there may be more."""
 Act = Callable[[ShardState, ItemRow, Completion, int], None]
 
 
-class Inspection(Service):
-    """Reads with sessions of its own; changes go through the shard's writer, on rows looked up in step with it."""
+class Inspection:
+    """Shows and changes single items: the verbs of operators, and acks of what is not under lease.
 
-    def __init__(
-        self,
-        shards: Shards,
-        readers: Mapping[int, ShardReader],
-        waiting: Waiting,
-        on_events: Callable[[Events], None],
-        slices: Slices,
-    ) -> None:
+    It reads pages by the shards' readers. Changes go through the shards' writers, on rows that are looked up in step
+    with the shards' states.
+    """
+
+    def __init__(self, shards: Shards, waiting: Waiting, on_events: Callable[[Events], None], slices: Slices) -> None:
         """`on_events` is told what deletions of items bring with them, before anything else is handed out."""
-        super().__init__("inspection")
         self._on_events = on_events
         self._waiting = waiting
         self._shards = shards
-        self._readers = readers
-        self._threads = {
-            shard_id: ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"reader-{shard_id}") for shard_id in readers
-        }
         self._budget = PageBudget()
         self._slices = slices
-        self._scans: list[asyncio.Task[None]] = []
 
     async def page(
         self, namespace: Namespace, topic_name: str, limit: int, page_token: str, *, dead: bool
@@ -82,7 +65,7 @@ class Inspection(Service):
         edge = _edge_of(page_token)
         self._parts(namespace, topic_name)  # Who waits in vain need not wait.
         # Until they are merged there are a page of rows and one of what the stores have in memory.
-        async with self._budget.hold(2 * limits.PAGE_BYTES_MAX + len(self._readers) * limits.CONTENT_BYTES_MAX):
+        async with self._budget.hold(2 * limits.PAGE_BYTES_MAX + len(self._shards.by_id) * limits.CONTENT_BYTES_MAX):
             parts = self._parts(namespace, topic_name)
             bytes_each = limits.PAGE_BYTES_MAX // max(1, len(parts))
             reads = {
@@ -247,7 +230,7 @@ class Inspection(Service):
             except FoqsError as error:
                 errors.update(dict.fromkeys([position for position, _ in positions], error))
                 continue
-            for some in _in_parts(positions):
+            for some in in_parts(positions):
                 answer.open_count += 1
                 self._look_up(namespace, writer, shard, some, act, answer, with_payload=with_payload)
             writer.wake()
@@ -285,21 +268,20 @@ class Inspection(Service):
             answer.errors.update(dict.fromkeys([position for position, _ in positions], error))
             answer.part_done()
 
-        _look_up(shard, LookUp([key for _, key in positions], on_rows, on_failed, with_payload=with_payload))
+        ask(shard, LookUp([key for _, key in positions], on_rows, on_failed, with_payload=with_payload))
 
     async def _read_page(
         self, shard: ShardState, topic: ShardTopic, edge: int, limit: int, bytes_max: int, *, dead: bool
     ) -> ShardPage:
-        writer = self._shards.writers.get(shard.shard_id)
-        if writer is None or writer.shard is not shard:
+        owned = self._shards.by_id.get(shard.shard_id)
+        if owned is None or owned.writer.shard is not shard:
             raise UnavailableError(f"shard {shard.shard_id} was lost: try again", nothing_done=True)
         shard_id, lane = shard.shard_id, -topic.number if dead else topic.number
         if edge != order.FIRST and shard_id > order.shard_of(edge):
             edge -= 1 << 16  # The same key of a later shard stands after the edge.
         try:
             async with asyncio.timeout(limits.CALL_MS_MAX / 1000):  # Others may be read first, of a server that hangs.
-                read = self._readers[shard_id].page(lane, edge, limit, bytes_max)
-                rows, more = await self._on_thread(shard_id, read)
+                rows, more = await owned.read(owned.reader.page(lane, edge, limit, bytes_max))
         except TimeoutError:
             raise UnavailableError(
                 f"shard {shard_id} was not read within {limits.CALL_MS_MAX} ms: nothing was done, try again",
@@ -338,103 +320,9 @@ class Inspection(Service):
         """Raises UnavailableError when a shard is not owned: a page without it would be wrong."""
         return [(shard_id, self._shards.serving(shard_id)[1]) for shard_id in self._shards.writers]
 
-    # ---- TTL scan ----
-
-    async def _start(self) -> None:
-        self._scans = [
-            asyncio.create_task(self._scan(shard_id), name=f"ttl-scan-{shard_id}") for shard_id in self._readers
-        ]
-
-    async def _stop(self) -> None:
-        for scan in self._scans:
-            scan.cancel()
-        await asyncio.gather(*self._scans, return_exceptions=True)
-        for reader in self._readers.values():
-            reader.interrupt()
-        for shard_id, thread in self._threads.items():
-            await self._on_thread(shard_id, self._readers[shard_id].close)
-            thread.shutdown(wait=True)
-
-    async def _scan(self, shard_id: int) -> None:
-        """Walk the shard by key, slowly and whenever a row may have expired, and delete what its TTL has ended."""
-        reader, writer = self._readers[shard_id], self._shards.writers[shard_id]
-        after_key, pause_ms = 0, limits.EXPIRY_LAP_PAUSE_MS
-        while True:
-            await asyncio.sleep(pause_ms / 1000)
-            shard, now_ms, pause_ms = writer.shard, writer.now_ms(), limits.EXPIRY_LAP_PAUSE_MS
-            if shard is None:
-                continue  # What has expired could not be deleted.
-            if not after_key:
-                if shard.index.expires_first_ms > now_ms:
-                    continue
-                # Pages lower it, and commits meanwhile. What a walk has missed all the same is found by a later one.
-                shard.index.expires_first_ms = now_ms + limits.EXPIRY_LAP_MS_MAX
-            try:
-                page = await self._on_thread(shard_id, reader.expired_page(after_key, now_ms))
-                for keys in _in_parts(page.keys) if writer.shard is shard else ():
-                    self._expire(writer, shard, keys)
-                shard.index.expires_first_ms = min(shard.index.expires_first_ms, page.expires_first_ms)
-                after_key = page.last_key
-                if after_key:
-                    pause_ms = limits.EXPIRY_SCAN_PAUSE_MS
-                continue
-            except UnavailableError as error:
-                _log.warning("ttl_scan_paused", shard=shard_id, error=str(error))
-            except Exception:  # A defect must not end the scan for good.
-                _log.error("host_defect", work=f"TTL scan of shard {shard_id}", exc_info=True)
-            if not after_key:
-                shard.index.expires_first_ms = 0
-
-    def _expire(self, writer: ShardWriter, shard: ShardState, keys: list[int]) -> None:
-        completion = Completion(lambda ended: _log.info("items_expired", shard=writer.shard_id, count=len(keys)))
-        completion.open_count += 1
-
-        def on_rows(rows: dict[int, ItemRow]) -> None:
-            for position, row in enumerate(rows.values()):
-                item = shard.index.leases.get(row.key) if row.lane > 0 else None
-                held = item is not None
-                if item is not None and item.phase is not Phase.SETTLING:
-                    # It may be ready again then, with nobody who asks for it.
-                    now = writer.now()
-                    ends_ms = max(now.on_server(item.lease_due_at), now.server_ms + limits.PREFETCH_HOLD_MS_MAX)
-                    shard.index.expires_first_ms = min(shard.index.expires_first_ms, ends_ms)
-                if not held and row.lane >= 0 and row.expires_at <= writer.now_ms():
-                    try:
-                        shard.delete(row, completion, position)
-                        shard.index.events.count(shard.topic_of(row).namespace, ItemEvent.EXPIRED, 1)
-                    except UnavailableError:
-                        _log.debug("expired_item_settled_meanwhile", shard=writer.shard_id)
-            writer.wake()
-            events = shard.take_events()
-            events.done(completion)
-            self._on_events(events)
-
-        def on_failed(error: FoqsError) -> None:
-            _log.warning("ttl_scan_paused", shard=writer.shard_id, error=str(error))
-            shard.index.expires_first_ms = 0
-
-        _look_up(shard, LookUp(keys, on_rows, on_failed))
-        writer.wake()
-
-    def _on_thread(self, shard_id: int, work: Callable[[], T]) -> Awaitable[T]:
-        return asyncio.get_running_loop().run_in_executor(self._threads[shard_id], work)
-
-
-def _look_up(shard: ShardState, look_up: LookUp) -> None:
-    try:
-        shard.look_up(look_up)
-    except OverloadedError as error:
-        look_up.on_failed(error.with_traceback(None))
-
 
 def _delete(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
     shard.delete(row, completion, position)
-
-
-def _in_parts(rows: list[T]) -> Iterator[list[T]]:
-    """Of what is looked up: as many as one transaction takes."""
-    for first in range(0, len(rows), limits.TRANSACTION_LOOK_UPS_MAX):
-        yield rows[first : first + limits.TRANSACTION_LOOK_UPS_MAX]
 
 
 def _named_once(places: list[tuple[int, int, int]], errors: PositionErrors) -> list[tuple[int, int, int]]:

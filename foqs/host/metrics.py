@@ -12,7 +12,6 @@ from foqs.host.gauges import HostGauges, NamespaceGauges, PackGauges, ShardGauge
 from foqs.host.meters import ItemMeters, TransactionMeters, TransportMeters
 from foqs.host.pulse import Pulse
 from foqs.host.shards import Shards
-from foqs.storage.packs.index import PackIndex
 
 
 class Metrics:
@@ -53,12 +52,9 @@ class Metrics:
     ) -> None:
         """Let every scrape read the state of the host."""
         self.registry.register(ShardGauges(shards, ages))
+        self.registry.register(PackGauges(shards))
         self.registry.register(NamespaceGauges(shards, self._namespace_name))
         self.registry.register(HostGauges(dispatcher, pulse, is_draining))
-
-    def watch_packs(self, packs: Mapping[int, PackIndex]) -> None:
-        """`packs` by shard."""
-        self.registry.register(PackGauges(packs))
 
     def watch_namespaces(self, unknown_count: Callable[[], int]) -> None:
         unknown = Gauge(

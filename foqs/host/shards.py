@@ -1,32 +1,100 @@
-"""The shards of this host, by id."""
+"""The shards of this host: what it has for each of them, and all of them by id."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
+from foqs.host.ttl_scan import TtlScan
 from foqs.model import limits
 from foqs.model.errors import UnavailableError
+from foqs.model.service import Service
 from foqs.shard.state.engine import ShardState
+from foqs.shard.state.events import Events
 from foqs.shard.writer.shard_writer import ShardWriter
+from foqs.storage.packs.index import PackIndex
+from foqs.storage.shard_reader import ShardReader
+from foqs.storage.shard_store import ShardStore
+
+T = TypeVar("T")
+
+
+class OwnedShard(Service):
+    """All that a host has for one shard, which it owns or tries to own: its writer, its reader and its TTL scan.
+
+    The host makes it, and starts, drains and stops it with itself or by itself. What is owned of the shard at a time is
+    `writer.shard`.
+    """
+
+    def __init__(
+        self,
+        writer: ShardWriter,
+        store: ShardStore,
+        reader: ShardReader,
+        packs: PackIndex,
+        on_events: Callable[[Events], None],
+    ) -> None:
+        """`on_events` is told what the deletions of expired items bring with them."""
+        super().__init__(f"owned-shard-{writer.shard_id}")
+        self.shard_id = writer.shard_id
+        self.writer = writer
+        self.reader = reader
+        self.packs = packs
+        self._store = store
+        self._scan = TtlScan(writer, reader, self.read, on_events)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"reader-{writer.shard_id}")
+        """The reader's, which blocks."""
+
+    async def read(self, work: Callable[[], T]) -> T:
+        """Do what the reader has given as work, after all that was asked before."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def use_url(self, url: str) -> None:
+        """New sessions are opened by this URL, which leads to the same database."""
+        self._store.use_url(url)
+        self.reader.use_url(url)
+
+    async def _start(self) -> None:
+        await self.writer.start()
+        self._scan.start()
+
+    async def _drain(self) -> None:
+        await self.writer.drain()
+
+    async def _stop(self) -> None:
+        await self._scan.stop()
+        self.reader.interrupt()
+        await self.read(self.reader.close)
+        self._thread.shutdown(wait=True)
+        await self.writer.stop()
 
 
 class Shards:
-    """The shards of this host, by id, as the verbs see them: which are owned and well, and what time it is there.
+    """The shards of this host, by id, as the verbs see them: which are owned and well.
 
-    The host adds the writer of each shard once; all else of the host asks here and never keeps a shard's state, which
-    changes with every takeover.
+    The host adds and removes them, also while it runs. All else of the host asks here and never keeps a shard's state,
+    which changes with every takeover.
     """
 
     def __init__(self) -> None:
+        self.by_id: dict[int, OwnedShard] = {}
         self.writers: dict[int, ShardWriter] = {}
+        """Those of the same shards."""
 
-    def add(self, writer: ShardWriter) -> None:
-        self.writers[writer.shard_id] = writer
+    def add(self, shard: OwnedShard) -> None:
+        self.by_id[shard.shard_id] = shard
+        self.writers[shard.shard_id] = shard.writer
 
-    def owned(self) -> Iterator[tuple[ShardWriter, ShardState]]:
-        for writer in self.writers.values():
-            if writer.shard is not None:
-                yield writer, writer.shard
+    def remove(self, shard_id: int) -> None:
+        """Nothing of it is owned any more."""
+        del self.by_id[shard_id]
+        del self.writers[shard_id]
+
+    def owned(self) -> list[tuple[ShardWriter, ShardState]]:
+        """Those that are owned at this moment."""
+        return [(writer, shard) for writer in list(self.writers.values()) if (shard := writer.shard) is not None]
 
     def serving(self, shard_id: int) -> tuple[ShardWriter, ShardState]:
         """Raises UnavailableError for a shard that is not here or not owned now: nothing was done."""

@@ -155,6 +155,37 @@ class DequeueCall:
     def done(self) -> bool:
         return self.items is not None
 
+    def next_items(
+        self, queues: list[TopicQueue], clocks: dict[int, Now], writers: Mapping[int, ShardWriter]
+    ) -> tuple[dict[TopicQueue, list[ShardItem]], dict[TopicQueue, list[ShardItem]]]:
+        """What the call gets next of those of its topics where it is the first one.
+
+        Returns it, and what of it is not claimed as the lease needs it. Clocks that are missing are added.
+        """
+        room, bytes_left = limits.DEQUEUE_ITEMS_MAX, limits.DEQUEUE_ANSWER_BYTES_MAX
+        found: dict[TopicQueue, list[ShardItem]] = {}
+        unbacked: dict[TopicQueue, list[ShardItem]] = {}
+        for queue in queues:
+            items, unbacked_items, bytes_left = queue.next_items(self, room, bytes_left, clocks, writers)
+            room -= len(items)
+            if items:
+                found[queue] = items
+            if unbacked_items:
+                unbacked[queue] = unbacked_items
+        return found, unbacked
+
+    def awaits_claims(self, now_s: float) -> bool:
+        """Whether it is to wait for claims that were made for it.
+
+        It does for a while, whatever else there is to be handed out: who often asks for several topics, and always gets
+        something of one, would never get anything of another one else.
+        """
+        if now_s - self.claimed_for_s > limits.LINGER_MS_MAX / 1000:
+            return False
+        return any(
+            queue.coming_count and queue.claims_ended_count < awaited for queue, awaited in self.claimed_for.items()
+        )
+
 
 class TopicQueue:
     """One topic on this host: its parts on the shards, the calls that wait for its items, and what is prefetched.

@@ -10,10 +10,10 @@ from unittest.mock import patch
 from foqs.host import enqueues, leases
 from foqs.host.census import Censuses
 from foqs.host.dispatch import Dispatcher
-from foqs.host.inspection import Inspection
 from foqs.host.leases import Leases
 from foqs.host.namespaces import Namespaces
 from foqs.host.topic_queue import TopicQueue
+from foqs.host.ttl_scan import TtlScan
 from foqs.host.waiting import Answer, Waiting
 from foqs.model import order
 from foqs.model.clock import Now
@@ -33,7 +33,6 @@ from foqs.shard.state.ops.claim import Claims
 from foqs.shard.state.ops.settle import Settlements
 from foqs.shard.state.ops.wake import Timers
 from foqs.shard.writer import leased_runs
-from foqs.shard.writer.shard_writer import ShardWriter
 from foqs.storage.packs.index import add_looked_up, add_packed
 from foqs.testing import fake_namespaces, fake_server
 from foqs.testing.fake_server import make_script
@@ -55,8 +54,8 @@ def answers_an_ack_before_the_commit(waiting: Waiting) -> Answer:
     return answer
 
 
-@in_place_of(Inspection, "_expire")
-def expires_items_under_lease(self: Inspection, writer: ShardWriter, shard: ShardState, keys: list[int]) -> None:
+@in_place_of(TtlScan, "_expire")
+def expires_items_under_lease(self: TtlScan, shard: ShardState, keys: list[int]) -> None:
     completion = Completion(lambda _: None)
     completion.open_count += 1
 
@@ -68,7 +67,7 @@ def expires_items_under_lease(self: Inspection, writer: ShardWriter, shard: Shar
                     shard.delete(row, completion, 0)
                 except NotFoundError:
                     continue
-        writer.wake()
+        self._writer.wake()
         self._on_events(shard.take_events())
 
     # Its guard is against what happens between the scan and the look-up: here the scan is of long ago.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -19,7 +19,6 @@ from foqs.model.service import Service
 from foqs.shard.port import Transaction, TransactionResult
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer import ownership
-from foqs.storage.packs.index import PackIndex
 from foqs.testing.fake_store import FakeReader
 from tests.sim.chance import Layout
 from tests.sim.loop import Process
@@ -76,9 +75,6 @@ class NoMetrics:
         self.transactions = self.items = self
 
     def watch(self, *_: Any) -> None:
-        return None
-
-    def watch_packs(self, packs: Mapping[int, PackIndex]) -> None:
         return None
 
     def watch_namespaces(self, unknown_count: Callable[[], int]) -> None:

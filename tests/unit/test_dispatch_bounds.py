@@ -273,7 +273,7 @@ def test_a_call_for_which_too_many_look_ups_wait_is_told_so(monkeypatch: pytest.
         (item,) = shards.enqueue(0, "a")
         shards.run(0)
         waiting, on_events = Waiting(asyncio.get_running_loop()), shards.dispatcher.on_events
-        inspection = Inspection(cast(Any, shards), {}, waiting, on_events, cast(Any, None))
+        inspection = Inspection(cast(Any, shards), waiting, on_events, cast(Any, None))
         namespace = Namespace(NAMESPACE, "n", NamespaceSettings(), 0)
         with monkeypatch.context() as patched:
             patched.setattr(limits, "LOOK_UPS_WAITING_MAX", 0)
@@ -340,3 +340,47 @@ def test_what_is_held_of_a_lost_shard_goes_at_once_and_its_topics_in_slices() ->
     for queue in shards.dispatcher._queues.values():
         assert list(queue.parts) == [1]
         assert not queue.claims_count
+
+
+def test_of_a_shard_that_is_handed_on_nothing_is_held_or_claimed_and_others_are_served_past_it() -> None:
+    shards = Shards(2)
+    shards.enqueue(0, "a", -1, count=30)
+    shards.enqueue(1, "a", 1, count=30)
+    shards.run(0)
+    shards.run(1)
+    call = shards.dequeue({"a": 5})
+    for _ in range(2):
+        shards.run(0)
+        shards.run(1)
+        shards.dispatcher.tick()
+    assert {item.topic.shard_id for item in call.items or ()} == {0}
+    buffer = shards.dispatcher.prefetched(NAMESPACE, "a")
+    assert 0 in {item.topic.shard_id for item in buffer.items}
+    shards.dispatcher.shard_leaves(0, shards.states[0].index.topics.values())
+    assert 0 not in {item.topic.shard_id for item in buffer.items}
+    waiting = shards.dequeue({"a": 40})
+    shards.dispatcher.shard_health(0, shards.states[0].index.topics.values(), healthy=True)
+    shards.enqueue(0, "a", -1)
+    for _ in range(3):
+        shards.run(0)
+        shards.run(1)
+        shards.dispatcher.tick()
+    assert len(waiting.items or ()) == 30
+    assert {item.topic.shard_id for item in waiting.items or ()} == {1}
+    leased = {item.key for item in call.items or ()}
+    assert set(shards.states[0].index.leases) == leased, "nothing else is claimed there"
+
+
+def test_what_is_being_claimed_of_a_shard_goes_back_when_the_shard_is_handed_on_meanwhile() -> None:
+    shards = Shards(1)
+    shards.enqueue(0, "a", count=30)
+    shards.run(0)
+    shards.dequeue({"a": 5})
+    shards.begin(0)
+    shards.dispatcher.shard_leaves(0, shards.states[0].index.topics.values())
+    shards.end(0)
+    shards.run(0)
+    assert not shards.states[0].index.leases
+    assert not shards.dispatcher.prefetched_bytes
+    shards.dispatcher.shard_left(0)
+    assert not shards.dispatcher.sick

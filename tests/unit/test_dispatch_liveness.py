@@ -8,8 +8,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from foqs.host.inspection import Inspection
 from foqs.host.topic_queue import DequeueCall
+from foqs.host.ttl_scan import TtlScan
 from foqs.model import limits
 from foqs.model.item import Phase, ShardItem
 from foqs.shard.state.events import Completion
@@ -275,7 +275,7 @@ def test_the_ttl_scan_comes_back_for_what_it_could_not_delete(*, is_leased: bool
     shard = shards.states[0]
     shard.index.expires_first_ms = shards.clock_ms + limits.EXPIRY_LAP_MS_MAX
     writer = Mock(shard_id=0, shard=shard, now=lambda: shards.now(0), now_ms=lambda: shards.clock_ms)
-    Inspection(Mock(), {}, Mock(), Mock(), Mock())._expire(writer, shard, [item.key])
+    TtlScan(writer, Mock(), Mock(), Mock())._expire(shard, [item.key])
     shards.begin(0)
     shards.end(0, well=is_leased)
     assert shard.index.expires_first_ms <= shards.clock_ms + 5_000

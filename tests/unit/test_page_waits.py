@@ -10,11 +10,13 @@ import pytest
 
 from foqs.host.inspection import Inspection
 from foqs.host.page_budget import PageBudget
+from foqs.host.shards import OwnedShard
 from foqs.host.slices import Slices
 from foqs.host.waiting import Waiting
 from foqs.model import limits
 from foqs.model.errors import OverloadedError, UnavailableError
 from foqs.server import mysql_server
+from foqs.shard.writer.shard_writer import ShardWriter
 from foqs.storage.shard_reader import ShardReader
 from tests.support.shards import NAMESPACE, Shards
 from tests.support.waiting import until
@@ -26,9 +28,10 @@ async def test_calls_behind_a_read_that_hangs_are_answered_in_time_and_not_read_
     monkeypatch.setattr(limits, "CALL_MS_MAX", 50)
     shards, reader, server_answers = Shards(1), Mock(spec=ShardReader), threading.Event()
     shards.enqueue(0, "a")
-    served = Mock(writers=shards.writers, serving=shards.serving)
+    owned = owned_of(shards, reader)
+    served = Mock(by_id=owned, writers=shards.writers, serving=shards.serving)
     reader.page.return_value = reads = Mock(side_effect=lambda: (server_answers.wait(), ([], False))[1])
-    inspection = Inspection(served, {0: reader}, Mock(spec=Waiting), Mock(), Slices(asyncio.get_running_loop()))
+    inspection = Inspection(served, Mock(spec=Waiting), Mock(), Slices(asyncio.get_running_loop()))
     namespace = Mock(number=NAMESPACE)
     calls = [inspection.page(namespace, "a", 10, "", dead=False) for _ in range(3)]
     answers = await asyncio.gather(*calls, return_exceptions=True)
@@ -38,7 +41,17 @@ async def test_calls_behind_a_read_that_hangs_are_answered_in_time_and_not_read_
     page = await inspection.page(namespace, "a", 10, "", dead=False)
     assert page.items == []
     assert reads.call_count == 2
-    await inspection.stop()
+    for shard in owned.values():
+        await shard.stop()
+
+
+def owned_of(shards: Shards, *readers: Mock) -> dict[int, OwnedShard]:
+    """With these readers, by shard; they are not started."""
+    owned: dict[int, OwnedShard] = {}
+    for number, reader in enumerate(readers):
+        writer = Mock(spec=ShardWriter, shard_id=number, shard=shards.states[number])
+        owned[number] = OwnedShard(writer, Mock(), reader, Mock(), Mock())
+    return owned
 
 
 class Sickness:
@@ -62,8 +75,9 @@ async def test_a_page_of_a_sick_shard_fails_at_once_and_one_that_waits_for_it_as
         shards.enqueue(number, "a")
     hung.page.return_value = hangs = Mock(side_effect=lambda: (server_answers.wait(), ([], False))[1])
     well.page.return_value = Mock(return_value=([], False))
-    served = Mock(writers=shards.writers, serving=shards.serving, check_healthy=sickness.check_healthy)
-    inspection = Inspection(served, {0: hung, 1: well}, Mock(spec=Waiting), Mock(), Slices(asyncio.get_running_loop()))
+    owned = owned_of(shards, hung, well)
+    served = Mock(by_id=owned, writers=shards.writers, serving=shards.serving, check_healthy=sickness.check_healthy)
+    inspection = Inspection(served, Mock(spec=Waiting), Mock(), Slices(asyncio.get_running_loop()))
     calls = [
         asyncio.create_task(inspection.page(Mock(number=NAMESPACE), "a", 10, "", dead=False)) for _ in range(150)
     ]  # fmt: skip
@@ -77,7 +91,8 @@ async def test_a_page_of_a_sick_shard_fails_at_once_and_one_that_waits_for_it_as
     with pytest.raises(UnavailableError):
         await inspection.page(Mock(number=NAMESPACE), "a", 10, "", dead=False)
     server_answers.set()
-    await inspection.stop()
+    for shard in owned.values():
+        await shard.stop()
     assert (hangs.call_count, well.page.call_count) == (1, read_count)
     assert inspection._budget.held_bytes == 0
 

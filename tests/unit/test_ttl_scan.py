@@ -9,9 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from foqs.host.inspection import Inspection
-from foqs.host.shards import Shards
-from foqs.host.waiting import Waiting
+from foqs.host.shards import OwnedShard
 from foqs.model import limits
 from foqs.model.errors import UnavailableError
 from foqs.shard.writer.shard_writer import ShardWriter
@@ -38,7 +36,7 @@ NO_ROWS = page(0, limits.NEVER_MS)
 
 @pytest.fixture
 def writer() -> Mock:
-    writer = Mock(spec=ShardWriter)
+    writer = Mock(spec=ShardWriter, shard_id=0)
     writer.shard = Mock(index=Mock(expires_first_ms=0))
     writer.now_ms.return_value = 0
     return writer
@@ -54,8 +52,8 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Mock:
     return reader
 
 
-def inspection_of(writer: Mock, reader: Mock) -> Inspection:
-    return Inspection(Mock(spec=Shards, writers={0: writer}), {0: reader}, Mock(spec=Waiting), Mock(), Mock())
+def shard_of(writer: Mock, reader: Mock) -> OwnedShard:
+    return OwnedShard(writer, Mock(), reader, Mock(), Mock())
 
 
 async def turns() -> None:
@@ -67,13 +65,13 @@ async def test_a_shard_whose_items_could_not_be_deleted_is_not_scanned_until_the
     writer: Mock, reader: Mock
 ) -> None:
     owned, writer.shard = writer.shard, None
-    inspection = inspection_of(writer, reader)
-    await inspection.start()
+    shard = shard_of(writer, reader)
+    await shard.start()
     await turns()
     reader.expired_page.assert_not_called()
     writer.shard = owned
     await until(lambda: reader.expired_page.called)
-    await inspection.stop()
+    await shard.stop()
 
 
 async def test_a_shard_that_could_not_be_read_is_left_alone_for_a_while_and_then_read_from_there(
@@ -89,18 +87,18 @@ async def test_a_shard_that_could_not_be_read_is_left_alone_for_a_while_and_then
         return answers.pop(0)
 
     reader.expired_page.side_effect = read
-    inspection = inspection_of(writer, reader)
-    await inspection.start()
+    shard = shard_of(writer, reader)
+    await shard.start()
     await until(lambda: not answers)
-    await inspection.stop()
+    await shard.stop()
     assert [call.args[0] for call in reader.expired_page.mock_calls] == [0, 70, 70]
     assert read_at_s[2] - read_at_s[1] >= pause_ms / 1000
 
 
 async def test_a_shard_is_walked_through_again_when_the_first_of_its_rows_expires(writer: Mock, reader: Mock) -> None:
     reader.expired_page.side_effect = [page(70, 900), page(90, 500), page(0, limits.NEVER_MS), NO_ROWS]
-    inspection = inspection_of(writer, reader)
-    await inspection.start()
+    shard = shard_of(writer, reader)
+    await shard.start()
     await until(lambda: reader.expired_page.call_count == 3)
     writer.now_ms.return_value = 499
     await turns()
@@ -109,7 +107,7 @@ async def test_a_shard_is_walked_through_again_when_the_first_of_its_rows_expire
     await until(lambda: reader.expired_page.call_count == 4)
     await turns()
     assert [call.args for call in reader.expired_page.mock_calls] == [(0, 0), (70, 0), (90, 0), (0, 500)]
-    await inspection.stop()
+    await shard.stop()
 
 
 async def test_a_shard_is_walked_through_again_for_a_row_that_was_written_during_the_walk(
@@ -121,34 +119,34 @@ async def test_a_shard_is_walked_through_again_for_a_row_that_was_written_during
         return NO_ROWS
 
     reader.expired_page.side_effect = read
-    inspection = inspection_of(writer, reader)
-    await inspection.start()
+    shard = shard_of(writer, reader)
+    await shard.start()
     await until(lambda: reader.expired_page.called)
     await turns()
     assert reader.expired_page.call_count == 1
     writer.now_ms.return_value = 100
     await until(lambda: reader.expired_page.call_count == 2)
-    await inspection.stop()
+    await shard.stop()
 
 
 async def test_a_shard_is_walked_through_now_and_then_whatever_is_known_of_it(writer: Mock, reader: Mock) -> None:
-    inspection = inspection_of(writer, reader)
-    await inspection.start()
+    shard = shard_of(writer, reader)
+    await shard.start()
     await until(lambda: reader.expired_page.called)
     writer.now_ms.return_value = limits.EXPIRY_LAP_MS_MAX - 1
     await turns()
     assert reader.expired_page.call_count == 1
     writer.now_ms.return_value = limits.EXPIRY_LAP_MS_MAX
     await until(lambda: reader.expired_page.call_count == 2)
-    await inspection.stop()
+    await shard.stop()
 
 
 async def test_a_walk_that_could_not_begin_begins_again(writer: Mock, reader: Mock) -> None:
     reader.expired_page.side_effect = [away, NO_ROWS]
-    inspection = inspection_of(writer, reader)
-    await inspection.start()
+    shard = shard_of(writer, reader)
+    await shard.start()
     await until(lambda: reader.expired_page.call_count == 2)
-    await inspection.stop()
+    await shard.stop()
 
 
 async def test_a_shard_that_was_taken_over_during_a_walk_is_walked_through_from_its_begin(
@@ -163,10 +161,10 @@ async def test_a_shard_that_was_taken_over_during_a_walk_is_walked_through_from_
         return NO_ROWS
 
     reader.expired_page.side_effect = read
-    inspection = inspection_of(writer, reader)
-    await inspection.start()
+    shard = shard_of(writer, reader)
+    await shard.start()
     await until(lambda: reader.expired_page.call_count == 3)
     await turns()
     assert [call.args[0] for call in reader.expired_page.mock_calls] == [0, 70, 0]
     before.rows.look_up.assert_not_called()
-    await inspection.stop()
+    await shard.stop()
