@@ -13,7 +13,6 @@ from foqs.host.shards import Shards
 from foqs.host.topic_queue import DequeueCall
 from foqs.model import ids, limits
 from foqs.model.calls import NO_CONTENT, CallContext, Delivery, TopicDemand
-from foqs.model.clock import Now
 from foqs.model.errors import InvalidArgumentError, OverloadedError, PausedError
 from foqs.model.item import ItemEvent, ShardItem
 from foqs.model.namespace import Namespace
@@ -140,13 +139,14 @@ class Dequeues:
 
     def _deliveries(self, items: list[ShardItem]) -> list[Delivery]:
         """As callers are told of them. Their contents are forgotten: a lease may be long, and its holder has them."""
-        clocks: dict[int, Now] = {}
+        ahead_ms: dict[int, int] = {}
+        """By shard, by how much the server's clock is ahead of the steady one."""
         deliveries: list[Delivery] = []
         for item in items:
             receipt, topic, content = item.receipt, item.topic, item.content or NO_CONTENT
-            now = clocks.get(topic.shard_id)
-            if now is None:
-                now = clocks[topic.shard_id] = self._shards.writers[topic.shard_id].now()
+            shard_id = topic.shard_id
+            if shard_id not in ahead_ms:
+                ahead_ms[shard_id] = self._shards.writers[shard_id].now().on_server(0)
             item.content = None
             deliveries.append(
                 Delivery(
@@ -156,7 +156,7 @@ class Dequeues:
                     item.priority,
                     item.due_at,
                     item.enqueued_at,
-                    now.on_server(item.lease_due_at),
+                    item.lease_due_at + ahead_ms[shard_id],
                     item.failed_attempts + 1,
                     *content.told(),
                 )

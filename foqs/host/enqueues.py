@@ -20,6 +20,7 @@ from foqs.model.topic import ShardTopic
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.shard_writer import ShardWriter
 
+AT_MOST_ONCE = int(DeliveryPolicy.AT_MOST_ONCE)
 _size_bytes = attrgetter("size_bytes")
 
 
@@ -176,39 +177,41 @@ class Enqueues:
         """The items by position; what is not valid goes to `errors`, topics that are not there yet to `new_topics`."""
         index, shard_id, number, settings = shard.index, shard.shard_id, namespace.number, namespace.settings
         topics, now_ms = index.topics, writer.now_ms()
+        check_item, next_key, sort_key, phase = arguments.check_item, index.next_key, order.sort_key, Phase.INSERTING
         made: dict[int, ShardItem] = {}
-        found: dict[str, ShardTopic | FoqsError | None] = {}
-        """By name: the topic, None where there is none yet, or what is wrong with the name, once for all its items."""
+        found: dict[str, ShardTopic | FoqsError] = {}
+        """By name: the topic, or what is wrong with the name, once for all its items."""
         for position in positions:
             new = news[position]
             name = new.topic or ""
-            if name not in found:
-                found[name] = topics.get((number, name)) or arguments.topic_fault(name)
-            topic = found[name]
+            topic = found.get(name)
+            if topic is None:
+                topic = topics.get((number, name)) or arguments.topic_fault(name)
+                if topic is not None:
+                    found[name] = topic
             if isinstance(topic, FoqsError):
                 errors[position] = topic
                 continue
             try:
-                content, due_at = arguments.check_item(new, settings, now_ms)
+                content, due_at = check_item(new, settings, now_ms)
                 if topic is None:
                     topic = found[name] = new_topics[name] = index.new_topic(number, name, len(new_topics))
             except FoqsError as error:
                 errors[position] = error.with_traceback(None)
                 continue
-            key = index.next_key()
-            priority = new.priority
+            key, priority = next_key(), new.priority
             assert priority is not None, "it was checked"
             made[position] = ShardItem(
                 key,
                 topic,
                 priority,
                 due_at,
-                order.sort_key(priority, due_at, key, shard_id),
-                Phase.INSERTING,
+                sort_key(priority, due_at, key, shard_id),
+                phase,
                 now_ms,
                 due_at + (new.ttl_ms or settings.ttl_ms_default),
                 new.lease_ms or 0,
-                new.delivery == DeliveryPolicy.AT_MOST_ONCE,
+                new.delivery == AT_MOST_ONCE,
                 content,
             )
         return made

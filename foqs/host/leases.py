@@ -142,11 +142,14 @@ class Leases:
         """
         number = namespace.number
         by_shard: dict[str, _OfShard] = {}
+        group: _OfShard | None = None
         for position, receipt in enumerate(receipts):
             try:
-                group, item = by_shard.get(receipt.partition("-")[0]), None
-                if group is not None:
-                    item = group.under_lease.get(receipt)
+                # Those that were delivered together are of one shard, mostly.
+                item = group.under_lease.get(receipt) if group is not None else None
+                if item is None:
+                    group = by_shard.get(receipt.partition("-")[0])
+                    item = group.under_lease.get(receipt) if group is not None else None
                 if group is None or item is None or item.topic.namespace != number:
                     group, item = self._find_lease(namespace, receipt, by_shard)
                 if nacks is not None:

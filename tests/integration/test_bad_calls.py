@@ -82,7 +82,7 @@ class Stage:
         leased = await self.host.admin.get_item("jobs", self.leased)
         # It is told by the server's clock, of which the host learns more all the time.
         shard_id, key, _ = ids.parse(self.leased)
-        shard = self.host.host._shards.state(shard_id)
+        shard = self.host.host._shards.writers[shard_id].shard
         assert shard is not None
         leased = replace(leased, lease_expires_at_ms=shard.index.leases[key].lease_due_at)
         stats = [await self.host.stats(name) for name in ("jobs", "other")]
