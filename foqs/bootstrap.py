@@ -53,7 +53,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a host has to do with the world outside of its process: databases, sockets, clocks, counts of its own."""
+    """What ties a host to the world outside of its process: databases, sockets, clocks and metrics."""
 
     meta: Callable[[str], MetaStore]
     store: Callable[[ShardAccess, Callable[[int], int], Callable[[str], bool], PackIndex], ShardStore]
@@ -80,7 +80,10 @@ def real_parts() -> Parts:
 
 
 class Host(Service):
-    """Shards, the queue on them and the front door, started and drained in order."""
+    """One host: its shards, the verbs on them and the front door, which it makes, starts, drains and stops in order.
+
+    The command `foqs host` and the tests make it. It ticks all that time alone moves, and can gain and lose shards.
+    """
 
     def __init__(self, config: HostConfig, parts: Parts | None = None) -> None:
         """`parts` takes the place of MySQL, TCP and the clocks, in tests."""

@@ -26,7 +26,10 @@ from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_n
 
 
 class Admin:
-    """Implements foqs.model.calls.AdminCalls."""
+    """Implements foqs.model.calls.AdminCalls; the front door calls it.
+
+    It owns nothing of a queue: it looks up the namespace of a call and asks the part of the host that does the work.
+    """
 
     def __init__(
         self,

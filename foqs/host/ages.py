@@ -9,22 +9,23 @@ from foqs.model import limits
 
 
 class Ages:
-    """By shard id: `oldest_due_at`, since when its oldest ready item may be delivered, and `delay_lag_ms`.
+    """Looks up how long items have waited, for metrics: the host ticks it, and gauges read the two dictionaries.
 
-    Both are of the shards that were owned when they were looked at, and without those that have no such items.
+    `oldest_due_at` says by shard id since when the shard's oldest ready item may be delivered, and `delay_lag_ms` how
+    late its delayed items are. Both have the shards that were owned at the last look and have such items.
     """
 
     def __init__(self, shards: Shards, now_s: Callable[[], float]) -> None:
         self._shards = shards
         self._now_s = now_s
         self.oldest_due_at: dict[int, int] = {}
-        """Of the last round; one takes limits.AGES_ROUND_MS, and longer with many topics."""
+        """The result of the last round; a round takes limits.AGES_ROUND_MS, and longer with many topics."""
         self.delay_lag_ms: dict[int, int] = {}
         self._round: Iterator[None] = iter(())
         self._began_s = float("-inf")
 
     def tick(self) -> None:
-        """To be called every limits.TICK_MS, on the event loop."""
+        """Look a little further. The host calls it every limits.TICK_MS, on the event loop."""
         self.delay_lag_ms = {
             writer.shard_id: shard.sweep_lag_ms(writer.now_ms()) for writer, shard in self._shards.owned()
         }

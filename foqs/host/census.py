@@ -21,16 +21,19 @@ _log = structlog.get_logger(__name__)
 
 
 class Censuses:
-    """Implements foqs.host.namespaces.OwnedShards."""
+    """Implements foqs.host.namespaces.OwnedShards: `Namespaces` asks it, and so do the verbs that change namespaces.
+
+    It owns the answers that this host's shards are giving to censuses, each of which is a task.
+    """
 
     def __init__(self, shards: Shards, namespaces: Namespaces, waiting: Waiting) -> None:
         self.unknown: dict[int, str] = {}
-        """By number, the names of namespaces that hold items here and that the meta database does not have."""
+        """The names of namespaces, by number, that hold items here and that the meta database does not have."""
         self._shards = shards
         self._namespaces = namespaces
         self._waiting = waiting
         self._tasks: dict[tuple[int, int, int], asyncio.Task[bool]] = {}
-        """By census, shard and epoch: what is being answered, and what has been answered."""
+        """The answers that are under way and that were given, by census, shard and epoch."""
 
     def check_owns_any(self) -> None:
         self._shards.check_owns_any()
@@ -69,7 +72,7 @@ class Censuses:
         self.unknown = found
 
     def name_of(self, number: int) -> str | None:
-        """By which the shards here know the number; None where they do not."""
+        """The name by which the shards here know the number; None where they do not."""
         names = [shard.index.namespace_names.get(number) for _, shard in self._shards.owned()]
         return next((name for name in names if name is not None), None)
 

@@ -15,7 +15,7 @@ from foqs.model.service import ServiceState
 
 
 class Condition:
-    """Of one host; `state` tells that of its service."""
+    """Says how one host is. `state` tells the state of the host's service."""
 
     def __init__(self, pulse: Pulse, shards: Shards, state: Callable[[], ServiceState]) -> None:
         self._pulse = pulse

@@ -21,7 +21,7 @@ from foqs.model.namespace import Namespace
 class Dequeues:
     """The verb dequeue: it asks the dispatcher for items, waits for them, and tells them to the caller.
 
-    The host ticks it, and drains it before the front door.
+    The host ticks it, and drains it before the front door. It owns the calls that wait.
     """
 
     def __init__(
@@ -138,9 +138,9 @@ class Dequeues:
             self._dispatcher.end(call)
 
     def _deliveries(self, items: list[ShardItem]) -> list[Delivery]:
-        """As callers are told of them. Their contents are forgotten: a lease may be long, and its holder has them."""
+        """What callers are told of the items, whose contents are forgotten: their holder has them, maybe for long."""
         ahead_ms: dict[int, int] = {}
-        """By shard, by how much the server's clock is ahead of the steady one."""
+        """How far the server's clock is ahead of the steady one, by shard."""
         deliveries: list[Delivery] = []
         for item in items:
             receipt, topic, content = item.receipt, item.topic, item.content or NO_CONTENT

@@ -1,4 +1,4 @@
-"""Who gets which item: demand by topic, the prefetch buffer, and the order of hand-out.
+"""Who gets which item: demand by topic, the prefetch buffer, and the order of delivery.
 
 A k-way merge over the shards' windows picks what to claim (after FOQS's prefetch buffer). Nothing is handed
 out past a more urgent item that is ready: the buffer never holds a less urgent item back in front of it.
@@ -52,7 +52,7 @@ class Dispatcher:
         self._memory = PrefetchMemory(settings)
         self._queues: dict[tuple[int, str], TopicQueue] = {}
         self._active: dict[TopicQueue, None] = {}
-        """With calls, held items or claims on the way."""
+        """Those with calls, prefetched items or claims in flight."""
         self._lingering: dict[TopicQueue, None] = {}
         self._unswept: list[TopicQueue] = []
         """What the sweep that began has still to look at."""
@@ -83,7 +83,7 @@ class Dispatcher:
         return found
 
     def on_events(self, events: Events) -> None:
-        """Tell callers what became of what they asked for, then hand out what there is."""
+        """Tell callers what became of what they asked for, then deliver what there is."""
         for completion in events.completed:
             completion.on_done(completion)  # First: whatever else meets a defect here, they have their answers.
         for item in events.withdrawn:
@@ -186,7 +186,7 @@ class Dispatcher:
             self._rest(queue)
 
     def shard_health(self, shard_id: int, topics: Collection[ShardTopic], *, healthy: bool) -> None:
-        """Of a sick shard the ready items count for nothing, so that others are served past them."""
+        """The ready items of a sick shard count for nothing, so that others are served past them."""
         if healthy and shard_id not in self._leaving:
             self.sick.discard(shard_id)
         else:
@@ -211,7 +211,7 @@ class Dispatcher:
     # ---- calls ----
 
     def prefetched(self, namespace: int, name: str) -> PrefetchBuffer:
-        """What is claimed of a topic and not handed out yet."""
+        """What is claimed of a topic and not delivered yet."""
         queue = self._queues.get((namespace, name))
         return queue.buffer if queue is not None else PrefetchBuffer()
 
@@ -281,7 +281,7 @@ class Dispatcher:
                 self.answer(call, [])
 
     def serve(self, queue: TopicQueue) -> None:
-        """Hand out what may be handed out, then claim what is still wanted."""
+        """Deliver what may be delivered, then claim what is still wanted."""
         if queue.namespace in self.settings.dequeue_paused:
             self._pause(queue)
             return
@@ -303,7 +303,7 @@ class Dispatcher:
         self._claim(queue)
 
     def _pause(self, queue: TopicQueue) -> None:
-        """End the calls that wait, and give back what is held."""
+        """End the calls that wait, and give back what is prefetched."""
         for call in list(islice(queue.calls, limits.DEQUEUES_ENDED_PER_TICK)):
             call.is_paused = True
             self.answer(call, [])
@@ -320,7 +320,7 @@ class Dispatcher:
             self._sweep_some()
 
     def sweep(self) -> None:
-        """Give back what was held too long, and forget what rests: now and in the ticks to come."""
+        """Give back what was prefetched too long ago, and forget what rests: now and in the ticks to come."""
         if not self._unswept:
             self._unswept = list(self._active)
         self._sweep_some()
@@ -337,7 +337,7 @@ class Dispatcher:
             self._rest(queue)
 
     def drain(self) -> None:
-        """Claim nothing more; what is held, and what claims on the way will bring, goes back."""
+        """Claim nothing more; what is prefetched, and what claims in flight will bring, goes back."""
         self._draining = True
         for queue in self._queues.values():
             self._unclaim(queue.buffer, queue.buffer.items)
@@ -368,7 +368,7 @@ class Dispatcher:
                 self._queues.pop((queue.namespace, queue.name), None)
 
     def _deliver_to(self, call: DequeueCall) -> bool:
-        """Hand out what the call may have of all its topics; it ends unless there is nothing.
+        """Deliver what the call may have of all its topics; it ends unless there is nothing.
 
         Returns whether something has left a buffer; if not, the call has to wait for claims.
         """
@@ -439,7 +439,7 @@ class Dispatcher:
             return False
         if self._memory.prefetched_bytes < limits.PREFETCH_BYTES_MAX or not queue.buffer:
             return True
-        # Nothing of what is held can be handed out before something more urgent is claimed.
+        # Nothing of what is prefetched can be delivered before something more urgent is claimed.
         return bool(queue.calls) and not queue.servable_count(1)
 
     def _claim(self, queue: TopicQueue) -> None:

@@ -180,7 +180,7 @@ class Enqueues:
         check_item, next_key, sort_key, phase = arguments.check_item, index.next_key, order.sort_key, Phase.INSERTING
         made: dict[int, ShardItem] = {}
         found: dict[str, ShardTopic | FoqsError] = {}
-        """By name: the topic, or what is wrong with the name, once for all its items."""
+        """The topic by its name, or what is wrong with the name, once for all its items."""
         for position in positions:
             new = news[position]
             name = new.topic or ""

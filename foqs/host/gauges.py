@@ -65,7 +65,7 @@ _STATES: tuple[tuple[str, Callable[[ItemCounts], int]], ...] = (
 
 
 class ShardGauges(Collector):
-    """Of every shard of this host."""
+    """What there is on every shard of this host."""
 
     def __init__(self, shards: Shards, ages: Ages) -> None:
         self._shards = shards
@@ -143,7 +143,7 @@ def _ownership(writers: list[ShardWriter]) -> Iterator[Metric]:
 
 
 class PackGauges(Collector):
-    """Of what the stores of this host keep in packs."""
+    """What the stores of this host keep in packs."""
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
@@ -215,7 +215,7 @@ class NamespaceGauges(Collector):
 
 
 class HostGauges(Collector):
-    """Of the host as a whole."""
+    """What there is on the host as a whole."""
 
     def __init__(self, dispatcher: Dispatcher, pulse: Pulse, is_draining: Callable[[], bool]) -> None:
         self._dispatcher = dispatcher

@@ -31,10 +31,10 @@ class _View(NamedTuple):
     """One whole picture, replaced at once: other threads ask while it is renewed."""
 
     began_s: float
-    """Since then there was no gap. Hosts that are not in `sights` have had no row all the time."""
+    """There was no gap since then. Hosts that are not in `sights` have had no row all the time."""
     asked_s: float
     answered_s: float
-    """Of the last round."""
+    """The last round was answered then."""
     sights: dict[str, _Sight]
 
 

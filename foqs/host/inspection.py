@@ -37,7 +37,7 @@ from foqs.shard.writer.shard_writer import ShardWriter
 _PAGE_TOKEN = re.compile(r"[0-9a-f]{1,40}")
 """An order.sort_key in hex."""
 ShardPage = tuple[list[tuple[int, ItemRow]], bool]
-"""(place, row) in order, and whether there may be more."""
+"""Pairs (sort key, row) in order, and whether there may be more."""
 Act = Callable[[ShardState, ItemRow, Completion, int], None]
 
 
@@ -144,7 +144,7 @@ class Inspection:
         return errors
 
     async def find_leases(self, namespace: Namespace, places: Mapping[int, tuple[int, int, int]]) -> PositionErrors:
-        """By position what is to be said of a receipt (shard id, key, delivery) that names no running lease.
+        """What is to be said, by position, of a receipt (shard id, key, delivery) that names no running lease.
 
         NotFoundError: the item is gone. StaleLeaseError: it is there. UnavailableError: the end of just this lease is
         on its way, and may yet fail.
@@ -326,7 +326,7 @@ def _delete(shard: ShardState, row: ItemRow, completion: Completion, position: i
 
 
 def _named_once(places: list[tuple[int, int, int]], errors: PositionErrors) -> list[tuple[int, int, int]]:
-    """Without those that stand there twice: `errors` has the later ones."""
+    """The places, each once: `errors` gets those that stand there again."""
     first: dict[tuple[int, int], tuple[int, int, int]] = {}
     for place in places:
         if first.setdefault(place[1:], place) is not place:

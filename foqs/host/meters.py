@@ -23,7 +23,10 @@ OTHER_NAMESPACES = "(other)"
 
 
 class ItemMeters(Collector):
-    """What became of items, by namespace. The first limits.METRIC_NAMESPACES_MAX have labels of their own for good."""
+    """Counts what became of items, by namespace. The verbs and the dispatcher call `happened`.
+
+    The first limits.METRIC_NAMESPACES_MAX namespaces have labels of their own for good.
+    """
 
     def __init__(self, name_of: Callable[[int], str | None]) -> None:
         self._name_of = name_of
@@ -82,7 +85,7 @@ class Distribution:
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS_S) + 1)
-        """By bucket, the last one for what is beyond all bounds."""
+        """Counts by bucket; the last one is for what is beyond all bounds."""
         self.seconds_sum = 0.0
 
     def observe(self, seconds: float) -> None:
@@ -90,12 +93,15 @@ class Distribution:
         self.counts[bisect_left(BOUNDS_S, seconds)] += 1
 
     def buckets(self) -> list[tuple[str, float]]:
-        """As Prometheus has them: of each bound, how many took no longer."""
+        """How many took no longer than each bound, as Prometheus has it."""
         return list(zip([*map(str, BOUNDS_S), "+Inf"], accumulate(list(self.counts)), strict=True))
 
 
 class TransportMeters(Collector):
-    """Implements foqs.transport.bounds.TransportMetrics."""
+    """Implements foqs.transport.bounds.TransportMetrics: the front door counts connections and calls here.
+
+    It owns a distribution of times for each method and outcome.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._opened = Counter(

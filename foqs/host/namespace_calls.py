@@ -19,16 +19,17 @@ T = TypeVar("T")
 
 
 class NamespaceCalls:
-    """`wall_ms` is the time of day."""
+    """Does the verbs that create, delete and recover namespaces. `Admin` calls it."""
 
     def __init__(self, namespaces: Namespaces, censuses: Censuses, wall_ms: Callable[[], int]) -> None:
+        """`wall_ms` is the time of day."""
         self._namespaces = namespaces
         self._censuses = censuses
         self._calls = namespaces.calls
         self._wall_ms = wall_ms
 
     async def create(self, name: str, settings: NamespaceSettings) -> Namespace:
-        """Under a number that no shard has ever seen."""
+        """Create the namespace under a number that no shard has ever seen."""
         self._namespaces.require_durable()
         census = await self._calls.run(lambda meta: meta.begin_creation(name))
 

@@ -38,7 +38,7 @@ class OwnedShards(Protocol):
     """What the shards of this host have to say; foqs.host.census.Censuses is the real one."""
 
     def conflicts(self, view: NamespaceView) -> dict[str, FoqsError]:
-        """By name, the namespaces whose numbers the shards know by other names, for errors. On any thread."""
+        """Errors by name, for namespaces whose numbers the shards know by other names. Any thread may ask."""
 
     def conflicts_of(self, shard: ShardState, view: NamespaceView) -> dict[str, FoqsError]:
         """The same of one shard."""
@@ -47,22 +47,27 @@ class OwnedShards(Protocol):
         """Raises UnavailableError while this host owns none."""
 
     def epochs(self) -> dict[int, int]:
-        """By shard that this host is given; 0 of those that it does not own now."""
+        """The epoch of each shard that this host is given; 0 where it does not own the shard now."""
 
     def answer(self, censuses: Sequence[Census]) -> None:
         """Begin to answer those that are new. On the event loop."""
 
 
 class Namespaces(Service):
-    """Refreshes every limits.HEARTBEAT_MS. `wall_ms` is the time of day."""
+    """Knows all namespaces, and reads them anew every limits.HEARTBEAT_MS.
+
+    Every call asks it for its namespace, and the taking over of shards has it read. It owns the connection to the meta
+    database, with a thread for what no call of an operator may delay.
+    """
 
     def __init__(self, meta: MetaStore, host_name: str, wall_ms: Callable[[], int], *, allow_undurable: bool) -> None:
+        """`wall_ms` is the time of day."""
         super().__init__("namespaces")
         self.calls = MetaCalls(meta)
         self.shards: OwnedShards | None = None
-        """To be set before it is started."""
+        """The host sets it before it starts the namespaces."""
         self.settings = SettingsTable()
-        """As shards and the dispatcher read them."""
+        """What shards and the dispatcher read of namespaces."""
         self.number_max = 0
         """The highest number of a namespace that this process ever saw."""
         self._meta = meta
@@ -95,7 +100,7 @@ class Namespaces(Service):
         return namespace
 
     def serving(self, name: str) -> Namespace:
-        """As `get`, for the verbs of the queue.
+        """Return the namespace that a verb of the queue names. Raises what `get` does.
 
         A host that owns no shard leaves it to others to say that a namespace is unknown: they may know a new one.
         """

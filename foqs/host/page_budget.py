@@ -12,7 +12,10 @@ from foqs.model.errors import OverloadedError
 
 
 class PageBudget:
-    """Pages wait for their bytes in the order in which they came, and hold nothing meanwhile."""
+    """Bounds the memory of all pages that operators read at a time. `Inspection` owns it.
+
+    Pages wait for their bytes in the order in which they came, and hold nothing meanwhile.
+    """
 
     def __init__(self) -> None:
         self.held_bytes = 0

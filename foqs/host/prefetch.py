@@ -24,10 +24,10 @@ class PrefetchMemory:
         self._settings = settings
         self._claiming_bytes = 0
         self._claiming_bytes_of: dict[ShardTopic, int] = {}
-        """Of topics of healthy shards: what a sick one has on the way may come late, or never."""
+        """Those bytes by topic, of healthy shards: what a sick one has in flight may come late, or never."""
 
     def room(self, namespace: int) -> int:
-        """For how many items more there is, each as large as it may be; at least one, so that all goes on."""
+        """How many items more there is room for, each as large as it may be; at least one, so that all goes on."""
         bytes_left = limits.PREFETCH_BYTES_MAX - self.prefetched_bytes - self._claiming_bytes
         return max(1, bytes_left // self._bytes_each(namespace))
 

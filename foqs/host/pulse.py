@@ -16,16 +16,16 @@ class Pulse:
         self._clock = clock
         self._beaten_s = clock()
         self.lags = Distribution()
-        """By how much each pause took longer than it should have."""
+        """How much longer each pause took than it should have."""
 
     async def pause(self, pause_ms: int) -> None:
-        """Between two beats: let the loop turn for so long."""
+        """Let the loop turn for so long, between two beats."""
         due_s = self._clock() + pause_ms / 1000
         await asyncio.sleep(pause_ms / 1000)
         self.beat(due_s)
 
     def beat(self, due_s: float) -> None:
-        """Of the loop, now; it was due at `due_s`."""
+        """The loop has beaten; the beat was due at `due_s`."""
         self._beaten_s = self._clock()
         self.lags.observe(max(0.0, self._beaten_s - due_s))
 

@@ -23,7 +23,7 @@ class MinuteWindow:
 
     def __init__(self) -> None:
         self._buckets: deque[list[int]] = deque()
-        """Of each the time at which it begins, and its count."""
+        """The time at which each begins, and its count."""
         self._admitted_count = 0
 
     def admit(self, count: int, limit: int, now_ms: int) -> int:

@@ -20,13 +20,16 @@ _MANY = 32
 
 
 class PrefetchBuffer:
-    """The prefetched items of one topic, in order."""
+    """The prefetched items of one topic, in order.
+
+    Its `TopicQueue` owns it, and the dispatcher fills and empties it.
+    """
 
     __slots__ = ("_items", "sort_keys")
 
     def __init__(self) -> None:
         self.sort_keys: list[int] = []
-        """Of all its items; others only read it.
+        """The sort keys of all its items; others only read them.
 
         The least urgent comes first, so that the most urgent comes last, where a list gives it up at once.
         """
@@ -45,7 +48,7 @@ class PrefetchBuffer:
         return self.sort_keys[-1] if self.sort_keys else order.LAST
 
     def oldest_due_at(self) -> int | None:
-        """As that of a window: of each of the most urgent urgencies the first is looked at."""
+        """When the oldest was due. As in a window, the first of each of the most urgent urgencies is looked at."""
         oldest: int | None = None
         end = len(self.sort_keys)
         for _ in range(limits.OLDEST_URGENCIES_MAX):
@@ -137,9 +140,9 @@ class DequeueCall:
     def __init__(self, lease_ms: int | None, lease_ms_default: int, since_s: float) -> None:
         self.wants: dict[TopicQueue, int] = {}
         self.awaited: dict[TopicQueue, int] = {}
-        """The claims that were on the way when the call could first have been answered with a part."""
+        """The claims that were in flight when the call could first have been answered with a part."""
         self.claimed_for: dict[TopicQueue, int] = {}
-        """The claims that were on the way when items were last claimed for this call."""
+        """The claims that were in flight when items were last claimed for this call."""
         self.is_paused = False
         """It ended because its namespace was paused."""
         self.claimed_for_s = 0.0
@@ -177,7 +180,7 @@ class DequeueCall:
     def awaits_claims(self, now_s: float) -> bool:
         """Whether it is to wait for claims that were made for it.
 
-        It does for a while, whatever else there is to be handed out: who often asks for several topics, and always gets
+        It does for a while, whatever else there is to be delivered: who often asks for several topics, and always gets
         something of one, would never get anything of another one else.
         """
         if now_s - self.claimed_for_s > limits.LINGER_MS_MAX / 1000:
@@ -216,39 +219,39 @@ class TopicQueue:
         self.namespace = namespace
         self.name = name
         self.parts: dict[int, ShardTopic] = {}
-        """By shard: those of healthy shards."""
+        """The topic on each healthy shard."""
         self.sick_parts: dict[int, ShardTopic] = {}
-        """The others: what they have on the way may come late, or never."""
+        """The topic on the others: what they have in flight may come late, or never."""
         self.buffer = PrefetchBuffer()
         self.calls: dict[DequeueCall, None] = {}
-        """In the order of their arrival."""
+        """The calls in the order of their arrival."""
         self.waiting_count = 0
         """Items that the calls want."""
         self.claims_ended_count = 0
         self.claiming_last = order.FIRST
-        """No claim on the way is of a later sort key."""
+        """No claim in flight is of a later sort key."""
         self.expired_claims_in_row = 0
-        """Of the last claims, those in a row that brought nothing: their items had expired, or they failed."""
+        """The last claims in a row that brought nothing: their items had expired, or they failed."""
         self.has_claims_for_calls = False
-        """Some of the claims on the way may be for a call, which may be over by the time they arrive."""
+        """Some of the claims in flight may be for a call, which may be over by the time they arrive."""
         self.has_prefetched_for_calls = False
-        """Some held items may have been claimed for a call."""
+        """Some prefetched items may have been claimed for a call."""
         self._rate = 0.0
-        """Items handed out a second, lately."""
+        """Items delivered a second, lately."""
         self._rated_at_s = 0.0
         self._served_count = 0
-        """Since then."""
+        """Items that were delivered since then."""
 
     @property
     def claims_count(self) -> int:
-        """Claims on the way to the database."""
+        """Claims in flight to the database."""
         if not self.sick_parts:
             return self.coming_count
         return self.coming_count + sum([part.claiming_count for part in self.sick_parts.values()])
 
     @property
     def coming_count(self) -> int:
-        """Of these claims those of healthy shards."""
+        """Those of these claims that are on healthy shards."""
         count = 0
         for part in self.parts.values():  # Cheaper than sum() of the few shards that there are.
             count += part.claiming_count
@@ -324,7 +327,7 @@ class TopicQueue:
         return first
 
     def servable_count(self, bound: int) -> int:
-        """How many held items precede every ready item that is not held, up to `bound`."""
+        """How many prefetched items precede every ready item that is not held, up to `bound`."""
         return self.buffer.count_up_to(self.first_unclaimed(), bound) if self.buffer.sort_keys else 0
 
     def next_items(

@@ -19,9 +19,9 @@ from foqs.model.topic import ShardTopic
 
 
 class Topics:
-    """The verb getActiveTopics. Each page is found from where the last one ended.
+    """The verb getActiveTopics, which shows the topics of a namespace in pages, in the order of their names.
 
-    It is put together in slices, so that none holds the event loop.
+    A page is found from where the last one ended, and is put together in slices, so that none holds the event loop.
     """
 
     def __init__(self, namespaces: Namespaces, shards: Shards, dispatcher: Dispatcher, slices: Slices) -> None:

@@ -24,7 +24,7 @@ T = TypeVar("T")
 class TtlScan:
     """Walks one shard by key, slowly and whenever a row may have expired, and deletes what its TTL has ended.
 
-    `OwnedShard` starts and stops it.
+    `OwnedShard` starts and stops it. It owns a task, and asks the shard for look-ups and deletions.
     """
 
     def __init__(

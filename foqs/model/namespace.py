@@ -66,7 +66,7 @@ class Namespace:
 
 
 class SettingsTable:
-    """What shards and the dispatcher read of namespaces, by number. The host keeps it up to date."""
+    """What shards and the dispatcher read of namespaces, by number. `Namespaces` of the host keeps it up to date."""
 
     __slots__ = ("by_number", "dequeue_paused", "item_bytes_seen")
 
@@ -79,7 +79,7 @@ class SettingsTable:
         """The largest item that was claimed, by namespace, if it was larger than what is allowed now."""
 
     def replace(self, by_number: Mapping[int, Namespace]) -> None:
-        """From now on these are all namespaces."""
+        """Let these be all namespaces from now on."""
         self.dequeue_paused = frozenset(number for number, found in by_number.items() if found.settings.dequeue_paused)
         self.by_number = by_number
 
