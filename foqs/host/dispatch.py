@@ -15,7 +15,7 @@ from foqs.host.prefetch import PrefetchMemory
 from foqs.host.topic_queue import DequeueCall, PrefetchBuffer, TopicQueue
 from foqs.model import limits, order
 from foqs.model.clock import Now
-from foqs.model.item import ItemEvent, Phase, ShardItem
+from foqs.model.item import ItemEvent, Phase, ShardItem, by_topic
 from foqs.model.namespace import SettingsTable
 from foqs.model.topic import ShardTopic
 from foqs.shard.state.events import ClaimsEnded, Demand, Events
@@ -493,7 +493,7 @@ class Dispatcher:
             return
         buffer.remove(items)
         self._memory.release(items)
-        for item in items:
-            writer = self._writers[item.topic.shard_id]
-            if writer.shard is not None and writer.shard.unclaim(item):
+        for topic, some in by_topic(items).items():
+            writer = self._writers[topic.shard_id]
+            if writer.shard is not None and writer.shard.unclaim_all(topic, some):
                 writer.wake()

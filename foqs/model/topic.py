@@ -10,6 +10,9 @@ from sortedcontainers import SortedDict
 
 from foqs.model import limits, order
 
+_FEW = 16
+"""Sort keys that are fewer than one in so many of a list are inserted one by one, and more are sorted with it."""
+
 
 class ItemCounts:
     """How many items are in which state: those of a topic, of a namespace on a shard, or of a shard.
@@ -120,12 +123,15 @@ class ReadyWindow:
 
     def add_all(self, added: list[int]) -> None:
         """Add many sort keys, in any order."""
-        if len(added) == 1:
-            self.add(added[0])
-            return
         sort_keys = self.sort_keys
-        sort_keys += added if self.edge == order.LAST else [sort_key for sort_key in added if sort_key <= self.edge]
-        sort_keys.sort()
+        if self.edge != order.LAST:
+            added = [sort_key for sort_key in added if sort_key <= self.edge]
+        if len(added) * _FEW < len(sort_keys):
+            for sort_key in added:
+                insort(sort_keys, sort_key)
+        else:
+            sort_keys += added
+            sort_keys.sort()
         if len(sort_keys) > self.budget.items_max:
             self._trim()
 

@@ -46,3 +46,25 @@ def test_a_place_keeps_its_parts_and_sorts_by_urgency_then_time_then_key() -> No
     assert sorted(sort_keys) == [order.sort_key(*part) for part in sorted(parts)]
     assert [(order.urgency_of(p), order.due_at_of(p), order.key_of(p)) for p in sort_keys] == [p[:3] for p in parts]
     assert all(order.FIRST < sort_key < order.LAST for sort_key in sort_keys)
+
+
+@pytest.mark.parametrize("is_complete", [True, False])
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_many_sort_keys_are_added_as_one_after_the_other_are(is_complete: bool, count: int) -> None:
+    chance = random.Random(count)
+    budget = WindowBudget()
+    budget.items_max = 100
+    one, many = ReadyWindow(budget, complete=is_complete), ReadyWindow(budget, complete=is_complete)
+    if not is_complete:
+        for window in (one, many):
+            window.extend([], 1_500)
+    unused = chance.sample(range(2_000), 30 * count)
+    for step in range(30):
+        added = unused[step * count : (step + 1) * count]
+        for sort_key in added:
+            one.add(sort_key)
+        many.add_all(added)
+        # A trim comes sooner where they come one by one; up to the nearer edge both are the same.
+        edge = min(one.edge, many.edge)
+        assert [key for key in many.sort_keys if key <= edge] == [key for key in one.sort_keys if key <= edge]
+        assert len(many) <= budget.items_max

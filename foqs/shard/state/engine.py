@@ -70,7 +70,8 @@ class ShardState:
         self.withdraw_for_calls = self.claims.withdraw_for_calls
         self.under_lease, self.lease_of = leases.by_receipt, leases.find
         self.deliver, self.end_lease = leases.begin, leases.end
-        self.settle, self.unclaim = settlements.settle, settlements.unclaim
+        self.settle = settlements.settle
+        self.unclaim, self.unclaim_all = settlements.unclaim, settlements.unclaim_all
         self.failed_attempt = settlements.failed_attempt
         self.extend = self.extensions.extend
         self.delete, self.redrive = self.changes.delete, self.changes.redrive

@@ -93,6 +93,18 @@ class Settlements:
         self._index.make_ready(item.topic, [item], item.phase)
         return False
 
+    def unclaim_all(self, topic: ShardTopic, items: list[ShardItem]) -> bool:
+        """Do the same for prefetched items of one topic."""
+        ahead = [item for item in items if item.is_claimed_ahead]
+        for item in ahead:
+            del self._index.leases[item.key]
+        self._journal.leave(ahead)
+        self._index.make_ready(topic, ahead, Phase.PREFETCHED)
+        for item in items:
+            if item.phase is Phase.PREFETCHED:
+                self.unclaim(item)
+        return len(ahead) < len(items)
+
     def tick(self, now: Now) -> int:
         """End the leases that are over, up to a bound; returns how many."""
         items = self._leases.pop_due(now.steady_ms, limits.TICK_LEASE_ENDS_MAX)
