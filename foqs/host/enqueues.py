@@ -55,7 +55,7 @@ class Placement:
         shard, shard_id = writer.shard, writer.shard_id
         return (
             shard is not None
-            and shard.buffered_count < min(writer.scheduler.placement_run_items, 2 * limits.TRANSACTION_INSERTS_MAX)
+            and min(writer.scheduler.placement_run_items, 2 * limits.TRANSACTION_INSERTS_MAX) > shard.buffered_count
             and shard.buffered_bytes < 2 * limits.TRANSACTION_INSERT_BYTES_MAX
             and shard_id not in self._sick
             and shard_id not in avoided
@@ -159,7 +159,8 @@ class Enqueues:
         topics: dict[str, ShardTopic] = {}
         made = self._make_items(writer, shard, namespace, news, positions, topics, errors)
         if made:
-            shard.index.name_namespace(namespace)
+            if shard.index.namespace_names.get(namespace.number) != namespace.name:
+                shard.index.name_namespace(namespace)
             for topic in topics.values():
                 shard.index.add_topic(topic)
         return writer, shard, made

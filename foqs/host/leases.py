@@ -148,7 +148,8 @@ class Leases:
                 # Those that were delivered together are of one shard, mostly.
                 item = group.under_lease.get(receipt) if group is not None else None
                 if item is None:
-                    group = by_shard.get(receipt.partition("-")[0])
+                    shard_text = receipt.partition("-")[0]
+                    group = by_shard.get(shard_text) or self._shard_of(shard_text, by_shard)
                     item = group.under_lease.get(receipt) if group is not None else None
                 if group is None or item is None or item.topic.namespace != number:
                     group, item = self._find_lease(namespace, receipt, by_shard)
@@ -172,6 +173,17 @@ class Leases:
                 group.shard.settle(group.items, group.rewrites or None, answer, group.positions)
                 group.writer.wake()
         return answer
+
+    def _shard_of(self, shard_text: str, by_shard: dict[str, _OfShard]) -> _OfShard | None:
+        """The served shard that a receipt begins with; None where the text names none, for `_find_lease` to say why."""
+        try:
+            writer = self._shards.writers.get(int(shard_text, 16))
+        except ValueError:
+            return None
+        if writer is None or writer.shard is None:
+            return None
+        group = by_shard[shard_text] = _OfShard(writer, writer.shard, writer.shard.under_lease, [], [], [])
+        return group
 
     def _find_lease(
         self, namespace: Namespace, receipt: str, by_shard: dict[str, _OfShard]

@@ -190,7 +190,7 @@ def test_demand_is_asked_of_what_the_next_transaction_inserts_ready_and_of_nothi
     for topic in "abaabc":
         shards.enqueue(0, topic)
     inserted: list[set[str]] = []
-    while shards.states[0].waiting_calls_count:
+    while shards.states[0].index.waiting_calls_count:
         asked = {topic.name for topic in shards.states[0].topics_arriving()}
         transaction = shards.begin(0)
         assert transaction is not None

@@ -46,7 +46,7 @@ def test_the_table_has_every_operation_in_the_order_of_a_plan() -> None:
         if isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "Operation" for base in node.bases)
     }
     assert {name: file for name, file, _ in rows()} == defined
-    planned = re.findall(r"append\(self\.(\w+)\.begin", inspect.getsource(engine.ShardState._plan))
+    planned = re.findall(r"batch(?:\.append\(| \+= )self\.(\w+)\.begin", inspect.getsource(engine.ShardState._plan))
     files = {"settlements": "settle.py", "timers": "wake.py", "extensions": "extend.py"}
     assert [files.get(kind, kind.removesuffix("s") + ".py") for kind in planned] == [
         file for _, file, _ in rows() if file != "journal.py"

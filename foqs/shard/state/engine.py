@@ -8,7 +8,7 @@ hand on. All state lives on one thread, so there are no locks; it runs unchanged
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from mypy_extensions import mypyc_attr
 
@@ -53,6 +53,8 @@ class ShardState:
         """The operations of the transaction in flight."""
         self._has_failed = False
         """The last transaction failed."""
+        self.has_events = False
+        """The plan of the transaction has brought events, which are to be taken before it runs."""
         self.leases = leases = LeaseTable(index)
         self.journal = journal = Journal(index)
         self.refills = Refills(index)
@@ -65,7 +67,7 @@ class ShardState:
         self.look_ups = LookUps(index)
         self.fences = Fences(index, self.inserts)
         # What others may ask of a shard; they reach for none of its parts.
-        self.insert = self.inserts.add
+        self.insert, self.topics_arriving = self.inserts.add, self.inserts.topics_arriving
         self.claim, self.claim_for_call = self.claims.claim, self.claims.claim_for_call
         self.withdraw_for_calls = self.claims.withdraw_for_calls
         self.under_lease, self.lease_of = leases.by_receipt, leases.find
@@ -111,19 +113,10 @@ class ShardState:
         counts = self.index.namespaces.get(namespace)
         return 0 if counts is None else counts.total
 
-    @property
-    def waiting_calls_count(self) -> int:
-        """Calls that enqueued or settled items here and wait for the next transaction."""
-        return len(self.inserts.waiting) + len(self.settlements.acks) + len(self.settlements.nacks)
-
     def take_events(self) -> Events:
         """What has happened since they were taken last: to be called after `tick` and `take`, and after a deletion."""
         events, self.index.events = self.index.events, Events()
         return events
-
-    def topics_arriving(self) -> Iterable[ShardTopic]:
-        """The topics of which `take` wants to know the demand: the next transaction inserts ready items of them."""
-        return self.inserts.topics_arriving()
 
     def tick(self, now: Now) -> bool:
         """What time alone brings; True when that is something for a transaction."""
@@ -146,12 +139,11 @@ class ShardState:
         transaction = Transaction(self._transaction_number + 1, delay_checkpoint=now.server_ms)
         batch = self._plan(transaction, now, demand)
         self._has_failed = False
+        self.has_events = bool(self.index.events.claims_started or self.index.events.completed)
         is_worth_commit = bool(batch or self._topics_gone)
         journal = self.journal
         if journal.new or journal.gone or journal.sparse:
-            journaling = journal.begin(transaction, now, is_worth_commit=is_worth_commit)
-            if journaling is not None:
-                batch.append(journaling)
+            batch += journal.begin(transaction, now, is_worth_commit=is_worth_commit)
         if not batch and not is_worth_commit and not probe and not self._is_steady_due(now):
             return None
         transaction.steady_ms = self._steady_written_ms = now.steady_ms
@@ -171,18 +163,18 @@ class ShardState:
         Reads come first, so that they see no row of the transaction. What is enqueued comes before claims, since what
         somebody waits for is claimed with it, and before other claims are taken.
         """
-        batch: list[Operation | None] = []
+        batch: list[Operation] = []
         if self.refills.wanted:
-            batch.append(self.refills.begin(transaction, now))
+            batch += self.refills.begin(transaction, now)
         if self.timers.sweep_at_ms <= now.server_ms:
-            batch.append(self.timers.begin(transaction, now))
+            batch += self.timers.begin(transaction, now)
         if self.inserts.waiting:
             self.claims.demand = demand
             batch.append(self.inserts.begin(transaction, now))
         if self.claims.waiting or self.claims.fresh or self.claims.waiting_for_calls:
-            batch.append(self.claims.begin(transaction, now))
+            batch += self.claims.begin(transaction, now)
         if self.extensions.waiting:
-            batch.append(self.extensions.begin(transaction, now))
+            batch += self.extensions.begin(transaction, now)
         if self.settlements.acks or self.settlements.nacks or self.settlements.ended:
             batch.append(self.settlements.begin(transaction, now, after_failure=self._has_failed))
         if self.changes.waiting:
@@ -191,7 +183,7 @@ class ShardState:
             batch.append(self.look_ups.begin(transaction, now))
         if self.fences.waiting:
             batch.append(self.fences.begin(transaction, now))
-        return [operation for operation in batch if operation is not None]
+        return batch
 
     def begin_epoch(self, epoch: int) -> None:
         """What is new from now on has keys of this epoch, between two transactions. All else stays as it is."""

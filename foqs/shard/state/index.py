@@ -39,6 +39,8 @@ class ShardIndex:
         self.leases: dict[int, ShardItem] = {}
         """Every item that is not ready: claimed, held, handed out or being settled."""
         self.resident: OrderedDict[int, ShardItem] = OrderedDict()
+        self.waiting_calls_count = 0
+        """Calls that enqueued or settled items here and wait for the next transaction."""
         self.expires_first_ms = 0
         """No TTL ends before it but of dead letters, and of rows that the TTL scan has yet to see; 0 while unknown."""
         self.counted = False

@@ -97,7 +97,7 @@ class Journal:
         first = next(iter(self.open), self._index.last_key)
         return min([first, *self.gone])
 
-    def begin(self, transaction: Transaction, now: Now, *, is_worth_commit: bool) -> Journaling | None:
+    def begin(self, transaction: Transaction, now: Now, *, is_worth_commit: bool) -> list[Journaling]:
         """Take what the next transaction changes of the journal, last of all its operations.
 
         What says nothing any more goes with whatever else there is to write; `is_worth_commit` tells that there is.
@@ -117,10 +117,10 @@ class Journal:
         if self.gone and is_wanted:
             gone, self.gone = self.gone, []
         if not (new or gone or sparse):
-            return None
+            return []
         operation = Journaling(self, self._index, new, gone, sparse)
         operation.write(transaction, now)
-        return operation
+        return [operation]
 
     def take_back(self, new: list[Claim], gone: list[int], sparse: list[tuple[Claim, array[int]]]) -> None:
         """Make the journal what it was before `begin`: the transaction has failed."""

@@ -110,7 +110,7 @@ class ShardWriter(Service):
         shard = self.shard
         if shard is None or not self._permit.is_coalescing:
             return
-        if shard.waiting_calls_count >= mysql_server.COALESCE_CALLS:
+        if shard.index.waiting_calls_count >= mysql_server.COALESCE_CALLS:
             self._permit.stop_coalescing()
 
     def tick(self) -> None:
@@ -197,7 +197,7 @@ class ShardWriter(Service):
             if keeper.is_due or self._ownership.is_epoch_due:
                 await self._keep(shard)
             granted = permit.ask(last_rows_count, is_sick=not self.health.healthy)
-            if permit.is_coalescing and shard.waiting_calls_count >= mysql_server.COALESCE_CALLS:
+            if permit.is_coalescing and shard.index.waiting_calls_count >= mysql_server.COALESCE_CALLS:
                 permit.stop_coalescing()
             try:
                 await granted
@@ -207,8 +207,10 @@ class ShardWriter(Service):
                 now = self.clock.at(self._loop.time())
                 is_probe = (self._store_is_due or not self.health.healthy) and self._wants_probe(now)
                 # Demand is kept nowhere: it changes with every call, and a transaction needs that of few topics.
-                transaction = shard.take(now, listener.demand(shard.topics_arriving()), probe=is_probe)
-                listener.on_events(shard.take_events())
+                demand = listener.demand(shard.topics_arriving()) if shard.inserts.waiting else {}
+                transaction = shard.take(now, demand, probe=is_probe)
+                if shard.has_events:
+                    listener.on_events(shard.take_events())
                 last_rows_count = None
                 if transaction is not None:
                     last_rows_count = store.rows_count(transaction)

@@ -111,7 +111,7 @@ class Claims:
             self.end(topic, withdrawn, [])
         return bool(withdrawn)
 
-    def begin(self, transaction: Transaction, now: Now) -> Claiming | None:
+    def begin(self, transaction: Transaction, now: Now) -> list[Claiming]:
         """Take the fresh claims, then the first of those that wait, as far as what is to be read of them allows."""
         fresh, self.fresh = self.fresh, []
         taken: list[ShardItem] = []
@@ -137,10 +137,10 @@ class Claims:
             self.waiting.move_to_end(item.key, last=False)
         self.in_flight = fresh + taken
         if not self.in_flight:
-            return None
+            return []
         operation = Claiming(self, self._index, self._journal, self._settlements, fresh, taken)
         operation.write(transaction, now)
-        return operation
+        return [operation]
 
     def end(self, topic: ShardTopic, items: list[ShardItem], prefetched: list[ShardItem]) -> None:
         """The claims of these items of a topic are over, and those of `prefetched` are made."""

@@ -46,7 +46,7 @@ class Extensions:
         completion.open_count += 1
         self.waiting.append(Extension(item, lease_ms, completion, position))
 
-    def begin(self, transaction: Transaction, now: Now) -> Extending | None:
+    def begin(self, transaction: Transaction, now: Now) -> list[Extending]:
         """Take the first ones of those whose leases have not ended."""
         taken: list[Extension] = []
         while self.waiting and len(taken) < limits.TRANSACTION_EXTENSIONS_MAX:
@@ -56,10 +56,10 @@ class Extensions:
             else:
                 self.fail(extension, StaleLeaseError("the lease of this receipt ended before its extension"))
         if not taken:
-            return None
+            return []
         operation = Extending(self, self._index, self._journal, self._leases, taken)
         operation.write(transaction, now)
-        return operation
+        return [operation]
 
     def abandon(self, undone: FoqsError, unknown: FoqsError) -> None:
         for extension in self.waiting:

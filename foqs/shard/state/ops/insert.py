@@ -76,10 +76,12 @@ class Inserts:
         self.buffered_bytes += size_bytes
         completion.open_count += 1
         self.waiting.append(EnqueuedBatch(items, size_bytes, completion))
+        self._index.waiting_calls_count += 1
 
     def evict(self, reason: str) -> None:
         """Give back what no transaction has taken yet: certainly not written, so it may go to another shard."""
         evicted, self.waiting = self.waiting, deque()
+        self._index.waiting_calls_count -= len(evicted)
         for batch in evicted:
             self.refuse(batch, NotWrittenError(f"shard {self._index.shard_id} takes no items now: {reason}"))
 
@@ -100,6 +102,7 @@ class Inserts:
         self.in_flight = self._first()
         for _ in self.in_flight:
             self.waiting.popleft()
+        self._index.waiting_calls_count -= len(self.in_flight)
         operation = Inserting(self, self._index, self._claims, self._timers, self.in_flight)
         operation.write(transaction, now)
         return operation

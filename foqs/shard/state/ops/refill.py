@@ -48,11 +48,11 @@ class Refills:
     def forget(self, topic: ShardTopic) -> None:
         self.wanted.pop(topic, None)
 
-    def begin(self, transaction: Transaction, now: Now) -> Refilling | None:
+    def begin(self, transaction: Transaction, now: Now) -> list[Refilling]:
         """Take the first topics, as many rows in all as the read budget allows."""
         if self._has_failed:
             self._has_failed = False
-            return None
+            return []
         index = self._index
         taken: list[tuple[ShardTopic, Refill]] = []
         bytes_left = limits.TRANSACTION_FETCH_BYTES_MAX
@@ -76,10 +76,10 @@ class Refills:
                 bytes_left -= bytes_max if refill.with_payload else 0
             taken.append((topic, refill))
         if not taken:
-            return None
+            return []
         operation = Refilling(self, index, taken)
         operation.write(transaction, now)
-        return operation
+        return [operation]
 
     def _part_count(self) -> int:
         """How many equal parts of the budget there are; one, for whoever comes first, once rows are counted."""

@@ -73,6 +73,7 @@ class Settlements:
             self.ended.append(settlement)
         else:
             (self.acks if rewrites is None else self.nacks).append(settlement)
+            self._index.waiting_calls_count += 1
             completion.open_count += len(items)
 
     def unclaim(self, item: ShardItem) -> bool:
@@ -143,8 +144,11 @@ class Settlements:
         for them.
         """
         taken = _take(self.acks, limits.TRANSACTION_CHANGES_MAX)
-        if not (after_failure and taken):
+        is_acks_only = after_failure and bool(taken)
+        if not is_acks_only:
             taken += _take(self.nacks, limits.TRANSACTION_CHANGES_MAX)
+        self._index.waiting_calls_count -= len(taken)
+        if not is_acks_only:
             taken += _take(self.ended, limits.TRANSACTION_LEASE_ENDS_MAX)
         operation = Settling(self, self._index, self._journal, taken)
         operation.write(transaction, now)

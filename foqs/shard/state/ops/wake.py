@@ -40,7 +40,7 @@ class Timers:
         self.first_due_ms = 0
         """No delayed row is due before, but for those in `changing`."""
         self.sweep_at_ms = 0
-        """When the sweep has something to do; 0 while its window runs low."""
+        """When the sweep may have something to do; 0 while its window runs low."""
         self._index = index
         self._window = ReadyWindow(WindowBudget(), complete=False)
         self._window.edge = order.sort_key(0, max(0, delay_checkpoint - 1), (1 << 64) - 1, (1 << 16) - 1)
@@ -53,10 +53,13 @@ class Timers:
         if sort_key <= self._window.edge:
             self._window.add(sort_key)
             self._topics[key] = (topic, priority)
+            if due_at < self.first_due_ms:
+                self.first_due_ms = due_at
+            if due_at < self.sweep_at_ms:
+                self.sweep_at_ms = due_at
             if len(self._topics) > len(self._window) + limits.TIMER_ENTRIES_SPARE:
                 kept = {order.key_of(sort_key) for sort_key in self._window.sort_keys}
                 self._topics = {key: entry for key, entry in self._topics.items() if key in kept}
-            self._note_first()
 
     def change(self, key: int, due_at: int | None) -> None:
         """A change of the row waits or is on the way: it does not wake. `due_at` is None for a dead letter."""
@@ -79,7 +82,7 @@ class Timers:
         self.first_due_ms = due_at = limits.NEVER_MS if head == order.LAST else order.due_at_of(head)
         self.sweep_at_ms = 0 if window.wants_refill else due_at if window.sort_keys else limits.NEVER_MS
 
-    def begin(self, transaction: Transaction, now: Now) -> Waking:
+    def begin(self, transaction: Transaction, now: Now) -> list[Waking]:
         """Take what is due, and read on where the window runs low."""
         window = self._window
         refill: Refill | None = None
@@ -99,9 +102,11 @@ class Timers:
             topic, priority = self._topics.pop(key)
             timers.append(Timer(key, topic, priority, order.due_at_of(sort_key)))
         self._note_first()
+        if refill is None and not timers:
+            return []
         operation = Waking(self, self._index, timers, refill)
         operation.write(transaction, now)
-        return operation
+        return [operation]
 
     def refilled(self, refill: Refill, rows: list[tuple[int, int, int, int, int]]) -> None:
         """Take what a read beyond the edge of the window has found."""

@@ -1,0 +1,133 @@
+"""How many files a reader has to open to follow a call through a host, counted on real shards and a real port."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+
+from foqs.server.mysql_server import COALESCE_TURNS_MAX
+from foqs.wire.codec import Codec, structs
+from foqs.wire.frames import LENGTH_BYTES
+from tests.support.flow_trace import Flow, traced
+from tests.support.running_host import RunningHost, running_host
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.interpreted
+
+_TRIES = 5
+
+
+class _Peer:
+    """A client on a thread of its own, so that nothing of it is traced."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+
+    def exchange(self, frame: bytes) -> bytes:
+        self._socket.sendall(frame)
+        return self.receive()
+
+    def send(self, frame: bytes) -> None:
+        self._socket.sendall(frame)
+
+    def receive(self) -> bytes:
+        head = self._take(LENGTH_BYTES)
+        return self._take(int.from_bytes(head, "big"))
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _take(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            more = self._socket.recv(count - len(data))
+            assert more, "the host closed the connection"
+            data += more
+        return data
+
+
+async def _calm() -> None:
+    """Let the event loop turn until nothing of the last call is left: its shard coalesces for some turns."""
+    for _ in range(4 * COALESCE_TURNS_MAX):
+        await asyncio.sleep(0)
+
+
+async def _enqueue(host: RunningHost, peer: _Peer, codec: Codec) -> Flow:
+    frame = codec.encode_call("enqueue", structs.EnqueueRequest("jobs", [structs.NewItem("a", b"x")]), 0)
+    await _calm()
+    with traced() as flow:
+        answer = await asyncio.to_thread(peer.exchange, frame)
+    reply = codec.decode_reply(answer)
+    assert reply.error is None
+    assert len(reply.response.ids) == 1
+    return flow
+
+
+async def _enqueue_for_a_waiting_consumer(host: RunningHost, peer: _Peer, codec: Codec) -> Flow:
+    wanted = structs.DequeueRequest("jobs", [structs.TopicDemand("b", 1)], wait_ms=5_000)
+    with closing(_Peer(host.host.port)) as consumer:
+        await asyncio.to_thread(consumer.send, codec.encode_call("dequeue", wanted, 0))
+        await until(lambda: bool(host.host._dispatcher.waiting_count))
+        frame = codec.encode_call("enqueue", structs.EnqueueRequest("jobs", [structs.NewItem("b", b"x")]), 0)
+        await _calm()
+        with traced() as flow:
+            await asyncio.to_thread(peer.exchange, frame)
+            answer = await asyncio.to_thread(consumer.receive)
+    reply = codec.decode_reply(answer)
+    assert len(reply.response.items) == 1
+    return flow
+
+
+async def _ack(host: RunningHost, peer: _Peer, codec: Codec) -> Flow:
+    receipt = await _leased(host)
+    frame = codec.encode_call("ack", structs.AckRequest("jobs", [receipt]), 0)
+    await _calm()
+    with traced() as flow:
+        answer = await asyncio.to_thread(peer.exchange, frame)
+    reply = codec.decode_reply(answer)
+    assert not reply.response.errors
+    return flow
+
+
+async def _nack_with_delay(host: RunningHost, peer: _Peer, codec: Codec) -> Flow:
+    receipt = await _leased(host)
+    frame = codec.encode_call("nack", structs.NackRequest("jobs", [structs.Nack(receipt, 60_000)]), 0)
+    await _calm()
+    with traced() as flow:
+        answer = await asyncio.to_thread(peer.exchange, frame)
+    reply = codec.decode_reply(answer)
+    assert not reply.response.errors
+    return flow
+
+
+async def _leased(host: RunningHost) -> str:
+    await host.client.enqueue("jobs", "c", b"x")
+    (item,) = await host.client.dequeue("jobs", "c", count=1, wait_ms=5_000)
+    return item.receipt
+
+
+@pytest.mark.parametrize(
+    ("trace", "files_max", "returns_max"),
+    [
+        (_enqueue, 30, 35),
+        (_enqueue_for_a_waiting_consumer, 39, 95),  # Two calls, and between them the dispatcher.
+        (_ack, 26, 35),
+        (_nack_with_delay, 28, 35),
+    ],
+)
+async def test_a_call_passes_through_few_files_and_seldom_comes_back_to_one(
+    meta_url: str, shard_urls: dict[int, str], trace: Callable[..., object], files_max: int, returns_max: int
+) -> None:
+    codec = Codec()
+    async with running_host(meta_url, {0: shard_urls[0]}) as host:
+        with closing(_Peer(host.host.port)) as peer:
+            await _enqueue(host, peer, codec)  # What is made on first use is made.
+            # Whatever else the host has to do by the clock may come between: the least is the call's own.
+            flows = [await trace(host, peer, codec) for _ in range(_TRIES)]
+    fewest = min(flows, key=lambda flow: len(flow.entered))
+    assert len(fewest.files) <= files_max, str(fewest)
+    assert fewest.returns_count <= returns_max, str(fewest)
