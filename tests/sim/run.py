@@ -18,14 +18,15 @@ import structlog
 from foqs.model import limits
 from tests.histories.checker import check
 from tests.sim.chance import Delays, Profile, make_profile
+from tests.sim.checked import checked_classes
 from tests.sim.clients import NAMESPACE, TOPICS
 from tests.sim.host import SimHost, simulated
-from tests.sim.invariants import checked_classes, dispatcher_problems, state_problems
 from tests.sim.keeper import Keeper
 from tests.sim.loop import VirtualLoop
 from tests.sim.nemesis import Nemesis
 from tests.sim.tuned import tuned
 from tests.sim.world import World
+from tests.support.invariants import dispatcher_problems, state_problems
 
 _WORK_OFF_S_MAX = 60.0
 _LOOK_EVERY_S = 0.05

@@ -18,7 +18,7 @@ from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.shard.state.engine import ShardState
 from foqs.storage.formats import unpack_items
 from foqs.storage.packs.index import PackIndex
-from foqs.testing.fake_server import FakeServer, FakeServerError, Fate, Faults, Script
+from foqs.testing.fake_server import FakeServer, FakeServerError, Fate, Faults, Script, Tables
 from foqs.testing.fake_store import FakeStore
 from tests.histories.history import Call, uid_of
 from tests.histories.lives import Stored
@@ -26,9 +26,9 @@ from tests.sim.chance import Delays, Layout, Profile
 from tests.sim.clients import NAMESPACE, OTHERS, Held, SimClient
 from tests.sim.clocks import SimClocks
 from tests.sim.host import FakeDoor, SimHost
-from tests.sim.invariants import newest_claims
 from tests.sim.loop import ProcessState, VirtualLoop
 from tests.sim.ownership import MetaTables
+from tests.support.invariants import newest_claims
 
 _RESTART_S = 0.1
 _BASE_MS = 1_700_000_000_000
@@ -137,6 +137,10 @@ class World:
         self.complaints.append(f"at {self.loop.time():.4f} s: {what}")
         self.trace("!!!", what)
         self.broken.set()
+
+    @property
+    def tables(self) -> dict[int, Tables]:
+        return {shard_id: server.tables for shard_id, server in self.servers.items()}
 
     def machine_of(self, shard_id: int) -> list[FakeServer]:
         """What fails together with this shard, itself included."""

@@ -56,10 +56,11 @@ class StillWriter:
 class Shards:
     """Numbered from 0. What is passed as `shards` to others is this itself, as foqs.host.shards.Shards is."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, dispatcher: Callable[..., Dispatcher] = Dispatcher) -> None:
         self.clock_ms = 1_000_000
         """Steady; callers and tests that care for no steps take it for the server's too."""
         self.server_ahead_ms = 0
+        self._new_dispatcher = dispatcher
         self.settings = SettingsTable()
         self.states: dict[int, ShardState] = {}
         self.allow_item_bytes(ITEM_BYTES_MAX)
@@ -72,7 +73,7 @@ class Shards:
         self.states = {}
         self.settings.item_bytes_seen = {}
         self.writers = {number: StillWriter(number, self.states, self.now) for number in self.tables}
-        self.dispatcher = Dispatcher(
+        self.dispatcher = self._new_dispatcher(
             cast(Any, self.writers), lambda: self.clock_ms / 1000, self.settings, lambda *_: None
         )
         for number, stored in self.stored.items():

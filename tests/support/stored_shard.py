@@ -19,8 +19,10 @@ class StoredShard:
         """`clock` is that of the server; `steady_ms` is what the steady clock said last."""
         self.server = FakeServer(shard_id, clock, strict=True)
         self.server.tables.writer.steady_ms = steady_ms
-        packs = PackIndex(PackBudget(limits.PACKS_OF_HOST_BYTES_MAX))
-        self._store = FakeStore(self.server, "lock", "host", lambda at_least: at_least + 1, lambda owner: False, packs)
+        self.packs = PackIndex(PackBudget(limits.PACKS_OF_HOST_BYTES_MAX))
+        self._store = FakeStore(
+            self.server, "lock", "host", lambda at_least: at_least + 1, lambda owner: False, self.packs
+        )
 
     @property
     def tables(self) -> Tables:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from unittest.mock import Mock
 
 import pytest
 
-from foqs.host.topic_queue import DequeueCall
 from foqs.host.ttl_scan import TtlScan
 from foqs.model import limits
-from foqs.model.item import Phase, ShardItem
-from foqs.shard.state.events import Completion
+from foqs.model.item import ShardItem
 from tests.support.shards import NAMESPACE, Shards
 
 
@@ -279,119 +276,3 @@ def test_the_ttl_scan_comes_back_for_what_it_could_not_delete(*, is_leased: bool
     shards.begin(0)
     shards.end(0, well=is_leased)
     assert shard.index.expires_first_ms <= shards.clock_ms + 5_000
-
-
-class Chaos:
-    """Small limits, and a step at random after the other."""
-
-    def __init__(self, seed: int, *, sick: bool) -> None:
-        self.chance = random.Random(seed)
-        self.shards = Shards(self.chance.randint(1, 3))
-        self.shards.allow_item_bytes(10)
-        self.sick: set[int] = set()
-        self.calls: list[DequeueCall] = []
-        self.leased: list[ShardItem] = []
-        self.steps = [
-            (self.enqueue, 20), (self.dequeue, 20), (self.end_call, 5), (self.begin, 15), (self.end, 15),
-            (self.pass_time, 5), (self.shards.dispatcher.sweep, 3), (self.settle, 7), (self.settle_down, 4),
-            (self.change_health, 3 if sick else 0),
-        ]  # fmt: skip
-
-    def step(self) -> None:
-        steps, weights = zip(*self.steps, strict=True)
-        self.chance.choices(steps, weights)[0]()
-        self.leased += [item for call in self.calls for item in call.items or []]
-        self.calls = [call for call in self.calls if not call.done]
-
-    def number(self) -> int:
-        return self.chance.choice(list(self.shards.states))
-
-    def enqueue(self) -> None:
-        chance = self.chance
-        items = self.shards.enqueue(
-            self.number(), chance.choice("abcd"), chance.randint(-2, 2), lease_ms=chance.choice([0, 0, 0, 60_000]),
-            delay_ms=chance.choice([0, 0, 0, 300]), count=chance.randint(1, 12), at_most_once=chance.random() < 0.2,
-        )  # fmt: skip
-        for item in items:
-            if chance.random() < 0.2:
-                item.expires_at = self.shards.clock_ms + chance.randint(100, 3_000)
-
-    def dequeue(self) -> None:
-        chance = self.chance
-        wants = {topic: chance.randint(1, 6) for topic in chance.sample("abcd", chance.randint(1, 3))}
-        self.calls.append(self.shards.dequeue(wants, chance.choice([None, 1_000, 2_000, 40_000])))
-
-    def end_call(self) -> None:
-        if self.calls:
-            self.shards.dispatcher.end(self.chance.choice(self.calls))
-
-    def begin(self) -> None:
-        number = self.number()
-        if self.shards.states[number].in_flight is None:
-            self.shards.begin(number)
-
-    def end(self) -> None:
-        number = self.number()
-        if self.shards.states[number].in_flight is not None:
-            self.shards.end(number, well=self.chance.random() > 0.15)
-
-    def pass_time(self, *, elapsed_ms: int = 0) -> None:
-        self.shards.clock_ms += elapsed_ms or self.chance.choice([5, 20, 200, 1_500])
-        self.shards.dispatcher.tick()
-
-    def settle(self) -> None:
-        if not self.leased:
-            return
-        item = self.leased.pop(self.chance.randrange(len(self.leased)))
-        shard = self.shards.states[item.topic.shard_id]
-        if item.phase is Phase.LEASED and shard.index.leases.get(item.key) is item:
-            is_nack = self.chance.random() < 0.5
-            rewrite = shard.failed_attempt(item, self.shards.clock_ms) if is_nack else None
-            shard.end_lease(item)
-            shard.settle([item], [rewrite], Completion(lambda _: None), [0])
-
-    def change_health(self) -> None:
-        number = self.number()
-        self.sick ^= {number}
-        sicken(self.shards, number, healthy=number not in self.sick)
-
-    def settle_down(self) -> None:
-        """Let the well shards work, without a sweep: nobody may wait for what they have then."""
-        well = [number for number in self.shards.states if number not in self.sick]
-        for _ in range(12):
-            for number in well:
-                self._work_off(number)
-            self.pass_time(elapsed_ms=20)
-        for call in self.calls:
-            if call.done:
-                continue
-            for queue in call.wants:
-                assert not [item for item in queue.buffer.items if item.topic.shard_id in well]
-                for number in well:
-                    topic = self.shards.states[number].index.topics.get((NAMESPACE, queue.name))
-                    assert topic is None or (topic.window.complete and not topic.window.sort_keys)
-
-    def _work_off(self, number: int) -> None:
-        for _ in range(300):
-            if self.shards.states[number].in_flight is not None:
-                self.shards.end(number)
-            elif self.shards.begin(number) is None:
-                return
-        raise AssertionError(f"shard {number} goes round and round")
-
-
-@pytest.mark.parametrize("sick", [False, True])
-@pytest.mark.parametrize("seed", range(40))
-def test_once_all_is_calm_nobody_waits_for_what_a_well_shard_has(
-    seed: int, *, sick: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small = {
-        "WINDOW_ITEMS_MAX": 8, "WINDOW_ITEMS_MIN": 8, "TRANSACTION_INSERTS_MAX": 10, "TRANSACTION_CLAIMS_MAX": 6,
-        "TRANSACTION_CHANGES_MAX": 5, "PREFETCH_BYTES_MAX": 40, "RESIDENT_BYTES_MAX": 3_000, "DEQUEUE_ITEMS_MAX": 5,
-        "TRANSACTION_REFILLS_MAX": 2,
-    }  # fmt: skip
-    for name, value in small.items():
-        monkeypatch.setattr(limits, name, value)
-    chaos = Chaos(seed, sick=sick)
-    for _ in range(250):
-        chaos.step()

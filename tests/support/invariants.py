@@ -3,104 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
-from itertools import chain
-from typing import TYPE_CHECKING
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 from foqs.host.dispatch import Dispatcher
-from foqs.host.topic_queue import DequeueCall, TopicQueue
+from foqs.host.topic_queue import TopicQueue
 from foqs.model import limits, order
-from foqs.model.clock import Now
 from foqs.model.item import Phase, ShardItem
-from foqs.model.namespace import SettingsTable
 from foqs.model.topic import ItemCounts, ShardTopic
-from foqs.shard.port import TIMER_LANE, ShardImage, StoredClaim, Transaction, TransactionResult
+from foqs.shard.port import TIMER_LANE, StoredClaim, Transaction
 from foqs.shard.state.engine import ShardState
-from foqs.shard.state.events import Demand, Events
 from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.leases import SLOT_MS
 from foqs.storage.formats import unpack_items
 from foqs.storage.packs.index import PackIndex
 from foqs.testing.fake_server import Tables
 
-if TYPE_CHECKING:
-    from tests.sim.world import World
-
 _READY = "ready"
 _UNDER_LEASE = (Phase.LEASED, Phase.SETTLING)
-
-
-def checked_classes(world_of: Callable[[], World], every: int) -> tuple[type[ShardState], type[Dispatcher]]:
-    """The shard's state checked after every `every`-th transaction, the dispatcher at every answer."""
-
-    class CheckedState(ShardState):
-        ended_count = 0
-
-        def __init__(
-            self, shard_id: int, image: ShardImage, settings: SettingsTable, unseen: Collection[int] = ()
-        ) -> None:
-            super().__init__(shard_id, image, settings, unseen)
-            world_of().taken_over(self)
-
-        def take(self, now: Now, demand: Mapping[ShardTopic, Demand], *, probe: bool = False) -> Transaction | None:
-            transaction = super().take(now, demand, probe=probe)
-            if transaction is not None:
-                world_of().clocks.taken(self, transaction)
-                if world_of().profile.has_wrong_hints:
-                    transaction.inserts_short_lived += transaction.inserts
-                    transaction.inserts = []
-            return transaction
-
-        def committed(self, result: TransactionResult, now: Now) -> Events:
-            transaction = self.in_flight
-            assert transaction is not None
-            events = super().committed(result, now)
-            for problem in claim_problems(transaction):
-                world_of().complain(f"shard {self.shard_id}: {problem}")
-            self._check()
-            return events
-
-        def failed(self, reason: str) -> Events:
-            events = super().failed(reason)
-            self._check()
-            return events
-
-        def _check(self) -> None:
-            self.ended_count += 1
-            world = world_of()
-            tables = world.servers[self.shard_id].tables
-            if self.ended_count % every == 0 and tables.writer.epoch == self.epoch:
-                for problem in state_problems(self, world.packs_of(self.shard_id, self.epoch), tables):
-                    world.complain(f"shard {self.shard_id}: {problem}")
-
-    class CheckedDispatcher(Dispatcher):
-        passed: Container[ShardTopic] = ()
-        """Topics that had no room for more claims when an answer was put together: they hold nobody up."""
-
-        def _deliver_to(self, call: DequeueCall) -> bool:
-            parts = chain.from_iterable(queue.parts.values() for queue in call.wants)
-            self.passed = {part for part in parts if not part.room}
-            return super()._deliver_to(call)
-
-        def answer(self, call: DequeueCall, items: list[ShardItem]) -> None:
-            world = world_of()
-            for problem in order_problems(self, call, items, world, self.passed):
-                world.complain(problem)
-            world.clocks.handed_out(call, items)
-            super().answer(call, items)
-            for queue in call.wants:
-                for problem in _for_nobody(self, queue):
-                    world.complain(problem)
-
-    return CheckedState, CheckedDispatcher
 
 
 # ---- P6: nothing is handed out past something more urgent ----
 
 
 def order_problems(
-    dispatcher: Dispatcher, call: DequeueCall, items: list[ShardItem], world: World, passed: Container[ShardTopic]
+    dispatcher: Dispatcher, items: list[ShardItem], tables: Mapping[int, Tables], passed: Container[ShardTopic]
 ) -> Iterator[str]:
+    """Of the items of one response. `passed`: topics that had no room for more claims, which hold nobody up."""
     last: dict[TopicQueue, int] = {}
     for item in items:
         queue = dispatcher._queues[item.topic.namespace, item.topic.name]
@@ -109,13 +37,13 @@ def order_problems(
         for shard_id, topic in queue.parts.items():
             writer = dispatcher._writers[shard_id]
             shard = writer.shard
-            lane = world.servers[shard_id].tables.lanes.get(topic.number)
-            if shard is None or not lane or world.servers[shard_id].tables.writer.epoch != shard.epoch:
+            lane = tables[shard_id].lanes.get(topic.number)
+            if shard is None or not lane or tables[shard_id].writer.epoch != shard.epoch:
                 continue
             now_ms = writer.now_ms()
             before = (order.urgency_of(sort_key), order.due_at_of(sort_key), order.key_of(sort_key))
             for found in lane.irange(maximum=before, inclusive=(True, False)):
-                problem = _overtaken(shard, found[2], world.servers[shard_id].tables, now_ms)
+                problem = _overtaken(shard, found[2], tables[shard_id], now_ms)
                 if problem == _READY and topic in passed:
                     continue
                 if problem:
@@ -322,6 +250,11 @@ def _buffer_problems(shard: ShardState) -> Iterator[str]:
 
 
 def _topic_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
+    waiting = [*shard.claims.waiting_for_calls.values(), *shard.claims.waiting.values()]
+    claiming = {(item.topic, item.sort_key) for item in waiting}
+    for topic in shard.index.topics.values():
+        if topic.claim_head != order.LAST and (topic, topic.claim_head) not in claiming:
+            yield f"the first claim of {topic} is none of those that wait"
     stored = {topic.number for topic in shard.index.topics.values() if topic.stored}
     if stored | set(shard._topics_gone) != tables.topics.keys():
         yield f"topics {stored} and {shard._topics_gone} going are known, {set(tables.topics)} are there"
@@ -387,7 +320,7 @@ def dispatcher_problems(dispatcher: Dispatcher, shards: list[ShardState]) -> Ite
             if (item.phase is Phase.PREFETCHED) != (buffered[id(item)] == 1):
                 yield f"{item.key:x} is {item.phase.name} and stands {buffered[id(item)]} times in a prefetch buffer"
     for name, queue in dispatcher._queues.items():
-        yield from _for_nobody(dispatcher, queue)
+        yield from problems_of_ended_calls(dispatcher, queue)
         wanted = sum(call.wants[queue] for call in queue.calls)
         if queue.waiting_count != wanted:
             yield f"{name} counts {queue.waiting_count} wanted items, its calls want {wanted}"
@@ -395,7 +328,7 @@ def dispatcher_problems(dispatcher: Dispatcher, shards: list[ShardState]) -> Ite
             yield f"{name} counts {queue.claims_count} claims on the way, there are {on_the_way[name]}"
 
 
-def _for_nobody(dispatcher: Dispatcher, queue: TopicQueue) -> Iterator[str]:
+def problems_of_ended_calls(dispatcher: Dispatcher, queue: TopicQueue) -> Iterator[str]:
     """What is claimed for a call although none waits: if the host died, it would be taken for delivered."""
     if queue.calls:
         return

@@ -1,0 +1,86 @@
+"""The shard's state and the dispatcher of simulated hosts, checked after what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Container, Mapping
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from foqs.host.dispatch import Dispatcher
+from foqs.host.topic_queue import DequeueCall
+from foqs.model.clock import Now
+from foqs.model.item import ShardItem
+from foqs.model.namespace import SettingsTable
+from foqs.model.topic import ShardTopic
+from foqs.shard.port import ShardImage, Transaction, TransactionResult
+from foqs.shard.state.engine import ShardState
+from foqs.shard.state.events import Demand, Events
+from tests.support.invariants import claim_problems, order_problems, problems_of_ended_calls, state_problems
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+
+def checked_classes(world_of: Callable[[], World], every: int) -> tuple[type[ShardState], type[Dispatcher]]:
+    """The shard's state checked after every `every`-th transaction, the dispatcher at every answer."""
+
+    class CheckedState(ShardState):
+        ended_count = 0
+
+        def __init__(
+            self, shard_id: int, image: ShardImage, settings: SettingsTable, unseen: Collection[int] = ()
+        ) -> None:
+            super().__init__(shard_id, image, settings, unseen)
+            world_of().taken_over(self)
+
+        def take(self, now: Now, demand: Mapping[ShardTopic, Demand], *, probe: bool = False) -> Transaction | None:
+            transaction = super().take(now, demand, probe=probe)
+            if transaction is not None:
+                world_of().clocks.taken(self, transaction)
+                if world_of().profile.has_wrong_hints:
+                    transaction.inserts_short_lived += transaction.inserts
+                    transaction.inserts = []
+            return transaction
+
+        def committed(self, result: TransactionResult, now: Now) -> Events:
+            transaction = self.in_flight
+            assert transaction is not None
+            events = super().committed(result, now)
+            for problem in claim_problems(transaction):
+                world_of().complain(f"shard {self.shard_id}: {problem}")
+            self._check()
+            return events
+
+        def failed(self, reason: str) -> Events:
+            events = super().failed(reason)
+            self._check()
+            return events
+
+        def _check(self) -> None:
+            self.ended_count += 1
+            world = world_of()
+            tables = world.servers[self.shard_id].tables
+            if self.ended_count % every == 0 and tables.writer.epoch == self.epoch:
+                for problem in state_problems(self, world.packs_of(self.shard_id, self.epoch), tables):
+                    world.complain(f"shard {self.shard_id}: {problem}")
+
+    class CheckedDispatcher(Dispatcher):
+        passed: Container[ShardTopic] = ()
+        """Topics that had no room for more claims when an answer was put together: they hold nobody up."""
+
+        def _deliver_to(self, call: DequeueCall) -> bool:
+            parts = chain.from_iterable(queue.parts.values() for queue in call.wants)
+            self.passed = {part for part in parts if not part.room}
+            return super()._deliver_to(call)
+
+        def answer(self, call: DequeueCall, items: list[ShardItem]) -> None:
+            world = world_of()
+            for problem in order_problems(self, items, world.tables, self.passed):
+                world.complain(problem)
+            world.clocks.handed_out(call, items)
+            super().answer(call, items)
+            for queue in call.wants:
+                for problem in problems_of_ended_calls(self, queue):
+                    world.complain(problem)
+
+    return CheckedState, CheckedDispatcher
