@@ -6,14 +6,11 @@ same errors, the same knowledge after a lost answer. `Faults` decides what goes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
-from itertools import islice
 
-from sortedcontainers import SortedList
-
-from foqs.model import limits, order
+from foqs.model import limits
 from foqs.model.calls import NO_CONTENT
 from foqs.model.item import ShardItem
 from foqs.shard.port import (
@@ -21,7 +18,6 @@ from foqs.shard.port import (
     ClaimedRow,
     FetchedRow,
     ItemRow,
-    LaneCounts,
     OwnershipLostError,
     Refill,
     Rewrite,
@@ -33,9 +29,9 @@ from foqs.shard.port import (
 )
 from foqs.storage.formats import unpack_items
 from foqs.storage.packs.pack import PackPlan, Tombstone
+from foqs.testing.fake_tables import FakeServerError, Tables, Writer, require
 
 Entries = list[tuple[int, int]]
-Place = tuple[int, int, int]
 
 
 class Fate(Enum):
@@ -67,26 +63,10 @@ class Faults:
         raise NotImplementedError
 
 
-class FakeServerError(Exception):
-    """The host asked for something that cannot be right: a key used twice, a row deleted that is not there."""
-
-
 @dataclass(slots=True)
 class FakeSession:
     number: int
     alive: bool = True
-
-
-@dataclass(slots=True)
-class Writer:
-    epoch: int = 0
-    owner: str = ""
-    transaction_number: int = 0
-    delay_checkpoint: int = 0
-    claim_checkpoint: int = 0
-    topic_number_last: int = 0
-    steady_ms: int = 0
-    session_id: int = 0
 
 
 @dataclass(slots=True)
@@ -117,92 +97,6 @@ class Script:
     def rows_new(self) -> list[ItemRow]:
         """What comes into the shard, packed or not."""
         return self.inserts + [row for _, contents in self.packs_new for row in unpack_items(contents)]
-
-
-@dataclass(slots=True)
-class Tables:
-    """What is committed."""
-
-    items: dict[int, ItemRow] = field(default_factory=dict)
-    """Those that are packed too: each item is here once."""
-    packs: dict[int, bytes] = field(default_factory=dict)
-    """The contents of packs, by id."""
-    tombstones: dict[int, list[int]] = field(default_factory=dict)
-    packed: dict[int, int] = field(default_factory=dict)
-    """The id of the pack by key, of those that have not left: no statement on item rows finds these."""
-    lanes: dict[int, SortedList] = field(default_factory=dict)
-    """The sort keys (urgency, due_at, key) of each lane, as the index has them."""
-    claims: dict[int, StoredClaim] = field(default_factory=dict)
-    topics: dict[int, tuple[int, bytes]] = field(default_factory=dict)
-    namespaces: dict[int, bytes] = field(default_factory=dict)
-    writer: Writer = field(default_factory=Writer)
-
-    def put(self, row: ItemRow) -> None:
-        old = self.items.get(row.key)
-        if old is not None:
-            self._unindex(old)
-        self.items[row.key] = row
-        if row.lane not in self.lanes:
-            self.lanes[row.lane] = SortedList()
-        self.lanes[row.lane].add((row.urgency, row.due_at, row.key))
-
-    def delete(self, key: int) -> None:
-        self._unindex(self.items.pop(key))
-
-    def row(self, key: int) -> ItemRow | None:
-        return None if key in self.packed else self.items.get(key)
-
-    def promote_all(self) -> None:
-        """Give a row to each item of a pack that no tombstone names, as a new owner does."""
-        found = self.left_in_packs()
-        for key in self.packed:
-            self.delete(key)
-        for row in found:
-            _require(row.key not in self.items, f"{row.key:x} has a row, and is in a pack as well")
-            self.put(row)
-        self.packs.clear()
-        self.tombstones.clear()
-        self.packed.clear()
-
-    def left_in_packs(self) -> list[ItemRow]:
-        """The items that a new owner finds in packs and in no tombstone."""
-        gone = {key for keys in self.tombstones.values() for key in keys}
-        return [row for contents in self.packs.values() for row in unpack_items(contents) if row.key not in gone]
-
-    def needs(self, tombstone_ids: Collection[int]) -> bool:
-        """Whether a pack is there that has a key of these tombstones."""
-        gone = {key for tombstone_id in tombstone_ids for key in self.tombstones[tombstone_id]}
-        return bool(gone) and any(row.key in gone for packed in self.packs.values() for row in unpack_items(packed))
-
-    def after(self, lane: int, edge: int, limit: int) -> list[Place]:
-        sort_keys = self.lanes.get(lane)
-        if sort_keys is None:
-            return []
-        at = 0
-        if edge != order.FIRST:
-            at = sort_keys.bisect_right((order.urgency_of(edge), order.due_at_of(edge), order.key_of(edge)))
-        if not self.packed:
-            return list(sort_keys[at : at + limit])
-        return list(islice((sort_key for sort_key in sort_keys[at:] if sort_key[2] not in self.packed), limit))
-
-    def counts(self) -> LaneCounts:
-        delayed: dict[int, int] = {}
-        for _, _, key in self.lanes.get(TIMER_LANE, ()):
-            number = self.items[key].topic
-            delayed[number] = delayed.get(number, 0) + 1
-        return LaneCounts(
-            [(lane, len(sort_keys)) for lane, sort_keys in self.lanes.items() if sort_keys], list(delayed.items())
-        )
-
-    def copy(self) -> Tables:
-        lanes = {lane: sort_keys.copy() for lane, sort_keys in self.lanes.items()}
-        return Tables(
-            dict(self.items), dict(self.packs), dict(self.tombstones), dict(self.packed), lanes, dict(self.claims),
-            dict(self.topics), dict(self.namespaces), replace(self.writer),
-        )  # fmt: skip
-
-    def _unindex(self, row: ItemRow) -> None:
-        self.lanes[row.lane].remove((row.urgency, row.due_at, row.key))
 
 
 class FakeServer:
@@ -327,18 +221,18 @@ class FakeServer:
             if self._is_there(number in tables.topics, f"topic {number} goes"):
                 del tables.topics[number]
         for number, name in script.namespaces_new:
-            _require(number not in tables.namespaces, f"namespace {number} is stored twice")
+            require(number not in tables.namespaces, f"namespace {number} is stored twice")
             tables.namespaces[number] = name
         for number, namespace, name in script.topics_new:
-            _require((namespace, name) not in tables.topics.values(), f"topic {name!r} is stored twice")
-            _require(number not in tables.topics, f"topic number {number} is used twice")
+            require((namespace, name) not in tables.topics.values(), f"topic {name!r} is stored twice")
+            require(number not in tables.topics, f"topic number {number} is used twice")
             tables.topics[number] = (namespace, name)
         self._write_packs(script)
         for row in [*script.inserts, *script.promoted]:
-            _require(row.key not in tables.items, f"key {row.key:x} is inserted twice")
+            require(row.key not in tables.items, f"key {row.key:x} is inserted twice")
             tables.put(row)
         for claim in script.claims:
-            _require(claim.id not in tables.claims, f"claim {claim.id:x} is inserted twice")
+            require(claim.id not in tables.claims, f"claim {claim.id:x} is inserted twice")
             tables.claims[claim.id] = claim
         for claim_id, entries in script.claims_rewritten:
             if self._is_there(claim_id in tables.claims, f"claim {claim_id:x} is rewritten"):
@@ -347,14 +241,14 @@ class FakeServer:
             if self._is_there(tables.row(rewrite.key) is not None, f"row {rewrite.key:x} is rewritten"):
                 row = tables.items[rewrite.key]
                 is_there = (row.lane, row.urgency, row.due_at) == (rewrite.lane, rewrite.urgency, rewrite.due_at)
-                _require(
+                require(
                     is_there or not rewrite.is_in_place or not self.strict, f"row {rewrite.key:x} is not in its place"
                 )
                 tables.put(_rewritten(row, rewrite))
         for key in script.wakes:
             if self._is_there(tables.row(key) is not None, f"row {key:x} is woken"):
                 row = tables.items[key]
-                _require(row.lane == TIMER_LANE or not self.strict, f"row {key:x} is woken and is not delayed")
+                require(row.lane == TIMER_LANE or not self.strict, f"row {key:x} is woken and is not delayed")
                 tables.put(row._replace(lane=row.topic, urgency=row.priority))
         for key in script.deletes:
             if self._is_there(tables.row(key) is not None, f"row {key:x} is deleted"):
@@ -370,7 +264,7 @@ class FakeServer:
         tables, packs = self.tables, self.tables.packs
         left = [key for key, pack_id in tables.packed.items() if pack_id in script.packs_gone]
         if script.tombstone is not None:
-            _require(script.tombstone.id not in tables.tombstones, f"{script.tombstone} is inserted twice")
+            require(script.tombstone.id not in tables.tombstones, f"{script.tombstone} is inserted twice")
             tables.tombstones[script.tombstone.id] = script.tombstone.keys
             left += script.tombstone.keys
         for key in left:
@@ -378,10 +272,10 @@ class FakeServer:
                 del tables.packed[key]
                 tables.delete(key)
         for pack_id, contents in script.packs_new:
-            _require(pack_id not in packs, f"pack {pack_id:x} is inserted twice")
+            require(pack_id not in packs, f"pack {pack_id:x} is inserted twice")
             packs[pack_id] = contents
             for row in unpack_items(contents):
-                _require(row.key not in tables.items, f"key {row.key:x} is packed twice")
+                require(row.key not in tables.items, f"key {row.key:x} is packed twice")
                 tables.put(row)
                 tables.packed[row.key] = pack_id
         for pack_id in script.packs_gone:
@@ -390,12 +284,12 @@ class FakeServer:
         gone = [
             at for at in script.tombstones_gone if self._is_there(at in tables.tombstones, f"tombstone {at:x} goes")
         ]
-        _require(not tables.needs(gone), "an item comes back to its pack")
+        require(not tables.needs(gone), "an item comes back to its pack")
         for tombstone_id in gone:
             del tables.tombstones[tombstone_id]
 
     def _is_there(self, there: bool, change: str) -> bool:
-        _require(there or not self.strict, f"{change} and is not there")
+        require(there or not self.strict, f"{change} and is not there")
         return there
 
     def _refill(self, refill: Refill) -> list[tuple[int, int, int, int, int]]:
@@ -496,8 +390,3 @@ def _rewritten(row: ItemRow, rewrite: Rewrite) -> ItemRow:
         death_reason=row.death_reason if rewrite.death_reason is None else rewrite.death_reason,
         expires_at=row.expires_at if rewrite.expires_at is None else rewrite.expires_at,
     )
-
-
-def _require(holds: bool, complaint: str) -> None:
-    if not holds:
-        raise FakeServerError(complaint)

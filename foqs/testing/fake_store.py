@@ -25,7 +25,8 @@ from foqs.shard.port import (
 )
 from foqs.storage.packs.index import ExpiredPage, PackIndex, Page, add_looked_up, add_packed, merged_pages, with_packed
 from foqs.storage.packs.pack import PackPlan
-from foqs.testing.fake_server import FakeServer, FakeSession, Fate, Writer, claimed_row, make_script
+from foqs.testing.fake_server import FakeServer, FakeSession, Fate, claimed_row, make_script
+from foqs.testing.fake_tables import Writer
 
 _REFUSALS = {
     Fate.FAILED: TransactionFailedError,

@@ -18,8 +18,9 @@ from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.shard.state.engine import ShardState
 from foqs.storage.formats import unpack_items
 from foqs.storage.packs.index import PackIndex
-from foqs.testing.fake_server import FakeServer, FakeServerError, Fate, Faults, Script, Tables
+from foqs.testing.fake_server import FakeServer, Fate, Faults, Script
 from foqs.testing.fake_store import FakeStore
+from foqs.testing.fake_tables import FakeServerError, Tables
 from tests.histories.history import Call, uid_of
 from tests.histories.lives import Stored
 from tests.sim.chance import Delays, Layout, Profile

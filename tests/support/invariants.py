@@ -16,7 +16,7 @@ from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.leases import SLOT_MS
 from foqs.storage.formats import unpack_items
 from foqs.storage.packs.index import PackIndex
-from foqs.testing.fake_server import Tables
+from foqs.testing.fake_tables import Tables
 
 _READY = "ready"
 _UNDER_LEASE = (Phase.LEASED, Phase.SETTLING)

@@ -10,7 +10,8 @@ from foqs.shard.port import ItemRow, Refill, Rewrite, Transaction, TransactionRe
 from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.index import PackIndex, add_packed
 from foqs.storage.packs.pack import PackPlan
-from foqs.testing.fake_server import FakeServer, Tables, make_script
+from foqs.testing.fake_server import FakeServer, make_script
+from foqs.testing.fake_tables import Tables
 from tests.contract.owner import SHARD_ID, new_item, new_topic
 
 FEW = limits.PACK_ITEMS_MIN - 1

@@ -8,8 +8,9 @@ from foqs.model import limits
 from foqs.shard.port import ShardImage, Transaction, TransactionResult
 from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.index import PackIndex
-from foqs.testing.fake_server import FakeServer, Tables
+from foqs.testing.fake_server import FakeServer
 from foqs.testing.fake_store import FakeStore
+from foqs.testing.fake_tables import Tables
 
 
 class StoredShard:

@@ -1,0 +1,122 @@
+"""The tables of one shard as dictionaries: what its fake server has committed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from sortedcontainers import SortedList
+
+from foqs.model import order
+from foqs.shard.port import TIMER_LANE, ItemRow, LaneCounts, StoredClaim
+from foqs.storage.formats import unpack_items
+
+Place = tuple[int, int, int]
+
+
+class FakeServerError(Exception):
+    """The host asked for something that cannot be right: a key used twice, a row deleted that is not there."""
+
+
+@dataclass(slots=True)
+class Writer:
+    epoch: int = 0
+    owner: str = ""
+    transaction_number: int = 0
+    delay_checkpoint: int = 0
+    claim_checkpoint: int = 0
+    topic_number_last: int = 0
+    steady_ms: int = 0
+    session_id: int = 0
+
+
+@dataclass(slots=True)
+class Tables:
+    """What is committed."""
+
+    items: dict[int, ItemRow] = field(default_factory=dict)
+    """Those that are packed too: each item is here once."""
+    packs: dict[int, bytes] = field(default_factory=dict)
+    """The contents of packs, by id."""
+    tombstones: dict[int, list[int]] = field(default_factory=dict)
+    packed: dict[int, int] = field(default_factory=dict)
+    """The id of the pack by key, of those that have not left: no statement on item rows finds these."""
+    lanes: dict[int, SortedList] = field(default_factory=dict)
+    """The sort keys (urgency, due_at, key) of each lane, as the index has them."""
+    claims: dict[int, StoredClaim] = field(default_factory=dict)
+    topics: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    namespaces: dict[int, bytes] = field(default_factory=dict)
+    writer: Writer = field(default_factory=Writer)
+
+    def put(self, row: ItemRow) -> None:
+        old = self.items.get(row.key)
+        if old is not None:
+            self._unindex(old)
+        self.items[row.key] = row
+        if row.lane not in self.lanes:
+            self.lanes[row.lane] = SortedList()
+        self.lanes[row.lane].add((row.urgency, row.due_at, row.key))
+
+    def delete(self, key: int) -> None:
+        self._unindex(self.items.pop(key))
+
+    def row(self, key: int) -> ItemRow | None:
+        return None if key in self.packed else self.items.get(key)
+
+    def promote_all(self) -> None:
+        """Give a row to each item of a pack that no tombstone names, as a new owner does."""
+        found = self.left_in_packs()
+        for key in self.packed:
+            self.delete(key)
+        for row in found:
+            require(row.key not in self.items, f"{row.key:x} has a row, and is in a pack as well")
+            self.put(row)
+        self.packs.clear()
+        self.tombstones.clear()
+        self.packed.clear()
+
+    def left_in_packs(self) -> list[ItemRow]:
+        """The items that a new owner finds in packs and in no tombstone."""
+        gone = {key for keys in self.tombstones.values() for key in keys}
+        return [row for contents in self.packs.values() for row in unpack_items(contents) if row.key not in gone]
+
+    def needs(self, tombstone_ids: Collection[int]) -> bool:
+        """Whether a pack is there that has a key of these tombstones."""
+        gone = {key for tombstone_id in tombstone_ids for key in self.tombstones[tombstone_id]}
+        return bool(gone) and any(row.key in gone for packed in self.packs.values() for row in unpack_items(packed))
+
+    def after(self, lane: int, edge: int, limit: int) -> list[Place]:
+        sort_keys = self.lanes.get(lane)
+        if sort_keys is None:
+            return []
+        at = 0
+        if edge != order.FIRST:
+            at = sort_keys.bisect_right((order.urgency_of(edge), order.due_at_of(edge), order.key_of(edge)))
+        if not self.packed:
+            return list(sort_keys[at : at + limit])
+        return list(islice((sort_key for sort_key in sort_keys[at:] if sort_key[2] not in self.packed), limit))
+
+    def counts(self) -> LaneCounts:
+        delayed: dict[int, int] = {}
+        for _, _, key in self.lanes.get(TIMER_LANE, ()):
+            number = self.items[key].topic
+            delayed[number] = delayed.get(number, 0) + 1
+        return LaneCounts(
+            [(lane, len(sort_keys)) for lane, sort_keys in self.lanes.items() if sort_keys], list(delayed.items())
+        )
+
+    def copy(self) -> Tables:
+        lanes = {lane: sort_keys.copy() for lane, sort_keys in self.lanes.items()}
+        return Tables(
+            dict(self.items), dict(self.packs), dict(self.tombstones), dict(self.packed), lanes, dict(self.claims),
+            dict(self.topics), dict(self.namespaces), replace(self.writer),
+        )  # fmt: skip
+
+    def _unindex(self, row: ItemRow) -> None:
+        self.lanes[row.lane].remove((row.urgency, row.due_at, row.key))
+
+
+def require(holds: bool, complaint: str) -> None:
+    if not holds:
+        raise FakeServerError(complaint)
