@@ -267,7 +267,7 @@ class Dispatcher:
         for queue, count in call.wants.items():
             del queue.calls[call]
             queue.waiting_count -= count
-            if not queue.calls:
+            if (queue.has_prefetched_for_calls or queue.has_claims_for_calls) and not queue.calls:
                 self._release_for_calls(queue)
             if not queue.parts:
                 self._rest(queue)  # A topic that does not exist here: sweeps would come too late for many names.
@@ -298,7 +298,7 @@ class Dispatcher:
                     break
             if not self._deliver_to(call):
                 break
-        if not queue.calls:
+        if (queue.has_prefetched_for_calls or queue.has_claims_for_calls) and not queue.calls:
             self._release_for_calls(queue)
         self._claim(queue)
 
