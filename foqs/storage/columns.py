@@ -16,19 +16,19 @@ from foqs.model.item import ShardItem
 from foqs.shard.port import FetchedRow, ItemRow
 
 UNSIGNED: Final = 0x8000
-"""Of the type of a prepared value."""
+"""The flag of unsigned integers in the type of a prepared value."""
 
 
 class Column(NamedTuple):
     name: str
     sql_type: str
-    """As the schema has it."""
+    """The type in the schema."""
     wire_type: int
-    """By which the server reads its values in a prepared statement."""
+    """The type by which the server reads the values in a prepared statement."""
     code: str
-    """Of its integers for `struct`, in prepared statements and packs; of bytes, that of their length in a pack."""
+    """The code for `struct` of the integers in prepared statements and packs, or of the length of bytes in a pack."""
     default: int | bytes | None = None
-    """Of items that were stored before the column was there, or whose insert leaves it out."""
+    """The value for items that were stored before the column existed, or whose insert leaves it out."""
     since: int = 1
     """The migration of schema/shard that it came with, which is also the format version of the packs that have it."""
 
@@ -67,7 +67,7 @@ CONTENT_COLUMNS: Final = (
 
 INSERTED_COLUMNS: Final = (*KEY_COLUMNS, *GIVEN_COLUMNS, *CONTENT_COLUMNS)
 ITEM_COLUMNS: Final = (*KEY_COLUMNS, *GIVEN_COLUMNS, *STATE_COLUMNS, *CONTENT_COLUMNS)
-"""In the order of foqs.shard.port.ItemRow, which says `key` for the id and has the content as one object."""
+"""Columns in the order of foqs.shard.port.ItemRow, which says `key` for the id and has the content as one object."""
 
 _HEAD_COUNT: Final = len(ITEM_COLUMNS) - len(CONTENT_COLUMNS)
 _STATE_DEFAULTS: Final = tuple([column.default for column in STATE_COLUMNS])

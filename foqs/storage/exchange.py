@@ -31,7 +31,7 @@ HEADER_BYTES: Final = 4
 PACKET_BYTES_MAX: Final = 0xFF_FFFF
 """A packet of this length is continued by the next one, which neither side needs here."""
 _HEAD: Final = Struct("<IB").pack
-"""Of a packet: its length, its command included, and sequence number 0; then the command."""
+"""Packs the head of a packet: its length with the command, sequence number 0, and the command."""
 _RECEIVE_BYTES: Final = 64 * limits.KIB
 _LEAVE_S_MAX: Final = 10.0
 """A thread that wants to use a session itself waits so long for the event loop to leave it."""
@@ -42,7 +42,7 @@ _EOF_BYTES_MAX: Final = 8
 _ERROR: Final = 0xFF
 _NULL: Final = 0xFB
 _LENGTH_BYTES: Final = {0xFC: 2, 0xFD: 3, 0xFE: 8}
-"""Of a length that does not fit into one byte, by that byte."""
+"""The size of a length that does not fit into one byte, by that byte."""
 _INTEGER_TYPES: Final = frozenset(
     {FIELD_TYPE.TINY, FIELD_TYPE.SHORT, FIELD_TYPE.INT24, FIELD_TYPE.LONG, FIELD_TYPE.LONGLONG}
 )
@@ -240,7 +240,7 @@ class Exchange:
         self._end(OperationalError(CR.CR_SERVER_LOST, reason))
 
     def _end(self, error: Exception | None) -> None:
-        """Of what is under way, if anything is."""
+        """End what is under way, if anything is."""
         answered = self._answered
         if answered is None or answered.done():
             return
@@ -281,7 +281,7 @@ class ReplyReader:
         self._next = _Next.RESULT
         self._column_count = 0
         self._integers: list[bool] = []
-        """By column, whether it is one of integers."""
+        """Whether each column is one of integers."""
         self._rows: Rows = []
 
     def feed(self, chunk: bytes) -> None:
@@ -369,7 +369,7 @@ def _row(data: bytes, at: int, integers: list[bool]) -> Row:
 
 
 def _column_type(data: bytes, at: int) -> int:
-    """Of a column's definition: six strings, a length, u16 character set, u32 width, u8 type."""
+    """Read the type in a column's definition: six strings, a length, u16 character set, u32 width, u8 type."""
     for _ in range(6):
         length, start = _length(data, at)
         at = start + length

@@ -38,12 +38,12 @@ class UnknownFormatError(OwnershipLostError):
 
 
 class _PackLayout(NamedTuple):
-    """Of one item of a pack: the integers, then the lengths of the contents, then the contents."""
+    """The layout of one item of a pack: the integers, then the lengths of the contents, then the contents."""
 
     head: Struct
     given_count: int
     given_defaults: tuple[Any, ...]
-    """Of the columns that came later."""
+    """The defaults of the columns that came later."""
     content_defaults: tuple[Any, ...]
 
 
@@ -115,7 +115,7 @@ def _item_at(packed: bytes, at: int, key: int, layout: _PackLayout) -> tuple[Ite
 
 
 def pack_keys(keys: Sequence[int]) -> bytes:
-    """Of a tombstone."""
+    """Encode the keys of a tombstone."""
     return Struct(f">B{len(keys)}Q").pack(_TOMBSTONE_VERSION, *keys)
 
 
@@ -126,12 +126,12 @@ def unpack_keys(packed: bytes) -> tuple[int, ...]:
 
 
 def pack_entries(keys: Sequence[int], delivery_numbers: Sequence[int]) -> bytes:
-    """Of a claim: each key with the number of the delivery that it is claimed for."""
+    """Encode the entries of a claim: each key with the number of the delivery that it is claimed for."""
     return _CLAIM_VERSION + b"".join(map(_pack_entry, keys, delivery_numbers))
 
 
 def unpack_entries(packed: bytes) -> list[tuple[int, int]]:
-    """(key, delivery number) of each entry. Raises UnknownFormatError."""
+    """Return key and delivery number of each entry. Raises UnknownFormatError."""
     _version(packed, CLAIM_VERSIONS)
     return list(_ENTRY.iter_unpack(packed[1:]))
 

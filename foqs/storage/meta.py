@@ -35,7 +35,7 @@ class HostRow(NamedTuple):
     address: str
     started_at: int
     heartbeat_at: int
-    """By the clock of the meta database's server, which may step."""
+    """The time of the last heartbeat on the clock of the meta database's server, which may step."""
 
 
 class MetaStore(MetaNamespaces):

@@ -34,12 +34,12 @@ T = TypeVar("T")
 
 _ID_BITS = 63
 _SETTING_TYPES = {field.name: type(getattr(NamespaceSettings(), field.name)) for field in fields(NamespaceSettings)}
-"""int, or bool for what the table holds as 0 and 1."""
+"""The type of each setting: int, or bool for what the table holds as 0 and 1."""
 
 
 class NamespaceList(NamedTuple):
     namespaces: list[Namespace]
-    """By name."""
+    """The namespaces in order of their names."""
     censuses: list[Census]
     epochs: dict[int, int]
     """The last epoch that was taken, by shard."""
@@ -62,7 +62,7 @@ class MetaNamespaces(ABC):
         return self.read_namespaces().namespaces
 
     def page_namespaces(self, prefix: str, after: str, limit: int) -> list[Namespace]:
-        """By name, the first `limit` namespaces whose names begin with `prefix` and come after `after`."""
+        """Return the first `limit` namespaces, by name, whose names begin with `prefix` and come after `after`."""
         name, first = NAMESPACE.c.name, prefix.encode()
         # Names are of ASCII: a byte above all of it comes after every name that begins so.
         mine = select(NAMESPACE).where(name > after.encode(), name >= first, name < first + b"\xff")

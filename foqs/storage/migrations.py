@@ -61,7 +61,7 @@ class Migration:
 
     @property
     def checksum(self) -> str:
-        """Of the statements alone: a comment may be corrected later."""
+        """The checksum of the statements alone: a comment may be corrected later."""
         return hashlib.sha256("\0".join(self.statements).encode()).hexdigest()
 
     def __str__(self) -> str:

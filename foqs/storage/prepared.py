@@ -1,8 +1,8 @@
 """The insert of many items as a prepared statement, to which the rows go as binary values.
 
 The server parses it once; a row in SQL text costs it a third more (`python -m loadtest.bench shapes`), and hexadecimal
-literals have twice the bytes. The form of an execution:
-https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_stmt_execute.html
+literals have twice the bytes. The protocol describes an execution
+(https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_stmt_execute.html).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Ahead:
 
 
 class PreparedInserts:
-    """Of one session. Every execution tells the types: the first one may have failed.
+    """The prepared inserts of one session. Every execution tells the types: the first one may have failed.
 
     Every script counts its rows from a number of its own: what a count of before left behind is never the right one.
     """

@@ -54,7 +54,7 @@ _STORED_ROW = f"({','.join(_STORED_VALUES)})"
 
 
 _MARK: Final = sql.MARK_TRANSACTION.format(sql.NONE_AHEAD)
-"""Of a transaction that has nothing ahead of its script."""
+"""The mark of a transaction that has nothing ahead of its script."""
 
 
 # ---- what a transaction reads ----

@@ -33,7 +33,7 @@ class Session(pymysql.connections.Connection):
     _sock: Any
     _read_timeout: float | None
     exchange: Exchange | None = None
-    """By which the event loop uses the session; None before the first script, and after pymysql has used it."""
+    """How the event loop uses the session; None before the first script, and after pymysql has used it."""
 
     def _execute_command(self, command: int, sql: str | bytes) -> None:
         if self.exchange is not None:

@@ -59,7 +59,7 @@ class ShardReader:
         return read
 
     def _page(self, lane: int, edge: int, limit: int, bytes_max: int) -> Page:
-        """From one snapshot: between two others a row can go, or get another sort key or lane."""
+        """Read a page from one snapshot: between two others a row can go, or get another sort key or lane."""
         self._rows(sql.SNAPSHOT)
         keys: list[int] = []
         size_bytes = 0

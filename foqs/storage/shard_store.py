@@ -56,7 +56,7 @@ from foqs.storage.session import connect, is_lost
 from foqs.storage.take_over import WriterRow, promote_all, read_claimed, read_claims, read_namespaces, read_writer
 
 _READ_ONLY_CODES = frozenset({1290, 1792, 1836})
-"""By an option of the server, in a transaction, by the mode of the server."""
+"""The server is read-only by an option, in a transaction, or by its mode."""
 _KILL_DENIED_CODES = frozenset({ER.KILL_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR})
 _DISK_FULL_CODES = frozenset({ER.DISK_FULL, ER.RECORD_FILE_FULL})
 
@@ -96,11 +96,11 @@ class ShardStore:
         """The session that holds the lock, or held it last."""
         self.packs = packs
         self._plan: PackPlan | None = None
-        """Of the last transaction."""
+        """The plan of the last transaction."""
         self._result = TransactionResult()
         """What the last transaction has read so far."""
         self._reopened_number = 0
-        """Of the shard's last transaction when it was opened again."""
+        """The number of the shard's last transaction when it was opened again."""
         self.epoch = 0
 
     def use_url(self, url: str) -> None:

@@ -60,7 +60,7 @@ def read_claims(rows: RunStatement, shard_id: int, checkpoint: int) -> list[Stor
 
 
 def read_claimed(rows: RunStatement, claims: Iterable[StoredClaim]) -> dict[int, ClaimedRow]:
-    """By key, what is there of the items that the claims name."""
+    """Return, by key, what is there of the items that the claims name."""
     claimed: dict[int, ClaimedRow] = {}
     for text, _ in key_conditions("id", {key for claim in claims for key, _ in claim.entries}):
         found = [ClaimedRow._make(map(int, integers.split())) for (integers,) in rows(sql.READ_CLAIMED.format(text))]
@@ -69,7 +69,7 @@ def read_claimed(rows: RunStatement, claims: Iterable[StoredClaim]) -> dict[int,
 
 
 def read_namespaces(rows: RunStatement, with_topics: set[int]) -> list[tuple[int, bytes]]:
-    """(number, name) of these and of the one with the greatest number; the others are forgotten."""
+    """Return number and name of these and of the one with the greatest number; forget the others."""
     found = list(rows(sql.READ_NAMESPACES))
     gone = {number for number, _ in found[:-1]} - with_topics
     for condition, count in key_conditions("number", gone):

@@ -15,7 +15,7 @@ import foqs
 _ROOT = Path(foqs.__file__).parent
 _METHODS_MIN = 5
 """A class with so many methods needs more than its name."""
-_TO_BE_REWRITTEN = ("foqs/host/", "foqs/shard/writer/", "foqs/storage/", "foqs/transport/", "foqs/wire/")
+_TO_BE_REWRITTEN = ("foqs/host/",)
 """Doc comments there are not held to the rule yet."""
 _GENERATED = ("client/sync/",)
 """These files stand for others."""

@@ -59,7 +59,7 @@ class Announcing:
 
 
 def _slices(shard: ShardState) -> Iterator[list[ShardTopic]]:
-    """At least one."""
+    """The topics of a shard in slices, of which there is at least one."""
     topics = list(shard.index.topics.values())
     size = limits.TOPICS_PER_TICK_MAX
     for start in range(0, max(1, len(topics)), size):

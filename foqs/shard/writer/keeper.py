@@ -38,7 +38,7 @@ CLOCK_STEP_MS_MIN = 1 * limits.SECOND_MS
 BREAKER_WINDOW_MS = 5 * limits.SECOND_MS
 """Transactions that ended so lately count."""
 BREAKER_SAMPLES_MIN = 5
-"""With fewer transactions in the window the breaker does not judge them."""
+"""The fewest transactions in the window that the breaker judges."""
 BREAKER_MEAN_MS_MAX = 500
 """It opens when they take longer on average."""
 BREAKER_ERRORS_MAX = 0.5
@@ -72,7 +72,7 @@ class ShardClock:
         self._steady_offset_ms = 0.0
         self._server_offset_ms = 0.0
         self._proven_ms = (0.0, 0.0)
-        """Between these the offset of the server's clock was, by the last answer."""
+        """The bounds of the offset of the server's clock, by the last answer."""
 
     def at(self, monotonic_s: float) -> Now:
         own_ms = monotonic_s * 1000
@@ -118,7 +118,7 @@ class Health:
         self._breaker = pybreaker.CircuitBreaker(fail_max=sys.maxsize, reset_timeout=sys.maxsize, name=name)
         self._on_change = on_change
         self._samples: deque[tuple[float, float, bool]] = deque()
-        """(ended at, seconds, failed)."""
+        """The end, the duration and the failure of each transaction."""
         self._seconds_sum = 0.0
         self._failed_count = 0
         self._failed_in_a_row_count = 0
@@ -131,7 +131,7 @@ class Health:
 
     @property
     def state(self) -> str:
-        """closed, open or half-open."""
+        """The state of the breaker: closed, open or half-open."""
         return str(self._breaker.current_state)
 
     def wants_probe(self, now_s: float) -> bool:

@@ -11,7 +11,7 @@ from foqs.shard.state.events import Demand, Events
 
 
 class ShardListener(Protocol):
-    """foqs.host.dispatch.Dispatcher is the real one."""
+    """What a writer asks and tells of its shard. The real one is foqs.host.dispatch.Dispatcher."""
 
     settings: SettingsTable
     """What its shards read of namespaces."""

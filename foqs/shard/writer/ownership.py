@@ -20,15 +20,15 @@ from foqs.shard.writer.listener import ShardListener
 from foqs.shard.writer.worker_thread import WorkerThread
 
 REOPEN_PAUSE_MS = 500
-"""Between two tries to open a shard, or to have a new session for it."""
+"""The pause between two tries to open a shard, or to get a new session for it."""
 REOPEN_TRIES_MAX = 120
-"""For a new session; then the shard's state is given up, and its callers are told that they do not know."""
+"""The tries to get a new session. Then the shard's state is given up, and its callers get unknown outcomes."""
 OWNER_RETURN_MS = 100
 """An owner whose session was ended may have its shard back before others take it; it notices within TICK_MS."""
 KEYS_LEFT_TO_RENEW = 1 << 39
-"""Of the 2^40 that an epoch has: with fewer left the owner takes a new epoch and goes on."""
+"""An owner with fewer of the 2^40 keys of its epoch left takes a new epoch and goes on."""
 KEYS_LEFT_MIN = 1 << 24
-"""With fewer left, and no new epoch to be had, a shard is not served: a key must not be one of the next epoch."""
+"""A shard with fewer left, and without a new epoch, is not served: a key must not be one of the next epoch."""
 EPOCH_RETRY_MS = 10 * limits.SECOND_MS
 """Before an epoch that could not be renewed is tried to be renewed again."""
 
@@ -40,7 +40,7 @@ _log = structlog.get_logger(__name__)
 
 
 def log_defect(shard_id: int) -> None:
-    """In an `except`: a bug costs a take-over, which reads everything anew, and not the shard."""
+    """Log the current exception. A bug costs a takeover, which reads everything anew, and not the shard."""
     _log.error("shard_defect", shard=shard_id, exc_info=True)
 
 
@@ -70,7 +70,7 @@ class Ownership:
         self.shard: ShardState | None = None
         """None while it is not owned."""
         self.detail = "not opened yet"
-        """In words for operators, how it stands."""
+        """The state of the ownership, in words for operators."""
         self.counted = asyncio.Event()
         """The counts of the topics are exact."""
         self.is_given_up = False
@@ -78,7 +78,7 @@ class Ownership:
         self.is_epoch_due = False
         """`keep_epoch` has something to do."""
         self.committed_number = 0
-        """Of the last transaction that this process saw committed."""
+        """The number of the last transaction that this process saw committed."""
         self._shard_id = shard_id
         self._store = store
         self._keeper = keeper
@@ -94,7 +94,7 @@ class Ownership:
         self._count_task: asyncio.Task[None] | None = None
         self._epoch_due_s = 0.0
         self._tenure: Tenure | None = None
-        """Of the last opening, and of the last ownership that ended; None before, and without keys to go on with."""
+        """The tenure of the last opening or of the last ownership; None before, and without keys to go on with."""
         self._left: ShardState | None = None
         """The state of a lost shard, until it is opened again."""
         self._unseen: frozenset[int] = frozenset()

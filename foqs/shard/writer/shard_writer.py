@@ -67,7 +67,7 @@ class ShardWriter(Service):
         self.shard: ShardState | None = None
         """The state of the shard; None while it is not owned."""
         self.scheduler = server.scheduler
-        """Of the shard's server."""
+        """The scheduler of the shard's server."""
         self._permit = server.scheduler.join()
         self._store = store
         self._listener = listener
@@ -192,7 +192,7 @@ class ShardWriter(Service):
         """Run transactions until the shard is lost, which raises an error."""
         permit, keeper, store, listener = self._permit, self._keeper, self._store, self._listener
         last_rows_count: int | None = None
-        """Of the last transaction; None after a while in which there was nothing to do."""
+        """Rows of the last transaction; None after a while in which there was nothing to do."""
         while not self._ownership.is_given_up:
             if keeper.is_due or self._ownership.is_epoch_due:
                 await self._keep(shard)
@@ -305,7 +305,7 @@ class ShardWriter(Service):
         return None
 
     async def _run_again(self, shard: ShardState, transaction: Transaction) -> TransactionResult | None:
-        """On a new session, and for the last time."""
+        """Run the transaction on a new session, for the last time."""
         began_s = self._loop.time()
         self._keeper.began()
         try:

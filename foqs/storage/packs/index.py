@@ -25,7 +25,7 @@ from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.pack import Pack, PackPlan, Tombstone, rewritten
 
 _ID_BITS = 12
-"""Of a pack's id, below the number of its transaction: so ids grow, and none comes back while its pack is there."""
+"""Bits of a pack's id below the number of its transaction: so ids grow, and none comes back while its pack is there."""
 assert (limits.TRANSACTION_INSERTS_MAX + limits.BATCH_ITEMS_MAX) < 1 << _ID_BITS, "a transaction has fewer packs"
 
 
@@ -41,15 +41,15 @@ class PackIndex:
     def __init__(self, budget: PackBudget) -> None:
         """`budget` is that of the host."""
         self.stored_bytes = 0
-        """Of all packs, whatever has left them."""
+        """Memory for all packs, whatever has left them."""
         self._budget = budget
         budget.join(self)
         self._packed: dict[int, Pack] = {}
-        """By the key of each packed item."""
+        """The pack of each packed item, by its key."""
         self._packs: OrderedDict[int, Pack] = OrderedDict()
-        """By id, the oldest first."""
+        """Packs by id, the oldest first."""
         self._of_topic: dict[int, dict[int, Pack]] = {}
-        """By the number of a topic: the packs that were made of its items too, by id."""
+        """Packs with items of a topic, by the number of the topic and by id."""
         self._tombstones: deque[int] = deque()
         """Ids of stored tombstones, the oldest first."""
         self._has_failed = False
@@ -243,7 +243,7 @@ class PackIndex:
     # ---- reads ----
 
     def rows(self, keys: Iterable[int]) -> dict[int, ItemRow]:
-        """By key those of the items that are packed, as the rows that they would be."""
+        """Return those of the items that are packed, by key, as the rows that they would be."""
         packed = self._packed
         return {key: packed[key].row(key) for key in keys if key in packed}
 
@@ -364,9 +364,9 @@ class ExpiredPage(NamedTuple):
     """A page of a walk through all items of a shard."""
 
     keys: list[int]
-    """Of the items that have expired."""
+    """Keys of the items that have expired."""
     last_key: int
-    """To go on after; 0 when there are no more rows."""
+    """The key after which to go on; 0 if there are no more rows."""
     expires_first_ms: int
     """When the first of the page's items expires or has expired, dead letters excepted; limits.NEVER_MS for none."""
 

@@ -25,7 +25,7 @@ class Pack:
         self.id = pack_id
         self.contents = pack_items(items)
         self.keys = [item.key for item in items]
-        """Of all its items, whether they have left it or not."""
+        """Keys of all its items, whether they have left it or not."""
         self.sort_keys = [item.sort_key for item in items]
         self.left_count = len(items)
         """Items that have not left it."""
@@ -88,7 +88,7 @@ class PackPlan:
     promoted: list[ItemRow] = field(default_factory=list)
     """Items that leave their packs for rows, as the transaction leaves them."""
     rewrites: list[Rewrite] = field(default_factory=list)
-    """Of rows."""
+    """Rewrites of rows."""
     deletes: list[int] = field(default_factory=list)
     """Keys of rows."""
     tombstone: Tombstone | None = None
