@@ -6,10 +6,9 @@ into the `writer` row: after a lost answer that number tells whether the transac
 
 from __future__ import annotations
 
-import asyncio
 import select
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,7 +36,7 @@ from foqs.shard.port import (
 from foqs.storage import statements as sql
 from foqs.storage.counting import count_lanes
 from foqs.storage.durability import check_durable
-from foqs.storage.exchange import Rows, run_script
+from foqs.storage.exchange import Rows, in_slices, run_script
 from foqs.storage.migrations import MigrationError, SchemaKind, check_current
 from foqs.storage.packs.index import PackIndex, add_looked_up, add_packed
 from foqs.storage.packs.pack import PackPlan
@@ -300,8 +299,8 @@ class ShardStore:
         try:
             if transaction.refills or transaction.fetches:
                 await self._read(transaction, plan, result)
-            promoted = await _in_slices(map(stored_row_literal, plan.promoted)) if plan.promoted else ()
-            rewrites = await _in_slices(rewrite_statements(plan.rewrites)) if plan.rewrites else ()
+            promoted = await in_slices(map(stored_row_literal, plan.promoted)) if plan.promoted else ()
+            rewrites = await in_slices(rewrite_statements(plan.rewrites)) if plan.rewrites else ()
             writes = write_script(transaction, plan, result, self.epoch, self._inserts, promoted, rewrites)
             await run_script(self._session, writes.statements, answers, writes.ahead)
         except (pymysql.err.Error, OSError) as error:
@@ -490,13 +489,3 @@ def _interrupt(session: Any) -> None:
     if session is not None and session._sock is not None:
         with suppress(OSError):  # It has failed by itself meanwhile.
             session._sock.shutdown(socket.SHUT_RDWR)
-
-
-async def _in_slices(texts: Iterable[str]) -> list[str]:
-    """What costs about 10 µs each to make, while the event loop turns."""
-    made: list[str] = []
-    for text in texts:
-        made.append(text)
-        if len(made) % limits.SLICE_ITEMS_MAX == 0:
-            await asyncio.sleep(0)
-    return made

@@ -3,135 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable
-from functools import partial
 from math import inf
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.model import limits
-from foqs.transport.deficit_round import QUANTUM, DeficitRound, Member
+from foqs.transport.deficit_round import QUANTUM, DeficitRound
 from foqs.transport.fair_scheduler import (
     BYTES_PER_WORK,
     ELEMENTS_PER_WORK,
     NO_TENANT,
     QUEUES_KEPT,
     REFUSALS_PER_WORK,
-    CallerQueue,
     FairScheduler,
-    PenaltyLimits,
-    RecentWork,
     SchedulerLimits,
 )
-
-WAIT_MS = 1_000
-NO_PENALTY = PenaltyLimits(factor=0.0)
-
-
-class Loop:
-    """Turns by hand, with a clock that only tests move."""
-
-    def __init__(self, penalties: bool) -> None:
-        self.penalties = penalties
-        """Whether they last until `end_penalties`."""
-        self.now_s = 100.0
-        self.soon: list[Callable[[], object]] = []
-        self.later: list[tuple[float, Callable[[], object]]] = []
-
-    def time(self) -> float:
-        return self.now_s
-
-    def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
-        self.soon.append(partial(callback, *args))
-
-    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> None:
-        if delay or self.penalties:
-            self.later.append((delay, partial(callback, *args)))
-        else:
-            self.call_soon(callback, *args)
-
-    def turn(self, count: int = 1) -> None:
-        for _ in range(count):
-            due, self.soon = self.soon, []
-            for callback in due:
-                callback()
-
-    def end_penalties(self) -> None:
-        due, self.later = self.later, []
-        for _, callback in due:
-            callback()
-
-
-class World:
-    """A scheduler and what was done of it: names of calls in the order in which they were started or refused."""
-
-    def __init__(self, work_max: int = 20, **bounds: Any) -> None:
-        self.loop = Loop(bounds.get("penalties") is not NO_PENALTY)
-        given = {"turn_work_max": work_max, "turn_work_shared_max": work_max, "enqueue_wait_ms_max": WAIT_MS}
-        self.scheduler = FairScheduler(self.loop, SchedulerLimits(**(given | bounds)), self.loop.time)
-        self.started: list[str] = []
-        self.refused: list[str] = []
-        self.work: Counter[str] = Counter()
-
-    def queue(self, tenant: int = 1, address: str = "a", *, enqueue: bool = True) -> CallerQueue:
-        return self.scheduler.queue_of(tenant, address, enqueue)
-
-    def send(self, name: str, queue: CallerQueue, count: int = 1, *, waited_s: float = 0.0) -> None:
-        """Let so many calls wait, which have waited so long already."""
-        for _ in range(count):
-            call = Waiting(self, name, queue)
-            call.since_s -= waited_s
-            self.scheduler.wait(queue, call)
-
-    def do(self, queue: CallerQueue, elements: int = 0, took_s: float = 0.0) -> int:
-        """Do a call now."""
-        began_s = self.loop.now_s
-        self.loop.now_s += took_s
-        return self.scheduler.charge(queue, elements, 0, began_s)
-
-    def keep_sending(self, name: str, queue: CallerQueue, *, elements: int = 0) -> None:
-        """Let two calls wait, and one more whenever one is started."""
-        for _ in range(2):
-            self.scheduler.wait(queue, Endless(self, name, queue, elements))
-
-
-class Waiting:
-    def __init__(self, world: World, name: str, queue: CallerQueue, elements: int = 0) -> None:
-        self.world, self.name, self.queue, self.elements = world, name, queue, elements
-        self.since_s = world.loop.now_s
-        self.size_bytes = 100
-
-    def start(self) -> None:
-        self.world.started.append(self.name)
-        self.world.work[self.name] += self.world.do(self.queue, self.elements)
-
-    def refuse(self) -> None:
-        self.world.refused.append(self.name)
-
-
-class Endless(Waiting):
-    def start(self) -> None:
-        super().start()
-        self.world.scheduler.wait(self.queue, Endless(self.world, self.name, self.queue, self.elements))
-
-
-# --- the round ---
-
-
-class Bucket(Member):
-    """Has work of given sizes to do."""
-
-    def __init__(self, costs: list[int]) -> None:
-        super().__init__()
-        self.costs = costs
-        self.done = 0
-
-    def is_ready(self) -> bool:
-        return bool(self.costs)
+from tests.support.scheduler_world import NO_PENALTY, WAIT_MS, Bucket, Waiting, World
 
 
 @pytest.mark.interpreted
@@ -409,118 +298,6 @@ def test_the_rest_of_a_large_call_has_a_turn_to_itself() -> None:
 
 
 # --- penalties ---
-
-
-@pytest.mark.parametrize("by_refusals", [False, True])
-@pytest.mark.parametrize("others_ms", [None, 0, 9 * limits.SHARE_MEMORY_MS])
-def test_a_caller_that_did_most_is_not_served_for_a_while_and_the_others_are(
-    others_ms: int | None, by_refusals: bool
-) -> None:
-    """`others_ms`: how long ago another caller had a call done; None: never."""
-    world = World(20)
-    flood = world.queue(1, "flood")
-    if others_ms is not None:
-        world.do(world.queue(1, "good"))
-        world.loop.turn(1 if others_ms else 0)
-        world.loop.now_s += others_ms / 1000
-    if by_refusals:
-        world.send("old", flood, 20 * REFUSALS_PER_WORK, waited_s=WAIT_MS / 1000)
-        world.loop.turn()
-    else:
-        world.do(flood, elements=1_000, took_s=0.004)
-    world.loop.turn(2)
-    world.send("heavy", flood)
-    world.send("light", world.queue(1, "good"))
-    world.loop.turn(3)
-    if others_ms != 0:
-        assert sorted(world.started) == ["heavy", "light"]
-        return
-    assert world.started == ["light"]
-    world.loop.end_penalties()
-    world.loop.turn()
-    assert world.started == ["light", "heavy"]
-
-
-def test_a_penalty_lasts_twice_as_long_as_the_turn_and_its_calls_first_steps_took_but_has_an_end() -> None:
-    for took_s, expected_s in (0.004, 0.01), (60.0, limits.PENALTY_MS_MAX / 1000):
-        world = World(20)
-        world.do(world.queue(1, "good"))
-        world.do(world.queue(1, "flood"), elements=1_000, took_s=took_s)
-        world.loop.turn()
-        world.loop.now_s += 0.001  # The first steps.
-        world.loop.turn()
-        ((penalty_s, _),) = world.loop.later
-        assert penalty_s == pytest.approx(expected_s)
-
-
-def test_a_namespace_that_did_most_is_not_served_where_none_of_its_callers_did_so_much_alone() -> None:
-    world = World(20)
-    world.do(world.queue(2, "good"))
-    for number in range(20):
-        world.do(world.queue(1, f"caller {number}"), elements=10)
-    world.loop.turn(2)
-    world.send("another caller", world.queue(1, "caller 99"))
-    world.send("light", world.queue(2, "good"))
-    world.loop.turn()
-    assert world.started == ["light"]
-    world.loop.end_penalties()
-    world.loop.turn()
-    assert world.started == ["light", "another caller"]
-
-
-def test_of_a_namespace_with_one_greedy_caller_the_others_are_served() -> None:
-    world = World(20)
-    world.do(world.queue(2, "good"))
-    world.do(world.queue(1, "greedy"), elements=1_000)
-    world.loop.turn(2)
-    world.send("greedy", world.queue(1, "greedy", enqueue=False))
-    world.send("its neighbour", world.queue(1, "neighbour"))
-    world.loop.turn()
-    assert world.started == ["its neighbour"]
-
-
-def test_none_has_a_penalty_while_two_do_about_as_much() -> None:
-    world = World(20)
-    for number in range(20):
-        world.do(world.queue(1 + number % 2), elements=400)
-        world.loop.turn(2)
-        world.loop.now_s += 0.001
-    assert world.loop.later == []
-
-
-def test_a_caller_with_a_penalty_that_has_nothing_to_do_is_served_after_it() -> None:
-    world = World(20)
-    world.do(world.queue(1, "good"))
-    world.do(world.queue(1, "flood"), elements=1_000)
-    world.loop.turn(2)
-    assert not world.scheduler.may_start(world.queue(1, "flood"))
-    world.loop.end_penalties()
-    assert world.scheduler.may_start(world.queue(1, "flood"))
-
-
-def test_half_of_what_was_done_is_forgotten_after_a_while_and_all_after_a_long_time() -> None:
-    recent: RecentWork[str] = RecentWork(50)
-
-    def add(key: str, work: float, now_s: float) -> None:
-        recent.forget(now_s)
-        recent.add(key, work)
-
-    add("a", 8.0, 5.0)
-    assert not recent.did_most("a"), "there are no others"
-    add("b", 2.0, 5.0)
-    assert recent.did_most("a")
-    assert not recent.did_most("b")
-    add("b", 1.0, 5.0501)
-    assert not recent.did_most("a"), "4 to 2"
-    add("a", 20.0, 5.1002)
-    assert recent.did_most("a"), "22 to 1"
-    add("a", 1.0, 5.3)
-    assert recent.work.keys() == {"a"}
-    add("b", 1.0, 1e9)
-    assert recent.work.keys() == {"b"}
-
-
-# --- on a real loop ---
 
 
 def test_turns_run_on_a_real_loop() -> None:
