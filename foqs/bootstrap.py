@@ -48,6 +48,9 @@ from foqs.storage.shard_store import ShardAccess, ShardStore
 from foqs.transport.bounds import TransportLimits
 from foqs.transport.server import ThriftServer
 
+PREFETCH_SWEEP_MS = 500
+"""The pause between two checks for prefetched items that nobody took."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -210,7 +213,7 @@ class Host(Service):
             self._turning.tick(now_s)
             works = [writer.tick for writer in self._shards.writers.values()]
             works += [self._dispatcher.tick, self._dequeues.tick, self._waiting.tick, self._ages.tick]
-            if now_s - swept_s > limits.PREFETCH_SWEEP_MS / 1000:
+            if now_s - swept_s > PREFETCH_SWEEP_MS / 1000:
                 swept_s = now_s
                 works.append(self._dispatcher.sweep)
             if now_s - cleaned_s > limits.TOPIC_IDLE_MS / 4_000:

@@ -7,6 +7,11 @@ from collections.abc import Callable, Iterator
 from foqs.host.shards import Shards
 from foqs.model import limits
 
+AGES_ROUND_MS = 1 * limits.SECOND_MS
+"""The shortest pause between two looks at all topics for the oldest ready item."""
+AGES_TOPICS_PER_TICK = 100
+"""Topics that are looked at in one tick."""
+
 
 class Ages:
     """Looks up how long items have waited, for metrics: the host ticks it, and gauges read the two dictionaries.
@@ -19,7 +24,7 @@ class Ages:
         self._shards = shards
         self._now_s = now_s
         self.oldest_due_at: dict[int, int] = {}
-        """The result of the last round; a round takes limits.AGES_ROUND_MS, and longer with many topics."""
+        """The result of the last round; a round takes AGES_ROUND_MS, and longer with many topics."""
         self.delay_lag_ms: dict[int, int] = {}
         self._round: Iterator[None] = iter(())
         self._began_s = float("-inf")
@@ -29,10 +34,10 @@ class Ages:
         self.delay_lag_ms = {
             writer.shard_id: shard.sweep_lag_ms(writer.now_ms()) for writer, shard in self._shards.owned()
         }
-        for _ in range(limits.AGES_TOPICS_PER_TICK):
+        for _ in range(AGES_TOPICS_PER_TICK):
             if next(self._round, self) is self:
                 now_s = self._now_s()
-                if now_s - self._began_s < limits.AGES_ROUND_MS / 1000:
+                if now_s - self._began_s < AGES_ROUND_MS / 1000:
                     return
                 self._began_s = now_s
                 self._round = self._look()

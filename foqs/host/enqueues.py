@@ -9,7 +9,7 @@ from foqs.host import arguments
 from foqs.host.dispatch import Dispatcher
 from foqs.host.namespaces import Namespaces
 from foqs.host.quota import Quota
-from foqs.host.shards import Shards
+from foqs.host.shards import NO_SHARD_RETRY_MS, Shards
 from foqs.host.waiting import Answer, Waiting
 from foqs.model import ids, limits, order
 from foqs.model.calls import CallContext, DeliveryPolicy, EnqueueResult, NewItemFields, PositionErrors
@@ -72,7 +72,7 @@ class Placement:
         if not healthy:
             raise OverloadedError(
                 "no shard of this host takes items now: nothing was enqueued",
-                retry_after_ms=limits.NO_SHARD_RETRY_MS,
+                retry_after_ms=NO_SHARD_RETRY_MS,
             )
         return self._writers[min(healthy)[2]]
 

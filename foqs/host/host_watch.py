@@ -12,6 +12,11 @@ from typing import NamedTuple
 
 from foqs.model import limits
 
+HOST_WATCH_GAP_MS_MAX = 3 * limits.SECOND_MS
+"""The longest gap between two rounds of the watch. After a longer one, the watch starts anew."""
+
+assert limits.HEARTBEAT_MS * 2 < HOST_WATCH_GAP_MS_MAX <= limits.HOST_DEAD_MS // 2, "a gap must not hide a life"
+
 
 class HostSign(NamedTuple):
     """What changes with every heartbeat of a host, by whatever clock."""
@@ -52,7 +57,7 @@ class HostWatch:
         """
         last = self._view
         # A round that takes long is a gap as well: what holds this one up holds up the heartbeats of others.
-        if last is None or answered_s - last.answered_s > limits.HOST_WATCH_GAP_MS_MAX / 1000:
+        if last is None or answered_s - last.answered_s > HOST_WATCH_GAP_MS_MAX / 1000:
             sights = {name: _Sight(sign, answered_s) for name, sign in signs.items()}
             self._view = _View(answered_s, asked_s, answered_s, sights)
             return
@@ -76,7 +81,7 @@ class HostWatch:
     def is_dead(self, name: str, now_s: float) -> bool:
         """Whether the host's row, or that there is none, has not changed for limits.HOST_DEAD_MS of unbroken watch."""
         view = self._view
-        if view is None or now_s - view.answered_s > limits.HOST_WATCH_GAP_MS_MAX / 1000:
+        if view is None or now_s - view.answered_s > HOST_WATCH_GAP_MS_MAX / 1000:
             return False
         sight = view.sights.get(name)
         return _is_long(view.began_s if sight is None else sight.since_s, view.asked_s)

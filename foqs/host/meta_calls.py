@@ -11,6 +11,9 @@ from foqs.model import limits
 from foqs.model.errors import OverloadedError, UnavailableError
 from foqs.storage.meta import MetaStore
 
+META_CALL_THREADS = 2
+"""Threads for admin calls that work on the meta database."""
+
 T = TypeVar("T")
 
 
@@ -19,7 +22,7 @@ class MetaCalls:
 
     def __init__(self, meta: MetaStore) -> None:
         self._meta = meta
-        self._threads = ThreadPoolExecutor(limits.META_CALL_THREADS, thread_name_prefix="meta-call")
+        self._threads = ThreadPoolExecutor(META_CALL_THREADS, thread_name_prefix="meta-call")
         self._count = 0
 
     async def run(self, work: Callable[[MetaStore], T]) -> T:
@@ -28,7 +31,7 @@ class MetaCalls:
         Raises OverloadedError at once when too many wait, and UnavailableError, with the outcome unknown, when it has
         not ended after limits.META_CALL_MS_MAX.
         """
-        if self._count >= limits.META_CALL_THREADS + limits.META_CALLS_WAITING_MAX:
+        if self._count >= META_CALL_THREADS + limits.META_CALLS_WAITING_MAX:
             raise OverloadedError(
                 f"{self._count} calls wait for the meta database, which is the limit: nothing was done, try again",
                 retry_after_ms=limits.META_CALLS_RETRY_MS,

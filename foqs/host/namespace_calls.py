@@ -15,6 +15,9 @@ from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, Un
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.storage.meta import MetaStore
 
+CENSUS_POLL_MS = 50
+"""The pause between two looks for the responses of the owners of all shards."""
+
 T = TypeVar("T")
 
 
@@ -80,7 +83,7 @@ class NamespaceCalls:
                     raise UnavailableError(
                         _silent(result, failure), retry_after_ms=limits.META_CALLS_RETRY_MS, nothing_done=True
                     )
-                await asyncio.sleep(limits.CENSUS_POLL_MS / 1000)
+                await asyncio.sleep(CENSUS_POLL_MS / 1000)
         except FoqsError:
             with suppress(FoqsError):  # It expires.
                 await self._calls.run(lambda meta: meta.end_census(census))

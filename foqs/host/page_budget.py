@@ -10,6 +10,9 @@ from contextlib import asynccontextmanager
 from foqs.model import limits
 from foqs.model.errors import OverloadedError
 
+PAGE_RETRY_MS = 500
+"""The retry_after_ms of a call that is refused because the pages of others take all the memory."""
+
 
 class PageBudget:
     """Bounds the memory of all pages that operators read at a time. `Inspection` owns it.
@@ -60,4 +63,4 @@ class PageBudget:
                 its_turn.set_result(None)
 
     def _overloaded(self, why: str) -> OverloadedError:
-        return OverloadedError(f"{why}: nothing was done", retry_after_ms=limits.PAGE_RETRY_MS)
+        return OverloadedError(f"{why}: nothing was done", retry_after_ms=PAGE_RETRY_MS)

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from foqs.host.ttl_scan import TtlScan
-from foqs.model import limits
 from foqs.model.errors import UnavailableError
 from foqs.model.service import Service
 from foqs.shard.state.engine import ShardState
@@ -17,6 +16,9 @@ from foqs.shard.writer.shard_writer import ShardWriter
 from foqs.storage.packs.index import PackIndex
 from foqs.storage.shard_reader import ShardReader
 from foqs.storage.shard_store import ShardStore
+
+NO_SHARD_RETRY_MS = 500
+"""The retry_after_ms of a host that owns no shard."""
 
 T = TypeVar("T")
 
@@ -111,7 +113,7 @@ class Shards:
             return UnavailableError(f"this host has no shard {shard_id}: ask the one that has", nothing_done=True)
         return UnavailableError(
             f"shard {writer.shard_id} is not served by this host now: {writer.detail}",
-            retry_after_ms=limits.NO_SHARD_RETRY_MS,
+            retry_after_ms=NO_SHARD_RETRY_MS,
             nothing_done=True,
         )
 
@@ -121,7 +123,7 @@ class Shards:
         if not health.healthy:
             raise UnavailableError(
                 f"shard {shard_id} is sick, {health.reason}: nothing was done, try again",
-                retry_after_ms=limits.NO_SHARD_RETRY_MS,
+                retry_after_ms=NO_SHARD_RETRY_MS,
                 nothing_done=True,
             )
 
@@ -134,6 +136,6 @@ class Shards:
         if not self.owns_any:
             raise UnavailableError(
                 "this host owns no shard now, it is a standby or has lost them: nothing was done, ask another host",
-                retry_after_ms=limits.NO_SHARD_RETRY_MS,
+                retry_after_ms=NO_SHARD_RETRY_MS,
                 nothing_done=True,
             )

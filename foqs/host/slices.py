@@ -7,7 +7,8 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import TypeVar
 
-from foqs.model import limits
+SLICE_DEBT_MS_MAX = 2
+"""How far sliced work may be ahead of its half of the event loop's time."""
 
 T = TypeVar("T")
 
@@ -29,7 +30,7 @@ class Slices:
         """Do one slice of work when it is its turn; it must be short by itself."""
         async with self._one_at_a_time:
             rest_s = self._rested_s - self._loop.time()
-            if rest_s > limits.SLICE_DEBT_MS_MAX / 1000:
+            if rest_s > SLICE_DEBT_MS_MAX / 1000:
                 await asyncio.sleep(rest_s)
             began_s = perf_counter()
             try:

@@ -11,9 +11,16 @@ from operator import neg
 from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.item import ShardItem
-from foqs.model.topic import ShardTopic
+from foqs.model.topic import OLDEST_URGENCIES_MAX, ShardTopic
 from foqs.shard.state.events import Demand
 from foqs.shard.writer.shard_writer import ShardWriter
+
+PREFETCH_HORIZON_MS = 100
+"""Items are claimed ahead for the demand of this time, at the recent rate."""
+PREFETCH_ITEMS_PER_TOPIC_MAX = 2_000
+"""Items of one topic that are claimed ahead of consumers."""
+PREFETCH_BEGIN_ITEMS_MAX = 32
+"""Items that are claimed ahead of consumers whose rate is not known yet."""
 
 _MANY = 32
 """Where fewer times as many are held as come or go, sorting all is cheaper than to find the sort key of each."""
@@ -51,7 +58,7 @@ class PrefetchBuffer:
         """When the oldest was due. As in a window, the first of each of the most urgent urgencies is looked at."""
         oldest: int | None = None
         end = len(self.sort_keys)
-        for _ in range(limits.OLDEST_URGENCIES_MAX):
+        for _ in range(OLDEST_URGENCIES_MAX):
             if end == 0:
                 break
             sort_key = self.sort_keys[end - 1]
@@ -286,9 +293,9 @@ class TopicQueue:
         As many as come within the horizon at the rate of late; where consumers have just begun, a few: as many as they
         have had, up to a bound (as TCP's slow start).
         """
-        at_rate = int(self._rate * limits.PREFETCH_HORIZON_MS / 1000)
-        begun = min(self._served_count, limits.PREFETCH_BEGIN_ITEMS_MAX)
-        ahead = min(max(at_rate, begun), limits.PREFETCH_ITEMS_PER_TOPIC_MAX)
+        at_rate = int(self._rate * PREFETCH_HORIZON_MS / 1000)
+        begun = min(self._served_count, PREFETCH_BEGIN_ITEMS_MAX)
+        ahead = min(max(at_rate, begun), PREFETCH_ITEMS_PER_TOPIC_MAX)
         if self.calls:
             ahead += (
                 self.expired_claims_in_row
@@ -366,7 +373,7 @@ class TopicQueue:
 
     def note_served(self, count: int, now_s: float) -> None:
         elapsed_s = now_s - self._rated_at_s
-        if elapsed_s >= limits.PREFETCH_HORIZON_MS / 1000:
+        if elapsed_s >= PREFETCH_HORIZON_MS / 1000:
             self._rate = (self._rate + self._served_count / elapsed_s) / 2 if elapsed_s < 2 else 0.0
             if self._rate < 1:
                 self._rate = 0.0

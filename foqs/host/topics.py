@@ -17,6 +17,9 @@ from foqs.model.calls import CallContext, TopicPage, TopicStats
 from foqs.model.errors import UnavailableError
 from foqs.model.topic import ShardTopic
 
+SLICE_TOPICS_MAX = 125
+"""Topics of each shard that a page of topics reads in one turn of the event loop, which takes about a millisecond."""
+
 
 class Topics:
     """The verb getActiveTopics, which shows the topics of a namespace in pages, in the order of their names.
@@ -52,14 +55,14 @@ class Topics:
     def _find(self, number: int, prefix: str, after: str, count: int, found: list[TopicStats]) -> str | None:
         """Add topics that hold items to `found`, up to `count` in all.
 
-        Returns the name to go on after, or None when there are no more: no more than limits.SLICE_TOPICS_MAX are
+        Returns the name to go on after, or None when there are no more: no more than SLICE_TOPICS_MAX are
         looked at.
         """
         namespaces = [shard.index.namespaces.get(number) for _, shard in self._shards.owned()]
         parts_of = [namespace.after(after, prefix) for namespace in namespaces if namespace is not None]
         looked_count = 0
         for name, parts in groupby(heapq.merge(*parts_of, key=_name), key=_name):
-            if looked_count >= limits.SLICE_TOPICS_MAX or len(found) >= count:
+            if looked_count >= SLICE_TOPICS_MAX or len(found) >= count:
                 return after
             some = list(parts)
             looked_count += len(some)

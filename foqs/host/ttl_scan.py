@@ -17,6 +17,13 @@ from foqs.shard.state.events import Completion, Events, LookUp
 from foqs.shard.writer.shard_writer import ShardWriter
 from foqs.storage.shard_reader import ShardReader
 
+EXPIRY_SCAN_PAUSE_MS = 200
+"""The pause between two steps of the TTL scan. A million rows take a little over three minutes."""
+EXPIRY_LAP_PAUSE_MS = 2 * limits.SECOND_MS
+"""The pause between two walks of the TTL scan through a shard. What has expired is never delivered."""
+EXPIRY_LAP_MS_MAX = 12 * limits.HOUR_MS
+"""The longest time between two walks, while no row is known to expire earlier."""
+
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
@@ -51,17 +58,17 @@ class TtlScan:
 
     async def _run(self) -> None:
         writer = self._writer
-        after_key, pause_ms = 0, limits.EXPIRY_LAP_PAUSE_MS
+        after_key, pause_ms = 0, EXPIRY_LAP_PAUSE_MS
         while True:
             await asyncio.sleep(pause_ms / 1000)
-            shard, now_ms, pause_ms = writer.shard, writer.now_ms(), limits.EXPIRY_LAP_PAUSE_MS
+            shard, now_ms, pause_ms = writer.shard, writer.now_ms(), EXPIRY_LAP_PAUSE_MS
             if shard is None:
                 continue  # What has expired could not be deleted.
             if not after_key:
                 if shard.index.expires_first_ms > now_ms:
                     continue
                 # Pages lower it, and commits meanwhile. What a walk has missed all the same is found by a later one.
-                shard.index.expires_first_ms = now_ms + limits.EXPIRY_LAP_MS_MAX
+                shard.index.expires_first_ms = now_ms + EXPIRY_LAP_MS_MAX
             try:
                 page = await self._read(self._reader.expired_page(after_key, now_ms))
                 for keys in in_parts(page.keys) if writer.shard is shard else ():
@@ -69,7 +76,7 @@ class TtlScan:
                 shard.index.expires_first_ms = min(shard.index.expires_first_ms, page.expires_first_ms)
                 after_key = page.last_key
                 if after_key:
-                    pause_ms = limits.EXPIRY_SCAN_PAUSE_MS
+                    pause_ms = EXPIRY_SCAN_PAUSE_MS
                 continue
             except UnavailableError as error:
                 _log.warning("ttl_scan_paused", shard=writer.shard_id, error=str(error))

@@ -1,6 +1,7 @@
-"""The bounds that a caller or an operator can meet; what one limit owes to another is asserted at the end.
+"""The bounds that a caller, an operator or a reviewer of memory and time has to know, and what one owes to another.
 
-What only one mechanism uses stands in its own module, such as foqs.server.mysql_server or foqs.shard.writer.keeper.
+All hosts of a cluster must agree on the first section; the second one is of each host. The tuning of one mechanism
+(periods, chunks, ratios, thresholds) stands at the top of its module, such as foqs.server.mysql_server.
 Namespace limits are defaults that an operator may change within the hard bounds given here.
 Source of most figures: the FOQS post (payload 10 KB) and design measurements in docs/decisions/.
 """
@@ -15,19 +16,36 @@ HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 NEVER_MS = 1 << 62
 
-# --- names ---
+# --- cluster ---
+# Names and numbers.
 TOPIC_BYTES_MAX = 255
 """The longest name of a topic, in bytes of UTF-8."""
 NAMESPACE_NAME_CHARS_MAX = 64
 """The longest name of a namespace."""
 NAMESPACE_NUMBER_MAX = (1 << 32) - 1
-"""The largest number that the columns hold. Numbers of deleted namespaces are not reused."""
+"""The largest number of a namespace that the columns hold. Numbers of deleted namespaces are not reused."""
 NAMESPACES_MAX = 20_000
 """Namespaces of a cluster. Every host keeps all of them in memory and reads them every HEARTBEAT_MS."""
+TOPIC_NUMBER_MAX = (1 << 31) - 1
+"""The largest number of a topic that the columns hold. Numbers of forgotten topics are not reused."""
+SHARD_ID_MAX = 65_535
+"""The largest id of a shard."""
+HOSTS_MAX = 1_000
+"""Hosts in the meta database, dead ones included. With more, no host can write its heartbeat."""
+CENSUSES_MAX = 100
+"""Namespaces of a cluster that are being created or deleted. Beyond it, creations and deletions get OVERLOADED."""
 
-# --- one call ---
+# One message and one call.
 FRAME_BYTES_MAX = 16 * MIB
 """The largest request or response on the wire. A connection that announces a larger frame is closed."""
+FRAME_ELEMENTS_MAX = 20_000
+"""Container elements and struct fields in one message."""
+FRAME_FIELDS_PER_STRUCT_MAX = 1_000
+"""Fields in one struct."""
+FRAME_DEPTH_MAX = 16
+"""Nesting of structs and containers."""
+METHOD_NAME_BYTES_MAX = 64
+"""The longest name of a method."""
 BATCH_ITEMS_MAX = 1_000
 """Items, receipts or ids in one call."""
 DEQUEUE_TOPICS_MAX = 1_000
@@ -38,10 +56,14 @@ DEQUEUE_ANSWER_BYTES_MAX = 12 * MIB
 """Payload and metadata in one response to a dequeue. One item more may be in it."""
 PAGE_ITEMS_MAX = 1_000
 """Items, topics or namespaces in one page of a listing."""
+PAGE_BYTES_MAX = 2 * MIB
+"""Contents in one page of items. Each shard gives its part of it, and at least one item. The event loop hands a page to
+the socket in one turn.
+"""
 WAIT_MS_MAX = 30 * SECOND_MS
 """The longest wait_ms of a dequeue."""
 
-# --- one item ---
+# One item and one namespace.
 PAYLOAD_BYTES_DEFAULT = 10 * KIB
 """The largest payload of an item in a namespace that sets no other bound."""
 PAYLOAD_BYTES_MAX = 1 * MIB
@@ -70,8 +92,6 @@ ATTEMPTS_DEFAULT = 16
 """Failed attempts after which an item becomes a dead letter, in a namespace that sets no other number."""
 ATTEMPTS_MAX = 1_000
 """The highest number of attempts that a namespace can set."""
-
-# --- one namespace ---
 ENQUEUES_PER_MINUTE_DEFAULT = 6_000_000
 """Items that may be enqueued in any minute to a namespace that sets no other quota. Beyond it, enqueues get
 RATE_LIMITED.
@@ -79,48 +99,55 @@ RATE_LIMITED.
 ENQUEUES_PER_MINUTE_MAX = 1_000_000_000
 """The highest quota that a namespace can have."""
 
-# --- the front door ---
+# What one host does and another one relies on.
+AHEAD_LEASE_MS = 30 * SECOND_MS
+"""The lease that a claim made ahead of consumers backs. A longer lease is committed before the delivery. After a crash,
+a prefetched item is ready again this and CLAIM_SLACK_MS after its claim.
+"""
+CLAIM_SLACK_MS = 5 * SECOND_MS
+"""A claim outlives the lease that it backs by this, so that a delivery needs no second write."""
+HEARTBEAT_MS = 1 * SECOND_MS
+"""How often a host writes its heartbeat and reads the namespaces."""
+HOST_DEAD_MS = 6 * SECOND_MS
+"""A host is dead when another host has not seen its heartbeat change for this long, in a watch without gaps."""
+OWNER_SILENT_MS_MAX = 30 * SECOND_MS
+"""A server ends the session of an owner that is silent for this long, so that a shard is free even where nobody may
+KILL the session.
+"""
+CENSUS_MS_MAX = 5 * SECOND_MS
+"""How long the owners of all shards have to respond before a namespace is created or deleted."""
+CENSUS_EXPIRY_MS = 15 * SECOND_MS
+"""If a host dies while it deletes a namespace, the namespace is open again after this time."""
+
+# --- host ---
+# Shards, topics and leases.
+SHARDS_PER_HOST_MAX = 256
+"""Shards of one host. Each has three threads and two sessions, and a third session while its rows are counted."""
+TOPICS_PER_SHARD_MAX = 200_000
+"""Topics with items on one shard. Enqueues to further topics get OVERLOADED."""
+TOPICS_PER_TICK_MAX = 250
+"""Empty topics of a shard that are checked in one tick."""
+SWEEP_QUEUES_MAX = 1_000
+"""Topics that the dispatcher checks in one tick."""
+TOPIC_IDLE_MS = 30 * SECOND_MS
+"""A topic that was empty for this long is forgotten."""
+OPEN_LEASES_MAX = 250_000
+"""Items of one shard that are under lease or claimed ahead of consumers. At the bound, dequeues wait until leases end.
+"""
+METRIC_NAMESPACES_MAX = 1_000
+"""Namespaces with labels of their own in metrics. All others share the label (other)."""
+TICK_MS = 20
+"""How often a shard that is idle checks for work that has become due."""
+
+# Connections.
 CONNECTIONS_MAX = 10_000
 """Connections of all clients together (connections_max). The host turns further ones away."""
 CONNECTIONS_PER_ADDRESS_MAX = 5_000
 """Connections of one client address (connections_per_address_max)."""
-CALLS_IN_FLIGHT_PER_CONNECTION_MAX = 64
-"""Calls in flight on one connection. Further ones are not read until one of them ends."""
-CALL_BYTES_PER_CONNECTION_MAX = 32 * MIB
-"""Frames of the calls in flight on one connection. Beyond it, nothing more is read from the connection."""
-WAITING_BYTES_PER_CONNECTION_MAX = 256 * KIB
-"""Frames of calls that wait to be started on one connection. Beyond it, nothing more is read from the connection. One
-more frame may be there.
-"""
-CALLS_IN_FLIGHT_MAX = 65_536
-"""Calls in flight on all connections together. Further calls get OVERLOADED."""
-CALL_BYTES_MAX = 512 * MIB
-"""Frames of calls in flight on all connections together. Further calls get OVERLOADED."""
-TURN_WORK_MAX = 64
-"""Work that one turn of the event loop takes from all connections. A call counts 1, and 1 more for some number of
-elements or bytes.
-"""
-TURN_WORK_SHARED_MAX = 16
-"""The same while several callers have calls in flight, so that each is served sooner."""
-LONG_POLL_TOPICS_PER_ADDRESS_MAX = 50_000
-"""Topics that the waiting dequeues of one client address name together. Further dequeues get OVERLOADED."""
-ENQUEUES_RUNNING_PER_CALLER_MAX = 128
-"""Running enqueues of one client address in one namespace. Further ones wait, because all of them end with one commit,
-in one turn. Those that have run for a while do not count: their shard may be sick.
-"""
-CALLS_RUNNING_PER_CALLER_MAX = 512
-"""Running calls of one client address in one namespace, without enqueues and long polls."""
-CALLS_WAITING_MAX = 1_024
-"""Calls of all connections that were read and wait to be started. Beyond it, each connection has one at most."""
-ENQUEUE_WAIT_MS_MAX = 1 * SECOND_MS
-"""How long an enqueue waits to be started. Then it gets OVERLOADED: callers send more than the host can do."""
-SHARE_MEMORY_MS = 50
-"""The half-life of a caller's remembered work. Callers share the event loop while the work of several is remembered."""
-PENALTY_FACTOR = 2
-"""A caller that did most of a turn, while others did little, is not served for this many times the length of that turn.
-"""
-PENALTY_MS_MAX = 100
-"""The longest such penalty."""
+OPERATOR_CONNECTIONS_MAX = 16
+"""Connections to the metrics port, each with one request. A further one ends the oldest."""
+META_SESSIONS_MAX = 4
+"""Sessions of one host with the meta database."""
 FIRST_FRAME_MS_MAX = 10 * SECOND_MS
 """A new connection must send its first frame header within this time."""
 FRAME_HEADER_MS_MAX = 5 * SECOND_MS
@@ -133,85 +160,82 @@ IDLE_MS_MAX = 10 * MINUTE_MS
 """A connection without a call for this long is closed (idle_ms_max)."""
 WRITE_STALL_MS_MAX = 10 * SECOND_MS
 """A connection whose peer takes no byte of a response for this long is closed."""
-WRITE_BUFFER_BYTES_MAX = 4 * MIB
-"""Responses that one connection holds for a slow peer. Beyond it, no further call of the connection is read."""
-FRAME_ELEMENTS_MAX = 20_000
-"""Container elements and struct fields in one message."""
-FRAME_FIELDS_PER_STRUCT_MAX = 1_000
-"""Fields in one struct."""
-FRAME_DEPTH_MAX = 16
-"""Nesting of structs and containers."""
-METHOD_NAME_BYTES_MAX = 64
-"""The longest name of a method."""
-PARTIAL_FRAME_BYTES_MAX = 256 * MIB
-"""Bytes of incomplete frames on all connections together."""
-PARTIAL_FRAME_BYTES_PER_ADDRESS_MAX = 64 * MIB
-"""Bytes of incomplete frames from one client address. Beyond it, its connections are read one after the other."""
-READ_BYTES_MAX = 256 * KIB
-"""Bytes that the event loop reads from a connection at once."""
-UNSENT_ANSWER_BYTES_MAX = 256 * MIB
-"""Responses on all connections together that their peers have not taken yet. Beyond it, connections that hold many of
-them are closed.
-"""
-CONNECTION_SWEEP_MS = 500
-"""How often the deadlines of connections are checked. A deadline can be overrun by this and by the check itself, which
-takes 0.2 s for 10,000 connections.
-"""
-CONNECTIONS_PER_SWEEP_TURN = 100
-"""Connections that one turn of the event loop checks. One that has to be closed counts as ten."""
-LISTEN_BACKLOG = 1_024
-"""Connections that the system holds until the host accepts them."""
-ACCEPTS_PER_TURN_MAX = 1
-"""Connections that one turn of the event loop accepts. Each takes 0.25 ms."""
-TURN_AWAYS_PER_ACCEPT = 4
-"""Turning away this many connections counts as accepting one."""
+OPERATOR_CALL_MS_MAX = 10 * SECOND_MS
+"""How long a connection to the metrics port may last, whoever is slow."""
 CHORE_PAUSE_MS = 2
 """The pause between two turns that accept, check or close connections. A call needs a dozen turns and should not meet a
 chore in each of them.
 """
-HANG_UPS_PER_TURN_MAX = 5
-"""Connections that one turn closes because they broke the protocol."""
-ACCEPT_PAUSE_MS = 1 * SECOND_MS
-"""The pause in accepting connections after the system has run out of something that they need."""
-FILES_BESIDE_CONNECTIONS = 1_024
-"""Open files that a host keeps for its databases and its log, out of those that the system allows."""
-CALL_CANCEL_MS_MAX = 5 * SECOND_MS
-"""The time in which a cancelled call must end."""
 
-# --- one shard in memory ---
+# Calls in flight and calls that wait.
+CALLS_IN_FLIGHT_PER_CONNECTION_MAX = 64
+"""Calls in flight on one connection. Further ones are not read until one of them ends."""
+CALLS_IN_FLIGHT_MAX = 65_536
+"""Calls in flight on all connections together. Further calls get OVERLOADED."""
+CALLS_WAITING_MAX = 1_024
+"""Calls of all connections that were read and wait to be started. Beyond it, each connection has one at most."""
+DEQUEUES_WAITING_MAX = 50_000
+"""Dequeue calls that wait on one host. Further ones get OVERLOADED."""
+DEQUEUE_TOPICS_WAITING_MAX = 200_000
+"""Topics that the waiting dequeue calls of a host name together. Further ones get OVERLOADED."""
+LONG_POLL_TOPICS_PER_ADDRESS_MAX = 50_000
+"""Topics that the waiting dequeues of one client address name together. Further dequeues get OVERLOADED."""
+DEQUEUES_ENDED_PER_TICK = 500
+"""Waiting dequeue calls that one tick ends after the host has lost its last shard."""
+EXTENSIONS_WAITING_MAX = 100_000
+"""Extensions of leases that wait for one shard. Further ones get OVERLOADED."""
+LOOK_UPS_WAITING_MAX = 10_000
+"""Look-ups of calls and of the TTL scan that wait for one shard, whose server may not respond. Further calls get
+OVERLOADED.
+"""
+PAGES_WAITING_MAX = 200
+"""Calls that wait for memory for their pages (PAGES_BYTES_MAX). Further ones get OVERLOADED."""
+META_CALLS_WAITING_MAX = 16
+"""Admin calls that wait for a thread that works on the meta database. Further ones get OVERLOADED."""
+META_CALLS_RETRY_MS = 1 * SECOND_MS
+"""The retry_after_ms of an admin call that is refused."""
+
+# Memory of connections.
+CALL_BYTES_PER_CONNECTION_MAX = 32 * MIB
+"""Frames of the calls in flight on one connection. Beyond it, nothing more is read from the connection."""
+CALL_BYTES_MAX = 512 * MIB
+"""Frames of calls in flight on all connections together. Further calls get OVERLOADED."""
+WAITING_BYTES_PER_CONNECTION_MAX = 256 * KIB
+"""Frames of calls that wait to be started on one connection. Beyond it, nothing more is read from the connection. One
+more frame may be there.
+"""
+PARTIAL_FRAME_BYTES_MAX = 256 * MIB
+"""Bytes of incomplete frames on all connections together."""
+PARTIAL_FRAME_BYTES_PER_ADDRESS_MAX = 64 * MIB
+"""Bytes of incomplete frames from one client address. Beyond it, its connections are read one after the other."""
+WRITE_BUFFER_BYTES_MAX = 4 * MIB
+"""Responses that one connection holds for a slow peer. Beyond it, no further call of the connection is read."""
+UNSENT_ANSWER_BYTES_MAX = 256 * MIB
+"""Responses on all connections together that their peers have not taken yet. Beyond it, connections that hold many of
+them are closed.
+"""
+
+# Memory of items.
 ENQUEUE_BUFFER_ITEMS_MAX = 20_000
 """Enqueued items of one shard that wait in memory to be written. Beyond it, enqueues go to other shards or get
 OVERLOADED.
 """
 ENQUEUE_BUFFER_BYTES_MAX = 64 * MIB
 """Payload and metadata of the enqueued items of one shard that wait in memory to be written."""
-ENQUEUE_BUFFER_RETRY_MS = 200
-"""The retry_after_ms of an enqueue for which all buffers are full."""
-TRANSACTIONS_PER_SERVER_MAX = 1
-"""Transactions that the shards of a host run on one server at a time (transactions_per_server_max)."""
-TRANSACTION_INSERTS_MAX = 2_000
-"""Items that one transaction inserts."""
-TRANSACTION_INSERT_BYTES_MAX = 4 * MIB
-"""Payload and metadata that one transaction inserts. The event loop writes them in one turn: as SQL text, 3 ms per MiB.
+RESIDENT_BYTES_MAX = 32 * MIB
+"""Memory for recently enqueued items of one shard, which are delivered without a read."""
+RESIDENT_ITEM_BYTES = 512
+"""Memory for an item without its payload and metadata."""
+PREFETCH_BYTES_MAX = 64 * MIB
+"""Memory of the host for items that are claimed ahead of consumers."""
+WINDOW_ITEMS_MAX = 4_000
+"""Ready items of one topic and shard that are in memory. A window is refilled by a quarter when less than a quarter of
+its bound is left.
 """
-PACK_ITEMS_MIN = 8
-"""The fewest items of a transaction for which a pack pays."""
-PACK_BYTES_MAX = 64 * KIB
-"""The size at which a pack is full. One more item may be in it."""
-PACK_ITEM_BYTES_MAX = 4 * KIB
-"""The largest item that is packed."""
-PACKED_ITEM_BYTES = 200
-"""Memory of the host for a packed item, without its payload and metadata."""
-PACK_MS_MAX = 10 * SECOND_MS
-"""The age at which the items that are left in a pack are promoted to rows, a few at a time."""
-PROMOTE_OLD_ITEMS = 100
-"""Old items that are promoted every PROMOTE_OLD_EVERY_MS, while there is nothing else to do."""
-PROMOTE_OLD_EVERY_MS = 200
-"""The pause between two such promotions."""
-PROMOTE_OLD_RATIO = 4
-"""One old item is promoted for this many items that the transaction inserts or deletes."""
-PROMOTE_OLD_ITEMS_MAX = 500
-"""Items that one transaction promotes because they are old."""
+WINDOW_ITEMS_MIN = 16
+"""The smallest bound of a window."""
+WINDOWS_OF_SHARD_ITEMS_MAX = 400_000
+"""Items in all windows of a shard together, about 52 bytes each. Every window may still hold WINDOW_ITEMS_MIN."""
 PACKS_OF_SHARD_BYTES_MAX = 16 * MIB
 """Memory for the packs of one shard. Beyond it, items get rows at once. A new owner gives rows to all packed items
 before it serves.
@@ -220,6 +244,21 @@ PACKS_OF_SHARD_MAX = 4_000
 """Packs of one shard. Beyond it, items get rows at once."""
 PACKS_OF_HOST_BYTES_MAX = 128 * MIB
 """Memory for the packs of all shards of a host. Beyond it, items get rows at once."""
+PACKED_ITEM_BYTES = 200
+"""Memory of the host for a packed item, without its payload and metadata."""
+PAGES_BYTES_MAX = 64 * MIB
+"""Memory for all pages of items that a host reads at the same time. A larger page is read alone."""
+SLICE_ITEMS_MAX = 100
+"""Items of a page that one turn of the event loop encodes, unless SLICE_BYTES_MAX is reached first."""
+
+# One transaction.
+TRANSACTIONS_PER_SERVER_MAX = 1
+"""Transactions that the shards of a host run on one server at a time (transactions_per_server_max)."""
+TRANSACTION_INSERTS_MAX = 2_000
+"""Items that one transaction inserts."""
+TRANSACTION_INSERT_BYTES_MAX = 4 * MIB
+"""Payload and metadata that one transaction inserts. The event loop writes them in one turn: as SQL text, 3 ms per MiB.
+"""
 TRANSACTION_CLAIMS_MAX = 2_000
 """Items that one transaction claims."""
 TRANSACTION_FETCH_BYTES_MAX = 16 * MIB
@@ -234,16 +273,8 @@ TRANSACTION_TOPICS_GONE_MAX = 1_000
 """Empty topics that one transaction deletes."""
 TRANSACTION_LEASE_ENDS_MAX = 2_000
 """Expired leases that one transaction writes, beside everything that callers wait for."""
-TICK_LEASE_ENDS_MAX = 2_000
-"""Leases that one tick ends. If more end together, the rest is left to the next ticks."""
 TRANSACTION_EXTENSIONS_MAX = 500
 """Extensions of leases that one transaction writes."""
-EXTENSIONS_WAITING_MAX = 100_000
-"""Extensions of leases that wait for one shard. Further ones get OVERLOADED."""
-LOOK_UPS_WAITING_MAX = 10_000
-"""Look-ups of calls and of the TTL scan that wait for one shard, whose server may not respond. Further calls get
-OVERLOADED.
-"""
 TRANSACTION_REFILLS_MAX = 64
 """Windows that one transaction refills."""
 TRANSACTION_LOOK_UPS_MAX = 300
@@ -252,217 +283,56 @@ of a part.
 """
 TRANSACTION_PAYLOAD_LOOK_UPS_MAX = 16
 """Rows that one transaction looks up with their contents, each of which can be as large as allowed."""
+EXPIRY_SCAN_ITEMS = 1_000
+"""Rows that one step of the TTL scan reads."""
 STATEMENT_BYTES_MAX = 1 * MIB
 """The length of one SQL statement."""
 PACKET_BYTES_MAX = 4 * MIB
 """SQL text that goes to the server in one round trip, without prepared inserts. Servers take 16 MiB and more by
 default.
 """
-PREPARED_INSERT_ROWS = 32
-"""Rows of one prepared insert. The remaining rows of a transaction go as SQL text, which costs the server a third more.
-"""
-STATEMENT_IDS_MAX = 900
-"""Ids in one list of SQL. From 1,000 on (in_predicate_conversion_threshold), MariaDB joins with a derived table."""
-WINDOW_ITEMS_MAX = 4_000
-"""Ready items of one topic and shard that are in memory. A window is refilled by a quarter when less than a quarter of
-its bound is left.
-"""
-WINDOW_ITEMS_MIN = 16
-"""The smallest bound of a window."""
-WINDOWS_OF_SHARD_ITEMS_MAX = 400_000
-"""Items in all windows of a shard together, about 52 bytes each. Every window may still hold WINDOW_ITEMS_MIN."""
-READ_US_TARGET = 10_000
-"""The time that the reads of a transaction should take. If they take longer, the next transaction reads less, because
-everything else in it waits.
-"""
-READ_ROWS_FIRST = 1_000
-"""Rows that a transaction may read while it is not known how fast the server reads."""
-READ_ROWS_MIN = 32
-"""The fewest rows that a transaction reads, however slow reads are."""
-READ_ROWS_MAX = 8_000
-"""The most rows that a transaction reads to refill windows, and again for claims. READ_ROWS_MIN more may be among them.
-"""
-OLDEST_URGENCIES_MAX = 16
-"""Priorities of a topic that are checked for its oldest item."""
-WARM_UPS_PER_TICK = 4
-"""Topics without consumers of which a new owner reads the first items in one tick."""
-TIMER_ENTRIES_SPARE = 4_000
-"""Entries that the timers may hold beyond the delayed items in their window."""
-RESIDENT_BYTES_MAX = 32 * MIB
-"""Memory for recently enqueued items of one shard, which are delivered without a read."""
-RESIDENT_ITEM_BYTES = 512
-"""Memory for an item without its payload and metadata."""
-CLAIM_SPARSE_RATIO = 8
-"""A claim is rewritten when less than one in this many of its items is still open."""
-CLAIM_REWRITE_ITEMS_MIN = 64
-"""The fewest items of a claim for which a rewrite pays."""
-CLAIM_REWRITE_EVERY_MS = 10 * SECOND_MS
-"""The pause between two rewrites of claims."""
-OPEN_LEASES_MAX = 250_000
-"""Items of one shard that are under lease or claimed ahead of consumers. At the bound, dequeues wait until leases end.
-"""
-OPEN_LEASES_OF_TOPIC_RATIO = 4
-"""A topic may have this many times the leases that are left free: 200,000 if it is alone, 111,111 each if there are
-two.
-"""
-TOPICS_PER_SHARD_MAX = 200_000
-"""Topics with items on one shard. Enqueues to further topics get OVERLOADED."""
-TOPIC_NUMBER_MAX = (1 << 31) - 1
-"""The largest number that the columns hold. Numbers of forgotten topics are not reused."""
-TOPIC_IDLE_MS = 30 * SECOND_MS
-"""A topic that was empty for this long is forgotten."""
-TOPICS_PER_TICK_MAX = 250
-"""Empty topics of a shard that are checked in one tick."""
 
-# --- circuit breaker of a shard ---
-BREAKER_OPENS_MS_MAX = 1_000
-"""How soon the circuit breaker of a shard opens after its server has begun to hang."""
-
-# --- prefetch ---
-PREFETCH_HORIZON_MS = 100
-"""Items are claimed ahead for the demand of this time, at the recent rate."""
-PREFETCH_ITEMS_PER_TOPIC_MAX = 2_000
-"""Items of one topic that are claimed ahead of consumers."""
-PREFETCH_BEGIN_ITEMS_MAX = 32
-"""Items that are claimed ahead of consumers whose rate is not known yet."""
-PREFETCH_BYTES_MAX = 64 * MIB
-"""Memory of the host for items that are claimed ahead of consumers."""
-PREFETCH_SWEEP_MS = 500
-"""The pause between two checks for prefetched items that nobody took."""
-SLICE_TOPICS_MAX = 125
-"""Topics of each shard that a page of topics reads in one turn of the event loop, which takes about a millisecond."""
-SLICE_ITEMS_MAX = 100
-"""Items of a page that one turn of the event loop encodes, unless SLICE_BYTES_MAX is reached first."""
-SLICE_BYTES_MAX = 256 * KIB
-"""Bytes of a page that one turn of the event loop encodes. One more item may be among them."""
-SLICE_DEBT_MS_MAX = 2
-"""How far sliced work may be ahead of its half of the event loop's time."""
-SWEEP_QUEUES_MAX = 1_000
-"""Topics that the dispatcher checks in one tick."""
-AHEAD_LEASE_MS = 30 * SECOND_MS
-"""The lease that a claim made ahead of consumers backs. A longer lease is committed before the delivery. After a crash,
-a prefetched item is ready again this and CLAIM_SLACK_MS after its claim.
-"""
-PREFETCH_HOLD_MS_MAX = 2 * SECOND_MS
-"""A prefetched item that was not delivered for this long is unclaimed."""
-CLAIM_SLACK_MS = 5 * SECOND_MS
-"""A claim outlives the lease that it backs by this, so that a delivery needs no second write."""
-LINGER_MS_MAX = 100
-"""How long a dequeue that could return some of its items waits for claims that are under way."""
-DEQUEUES_WAITING_MAX = 50_000
-"""Dequeue calls that wait on one host. Further ones get OVERLOADED."""
-DEQUEUE_TOPICS_WAITING_MAX = 200_000
-"""Topics that the waiting dequeue calls of a host name together. Further ones get OVERLOADED."""
-DEQUEUES_ENDED_PER_TICK = 500
-"""Waiting dequeue calls that one tick ends after the host has lost its last shard."""
+# Waits of callers.
 CALL_MS_MAX = 20 * SECOND_MS
 """How long a call waits for a shard's commit. Then it gets UNAVAILABLE, and its outcome is unknown."""
-COUNT_WAIT_MS_MAX = 10 * SECOND_MS
-"""How long a listing of topics waits for a new owner to count the rows of its shard. Then it gets UNAVAILABLE."""
-NO_SHARD_RETRY_MS = 500
-"""The retry_after_ms of a host that owns no shard."""
+CALL_CANCEL_MS_MAX = 5 * SECOND_MS
+"""The time in which a cancelled call must end."""
+ENQUEUE_WAIT_MS_MAX = 1 * SECOND_MS
+"""How long an enqueue waits to be started. Then it gets OVERLOADED: callers send more than the host can do."""
+LINGER_MS_MAX = 100
+"""How long a dequeue that could return some of its items waits for claims that are under way."""
 CLAIM_WAIT_MS_MAX = 5 * SECOND_MS
 """How long a dequeue waits for the claim of ready items beyond its wait_ms."""
-
-# --- time ---
-HEARTBEAT_MS = 1 * SECOND_MS
-"""How often a host writes its heartbeat and reads the namespaces."""
-HOST_DEAD_MS = 6 * SECOND_MS
-"""A host is dead when another host has not seen its heartbeat change for this long, in a watch without gaps."""
-HOST_WATCH_GAP_MS_MAX = 3 * SECOND_MS
-"""The longest gap between two rounds of that watch. After a longer one, the watch starts anew."""
-HOST_ROW_MS = DAY_MS
-"""The next host that starts deletes the rows of hosts whose last heartbeat is older than this."""
-HOSTS_MAX = 1_000
-"""Hosts in the meta database, dead ones included. With more, no host can write its heartbeat."""
-LOCK_WAIT_MS_MAX = 5 * SECOND_MS
-"""How long a host waits for the lock of a shard after it has killed the session of a dead owner."""
-OWNER_SILENT_MS_MAX = 30 * SECOND_MS
-"""A server ends the session of an owner that is silent for this long, so that a shard is free even where nobody may
-KILL the session.
-"""
-STEADY_WRITE_MS = 2 * SECOND_MS
-"""How often a shard with open leases writes its steady clock. After a takeover, leases can run this much longer."""
-DURABILITY_CHECK_MS = MINUTE_MS
-"""How often a host checks that its servers are durable."""
-COUNT_MS_MAX = 10 * MINUTE_MS
-"""How long a new owner may take to count the rows of its shard."""
-STATEMENT_MS_MAX = 30 * SECOND_MS
-"""How long a host waits for the response to any SQL statement."""
-CONNECT_MS_MAX = 5 * SECOND_MS
-"""How long a host waits for a connection to a server."""
+COUNT_WAIT_MS_MAX = 10 * SECOND_MS
+"""How long a listing of topics waits for a new owner to count the rows of its shard. Then it gets UNAVAILABLE."""
+PREFETCH_HOLD_MS_MAX = 2 * SECOND_MS
+"""A prefetched item that was not delivered for this long is unclaimed."""
+META_CALL_MS_MAX = 8 * SECOND_MS
+"""An admin call on the meta database returns within this time, done or not."""
 DRAIN_MS_MAX = 20 * SECOND_MS
 """How long a host drains after SIGTERM (drain_ms_max). What is not done by then is cut off."""
-SWEEP_CHUNK_ITEMS = 200
-"""Delayed items that one transaction makes ready. The more there are, the longer enqueues wait beside many of them."""
-EXPIRY_SCAN_ITEMS = 1_000
-"""Rows that one step of the TTL scan reads."""
-EXPIRY_SCAN_PAUSE_MS = 200
-"""The pause between two steps of the TTL scan. A million rows take a little over three minutes."""
-EXPIRY_LAP_PAUSE_MS = 2 * SECOND_MS
-"""The pause between two walks of the TTL scan through a shard. What has expired is never delivered."""
-EXPIRY_LAP_MS_MAX = 12 * HOUR_MS
-"""The longest time between two walks, while no row is known to expire earlier."""
-PAGE_BYTES_MAX = 2 * MIB
-"""Contents in one page of items. Each shard gives its part of it, and at least one item. The event loop hands a page to
-the socket in one turn.
-"""
-PAGES_BYTES_MAX = 64 * MIB
-"""Memory for all pages of items that a host reads at the same time. A larger page is read alone."""
-PAGES_WAITING_MAX = 200
-"""Calls that wait for that memory. Further ones get OVERLOADED."""
-PAGE_RETRY_MS = 500
-"""The retry_after_ms of such a refusal."""
-TICK_MS = 20
-"""How often a shard that is idle checks for work that has become due."""
+
+# Waits for servers.
+CONNECT_MS_MAX = 5 * SECOND_MS
+"""How long a host waits for a connection to a server."""
+STATEMENT_MS_MAX = 30 * SECOND_MS
+"""How long a host waits for the response to any SQL statement."""
+META_STATEMENT_MS_MAX = 3 * SECOND_MS
+"""How long a host waits for the response to a statement on the meta database."""
+LOCK_WAIT_MS_MAX = 5 * SECOND_MS
+"""How long a host waits for the lock of a shard after it has killed the session of a dead owner."""
 OWNER_WAIT_MS_MAX = SECOND_MS
 """How long a host waits for the lock of a shard that a living host owns, before it checks again whether that host is
 alive. MySQL takes only whole seconds here.
 """
-AFTER_ERROR_MS_MAX = 1 * SECOND_MS
-"""How long a host waits for the responses to what it had sent along with a failed statement. Then it gives the session
-up.
-"""
-META_STATEMENT_MS_MAX = 3 * SECOND_MS
-"""How long a host waits for the response to a statement on the meta database."""
-META_SESSIONS_MAX = 4
-"""Sessions of one host with the meta database."""
-META_CALL_THREADS = 2
-"""Threads for admin calls that work on the meta database."""
-META_CALLS_WAITING_MAX = 16
-"""Admin calls that wait for one of these threads. Further ones get OVERLOADED."""
-META_CALLS_RETRY_MS = 1 * SECOND_MS
-"""The retry_after_ms of such a refusal."""
-META_CALL_MS_MAX = 8 * SECOND_MS
-"""An admin call on the meta database returns within this time, done or not."""
-CENSUS_MS_MAX = 5 * SECOND_MS
-"""How long the owners of all shards have to respond before a namespace is created or deleted."""
-CENSUS_POLL_MS = 50
-"""The pause between two looks for these responses."""
-CENSUS_EXPIRY_MS = 15 * SECOND_MS
-"""If a host dies while it deletes a namespace, the namespace is open again after this time."""
-CENSUSES_MAX = 100
-"""Namespaces of a cluster that are being created or deleted. Beyond it, creations and deletions get OVERLOADED."""
-
-# --- the port for operators ---
-OPERATOR_CONNECTIONS_MAX = 16
-"""Connections to the metrics port, each with one request. A further one ends the oldest."""
-OPERATOR_CALL_MS_MAX = 10 * SECOND_MS
-"""How long a connection to the metrics port may last, whoever is slow."""
-METRIC_NAMESPACES_MAX = 1_000
-"""Namespaces with labels of their own in metrics. All others share the label (other)."""
-AGES_ROUND_MS = 1 * SECOND_MS
-"""The shortest pause between two looks at all topics for the oldest ready item."""
-AGES_TOPICS_PER_TICK = 100
-"""Topics that are looked at in one tick."""
+COUNT_MS_MAX = 10 * MINUTE_MS
+"""How long a new owner may take to count the rows of its shard."""
+DURABILITY_CHECK_MS = MINUTE_MS
+"""How often a host checks that its servers are durable."""
+BREAKER_OPENS_MS_MAX = 1_000
+"""How soon the circuit breaker of a shard opens after its server has begun to hang."""
 LOOP_SILENCE_MS_MAX = 5 * SECOND_MS
 """An event loop that has not turned for this long is dead, and /livez says so."""
-
-# --- one host ---
-SHARD_ID_MAX = 65_535
-"""The largest id of a shard."""
-SHARDS_PER_HOST_MAX = 256
-"""Shards of one host. Each has three threads and two sessions, and a third session while its rows are counted."""
 
 assert WINDOW_ITEMS_MIN >= 8, "a quarter of a window must be some items"
 assert CONTENT_BYTES_MAX < FRAME_BYTES_MAX // 2, "the largest item must fit a frame"
@@ -474,7 +344,6 @@ assert CALL_BYTES_PER_CONNECTION_MAX >= FRAME_BYTES_MAX, "the largest frame must
 assert HEARTBEAT_MS * 3 < CENSUS_MS_MAX < CENSUS_EXPIRY_MS, "every host sees a census in time, and before it ends"
 assert CENSUS_MS_MAX + 2 * META_STATEMENT_MS_MAX < CENSUS_EXPIRY_MS, "a deletion ends before its namespace opens again"
 assert HEARTBEAT_MS * 3 < HOST_DEAD_MS, "a host is not dead for one lost heartbeat"
-assert HEARTBEAT_MS * 2 < HOST_WATCH_GAP_MS_MAX <= HOST_DEAD_MS // 2, "a gap must not hide a life"
 assert PACKS_OF_SHARD_BYTES_MAX <= PACKS_OF_HOST_BYTES_MAX, "one shard may use what it may have"
 assert 2 * TRANSACTION_INSERTS_MAX + BATCH_ITEMS_MAX <= ENQUEUE_BUFFER_ITEMS_MAX, "no placement may fill a buffer"
 assert 2 * TRANSACTION_INSERT_BYTES_MAX + FRAME_BYTES_MAX <= ENQUEUE_BUFFER_BYTES_MAX, "no placement may fill a buffer"

@@ -10,6 +10,13 @@ from sortedcontainers import SortedDict
 
 from foqs.model import limits, order
 
+OLDEST_URGENCIES_MAX = 16
+"""Priorities of a topic that are checked for its oldest item."""
+OPEN_LEASES_OF_TOPIC_RATIO = 4
+"""A topic may have this many times the leases that are left free: 200,000 if it is alone, 111,111 each if there are
+two.
+"""
+
 _FEW = 16
 """Sort keys that are fewer than one in so many of a list are inserted one by one, and more are sorted with it."""
 
@@ -164,11 +171,11 @@ class ReadyWindow:
         """The earliest due time here; None when empty.
 
         Within one urgency the first is the oldest, so only the urgencies are looked at, and of those the
-        limits.OLDEST_URGENCIES_MAX most urgent.
+        OLDEST_URGENCIES_MAX most urgent.
         """
         oldest: int | None = None
         at = 0
-        for _ in range(limits.OLDEST_URGENCIES_MAX):
+        for _ in range(OLDEST_URGENCIES_MAX):
             if at == len(self.sort_keys):
                 break
             sort_key = self.sort_keys[at]
@@ -311,7 +318,7 @@ class ShardTopic(ItemCounts):
         A topic may have so many times what is left free to all: one that never settles leaves room for the others
         (dynamic thresholds, Choudhury and Hahne 1998).
         """
-        ratio, free = limits.OPEN_LEASES_OF_TOPIC_RATIO, limits.OPEN_LEASES_MAX - len(self._leases)
+        ratio, free = OPEN_LEASES_OF_TOPIC_RATIO, limits.OPEN_LEASES_MAX - len(self._leases)
         spare = ratio * free - self.leased - self.claiming_count
         return (spare + ratio) // (ratio + 1) if spare > 0 else 0  # Each one claimed is one less that is free, too.
 

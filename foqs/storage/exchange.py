@@ -24,6 +24,11 @@ from pymysql.err import Error, OperationalError, raise_mysql_exception
 
 from foqs.model import limits
 
+AFTER_ERROR_MS_MAX = 1 * limits.SECOND_MS
+"""How long a host waits for the responses to what it had sent along with a failed statement. Then it gives the session
+up.
+"""
+
 Row = tuple[Any, ...]
 Rows = list[Row]
 
@@ -225,14 +230,14 @@ class Exchange:
         assert self._timer is not None
         self._timer.cancel()
         left_s = self._deadline_s - self._loop.time()
-        self._timer = self._loop.call_later(min(left_s, limits.AFTER_ERROR_MS_MAX / 1000), self._time_out)
+        self._timer = self._loop.call_later(min(left_s, AFTER_ERROR_MS_MAX / 1000), self._time_out)
 
     def _time_out(self) -> None:
         error = self._reader.error
         if error is None:
             self._lose(f"no answer in {limits.STATEMENT_MS_MAX} ms")
         else:
-            self._lose(f"no answer in {limits.AFTER_ERROR_MS_MAX} ms after {error}")
+            self._lose(f"no answer in {AFTER_ERROR_MS_MAX} ms after {error}")
 
     def _lose(self, reason: str) -> None:
         self.lost = reason

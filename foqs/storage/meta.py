@@ -24,6 +24,9 @@ from foqs.storage.meta_namespaces import MetaNamespaces
 from foqs.storage.meta_tables import HOST, SERVER_NOW_MS, SHARD
 from foqs.storage.session import Session, session_arguments
 
+HOST_ROW_MS = limits.DAY_MS
+"""The next host that starts deletes the rows of hosts whose last heartbeat is older than this."""
+
 T = TypeVar("T")
 
 _STATEMENT_S = math.ceil(limits.META_STATEMENT_MS_MAX / 1000)
@@ -127,12 +130,12 @@ class MetaStore(MetaNamespaces):
         return self._retry_deadlocks(beat)
 
     def forget_hosts(self) -> None:
-        """Delete rows whose last heartbeat was limits.HOST_ROW_MS ago: nobody else does so for a host that crashed.
+        """Delete rows whose last heartbeat was HOST_ROW_MS ago: nobody else does so for a host that crashed.
 
         A host that lives all the same, beside a clock that was stepped, has its row back with its next heartbeat.
         """
         with self._transaction() as connection:
-            connection.execute(delete(HOST).where(HOST.c.heartbeat_at < SERVER_NOW_MS - limits.HOST_ROW_MS))
+            connection.execute(delete(HOST).where(HOST.c.heartbeat_at < SERVER_NOW_MS - HOST_ROW_MS))
 
     def remove_host(self, name: str) -> None:
         """The host ended in order. Does nothing when there is no such host."""

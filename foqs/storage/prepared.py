@@ -22,11 +22,14 @@ from foqs.storage import statements as sql
 from foqs.storage.columns import GIVEN_COLUMNS, INSERTED_COLUMNS, KEY_COLUMNS, UNSIGNED, inserted_integers
 from foqs.storage.exchange import command_packet
 
+PREPARED_INSERT_ROWS: Final = 32
+"""Rows of one prepared insert. The remaining rows of a transaction go as SQL text, which costs the server a third more.
+"""
+
 _integers = Struct("<" + "".join([column.code for column in (*KEY_COLUMNS, *GIVEN_COLUMNS)])).pack
-_ROWS: Final = limits.PREPARED_INSERT_ROWS
 _COUNT: Final = len(INSERTED_COLUMNS)
-_TYPES: Final = Struct(f"<{_COUNT}H").pack(*[column.wire_type for column in INSERTED_COLUMNS]) * _ROWS
-_NO_NULLS: Final = bytes((_COUNT * _ROWS + 7) // 8)
+_TYPES: Final = Struct(f"<{_COUNT}H").pack(*[column.wire_type for column in INSERTED_COLUMNS]) * PREPARED_INSERT_ROWS
+_NO_NULLS: Final = bytes((_COUNT * PREPARED_INSERT_ROWS + 7) // 8)
 _PACK_TYPES: Final = Struct("<2H").pack(FIELD_TYPE.LONGLONG | UNSIGNED, FIELD_TYPE.BLOB)
 _SIZES: Final = [bytes([size]) for size in range(251)]
 """What goes before a value of few bytes, by their number."""
@@ -75,12 +78,12 @@ class PreparedInserts:
         ]
         row_count = len(packs)
         rest: list[ShardItem] = []
-        for start in range(0, len(items), _ROWS):
-            part = items[start : start + _ROWS]
-            rows = _rows(part) if len(part) == _ROWS else b""
+        for start in range(0, len(items), PREPARED_INSERT_ROWS):
+            part = items[start : start + PREPARED_INSERT_ROWS]
+            rows = _rows(part) if len(part) == PREPARED_INSERT_ROWS else b""
             if rows and len(rows) <= limits.STATEMENT_BYTES_MAX:
                 executions.append(self._items_head + rows)
-                row_count += _ROWS
+                row_count += PREPARED_INSERT_ROWS
             else:
                 rest += part
         if not executions:
@@ -98,7 +101,8 @@ def prepare_inserts(session: Any) -> PreparedInserts | None:
     """None when the server has no room for more prepared statements. Blocks; raises what pymysql raises."""
     row = f"({','.join('?' * _COUNT)})"
     try:
-        items_id = _prepare(session, sql.INSERT_ITEMS.format(",".join([row] * _ROWS)), _COUNT * _ROWS)
+        rows = ",".join([row] * PREPARED_INSERT_ROWS)
+        items_id = _prepare(session, sql.INSERT_ITEMS.format(rows), _COUNT * PREPARED_INSERT_ROWS)
         return PreparedInserts(items_id, _prepare(session, sql.INSERT_PACK.format("?", "?"), 2))
     except OperationalError as error:
         if error.args[0] == ER.MAX_PREPARED_STMT_COUNT_REACHED:

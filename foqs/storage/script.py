@@ -37,7 +37,10 @@ from foqs.storage.columns import (
 from foqs.storage.exchange import Rows
 from foqs.storage.formats import pack_entries, pack_keys
 from foqs.storage.packs.pack import PackPlan
-from foqs.storage.prepared import PreparedInserts
+from foqs.storage.prepared import PREPARED_INSERT_ROWS, PreparedInserts
+
+STATEMENT_IDS_MAX = 900
+"""Ids in one list of SQL. From 1,000 on (in_predicate_conversion_threshold), MariaDB joins with a derived table."""
 
 _RANGE_KEYS_MIN: Final = 8
 _SPARSE: Final = 4
@@ -144,7 +147,7 @@ def write_script(
         script += [filled(sql.INSERT_TOPICS, *values) for values in names]
     ahead: list[bytes] = []
     rows, mark = plan.inserts, _MARK
-    if prepared is not None and (plan.packs_new or len(rows) >= limits.PREPARED_INSERT_ROWS):
+    if prepared is not None and (plan.packs_new or len(rows) >= PREPARED_INSERT_ROWS):
         commands = prepared.ahead(rows, [(pack.id, pack.contents) for pack in plan.packs_new])
         ahead, rows, mark = commands.packets, commands.rest, sql.MARK_TRANSACTION.format(commands.guard)
     if rows:
@@ -274,8 +277,8 @@ def key_conditions(column: str, keys: Collection[int]) -> Iterator[tuple[str, in
         yield f"{column} IN ({key:d})", 1
         return
     ordered = sorted(set(keys))
-    for start in range(0, len(ordered), limits.STATEMENT_IDS_MAX):
-        part = ordered[start : start + limits.STATEMENT_IDS_MAX]
+    for start in range(0, len(ordered), STATEMENT_IDS_MAX):
+        part = ordered[start : start + STATEMENT_IDS_MAX]
         yield _condition(column, part), len(part)
 
 

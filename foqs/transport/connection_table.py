@@ -21,6 +21,11 @@ from foqs.wire.codec import Codec
 if TYPE_CHECKING:
     from foqs.transport.connection import Connection
 
+CONNECTIONS_PER_SWEEP_TURN = 100
+"""Connections that one turn of the event loop checks. One that has to be closed counts as ten."""
+HANG_UPS_PER_TURN_MAX = 5
+"""Connections that one turn closes because they broke the protocol."""
+
 _log = structlog.get_logger(__name__)
 
 _LOGGED_ERRORS_PER_SWEEP = 10
@@ -107,9 +112,7 @@ class ConnectionTable:
             self.loop.call_soon(self._hang_up)
 
     def _hang_up(self) -> None:
-        connections = [
-            self._to_hang_up.popleft() for _ in range(min(limits.HANG_UPS_PER_TURN_MAX, len(self._to_hang_up)))
-        ]
+        connections = [self._to_hang_up.popleft() for _ in range(min(HANG_UPS_PER_TURN_MAX, len(self._to_hang_up)))]
         if self._to_hang_up:
             self.loop.call_later(limits.CHORE_PAUSE_MS / 1000, self._hang_up)
         for connection in connections:
@@ -124,7 +127,7 @@ class ConnectionTable:
         unsent: list[tuple[int, Connection]] = []
         looks = 0
         for connection in list(self.connections):
-            if looks >= limits.CONNECTIONS_PER_SWEEP_TURN:
+            if looks >= CONNECTIONS_PER_SWEEP_TURN:
                 yield
                 looks, now = 0, self.loop.time()
             if connection not in self.connections:

@@ -18,6 +18,26 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from foqs.model import limits
 from foqs.transport.deficit_round import DeficitRound, Member
 
+TURN_WORK_MAX = 64
+"""Work that one turn of the event loop takes from all connections. A call counts 1, and 1 more for some number of
+elements or bytes.
+"""
+TURN_WORK_SHARED_MAX = 16
+"""The same while several callers have calls in flight, so that each is served sooner."""
+ENQUEUES_RUNNING_PER_CALLER_MAX = 128
+"""Running enqueues of one client address in one namespace. Further ones wait, because all of them end with one commit,
+in one turn. Those that have run for a while do not count: their shard may be sick.
+"""
+CALLS_RUNNING_PER_CALLER_MAX = 512
+"""Running calls of one client address in one namespace, without enqueues and long polls."""
+SHARE_MEMORY_MS = 50
+"""The half-life of a caller's remembered work. Callers share the event loop while the work of several is remembered."""
+PENALTY_FACTOR = 2
+"""A caller that did most of a turn, while others did little, is not served for this many times the length of that turn.
+"""
+PENALTY_MS_MAX = 100
+"""The longest such penalty."""
+
 ELEMENTS_PER_WORK: Final = 8
 BYTES_PER_WORK: Final = 16 * limits.KIB
 """A call is one unit of work, and one more for so many elements of its batch or bytes of its frame."""
@@ -66,19 +86,19 @@ class WaitingCall(Protocol):
 class PenaltyLimits:
     """How long a penalty lasts, by the time that the turn took and at most, and how long work is remembered."""
 
-    factor: float = limits.PENALTY_FACTOR
-    ms_max: int = limits.PENALTY_MS_MAX
-    memory_ms: int = limits.SHARE_MEMORY_MS
+    factor: float = PENALTY_FACTOR
+    ms_max: int = PENALTY_MS_MAX
+    memory_ms: int = SHARE_MEMORY_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerLimits:
     """The bounds of a scheduler; `turn_work_shared_max` holds while more than one caller has work done."""
 
-    turn_work_max: int = limits.TURN_WORK_MAX
-    turn_work_shared_max: int = limits.TURN_WORK_SHARED_MAX
-    calls_running_max: int = limits.CALLS_RUNNING_PER_CALLER_MAX
-    enqueues_running_max: int = limits.ENQUEUES_RUNNING_PER_CALLER_MAX
+    turn_work_max: int = TURN_WORK_MAX
+    turn_work_shared_max: int = TURN_WORK_SHARED_MAX
+    calls_running_max: int = CALLS_RUNNING_PER_CALLER_MAX
+    enqueues_running_max: int = ENQUEUES_RUNNING_PER_CALLER_MAX
     calls_waiting_max: int = limits.CALLS_WAITING_MAX
     enqueue_wait_ms_max: int = limits.ENQUEUE_WAIT_MS_MAX
     penalties: PenaltyLimits = field(default_factory=PenaltyLimits)

@@ -12,6 +12,15 @@ import structlog
 
 from foqs.model import limits
 
+LISTEN_BACKLOG = 1_024
+"""Connections that the system holds until the host accepts them."""
+ACCEPTS_PER_TURN_MAX = 1
+"""Connections that one turn of the event loop accepts. Each takes 0.25 ms."""
+TURN_AWAYS_PER_ACCEPT = 4
+"""Turning away this many connections counts as accepting one."""
+ACCEPT_PAUSE_MS = 1 * limits.SECOND_MS
+"""The pause in accepting connections after the system has run out of something that they need."""
+
 _log = structlog.get_logger(__name__)
 
 _NO_IPV6 = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
@@ -51,7 +60,7 @@ class Listener:
                 if self._sockets:
                     place = (place[0], self._bound_port(), *place[2:])  # noqa: PLW2901 - all have one port
                 try:
-                    listening = socket.create_server(place, family=family, backlog=limits.LISTEN_BACKLOG)
+                    listening = socket.create_server(place, family=family, backlog=LISTEN_BACKLOG)
                 except OSError as error:
                     if family != socket.AF_INET6 or error.errno not in _NO_IPV6:
                         raise
@@ -107,21 +116,21 @@ class Listener:
         self._pause = self._loop.call_later(pause_ms / 1000, self._accept_from_now_on)
 
     def _accept(self, listening: socket.socket) -> None:
-        left = limits.ACCEPTS_PER_TURN_MAX * limits.TURN_AWAYS_PER_ACCEPT
+        left = ACCEPTS_PER_TURN_MAX * TURN_AWAYS_PER_ACCEPT
         while left > 0:
             try:
                 connection, place = listening.accept()
             except _NONE_THERE:
                 return
             except OSError as error:
-                _log.error("accept_failed", error=str(error), retry_after_ms=limits.ACCEPT_PAUSE_MS)
-                self._accept_later(limits.ACCEPT_PAUSE_MS)
+                _log.error("accept_failed", error=str(error), retry_after_ms=ACCEPT_PAUSE_MS)
+                self._accept_later(ACCEPT_PAUSE_MS)
                 return
             if self._turns_away(str(place[0])):
                 connection.close()
                 left -= 1
                 continue
-            left -= limits.TURN_AWAYS_PER_ACCEPT
+            left -= TURN_AWAYS_PER_ACCEPT
             connection.setblocking(False)
             welcome = self._loop.connect_accepted_socket(self._make, connection)
             task = self._loop.create_task(welcome, name="accept")

@@ -9,6 +9,9 @@ from typing import Protocol
 
 from foqs.model import limits
 
+READ_BYTES_MAX = 256 * limits.KIB
+"""Bytes that the event loop reads from a connection at once."""
+
 
 class FrameSender(Protocol):
     """A connection."""
@@ -77,7 +80,7 @@ class PartialFrames:
             del self._first[address]
         if not self._is_over(address):
             room_bytes = self._per_address_bytes_max - self._bytes_by_address[address]
-            self._resume_some(waiting, max(1, room_bytes // limits.READ_BYTES_MAX))
+            self._resume_some(waiting, max(1, room_bytes // READ_BYTES_MAX))
         elif was_first and waiting:
             self._first[address] = next(iter(waiting))
             self._resume_some(waiting, 1)

@@ -19,6 +19,9 @@ from foqs.transport.listener import Listener
 from foqs.transport.verbs import Verbs
 from foqs.wire.codec import Codec
 
+FILES_BESIDE_CONNECTIONS = 1_024
+"""Open files that a host keeps for its databases and its log, out of those that the system allows."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -29,11 +32,11 @@ def allowed_connections(wanted: int) -> int:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
-        hard = max(soft, wanted + limits.FILES_BESIDE_CONNECTIONS)
-    files = max(soft, min(hard, wanted + limits.FILES_BESIDE_CONNECTIONS))
+        hard = max(soft, wanted + FILES_BESIDE_CONNECTIONS)
+    files = max(soft, min(hard, wanted + FILES_BESIDE_CONNECTIONS))
     if files > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-    return max(1, min(wanted, files - limits.FILES_BESIDE_CONNECTIONS))
+    return max(1, min(wanted, files - FILES_BESIDE_CONNECTIONS))
 
 
 class ThriftServer(Service):

@@ -19,6 +19,9 @@ from foqs.model.errors import FoqsError, InternalError, InvalidArgumentError, To
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.wire.codec import Codec, Method, encode_as, structs
 
+SLICE_BYTES_MAX = 256 * limits.KIB
+"""Bytes of a page that one turn of the event loop encodes. One more item may be among them."""
+
 _log = structlog.get_logger(__name__)
 
 for _cls, _struct in (
@@ -233,6 +236,6 @@ def _slices(items: Sequence[calls.StoredItem]) -> Iterator[Sequence[calls.Stored
     first = size_bytes = 0
     for end, item in enumerate(items, 1):
         size_bytes += len(item.payload) + len(item.metadata)
-        if size_bytes >= limits.SLICE_BYTES_MAX or end - first >= limits.SLICE_ITEMS_MAX or end == len(items):
+        if size_bytes >= SLICE_BYTES_MAX or end - first >= limits.SLICE_ITEMS_MAX or end == len(items):
             yield items[first:end]
             first, size_bytes = end, 0

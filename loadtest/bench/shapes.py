@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from foqs.dev.local_server import LocalServer
-from foqs.model import limits
 from foqs.model.calls import ItemContent
 from foqs.model.item import Phase, ShardItem
 from foqs.model.topic import ShardTopic, WindowBudget
@@ -24,13 +23,13 @@ from foqs.storage.exchange import run_script
 from foqs.storage.formats import pack_items, pack_keys
 from foqs.storage.migrations import SchemaKind, apply
 from foqs.storage.prepared import PreparedInserts, prepare_inserts
-from foqs.storage.script import item_row, key_conditions
+from foqs.storage.script import STATEMENT_IDS_MAX, item_row, key_conditions
 from foqs.storage.session import connect
 from loadtest.bench.raw import PAYLOAD_HEX
 from loadtest.bench.usage import usage
 from loadtest.peers.adapter import CACHE_MIB, LOG_MIB
 
-BATCH = limits.STATEMENT_IDS_MAX
+BATCH = STATEMENT_IDS_MAX
 _LANES, _URGENCIES = 8, 3
 _BEGIN_MS = 1_700_000_000_000
 _END_MS = 2_000_000_000_000

@@ -21,6 +21,7 @@ from foqs.shard.port import (
     Transaction,
     TransactionFailedError,
 )
+from foqs.storage.packs import index as pack_index
 from tests.contract.owner import LIFE_MS, Owner, new_item, new_topic, opened
 from tests.contract.test_store import CONTENT, HOSTILE
 
@@ -79,8 +80,8 @@ def test_short_lived_items_come_back_byte_for_byte(shard, way):
 
 
 def test_every_field_of_a_packed_item_comes_back_at_its_bounds(shard, monkeypatch):
-    monkeypatch.setattr(limits, "PACK_ITEMS_MIN", 2)
-    monkeypatch.setattr(limits, "PACK_ITEM_BYTES_MAX", limits.MIB)
+    monkeypatch.setattr(pack_index, "PACK_ITEMS_MIN", 2)
+    monkeypatch.setattr(pack_index, "PACK_ITEM_BYTES_MAX", limits.MIB)
     owner = Owner(shard)
     low = new_item(1, priority=-(1 << 31), due_at=0)
     high = new_item(
@@ -171,10 +172,10 @@ def test_a_packed_item_may_be_delayed_woken_and_die(shard):
 def test_old_packed_items_get_rows_when_the_store_wants_a_transaction(shard):
     owner = Owner(shard)
     packed(owner, range(1, 10))
-    assert not owner.store.wants_transaction(limits.PACK_MS_MAX - 1)
-    assert owner.store.wants_transaction(limits.PACK_MS_MAX)
-    assert owner.run(steady_ms=limits.PACK_MS_MAX).promoted_count == 9
-    assert not owner.store.wants_transaction(10 * limits.PACK_MS_MAX)
+    assert not owner.store.wants_transaction(pack_index.PACK_MS_MAX - 1)
+    assert owner.store.wants_transaction(pack_index.PACK_MS_MAX)
+    assert owner.run(steady_ms=pack_index.PACK_MS_MAX).promoted_count == 9
+    assert not owner.store.wants_transaction(10 * pack_index.PACK_MS_MAX)
     assert ready_keys(owner) == list(range(1, 10))
 
 
@@ -308,8 +309,8 @@ def test_many_packs_of_many_items_are_taken_over(shard):
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_is_done_the_store_and_its_next_owner_find_what_is_there(shard, monkeypatch, seed):
     chance = random.Random(seed)
-    monkeypatch.setattr(limits, "PACK_MS_MAX", 300)
-    monkeypatch.setattr(limits, "PROMOTE_OLD_ITEMS", 3)
+    monkeypatch.setattr(pack_index, "PACK_MS_MAX", 300)
+    monkeypatch.setattr(pack_index, "PROMOTE_OLD_ITEMS", 3)
     owner, keys, there = Owner(shard), count(1), {}
     for step in range(60):
         delivered = chance.sample(list(there), min(len(there), chance.choice([0, 3, 20])))
@@ -324,7 +325,7 @@ def test_whatever_is_done_the_store_and_its_next_owner_find_what_is_there(shard,
                 continue
             owner.run(**{chance.choice(["inserts", "inserts_short_lived"]): items}, **parts)
         finally:
-            monkeypatch.setattr(limits, "PACK_ITEMS_MIN", chance.choice([1, 8]))
+            monkeypatch.setattr(pack_index, "PACK_ITEMS_MIN", chance.choice([1, 8]))
         for key in gone:
             del there[key]
         there |= {key: (there[key][0], there[key][1] + 1) for key in back}

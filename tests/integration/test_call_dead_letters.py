@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 
 from foqs.client.items import Nack, NewItem
+from foqs.host import ttl_scan
 from foqs.model import limits
 from foqs.model.calls import DeliveryPolicy, ItemState
 from foqs.model.errors import InvalidArgumentError, NotFoundError, StaleLeaseError, TooLargeError
@@ -210,7 +211,7 @@ async def test_dead_letters_outlive_their_ttl_and_a_restart(meta_url, shard_urls
 
 
 async def test_a_dead_letter_that_is_redriven_after_its_ttl_goes(host, monkeypatch):
-    monkeypatch.setattr(limits, "EXPIRY_LAP_PAUSE_MS", 50)
+    monkeypatch.setattr(ttl_scan, "EXPIRY_LAP_PAUSE_MS", 50)
     assert await host.client.dequeue("jobs", "other", wait_ms=2_000) == []
     await host.client.enqueue("jobs", "t", b"x", ttl_ms=1_000)
     (item,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)

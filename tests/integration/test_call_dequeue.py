@@ -10,10 +10,12 @@ import pytest
 
 from foqs.client.aio import AsyncClient
 from foqs.client.items import NewItem
+from foqs.host import ttl_scan
 from foqs.model import limits
 from foqs.model.calls import CallContext, DeliveryPolicy
 from foqs.model.errors import InvalidArgumentError, PausedError, StaleLeaseError, TooLargeError, UnknownNamespaceError
 from foqs.shard.state.index import ShardIndex
+from foqs.storage.packs import index as pack_index
 from foqs.wire.codec import structs
 from tests.support.raw_client import RawClient
 from tests.support.running_host import PATIENCE_S, running_host
@@ -341,12 +343,12 @@ def books(host) -> list[ShardIndex]:
 @pytest.fixture
 def quick_walks(monkeypatch):
     """Of the TTL scan."""
-    monkeypatch.setattr(limits, "EXPIRY_LAP_PAUSE_MS", 50)
+    monkeypatch.setattr(ttl_scan, "EXPIRY_LAP_PAUSE_MS", 50)
 
 
 @pytest.mark.parametrize("has_rows", [True, False])
 async def test_items_that_come_after_a_walk_of_the_ttl_scan_go(quick_walks, host, monkeypatch, has_rows):
-    monkeypatch.setattr(limits, "PACK_ITEMS_MIN", 1_000 if has_rows else 1)
+    monkeypatch.setattr(pack_index, "PACK_ITEMS_MIN", 1_000 if has_rows else 1)
     await until(lambda: all(index.expires_first_ms for index in books(host)))
     await host.enqueue_on_all_shards("jobs", [[NewItem("t", b"x", ttl_ms=300)] * 5 for _ in range(8)])
     await until(lambda: not host.items_stored())

@@ -15,6 +15,7 @@ from foqs.model.errors import (
     UnavailableError,
     UnknownNamespaceError,
 )
+from foqs.storage.packs import index as pack_index
 from foqs.wire.codec import structs
 from tests.support.running_host import running_host, shard_of
 
@@ -106,7 +107,7 @@ async def test_a_peek_shows_ready_and_leased_items_in_the_order_of_delivery_over
 @pytest.mark.parametrize("packed", ["none", "half", "all"])
 async def test_pages_of_a_peek_together_show_each_item_once_in_order(host, monkeypatch, packed):
     for has_rows in (packed != "all", packed == "none"):
-        monkeypatch.setattr(limits, "PACK_ITEMS_MIN", 1_000 if has_rows else 1)
+        monkeypatch.setattr(pack_index, "PACK_ITEMS_MIN", 1_000 if has_rows else 1)
         batches = [[NewItem("t", b"x", priority=n % 3) for n in range(5)] for _ in range(8)]
         await host.enqueue_on_all_shards("jobs", batches)
     assert len(host.rows("SELECT id FROM item")) == {"none": 80, "half": 40, "all": 0}[packed]

@@ -9,9 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from foqs.model import limits
 from foqs.shard.port import SessionLostError, Transaction
-from foqs.storage import shard_store
+from foqs.storage import prepared, shard_store
 from foqs.storage.session import connect
 from tests.contract.owner import new_item
 from tests.support.stores import open_store
@@ -19,7 +18,7 @@ from tests.support.stores import open_store
 pytestmark = pytest.mark.database
 
 FAILS = "SIGNAL SQLSTATE '45000'"
-COUNTS = (1, 2 * limits.PREPARED_INSERT_ROWS + 1)
+COUNTS = (1, 2 * prepared.PREPARED_INSERT_ROWS + 1)
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from foqs.bootstrap import Host
 from foqs.config import HostConfig
 from foqs.model import limits
 from foqs.model.errors import OverloadedError
-from foqs.model.limits import FILES_BESIDE_CONNECTIONS
+from foqs.transport import connection_table
 from foqs.transport.bounds import TransportLimits
 from foqs.transport.fair_scheduler import PenaltyLimits, SchedulerLimits
-from foqs.transport.server import allowed_connections
+from foqs.transport.server import FILES_BESIDE_CONNECTIONS, allowed_connections
 from foqs.wire.codec import structs
 from foqs.wire.frames import FrameTimes
 from tests.support.front_door import dequeue_request, enqueue_request, run, until, world
@@ -149,7 +149,7 @@ def test_all_connections_together_are_bounded() -> None:
 
 def test_many_that_break_the_protocol_at_once_are_all_hung_up_on_and_counted() -> None:
     async def main() -> None:
-        count = 5 * limits.HANG_UPS_PER_TURN_MAX
+        count = 5 * connection_table.HANG_UPS_PER_TURN_MAX
         async with world() as w, AsyncExitStack() as stack:
             clients = [await stack.enter_async_context(w.connect()) for _ in range(count)]
             await w.until_open(count)
@@ -165,7 +165,7 @@ def test_many_that_break_the_protocol_at_once_are_all_hung_up_on_and_counted() -
 
 def test_deadlines_hold_for_more_connections_than_one_turn_looks_at() -> None:
     async def main() -> None:
-        count = 3 * limits.CONNECTIONS_PER_SWEEP_TURN
+        count = 3 * connection_table.CONNECTIONS_PER_SWEEP_TURN
         async with (
             world(TransportLimits(frame_times=FrameTimes(header_ms_max=SHORT_MS), sweep_ms=5)) as w,
             AsyncExitStack() as stack,

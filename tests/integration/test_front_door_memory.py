@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from foqs.model import limits
 from foqs.model.errors import OverloadedError
 from foqs.model.limits import KIB, MIB
+from foqs.transport import partial_frames
 from foqs.transport.bounds import TransportLimits
 from foqs.transport.fair_scheduler import SchedulerLimits
 from foqs.wire.codec import structs
@@ -93,7 +93,7 @@ def test_large_frames_of_one_address_come_in_one_after_the_other() -> None:
             while not all(task.done() for task in sending):
                 await asyncio.sleep(0)
                 paused_most = max(paused_most, sum(connection._deadline.is_paused for connection in w.connections()))
-                most_bytes = MIB + len(frame) + len(clients) * limits.READ_BYTES_MAX
+                most_bytes = MIB + len(frame) + len(clients) * partial_frames.READ_BYTES_MAX
                 assert sum(connection.buffered_bytes for connection in table.connections) <= most_bytes
             assert paused_most >= 4
             for client in clients:

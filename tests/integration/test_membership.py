@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from foqs.dev.local_server import LocalServer
+from foqs.host import host_watch
 from foqs.host.membership import Membership
 from foqs.host.meta_calls import MetaCalls
 from foqs.model import limits
@@ -101,7 +102,7 @@ async def test_a_host_that_ended_in_order_has_no_row_and_is_dead_after_as_long(h
         assert one.is_dead("two")
 
 
-@pytest.mark.parametrize("hang_s", [limits.HOST_WATCH_GAP_MS_MAX / 1000 - 1, DEAD_S, 10 * DEAD_S])
+@pytest.mark.parametrize("hang_s", [host_watch.HOST_WATCH_GAP_MS_MAX / 1000 - 1, DEAD_S, 10 * DEAD_S])
 async def test_nobody_is_dead_because_nobody_could_beat(hosts: Hosts, mysql_server: LocalServer, hang_s: float) -> None:
     async with hosts.host("one") as one, hosts.host("two") as two:
         await hosts.go_on(DEAD_S + 1)

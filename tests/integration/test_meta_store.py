@@ -22,7 +22,7 @@ from foqs.model.errors import (
     UnknownNamespaceError,
 )
 from foqs.model.namespace import Namespace, NamespaceSettings
-from foqs.storage.meta import MetaStore
+from foqs.storage.meta import HOST_ROW_MS, MetaStore
 from foqs.storage.meta_tables import METADATA
 from foqs.storage.migrations import SchemaKind, apply
 from tests.support.databases import prepared_server
@@ -249,9 +249,7 @@ def test_rows_of_hosts_that_crashed_long_ago_are_forgotten(
 ) -> None:
     for name in ("h1", "h2"):
         store.beat(name, "127.0.0.1:7600", started_at_ms=5)
-    query(
-        mysql_server, meta_url, f"UPDATE host SET heartbeat_at = heartbeat_at - {limits.HOST_ROW_MS} WHERE name = 'h1'"
-    )
+    query(mysql_server, meta_url, f"UPDATE host SET heartbeat_at = heartbeat_at - {HOST_ROW_MS} WHERE name = 'h1'")
     store.forget_hosts()
     assert [row.name for row in store.beat("h2", "127.0.0.1:7600", started_at_ms=5)] == ["h2"]
 

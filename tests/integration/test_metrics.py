@@ -10,9 +10,9 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from foqs.client.items import NewItem
-from foqs.model import limits
 from foqs.model.errors import RateLimitedError
 from foqs.model.item import ItemEvent
+from foqs.shard.state import index as shard_index
 from tests.support.running_host import running_host
 from tests.support.waiting import until
 
@@ -83,11 +83,12 @@ async def test_a_sweep_that_has_woken_all_that_was_due_does_not_lag(host):
 async def test_slow_reads_show_in_the_budget_of_their_shard_alone(host):
     registry = host.host.metrics.registry
     slow, *others = host.shard_urls
-    host.host._shards.writers[slow].shard.index.read_budget.read(limits.READ_ROWS_FIRST, 4 * limits.READ_US_TARGET)
-    assert registry.get_sample_value("foqs_read_budget_rows", {"shard": str(slow)}) == limits.READ_ROWS_FIRST // 4
+    budget = host.host._shards.writers[slow].shard.index.read_budget
+    budget.read(shard_index.READ_ROWS_FIRST, 4 * shard_index.READ_US_TARGET)
+    assert registry.get_sample_value("foqs_read_budget_rows", {"shard": str(slow)}) == shard_index.READ_ROWS_FIRST // 4
     for shard in others:
         rows = registry.get_sample_value("foqs_read_budget_rows", {"shard": str(shard)})
-        assert rows == limits.READ_ROWS_FIRST
+        assert rows == shard_index.READ_ROWS_FIRST
 
 
 def sample(host, name: str, **labels: str) -> float | None:

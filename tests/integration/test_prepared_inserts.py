@@ -20,11 +20,13 @@ from foqs.shard.port import (
     Transaction,
     TransactionFailedError,
 )
+from foqs.storage import exchange
 from foqs.storage import statements as sql
 from foqs.storage.columns import stored_row
 from foqs.storage.exchange import ReplyReader, command_packet, run_script
 from foqs.storage.formats import pack_items
-from foqs.storage.prepared import PreparedInserts
+from foqs.storage.packs import index as pack_index
+from foqs.storage.prepared import PREPARED_INSERT_ROWS, PreparedInserts
 from foqs.storage.session import connect
 from tests.contract.owner import new_item, new_topic
 from tests.support.other_session import until_somebody_waits
@@ -33,7 +35,7 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.database
 
-PART = limits.PREPARED_INSERT_ROWS
+PART = PREPARED_INSERT_ROWS
 ROWS = sql.READ_ITEMS.format("TRUE")
 SIZES = [0, 1, 250, 251, 252, 65_535, 65_536, 70_000]
 HOSTILE = [b"\x00", b"\xff" * 9, b"\xfb\xfc\xfd\xfe", b"';--\\", "ü€😀".encode(), b"?,?", b'\n\r\x1a"`%s']
@@ -163,7 +165,7 @@ def test_a_number_that_its_column_cannot_hold_is_refused_by_the_server(store):
 def test_a_table_that_is_locked_fails_a_transaction_without_a_wait_for_each_of_its_inserts(
     store, shard_urls, monkeypatch
 ):
-    monkeypatch.setattr(limits, "AFTER_ERROR_MS_MAX", 50)
+    monkeypatch.setattr(exchange, "AFTER_ERROR_MS_MAX", 50)
     run(store, 1, topics_new=[new_topic(1)])
     store._rows("SET SESSION lock_wait_timeout = 1")
     with closing(connect(shard_urls[0])) as other, other.cursor() as cursor:
@@ -186,8 +188,9 @@ def test_a_table_that_is_locked_fails_a_transaction_without_a_wait_for_each_of_i
 
 @pytest.mark.parametrize("prepared", [True, False])
 def test_packs_are_the_same_as_those_of_sql_text(store, prepared, monkeypatch):
-    for limit in ("PACK_ITEM_BYTES_MAX", "PACK_BYTES_MAX", "PACKS_OF_SHARD_BYTES_MAX"):
-        monkeypatch.setattr(limits, limit, 1 << 30)
+    monkeypatch.setattr(pack_index, "PACK_ITEM_BYTES_MAX", 1 << 30)
+    monkeypatch.setattr(pack_index, "PACK_BYTES_MAX", 1 << 30)
+    monkeypatch.setattr(limits, "PACKS_OF_SHARD_BYTES_MAX", 1 << 30)
     packs = []
     for number, size in enumerate(SIZES):
         items = [new_item(1_000 * number + n, payload=HOSTILE[n % len(HOSTILE)] + b"x" * size) for n in range(9)]

@@ -16,10 +16,10 @@ from typing import Any
 import pymysql
 import pytest
 
-from foqs.model import limits, order
+from foqs.model import order
 from foqs.model.calls import ItemContent
 from foqs.model.item import ShardItem
-from foqs.storage import statements
+from foqs.storage import script, statements
 from foqs.storage.formats import pack_items, pack_keys
 from foqs.storage.migrations import SchemaKind, apply
 from foqs.storage.script import chunks_by_bytes, edge_arguments, item_row, key_conditions, stored_row_literal
@@ -39,8 +39,8 @@ SLACK = 16
 
 TABLES = ("item", "pack", "tombstone", "claim", "topic", "namespace", "writer")
 ALL_INSERTED = statements.ALL_INSERTED.format(5)
-ITEM_IDS = list(range(5, 5 + 20 * limits.STATEMENT_IDS_MAX, 20))
-RANGE_IDS = list(range(5, 5 + limits.STATEMENT_IDS_MAX))
+ITEM_IDS = list(range(5, 5 + 20 * script.STATEMENT_IDS_MAX, 20))
+RANGE_IDS = list(range(5, 5 + script.STATEMENT_IDS_MAX))
 MIXED_IDS = [*range(5, 405), 407, 409, *range(420, 700)]
 
 

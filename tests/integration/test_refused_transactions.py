@@ -13,9 +13,10 @@ from structlog.testing import capture_logs
 
 from foqs.client.items import NewItem
 from foqs.dev.local_server import LocalServer
-from foqs.model import ids, limits
+from foqs.model import ids
 from foqs.model.errors import FoqsError
 from foqs.shard.writer import keeper
+from foqs.storage.packs import index as pack_index
 from tests.support.other_session import deadlock, row_locked
 from tests.support.running_host import RunningHost, running_host
 from tests.support.waiting import until
@@ -28,7 +29,7 @@ async def running(
     meta_url: str, shard_urls: Mapping[int, str], monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[RunningHost]:
     """All items have rows."""
-    monkeypatch.setattr(limits, "PACK_ITEMS_MIN", 1_000)
+    monkeypatch.setattr(pack_index, "PACK_ITEMS_MIN", 1_000)
     async with running_host(meta_url, {0: shard_urls[0]}) as running:
         yield running
 

@@ -10,8 +10,9 @@ import pytest
 
 from foqs.client.items import NewItem
 from foqs.dev.local_server import LocalServer
-from foqs.model import limits, order
+from foqs.model import order
 from foqs.storage import statements as sql
+from foqs.storage.packs import index as pack_index
 from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.index import PackIndex
 from foqs.storage.shard_reader import ShardReader
@@ -30,7 +31,7 @@ async def test_a_page_is_of_one_moment_whatever_becomes_of_its_rows(
     monkeypatch: pytest.MonkeyPatch,
     change: str,
 ) -> None:
-    monkeypatch.setattr(limits, "PACK_ITEMS_MIN", 1_000)  # Statements of this test shall find rows.
+    monkeypatch.setattr(pack_index, "PACK_ITEMS_MIN", 1_000)  # Statements of this test shall find rows.
     async with running_host(meta_url, {0: shard_urls[0]}) as running:
         await running.client.enqueue_many("jobs", [NewItem("t", b"%d" % number) for number in range(20)])
         ((lane,),) = running.rows("SELECT DISTINCT lane FROM item")

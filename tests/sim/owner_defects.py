@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
+from foqs.host import host_watch
 from foqs.host.host_watch import HostWatch
-from foqs.model import ids, limits
+from foqs.model import ids
 from foqs.model.clock import Now
 from foqs.shard.port import Tenure
 from foqs.shard.state.engine import ShardState
@@ -77,7 +78,7 @@ _saw = HostWatch.saw
 
 
 def _saw_without_gaps(self: HostWatch, asked_s: float, answered_s: float, signs: Any) -> None:
-    with patch.object(limits, "HOST_WATCH_GAP_MS_MAX", 1 << 40):
+    with patch.object(host_watch, "HOST_WATCH_GAP_MS_MAX", 1 << 40):
         _saw(self, asked_s, answered_s, signs)
 
 

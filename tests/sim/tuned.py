@@ -7,11 +7,20 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from foqs import bootstrap
+from foqs.host import host_watch, namespace_calls, topic_queue, ttl_scan
 from foqs.model import limits
 from foqs.server import mysql_server
+from foqs.shard.state import engine, journal
+from foqs.shard.state import index as shard_index
+from foqs.shard.state.ops import refill, wake
 from foqs.shard.writer import keeper, leased_runs, ownership
+from foqs.storage.packs import index as pack_index
 
-_MODULES = (limits, mysql_server, keeper, leased_runs, ownership)
+_MODULES = (
+    limits, bootstrap, host_watch, namespace_calls, topic_queue, ttl_scan, mysql_server, keeper, leased_runs, ownership,
+    engine, journal, shard_index, refill, wake, pack_index,
+)  # fmt: skip
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from foqs.model import limits, order
 from foqs.model.item import ShardItem
 from foqs.shard.port import ItemRow, Refill, Rewrite, Transaction, TransactionResult
+from foqs.storage.packs import index as pack_index
 from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.index import PackIndex, add_packed
 from foqs.storage.packs.pack import PackPlan
@@ -14,9 +15,9 @@ from foqs.testing.fake_server import FakeServer, make_script
 from foqs.testing.fake_tables import Tables
 from tests.contract.owner import SHARD_ID, new_item, new_topic
 
-FEW = limits.PACK_ITEMS_MIN - 1
+FEW = pack_index.PACK_ITEMS_MIN - 1
 """Too few to be packed."""
-MANY = 2 * limits.PACK_ITEMS_MIN
+MANY = 2 * pack_index.PACK_ITEMS_MIN
 TOPICS = {number: new_topic(number, f"t{number}") for number in range(1, 6)}
 
 

@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
+from foqs import bootstrap
 from foqs.host.dequeues import Dequeues
 from foqs.host.inspection import Inspection
 from foqs.host.waiting import Waiting
@@ -201,7 +202,7 @@ def test_nothing_is_claimed_for_consumers_that_left_long_ago() -> None:
     assert shards.dequeue({"a": 40}).items is None
     shards.run(0)
     for _ in range(10):
-        shards.clock_ms += limits.PREFETCH_SWEEP_MS
+        shards.clock_ms += bootstrap.PREFETCH_SWEEP_MS
         shards.dispatcher.sweep()
     shards.enqueue(0, "a", count=40)
     shards.run(0)

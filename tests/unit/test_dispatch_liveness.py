@@ -7,6 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from foqs.host import ttl_scan
 from foqs.host.ttl_scan import TtlScan
 from foqs.model import limits
 from foqs.model.item import ShardItem
@@ -270,7 +271,7 @@ def test_the_ttl_scan_comes_back_for_what_it_could_not_delete(*, is_leased: bool
         shards.run(0)
     shards.clock_ms += 2_000
     shard = shards.states[0]
-    shard.index.expires_first_ms = shards.clock_ms + limits.EXPIRY_LAP_MS_MAX
+    shard.index.expires_first_ms = shards.clock_ms + ttl_scan.EXPIRY_LAP_MS_MAX
     writer = Mock(shard_id=0, shard=shard, now=lambda: shards.now(0), now_ms=lambda: shards.clock_ms)
     TtlScan(writer, Mock(), Mock(), Mock())._expire(shard, [item.key])
     shards.begin(0)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from foqs.model import limits
+from tests.sim.tuned import tuned
 from tests.support.driver import SMALL, Driver
 
 
 @pytest.fixture(autouse=True)
-def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in SMALL.items():
-        monkeypatch.setattr(limits, name, value)
+def _small_limits() -> Iterator[None]:
+    with tuned(SMALL):
+        yield
 
 
 @pytest.mark.parametrize("sick", [False, True])

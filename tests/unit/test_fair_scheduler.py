@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.model import limits
+from foqs.transport import fair_scheduler
 from foqs.transport.deficit_round import QUANTUM, DeficitRound
 from foqs.transport.fair_scheduler import (
     BYTES_PER_WORK,
@@ -116,7 +116,7 @@ def test_queues_that_are_idle_are_forgotten_and_the_others_kept() -> None:
     running = world.queue(1, "running")
     world.scheduler.started(running)
     waiting = world.queue(1, "waiting", enqueue=False)
-    for _ in range(limits.CALLS_RUNNING_PER_CALLER_MAX):
+    for _ in range(fair_scheduler.CALLS_RUNNING_PER_CALLER_MAX):
         world.scheduler.started(waiting)
     world.send("waiting", waiting)
     for number in range(10 * QUEUES_KEPT):
@@ -148,7 +148,12 @@ def test_turns_are_shorter_while_more_than_one_caller_has_work_done() -> None:
     world = World(40, turn_work_shared_max=10, penalties=NO_PENALTY)
     queue, counts = world.queue(), []
     world.send("a", queue, 1_000)
-    for other, passed_ms in (False, 0), (True, limits.SHARE_MEMORY_MS), (False, 3 * limits.SHARE_MEMORY_MS), (False, 0):
+    for other, passed_ms in (
+        (False, 0),
+        (True, fair_scheduler.SHARE_MEMORY_MS),
+        (False, 3 * fair_scheduler.SHARE_MEMORY_MS),
+        (False, 0),
+    ):
         if other:
             world.do(world.queue(1, "b"))
         world.loop.turn()

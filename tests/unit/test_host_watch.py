@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from foqs.host import host_watch
 from foqs.host.host_watch import HostSign, HostWatch
 from foqs.model import limits
 
 DEAD_S = limits.HOST_DEAD_MS / 1000
 BEAT_S = limits.HEARTBEAT_MS / 1000
-GAP_S = limits.HOST_WATCH_GAP_MS_MAX / 1000
+GAP_S = host_watch.HOST_WATCH_GAP_MS_MAX / 1000
 
 
 class Rounds:

@@ -7,9 +7,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from foqs.model import limits
 from foqs.model.item import ShardItem
 from foqs.model.topic import ShardTopic
+from foqs.shard.state import journal
 from foqs.shard.state.events import Completion
 from tests.support.shards import Shards
 
@@ -55,21 +55,21 @@ def test_a_claim_is_rewritten_with_what_it_still_leases_and_no_look_at_other_lea
     items = taken(shards, 300)
     claim = items[0].claim
     assert claim is not None
-    assert len(claim.keys) >= limits.CLAIM_REWRITE_ITEMS_MIN
+    assert len(claim.keys) >= journal.CLAIM_REWRITE_ITEMS_MIN
     kept = [item for item in items if item.claim is claim][-3:]
     ack(shards, [item for item in items if item not in kept])
     shards.begin(0)
     shards.end(0)
     index = shards.states[0].index
     index.leases = Unwalked(index.leases)
-    shards.clock_ms += limits.CLAIM_REWRITE_EVERY_MS
+    shards.clock_ms += journal.CLAIM_REWRITE_EVERY_MS
     for well in [False, True] if fails else [True]:
         shards.enqueue(0, "b")
         transaction = shards.states[0].take(shards.now(0), {})
         assert transaction is not None
         assert [entries.id for entries in transaction.claims_rewritten] == [claim.id]
         shards.end(0, well=well)
-        shards.clock_ms += limits.CLAIM_REWRITE_EVERY_MS
+        shards.clock_ms += journal.CLAIM_REWRITE_EVERY_MS
     assert [key for key, _ in shards.tables[0].claims[claim.id].entries] == [item.key for item in kept]
     assert list(claim.keys) == [item.key for item in kept]
 

@@ -9,6 +9,7 @@ from foqs.model.errors import FoqsError, OverloadedError
 from foqs.model.item import Phase, ShardItem
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Completion
+from foqs.shard.state.ops import settle
 from tests.support.shards import Shards, tick
 
 
@@ -132,7 +133,7 @@ def test_an_ack_does_not_wait_for_leases_that_ended_before_it(leased: Leased) ->
 
 
 def test_one_tick_ends_no_more_leases_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "TICK_LEASE_ENDS_MAX", 3)
+    monkeypatch.setattr(settle, "TICK_LEASE_ENDS_MAX", 3)
     shards = Shards(1)
     shards.enqueue(0, "a", count=10)
     shards.run(0)

@@ -15,7 +15,7 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from foqs.model import limits
+from foqs.transport import listener
 from foqs.transport.listener import Listener
 
 LOOPS = pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
@@ -94,7 +94,7 @@ def test_a_turn_accepts_a_few_connections_however_many_came(loop_factory: Any) -
             with ExitStack() as stack:
                 connected(stack, w.port, 30)
                 await w.until(lambda: len(w.made) == 30)
-            assert max(w.asked_by_turn.values()) == limits.ACCEPTS_PER_TURN_MAX
+            assert max(w.asked_by_turn.values()) == listener.ACCEPTS_PER_TURN_MAX
             turns = sorted(w.asked_by_turn)
             assert all(later - turn > 1 for turn, later in pairwise(turns)), "others have turns in between"
 
@@ -126,14 +126,14 @@ def test_a_turn_turns_away_more_than_it_accepts(loop_factory: Any) -> None:
                 connected(stack, w.port, 100, "127.0.0.2")
                 connected(stack, w.port, 1)
                 await w.until(lambda: len(w.made) == 1)
-            assert max(w.asked_by_turn.values()) == limits.ACCEPTS_PER_TURN_MAX * limits.TURN_AWAYS_PER_ACCEPT
+            assert max(w.asked_by_turn.values()) == listener.ACCEPTS_PER_TURN_MAX * listener.TURN_AWAYS_PER_ACCEPT
 
     run(loop_factory, main)
 
 
 @LOOPS
 def test_a_system_out_of_files_is_asked_again_later(loop_factory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "ACCEPT_PAUSE_MS", 1)
+    monkeypatch.setattr(listener, "ACCEPT_PAUSE_MS", 1)
 
     async def main() -> None:
         async with world() as w:

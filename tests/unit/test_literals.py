@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.model import limits
+from foqs.storage import script
 from foqs.storage.script import key_conditions
 
 RUNS = st.lists(st.tuples(st.integers(0, 3_000), st.integers(1, 40)), max_size=60).map(
@@ -31,7 +31,7 @@ def named(condition: str) -> list[int]:
 @given(RUNS)
 def test_conditions_name_each_key_once_and_no_other(keys: list[int]) -> None:
     parts = [(named(condition), count) for condition, count in key_conditions("n", keys)]
-    assert all(len(found) == count <= limits.STATEMENT_IDS_MAX for found, count in parts)
+    assert all(len(found) == count <= script.STATEMENT_IDS_MAX for found, count in parts)
     assert sorted(key for found, _ in parts for key in found) == sorted(set(keys))
 
 

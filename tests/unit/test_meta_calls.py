@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from foqs.host import meta_calls
 from foqs.host.meta_calls import MetaCalls
 from foqs.model import limits
 from foqs.model.errors import OverloadedError, UnavailableError
@@ -44,7 +45,7 @@ async def test_a_call_is_answered_in_time_and_counts_until_its_thread_is_free(
     monkeypatch.setattr(limits, "META_CALL_MS_MAX", 10)
     monkeypatch.setattr(limits, "META_CALLS_WAITING_MAX", 0)
     calls = MetaCalls(cast(Any, None))
-    for _ in range(limits.META_CALL_THREADS):
+    for _ in range(meta_calls.META_CALL_THREADS):
         with pytest.raises(UnavailableError, match="whether the call was done is unknown") as caught:
             await calls.run(lambda _: answers.wait(30))
         assert not caught.value.nothing_done

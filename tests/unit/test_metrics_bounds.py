@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 from prometheus_client import CollectorRegistry
 
+from foqs.host import ages
 from foqs.host.ages import Ages
 from foqs.host.gauges import NamespaceGauges
 from foqs.host.meters import BOUNDS_S, OTHER_NAMESPACES, Distribution, ItemMeters
@@ -147,12 +148,12 @@ class World:
 
 
 def test_the_oldest_of_all_topics_is_found_a_few_topics_a_tick():
-    world = World([None] * limits.AGES_TOPICS_PER_TICK + [70, 50, 60])
+    world = World([None] * ages.AGES_TOPICS_PER_TICK + [70, 50, 60])
     world.tick()
-    assert 0 < world.looks <= limits.AGES_TOPICS_PER_TICK
+    assert 0 < world.looks <= ages.AGES_TOPICS_PER_TICK
     assert world.ages.oldest_due_at == {}
     world.tick()
-    assert (world.looks, world.ages.oldest_due_at) == (limits.AGES_TOPICS_PER_TICK + 3, {4: 50})
+    assert (world.looks, world.ages.oldest_due_at) == (ages.AGES_TOPICS_PER_TICK + 3, {4: 50})
     assert world.ages.delay_lag_ms == {4: 7}
 
 
@@ -161,6 +162,6 @@ def test_few_topics_are_looked_at_once_a_round_and_an_item_that_went_is_forgotte
     world.tick(10)
     assert (world.looks, world.ages.oldest_due_at) == (1, {4: 50})
     world.due_ats[0] = None
-    world.now_s += limits.AGES_ROUND_MS / 1000
+    world.now_s += ages.AGES_ROUND_MS / 1000
     world.tick(10)
     assert (world.looks, world.ages.oldest_due_at) == (2, {})

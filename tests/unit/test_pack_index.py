@@ -7,6 +7,7 @@ import pytest
 from foqs.model import limits, order
 from foqs.model.calls import NO_CONTENT, ItemContent
 from foqs.shard.port import Refill, Rewrite, Transaction, TransactionResult
+from foqs.storage.packs import index as pack_index
 from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.index import add_looked_up, add_packed, merged_pages
 from foqs.testing.fake_server import new_row
@@ -33,7 +34,7 @@ def test_items_that_come_together_have_one_pack_and_few_have_rows(one: PackedSha
 
 def test_large_and_delayed_items_get_rows_and_so_does_what_is_not_called_short_lived(one: PackedShard) -> None:
     small, lasting = one.items(MANY), one.items(MANY)
-    large = one.items(MANY, payload=b"x" * limits.PACK_ITEM_BYTES_MAX)
+    large = one.items(MANY, payload=b"x" * pack_index.PACK_ITEM_BYTES_MAX)
     delayed = one.items(MANY)
     for item in delayed:
         item.due_at += 1
@@ -43,24 +44,24 @@ def test_large_and_delayed_items_get_rows_and_so_does_what_is_not_called_short_l
 
 
 def test_too_few_small_ones_among_large_ones_get_rows_too(one: PackedShard) -> None:
-    large = one.items(MANY, payload=b"x" * limits.PACK_ITEM_BYTES_MAX)
+    large = one.items(MANY, payload=b"x" * pack_index.PACK_ITEM_BYTES_MAX)
     few = one.items(FEW)
     assert keys(one.run([*large, *few]).inserts) == keys([*large, *few])
 
 
 def test_a_pack_has_no_more_than_its_bytes_and_one_item(one: PackedShard) -> None:
-    payload = b"x" * (limits.PACK_ITEM_BYTES_MAX // 2)
-    items = one.items(3 * limits.PACK_BYTES_MAX // len(payload), payload=payload)
+    payload = b"x" * (pack_index.PACK_ITEM_BYTES_MAX // 2)
+    items = one.items(3 * pack_index.PACK_BYTES_MAX // len(payload), payload=payload)
     packs = one.run(items).packs_new
     assert [key for pack in packs for key in pack.keys] == keys(items)
     assert len(packs) >= 3
     for pack in packs:
-        assert pack.size_bytes <= limits.PACK_BYTES_MAX + limits.PACK_ITEM_BYTES_MAX
+        assert pack.size_bytes <= pack_index.PACK_BYTES_MAX + pack_index.PACK_ITEM_BYTES_MAX
 
 
 def test_items_that_are_as_urgent_share_packs(one: PackedShard) -> None:
-    payload = b"x" * (limits.PACK_ITEM_BYTES_MAX // 2)
-    count = 2 * limits.PACK_BYTES_MAX // len(payload)
+    payload = b"x" * (pack_index.PACK_ITEM_BYTES_MAX // 2)
+    count = 2 * pack_index.PACK_BYTES_MAX // len(payload)
     given = [one.items(1, priority=priority, payload=payload)[0] for priority in (1, -1) * count]
     packs = one.run(given).packs_new
     urgencies = [{order.urgency_of(at) for at in pack.sort_keys} for pack in packs]
@@ -167,7 +168,7 @@ def test_what_is_left_of_an_old_pack_gets_rows(one: PackedShard) -> None:
     items = one.items(MANY)
     one.run(items)
     one.run(deletes=keys(items[:3]))
-    one.now_ms += limits.PACK_MS_MAX - 1
+    one.now_ms += pack_index.PACK_MS_MAX - 1
     assert not one.index.is_due(one.now_ms)
     assert not one.run().promoted
     one.now_ms += 1
@@ -179,27 +180,27 @@ def test_what_is_left_of_an_old_pack_gets_rows(one: PackedShard) -> None:
 
 
 def test_old_items_get_rows_a_few_at_a_time_and_more_with_much_other_work(one: PackedShard) -> None:
-    while len(one.index) < 20 * limits.PROMOTE_OLD_ITEMS:
+    while len(one.index) < 20 * pack_index.PROMOTE_OLD_ITEMS:
         one.run(one.items(1_000))
-    one.now_ms += limits.PACK_MS_MAX
-    assert len(one.run().promoted) == limits.PROMOTE_OLD_ITEMS
+    one.now_ms += pack_index.PACK_MS_MAX
+    assert len(one.run().promoted) == pack_index.PROMOTE_OLD_ITEMS
     assert not one.index.is_due(one.now_ms)
     assert not one.run().promoted
-    count = limits.PROMOTE_OLD_ITEMS * limits.PROMOTE_OLD_RATIO * 2
-    assert len(one.run(inserts=one.items(count)).promoted) == count // limits.PROMOTE_OLD_RATIO
+    count = pack_index.PROMOTE_OLD_ITEMS * pack_index.PROMOTE_OLD_RATIO * 2
+    assert len(one.run(inserts=one.items(count)).promoted) == count // pack_index.PROMOTE_OLD_RATIO
     gone = sorted(one.packed_keys())[-count:]
-    assert len(one.run(deletes=gone).promoted) == count // limits.PROMOTE_OLD_RATIO
-    one.now_ms += limits.PROMOTE_OLD_EVERY_MS
+    assert len(one.run(deletes=gone).promoted) == count // pack_index.PROMOTE_OLD_RATIO
+    one.now_ms += pack_index.PROMOTE_OLD_EVERY_MS
     assert one.index.is_due(one.now_ms)
-    assert len(one.run().promoted) == limits.PROMOTE_OLD_ITEMS
-    most = one.run(inserts=one.items(limits.PROMOTE_OLD_RATIO * (limits.PROMOTE_OLD_ITEMS_MAX + 1)))
-    assert len(most.promoted) == limits.PROMOTE_OLD_ITEMS_MAX
+    assert len(one.run().promoted) == pack_index.PROMOTE_OLD_ITEMS
+    most = one.run(inserts=one.items(pack_index.PROMOTE_OLD_RATIO * (pack_index.PROMOTE_OLD_ITEMS_MAX + 1)))
+    assert len(most.promoted) == pack_index.PROMOTE_OLD_ITEMS_MAX
 
 
 def test_what_goes_gets_no_row_before_however_old_it_is(one: PackedShard) -> None:
     items = one.items(MANY)
     one.run(items)
-    one.now_ms += limits.PACK_MS_MAX
+    one.now_ms += pack_index.PACK_MS_MAX
     plan = one.run(deletes=keys(items))
     assert (plan.promoted, len(plan.packs_gone)) == ([], 1)
 
@@ -207,12 +208,12 @@ def test_what_goes_gets_no_row_before_however_old_it_is(one: PackedShard) -> Non
 def test_after_a_failure_old_items_wait_so_that_acks_go_where_there_is_no_room_for_rows(one: PackedShard) -> None:
     items = one.items(MANY)
     one.run(items)
-    one.now_ms += limits.PACK_MS_MAX
+    one.now_ms += pack_index.PACK_MS_MAX
     plan = one.plan(deletes=[items[0].key])
     assert len(plan.promoted) == MANY - 1
     one.index.fail(plan)
     assert not one.index.is_due(one.now_ms)
-    one.now_ms += limits.PROMOTE_OLD_EVERY_MS
+    one.now_ms += pack_index.PROMOTE_OLD_EVERY_MS
     assert not one.run(deletes=[items[0].key]).promoted
     assert len(one.run(deletes=[items[1].key]).promoted) == MANY - 2
 

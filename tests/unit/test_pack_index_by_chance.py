@@ -10,6 +10,7 @@ import pytest
 from foqs.model import limits, order
 from foqs.model.item import ShardItem
 from foqs.shard.port import Refill, Transaction, TransactionResult
+from foqs.storage.packs import index as pack_index
 from foqs.storage.packs.index import add_looked_up, merged_pages
 from foqs.storage.packs.pack import PackPlan
 from tests.support.packed_shard import PackedShard, in_order, is_empty, keys, nack, place, sort_key
@@ -117,7 +118,7 @@ def test_items_are_in_a_row_or_in_a_pack_and_are_read_as_if_all_had_rows(
 ) -> None:
     chance = random.Random(seed)
     for limit, values in SIZES.items():
-        monkeypatch.setattr(limits, limit, chance.choice(values))
+        monkeypatch.setattr(limits if hasattr(limits, limit) else pack_index, limit, chance.choice(values))
     shard = PackedShard()
     for _ in range(150):
         shard.now_ms += chance.randrange(10)

@@ -8,6 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from foqs.host import page_budget
 from foqs.host.inspection import Inspection
 from foqs.host.page_budget import PageBudget
 from foqs.host.shards import OwnedShard
@@ -121,7 +122,7 @@ async def test_pages_together_hold_no_more_than_their_budget_and_the_others_wait
     assert (held, budget.held_bytes) == ([0, 1], 100)
     with pytest.raises(OverloadedError, match="nothing was done") as refused:
         await page(7, 1)
-    assert refused.value.retry_after_ms == limits.PAGE_RETRY_MS
+    assert refused.value.retry_after_ms == page_budget.PAGE_RETRY_MS
     calls[4].cancel()
     for number in (0, 1):
         gates[number].set()

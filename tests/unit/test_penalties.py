@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.model import limits
+from foqs.transport import fair_scheduler
 from foqs.transport.fair_scheduler import (
     REFUSALS_PER_WORK,
     RecentWork,
@@ -13,7 +13,7 @@ from tests.support.scheduler_world import WAIT_MS, World
 
 
 @pytest.mark.parametrize("by_refusals", [False, True])
-@pytest.mark.parametrize("others_ms", [None, 0, 9 * limits.SHARE_MEMORY_MS])
+@pytest.mark.parametrize("others_ms", [None, 0, 9 * fair_scheduler.SHARE_MEMORY_MS])
 def test_a_caller_that_did_most_is_not_served_for_a_while_and_the_others_are(
     others_ms: int | None, by_refusals: bool
 ) -> None:
@@ -43,7 +43,7 @@ def test_a_caller_that_did_most_is_not_served_for_a_while_and_the_others_are(
 
 
 def test_a_penalty_lasts_twice_as_long_as_the_turn_and_its_calls_first_steps_took_but_has_an_end() -> None:
-    for took_s, expected_s in (0.004, 0.01), (60.0, limits.PENALTY_MS_MAX / 1000):
+    for took_s, expected_s in (0.004, 0.01), (60.0, fair_scheduler.PENALTY_MS_MAX / 1000):
         world = World(20)
         world.do(world.queue(1, "good"))
         world.do(world.queue(1, "flood"), elements=1_000, took_s=took_s)

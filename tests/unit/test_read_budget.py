@@ -7,7 +7,10 @@ import pytest
 from foqs.model import limits, order
 from foqs.model.calls import ItemContent
 from foqs.shard.port import Refill, Transaction
+from foqs.shard.state import index as shard_index
 from foqs.shard.state.index import ReadBudget
+from foqs.shard.state.ops import refill as refill_module
+from foqs.shard.state.ops import wake
 from foqs.storage import statements as sql
 from foqs.storage.packs.pack import PackPlan
 from foqs.storage.script import read_statements
@@ -23,7 +26,7 @@ COLD_US, WARM_US = 250, 5
 def shards(monkeypatch: pytest.MonkeyPatch) -> Shards:
     """Two topics whose rows nobody has in memory."""
     monkeypatch.setattr(limits, "RESIDENT_BYTES_MAX", 0)
-    monkeypatch.setattr(limits, "WARM_UPS_PER_TICK", 0)
+    monkeypatch.setattr(refill_module, "WARM_UPS_PER_TICK", 0)
     shards = Shards(1)
     for topic in ("a", "b"):
         shards.enqueue(0, topic, count=COUNT)
@@ -38,43 +41,43 @@ def test_reads_from_a_disk_come_down_to_what_fits_the_time_and_no_lower() -> Non
     for _ in range(20):
         stalls_us.append(budget.rows_max * COLD_US)
         budget.read(budget.rows_max, stalls_us[-1])
-    assert budget.rows_max == limits.READ_US_TARGET // COLD_US > limits.READ_ROWS_MIN
-    assert stalls_us[5] <= limits.READ_US_TARGET
-    budget.read(budget.rows_max, 100 * limits.READ_US_TARGET)
-    assert budget.rows_max == limits.READ_ROWS_MIN
+    assert budget.rows_max == shard_index.READ_US_TARGET // COLD_US > shard_index.READ_ROWS_MIN
+    assert stalls_us[5] <= shard_index.READ_US_TARGET
+    budget.read(budget.rows_max, 100 * shard_index.READ_US_TARGET)
+    assert budget.rows_max == shard_index.READ_ROWS_MIN
 
 
 def test_refills_and_fetches_together_come_down_to_the_time_as_well() -> None:
     budget = ReadBudget()
     for _ in range(20):
         budget.read(2 * budget.rows_max, 2 * budget.rows_max * COLD_US)
-    assert limits.READ_ROWS_MIN * 2 * COLD_US <= 2 * budget.rows_max * COLD_US <= 1.6 * limits.READ_US_TARGET
+    assert shard_index.READ_ROWS_MIN * 2 * COLD_US <= 2 * budget.rows_max * COLD_US <= 1.6 * shard_index.READ_US_TARGET
 
 
 def test_few_rows_that_take_long_by_chance_change_nothing() -> None:
     budget = ReadBudget()
-    budget.read(limits.READ_ROWS_MIN, 1_000_000)
+    budget.read(shard_index.READ_ROWS_MIN, 1_000_000)
     budget.read(0, 1_000_000)
-    assert budget.rows_max == limits.READ_ROWS_FIRST
+    assert budget.rows_max == shard_index.READ_ROWS_FIRST
 
 
 def test_one_read_that_is_slow_by_chance_leaves_it_a_quarter_and_fast_ones_bring_it_back() -> None:
     budget = ReadBudget()
-    budget.read(limits.READ_ROWS_MIN + 1, 1_000_000)
-    assert budget.rows_max == limits.READ_ROWS_FIRST // 4
+    budget.read(shard_index.READ_ROWS_MIN + 1, 1_000_000)
+    assert budget.rows_max == shard_index.READ_ROWS_FIRST // 4
     for _ in range(50):
         budget.read(budget.rows_max, budget.rows_max * WARM_US)
-    assert budget.rows_max >= limits.READ_ROWS_FIRST
+    assert budget.rows_max >= shard_index.READ_ROWS_FIRST
 
 
 def test_it_grows_only_by_reads_that_made_use_of_it_and_has_a_bound() -> None:
     budget = ReadBudget()
-    budget.read(limits.READ_ROWS_FIRST // 2 - 1, 1)
+    budget.read(shard_index.READ_ROWS_FIRST // 2 - 1, 1)
     budget.read(0, 0)
-    assert budget.rows_max == limits.READ_ROWS_FIRST
+    assert budget.rows_max == shard_index.READ_ROWS_FIRST
     for _ in range(200):
         budget.read(budget.rows_max, 1)
-    assert budget.rows_max == limits.READ_ROWS_MAX
+    assert budget.rows_max == shard_index.READ_ROWS_MAX
 
 
 def test_a_fast_read_now_and_then_does_not_make_the_next_slow_one_long() -> None:
@@ -87,7 +90,7 @@ def test_a_fast_read_now_and_then_does_not_make_the_next_slow_one_long() -> None
         budget.read(budget.rows_max, elapsed_us)
         if number >= 80:
             longest_us = max(longest_us, elapsed_us)
-    assert longest_us < 1.5 * limits.READ_US_TARGET
+    assert longest_us < 1.5 * shard_index.READ_US_TARGET
 
 
 @pytest.mark.parametrize("rows_max", [32, 40])
@@ -167,7 +170,7 @@ def test_claims_of_what_is_in_memory_do_not_wait_for_those_that_have_to_be_fetch
 
 
 @pytest.mark.parametrize(
-    ("names", "limit"), [(["a"], limits.READ_ROWS_FIRST), (["a", "b"], limits.READ_ROWS_FIRST // 2)]
+    ("names", "limit"), [(["a"], shard_index.READ_ROWS_FIRST), (["a", "b"], shard_index.READ_ROWS_FIRST // 2)]
 )
 def test_before_their_rows_are_counted_topics_share_the_budget(shards: Shards, names: list[str], limit: int) -> None:
     shards.states[0].index.counted = False
@@ -185,14 +188,14 @@ def test_the_shard_tells_its_budget_how_long_reads_took(shards: Shards) -> None:
     result = shards.stored[0].apply(transaction)
     result.read_us = 1_000_000
     shard.committed(result, shards.now(0))
-    assert shard.index.read_budget.rows_max == limits.READ_ROWS_FIRST // 4
+    assert shard.index.read_budget.rows_max == shard_index.READ_ROWS_FIRST // 4
 
 
 def test_no_fewer_delayed_items_are_read_than_are_swept_at_a_time(shards: Shards) -> None:
-    shards.states[0].index.read_budget.rows_max = limits.READ_ROWS_MIN
+    shards.states[0].index.read_budget.rows_max = shard_index.READ_ROWS_MIN
     transaction = shards.begin(0)
     assert transaction is not None
-    assert [refill.limit for refill in transaction.refills if not refill.lane] == [limits.SWEEP_CHUNK_ITEMS]
+    assert [refill.limit for refill in transaction.refills if not refill.lane] == [wake.SWEEP_CHUNK_ITEMS]
 
 
 def test_topics_that_have_few_rows_are_refilled_together(shards: Shards) -> None:
@@ -227,7 +230,7 @@ def test_what_was_in_memory_counts_for_nothing(shards: Shards) -> None:
     transaction = shards.begin(0)
     assert transaction is not None
     result = shards.stored[0].apply(transaction)
-    assert result.read_count > limits.READ_ROWS_MIN
+    assert result.read_count > shard_index.READ_ROWS_MIN
     result.read_us, result.read_count = 1_000_000, 0
     shard.committed(result, shards.now(0))
-    assert shard.index.read_budget.rows_max == limits.READ_ROWS_FIRST
+    assert shard.index.read_budget.rows_max == shard_index.READ_ROWS_FIRST

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foqs.model import limits
+from foqs.shard.state.ops import refill as refill_module
 from tests.support.shards import NAMESPACE, Shards
 
 
@@ -12,7 +13,7 @@ def test_topics_that_are_asked_for_again_and_again_keep_no_other_from_its_refill
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(limits, "TRANSACTION_REFILLS_MAX", 2)
-    monkeypatch.setattr(limits, "WARM_UPS_PER_TICK", 0)
+    monkeypatch.setattr(refill_module, "WARM_UPS_PER_TICK", 0)
     shards = Shards(1)
     names = [f"topic-{number}" for number in range(6)]
     for name in names:

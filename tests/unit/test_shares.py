@@ -11,6 +11,7 @@ import pytest
 
 from foqs.model import limits
 from foqs.shard.state import engine, ops
+from foqs.shard.state.ops import wake
 
 OPERATIONS = Path(ops.__file__).parent
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
@@ -18,7 +19,7 @@ _ROW = re.compile(r"\| `(\w+)` \| `(\w+\.py)` \| .+? \| (.+?) \|")
 
 BOUNDS = {
     "Refilling": [limits.TRANSACTION_REFILLS_MAX],
-    "Waking": [limits.SWEEP_CHUNK_ITEMS],
+    "Waking": [wake.SWEEP_CHUNK_ITEMS],
     "Inserting": [limits.TRANSACTION_INSERTS_MAX, limits.TRANSACTION_INSERT_BYTES_MAX // limits.MIB],
     "Claiming": [limits.TRANSACTION_CLAIMS_MAX],
     "Extending": [limits.TRANSACTION_EXTENSIONS_MAX],

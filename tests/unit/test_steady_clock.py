@@ -6,6 +6,7 @@ import pytest
 
 from foqs.model import limits
 from foqs.model.item import ShardItem
+from foqs.shard.state import engine
 from foqs.shard.state.engine import ShardState
 from tests.support.shards import Shards
 
@@ -66,7 +67,7 @@ def test_over_any_number_of_owners_a_lease_ends_later_and_never_earlier(shards: 
 
 def test_an_idle_shard_with_open_leases_writes_its_clock(shards: Shards) -> None:
     leased_item(shards, 10 * LEASE_MS)
-    shards.clock_ms += limits.STEADY_WRITE_MS - 1
+    shards.clock_ms += engine.STEADY_WRITE_MS - 1
     assert shards.begin(0) is None
     shards.clock_ms += 1
     assert shards.states[0].tick(shards.now(0))
@@ -80,6 +81,6 @@ def test_an_idle_shard_with_open_leases_writes_its_clock(shards: Shards) -> None
 def test_an_idle_shard_without_leases_writes_nothing(shards: Shards) -> None:
     shards.enqueue(0, "t")
     shards.run(0)
-    shards.clock_ms += limits.STEADY_WRITE_MS
+    shards.clock_ms += engine.STEADY_WRITE_MS
     assert not shards.states[0].tick(shards.now(0))
     assert shards.begin(0) is None

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from foqs.host import topics as host_topics
 from foqs.host.shards import Shards as HostShards
 from foqs.host.slices import Slices
 from foqs.host.topics import Topics
@@ -72,7 +73,7 @@ async def _walk(topics: Topics, prefix: str, limit: int) -> list[TopicPage]:
 async def test_pages_hold_all_topics_with_items_once_and_in_order(
     monkeypatch: pytest.MonkeyPatch, limit: int, every: int
 ) -> None:
-    monkeypatch.setattr(limits, "SLICE_TOPICS_MAX", 5)
+    monkeypatch.setattr(host_topics, "SLICE_TOPICS_MAX", 5)
     names = sorted([f"mail/{number:02d}" for number in range(25)] + ["mail", "zoo", "é", "%"])
     shards = _filled(3, names, every)
     for prefix in ("", "mail", "mail/", "mail/1", "z", "none"):
@@ -87,7 +88,7 @@ async def test_a_turn_of_the_loop_looks_at_no_more_topics_than_a_slice_however_m
     topics = CountingTopics(shards)
     await asyncio.gather(*[topics.page(CALL, JOBS.name, "", limits.PAGE_ITEMS_MAX, "") for _ in range(3)])
     slack = 2 * len(shards.states)
-    assert max(topics.slices) <= limits.SLICE_TOPICS_MAX + slack
+    assert max(topics.slices) <= host_topics.SLICE_TOPICS_MAX + slack
     assert sum(topics.slices) <= 3 * (6_000 + slack * len(topics.slices))
 
 
@@ -118,7 +119,7 @@ async def test_the_loop_goes_on_between_two_slices() -> None:
 
 
 async def test_what_an_enqueue_changes_between_two_slices_spoils_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SLICE_TOPICS_MAX", 4)
+    monkeypatch.setattr(host_topics, "SLICE_TOPICS_MAX", 4)
     names = [f"t{number:02d}" for number in range(40)]
     shards = _filled(1, names)
     walk = asyncio.create_task(CountingTopics(shards).page(CALL, JOBS.name, "", 100, ""))

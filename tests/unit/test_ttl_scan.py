@@ -9,6 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from foqs.host import ttl_scan
 from foqs.host.shards import OwnedShard
 from foqs.model import limits
 from foqs.model.errors import UnavailableError
@@ -45,8 +46,8 @@ def writer() -> Mock:
 @pytest.fixture
 def reader(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """Of a scan that does not pause."""
-    monkeypatch.setattr(limits, "EXPIRY_SCAN_PAUSE_MS", 0)
-    monkeypatch.setattr(limits, "EXPIRY_LAP_PAUSE_MS", 0)
+    monkeypatch.setattr(ttl_scan, "EXPIRY_SCAN_PAUSE_MS", 0)
+    monkeypatch.setattr(ttl_scan, "EXPIRY_LAP_PAUSE_MS", 0)
     reader = Mock(spec=ShardReader)
     reader.expired_page.return_value = NO_ROWS
     return reader
@@ -79,7 +80,7 @@ async def test_a_shard_that_could_not_be_read_is_left_alone_for_a_while_and_then
 ) -> None:
     answers = [page(70, limits.NEVER_MS), away, NO_ROWS]
     pause_ms = 100
-    monkeypatch.setattr(limits, "EXPIRY_LAP_PAUSE_MS", pause_ms)
+    monkeypatch.setattr(ttl_scan, "EXPIRY_LAP_PAUSE_MS", pause_ms)
     read_at_s: list[float] = []
 
     def read(*_: int) -> Read:
@@ -133,10 +134,10 @@ async def test_a_shard_is_walked_through_now_and_then_whatever_is_known_of_it(wr
     shard = shard_of(writer, reader)
     await shard.start()
     await until(lambda: reader.expired_page.called)
-    writer.now_ms.return_value = limits.EXPIRY_LAP_MS_MAX - 1
+    writer.now_ms.return_value = ttl_scan.EXPIRY_LAP_MS_MAX - 1
     await turns()
     assert reader.expired_page.call_count == 1
-    writer.now_ms.return_value = limits.EXPIRY_LAP_MS_MAX
+    writer.now_ms.return_value = ttl_scan.EXPIRY_LAP_MS_MAX
     await until(lambda: reader.expired_page.call_count == 2)
     await shard.stop()
 

@@ -34,6 +34,9 @@ from foqs.shard.state.ops.refill import Refills
 from foqs.shard.state.ops.settle import Settlements
 from foqs.shard.state.ops.wake import Timers
 
+STEADY_WRITE_MS = 2 * limits.SECOND_MS
+"""How often a shard with open leases writes its steady clock. After a takeover, leases can run this much longer."""
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # The simulation watches it so.
 class ShardState:
@@ -128,7 +131,7 @@ class ShardState:
 
     def _is_steady_due(self, now: Now) -> bool:
         """A new owner lets leases run for so long as was left of them when the steady clock was last written."""
-        return bool(self.index.leases) and now.steady_ms - self._steady_written_ms >= limits.STEADY_WRITE_MS
+        return bool(self.index.leases) and now.steady_ms - self._steady_written_ms >= STEADY_WRITE_MS
 
     def take(self, now: Now, demand: Mapping[ShardTopic, Demand], *, probe: bool = False) -> Transaction | None:
         """The next transaction with all that waits, or None when nothing does and no `probe` is wanted.

@@ -13,6 +13,20 @@ from foqs.model.topic import ItemCounts, NamespaceTopics, ShardTopic, TopicTable
 from foqs.shard.port import ClaimedRow, FetchedRow, ItemRow, ShardImage
 from foqs.shard.state.events import Events
 
+ENQUEUE_BUFFER_RETRY_MS = 200
+"""The retry_after_ms of an enqueue for which all buffers are full."""
+READ_US_TARGET = 10_000
+"""The time that the reads of a transaction should take. If they take longer, the next transaction reads less, because
+everything else in it waits.
+"""
+READ_ROWS_FIRST = 1_000
+"""Rows that a transaction may read while it is not known how fast the server reads."""
+READ_ROWS_MIN = 32
+"""The fewest rows that a transaction reads, however slow reads are."""
+READ_ROWS_MAX = 8_000
+"""The most rows that a transaction reads to refill windows, and again for claims. READ_ROWS_MIN more may be among them.
+"""
+
 
 class ShardIndex:
     """What the parts of one shard's state share: topics by name and number, open leases, and items kept in memory.
@@ -91,7 +105,7 @@ class ShardIndex:
     def overloaded(self, what: str) -> OverloadedError:
         return OverloadedError(
             f"shard {self.shard_id} does not keep up, {what}: nothing was done",
-            retry_after_ms=limits.ENQUEUE_BUFFER_RETRY_MS,
+            retry_after_ms=ENQUEUE_BUFFER_RETRY_MS,
         )
 
     def topic(self, namespace: int, name: str) -> ShardTopic:
@@ -182,7 +196,7 @@ class ReadBudget:
     """
 
     def __init__(self) -> None:
-        self.rows_max = limits.READ_ROWS_FIRST
+        self.rows_max = READ_ROWS_FIRST
 
     def read(self, row_count: int, elapsed_us: int) -> None:
         """A transaction has read so many rows, which took the server so long.
@@ -190,12 +204,12 @@ class ReadBudget:
         Rows of many topics share a page: after a slow read come fast ones, which say little of the next page. So it
         grows slowly, and only by reads that made use of it. One that was slow by chance costs three quarters at most.
         """
-        target_us = limits.READ_US_TARGET
-        if elapsed_us > target_us and row_count > limits.READ_ROWS_MIN:
+        target_us = READ_US_TARGET
+        if elapsed_us > target_us and row_count > READ_ROWS_MIN:
             fitting = min(row_count, self.rows_max) * target_us // elapsed_us
-            self.rows_max = max(limits.READ_ROWS_MIN, min(self.rows_max, fitting), self.rows_max // 4)
+            self.rows_max = max(READ_ROWS_MIN, min(self.rows_max, fitting), self.rows_max // 4)
         elif elapsed_us <= target_us // 2 and row_count >= self.rows_max // 2:
-            self.rows_max = min(limits.READ_ROWS_MAX, self.rows_max + self.rows_max // 32 + 1)
+            self.rows_max = min(READ_ROWS_MAX, self.rows_max + self.rows_max // 32 + 1)
 
 
 def fill(item: ShardItem, row: ItemRow | FetchedRow) -> None:

@@ -18,6 +18,13 @@ from foqs.shard.port import ClaimEntries, StoredClaim, Transaction, TransactionR
 from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.ops.operation import Operation
 
+CLAIM_SPARSE_RATIO = 8
+"""A claim is rewritten when less than one in this many of its items is still open."""
+CLAIM_REWRITE_ITEMS_MIN = 64
+"""The fewest items of a claim for which a rewrite pays."""
+CLAIM_REWRITE_EVERY_MS = 10 * limits.SECOND_MS
+"""The pause between two rewrites of claims."""
+
 
 class Journal:
     """The journal of claims: its rows say which deliveries a new owner has to honour, and until when.
@@ -77,8 +84,7 @@ class Journal:
             if claim.open_count == 0:
                 self.close(claim)
             elif self.exact or (
-                len(claim.keys) >= limits.CLAIM_REWRITE_ITEMS_MIN
-                and claim.open_count * limits.CLAIM_SPARSE_RATIO < len(claim.keys)
+                len(claim.keys) >= CLAIM_REWRITE_ITEMS_MIN and claim.open_count * CLAIM_SPARSE_RATIO < len(claim.keys)
             ):
                 self.sparse[claim.id] = claim
 
@@ -106,11 +112,7 @@ class Journal:
         gone: list[int] = []
         sparse: list[Claim] = []
         is_wanted = self.exact or is_worth_commit
-        if (
-            self.sparse
-            and is_wanted
-            and (self.exact or now.steady_ms - self._rewritten_at >= limits.CLAIM_REWRITE_EVERY_MS)
-        ):
+        if self.sparse and is_wanted and (self.exact or now.steady_ms - self._rewritten_at >= CLAIM_REWRITE_EVERY_MS):
             self._rewritten_at = now.steady_ms
             sparse = list(self.sparse.values())
             self.sparse = {}

@@ -24,6 +24,23 @@ from foqs.shard.port import FetchedRow, ItemRow, Refill, Rewrite, Transaction, T
 from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.pack import Pack, PackPlan, Tombstone, rewritten
 
+PACK_ITEMS_MIN = 8
+"""The fewest items of a transaction for which a pack pays."""
+PACK_BYTES_MAX = 64 * limits.KIB
+"""The size at which a pack is full. One more item may be in it."""
+PACK_ITEM_BYTES_MAX = 4 * limits.KIB
+"""The largest item that is packed."""
+PACK_MS_MAX = 10 * limits.SECOND_MS
+"""The age at which the items that are left in a pack are promoted to rows, a few at a time."""
+PROMOTE_OLD_ITEMS = 100
+"""Old items that are promoted every PROMOTE_OLD_EVERY_MS, while there is nothing else to do."""
+PROMOTE_OLD_EVERY_MS = 200
+"""The pause between two such promotions."""
+PROMOTE_OLD_RATIO = 4
+"""One old item is promoted for this many items that the transaction inserts or deletes."""
+PROMOTE_OLD_ITEMS_MAX = 500
+"""Items that one transaction promotes because they are old."""
+
 _ID_BITS = 12
 """Bits of a pack's id below the number of its transaction: so ids grow, and none comes back while its pack is there."""
 assert (limits.TRANSACTION_INSERTS_MAX + limits.BATCH_ITEMS_MAX) < 1 << _ID_BITS, "a transaction has fewer packs"
@@ -124,7 +141,7 @@ class PackIndex:
     def is_due(self, steady_ms: int) -> bool:
         """Whether there are old items to promote, though no transaction has anything else to do."""
         oldest = self._oldest
-        return oldest is not None and steady_ms >= max(oldest.born_ms + limits.PACK_MS_MAX, self._rest_until_ms)
+        return oldest is not None and steady_ms >= max(oldest.born_ms + PACK_MS_MAX, self._rest_until_ms)
 
     @property
     def _oldest(self) -> Pack | None:
@@ -134,17 +151,17 @@ class PackIndex:
         """Some old items now and then, and more of them with a transaction that has much else to do."""
         transaction = plan.transaction
         oldest, now_ms = self._oldest, transaction.steady_ms
-        if oldest is None or self._has_failed or now_ms - oldest.born_ms < limits.PACK_MS_MAX:
+        if oldest is None or self._has_failed or now_ms - oldest.born_ms < PACK_MS_MAX:
             return
         come_count = len(transaction.inserts) + len(transaction.inserts_short_lived)
-        count = min((come_count + len(transaction.deletes)) // limits.PROMOTE_OLD_RATIO, limits.PROMOTE_OLD_ITEMS_MAX)
+        count = min((come_count + len(transaction.deletes)) // PROMOTE_OLD_RATIO, PROMOTE_OLD_ITEMS_MAX)
         if now_ms >= self._rest_until_ms:
-            count = max(count, limits.PROMOTE_OLD_ITEMS)
+            count = max(count, PROMOTE_OLD_ITEMS)
             plan.promotes_old = True
         packed = self._packed
         gone = {key for keys in plan.leaving.values() for key in keys}
         for pack in self._packs.values():
-            if count <= 0 or now_ms - pack.born_ms < limits.PACK_MS_MAX:
+            if count <= 0 or now_ms - pack.born_ms < PACK_MS_MAX:
                 return
             kept = [key for key in pack.keys if key in packed and key not in gone and key not in promoting]
             promoting.update([(key, None) for key in kept[:count]])
@@ -172,15 +189,15 @@ class PackIndex:
         """Pack what is small and likely to be gone soon, where there is enough of it; the rest gets rows."""
         transaction = plan.transaction
         young = transaction.inserts_short_lived
-        if len(young) < limits.PACK_ITEMS_MIN or self._is_full:
+        if len(young) < PACK_ITEMS_MIN or self._is_full:
             plan.inserts = [*transaction.inserts, *young] if young else transaction.inserts
             return
         rows = list(transaction.inserts)
         packable: list[ShardItem] = []
         for item in young:
-            is_small = limits.PACKED_ITEM_BYTES + item.size_bytes <= limits.PACK_ITEM_BYTES_MAX
+            is_small = limits.PACKED_ITEM_BYTES + item.size_bytes <= PACK_ITEM_BYTES_MAX
             (packable if is_small and item.due_at <= item.enqueued_at else rows).append(item)
-        if len(packable) < limits.PACK_ITEMS_MIN:
+        if len(packable) < PACK_ITEMS_MIN:
             rows += packable
             packable = []
         plan.inserts = rows
@@ -229,7 +246,7 @@ class PackIndex:
 
     def _rest_if_promoted(self, plan: PackPlan) -> None:
         if plan.promotes_old:
-            self._rest_until_ms = plan.transaction.steady_ms + limits.PROMOTE_OLD_EVERY_MS
+            self._rest_until_ms = plan.transaction.steady_ms + PROMOTE_OLD_EVERY_MS
 
     def _drop(self, pack: Pack) -> None:
         del self._packs[pack.id]
@@ -297,7 +314,7 @@ def _parts(items: list[ShardItem]) -> Iterator[tuple[list[ShardItem], int]]:
     first = size_bytes = 0
     for end, item in enumerate(items, start=1):
         size_bytes += limits.PACKED_ITEM_BYTES + item.size_bytes
-        if size_bytes >= limits.PACK_BYTES_MAX or end == len(items):
+        if size_bytes >= PACK_BYTES_MAX or end == len(items):
             yield items[first:end], size_bytes
             first, size_bytes = end, 0
 

@@ -12,7 +12,7 @@ from foqs.model.item import Phase, ShardItem, rows_came
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import TIMER_LANE, Transaction, TransactionResult
 from foqs.shard.state.events import Completion
-from foqs.shard.state.index import ShardIndex
+from foqs.shard.state.index import ENQUEUE_BUFFER_RETRY_MS, ShardIndex
 from foqs.shard.state.ops.claim import Claims
 from foqs.shard.state.ops.operation import Operation
 from foqs.shard.state.ops.wake import Timers
@@ -70,7 +70,7 @@ class Inserts:
             raise OverloadedError(
                 f"shard {self._index.shard_id} has {self.buffered_count} items of {self.buffered_bytes} bytes waiting "
                 "to be written, which is its limit: try again",
-                retry_after_ms=limits.ENQUEUE_BUFFER_RETRY_MS,
+                retry_after_ms=ENQUEUE_BUFFER_RETRY_MS,
             )
         self.buffered_count += len(items)
         self.buffered_bytes += size_bytes

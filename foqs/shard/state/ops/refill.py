@@ -10,8 +10,12 @@ from foqs.model.errors import FoqsError
 from foqs.model.item import ShardItem
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import FetchedRow, Refill, Transaction, TransactionResult
+from foqs.shard.state import index as shard_index
 from foqs.shard.state.index import ShardIndex, fill
 from foqs.shard.state.ops.operation import Operation
+
+WARM_UPS_PER_TICK = 4
+"""Topics without consumers of which a new owner reads the first items in one tick."""
 
 
 class Refills:
@@ -36,7 +40,7 @@ class Refills:
 
     def warm_up(self) -> bool:
         """Learn the heads of topics that nobody asks for, a few at a time, for whoever discovers topics."""
-        for _ in range(min(len(self._cold), limits.WARM_UPS_PER_TICK)):
+        for _ in range(min(len(self._cold), WARM_UPS_PER_TICK)):
             topic = self._cold.popleft()
             if topic.window.wants_refill and not topic.window.sort_keys and not self.is_gone(topic):
                 self.want(topic, with_payload=False)
@@ -67,7 +71,7 @@ class Refills:
                 # Most of what comes next is under lease, maybe, and not to be had: get past it in fewer steps. What is
                 # none the less ready fits into the window, of which a refill is a quarter.
                 wanted, with_payload = 3 * wanted, False
-            limit = min(wanted, max(limits.READ_ROWS_MIN, min(part, rows_left)))
+            limit = min(wanted, max(shard_index.READ_ROWS_MIN, min(part, rows_left)))
             refill = Refill(topic.number, window.edge, limit)
             rows_left -= min(limit, max(topic.rows, 1)) if index.counted else limit
             if with_payload:

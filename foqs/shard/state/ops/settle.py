@@ -9,14 +9,18 @@ from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
 from foqs.model.item import ItemEvent, Phase, ShardItem, by_topic, move_all, rows_came
-from foqs.model.topic import ShardTopic
+from foqs.model.topic import OPEN_LEASES_OF_TOPIC_RATIO, ShardTopic
 from foqs.shard.port import TIMER_LANE, Rewrite, Transaction, TransactionResult
 from foqs.shard.state.events import Completion
 from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.journal import Journal
 from foqs.shard.state.leases import LeaseTable
+from foqs.shard.state.ops import wake
 from foqs.shard.state.ops.operation import Operation
 from foqs.shard.state.ops.wake import Timers
+
+TICK_LEASE_ENDS_MAX = 2_000
+"""Leases that one tick ends. If more end together, the rest is left to the next ticks."""
 
 
 class Settlement:
@@ -108,9 +112,9 @@ class Settlements:
 
     def tick(self, now: Now) -> int:
         """End the leases that are over, up to a bound; returns how many."""
-        items = self._leases.pop_due(now.steady_ms, limits.TICK_LEASE_ENDS_MAX)
-        for start in range(0, len(items), limits.SWEEP_CHUNK_ITEMS):
-            some = items[start : start + limits.SWEEP_CHUNK_ITEMS]
+        items = self._leases.pop_due(now.steady_ms, TICK_LEASE_ENDS_MAX)
+        for start in range(0, len(items), wake.SWEEP_CHUNK_ITEMS):
+            some = items[start : start + wake.SWEEP_CHUNK_ITEMS]
             for topic, of_topic in by_topic(some).items():
                 self._index.events.count(topic.namespace, ItemEvent.LEASE_ENDED, len(of_topic))
             self.settle(some, [self._ended_lease(item, now.server_ms) for item in some])
@@ -212,7 +216,7 @@ class Settling(Operation):
 
     def committed(self, result: TransactionResult, now: Now) -> None:
         leases, events = self._index.leases, self._index.events
-        was_crowded = len(leases) >= limits.OPEN_LEASES_OF_TOPIC_RATIO * (limits.OPEN_LEASES_MAX - len(leases))
+        was_crowded = len(leases) >= OPEN_LEASES_OF_TOPIC_RATIO * (limits.OPEN_LEASES_MAX - len(leases))
         for settlement in self._settlements:
             self._journal.leave(settlement.items)
             for item in settlement.items:

@@ -17,6 +17,11 @@ from foqs.shard.port import TIMER_LANE, Refill, Transaction, TransactionResult
 from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.ops.operation import Operation
 
+TIMER_ENTRIES_SPARE = 4_000
+"""Entries that the timers may hold beyond the delayed items in their window."""
+SWEEP_CHUNK_ITEMS = 200
+"""Delayed items that one transaction makes ready. The more there are, the longer enqueues wait beside many of them."""
+
 
 class Timer(NamedTuple):
     """One delayed row."""
@@ -57,7 +62,7 @@ class Timers:
                 self.first_due_ms = due_at
             if due_at < self.sweep_at_ms:
                 self.sweep_at_ms = due_at
-            if len(self._topics) > len(self._window) + limits.TIMER_ENTRIES_SPARE:
+            if len(self._topics) > len(self._window) + TIMER_ENTRIES_SPARE:
                 kept = {order.key_of(sort_key) for sort_key in self._window.sort_keys}
                 self._topics = {key: entry for key, entry in self._topics.items() if key in kept}
 
@@ -89,10 +94,10 @@ class Timers:
         if window.wants_refill:
             window.refilling = True
             # It reads no fewer rows than are swept at a time.
-            limit = min(window.budget.refill_items, max(limits.SWEEP_CHUNK_ITEMS, self._index.read_budget.rows_max))
+            limit = min(window.budget.refill_items, max(SWEEP_CHUNK_ITEMS, self._index.read_budget.rows_max))
             refill = Refill(TIMER_LANE, window.edge, limit)
         due = 0
-        for sort_key in window.first(limits.SWEEP_CHUNK_ITEMS):
+        for sort_key in window.first(SWEEP_CHUNK_ITEMS):
             if order.due_at_of(sort_key) > now.server_ms:
                 break
             due += 1
