@@ -12,8 +12,8 @@ from foqs.cli.remote import Remote, confirmed, remote_command
 from foqs.model import limits
 from foqs.model.calls import DeadLettersResult, StoredItem, StoredItemPage
 
-_TEXTS = [field.name for field in fields(StoredItem) if field.type == "str | None"]
-"""Fields that only some items have: a page shows those that one of its items has."""
+_OPTIONAL = [field.name for field in fields(StoredItem) if field.default is None]
+"""Fields that only some items have: a page shows those that are a text in one of its items."""
 
 
 def _page_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -117,7 +117,7 @@ def purge(remote: Remote, namespace: str, topic: str, ids: tuple[str, ...], limi
 
 def _print_page(remote: Remote, page: StoredItemPage) -> None:
     remote.output.document(page)
-    texts = [name for name in _TEXTS if any(getattr(one, name) for one in page.items)]
+    texts = [name for name in _OPTIONAL if any(isinstance(getattr(one, name), str) for one in page.items)]
     remote.output.table(
         ["ID", "STATE", "PRIORITY", "DELIVER AFTER", "FAILED", *map(_heading, texts), "PAYLOAD"],
         (_row(one, texts) for one in page.items),

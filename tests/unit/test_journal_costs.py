@@ -86,6 +86,7 @@ class Unasked(ShardTopic):
         raise AssertionError("its claims wait on")
 
 
+@pytest.mark.interpreted
 def test_the_end_of_a_topics_claims_looks_at_no_claims_of_others() -> None:
     shards = Shards(1)
     shards.enqueue(0, "b", count=5)

@@ -39,6 +39,7 @@ def rows() -> list[tuple[str, str, str]]:
     return [(match[1], match[2], match[3]) for match in _ROW.finditer(PAGE.read_text())]
 
 
+@pytest.mark.interpreted
 def test_the_table_has_every_operation_in_the_order_of_a_plan() -> None:
     defined = {
         node.name: path.name

@@ -27,7 +27,9 @@ async def writer(store: SlowStore) -> AsyncIterator[TickedWriter]:
         yield writer
 
 
-@pytest.mark.parametrize("loss", ["the count is lost", "the server stays away", "a defect"])
+@pytest.mark.parametrize(
+    "loss", ["the count is lost", "the server stays away", pytest.param("a defect", marks=pytest.mark.interpreted)]
+)
 async def test_a_shard_that_was_given_up_is_opened_again_as_it_was_left(
     writer: TickedWriter, store: SlowStore, monkeypatch: pytest.MonkeyPatch, loss: str
 ) -> None:
