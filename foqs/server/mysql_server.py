@@ -113,6 +113,10 @@ class CommitScheduler:
         self._shards_count += 1
         return Permit(self)
 
+    def leave(self) -> None:
+        """A shard of the server writes here no more."""
+        self._shards_count -= 1
+
     @property
     def placement_run_items(self) -> int:
         """How many enqueued items in a row a shard of this server takes, when it is its turn.

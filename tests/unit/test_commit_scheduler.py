@@ -287,3 +287,6 @@ def test_as_many_shards_take_items_at_a_time_as_have_slots_to_write_them(
     for _ in range(shards_count):
         scheduler.join()
     assert scheduler.placement_run_items == runs * mysql_server.PLACEMENT_RUN_ITEMS
+    for _ in range(shards_count):
+        scheduler.leave()
+    assert scheduler.placement_run_items == mysql_server.PLACEMENT_RUN_ITEMS

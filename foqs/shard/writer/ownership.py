@@ -281,7 +281,7 @@ class Ownership:
             await asyncio.gather(self._count_task, return_exceptions=True)
         await self._announcing.stop()
         if self.shard is not None:
-            self._listener.on_events(self.shard.abandon("the host stops"))
+            self._listener.on_events(self.shard.abandon("it was handed on, or the host stops"))
             self._hold(None)
         await self._thread.run(self._store.close)
         for thread in (self._thread, self._counter):

@@ -168,6 +168,7 @@ class ShardWriter(Service):
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self._ownership.stop()
+        self.scheduler.leave()
 
     async def _run(self) -> None:
         """Own the shard and serve it, over and over: whatever goes wrong costs an ownership, and no more than that."""
