@@ -32,6 +32,8 @@ class Workers:
         self._client = Client(addresses, random=lambda: 0.0, retry=RetryPolicy(deadline_ms=15_000))
         self._changed = threading.Condition()
         self._stopping = False
+        self._is_all_enqueued = False
+        """The producer has ended: an enqueue may be under way when it is told to stop."""
         self._threads = [threading.Thread(target=self._run, args=(work,)) for work in (self._produce, self._consume)]
         self.failures: list[FoqsError] = []
         self.enqueued: list[str] = []
@@ -56,18 +58,21 @@ class Workers:
         """Once all that was enqueued is acked."""
         with self._changed:
             self._stopping = True
-            self._wait(lambda: self.acked.issuperset(self.enqueued))
+            self._wait(self._is_done)
         for thread in self._threads:
             thread.join(PATIENCE_S)
 
     def _wait(self, done: Callable[[], bool]) -> None:
         assert self._changed.wait_for(lambda: bool(self.failures) or done(), PATIENCE_S), "it does not go on"
 
+    def _is_done(self) -> bool:
+        return self._is_all_enqueued and self.acked.issuperset(self.enqueued)
+
     def _run(self, work: Callable[[], None]) -> None:
         try:
             while True:
                 with self._changed:
-                    if self.failures or (self._stopping and self.acked.issuperset(self.enqueued)):
+                    if self.failures or self._is_done():
                         return
                 work()
         except FoqsError as error:
@@ -78,6 +83,8 @@ class Workers:
     def _produce(self) -> None:
         with self._changed:
             if self._stopping:
+                self._is_all_enqueued = True
+                self._changed.notify_all()
                 self._changed.wait(0.01)
                 return
         # One of unknown outcome may be there twice, which is no matter here.
