@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 
-def checked_classes(world_of: Callable[[], World], every: int) -> tuple[type[ShardState], type[Dispatcher]]:
-    """The shard's state checked after every `every`-th transaction, the dispatcher at every answer."""
+def checked_state(world_of: Callable[[], World], every: int) -> type[ShardState]:
+    """The shard's state, checked after every `every`-th transaction."""
 
     class CheckedState(ShardState):
         ended_count = 0
@@ -64,6 +64,12 @@ def checked_classes(world_of: Callable[[], World], every: int) -> tuple[type[Sha
                 for problem in state_problems(self, world.packs_of(self.shard_id, self.epoch), tables):
                     world.complain(f"shard {self.shard_id}: {problem}")
 
+    return CheckedState
+
+
+def checked_dispatcher(world_of: Callable[[], World]) -> type[Dispatcher]:
+    """The dispatcher, checked at every answer."""
+
     class CheckedDispatcher(Dispatcher):
         passed: Container[ShardTopic] = ()
         """Topics that had no room for more claims when an answer was put together: they hold nobody up."""
@@ -83,4 +89,4 @@ def checked_classes(world_of: Callable[[], World], every: int) -> tuple[type[Sha
                 for problem in problems_of_ended_calls(self, queue):
                     world.complain(problem)
 
-    return CheckedState, CheckedDispatcher
+    return CheckedDispatcher

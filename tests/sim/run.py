@@ -18,7 +18,7 @@ import structlog
 from foqs.model import limits
 from tests.histories.checker import check
 from tests.sim.chance import Delays, Profile, make_profile
-from tests.sim.checked import checked_classes
+from tests.sim.checked import checked_dispatcher, checked_state
 from tests.sim.clients import NAMESPACE, TOPICS
 from tests.sim.host import SimHost, simulated
 from tests.sim.keeper import Keeper
@@ -68,7 +68,8 @@ def run_seed(seed: int, *, load_s_max: float = math.inf, verbose: bool = False) 
     if verbose:
         print(profile)
     every = chance.choice([1, 5, 25])
-    state, dispatcher = checked_classes(lambda: world, every=1 if verbose else every)
+    state = checked_state(lambda: world, every=1 if verbose else every)
+    dispatcher = checked_dispatcher(lambda: world)
     collecting = gc.isenabled()
     gc.disable()
     try:

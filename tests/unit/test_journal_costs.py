@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, ValuesView
 from typing import Any, NoReturn
 
@@ -104,3 +105,29 @@ def test_the_end_of_a_topics_claims_looks_at_no_claims_of_others() -> None:
         item.topic = other
     shards.run(0)
     assert len(call.items or []) == 5
+
+
+class UnwalkedInOrder(OrderedDict[int, ShardItem]):
+    """May be looked into, and not looked through."""
+
+    def values(self) -> NoReturn:
+        raise AssertionError("all of it is walked")
+
+    items = keys = __iter__ = values
+
+
+def test_the_end_of_a_topics_last_call_looks_at_no_claims_for_calls_of_other_topics() -> None:
+    shards = Shards(1)
+    for name in ("a", "b"):
+        shards.enqueue(0, name, count=5)
+    shards.run(0)
+    calls = {name: shards.dequeue({name: 5}, 600_000) for name in ("a", "b")}
+    shards.begin(0)
+    shards.end(0)
+    claims = shards.states[0].claims
+    assert len(claims.waiting_for_calls) == 10
+    claims.waiting_for_calls = UnwalkedInOrder(claims.waiting_for_calls)
+    shards.dispatcher.end(calls["a"])
+    assert len(claims.waiting_for_calls) == 5
+    shards.run(0)
+    assert (calls["a"].items, len(calls["b"].items or [])) == ([], 5)

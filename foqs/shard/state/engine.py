@@ -117,7 +117,10 @@ class ShardState:
         return 0 if counts is None else counts.total
 
     def take_events(self) -> Events:
-        """What has happened since they were taken last: to be called after `tick` and `take`, and after a deletion."""
+        """What has happened since they were taken last.
+
+        To be called after `tick`, after `take` if it `has_events`, and after a deletion.
+        """
         events, self.index.events = self.index.events, Events()
         return events
 
@@ -142,7 +145,8 @@ class ShardState:
         transaction = Transaction(self._transaction_number + 1, delay_checkpoint=now.server_ms)
         batch = self._plan(transaction, now, demand)
         self._has_failed = False
-        self.has_events = bool(self.index.events.claims_started or self.index.events.completed)
+        events = self.index.events
+        self.has_events = bool(events.claims_started or events.claims_ended or events.completed)
         is_worth_commit = bool(batch or self._topics_gone)
         journal = self.journal
         if journal.new or journal.gone or journal.sparse:

@@ -103,9 +103,9 @@ class Claims:
         A new owner would take the items for delivered if they were claimed for a call that is over. Returns whether
         there is something to do for the next transaction.
         """
-        withdrawn = [item for item in self.waiting_for_calls.values() if item.topic is topic]
+        of_topic = [self.waiting_for_calls.pop(order.key_of(at), None) for at in self._sort_keys.get(topic, ())]
+        withdrawn = [item for item in of_topic if item is not None]
         for item in withdrawn:
-            del self.waiting_for_calls[item.key]
             self._settlements.unclaim(item)
         if withdrawn:
             self.end(topic, withdrawn, [])
