@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         UnavailableError,
         UnknownNamespaceError,
     )
-    from foqs.model.namespace import Namespace, NamespaceSettings
+    from foqs.model.namespace import DedupScope, DedupWhenAway, Namespace, NamespaceSettings
 
 _HOME = {
     "foqs.client.aio": ("AsyncAdminClient", "AsyncClient"),
@@ -93,7 +93,7 @@ _HOME = {
         "UnavailableError",
         "UnknownNamespaceError",
     ),
-    "foqs.model.namespace": ("Namespace", "NamespaceSettings"),
+    "foqs.model.namespace": ("DedupScope", "DedupWhenAway", "Namespace", "NamespaceSettings"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -111,6 +111,8 @@ __all__ = [
     "Consumer",
     "DeadLetter",
     "DeadLettersResult",
+    "DedupScope",
+    "DedupWhenAway",
     "DeliveryPolicy",
     "EnqueueResult",
     "ErrorCode",

@@ -228,6 +228,22 @@ service Foqs {
 
 /* ---- Administration, on the same port ---- */
 
+/** Where two items with one dedup_id are the same item. */
+enum DedupScope {
+  /** Anywhere in their namespace. */
+  NAMESPACE = 0,
+  /** In one topic alone: each topic has ids of its own. */
+  TOPIC = 1
+}
+
+/** What becomes of an item with a dedup_id while the shard of its slot is away. */
+enum DedupWhenAway {
+  /** The item fails with UNAVAILABLE, nothing_done and retry_after_ms. */
+  REFUSE = 0,
+  /** Another shard takes it, which does not know the ids of the first one: the item may be there twice then. */
+  ACCEPT = 1
+}
+
 /** Limits and defaults of a namespace. If a field is absent, an update keeps its value and a creation takes the default. */
 struct NamespaceSettings {
   1: optional i64 enqueues_per_minute_max,
@@ -243,7 +259,16 @@ struct NamespaceSettings {
   /** While true, enqueues get PAUSED. */
   11: optional bool enqueue_paused,
   /** While true, dequeues get PAUSED. */
-  12: optional bool dequeue_paused
+  12: optional bool dequeue_paused,
+  /** How long a dedup_id is known again after its item was enqueued. */
+  13: optional i64 dedup_ms,
+  /** How many of the last dedup_ids a shard keeps as long as dedup_ms says; beyond them it may forget earlier. */
+  14: optional i64 dedup_ids,
+  /** Set by the creation alone: an update with another value gets INVALID_ARGUMENT. */
+  15: optional DedupScope dedup_scope,
+  /** Over how many slots dedup_ids spread, a power of two. Set by the creation alone, like dedup_scope. */
+  16: optional i32 key_spread,
+  17: optional DedupWhenAway dedup_when_away
 }
 
 struct Namespace {
@@ -268,9 +293,10 @@ struct DeleteNamespaceResponse {}
 /**
  * Restores a namespace that shards hold items of and that the meta database has lost, for instance because it was
  * restored from an old backup. The log of the host has its number. The namespace gets its old name, or `name`, and
- * default settings. NOT_FOUND says that no shard of this host knows the number.
+ * these settings, or the defaults where they are absent. Its key_spread and dedup_scope have to be what they were, or
+ * dedup_ids that its shards hold are not known again. NOT_FOUND says that no shard of this host knows the number.
  */
-struct RecoverNamespaceRequest { 1: required i64 number, 2: optional string name }
+struct RecoverNamespaceRequest { 1: required i64 number, 2: optional string name, 3: optional NamespaceSettings settings }
 
 enum ItemState { READY = 0, DELAYED = 1, LEASED = 2, DEAD = 3 }
 

@@ -14,7 +14,7 @@ from typing import Any
 from foqs.config import ENVIRONMENT_PREFIX, HostConfig
 from foqs.model import limits
 from foqs.model.errors import ERROR_BY_CODE, ErrorCode
-from foqs.model.namespace import SETTING_BOUNDS, NamespaceSettings
+from foqs.model.namespace import SETTING_BOUNDS, SETTING_CHOICES, NamespaceSettings
 from foqs.spark.columns import COLUMNS
 from foqs.spark.options import option_table
 
@@ -87,8 +87,14 @@ def namespace_settings() -> str:
     rows = []
     for field in fields(NamespaceSettings):
         bounds = SETTING_BOUNDS.get(field.name)
+        choices = SETTING_CHOICES.get(field.name)
         allowed = " .. ".join(amount(field.name, bound) for bound in bounds) if bounds else "true, false"
-        rows.append([f"`{field.name}`", amount(field.name, field.default), allowed])
+        default = amount(field.name, field.default)
+        if choices is not None:
+            allowed, default = ", ".join(one.name.lower() for one in choices), field.default.name.lower()
+        if field.name == "key_spread":
+            allowed += ", a power of two"
+        rows.append([f"`{field.name}`", default, allowed])
     return table(["setting", "default", "allowed"], rows)
 
 
@@ -106,7 +112,10 @@ LIMITS_MET: Mapping[str, Sequence[str]] = {
         "TRACE_CONTEXT_BYTES_MAX", "LEASE_MS_MIN", "LEASE_MS_DEFAULT", "LEASE_MS_MAX", "DELAY_MS_MAX", "TTL_MS_DEFAULT",
         "TTL_MS_MAX", "ATTEMPTS_DEFAULT", "ATTEMPTS_MAX",
     ),
-    "One namespace": ("ENQUEUES_PER_MINUTE_DEFAULT", "ENQUEUES_PER_MINUTE_MAX"),
+    "One namespace": (
+        "ENQUEUES_PER_MINUTE_DEFAULT", "ENQUEUES_PER_MINUTE_MAX", "DEDUP_MS_DEFAULT", "DEDUP_MS_MIN", "DEDUP_MS_MAX",
+        "DEDUP_IDS_DEFAULT", "DEDUP_IDS_MIN", "DEDUP_IDS_MAX", "KEY_SPREAD_MAX",
+    ),
     "Connections and calls of a host": (
         "CONNECTIONS_MAX", "CONNECTIONS_PER_ADDRESS_MAX", "CALLS_IN_FLIGHT_PER_CONNECTION_MAX",
         "CALL_BYTES_PER_CONNECTION_MAX", "CALLS_IN_FLIGHT_MAX", "CALL_BYTES_MAX", "ENQUEUE_WAIT_MS_MAX",

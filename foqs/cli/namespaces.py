@@ -5,22 +5,40 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, fields
+from enum import IntEnum
 from typing import Any
 
 import click
 
 from foqs.cli.output import note, time_of
 from foqs.cli.remote import Remote, confirmed, remote_command
-from foqs.model.namespace import SETTING_BOUNDS, Namespace, NamespaceSettings
+from foqs.model.namespace import SETTING_BOUNDS, SETTING_CHOICES, DedupScope, Namespace, NamespaceSettings
+
+
+def _text_of(value: object) -> str:
+    return value.name.lower() if isinstance(value, IntEnum) else str(value).lower()
+
+
+class _Choice(click.Choice):  # type: ignore[type-arg]
+    """One of the names of an enum, in lower case."""
+
+    def __init__(self, kind: type[IntEnum]) -> None:
+        super().__init__([one.name.lower() for one in kind], case_sensitive=False)
+        self._kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> IntEnum:
+        return self._kind[super().convert(value, param, ctx).upper()]
 
 
 def _setting_options(command: Callable[..., None], *, has_defaults: bool = True) -> Callable[..., None]:
     """One option per field of NamespaceSettings; those given arrive in the argument `settings`."""
     for field in reversed(fields(NamespaceSettings)):
         flag = "--" + field.name.replace("_", "-")
-        bounds = SETTING_BOUNDS.get(field.name)
-        help_text = f"default: {str(field.default).lower()}" if has_defaults else None
-        if bounds is None:
+        bounds, choices = SETTING_BOUNDS.get(field.name), SETTING_CHOICES.get(field.name)
+        help_text = f"default: {_text_of(field.default)}" if has_defaults else None
+        if choices is not None:
+            command = click.option(flag, type=_Choice(choices), help=help_text)(command)
+        elif bounds is None:
             command = click.option(f"{flag}/--not{flag[1:]}", default=None, help=help_text)(command)
         else:
             command = click.option(flag, type=click.IntRange(*bounds), metavar="NUMBER", help=help_text)(command)
@@ -100,14 +118,18 @@ def delete(remote: Remote, name: str) -> None:
 @namespace.command()
 @click.argument("number", type=int)
 @click.option("--name", help="Another name, if the old one was given to another namespace meanwhile.")
+@click.option("--key-spread", type=click.IntRange(*SETTING_BOUNDS["key_spread"]), help="As it was; default: 1")
+@click.option("--dedup-scope", type=_Choice(DedupScope), help="As it was; default: namespace")
 @remote_command
-def recover(remote: Remote, number: int, name: str | None) -> None:
+def recover(
+    remote: Remote, number: int, name: str | None, key_spread: int | None, dedup_scope: DedupScope | None
+) -> None:
     """Bring back the namespace NUMBER, whose items shards hold and the meta database has lost.
 
-    The log of the host that owns the shards tells the number (unknown_namespace). Its settings are the defaults.
+    The log of the host that owns the shards tells the number (unknown_namespace). Its other settings are the defaults.
     """
     with remote.admin() as admin:
-        _show(remote, admin.recover_namespace(number, name))
+        _show(remote, admin.recover_namespace(number, name, key_spread=key_spread, dedup_scope=dedup_scope))
 
 
 def _document(one: Namespace) -> dict[str, object]:
@@ -124,7 +146,7 @@ def _show(remote: Remote, one: Namespace) -> None:
         ("name", one.name),
         ("created", time_of(one.created_at_ms)),
         ("state", _state(one)),
-        *asdict(one.settings).items(),
+        *((setting, _text_of(value)) for setting, value in asdict(one.settings).items()),
     )
     remote.output.document(_document(one))
     remote.output.table(["KEY", "VALUE"], rows)

@@ -25,7 +25,7 @@ from foqs.model.calls import (
     StoredItem,
     StoredItemPage,
 )
-from foqs.model.namespace import Namespace, NamespaceSettings
+from foqs.model.namespace import SETTING_CHOICES, DedupScope, Namespace, NamespaceSettings
 from foqs.wire import codec as wire
 
 _SETTINGS = tuple(field.name for field in fields(NamespaceSettings))
@@ -66,8 +66,11 @@ def delete_namespace(terms: Terms, name: str) -> Flow[None]:
     yield from call_flow(terms, Call("deleteNamespace", request, Repeat.UNLESS_UNKNOWN))
 
 
-def recover_namespace(terms: Terms, number: int, name: str | None) -> Flow[Namespace]:
-    request = wire.structs.RecoverNamespaceRequest(number=number, name=name)
+def recover_namespace(
+    terms: Terms, number: int, name: str | None, key_spread: int | None, dedup_scope: DedupScope | None
+) -> Flow[Namespace]:
+    settings = wire.structs.NamespaceSettings(key_spread=key_spread, dedup_scope=dedup_scope)
+    request = wire.structs.RecoverNamespaceRequest(number=number, name=name, settings=settings)
     return _namespace_call(terms, Call("recoverNamespace", request, Repeat.UNLESS_UNKNOWN))
 
 
@@ -150,6 +153,7 @@ def _ids(ids: str | Iterable[str]) -> list[str]:
 def _namespace(w: Any) -> Namespace:
     """Return the namespace as a caller sees it: its number is the host's own affair, is not sent, and is 0 here."""
     given = {name: value for name in _SETTINGS if (value := getattr(w.settings, name, None)) is not None}
+    given |= {name: kind(given[name]) for name, kind in SETTING_CHOICES.items() if name in given}
     return Namespace(0, w.name, NamespaceSettings(**given), w.created_at_ms, bool(w.closing))
 
 

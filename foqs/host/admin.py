@@ -73,10 +73,12 @@ class Admin:
     async def delete_namespace(self, context: CallContext, name: str) -> None:
         await self._namespace_calls.delete(check_namespace_name(name))
 
-    async def recover_namespace(self, context: CallContext, number: int, name: str | None) -> Namespace:
-        return await self._namespace_calls.recover(
-            arguments.check_range("number", number, 1, limits.NAMESPACE_NUMBER_MAX), name or ""
-        )
+    async def recover_namespace(
+        self, context: CallContext, number: int, name: str | None, settings: object | None
+    ) -> Namespace:
+        arguments.check_range("number", number, 1, limits.NAMESPACE_NUMBER_MAX)
+        wanted = with_changes(NamespaceSettings(), settings)
+        return await self._namespace_calls.recover(number, name or "", wanted)
 
     async def peek_items(
         self, context: CallContext, namespace_name: str, topic: str, limit: int, page_token: str

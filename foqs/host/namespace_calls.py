@@ -52,11 +52,10 @@ class NamespaceCalls:
             census, lambda meta: meta.finish_deletion(census, name) or None, f"namespace {name!r} was kept"
         )
 
-    async def recover(self, number: int, name: str) -> Namespace:
+    async def recover(self, number: int, name: str, settings: NamespaceSettings) -> Namespace:
         """Bring back a namespace that the shards here have items of and the meta database has lost.
 
-        With its name, or another one if `name` is given, and default settings. Raises NotFoundError when no shard here
-        knows the number.
+        With its name, or another one if `name` is given. Raises NotFoundError when no shard here knows the number.
         """
         self._namespaces.require_durable()
         if not 1 <= number <= limits.NAMESPACE_NUMBER_MAX:
@@ -65,7 +64,7 @@ class NamespaceCalls:
         if known is None:
             raise NotFoundError(f"no shard of this host knows a namespace with number {number}")
         recovered = await self._calls.run(
-            lambda meta: meta.recover_namespace(number, name or known, known, self._wall_ms())
+            lambda meta: meta.recover_namespace(number, name or known, known, settings, self._wall_ms())
         )
         await self._namespaces.refresh()
         return recovered

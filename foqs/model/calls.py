@@ -266,7 +266,9 @@ class AdminCalls(Protocol):
 
     async def get_namespace(self, context: CallContext, name: str) -> Namespace: ...
 
-    async def recover_namespace(self, context: CallContext, number: int, name: str | None) -> Namespace: ...
+    async def recover_namespace(
+        self, context: CallContext, number: int, name: str | None, settings: object | None
+    ) -> Namespace: ...
 
     async def list_namespaces(
         self, context: CallContext, prefix: str, limit: int, page_token: str

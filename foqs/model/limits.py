@@ -98,6 +98,20 @@ RATE_LIMITED.
 """
 ENQUEUES_PER_MINUTE_MAX = 1_000_000_000
 """The highest quota that a namespace can have."""
+DEDUP_MS_DEFAULT = 7 * DAY_MS
+"""How long a namespace that sets no other time knows a dedup id again."""
+DEDUP_MS_MIN = MINUTE_MS
+"""The shortest time that a namespace can set for it."""
+DEDUP_MS_MAX = 30 * DAY_MS
+"""The longest time that a namespace can set for it."""
+DEDUP_IDS_DEFAULT = 1_000_000
+"""The last dedup ids that a shard knows of a namespace that sets no other number."""
+DEDUP_IDS_MIN = 1_000
+"""The smallest number that a namespace can set for it."""
+DEDUP_IDS_MAX = 20_000_000
+"""The largest number that a namespace can set for it."""
+KEY_SPREAD_MAX = 64
+"""The most slots over which a namespace can spread its dedup ids."""
 
 # What one host does and another one relies on.
 AHEAD_LEASE_MS = 30 * SECOND_MS

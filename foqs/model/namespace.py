@@ -5,11 +5,29 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from enum import IntEnum
 
 from foqs.model import limits
 from foqs.model.errors import FoqsError, InvalidArgumentError, UnavailableError, shown
 
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{limits.NAMESPACE_NAME_CHARS_MAX}}}", re.ASCII)
+
+
+class DedupScope(IntEnum):
+    """Where two items with one dedup id are the same item: anywhere in their namespace, or in one topic alone."""
+
+    NAMESPACE = 0
+    TOPIC = 1
+
+
+class DedupWhenAway(IntEnum):
+    """What becomes of an item with a dedup id while the shard of its slot is away.
+
+    It is refused, or another shard takes it, which does not know the ids of the first one: it may be there twice then.
+    """
+
+    REFUSE = 0
+    ACCEPT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +46,11 @@ class NamespaceSettings:
     attempts_max: int = limits.ATTEMPTS_DEFAULT
     enqueue_paused: bool = False
     dequeue_paused: bool = False
+    dedup_ms: int = limits.DEDUP_MS_DEFAULT
+    dedup_ids: int = limits.DEDUP_IDS_DEFAULT
+    dedup_scope: DedupScope = DedupScope.NAMESPACE
+    key_spread: int = 1
+    dedup_when_away: DedupWhenAway = DedupWhenAway.REFUSE
 
 
 SETTING_BOUNDS: dict[str, tuple[int, int]] = {
@@ -41,7 +64,13 @@ SETTING_BOUNDS: dict[str, tuple[int, int]] = {
     "ttl_ms_default": (1, limits.TTL_MS_MAX),
     "ttl_ms_max": (1, limits.TTL_MS_MAX),
     "attempts_max": (1, limits.ATTEMPTS_MAX),
+    "dedup_ms": (limits.DEDUP_MS_MIN, limits.DEDUP_MS_MAX),
+    "dedup_ids": (limits.DEDUP_IDS_MIN, limits.DEDUP_IDS_MAX),
+    "key_spread": (1, limits.KEY_SPREAD_MAX),
 }
+SETTING_CHOICES: dict[str, type[IntEnum]] = {"dedup_scope": DedupScope, "dedup_when_away": DedupWhenAway}
+SETTINGS_OF_CREATION = ("dedup_scope", "key_spread")
+"""Settings that never change: by them a dedup id finds the shard that knows it, and its place there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,16 +160,10 @@ def with_changes(settings: NamespaceSettings, changes: object | None) -> Namespa
     Raises InvalidArgumentError that names every field out of its bounds.
     """
     given = {f.name: value for f in fields(settings) if (value := getattr(changes, f.name, None)) is not None}
-    problems = []
-    for name, value in given.items():
-        bounds = SETTING_BOUNDS.get(name)
-        if bounds is None:
-            if not isinstance(value, bool):
-                problems.append(f"{name} {value!r} is not a bool")
-        elif not isinstance(value, int) or not bounds[0] <= value <= bounds[1]:
-            problems.append(f"{name} {value!r} is not within {bounds[0]}..{bounds[1]}")
+    problems = [problem for name, value in given.items() if (problem := _problem_of(name, value))]
     if not problems:
-        changed = replace(settings, **given)
+        chosen = {name: kind(given[name]) for name, kind in SETTING_CHOICES.items() if name in given}
+        changed = replace(settings, **given | chosen)
         if changed.lease_ms_default > changed.lease_ms_max:
             problems.append(f"lease_ms_default {changed.lease_ms_default} is over lease_ms_max {changed.lease_ms_max}")
         if changed.ttl_ms_default > changed.ttl_ms_max:
@@ -148,3 +171,38 @@ def with_changes(settings: NamespaceSettings, changes: object | None) -> Namespa
     if problems:
         raise InvalidArgumentError("namespace settings: " + "; ".join(problems))
     return changed
+
+
+def updated(settings: NamespaceSettings, changes: object) -> NamespaceSettings:
+    """The same for a namespace that exists: its SETTINGS_OF_CREATION have to stay as they are.
+
+    Ids that it has seen would not be found again, and while hosts learn of a change, two of them would send the same
+    id to two shards. Raises InvalidArgumentError.
+    """
+    changed = with_changes(settings, changes)
+    for name in SETTINGS_OF_CREATION:
+        before, after = getattr(settings, name), getattr(changed, name)
+        if before != after:
+            raise InvalidArgumentError(
+                f"namespace settings: {name} is {int(before)} since the namespace was created and cannot become "
+                f"{int(after)}, since dedup ids would not be known again: create another namespace with it, and move "
+                "producers there"
+            )
+    return changed
+
+
+def _problem_of(name: str, value: object) -> str:
+    """What is wrong with the value of a setting, or nothing."""
+    bounds, choices = SETTING_BOUNDS.get(name), SETTING_CHOICES.get(name)
+    if choices is not None:
+        if value not in list(choices):
+            allowed = ", ".join(f"{one.value} ({one.name})" for one in choices)
+            return f"{name} {value!r} is none of {allowed}"
+    elif bounds is None:
+        if not isinstance(value, bool):
+            return f"{name} {value!r} is not a bool"
+    elif not isinstance(value, int) or not bounds[0] <= value <= bounds[1]:
+        return f"{name} {value!r} is not within {bounds[0]}..{bounds[1]}"
+    elif name == "key_spread" and value & (value - 1):
+        return f"key_spread {value} is not a power of two"
+    return ""

@@ -26,7 +26,7 @@ from foqs.model.errors import (
     UnavailableError,
     UnknownNamespaceError,
 )
-from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_name, with_changes
+from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_name, updated
 from foqs.storage.meta_blocks import NamespaceBlocks
 from foqs.storage.meta_tables import CENSUS, CENSUS_ANSWER, NAMESPACE, NAMESPACE_NUMBER, SERVER_NOW_MS, SHARD
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 _ID_BITS = 63
 _SETTING_TYPES = {field.name: type(getattr(NamespaceSettings(), field.name)) for field in fields(NamespaceSettings)}
-"""The type of each setting: int, or bool for what the table holds as 0 and 1."""
+"""The type of each setting, made of the number that the table holds."""
 
 
 class NamespaceList(NamedTuple):
@@ -91,13 +91,13 @@ class MetaNamespaces(ABC):
         return NamespaceList(namespaces, open_, {row.shard_id: row.epoch for row in epochs})
 
     def update_namespace(self, name: str, changes: object) -> Namespace:
-        """Change the settings that are not None in `changes` (see with_changes), all or none.
+        """Change the settings that are not None in `changes` (see namespace.updated), all or none.
 
         Raises UnknownNamespaceError and InvalidArgumentError.
         """
         with self._transaction() as connection:
             before = _lock_namespace(connection, name)
-            after = replace(before, settings=with_changes(before.settings, changes))
+            after = replace(before, settings=updated(before.settings, changes))
             mine = NAMESPACE.c.number == before.number
             connection.execute(update(NAMESPACE).where(mine).values(_columns_of(after.settings)))
         return after
@@ -112,14 +112,16 @@ class MetaNamespaces(ABC):
             _check_room_for(connection, name)
             return _insert(connection, Namespace(_next_number(connection, 0), name, settings, now_ms))
 
-    def recover_namespace(self, number: int, name: str, former_name: str, now_ms: int) -> Namespace:
-        """Bring back the namespace of a number that shards hold and this database lacks, with default settings.
+    def recover_namespace(
+        self, number: int, name: str, former_name: str, settings: NamespaceSettings, now_ms: int
+    ) -> Namespace:
+        """Bring back the namespace of a number that shards hold and this database lacks.
 
         `former_name` is the name that the shards know it by. Raises AlreadyExistsError when the number or the name is
         in use.
         """
         check_namespace_name(name)
-        namespace = Namespace(number, name, NamespaceSettings(), now_ms, former_name=former_name)
+        namespace = Namespace(number, name, settings, now_ms, former_name=former_name)
         with self._transaction() as connection:
             last = func.greatest(NAMESPACE_NUMBER.c.last, number)
             connection.execute(update(NAMESPACE_NUMBER).values(last=last))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from foqs.model import limits
 from foqs.model.census import Census, CensusAnswer, unanswered
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError, UnknownNamespaceError
-from foqs.model.namespace import Namespace, NamespaceSettings, with_changes
+from foqs.model.namespace import Namespace, NamespaceSettings, updated
 from foqs.storage.meta_namespaces import NamespaceList
 
 
@@ -35,13 +35,11 @@ class NamespaceTables:
 class FakeNamespaces(ABC):
     """The database for one host; `chance` draws the ids of censuses.
 
-    A subclass says where the tables are, and adds what else the host asks of its meta database. `defaults` are the
-    settings of a namespace that is recovered.
+    A subclass says where the tables are, and adds what else the host asks of its meta database.
     """
 
-    def __init__(self, chance: random.Random, defaults: NamespaceSettings | None = None) -> None:
+    def __init__(self, chance: random.Random) -> None:
         self._ids = chance
-        self._defaults = defaults or NamespaceSettings()
 
     @property
     @abstractmethod
@@ -74,15 +72,17 @@ class FakeNamespaces(ABC):
 
     def update_namespace(self, name: str, changes: object) -> Namespace:
         before = self._named(name)
-        after = self._tables.namespaces[name] = replace(before, settings=with_changes(before.settings, changes))
+        after = self._tables.namespaces[name] = replace(before, settings=updated(before.settings, changes))
         return after
 
-    def recover_namespace(self, number: int, name: str, former_name: str, now_ms: int) -> Namespace:
+    def recover_namespace(
+        self, number: int, name: str, former_name: str, settings: NamespaceSettings, now_ms: int
+    ) -> Namespace:
         tables = self._tables
         if any(namespace.number == number for namespace in tables.namespaces.values()):
             raise AlreadyExistsError(f"number {number} is in use")
         tables.number_last = max(tables.number_last, number)
-        return self._insert(Namespace(number, name, self._defaults, now_ms, former_name=former_name))
+        return self._insert(Namespace(number, name, settings, now_ms, former_name=former_name))
 
     def begin_creation(self, name: str) -> Census:
         if name in self._tables.namespaces:

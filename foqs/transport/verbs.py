@@ -99,7 +99,7 @@ class Verbs:
             "deleteNamespace": _Verb(
                 lambda c, r: admin.delete_namespace(c, r.name), lambda _: structs.DeleteNamespaceResponse()
             ),
-            "recoverNamespace": _Verb(lambda c, r: admin.recover_namespace(c, r.number, r.name)),
+            "recoverNamespace": _Verb(lambda c, r: admin.recover_namespace(c, r.number, r.name, r.settings)),
             "peekItems": _Verb(
                 lambda c, r: admin.peek_items(c, r.namespace_name, r.topic, r.limit, r.page_token), list_name="items"
             ),

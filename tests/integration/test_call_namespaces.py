@@ -14,7 +14,14 @@ from foqs.model.errors import (
     TooLargeError,
     UnknownNamespaceError,
 )
-from foqs.model.namespace import SETTING_BOUNDS, NamespaceSettings
+from foqs.model.namespace import (
+    SETTING_BOUNDS,
+    SETTING_CHOICES,
+    SETTINGS_OF_CREATION,
+    DedupScope,
+    DedupWhenAway,
+    NamespaceSettings,
+)
 from foqs.wire.codec import structs
 from tests.histories.stored import item_rows
 from tests.support.running_host import running_host
@@ -70,6 +77,8 @@ async def test_each_setting_takes_its_bounds_and_refuses_one_beyond(host):
     # A maximum stays above its default.
     partners = {"lease_ms_max": "lease_ms_default", "ttl_ms_max": "ttl_ms_default"}
     for setting, (low, high) in SETTING_BOUNDS.items():
+        if setting in SETTINGS_OF_CREATION:
+            continue
         for value in (high, low):
             settings = {setting: value}
             if setting in partners:
@@ -83,6 +92,30 @@ async def test_each_setting_takes_its_bounds_and_refuses_one_beyond(host):
                 await host.admin.create_namespace("bad", **{setting: value})
         assert await host.admin.get_namespace("jobs") == updated
     assert await names(host) == ["jobs"]
+
+
+async def test_the_key_spread_is_a_power_of_two_and_stays_as_it_was_created(host):
+    for spread in (1, 2, 64):
+        created = await host.admin.create_namespace(f"spread-{spread}", key_spread=spread)
+        assert created.settings.key_spread == spread
+    for spread in (0, 3, 65, 128, -2):
+        with pytest.raises(InvalidArgumentError, match="key_spread"):
+            await host.admin.create_namespace("bad", key_spread=spread)
+    with pytest.raises(InvalidArgumentError, match=r"key_spread is 2 since .* cannot become 4, .*: create another"):
+        await host.admin.update_namespace("spread-2", key_spread=4, attempts_max=3)
+    same = await host.admin.update_namespace("spread-2", key_spread=2, attempts_max=4)
+    assert (same.settings.key_spread, same.settings.attempts_max) == (2, 4)
+    with pytest.raises(InvalidArgumentError, match=r"dedup_scope is 0 since .* cannot become 1"):
+        await host.admin.update_namespace("spread-2", dedup_scope=DedupScope.TOPIC)
+    assert (await host.admin.get_namespace("spread-2")) == same
+
+
+async def test_a_setting_that_is_a_choice_refuses_what_is_none_of_them(host):
+    for setting in SETTING_CHOICES:
+        with pytest.raises(InvalidArgumentError, match=rf"{setting} 2 is none of 0 \("):
+            await host.admin.create_namespace("bad", **{setting: 2})
+    updated = await host.admin.update_namespace("jobs", dedup_when_away=DedupWhenAway.ACCEPT)
+    assert updated.settings.dedup_when_away is DedupWhenAway.ACCEPT
 
 
 async def test_a_default_over_its_maximum_is_refused_whole(host):
@@ -100,6 +133,7 @@ async def test_a_default_over_its_maximum_is_refused_whole(host):
 async def test_every_setting_travels(host):
     values = {name: bounds[0] + 1 for name, bounds in SETTING_BOUNDS.items()}
     values |= {"ttl_ms_max": 50, "enqueue_paused": True, "dequeue_paused": True}
+    values |= {"dedup_scope": DedupScope.TOPIC, "dedup_when_away": DedupWhenAway.ACCEPT}
     assert set(values) == {field.name for field in fields(NamespaceSettings)}
     created = await host.admin.create_namespace("all", **values)
     assert created.settings == NamespaceSettings(**values)

@@ -197,8 +197,21 @@ def test_a_namespace_lives_from_create_to_delete(shell: Shell) -> None:
     assert [one["name"] for one in shell.json("namespace", "list", "--prefix", "o")] == ["orders"]
     table = dict(line.split(maxsplit=1) for line in shell.run("namespace", "show", "orders").stdout.splitlines())
     assert (table["attempts_max"].strip(), table["dequeue_paused"].strip()) == ("3", "false")
+    assert (table["key_spread"].strip(), table["dedup_scope"].strip()) == ("1", "namespace")
     assert shell.run("namespace", "delete", "orders", "--yes").exit_code == 0
     assert shell.run("namespace", "show", "orders").exit_code == 3
+
+
+def test_a_namespace_is_told_how_it_knows_dedup_ids(shell: Shell) -> None:
+    options = ("--key-spread", "4", "--dedup-scope", "topic", "--dedup-ms", "60000", "--dedup-when-away", "ACCEPT")
+    created = shell.json("namespace", "create", "orders", *options)
+    told = {name: created["settings"][name] for name in ("key_spread", "dedup_scope", "dedup_ms", "dedup_when_away")}
+    assert told == {"key_spread": 4, "dedup_scope": "topic", "dedup_ms": 60_000, "dedup_when_away": "accept"}
+    changed = shell.json("namespace", "set", "orders", "--dedup-when-away", "refuse", "--dedup-ids", "2000")
+    assert changed["settings"] == created["settings"] | {"dedup_when_away": "refuse", "dedup_ids": 2_000}
+    refused = shell.run("namespace", "set", "orders", "--key-spread", "2")
+    assert refused.exit_code == 2
+    assert "key_spread is 4 since the namespace was created" in refused.stderr
 
 
 def test_every_setting_of_a_namespace_has_its_option() -> None:

@@ -21,7 +21,7 @@ from foqs.model.errors import (
     UnavailableError,
     UnknownNamespaceError,
 )
-from foqs.model.namespace import Namespace, NamespaceSettings
+from foqs.model.namespace import DedupScope, Namespace, NamespaceSettings
 from foqs.storage.meta import HOST_ROW_MS, MetaStore
 from foqs.storage.meta_tables import METADATA
 from foqs.storage.migrations import SchemaKind, apply
@@ -187,12 +187,13 @@ def test_namespaces_and_censuses_have_a_bound(store: MetaStore, monkeypatch: pyt
 
 def test_a_recovered_namespace_has_its_number_and_no_later_one_gets_it(store: MetaStore) -> None:
     store.insert_namespace("a", NamespaceSettings(), 1)
-    recovered = store.recover_namespace(9, "b", "lost", 5)
+    settings = NamespaceSettings(key_spread=4, dedup_scope=DedupScope.TOPIC)
+    recovered = store.recover_namespace(9, "b", "lost", settings, 5)
     assert recovered == store.list_namespaces()[1]
-    assert recovered == Namespace(9, "b", NamespaceSettings(), 5, former_name="lost")
+    assert recovered == Namespace(9, "b", settings, 5, former_name="lost")
     for number, name in ((9, "c"), (3, "b")):
         with pytest.raises(AlreadyExistsError):
-            store.recover_namespace(number, name, "lost", 5)
+            store.recover_namespace(number, name, "lost", settings, 5)
     assert store.insert_namespace("c", NamespaceSettings(), 1).number == 10
 
 
@@ -325,7 +326,7 @@ def test_only_what_has_changed_is_read_again_and_all_that_has(meta_url, store, m
 
     assert read() == []
     for number in (1, 2, 255, 256, 257, 700):
-        store.recover_namespace(number, f"n{number}", "", 0)
+        store.recover_namespace(number, f"n{number}", "", NamespaceSettings(), 0)
     assert [one.number for one in read()] == [1, 2, 255, 256, 257, 700]
     assert len(rows_read) == 6
     assert store.list_namespaces() is store.list_namespaces()

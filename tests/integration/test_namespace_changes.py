@@ -19,6 +19,7 @@ from foqs.model.errors import (
     UnavailableError,
     UnknownNamespaceError,
 )
+from foqs.model.namespace import NamespaceSettings
 from foqs.shard.port import OwnershipLostError
 from foqs.storage.meta import MetaStore
 from foqs.storage.session import connect
@@ -257,8 +258,11 @@ async def check_lost_and_recovered(host: RunningHost, lost: int) -> None:
         await host.admin.recover_namespace(lost)
     with pytest.raises(NotFoundError, match="no shard of this host knows a namespace with number 77"):
         await host.admin.recover_namespace(77)
-    recovered = await host.admin.recover_namespace(lost, "found")
+    with pytest.raises(InvalidArgumentError, match="key_spread 3 is not a power of two"):
+        await host.admin.recover_namespace(lost, "found", key_spread=3)
+    recovered = await host.admin.recover_namespace(lost, "found", key_spread=4)
     assert recovered.name == "found"
+    assert recovered.settings == NamespaceSettings(key_spread=4)
     assert number_of(host, "found") == lost
     assert unknown(host) == {}
     assert gauge(host.host.metrics) == 0

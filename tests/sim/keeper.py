@@ -81,4 +81,4 @@ class Keeper:
 
 
 async def _recover(number: int, name: str | None, door: FakeDoor) -> None:
-    await door.admin.recover_namespace(number, name)
+    await door.admin.recover_namespace(number, name, None)

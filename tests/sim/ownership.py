@@ -49,7 +49,7 @@ class FakeMeta(FakeNamespaces):
     """The meta database, as one host reaches it."""
 
     def __init__(self, world: World) -> None:
-        super().__init__(world.meta.ids, _DEFAULTS)
+        super().__init__(world.meta.ids)
         process = current_process()
         assert process is not None, "only hosts have one"
         self._host_name = process.name
@@ -66,8 +66,12 @@ class FakeMeta(FakeNamespaces):
     def finish_creation(
         self, census: Census, name: str, settings: NamespaceSettings, now_ms: int
     ) -> Namespace | list[int]:
-        settings = replace(settings, lease_ms_default=_DEFAULTS.lease_ms_default)
-        return super().finish_creation(census, name, settings, now_ms)
+        return super().finish_creation(census, name, _with_short_leases(settings), now_ms)
+
+    def recover_namespace(
+        self, number: int, name: str, former_name: str, settings: NamespaceSettings, now_ms: int
+    ) -> Namespace:
+        return super().recover_namespace(number, name, former_name, _with_short_leases(settings), now_ms)
 
     def finish_deletion(self, census: Census, name: str) -> list[int]:
         missing = super().finish_deletion(census, name)
@@ -105,6 +109,10 @@ class FakeMeta(FakeNamespaces):
         meta = self._world.meta
         if meta.away_count or meta.cut_off.get(self._host_name, 0.0) > self._world.loop.time():
             raise UnavailableError("the meta database does not answer")
+
+
+def _with_short_leases(settings: NamespaceSettings) -> NamespaceSettings:
+    return replace(settings, lease_ms_default=_DEFAULTS.lease_ms_default)
 
 
 class SteppingStore(FakeStore):

@@ -35,7 +35,7 @@ from foqs.model.errors import (
     UnknownNamespaceError,
 )
 from foqs.model.limits import PAYLOAD_BYTES_DEFAULT
-from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_name, with_changes
+from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_name, updated, with_changes
 
 NOW_MS = 1_700_000_000_000
 _PATIENCE_S = 20
@@ -168,14 +168,16 @@ class FakeQueue:
 
     async def update_namespace(self, context: CallContext, name: str, settings: object) -> Namespace:
         old = await self.get_namespace(context, name)
-        self.namespaces[name] = Namespace(old.number, name, with_changes(old.settings, settings), NOW_MS)
+        self.namespaces[name] = Namespace(old.number, name, updated(old.settings, settings), NOW_MS)
         return self.namespaces[name]
 
     async def get_namespace(self, context: CallContext, name: str) -> Namespace:
         self._check(name)
         return self.namespaces[name]
 
-    async def recover_namespace(self, context: CallContext, number: int, name: str | None) -> Namespace:
+    async def recover_namespace(
+        self, context: CallContext, number: int, name: str | None, settings: object | None
+    ) -> Namespace:
         raise NotFoundError(f"no shard knows the namespace of number {number}")
 
     async def list_namespaces(self, context: CallContext, prefix: str, limit: int, page_token: str) -> NamespacePage:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from foqs.client import admin_verbs
 from foqs.client.aio.base import AsyncBaseClient
 from foqs.model.calls import DeadLettersResult, HostStatus, PositionErrors, StoredItem, StoredItemPage
-from foqs.model.namespace import Namespace
+from foqs.model.namespace import DedupScope, DedupWhenAway, Namespace
 
 
 class AsyncAdminClient(AsyncBaseClient):
@@ -38,6 +38,12 @@ class AsyncAdminClient(AsyncBaseClient):
         attempts_max: int | None = None,
         enqueue_paused: bool | None = None,
         dequeue_paused: bool | None = None,
+        dedup_ms: int | None = None,
+        dedup: timedelta | None = None,
+        dedup_ids: int | None = None,
+        dedup_scope: DedupScope | None = None,
+        key_spread: int | None = None,
+        dedup_when_away: DedupWhenAway | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> Namespace:
@@ -54,6 +60,10 @@ class AsyncAdminClient(AsyncBaseClient):
                 "attempts_max": attempts_max,
                 "enqueue_paused": enqueue_paused,
                 "dequeue_paused": dequeue_paused,
+                "dedup_ids": dedup_ids,
+                "dedup_scope": dedup_scope,
+                "key_spread": key_spread,
+                "dedup_when_away": dedup_when_away,
             },
             {
                 "lease_ms_default": (lease_ms_default, lease_default),
@@ -61,6 +71,7 @@ class AsyncAdminClient(AsyncBaseClient):
                 "delay_ms_max": (delay_ms_max, delay_max),
                 "ttl_ms_default": (ttl_ms_default, ttl_default),
                 "ttl_ms_max": (ttl_ms_max, ttl_max),
+                "dedup_ms": (dedup_ms, dedup),
             },
         )
         return await self._run(admin_verbs.create_namespace(self._within(deadline_ms, deadline), name, settings))
@@ -86,12 +97,19 @@ class AsyncAdminClient(AsyncBaseClient):
         attempts_max: int | None = None,
         enqueue_paused: bool | None = None,
         dequeue_paused: bool | None = None,
+        dedup_ms: int | None = None,
+        dedup: timedelta | None = None,
+        dedup_ids: int | None = None,
+        dedup_scope: DedupScope | None = None,
+        key_spread: int | None = None,
+        dedup_when_away: DedupWhenAway | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> Namespace:
         """Change the given settings of a namespace, leave the others.
 
-        Raises UnknownNamespaceError, and InvalidArgumentError for a setting out of its bounds.
+        Raises UnknownNamespaceError, and InvalidArgumentError for a setting out of its bounds and for another
+        key_spread or dedup_scope than the namespace was created with.
         """
         settings = admin_verbs.settings_of(
             {
@@ -102,6 +120,10 @@ class AsyncAdminClient(AsyncBaseClient):
                 "attempts_max": attempts_max,
                 "enqueue_paused": enqueue_paused,
                 "dequeue_paused": dequeue_paused,
+                "dedup_ids": dedup_ids,
+                "dedup_scope": dedup_scope,
+                "key_spread": key_spread,
+                "dedup_when_away": dedup_when_away,
             },
             {
                 "lease_ms_default": (lease_ms_default, lease_default),
@@ -109,6 +131,7 @@ class AsyncAdminClient(AsyncBaseClient):
                 "delay_ms_max": (delay_ms_max, delay_max),
                 "ttl_ms_default": (ttl_ms_default, ttl_default),
                 "ttl_ms_max": (ttl_ms_max, ttl_max),
+                "dedup_ms": (dedup_ms, dedup),
             },
         )
         return await self._run(admin_verbs.update_namespace(self._within(deadline_ms, deadline), name, settings))
@@ -143,14 +166,19 @@ class AsyncAdminClient(AsyncBaseClient):
         number: int,
         name: str | None = None,
         *,
+        key_spread: int | None = None,
+        dedup_scope: DedupScope | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> Namespace:
         """Bring back a namespace whose items shards hold and the meta database has lost, by the number in the log.
 
-        It gets its old name, or `name`, and default settings. Raises NotFoundError when no shard of this host knows it.
+        It gets its old name, or `name`, and default settings. key_spread and dedup_scope have to be what they were:
+        else the dedup ids that its shards hold are not known again. Raises NotFoundError when no shard of this host
+        knows it.
         """
-        return await self._run(admin_verbs.recover_namespace(self._within(deadline_ms, deadline), number, name))
+        terms = self._within(deadline_ms, deadline)
+        return await self._run(admin_verbs.recover_namespace(terms, number, name, key_spread, dedup_scope))
 
     async def peek_items(
         self,
