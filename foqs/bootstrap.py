@@ -21,6 +21,8 @@ from foqs.host.dequeues import Dequeues
 from foqs.host.dispatch import Dispatcher
 from foqs.host.enqueues import Enqueues, Placement
 from foqs.host.inspection import Inspection
+from foqs.host.job_calls import JobCalls, JobEnqueues
+from foqs.host.jobs import Jobs
 from foqs.host.leases import Leases
 from foqs.host.membership import Membership
 from foqs.host.metrics import Metrics
@@ -96,9 +98,11 @@ class Host(Service):
         self._loop = asyncio.get_running_loop()
         self._meta = parts.meta(config.meta_url)
         address = f"{config.listen_address}:{config.port}"
+        started_at_ms = parts.wall_ms()
         self._membership = Membership(
-            parts.meta(config.meta_url), config.host_name, address, parts.wall_ms(), parts.monotonic_s
+            parts.meta(config.meta_url), config.host_name, address, started_at_ms, parts.monotonic_s
         )
+        self._jobs = Jobs(self._meta, config.host_name, started_at_ms, self._loop.time)
         self._namespaces = Namespaces(
             self._meta, config.host_name, parts.wall_ms, allow_undurable=config.allow_undurable_servers
         )
@@ -182,6 +186,7 @@ class Host(Service):
         await self._namespaces.calls.run(lambda _: self._parts.check_schema(self._config.meta_url, SchemaKind.META))
         await self._membership.start()
         await self._namespaces.start()
+        await self._jobs.start()
         await asyncio.gather(*[shard.start() for shard in self._shards.by_id.values()])
         await self._server.start()
 
@@ -190,11 +195,13 @@ class Host(Service):
         await self._server.drain()
         self._dispatcher.drain()
         await asyncio.gather(*[shard.drain() for shard in self._shards.by_id.values()])
+        await self._jobs.drain()
 
     async def _stop(self) -> None:
         await self._server.stop()
         await asyncio.gather(*[shard.stop() for shard in self._shards.by_id.values()])
         await self._censuses.stop()
+        await self._jobs.stop()
         await self._namespaces.stop()
         await self._membership.stop()
         # Last of all: what stops may wait for a server that hangs, and the loop turns meanwhile.
@@ -265,15 +272,22 @@ class Host(Service):
         config = self._config
         namespaces, shards, happened = self._namespaces, self._shards, self.metrics.items.happened
         placement = Placement(shards, self._dispatcher)
+        enqueues = Enqueues(namespaces, self._quota, placement, self._waiting, happened)
         queue = Queue(
-            Enqueues(namespaces, self._quota, placement, self._waiting, happened),
+            JobEnqueues(namespaces, self._jobs, enqueues.enqueue, happened),
             self._dequeues,
             Leases(namespaces, shards, self._inspection, self._waiting, happened),
             Topics(namespaces, shards, self._dispatcher, slices),
         )
         namespace_calls = NamespaceCalls(self._namespaces, self._censuses, self._parts.wall_ms)
         admin = Admin(
-            config.host_name, self._namespaces, namespace_calls, self._shards, self._inspection, self._is_draining
+            config.host_name,
+            self._namespaces,
+            namespace_calls,
+            self._shards,
+            self._inspection,
+            JobCalls(self._namespaces, self._jobs),
+            self._is_draining,
         )
         return self._parts.server(
             queue,

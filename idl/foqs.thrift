@@ -95,7 +95,12 @@ struct EnqueueRequest {
   1: required string namespace_name,
   2: required list<NewItem> items,
   /** True for large loads that are not urgent. It changes nothing for now. */
-  3: bool bulk = false
+  3: bool bulk = false,
+  /**
+   * Names a job record of the namespace: the items count for it, and its rate holds. NOT_FOUND says that there is no
+   * such record. RATE_LIMITED says when the call has its turn.
+   */
+  4: optional string job_id
 }
 
 struct EnqueueResponse {
@@ -338,6 +343,51 @@ struct PurgeDeadLettersRequest { 1: required string namespace_name, 2: required 
 /** count says how many were redriven or purged; errors are by position of ids. */
 struct DeadLettersResponse { 1: i64 count, 2: map<i32, ItemError> errors }
 
+enum JobState { RUNNING = 0, SUCCEEDED = 1, FAILED = 2 }
+
+/** The record of a load that comes in many calls, possibly from many clients and to many hosts. */
+struct Job {
+  /** 1 to 128 of A-Z a-z 0-9 . _ - */
+  1: string id,
+  2: string namespace_name,
+  3: i64 created_at_ms,
+  /** The time of the last update or count. The record is kept for 30 days after it. */
+  4: i64 updated_at_ms,
+  /** What the client of the job says. A host never changes it. */
+  5: JobState state,
+  /** What all calls of the job together may enqueue, whatever hosts they go to; 0 for no limit. */
+  6: i64 items_per_second_max,
+  /** Items that were made. Hosts count them as calls with its job_id are done, and write the counts every 2 s. */
+  7: i64 items_count,
+  /** Positions that got the id of an item that was enqueued before. */
+  8: i64 duplicates_count,
+  /** Positions that were refused and will be again, such as those with a payload that is too large. */
+  9: i64 rejected_count,
+  /** What the client of the job tells at its end. */
+  10: i64 rows_count,
+  /** A text for people, up to 4 KiB of UTF-8. */
+  11: string detail
+}
+
+/**
+ * Makes a record. ALREADY_EXISTS says that the namespace has one of that id. Where there are too many records, the one
+ * that ended first is deleted; INVALID_ARGUMENT says that all of them run.
+ */
+struct CreateJobRequest { 1: required string namespace_name, 2: required string id, 3: i64 items_per_second_max = 0, 4: string detail = "" }
+/** Changes what is given. A new rate holds on every host within 2 s. Calls may name a job whose state is not RUNNING. */
+struct UpdateJobRequest {
+  1: required string namespace_name,
+  2: required string id,
+  3: optional JobState state,
+  4: optional i64 items_per_second_max,
+  5: optional i64 rows_count,
+  6: optional string detail
+}
+struct GetJobRequest    { 1: required string namespace_name, 2: required string id }
+/** Lists the jobs of a namespace, the newest first. */
+struct ListJobsRequest  { 1: required string namespace_name, 2: i32 limit = 100, 3: string page_token = "" }
+struct ListJobsResponse { 1: list<Job> jobs, 2: string next_page_token }
+
 struct HostStatusRequest {}
 struct ShardStatus { 1: i32 shard_id, 2: string state /* owned, sick (its circuit breaker is open) or lost (not owned now); detail says why */, 3: i64 epoch, 4: i64 items, 5: i64 open_leases, 6: string detail }
 struct HostStatus { 1: string host, 2: string version, 3: i64 started_at_ms, 4: list<ShardStatus> shards, 5: bool draining }
@@ -355,5 +405,9 @@ service FoqsAdmin {
   StoredItemsResponse listDeadLetters(1: ListDeadLettersRequest request) throws (1: FoqsError error)
   DeadLettersResponse redriveDeadLetters(1: RedriveDeadLettersRequest request) throws (1: FoqsError error)
   DeadLettersResponse purgeDeadLetters(1: PurgeDeadLettersRequest request) throws (1: FoqsError error)
+  Job createJob(1: CreateJobRequest request) throws (1: FoqsError error)
+  Job updateJob(1: UpdateJobRequest request) throws (1: FoqsError error)
+  Job getJob(1: GetJobRequest request) throws (1: FoqsError error)
+  ListJobsResponse listJobs(1: ListJobsRequest request) throws (1: FoqsError error)
   HostStatus getHostStatus(1: HostStatusRequest request) throws (1: FoqsError error)
 }

@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 from foqs.host import arguments
 from foqs.host.inspection import Inspection
+from foqs.host.job_calls import JobCalls
 from foqs.host.namespace_calls import NamespaceCalls
 from foqs.host.namespaces import Namespaces
 from foqs.host.shards import Shards
@@ -22,6 +23,7 @@ from foqs.model.calls import (
     StoredItem,
     StoredItemPage,
 )
+from foqs.model.jobs import Job, JobPage
 from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_name, with_changes
 
 
@@ -38,6 +40,7 @@ class Admin:
         namespace_calls: NamespaceCalls,
         shards: Shards,
         inspection: Inspection,
+        job_calls: JobCalls,
         draining: Callable[[], bool],
     ) -> None:
         self._host_name = host_name
@@ -45,6 +48,7 @@ class Admin:
         self._namespace_calls = namespace_calls
         self._shards = shards
         self._inspection = inspection
+        self._job_calls = job_calls
         self._draining = draining
         self._started_at_ms = _now_ms()
         # Read from files, which no call shall wait for.
@@ -107,6 +111,29 @@ class Admin:
         self, context: CallContext, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
     ) -> DeadLettersResult:
         return await self._inspection.purge(self._namespaces.get(namespace_name), topic, item_ids, limit)
+
+    async def create_job(
+        self, context: CallContext, namespace_name: str, job_id: str, items_per_second_max: int, detail: str
+    ) -> Job:
+        return await self._job_calls.create(namespace_name, job_id, items_per_second_max, detail)
+
+    async def update_job(
+        self,
+        context: CallContext,
+        namespace_name: str,
+        job_id: str,
+        state: int | None,
+        items_per_second_max: int | None,
+        rows_count: int | None,
+        detail: str | None,
+    ) -> Job:
+        return await self._job_calls.update(namespace_name, job_id, state, items_per_second_max, rows_count, detail)
+
+    async def get_job(self, context: CallContext, namespace_name: str, job_id: str) -> Job:
+        return await self._job_calls.get(namespace_name, job_id)
+
+    async def list_jobs(self, context: CallContext, namespace_name: str, limit: int, page_token: str) -> JobPage:
+        return await self._job_calls.page(namespace_name, limit, page_token)
 
     async def get_host_status(self, context: CallContext) -> HostStatus:
         shards = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foqs.host.dequeues import Dequeues
-from foqs.host.enqueues import Enqueues
+from foqs.host.job_calls import JobEnqueues
 from foqs.host.leases import Leases
 from foqs.host.topics import Topics
 
@@ -11,7 +11,7 @@ from foqs.host.topics import Topics
 class Queue:
     """Implements foqs.model.calls.QueueCalls: each verb is a method of the part of the host that does it."""
 
-    def __init__(self, enqueues: Enqueues, dequeues: Dequeues, leases: Leases, topics: Topics) -> None:
+    def __init__(self, enqueues: JobEnqueues, dequeues: Dequeues, leases: Leases, topics: Topics) -> None:
         self.enqueue = enqueues.enqueue
         self.dequeue = dequeues.dequeue
         self.ack, self.nack, self.extend_lease = leases.ack, leases.nack, leases.extend

@@ -7,12 +7,13 @@ and a field of the wrong type arrives as None too).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 from foqs.model.errors import FoqsError
+from foqs.model.jobs import Job, JobPage
 from foqs.model.namespace import Namespace
 
 
@@ -229,9 +230,14 @@ class CallContext:
 class QueueCalls(Protocol):
     """The six verbs of service Foqs. Each raises FoqsError when the whole call fails."""
 
-    async def enqueue(
-        self, context: CallContext, namespace_name: str, items: Sequence[NewItemFields], bulk: bool
-    ) -> EnqueueResult: ...
+    def enqueue(
+        self,
+        context: CallContext,
+        namespace_name: str,
+        items: Sequence[NewItemFields],
+        bulk: bool,
+        job_id: str | None = None,
+    ) -> Awaitable[EnqueueResult]: ...
 
     async def dequeue(
         self,
@@ -297,5 +303,24 @@ class AdminCalls(Protocol):
     async def purge_dead_letters(
         self, context: CallContext, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
     ) -> DeadLettersResult: ...
+
+    async def create_job(
+        self, context: CallContext, namespace_name: str, job_id: str, items_per_second_max: int, detail: str
+    ) -> Job: ...
+
+    async def update_job(
+        self,
+        context: CallContext,
+        namespace_name: str,
+        job_id: str,
+        state: int | None,
+        items_per_second_max: int | None,
+        rows_count: int | None,
+        detail: str | None,
+    ) -> Job: ...
+
+    async def get_job(self, context: CallContext, namespace_name: str, job_id: str) -> Job: ...
+
+    async def list_jobs(self, context: CallContext, namespace_name: str, limit: int, page_token: str) -> JobPage: ...
 
     async def get_host_status(self, context: CallContext) -> HostStatus: ...

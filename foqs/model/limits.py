@@ -32,6 +32,20 @@ SHARD_ID_MAX = 65_535
 """The largest id of a shard."""
 HOSTS_MAX = 1_000
 """Hosts in the meta database, dead ones included. With more, no host can write its heartbeat."""
+JOB_ID_CHARS_MAX = 128
+"""The longest id of a job."""
+JOB_DETAIL_BYTES_MAX = 4 * KIB
+"""The longest detail of a job record, in bytes of UTF-8."""
+JOB_ITEMS_PER_SECOND_MAX = 100_000_000
+"""The highest rate that a job can have."""
+JOBS_PER_NAMESPACE_MAX = 1_000
+"""Job records of one namespace. Beyond it, the one that ended first makes room for a new one; where all still run, a
+new one is refused.
+"""
+JOBS_MAX = 20_000
+"""Job records of all namespaces together, likewise."""
+JOB_KEPT_MS = 30 * DAY_MS
+"""How long a job record is kept after its last update."""
 CENSUSES_MAX = 100
 """Namespaces of a cluster that are being created or deleted. Beyond it, creations and deletions get OVERLOADED."""
 
@@ -160,7 +174,7 @@ CONNECTIONS_PER_ADDRESS_MAX = 5_000
 """Connections of one client address (connections_per_address_max)."""
 OPERATOR_CONNECTIONS_MAX = 16
 """Connections to the metrics port, each with one request. A further one ends the oldest."""
-META_SESSIONS_MAX = 4
+META_SESSIONS_MAX = 5
 """Sessions of one host with the meta database."""
 FIRST_FRAME_MS_MAX = 10 * SECOND_MS
 """A new connection must send its first frame header within this time."""
@@ -306,6 +320,25 @@ PACKET_BYTES_MAX = 4 * MIB
 default.
 """
 
+# Jobs.
+JOBS_PER_HOST_MAX = 1_000
+"""Jobs that a host counts at the same time. Calls of further ones get OVERLOADED."""
+JOB_LOOK_UP_MS_MAX = 1 * SECOND_MS
+"""How long the first call of a job waits for its record. Then it goes on without, and no rate holds until it is known.
+"""
+JOB_WRITE_MS = 2 * SECOND_MS
+"""How often a host writes what it has counted of jobs, and reads their rates. A crash loses what was not written."""
+JOB_IDLE_MS = 30 * SECOND_MS
+"""A job without calls for this long is forgotten by a host, which has written all that it counted of it."""
+JOB_ACTIVE_MS = 6 * SECOND_MS
+"""The rate of a job is divided among the hosts that have had calls of it within this time."""
+JOB_BURST_MS = 200
+"""A job with a rate may be ahead of it by what the rate gives in this time, and by one call."""
+JOB_TURNS_MS_MAX = 5 * SECOND_MS
+"""The turns that a rate gives to refused calls lie within this time after the first one of them, so that callers who
+never come back take no more of the rate.
+"""
+
 # Waits of callers.
 CALL_MS_MAX = 20 * SECOND_MS
 """How long a call waits for a shard's commit. Then it gets UNAVAILABLE, and its outcome is unknown."""
@@ -361,4 +394,5 @@ assert HEARTBEAT_MS * 3 < HOST_DEAD_MS, "a host is not dead for one lost heartbe
 assert PACKS_OF_SHARD_BYTES_MAX <= PACKS_OF_HOST_BYTES_MAX, "one shard may use what it may have"
 assert 2 * TRANSACTION_INSERTS_MAX + BATCH_ITEMS_MAX <= ENQUEUE_BUFFER_ITEMS_MAX, "no placement may fill a buffer"
 assert 2 * TRANSACTION_INSERT_BYTES_MAX + FRAME_BYTES_MAX <= ENQUEUE_BUFFER_BYTES_MAX, "no placement may fill a buffer"
+assert 2 * JOB_WRITE_MS < JOB_ACTIVE_MS < JOB_IDLE_MS, "who counts a job has shown it lately"
 assert PREFETCH_HOLD_MS_MAX < CLAIM_SLACK_MS, "a prefetched claim must still cover the lease at hand-out"

@@ -28,6 +28,7 @@ from foqs.model.errors import (
 )
 from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_name, updated
 from foqs.storage.meta_blocks import NamespaceBlocks
+from foqs.storage.meta_jobs import delete_jobs_of
 from foqs.storage.meta_tables import CENSUS, CENSUS_ANSWER, NAMESPACE, NAMESPACE_NUMBER, SERVER_NOW_MS, SHARD
 
 T = TypeVar("T")
@@ -207,6 +208,7 @@ class MetaNamespaces(ABC):
                 raise InvalidArgumentError(f"namespace {name!r} still holds {held} items: consume or delete them first")
             if missing:
                 return missing
+            delete_jobs_of(connection, census.namespace)
             connection.execute(delete(NAMESPACE).where(NAMESPACE.c.number == census.namespace))
             _delete_census(connection, census)
             return []

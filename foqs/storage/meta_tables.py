@@ -49,6 +49,33 @@ SHARD = Table(
     Column("owner", VARBINARY(128), nullable=False),
     Column("owned_since", BigInteger, nullable=False),
 )
+JOB = Table(
+    "job",
+    METADATA,
+    Column("namespace", Integer, primary_key=True, autoincrement=False),
+    Column("id", VARBINARY(128), primary_key=True),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    Column("state", SmallInteger, nullable=False),
+    Column("items_per_second_max", BigInteger, nullable=False),
+    Column("items_count", BigInteger, nullable=False),
+    Column("duplicates_count", BigInteger, nullable=False),
+    Column("rejected_count", BigInteger, nullable=False),
+    Column("rows_count", BigInteger, nullable=False),
+    Column("detail", VARBINARY(4096), nullable=False),
+)
+JOB_HOST = Table(
+    "job_host",
+    METADATA,
+    Column("namespace", Integer, primary_key=True, autoincrement=False),
+    Column("job", VARBINARY(128), primary_key=True),
+    Column("host", VARBINARY(128), primary_key=True),
+    Column("started_at", BigInteger, primary_key=True, autoincrement=False),
+    Column("active_at", BigInteger, nullable=False),
+    Column("items_count", BigInteger, nullable=False),
+    Column("duplicates_count", BigInteger, nullable=False),
+    Column("rejected_count", BigInteger, nullable=False),
+)
 HOST = Table(
     "host",
     METADATA,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,6 +13,7 @@ from foqs.model.census import Census, CensusAnswer, unanswered
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError, UnknownNamespaceError
 from foqs.model.namespace import Namespace, NamespaceSettings, updated
 from foqs.storage.meta_namespaces import NamespaceList
+from foqs.testing.fake_jobs import FakeJobs, JobTables
 
 
 @dataclass(slots=True)
@@ -27,12 +28,13 @@ class NamespaceTables:
     """Answers by census and shard."""
     epochs: dict[int, int] = field(default_factory=dict)
     """The last epoch of each shard."""
+    jobs: JobTables = field(default_factory=JobTables)
 
     def copy(self) -> NamespaceTables:
         return copy.deepcopy(self)
 
 
-class FakeNamespaces(ABC):
+class FakeNamespaces(FakeJobs):
     """The database for one host; `chance` draws the ids of censuses.
 
     A subclass says where the tables are, and adds what else the host asks of its meta database.
@@ -46,9 +48,9 @@ class FakeNamespaces(ABC):
     def _tables(self) -> NamespaceTables:
         """What the database holds. Raises UnavailableError while it is away."""
 
-    @abstractmethod
-    def _now_ms(self) -> int:
-        """The database's clock."""
+    @property
+    def _job_tables(self) -> JobTables:
+        return self._tables.jobs
 
     def read_namespaces(self) -> NamespaceList:
         tables = self._tables
@@ -124,6 +126,7 @@ class FakeNamespaces(ABC):
             raise InvalidArgumentError(f"namespace {name!r} still holds {held} items")
         if not missing:
             del self._tables.namespaces[name]
+            self._forget_jobs_of(census.namespace)
             self.end_census(census)
         return missing
 

@@ -16,6 +16,7 @@ import structlog
 from foqs.model import calls, limits
 from foqs.model.calls import AdminCalls, CallContext, PositionErrors, QueueCalls
 from foqs.model.errors import FoqsError, InternalError, InvalidArgumentError, TooLargeError
+from foqs.model.jobs import Job, JobPage
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.wire.codec import Codec, Method, encode_as, structs
 
@@ -34,6 +35,8 @@ for _cls, _struct in (
     (calls.ShardStatus, structs.ShardStatus),
     (calls.HostStatus, structs.HostStatus),
     (Namespace, structs.Namespace),
+    (Job, structs.Job),
+    (JobPage, structs.ListJobsResponse),
     (NamespaceSettings, structs.NamespaceSettings),
 ):
     encode_as(_cls, _struct)
@@ -75,7 +78,7 @@ class Verbs:
         # A lambda makes no coroutine of its own: one call goes through this file in one coroutine.
         self._by_name: dict[str, _Verb] = {
             "enqueue": _Verb(
-                lambda c, r: queue.enqueue(c, r.namespace_name, r.items, r.bulk),
+                lambda c, r: queue.enqueue(c, r.namespace_name, r.items, r.bulk, r.job_id),
                 lambda result: structs.EnqueueResponse(result.ids, _item_errors(result.errors), []),
             ),
             "dequeue": _Verb(
@@ -116,6 +119,18 @@ class Verbs:
             "purgeDeadLetters": _Verb(
                 lambda c, r: admin.purge_dead_letters(c, r.namespace_name, r.topic, r.ids, r.limit),
                 _dead_letters_response,
+            ),
+            "createJob": _Verb(
+                lambda c, r: admin.create_job(c, r.namespace_name, r.id, r.items_per_second_max, r.detail)
+            ),
+            "updateJob": _Verb(
+                lambda c, r: admin.update_job(
+                    c, r.namespace_name, r.id, r.state, r.items_per_second_max, r.rows_count, r.detail
+                )
+            ),
+            "getJob": _Verb(lambda c, r: admin.get_job(c, r.namespace_name, r.id)),
+            "listJobs": _Verb(
+                lambda c, r: admin.list_jobs(c, r.namespace_name, r.limit, r.page_token), list_name="jobs"
             ),
             "getHostStatus": _Verb(lambda c, _: admin.get_host_status(c), list_name="shards"),
         }

@@ -1,0 +1,59 @@
+"""The rate of a job on one host: smooth, with exact hints when to come back.
+
+A virtual clock (the generic cell rate algorithm, ITU-T I.371) instead of a window, because a rate per second shall not
+come in bursts. Each admitted call moves the job's clock on by the time in which the rate gives so many items. A call is
+admitted unless that clock is ahead of the real one by more than the burst. So in any time a job gets what the rate
+gives in that time and in the burst, and one call.
+
+Calls that are refused get turns, one behind the other, so that the tasks of a job do not all come back at once.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from foqs.model import limits
+
+
+class JobRate:
+    """What one host admits of a job. Times are milliseconds of any clock that does not go back."""
+
+    __slots__ = ("_free_at_ms", "_turns_until_ms", "items_per_second")
+
+    def __init__(self, items_per_second: float, free_at_ms: float) -> None:
+        """Nothing is admitted before `free_at_ms`. 0 items per second are no limit."""
+        self.items_per_second = items_per_second
+        self._free_at_ms = free_at_ms
+        """When all that was admitted is paid for."""
+        self._turns_until_ms = free_at_ms
+        """When all those that were refused have had their turns."""
+
+    def admit(self, count: int, now_ms: float) -> int:
+        """Count the items and return 0; or return after how many milliseconds the call has its turn."""
+        if not self.items_per_second:
+            return 0
+        due_at_ms = self._free_at_ms - limits.JOB_BURST_MS
+        if due_at_ms <= now_ms:
+            self._free_at_ms = max(self._free_at_ms, now_ms) + self._cost_ms(count)
+            return 0
+        turn_ms = max(self._turns_until_ms, self._free_at_ms)
+        last_ms = self._free_at_ms + limits.JOB_TURNS_MS_MAX
+        self._turns_until_ms = min(turn_ms + self._cost_ms(count), last_ms)
+        return max(1, ceil(turn_ms - limits.JOB_BURST_MS - now_ms))
+
+    def give_back(self, count: int) -> None:
+        """So many of those that were admitted do not count after all."""
+        if self.items_per_second:
+            self._free_at_ms -= self._cost_ms(count)
+
+    def change(self, items_per_second: float, now_ms: float) -> None:
+        """From now on this is the rate; what was admitted is paid for by it as well."""
+        before, self.items_per_second = self.items_per_second, items_per_second
+        if before == items_per_second:
+            return
+        owed_ms = max(0.0, self._free_at_ms - now_ms)
+        self._free_at_ms = now_ms + (owed_ms * before / items_per_second if items_per_second else 0.0)
+        self._turns_until_ms = self._free_at_ms
+
+    def _cost_ms(self, count: int) -> float:
+        return count * 1000 / self.items_per_second

@@ -1,0 +1,98 @@
+"""A job: a load that comes in many calls, such as what Spark writes; its record counts it and keeps its rate."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+
+from foqs.model import limits
+from foqs.model.errors import InvalidArgumentError, NotFoundError, shown
+
+_ID = re.compile(rf"[A-Za-z0-9._-]{{1,{limits.JOB_ID_CHARS_MAX}}}", re.ASCII)
+
+
+class JobState(IntEnum):
+    """Whether a job goes on. It is what the client of the job says; a host never changes it."""
+
+    RUNNING = 0
+    SUCCEEDED = 1
+    FAILED = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job record. Times are milliseconds since the epoch, on the clock of the meta database's server.
+
+    updated_at_ms: of the last update or count.  items_per_second_max: 0 for no limit.
+    items_count, duplicates_count, rejected_count: what hosts have counted of the calls that named the job.
+    rows_count: what the client of the job has told at its end.
+    """
+
+    id: str
+    namespace_name: str
+    created_at_ms: int
+    updated_at_ms: int
+    state: JobState = JobState.RUNNING
+    items_per_second_max: int = 0
+    items_count: int = 0
+    duplicates_count: int = 0
+    rejected_count: int = 0
+    rows_count: int = 0
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class JobPage:
+    """A page of jobs, the newest first. `next_page_token` asks for the one behind it; it is "" on the last page."""
+
+    jobs: list[Job]
+    next_page_token: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobChanges:
+    """What is to be changed of a job; None stays."""
+
+    state: JobState | None = None
+    items_per_second_max: int | None = None
+    rows_count: int | None = None
+    detail: str | None = None
+
+
+def check_job_id(job_id: object) -> str:
+    """Return the id, or raise InvalidArgumentError."""
+    if not isinstance(job_id, str) or _ID.fullmatch(job_id) is None:
+        raise InvalidArgumentError(
+            f"job id {shown(job_id)} is not valid: use 1 to {limits.JOB_ID_CHARS_MAX} of A-Z a-z 0-9 . _ -"
+        )
+    return job_id
+
+
+def checked_changes(
+    state: int | None, items_per_second_max: int | None, rows_count: int | None, detail: str | None
+) -> JobChanges:
+    """Return the changes. Raises InvalidArgumentError that names every one that is out of its bounds."""
+    problems = []
+    if state is not None and state not in frozenset(JobState):
+        problems.append(f"state {state!r:.40} is not one of RUNNING (0), SUCCEEDED (1), FAILED (2)")
+    for name, value, most in (
+        ("items_per_second_max", items_per_second_max, limits.JOB_ITEMS_PER_SECOND_MAX),
+        ("rows_count", rows_count, limits.NEVER_MS),
+    ):
+        if value is not None and not 0 <= value <= most:
+            problems.append(f"{name} {value!r:.40} is not within 0..{most}")
+    if detail is not None and len(detail.encode()) > limits.JOB_DETAIL_BYTES_MAX:
+        problems.append(f"detail of {len(detail.encode())} bytes is over the limit of {limits.JOB_DETAIL_BYTES_MAX}")
+    if problems:
+        raise InvalidArgumentError("job: " + "; ".join(problems))
+    return JobChanges(
+        state=None if state is None else JobState(state),
+        items_per_second_max=items_per_second_max,
+        rows_count=rows_count,
+        detail=detail,
+    )
+
+
+def unknown_job(job_id: str, namespace_name: str) -> NotFoundError:
+    return NotFoundError(f"namespace {namespace_name!r} has no job {job_id!r}: create it first, nothing was done")
