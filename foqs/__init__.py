@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         UnavailableError,
         UnknownNamespaceError,
     )
+    from foqs.model.jobs import Job, JobPage, JobState
     from foqs.model.namespace import DedupScope, DedupWhenAway, Namespace, NamespaceSettings
 
 _HOME = {
@@ -93,6 +94,7 @@ _HOME = {
         "UnavailableError",
         "UnknownNamespaceError",
     ),
+    "foqs.model.jobs": ("Job", "JobPage", "JobState"),
     "foqs.model.namespace": ("DedupScope", "DedupWhenAway", "Namespace", "NamespaceSettings"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -122,6 +124,9 @@ __all__ = [
     "InvalidArgumentError",
     "Item",
     "ItemState",
+    "Job",
+    "JobPage",
+    "JobState",
     "LeasedItem",
     "Nack",
     "NackBackoff",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import click
 
+from foqs.cli.jobs import jobs, status, update
 from foqs.spark.jobs.enqueue import enqueue
 
 
 @click.group()
 def spark() -> None:
-    """Jobs on Spark.
+    """Jobs on Spark, and the records of jobs.
 
-    They need the extra foqs[spark], and a Java runtime, 17 or newer.
+    Jobs need the extra foqs[spark], and a Java runtime, 17 or newer. The records (jobs, status, update) need neither.
     """
 
 
-spark.add_command(enqueue)
+for command in (enqueue, jobs, status, update):
+    spark.add_command(command)

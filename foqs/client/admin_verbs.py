@@ -25,6 +25,7 @@ from foqs.model.calls import (
     StoredItem,
     StoredItemPage,
 )
+from foqs.model.jobs import Job, JobPage, JobState
 from foqs.model.namespace import SETTING_CHOICES, DedupScope, Namespace, NamespaceSettings
 from foqs.wire import codec as wire
 
@@ -128,6 +129,44 @@ def change_dead_letters(
     return DeadLettersResult(response.count or 0, errors)
 
 
+def create_job(terms: Terms, namespace: str, job_id: str, items_per_second_max: int, detail: str) -> Flow[Job]:
+    request = wire.structs.CreateJobRequest(
+        namespace_name=namespace, id=job_id, items_per_second_max=items_per_second_max, detail=detail
+    )
+    return _job_call(terms, Call("createJob", request, Repeat.UNLESS_UNKNOWN))
+
+
+def update_job(
+    terms: Terms,
+    namespace: str,
+    job_id: str,
+    state: JobState | None,
+    items_per_second_max: int | None,
+    rows_count: int | None,
+    detail: str | None,
+) -> Flow[Job]:
+    request = wire.structs.UpdateJobRequest(
+        namespace_name=namespace,
+        id=job_id,
+        state=state,
+        items_per_second_max=items_per_second_max,
+        rows_count=rows_count,
+        detail=detail,
+    )
+    return _job_call(terms, Call("updateJob", request, Repeat.ALWAYS))
+
+
+def get_job(terms: Terms, namespace: str, job_id: str) -> Flow[Job]:
+    request = wire.structs.GetJobRequest(namespace_name=namespace, id=job_id)
+    return _job_call(terms, Call("getJob", request, Repeat.ALWAYS))
+
+
+def job_page(terms: Terms, namespace: str, limit: int, page_token: str) -> Flow[JobPage]:
+    request = wire.structs.ListJobsRequest(namespace_name=namespace, limit=limit, page_token=page_token)
+    response = yield from call_flow(terms, Call("listJobs", request, Repeat.ALWAYS))
+    return JobPage([_job(told) for told in response.jobs or ()], response.next_page_token or "")
+
+
 def host_status(terms: Terms) -> Flow[HostStatus]:
     call = Call("getHostStatus", wire.structs.HostStatusRequest(), Repeat.ALWAYS)
     response = yield from call_flow(terms, call)
@@ -139,6 +178,17 @@ def host_status(terms: Terms) -> Flow[HostStatus]:
 
 def _namespace_call(terms: Terms, call: Call) -> Flow[Namespace]:
     return _namespace((yield from call_flow(terms, call)))
+
+
+def _job_call(terms: Terms, call: Call) -> Flow[Job]:
+    return _job((yield from call_flow(terms, call)))
+
+
+def _job(w: Any) -> Job:
+    values = {field.name: value for field in fields(Job) if (value := getattr(w, field.name)) is not None}
+    # A state that a newer host knows is none of these: the job has ended somehow.
+    values["state"] = JobState(w.state) if w.state in frozenset(JobState) else JobState.FAILED
+    return Job(**values)
 
 
 def _stored_items_call(terms: Terms, call: Call) -> Flow[StoredItemPage]:

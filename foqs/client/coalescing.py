@@ -20,8 +20,8 @@ from foqs.model.errors import FoqsError, OverloadedError, TooLargeError
 WAITING_ITEMS_MAX = 10_000
 WAITING_BYTES_MAX = 64 * 1024 * 1024
 
-Lane = tuple[str, bool]
-"""Namespace and whether an unknown outcome may be repeated: what one call has in common."""
+Lane = tuple[str, bool, str | None]
+"""Namespace, whether an unknown outcome may be repeated, and the job: what one call has in common."""
 
 
 @dataclass(slots=True, eq=False)

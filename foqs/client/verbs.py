@@ -32,7 +32,13 @@ NAMESPACES_KNOWN_MAX = 1_000
 
 
 def enqueue_limited(
-    terms: Terms, namespace: str, items: Sequence[NewItem], repeat: Repeat, *, bulk: bool = False
+    terms: Terms,
+    namespace: str,
+    items: Sequence[NewItem],
+    repeat: Repeat,
+    *,
+    bulk: bool = False,
+    job_id: str | None = None,
 ) -> Flow[EnqueueResult]:
     """Enqueue what one call may carry by itself, in several calls where the namespace allows no such call.
 
@@ -43,7 +49,7 @@ def enqueue_limited(
     while left:
         part = left[: terms.batch_limits.get(namespace, len(left))]
         try:
-            done = yield from enqueue_batch(terms, namespace, part, repeat, bulk=bulk)
+            done = yield from enqueue_batch(terms, namespace, part, repeat, bulk=bulk, job_id=job_id)
         except FoqsError as refusal:
             if isinstance(refusal, TooLargeError) and (yield from _learns_limit(terms, namespace, len(part))):
                 continue
@@ -85,13 +91,19 @@ def _refuse_rest(result: EnqueueResult, part: Sequence[NewItem], total: int, err
 
 
 def enqueue_batch(
-    terms: Terms, namespace: str, items: Sequence[NewItem], repeat: Repeat, *, bulk: bool = False
+    terms: Terms,
+    namespace: str,
+    items: Sequence[NewItem],
+    repeat: Repeat,
+    *,
+    bulk: bool = False,
+    job_id: str | None = None,
 ) -> Flow[EnqueueResult]:
     """Enqueue at most a batch in one call, repeated for the positions that may be."""
     ids = [""] * len(items)
 
     def make_call(pending: Sequence[NewItem], repeated: bool) -> Call:
-        request = wire.structs.EnqueueRequest(namespace_name=namespace, items=pending, bulk=bulk)
+        request = wire.structs.EnqueueRequest(namespace_name=namespace, items=pending, bulk=bulk, job_id=job_id)
         return Call("enqueue", request, repeat)
 
     def take(response: Any, places: Sequence[int]) -> Mapping[int, Any] | None:

@@ -37,8 +37,9 @@ class JobRate:
             self._free_at_ms = max(self._free_at_ms, now_ms) + self._cost_ms(count)
             return 0
         turn_ms = max(self._turns_until_ms, self._free_at_ms)
-        last_ms = self._free_at_ms + limits.JOB_TURNS_MS_MAX
-        self._turns_until_ms = min(turn_ms + self._cost_ms(count), last_ms)
+        next_ms = turn_ms + self._cost_ms(count)
+        # Those beyond the bound share the last turn, and all but one of them are refused once more.
+        self._turns_until_ms = next_ms if next_ms <= self._free_at_ms + limits.JOB_TURNS_MS_MAX else turn_ms
         return max(1, ceil(turn_ms - limits.JOB_BURST_MS - now_ms))
 
     def give_back(self, count: int) -> None:

@@ -36,15 +36,17 @@ from foqs.model.errors import (
 )
 from foqs.model.limits import PAYLOAD_BYTES_DEFAULT
 from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_name, updated, with_changes
+from tests.support.fake_job_calls import FakeJobCalls
 
 NOW_MS = 1_700_000_000_000
 _PATIENCE_S = 20
 
 
-class FakeQueue:
+class FakeQueue(FakeJobCalls):
     """Serves the namespaces `ns` and those created. Time stands still at NOW_MS."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.namespaces: dict[str, Namespace] = {}
         self.ready: dict[tuple[str, str], list[Delivery]] = defaultdict(list)
         self.leased: dict[str, tuple[str, Delivery]] = {}
@@ -77,9 +79,15 @@ class FakeQueue:
     # --- QueueCalls ---
 
     async def enqueue(
-        self, context: CallContext, namespace_name: str, items: Sequence[NewItemFields], bulk: bool
+        self,
+        context: CallContext,
+        namespace_name: str,
+        items: Sequence[NewItemFields],
+        bulk: bool,
+        job_id: str | None = None,
     ) -> EnqueueResult:
         self.contexts.append(context)
+        self.job_ids.append(job_id)
         self._check(namespace_name)
         limit = self.namespaces[namespace_name].settings.enqueues_per_minute_max
         if len(items) > limit:

@@ -75,6 +75,7 @@ class AsyncClient(AsyncBaseClient):
         delivery: DeliveryPolicy | None = None,
         trace_context: str | None = None,
         retry_unknown: bool = False,
+        job_id: str | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> str:
@@ -82,6 +83,7 @@ class AsyncClient(AsyncBaseClient):
 
         Enqueues that come while a call is in flight go together in the next one.
         retry_unknown: repeat after an unknown outcome too; the item may then exist twice.
+        job_id: the job record that counts the item and whose rate holds, see `AsyncAdminClient.create_job`.
         Raises the item's error: InvalidArgumentError, TooLargeError, RateLimitedError, OutcomeUnknownError, ...;
         OverloadedError also when too many enqueues wait in this client.
         """
@@ -103,7 +105,7 @@ class AsyncClient(AsyncBaseClient):
         )
         check_new_item(item)
         deadline_at_ms = self._within(deadline_ms, deadline).deadline_at_ms
-        return await self._coalescer.enqueue((namespace, retry_unknown), item, deadline_at_ms)
+        return await self._coalescer.enqueue((namespace, retry_unknown, job_id), item, deadline_at_ms)
 
     async def enqueue_many(
         self,
@@ -112,6 +114,7 @@ class AsyncClient(AsyncBaseClient):
         *,
         retry_unknown: bool = False,
         bulk: bool = False,
+        job_id: str | None = None,
         calls_in_flight: int = 1,
         return_errors: bool = False,
         deadline_ms: int | None = None,
@@ -124,6 +127,8 @@ class AsyncClient(AsyncBaseClient):
         positions get the error, and those behind it (of a sequence; a lazy iterable is not read on) a NotSentError.
         retry_unknown: repeat after an unknown outcome too; items may then exist twice.
         bulk: tell the host that nobody waits for these items, so that it may serve interactive calls first.
+        job_id: the job record that counts the items and whose rate holds, see `AsyncAdminClient.create_job`. Raises
+            NotFoundError when the namespace has none of this id.
         calls_in_flight (1): this many calls at a time. The order of items in different calls is then not kept.
         deadline: for all calls together; without it each has that of the client's RetryPolicy.
         """
@@ -140,7 +145,8 @@ class AsyncClient(AsyncBaseClient):
                     return
                 offset, batch = taken
                 try:
-                    done = await self._run(verbs.enqueue_limited(terms, namespace, batch, repeat, bulk=bulk))
+                    flow = verbs.enqueue_limited(terms, namespace, batch, repeat, bulk=bulk, job_id=job_id)
+                    done = await self._run(flow)
                 except FoqsError as error:
                     with guard:
                         work.failed(offset, batch, error)
@@ -315,6 +321,7 @@ class AsyncClient(AsyncBaseClient):
         await self._coalescer.close()
 
     async def _enqueue_batch(self, lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> EnqueueResult:
-        namespace, retry_unknown = lane
+        namespace, retry_unknown, job_id = lane
         repeat = Repeat.ALWAYS if retry_unknown else Repeat.UNLESS_UNKNOWN
-        return await self._run(verbs.enqueue_limited(self._terms.until(deadline_at_ms), namespace, items, repeat))
+        terms = self._terms.until(deadline_at_ms)
+        return await self._run(verbs.enqueue_limited(terms, namespace, items, repeat, job_id=job_id))

@@ -9,6 +9,7 @@ from datetime import timedelta
 from foqs.client import admin_verbs
 from foqs.client.sync.base import BaseClient
 from foqs.model.calls import DeadLettersResult, HostStatus, PositionErrors, StoredItem, StoredItemPage
+from foqs.model.jobs import Job, JobPage, JobState
 from foqs.model.namespace import DedupScope, DedupWhenAway, Namespace
 
 
@@ -270,6 +271,65 @@ class AdminClient(BaseClient):
             self._within(deadline_ms, deadline), "purgeDeadLetters", namespace, topic, ids, limit, return_errors
         )
         return self._run(flow)
+
+    def create_job(
+        self,
+        namespace: str,
+        job_id: str,
+        *,
+        items_per_second_max: int = 0,
+        detail: str = "",
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
+    ) -> Job:
+        """Make the record of a load of many enqueues, which then name it by `job_id`.
+
+        job_id: 1 to 128 characters of A-Z a-z 0-9 . _ -.  detail: a text for people, up to 4 KiB.
+        items_per_second_max (0): the most that all hosts together enqueue of the job; 0 is no limit.
+        Raises AlreadyExistsError when the namespace has a job of that id, InvalidArgumentError when there are too many.
+        """
+        terms = self._within(deadline_ms, deadline)
+        return self._run(admin_verbs.create_job(terms, namespace, job_id, items_per_second_max, detail))
+
+    def update_job(
+        self,
+        namespace: str,
+        job_id: str,
+        *,
+        state: JobState | None = None,
+        items_per_second_max: int | None = None,
+        rows_count: int | None = None,
+        detail: str | None = None,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
+    ) -> Job:
+        """Change what is given of a job record, leave the rest, and return the record. Raises NotFoundError.
+
+        A new rate holds on every host within about 2 s. state, rows_count: what the caller knows of the end of the job.
+        """
+        flow = admin_verbs.update_job(
+            self._within(deadline_ms, deadline), namespace, job_id, state, items_per_second_max, rows_count, detail
+        )
+        return self._run(flow)
+
+    def get_job(
+        self, namespace: str, job_id: str, *, deadline_ms: int | None = None, deadline: timedelta | None = None
+    ) -> Job:
+        """Return a job record, with what hosts have counted until about 2 s ago. Raises NotFoundError."""
+        return self._run(admin_verbs.get_job(self._within(deadline_ms, deadline), namespace, job_id))
+
+    def list_jobs(
+        self,
+        namespace: str,
+        limit: int = 100,
+        page_token: str = "",
+        *,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
+    ) -> JobPage:
+        """Return one page of a namespace's jobs, the newest first. page_token: as with `peek_items`."""
+        terms = self._within(deadline_ms, deadline)
+        return self._run(admin_verbs.job_page(terms, namespace, limit, page_token))
 
     def host_status(self, *, deadline_ms: int | None = None, deadline: timedelta | None = None) -> HostStatus:
         """Return the status of the host that answers, and of its shards."""

@@ -74,6 +74,7 @@ class Client(BaseClient):
         delivery: DeliveryPolicy | None = None,
         trace_context: str | None = None,
         retry_unknown: bool = False,
+        job_id: str | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> str:
@@ -81,6 +82,7 @@ class Client(BaseClient):
 
         Enqueues that come while a call is in flight go together in the next one.
         retry_unknown: repeat after an unknown outcome too; the item may then exist twice.
+        job_id: the job record that counts the item and whose rate holds, see `AdminClient.create_job`.
         Raises the item's error: InvalidArgumentError, TooLargeError, RateLimitedError, OutcomeUnknownError, ...;
         OverloadedError also when too many enqueues wait in this client.
         """
@@ -102,7 +104,7 @@ class Client(BaseClient):
         )
         check_new_item(item)
         deadline_at_ms = self._within(deadline_ms, deadline).deadline_at_ms
-        return self._coalescer.enqueue((namespace, retry_unknown), item, deadline_at_ms)
+        return self._coalescer.enqueue((namespace, retry_unknown, job_id), item, deadline_at_ms)
 
     def enqueue_many(
         self,
@@ -111,6 +113,7 @@ class Client(BaseClient):
         *,
         retry_unknown: bool = False,
         bulk: bool = False,
+        job_id: str | None = None,
         calls_in_flight: int = 1,
         return_errors: bool = False,
         deadline_ms: int | None = None,
@@ -123,6 +126,8 @@ class Client(BaseClient):
         positions get the error, and those behind it (of a sequence; a lazy iterable is not read on) a NotSentError.
         retry_unknown: repeat after an unknown outcome too; items may then exist twice.
         bulk: tell the host that nobody waits for these items, so that it may serve interactive calls first.
+        job_id: the job record that counts the items and whose rate holds, see `AdminClient.create_job`. Raises
+            NotFoundError when the namespace has none of this id.
         calls_in_flight (1): this many threads. The order of items in different calls is then not kept.
         deadline: for all calls together; without it each has that of the client's RetryPolicy.
         """
@@ -139,7 +144,8 @@ class Client(BaseClient):
                     return
                 offset, batch = taken
                 try:
-                    done = self._run(verbs.enqueue_limited(terms, namespace, batch, repeat, bulk=bulk))
+                    flow = verbs.enqueue_limited(terms, namespace, batch, repeat, bulk=bulk, job_id=job_id)
+                    done = self._run(flow)
                 except FoqsError as error:
                     with guard:
                         work.failed(offset, batch, error)
@@ -313,6 +319,7 @@ class Client(BaseClient):
         self._coalescer.close()
 
     def _enqueue_batch(self, lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> EnqueueResult:
-        namespace, retry_unknown = lane
+        namespace, retry_unknown, job_id = lane
         repeat = Repeat.ALWAYS if retry_unknown else Repeat.UNLESS_UNKNOWN
-        return self._run(verbs.enqueue_limited(self._terms.until(deadline_at_ms), namespace, items, repeat))
+        terms = self._terms.until(deadline_at_ms)
+        return self._run(verbs.enqueue_limited(terms, namespace, items, repeat, job_id=job_id))
