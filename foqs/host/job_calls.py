@@ -41,7 +41,7 @@ class JobEnqueues:
         bulk: bool,
         job_id: str | None = None,
     ) -> Awaitable[EnqueueResult]:
-        """As foqs.host.enqueues has it, and at no cost for a call without a job."""
+        """Enqueue as foqs.host.enqueues does; a call without a job costs nothing more."""
         if job_id is None:
             return self._enqueue(context, namespace_name, items, bulk)
         return self._enqueue_for(context, namespace_name, items, bulk, job_id)

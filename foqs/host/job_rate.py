@@ -24,9 +24,9 @@ class JobRate:
         """Nothing is admitted before `free_at_ms`. 0 items per second are no limit."""
         self.items_per_second = items_per_second
         self._free_at_ms = free_at_ms
-        """When all that was admitted is paid for."""
+        """The time at which all that was admitted is paid for."""
         self._turns_until_ms = free_at_ms
-        """When all those that were refused have had their turns."""
+        """The time at which all those that were refused have had their turns."""
 
     def admit(self, count: int, now_ms: float) -> int:
         """Count the items and return 0; or return after how many milliseconds the call has its turn."""
@@ -48,7 +48,7 @@ class JobRate:
             self._free_at_ms -= self._cost_ms(count)
 
     def change(self, items_per_second: float, now_ms: float) -> None:
-        """From now on this is the rate; what was admitted is paid for by it as well."""
+        """Let this be the rate from now on; what was admitted is paid for by it as well."""
         before, self.items_per_second = self.items_per_second, items_per_second
         if before == items_per_second:
             return
