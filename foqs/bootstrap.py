@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from zlib import crc32
 
 import structlog
@@ -20,6 +21,7 @@ from foqs.host.condition import Condition
 from foqs.host.dequeues import Dequeues
 from foqs.host.dispatch import Dispatcher
 from foqs.host.enqueues import Enqueues, Placement
+from foqs.host.event_log.service import EventLog, EventLogOptions, EventLogSource
 from foqs.host.inspection import Inspection
 from foqs.host.job_calls import JobCalls, JobEnqueues
 from foqs.host.jobs import Jobs
@@ -36,9 +38,11 @@ from foqs.host.slices import Slices
 from foqs.host.topics import Topics
 from foqs.host.waiting import Waiting
 from foqs.model import limits
+from foqs.model.item import ItemEvent
 from foqs.model.service import Service, ServiceState
 from foqs.model.topic import ShardTopic
 from foqs.server.mysql_server import CommitScheduler, MysqlServer, TurningTime
+from foqs.shard.state.events import Events
 from foqs.shard.writer.shard_writer import ShardWriter
 from foqs.storage.meta import MetaStore
 from foqs.storage.migrations import SchemaKind, check_current
@@ -68,6 +72,7 @@ class Parts:
     metrics: Callable[[Callable[[int], str | None]], Metrics]
     wall_ms: Callable[[], int]
     monotonic_s: Callable[[], float]
+    event_log: Callable[[EventLogOptions, EventLogSource], EventLog] = EventLog
 
 
 def real_parts() -> Parts:
@@ -81,6 +86,7 @@ def real_parts() -> Parts:
         metrics=Metrics,
         wall_ms=_wall_ms,
         monotonic_s=_monotonic_s,
+        event_log=EventLog,
     )
 
 
@@ -108,11 +114,12 @@ class Host(Service):
         )
         self.metrics = parts.metrics(self._namespaces.name_of)
         self._shards = Shards()
+        self._event_log = self._make_event_log()
         self._dispatcher = Dispatcher(
             self._shards.writers,
             self._loop.time,
             self._namespaces.settings,
-            self.metrics.items.happened,
+            self._record if self._event_log is not None else self.metrics.items.record,
         )
         self._turning = TurningTime()
         self._servers: dict[str, MysqlServer] = {}
@@ -187,6 +194,8 @@ class Host(Service):
         await self._membership.start()
         await self._namespaces.start()
         await self._jobs.start()
+        if self._event_log is not None:
+            await self._event_log.start()
         await asyncio.gather(*[shard.start() for shard in self._shards.by_id.values()])
         await self._server.start()
 
@@ -196,10 +205,14 @@ class Host(Service):
         self._dispatcher.drain()
         await asyncio.gather(*[shard.drain() for shard in self._shards.by_id.values()])
         await self._jobs.drain()
+        if self._event_log is not None:
+            await self._event_log.drain()
 
     async def _stop(self) -> None:
         await self._server.stop()
         await asyncio.gather(*[shard.stop() for shard in self._shards.by_id.values()])
+        if self._event_log is not None:
+            await self._event_log.stop()
         await self._censuses.stop()
         await self._jobs.stop()
         await self._namespaces.stop()
@@ -258,6 +271,29 @@ class Host(Service):
             self._namespaces.shard_opened,
         )
         return OwnedShard(writer, store, parts.reader(shard_id, url, packs), packs, self._dispatcher.on_events)
+
+    def _make_event_log(self) -> EventLog | None:
+        """None unless it has a directory."""
+        config = self._config
+        if not config.event_log_dir:
+            return None
+        options = EventLogOptions(
+            config.host_name, Path(config.event_log_dir), config.event_log_bytes_max, config.event_log_days
+        )
+        source = EventLogSource(
+            self._namespaces.name_of,
+            self._namespaces.settings.events_per_mille,
+            partial(self.metrics.items.counts_of, ItemEvent.RATE_LIMITED),
+        )
+        event_log = self._parts.event_log(options, source)
+        self.metrics.watch_event_log(event_log)
+        return event_log
+
+    def _record(self, events: Events) -> None:
+        """Take down what a shard tells."""
+        self.metrics.items.record(events)
+        if self._event_log is not None:
+            self._event_log.record(events)
 
     def _server_of(self, url: str) -> MysqlServer:
         """One for all shards of an address."""

@@ -217,6 +217,21 @@ class HostConfig(BaseModel):
         description="time to finish accepted work on shutdown",
     )
 
+    event_log_dir: str = Field(
+        default="",
+        pattern=r"^(|/.*)$",
+        description="directory of the event log, by its full path; no event log is kept without one",
+    )
+    event_log_bytes_max: int = Field(
+        default=10 * 1024 * limits.MIB,
+        ge=16 * limits.MIB,
+        le=1 << 50,
+        description="maximum size of all files below event_log_dir; the oldest are removed",
+    )
+    event_log_days: int = Field(
+        default=30, ge=1, le=3_650, description="files of the event log are removed after so many days"
+    )
+
     @field_validator("*", mode="before")
     @classmethod
     def _is_no_truth_value(cls, value: object, info: ValidationInfo) -> object:

@@ -15,7 +15,7 @@ from foqs.host.prefetch import PrefetchMemory
 from foqs.host.topic_queue import DequeueCall, PrefetchBuffer, TopicQueue
 from foqs.model import limits, order
 from foqs.model.clock import Now
-from foqs.model.item import ItemEvent, Phase, ShardItem, by_topic
+from foqs.model.item import Phase, ShardItem, by_topic
 from foqs.model.namespace import SettingsTable
 from foqs.model.topic import ShardTopic
 from foqs.shard.state.events import ClaimsEnded, Demand, Events
@@ -35,11 +35,11 @@ class Dispatcher:
         writers: Mapping[int, ShardWriter],
         clock: Callable[[], float],
         settings: SettingsTable,
-        happened: Callable[[int, ItemEvent, int], None],
+        record: Callable[[Events], None],
     ) -> None:
         """`writers` are those of the host's shards, by id, and come and go; `clock` is monotonic, in seconds.
 
-        `settings` is what shards read as well; `happened` counts, by namespace, what became of items.
+        `settings` is what shards read as well; `record` takes down what has become of items.
         """
         self.sick: set[int] = set()
         """Ids of the shards whose breakers are open."""
@@ -48,7 +48,7 @@ class Dispatcher:
         self._writers = writers
         self._clock = clock
         self.settings = settings
-        self._happened = happened
+        self._record = record
         self._memory = PrefetchMemory(settings)
         self._queues: dict[tuple[int, str], TopicQueue] = {}
         self._active: dict[TopicQueue, None] = {}
@@ -92,8 +92,7 @@ class Dispatcher:
             self._claims_started(topic, count, last)
         for topic, ended in events.claims_ended.items():
             self._claims_ended(topic, ended)
-        for (namespace, event), count in events.counted.items():
-            self._happened(namespace, event, count)
+        self._record(events)
         for look_up, rows, error in events.looked_up:
             if error is None:
                 look_up.on_rows(rows)
@@ -426,11 +425,10 @@ class Dispatcher:
             size_bytes += item.size_bytes
             shard.deliver(item, now.steady_ms + (call.lease_ms or item.lease_ms or call.lease_ms_default))
             if item.expires_at <= now.server_ms:
-                shard.end_lease(item)
-                shard.settle([item])
-                self._happened(item.topic.namespace, ItemEvent.EXPIRED, 1)
+                shard.expire(item)
                 writer.wake()
             else:
+                item.delivered_at = now.server_ms
                 given.append(item)
         self._memory.prefetched_bytes -= size_bytes
 

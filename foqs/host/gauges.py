@@ -15,10 +15,12 @@ from prometheus_client.registry import Collector
 
 from foqs.host.ages import Ages
 from foqs.host.dispatch import Dispatcher
+from foqs.host.event_log.service import EventLog
 from foqs.host.meters import OTHER_NAMESPACES
 from foqs.host.pulse import Pulse
 from foqs.host.shards import Shards
 from foqs.model import limits
+from foqs.model.event_log import LIVES, ROLLUPS
 from foqs.model.topic import ItemCounts
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.shard_writer import ShardWriter
@@ -246,3 +248,56 @@ class HostGauges(Collector):
         )
         lags.add_metric([], self._pulse.lags.buckets(), self._pulse.lags.seconds_sum)
         yield lags
+
+
+class EventLogGauges(Collector):
+    """What became of what the event log was to take down."""
+
+    def __init__(self, event_log: EventLog) -> None:
+        self._event_log = event_log
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        log = self._event_log
+        written = CounterMetricFamily(
+            "foqs_event_log_written_total",
+            "What the event log has written since the host started: lives (ends of lives) and rollups (rows).",
+            labels=["kind"],
+        )
+        lost = CounterMetricFamily(
+            "foqs_event_log_lost_total",
+            "What the event log has lost since the host started: items (enqueues and ends that it did not even count, "
+            "because it did not keep up), lives and rollups (not written, because the disk refused them).",
+            labels=["kind"],
+        )
+        for kind, output in ((LIVES, log.lives_output), (ROLLUPS, log.rollups_output)):
+            written.add_metric([kind], output.written_count)
+            lost.add_metric([kind], output.lost_count)
+        lost.add_metric(["items"], log.lost_items_count)
+        yield from (written, lost)
+        yield CounterMetricFamily(
+            "foqs_event_log_others_total",
+            "Items that the roll-ups count in rows without a topic, because their minute had too many rows.",
+            log.rollups.others_count,
+        )
+        yield CounterMetricFamily(
+            "foqs_event_log_files_recovered_total",
+            "Files of the event log that a process had left open and that were closed since the host started.",
+            log.recovered_count,
+        )
+        yield CounterMetricFamily(
+            "foqs_event_log_files_removed_total",
+            "Files of the event log that were removed since the host started, because they were too old or too much.",
+            log.removed_count,
+        )
+        yield GaugeMetricFamily(
+            "foqs_event_log_waiting_items", "Items that the event log has still to take down.", log.waiting_count
+        )
+        yield GaugeMetricFamily(
+            "foqs_event_log_disk_bytes", "Size of all files of the event log. Updated once a minute.", log.disk_bytes
+        )
+        yield GaugeMetricFamily(
+            "foqs_event_log_failing", "1 while the disk refuses what the event log writes, else 0.", int(log.failing)
+        )

@@ -24,6 +24,7 @@ from foqs.model.calls import (
     StoredItemPage,
 )
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError, shown
+from foqs.model.item import Outcome
 from foqs.model.namespace import Namespace
 from foqs.model.topic import ShardTopic
 from foqs.server import mysql_server
@@ -137,10 +138,10 @@ class Inspection:
         return await self._on_ids(namespace, item_ids, _delete)
 
     async def delete_rows(self, namespace: Namespace, places: list[tuple[int, int, int]]) -> PositionErrors:
-        """The same by (position, shard id, key)."""
+        """Delete the acked items at (position, shard id, key), which are not under lease."""
         errors: PositionErrors = {}
         places = _named_once(places, errors)
-        errors.update(await self._on_rows(namespace, places, _delete))
+        errors.update(await self._on_rows(namespace, places, _delete_acked))
         return errors
 
     async def find_leases(self, namespace: Namespace, places: Mapping[int, tuple[int, int, int]]) -> PositionErrors:
@@ -323,6 +324,10 @@ class Inspection:
 
 def _delete(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
     shard.delete(row, completion, position)
+
+
+def _delete_acked(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
+    shard.delete(row, completion, position, Outcome.ACKED)
 
 
 def _named_once(places: list[tuple[int, int, int]], errors: PositionErrors) -> list[tuple[int, int, int]]:

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from foqs.model import limits
 from foqs.model.item import ItemEvent
 from foqs.shard.port import Transaction, TransactionResult
+from foqs.shard.state.events import Events
 
 _LOOKS_PER_EVENT = 8
 BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -40,6 +41,17 @@ class ItemMeters(Collector):
         if counts is None:
             counts = self._counts_of_new(namespace)
         counts[event] += count
+
+    def record(self, events: Events) -> None:
+        """Count what a shard tells. The dispatcher calls it."""
+        for (namespace, event), count in events.counted.items():
+            self.happened(namespace, event, count)
+
+    def counts_of(self, event: ItemEvent) -> dict[int | None, int]:
+        """How often it happened, by number of a namespace; None stands for those without a label. For any thread."""
+        found: dict[int | None, int] = {number: counts[event] for number, counts in list(self._counts.items())}
+        found[None] = self._others[event]
+        return found
 
     def _counts_of_new(self, namespace: int) -> list[int]:
         if len(self._counts) >= limits.METRIC_NAMESPACES_MAX and not self._forget_a_deleted_one():

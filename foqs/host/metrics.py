@@ -8,7 +8,8 @@ from prometheus_client import CollectorRegistry, Gauge, PlatformCollector, Proce
 
 from foqs.host.ages import Ages
 from foqs.host.dispatch import Dispatcher
-from foqs.host.gauges import HostGauges, NamespaceGauges, PackGauges, ShardGauges
+from foqs.host.event_log.service import EventLog
+from foqs.host.gauges import EventLogGauges, HostGauges, NamespaceGauges, PackGauges, ShardGauges
 from foqs.host.meters import ItemMeters, TransactionMeters, TransportMeters
 from foqs.host.pulse import Pulse
 from foqs.host.shards import Shards
@@ -55,6 +56,10 @@ class Metrics:
         self.registry.register(PackGauges(shards))
         self.registry.register(NamespaceGauges(shards, self._namespace_name))
         self.registry.register(HostGauges(dispatcher, pulse, is_draining))
+
+    def watch_event_log(self, event_log: EventLog) -> None:
+        """Let every scrape read what became of the event log."""
+        self.registry.register(EventLogGauges(event_log))
 
     def watch_namespaces(self, unknown_count: Callable[[], int]) -> None:
         unknown = Gauge(

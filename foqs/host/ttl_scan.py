@@ -10,7 +10,7 @@ import structlog
 
 from foqs.model import limits
 from foqs.model.errors import FoqsError, OverloadedError, UnavailableError
-from foqs.model.item import ItemEvent, Phase
+from foqs.model.item import ItemEvent, Outcome, Phase
 from foqs.shard.port import ItemRow
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Completion, Events, LookUp
@@ -102,7 +102,7 @@ class TtlScan:
                     shard.index.expires_first_ms = min(shard.index.expires_first_ms, ends_ms)
                 if not held and row.lane >= 0 and row.expires_at <= writer.now_ms():
                     try:
-                        shard.delete(row, completion, position)
+                        shard.delete(row, completion, position, Outcome.EXPIRED)
                         shard.index.events.count(shard.topic_of(row).namespace, ItemEvent.EXPIRED, 1)
                     except UnavailableError:
                         _log.debug("expired_item_settled_meanwhile", shard=writer.shard_id)

@@ -50,6 +50,30 @@ class ItemEvent(IntEnum):
     DEAD_LETTERED = 8
 
 
+class Outcome(IntEnum):
+    """How a delivery or the life of an item ends. The event log names them so, in lower case."""
+
+    ACKED = 0
+    NACKED = 1
+    """A failed attempt; the item is to be delivered again."""
+    RELEASED = 2
+    """The consumer gave it back without a failed attempt."""
+    LEASE_ENDED = 3
+    """A failed attempt without a word from the consumer; the item is to be delivered again."""
+    DEAD = 4
+    """The last attempt failed, or the consumer said so: the item is a dead letter."""
+    EXPIRED = 5
+    DELETED = 6
+    """An operator deleted the item."""
+    AT_MOST_ONCE = 7
+    """The only delivery of an at-most-once item ended without an ack."""
+
+    @property
+    def ends_life(self) -> bool:
+        """Whether there is nothing to come, unless a dead letter is redriven."""
+        return self not in (Outcome.NACKED, Outcome.RELEASED, Outcome.LEASE_ENDED)
+
+
 class Claim:
     """One row of the claim journal, which is deleted when none of its items needs it any more."""
 
@@ -77,6 +101,7 @@ class ShardItem:
         "at_most_once",
         "claim",
         "content",
+        "delivered_at",
         "deliveries",
         "due_at",
         "enqueued_at",
@@ -127,6 +152,8 @@ class ShardItem:
         self.deliveries = 0
         """How many deliveries have ended; the present one has the next number."""
         self.failed_attempts = 0
+        self.delivered_at = 0
+        """When the present delivery was handed out, on the server's clock; 0 if there is none, or it is not known."""
         self.claim: Claim | None = None
         self.prefetched_at = 0
         """When its claim was committed, on the steady clock."""

@@ -164,6 +164,16 @@ OPEN_LEASES_MAX = 250_000
 """
 METRIC_NAMESPACES_MAX = 1_000
 """Namespaces with labels of their own in metrics. All others share the label (other)."""
+EVENT_LOG_WAITING_MAX = 100_000
+"""Enqueues and ends of deliveries that wait to be taken down by the event log. What comes beyond it is only counted."""
+EVENT_LOG_FIRSTS_MAX = 100_000
+"""Sampled items that were given back, of which the event log remembers when they were first delivered."""
+EVENT_LOG_FILE_BYTES_MAX = 64 * MIB
+"""A file of the event log is closed when it is so large, or an eighth of event_log_bytes_max."""
+ROLLUP_SERIES_MAX = 10_000
+"""Rows of a minute of the event log that are of one topic each. What comes beyond it is counted by namespace, in as
+many rows more at most.
+"""
 TICK_MS = 20
 """How often a shard that is idle checks for work that has become due."""
 

@@ -18,6 +18,7 @@ from foqs.model.item import ItemEvent, Phase
 from foqs.model.service import Service
 from foqs.shard.port import Transaction, TransactionResult
 from foqs.shard.state.engine import ShardState
+from foqs.shard.state.events import Events
 from foqs.shard.writer import ownership
 from foqs.testing.fake_store import FakeReader
 from tests.sim.chance import Layout
@@ -81,6 +82,9 @@ class NoMetrics:
         return None
 
     def happened(self, namespace: int, event: ItemEvent, count: int) -> None:
+        return None
+
+    def record(self, events: Events) -> None:
         return None
 
     def waited(self, shard_id: int, wait_s: float) -> None:

@@ -75,7 +75,7 @@ class ShardState:
         self.withdraw_for_calls = self.claims.withdraw_for_calls
         self.under_lease, self.lease_of = leases.by_receipt, leases.find
         self.deliver, self.end_lease = leases.begin, leases.end
-        self.settle = settlements.settle
+        self.settle, self.expire = settlements.settle, settlements.expire
         self.unclaim, self.unclaim_all = settlements.unclaim, settlements.unclaim_all
         self.failed_attempt = settlements.failed_attempt
         self.extend = self.extensions.extend

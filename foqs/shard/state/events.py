@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from foqs.model.errors import FoqsError
-from foqs.model.item import ItemEvent, ShardItem
+from foqs.model.item import ItemEvent, Outcome, ShardItem
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import ItemRow
 
@@ -100,12 +100,32 @@ class ClaimsEnded:
         self.items: list[ShardItem] = []
 
 
+class Ends(NamedTuple):
+    """Deliveries, or lives without one, of which it is durable since `at_ms` that they ended, all in the same way.
+
+    Nobody changes the items any more, and they have no contents.
+    """
+
+    outcome: Outcome
+    at_ms: int
+    """The time by the server's clock."""
+    items: dict[ShardTopic, list[ShardItem]]
+
+
+class Enqueued(NamedTuple):
+    """Items of one topic that are durable since `at_ms`, by the server's clock."""
+
+    topic: ShardTopic
+    at_ms: int
+    priorities: list[int]
+
+
 class Events:
     """What has happened since they were taken last, in the order in which it is to be told."""
 
     __slots__ = (
-        "claims_ended", "claims_started", "completed", "counted", "looked_up", "topics_changed", "topics_gone",
-        "withdrawn",
+        "claims_ended", "claims_started", "completed", "counted", "ends", "enqueued", "looked_up", "topics_changed",
+        "topics_gone", "withdrawn",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -116,6 +136,8 @@ class Events:
         self.claims_ended: dict[ShardTopic, ClaimsEnded] = {}
         self.counted: dict[tuple[int, ItemEvent], int] = {}
         """Items for the counts of operators, by namespace and event."""
+        self.ends: list[Ends] = []
+        self.enqueued: list[Enqueued] = []
         self.looked_up: list[LookedUp] = []
         self.topics_changed: dict[ShardTopic, None] = {}
         """Their ready or prefetched items are others than before."""

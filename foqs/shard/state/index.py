@@ -150,7 +150,7 @@ class ShardIndex:
         That the topic has changed is an event where it is not the dispatcher's own doing: for the caller to say.
         """
         for item in items:
-            item.lease_due_at = 0
+            item.lease_due_at = item.delivered_at = 0
         sort_keys = [item.sort_key for item in items]
         self.keep_resident(items)
         move_all(topic, items, old, Phase.READY)

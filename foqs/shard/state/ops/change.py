@@ -8,11 +8,11 @@ from foqs.model import limits
 from foqs.model.calls import ItemState
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError
-from foqs.model.item import Phase, rows_came
+from foqs.model.item import Outcome, Phase, ShardItem, rows_came
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import TIMER_LANE, ItemRow, Rewrite, Transaction, TransactionResult
-from foqs.shard.state.events import Completion
-from foqs.shard.state.index import ShardIndex
+from foqs.shard.state.events import Completion, Ends
+from foqs.shard.state.index import ShardIndex, fill_head
 from foqs.shard.state.leases import LeaseTable
 from foqs.shard.state.ops.claim import Claims
 from foqs.shard.state.ops.operation import Operation
@@ -21,15 +21,23 @@ from foqs.shard.state.ops.wake import Timers
 
 
 class RowChange:
-    """A change of a delayed or dead row; `rewrite` None deletes it."""
+    """A change of a delayed or dead row; `rewrite` None deletes it, and `outcome` says why."""
 
-    __slots__ = ("completion", "position", "rewrite", "row")
+    __slots__ = ("completion", "outcome", "position", "rewrite", "row")
 
-    def __init__(self, row: ItemRow, rewrite: Rewrite | None, completion: Completion, position: int) -> None:
+    def __init__(
+        self,
+        row: ItemRow,
+        rewrite: Rewrite | None,
+        completion: Completion,
+        position: int,
+        outcome: Outcome = Outcome.DELETED,
+    ) -> None:
         self.row = row
         self.rewrite = rewrite
         self.completion = completion
         self.position = position
+        self.outcome = outcome
 
 
 class Changes:
@@ -58,8 +66,8 @@ class Changes:
         held = item is not None and item.phase in (Phase.LEASED, Phase.SETTLING)
         return ItemState.LEASED if held else ItemState.READY
 
-    def delete(self, row: ItemRow, completion: Completion, position: int) -> None:
-        """Delete a row that was just looked up, whatever its state.
+    def delete(self, row: ItemRow, completion: Completion, position: int, outcome: Outcome = Outcome.DELETED) -> None:
+        """Delete a row that was just looked up, whatever its state; `outcome` says why.
 
         The shard's events are to be taken before anything else is handed out: the item may be prefetched.
         Raises UnavailableError while another end of it is on the way.
@@ -68,7 +76,7 @@ class Changes:
         if row.key in self._timers.changing or (item is not None and item.phase is Phase.SETTLING):
             raise being_settled()
         if row.lane <= 0:
-            self._change(RowChange(row, None, completion, position))
+            self._change(RowChange(row, None, completion, position, outcome))
             return
         if item is None:
             item = self._index.take_ready(row)
@@ -78,7 +86,10 @@ class Changes:
             self._claims.withdraw(item)
         elif item.phase is Phase.LEASED:
             self._leases.end(item)
-        self._settlements.settle([item], None, completion, [position])
+        if not item.enqueued_at:  # It was never read before.
+            fill_head(item, row)
+        item.content = None
+        self._settlements.settle([item], None, completion, [position], outcome)
 
     def redrive(self, row: ItemRow, now_ms: int, ttl_ms_max: int, completion: Completion, position: int) -> None:
         """Make a dead row that was just looked up ready again. Its TTL starts anew, `ttl_ms_max` at most.
@@ -140,6 +151,10 @@ class Changing(Operation):
                 expires_at = change.rewrite.expires_at or row.expires_at
                 self._index.expires_first_ms = min(self._index.expires_first_ms, expires_at)
                 self._settlements.apply_rewrite(topic, row.priority, change.rewrite)
+            elif row.lane == TIMER_LANE:  # The life of a dead letter had ended before.
+                item = ShardItem(row.key, topic, row.priority, row.due_at, 0, Phase.GONE)
+                fill_head(item, row)
+                self._index.events.ends.append(Ends(change.outcome, now.server_ms, {topic: [item]}))
             self._index.events.done(change.completion)
 
     def rolled_back(self, error: FoqsError) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError, NotWrittenError, OverloadedError
-from foqs.model.item import Phase, ShardItem, rows_came
+from foqs.model.item import Phase, ShardItem, by_topic, rows_came
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import TIMER_LANE, Transaction, TransactionResult
-from foqs.shard.state.events import Completion
+from foqs.shard.state.events import Completion, Enqueued
 from foqs.shard.state.index import ENQUEUE_BUFFER_RETRY_MS, ShardIndex
 from foqs.shard.state.ops.claim import Claims
 from foqs.shard.state.ops.operation import Operation
@@ -199,6 +199,9 @@ class Inserting(Operation):
                 # The claims of the others are in the same transaction.
                 index.make_ready(topic, [item for item in items if item.phase is Phase.INSERTING], Phase.INSERTING)
                 events.topics_changed[topic] = None
+                events.enqueued.append(Enqueued(topic, now.server_ms, [item.priority for item in items]))
+            for topic, items in by_topic(batch.delayed).items():
+                events.enqueued.append(Enqueued(topic, now.server_ms, [item.priority for item in items]))
             for item in batch.delayed:
                 rows_came(item.topic, TIMER_LANE, 1)
                 self._timers.add(item.key, item.topic, item.priority, item.due_at)

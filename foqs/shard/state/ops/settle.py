@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
-from foqs.model.item import ItemEvent, Phase, ShardItem, by_topic, move_all, rows_came
+from foqs.model.item import ItemEvent, Outcome, Phase, ShardItem, by_topic, move_all, rows_came
 from foqs.model.topic import OPEN_LEASES_OF_TOPIC_RATIO, ShardTopic
 from foqs.shard.port import TIMER_LANE, Rewrite, Transaction, TransactionResult
-from foqs.shard.state.events import Completion
+from foqs.shard.state.events import Completion, Ends
 from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.journal import Journal
 from foqs.shard.state.leases import LeaseTable
@@ -26,7 +26,7 @@ TICK_LEASE_ENDS_MAX = 2_000
 class Settlement:
     """LeaseTable that end together: those of one call and shard, or of one tick (then without a completion)."""
 
-    __slots__ = ("completion", "items", "positions", "rewrites", "topics")
+    __slots__ = ("completion", "items", "outcome", "positions", "rewrites", "topics")
 
     def __init__(
         self,
@@ -34,6 +34,7 @@ class Settlement:
         rewrites: Sequence[Rewrite | None] | None,
         completion: Completion | None,
         positions: list[int],
+        outcome: Outcome,
     ) -> None:
         self.items = items
         self.topics = by_topic(items)
@@ -41,6 +42,19 @@ class Settlement:
         """The new row of each item; None deletes the item, and no list at all deletes all of them."""
         self.completion = completion
         self.positions = positions
+        self.outcome = outcome
+        """How all of them end, if there are no rewrites, which tell by themselves."""
+
+    def ends(self, at_ms: int) -> list[Ends]:
+        """How they ended, at that time. What no consumer has seen ended in no way."""
+        if self.rewrites is None:
+            return [Ends(self.outcome, at_ms, self.topics)]
+        found: dict[Outcome, list[ShardItem]] = {}
+        for item, rewrite in zip(self.items, self.rewrites, strict=True):
+            outcome = _outcome_of(item, rewrite, is_of_call=self.completion is not None)
+            if outcome is not None:
+                found.setdefault(outcome, []).append(item)
+        return [Ends(outcome, at_ms, by_topic(items)) for outcome, items in found.items()]
 
 
 class Settlements:
@@ -68,9 +82,13 @@ class Settlements:
         rewrites: Sequence[Rewrite | None] | None = None,
         completion: Completion | None = None,
         positions: Sequence[int] = (),
+        outcome: Outcome = Outcome.ACKED,
     ) -> None:
-        """Write how these leases ended with the next transaction; `completion` expects each item of it."""
-        settlement = Settlement(items, rewrites, completion, list(positions))
+        """Write how these leases ended with the next transaction; `completion` expects each item of it.
+
+        `outcome` says why items are deleted, where there are no rewrites.
+        """
+        settlement = Settlement(items, rewrites, completion, list(positions), outcome)
         for topic, some in settlement.topics.items():
             move_all(topic, some, some[0].phase, Phase.SETTLING)
         if completion is None:
@@ -79,6 +97,13 @@ class Settlements:
             (self.acks if rewrites is None else self.nacks).append(settlement)
             self._index.waiting_calls_count += 1
             completion.open_count += len(items)
+
+    def expire(self, item: ShardItem) -> None:
+        """Delete an item that turned out to have expired when it was about to be delivered."""
+        self._leases.end(item)
+        item.content = None
+        self.settle([item], outcome=Outcome.EXPIRED)
+        self._index.events.count(item.topic.namespace, ItemEvent.EXPIRED, 1)
 
     def unclaim(self, item: ShardItem) -> bool:
         """Make an item ready again under the same delivery number: nobody has seen the delivery, so nothing is written.
@@ -228,6 +253,7 @@ class Settling(Operation):
             for rewrite, item in zip(settlement.rewrites or (), settlement.items, strict=False):
                 if rewrite is not None:
                     self._source.apply_rewrite(item.topic, item.priority, rewrite)
+            events.ends += settlement.ends(now.server_ms)
             if settlement.completion is not None:
                 events.done(settlement.completion, len(settlement.items))
 
@@ -242,6 +268,17 @@ class Settling(Operation):
     def lost(self, unknown: FoqsError, undone: FoqsError) -> None:
         for settlement in self._settlements:
             self._source.fail(settlement, unknown)
+
+
+def _outcome_of(item: ShardItem, rewrite: Rewrite | None, *, is_of_call: bool) -> Outcome | None:
+    """How the delivery ended that the rewrite is for; None if no consumer has seen it."""
+    if rewrite is None:
+        return Outcome.AT_MOST_ONCE
+    if rewrite.lane < 0:
+        return Outcome.DEAD
+    if rewrite.failed_attempts > item.failed_attempts:
+        return Outcome.NACKED if is_of_call else Outcome.LEASE_ENDED
+    return Outcome.RELEASED if is_of_call else None
 
 
 def _take(waiting: deque[Settlement], items_max: int) -> list[Settlement]:

@@ -1,0 +1,116 @@
+"""Ends of lives, sampled, as lines with columns. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+
+from foqs.host.event_log.rollups import OUTCOMES, is_ended_delivery
+from foqs.model import limits
+from foqs.model.event_log import FORMAT, LIFE_COLUMNS, place_of, threshold_of
+from foqs.model.item import Outcome, ShardItem
+from foqs.model.topic import ShardTopic
+from foqs.shard.state.events import Ends
+
+LINE_EVENTS_MAX = 1_000
+"""A line is written when it has so many events. A call of the largest batch may add as many."""
+
+_facts = attrgetter("key", "priority", "enqueued_at", "due_at", "delivered_at", "deliveries", "lease_due_at")
+_Group = tuple[ShardTopic, Outcome]
+
+
+class Lives:
+    """Makes lines of the lives that have ended, and remembers the first deliveries of those that go on.
+
+    The event log's thread adds ends in the order in which they happened, and takes the lines. It remembers a bounded
+    number of first deliveries; what it does not know is null.
+    """
+
+    def __init__(self, host_name: str, name_of: Callable[[int], str], per_mille_of: Callable[[int], int]) -> None:
+        """`name_of` and `per_mille_of` give the name and the sample of the namespace with a number."""
+        self.waiting_count = 0
+        """Events that are not in a line yet."""
+        self._head = f'{{"v":{FORMAT},"host":{json.dumps(host_name)},"shard":'
+        self._name_of = name_of
+        self._per_mille_of = per_mille_of
+        self._columns: dict[_Group, list[list[int | None]]] = {}
+        self._lines: list[tuple[int, bytes]] = []
+        self._firsts: OrderedDict[tuple[int, int], tuple[int, int]] = OrderedDict()
+        """When an item was ready and first delivered, by shard and key: of items that were given back."""
+
+    def add_ends(self, ends: Ends) -> None:
+        for topic, items in ends.items.items():
+            sampled = self._sampled(topic.namespace, items)
+            if not sampled:
+                continue
+            if ends.outcome.ends_life:
+                self._add(topic, ends.outcome, ends.at_ms, sampled)
+            else:
+                self._remember(topic.shard_id, sampled)
+
+    def _sampled(self, namespace: int, items: list[ShardItem]) -> list[ShardItem]:
+        per_mille = self._per_mille_of(namespace)
+        if per_mille <= 0:
+            return []
+        if per_mille >= 1000:
+            return items
+        threshold = threshold_of(per_mille)
+        return [item for item in items if place_of(item.key) < threshold]
+
+    def _remember(self, shard_id: int, items: list[ShardItem]) -> None:
+        firsts = self._firsts
+        for item in items:
+            if not item.deliveries and item.delivered_at:
+                firsts[shard_id, item.key] = (item.due_at, item.delivered_at)
+        while len(firsts) > limits.EVENT_LOG_FIRSTS_MAX:
+            firsts.popitem(last=False)
+
+    def _add(self, topic: ShardTopic, outcome: Outcome, at_ms: int, items: list[ShardItem]) -> None:
+        keys, priorities, enqueued, due, delivered, deliveries, leases = zip(*map(_facts, items), strict=True)
+        ready: Sequence[int | None] = due
+        first: Sequence[int | None] = [at or None for at in delivered]
+        last = first
+        if any(deliveries):
+            known = [self._first(topic.shard_id, item) for item in items]
+            ready, first = [pair[0] for pair in known], [pair[1] for pair in known]
+        attempts = [count + is_ended_delivery(outcome, lease) for count, lease in zip(deliveries, leases, strict=True)]
+        added = (keys, priorities, enqueued, ready, first, last, (at_ms,) * len(items), attempts)
+        columns = self._columns.get((topic, outcome))
+        if columns is None:
+            columns = self._columns[topic, outcome] = [[] for _ in LIFE_COLUMNS]
+        for column, values in zip(columns, added, strict=True):
+            column.extend(values)
+        self.waiting_count += len(items)
+        if len(columns[0]) >= LINE_EVENTS_MAX:
+            self._end_line(topic, outcome, self._columns.pop((topic, outcome)))
+
+    def _first(self, shard_id: int, item: ShardItem) -> tuple[int | None, int | None]:
+        """When the item was ready and first delivered, as far as that is known."""
+        if not item.deliveries:
+            return item.due_at, item.delivered_at or None
+        return self._firsts.pop((shard_id, item.key), (None, None))
+
+    def _end_line(self, topic: ShardTopic, outcome: Outcome, columns: list[list[int | None]]) -> None:
+        count = len(columns[0])
+        names = f'"namespace":{json.dumps(self._name_of(topic.namespace))},"topic":{json.dumps(topic.name)}'
+        values = ",".join([f'"{name}":{_text(column)}' for name, column in zip(LIFE_COLUMNS, columns, strict=True)])
+        line = f'{self._head}{topic.shard_id},{names},"outcome":"{OUTCOMES[outcome]}","count":{count},{values}}}\n'
+        self._lines.append((count, line.encode()))
+        self.waiting_count -= count
+
+    def take(self) -> list[tuple[int, bytes]]:
+        """The lines of all that was added, each with the number of its events."""
+        for (topic, outcome), columns in self._columns.items():
+            self._end_line(topic, outcome, columns)
+        self._columns = {}
+        lines, self._lines = self._lines, []
+        return lines
+
+
+def _text(column: list[int | None]) -> str:
+    """The column in JSON. Many have one value all along, and the representation of numbers is that of Python."""
+    if len(set(column)) == 1:
+        del column[1:]
+    return repr(column).replace("None", "null").replace(" ", "")

@@ -1,0 +1,94 @@
+"""What a process that was killed, or a disk that was full, left of a file: the lines that can be read are kept."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from foqs.host.event_log.files import GZIP_LEVEL, OPEN_PREFIX, SUFFIX
+from foqs.model import limits
+
+_CHUNK_BYTES = 64 * limits.KIB
+_GZIP_WBITS = 31
+_WORK_SUFFIX = ".recovering"
+STRANGERS_LEFT_S = 3_600
+"""A file of another name of a host is taken for left behind when nobody has written to it for so long."""
+
+
+class Recovered(NamedTuple):
+    """What became of a file that was left behind."""
+
+    lines_count: int
+    is_torn: bool
+    """Something of its end was lost."""
+
+
+def leftovers(root: Path, own_prefix: str, now_s: float) -> Iterator[Path]:
+    """Open files below `root` that seem to be nobody's: of a host of this name, or of any and old.
+
+    Whether a process still has one is for `recover` to find out.
+    """
+    for path in sorted(root.glob(f"date=*/hour=*/{OPEN_PREFIX}*{SUFFIX}")):
+        with suppress(OSError):
+            if path.name.startswith(OPEN_PREFIX + own_prefix) or now_s - path.stat().st_mtime > STRANGERS_LEFT_S:
+                yield path
+
+
+def recover(path: Path) -> Recovered | None:
+    """Close a file that was left open, without its torn end; None if a process still has it.
+
+    Raises OSError, and can be repeated then. An empty one is removed.
+    """
+    closed = path.with_name(path.name.removeprefix(OPEN_PREFIX))
+    work = path.with_name(path.name + _WORK_SUFFIX)
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        reader = _Lines()
+        compressor = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, _GZIP_WBITS)
+        with work.open("wb") as sound:
+            while chunk := file.read(_CHUNK_BYTES):
+                sound.write(compressor.compress(reader.whole_lines(chunk)))
+            sound.write(compressor.flush())
+            sound.flush()
+            os.fsync(sound.fileno())
+        if reader.lines_count:
+            work.rename(closed)
+        else:
+            work.unlink()
+        path.unlink()
+    return Recovered(reader.lines_count, reader.is_torn)
+
+
+class _Lines:
+    """Whole lines out of a gzip stream, as far as it can be read."""
+
+    def __init__(self) -> None:
+        self.lines_count = 0
+        self._is_broken = False
+        self._decompressor = zlib.decompressobj(_GZIP_WBITS)
+        self._rest = b""
+
+    @property
+    def is_torn(self) -> bool:
+        return self._is_broken or bool(self._rest) or not self._decompressor.eof
+
+    def whole_lines(self, chunk: bytes) -> bytes:
+        if self._is_broken:
+            return b""
+        try:
+            text = self._rest + self._decompressor.decompress(chunk)
+        except zlib.error:
+            self._is_broken = True
+            return b""
+        end = text.rfind(b"\n") + 1
+        self._rest = text[end:]
+        self.lines_count += text.count(b"\n", 0, end)
+        return text[:end]

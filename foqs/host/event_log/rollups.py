@@ -1,0 +1,177 @@
+"""Minute roll-ups: counts and times by namespace, topic, priority, outcome and minute. Pure: the time comes in."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from operator import attrgetter
+from typing import Any
+
+from foqs.model import limits
+from foqs.model.event_log import BOUNDS_MS, FORMAT, SERIES_ENQUEUED, SERIES_LOST, SERIES_RATE_LIMITED
+from foqs.model.item import Outcome, ShardItem
+from foqs.shard.state.events import Ends, Enqueued
+
+CLOSE_AFTER_MS = 5_000
+"""A minute is written so long after its end. What comes later makes a second row of it, and reports add them up."""
+MINUTES_OPEN_MAX = 10
+"""The clocks of servers may be far apart, but not so many minutes are kept in memory."""
+
+OUTCOMES = tuple(outcome.name.lower() for outcome in Outcome)
+"""The names of the outcomes, by number."""
+
+_facts = attrgetter("priority", "due_at", "delivered_at", "deliveries", "lease_due_at")
+_Key = tuple[int | None, str | None, int | None, str]
+"""The number of a namespace, topic, priority and outcome. None stands for all those that have no row of their own."""
+
+
+class Times:
+    """How long things took, in the buckets of BOUNDS_MS."""
+
+    __slots__ = ("counts", "sum_ms")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS_MS) + 1)
+        self.sum_ms = 0
+
+    def add(self, elapsed_ms: int, count: int) -> None:
+        elapsed_ms = max(0, elapsed_ms)  # The server's clock may have stepped back meanwhile.
+        self.counts[bisect_left(BOUNDS_MS, elapsed_ms)] += count
+        self.sum_ms += elapsed_ms * count
+
+
+class Series:
+    """One row of a minute, while it grows."""
+
+    __slots__ = ("attempts", "count", "processing", "redeliveries", "wait")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.attempts = 0
+        """Deliveries in the lives of the items, the last one included."""
+        self.redeliveries = 0
+        """How many of the items had been delivered before."""
+        self.wait: Times | None = None
+        """Times from ready to the first delivery, of deliveries that were the first."""
+        self.processing: Times | None = None
+        """Times from the delivery to its end."""
+
+    def row(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"count": self.count, "attempts": self.attempts, "redeliveries": self.redeliveries}
+        for name, times in (("wait", self.wait), ("processing", self.processing)):
+            found[name] = times.counts if times is not None else []
+            found[f"{name}_ms_sum"] = times.sum_ms if times is not None else 0
+        return found
+
+
+class RollUps:
+    """Counts what has happened until a minute is over, and then gives its rows.
+
+    The event log's thread adds to it, and takes the lines. The number of rows of a minute is bounded: what has none of
+    its own is counted in one row of its namespace and outcome, and of many such namespaces in one row of the outcome.
+    """
+
+    def __init__(self, host_name: str, name_of: Callable[[int], str]) -> None:
+        """`name_of` gives the name of the namespace with a number."""
+        self.others_count = 0
+        """How much was counted in rows of others, since the start."""
+        self._host_name = host_name
+        self._name_of = name_of
+        self._minutes: dict[int, dict[_Key, Series]] = {}
+        """Rows by the beginning of their minute, in ms since 1970."""
+
+    def add_ends(self, ends: Ends) -> None:
+        outcome, at_ms = ends.outcome, ends.at_ms
+        minute = self._minute(at_ms)
+        for topic, items in ends.items.items():
+            for facts, count in Counter(map(_facts, items)).items():
+                key = (topic.namespace, topic.name, facts[0], OUTCOMES[outcome])
+                self._add_end(self._series(minute, key, count), outcome, at_ms, facts, count)
+
+    def _add_end(
+        self, series: Series, outcome: Outcome, at_ms: int, facts: tuple[int, int, int, int, int], count: int
+    ) -> None:
+        _, due_at, delivered_at, deliveries, lease_due_at = facts
+        series.count += count
+        is_delivered = is_ended_delivery(outcome, lease_due_at)
+        series.attempts += (deliveries + is_delivered) * count
+        if not is_delivered:
+            return
+        if deliveries:
+            series.redeliveries += count
+        if not delivered_at:
+            return  # Another owner has delivered it.
+        if not deliveries:
+            series.wait = series.wait or Times()
+            series.wait.add(delivered_at - due_at, count)
+        series.processing = series.processing or Times()
+        series.processing.add(at_ms - delivered_at, count)
+
+    def add_enqueued(self, enqueued: Enqueued) -> None:
+        minute, topic = self._minute(enqueued.at_ms), enqueued.topic
+        for priority, count in Counter(enqueued.priorities).items():
+            self._series(minute, (topic.namespace, topic.name, priority, SERIES_ENQUEUED), count).count += count
+
+    def add_rate_limited(self, namespace: int | None, at_ms: int, count: int) -> None:
+        self._series(self._minute(at_ms), (namespace, None, None, SERIES_RATE_LIMITED), count).count += count
+
+    def add_lost(self, at_ms: int, count: int) -> None:
+        """So much happened that is in no other row."""
+        self._series(self._minute(at_ms), (None, None, None, SERIES_LOST), count).count += count
+
+    def _minute(self, at_ms: int) -> dict[_Key, Series]:
+        start_ms = at_ms - at_ms % limits.MINUTE_MS
+        minute = self._minutes.get(start_ms)
+        if minute is None:
+            minute = self._minutes[start_ms] = {}
+        return minute
+
+    def _series(self, minute: dict[_Key, Series], key: _Key, count: int) -> Series:
+        found = minute.get(key)
+        if found is not None:
+            return found
+        if len(minute) >= limits.ROLLUP_SERIES_MAX and key[1] is not None:
+            self.others_count += count
+            namespace = key[0] if len(minute) < 2 * limits.ROLLUP_SERIES_MAX else None
+            key = (namespace, None, None, key[3])
+            found = minute.get(key)
+            if found is None and len(minute) >= 2 * limits.ROLLUP_SERIES_MAX:
+                key = (None, None, None, key[3])
+                found = minute.get(key)
+        if found is None:
+            found = minute[key] = Series()
+        return found
+
+    def take(self, now_ms: int, *, all_of_them: bool = False) -> Iterator[bytes]:
+        """The lines of the minutes that are over; or of all."""
+        over = now_ms - limits.MINUTE_MS - CLOSE_AFTER_MS
+        starts = sorted(self._minutes)
+        for number, start_ms in enumerate(starts):
+            if all_of_them or start_ms <= over or len(starts) - number > MINUTES_OPEN_MAX:
+                minute = self._minutes.pop(start_ms)
+                yield from self._lines(start_ms, minute)
+
+    def _lines(self, start_ms: int, minute: dict[_Key, Series]) -> Iterator[bytes]:
+        for (namespace, topic, priority, outcome), series in minute.items():
+            row = {
+                "v": FORMAT,
+                "host": self._host_name,
+                "minute_ms": start_ms,
+                "namespace": None if namespace is None else self._name_of(namespace),
+                "topic": topic,
+                "priority": priority,
+                "outcome": outcome,
+                **series.row(),
+            }
+            yield json.dumps(row, separators=(",", ":")).encode() + b"\n"
+
+
+def is_ended_delivery(outcome: Outcome, lease_due_at: int) -> bool:
+    """Whether a delivery has ended, and not just a life: an item may expire or be deleted while nobody has it."""
+    return lease_due_at != 0 and outcome is not Outcome.EXPIRED
+
+
+def items_in(topics: Collection[list[ShardItem]]) -> int:
+    return sum(map(len, topics))

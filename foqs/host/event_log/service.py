@@ -1,0 +1,245 @@
+"""The event log as a service of its host: a bounded queue, and the thread that counts and writes."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from foqs.host.event_log.lives import Lives
+from foqs.host.event_log.output import Output
+from foqs.host.event_log.recovery import leftovers, recover
+from foqs.host.event_log.retention import retain
+from foqs.host.event_log.rollups import RollUps
+from foqs.model import limits
+from foqs.model.event_log import LIVES, ROLLUPS
+from foqs.model.service import Service
+from foqs.shard.state.events import Ends, Enqueued, Events
+
+PASS_MS = 100
+"""The pause between two passes of the thread."""
+RETRY_MS = 10 * limits.SECOND_MS
+"""After an error of the disk, nothing is written for so long."""
+RETAIN_MS = limits.MINUTE_MS
+"""How often old files are looked for."""
+DRAIN_MS_MAX = 5 * limits.SECOND_MS
+STOP_MS_MAX = 2 * limits.SECOND_MS
+
+_log = structlog.get_logger(__name__)
+
+
+class _Entry(NamedTuple):
+    """What one transaction has brought."""
+
+    items_count: int
+    ends: list[Ends]
+    enqueued: list[Enqueued]
+
+
+class EventLogOptions(NamedTuple):
+    """What an operator says of the event log."""
+
+    host_name: str
+    directory: Path
+    bytes_max: int
+    days: int
+
+
+class EventLogSource(NamedTuple):
+    """What the event log asks of its host, from its own thread."""
+
+    name_of: Callable[[int], str | None]
+    """The name of the namespace with a number."""
+    per_mille_of: Callable[[int], int]
+    """How many in a thousand items of the namespace with a number are logged."""
+    rate_limited: Callable[[], Mapping[int | None, int]]
+    """Items refused by quotas since the start, by number of a namespace; None stands for others together."""
+
+
+class EventLog(Service):
+    """Takes down how items end, and never holds up who tells it: what does not fit is dropped and counted.
+
+    The dispatcher records here, on the event loop. All else happens on the thread, which owns the files.
+    """
+
+    def __init__(
+        self, options: EventLogOptions, source: EventLogSource, wall_s: Callable[[], float] = time.time
+    ) -> None:
+        """`wall_s` is the time of day, by which files are named and minutes are closed."""
+        super().__init__("event-log")
+        self.lost_items_count = 0
+        """Enqueues and ends that were not even counted: the thread did not keep up, or the log was closed."""
+        self.recovered_count = 0
+        """Files that a dead process had left open."""
+        self.removed_count = 0
+        """Files that were too old or too much."""
+        self.disk_bytes = 0
+        """The size of all files when it was last looked."""
+        self.failing = False
+        """The last attempt to write was refused."""
+        self._options = options
+        self._source = source
+        self._wall_s = wall_s
+        self._entries: deque[_Entry] = deque()
+        self._entered_count = 0
+        """Grows on the event loop alone, and `_taken_count` on the thread alone."""
+        self._taken_count = 0
+        self._lost_told_count = 0
+        self._is_closed = False
+        self._wake = threading.Event()
+        self._stopping = False
+        self._flushed: threading.Event | None = None
+        """Somebody waits until all is on the disk."""
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+        self.rollups = RollUps(options.host_name, self._name_of)
+        self._lives = Lives(options.host_name, self._name_of, source.per_mille_of)
+        safe_name = re.sub(r"[^A-Za-z0-9._-]", "_", options.host_name)
+        unique = f"{safe_name}-{int(wall_s())}-{secrets.token_hex(4)}"
+        self._own_prefix = f"{safe_name}-"
+        file_bytes_max = min(limits.EVENT_LOG_FILE_BYTES_MAX, options.bytes_max // 8)
+        self._retained_bytes_max = options.bytes_max - 2 * file_bytes_max  # Two files may be open, and grow.
+        self.lives_output = Output(options.directory / LIVES, unique, file_bytes_max)
+        self.rollups_output = Output(options.directory / ROLLUPS, unique, file_bytes_max)
+        self._outputs = {LIVES: self.lives_output, ROLLUPS: self.rollups_output}
+        self._retry_s = 0.0
+        self._retained_s = 0.0
+        self._rate_limited: dict[int | None, int] = {}
+
+    @property
+    def waiting_count(self) -> int:
+        """Items that were recorded and that the thread has not looked at."""
+        return self._entered_count - self._taken_count
+
+    def record(self, events: Events) -> None:
+        """Take down what a transaction has brought. On the event loop."""
+        ends, enqueued = events.ends, events.enqueued
+        if not ends and not enqueued:
+            return
+        count = sum([len(some) for end in ends for some in end.items.values()])
+        count += sum([len(some.priorities) for some in enqueued])
+        if self._is_closed or self.waiting_count + count > limits.EVENT_LOG_WAITING_MAX:
+            self.lost_items_count += count
+            return
+        self._entered_count += count
+        self._entries.append(_Entry(count, ends, enqueued))
+
+    async def _start(self) -> None:
+        self._thread.start()
+
+    async def _drain(self) -> None:
+        flushed = self._flushed = threading.Event()
+        self._wake.set()
+        if not await asyncio.to_thread(flushed.wait, DRAIN_MS_MAX / 1000):
+            _log.warning("event_log_not_flushed", waited_ms=DRAIN_MS_MAX)
+
+    async def _stop(self) -> None:
+        self._is_closed = True
+        self._stopping = True
+        self._wake.set()
+        if self._thread.ident is not None:
+            await asyncio.to_thread(self._thread.join, STOP_MS_MAX / 1000)
+
+    # ---- on the thread ----
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait(PASS_MS / 1000)
+            self._wake.clear()
+            stopping, flushed = self._stopping, self._flushed
+            try:
+                self._pass(close=stopping or flushed is not None)
+            except Exception:  # A defect must not end the log for good.
+                _log.error("host_defect", work=self.name, exc_info=True)
+            if flushed is not None:
+                self._flushed = None
+                flushed.set()
+            if stopping:
+                return
+
+    def _pass(self, *, close: bool) -> None:
+        """Count and write what waits; with `close` complete all files."""
+        for _ in range(len(self._entries)):
+            entry = self._entries.popleft()
+            for enqueued in entry.enqueued:
+                self.rollups.add_enqueued(enqueued)
+            for ends in entry.ends:
+                self.rollups.add_ends(ends)
+                self._lives.add_ends(ends)
+            self._taken_count += entry.items_count
+        now_s = self._wall_s()
+        self._tell_refused(int(now_s * 1000))
+        lines = {
+            LIVES: self._lives.take(),
+            ROLLUPS: [(1, row) for row in self.rollups.take(int(now_s * 1000), all_of_them=close)],
+        }
+        if now_s < self._retry_s and not close:
+            for kind, output in self._outputs.items():
+                output.drop(lines[kind])
+            return
+        failure: OSError | None = None
+        for kind, output in self._outputs.items():
+            try:
+                output.write(lines[kind], now_s, close=close)
+            except OSError as error:
+                failure = error
+        if now_s - self._retained_s > RETAIN_MS / 1000:
+            self._retained_s = now_s
+            self._keep_house(now_s)
+        self._note(failure)
+
+    def _note(self, failure: OSError | None) -> None:
+        """Say once that the disk refuses what is written, and once that it is taken again."""
+        directory = str(self._options.directory)
+        if failure is not None:
+            self._retry_s = self._wall_s() + RETRY_MS / 1000
+            if not self.failing:
+                _log.error("event_log_failing", directory=directory, error=str(failure))
+        elif self.failing:
+            _log.info("event_log_back", directory=directory)
+        self.failing = failure is not None
+
+    def _tell_refused(self, now_ms: int) -> None:
+        """Let the roll-ups have what the quotas refused since the last pass, and what was dropped."""
+        for namespace, count in self._source.rate_limited().items():
+            before = self._rate_limited.get(namespace, 0)
+            if count > before:
+                self.rollups.add_rate_limited(namespace, now_ms, count - before)
+            self._rate_limited[namespace] = count
+        lost_count = self.lost_items_count
+        if lost_count > self._lost_told_count:
+            self.rollups.add_lost(now_ms, lost_count - self._lost_told_count)
+            self._lost_told_count = lost_count
+
+    def _keep_house(self, now_s: float) -> None:
+        """Close what dead processes left, and remove what is too old or too much."""
+        for output in self._outputs.values():
+            for path in leftovers(output.root, self._own_prefix, now_s):
+                self._recover(path)
+        try:
+            kept = retain(self._options.directory, self._retained_bytes_max, self._options.days, now_s)
+        except OSError as error:
+            _log.warning("event_log_not_cleared", error=str(error))
+            return
+        self.disk_bytes = kept.size_bytes
+        self.removed_count += kept.removed_count
+
+    def _recover(self, path: Path) -> None:
+        try:
+            found = recover(path)
+        except OSError as error:
+            _log.warning("event_log_not_recovered", file=path.name, error=str(error))
+            return
+        if found is not None:
+            self.recovered_count += 1
+            _log.info("event_log_recovered", file=path.name, lines=found.lines_count, torn=found.is_torn)
+
+    def _name_of(self, number: int) -> str:
+        return self._source.name_of(number) or f"(namespace {number})"

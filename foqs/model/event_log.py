@@ -1,0 +1,52 @@
+"""The form of the event log: what a host writes, and what reports read of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+FORMAT = 1
+"""The `v` of each line. It changes when a reader must know."""
+LIVES = "lives"
+"""The folder of the ends of lives."""
+ROLLUPS = "rollups"
+"""The folder of the minute roll-ups."""
+BOUNDS_MS: Final = (
+    1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 30_000, 60_000, 120_000, 300_000, 600_000,
+    1_800_000, 3_600_000, 7_200_000, 21_600_000, 43_200_000, 86_400_000,
+)  # fmt: skip
+"""Bounds of the buckets of a roll-up's times: a time is in the first bucket whose bound it does not exceed, or in one
+more after the last.
+"""
+SERIES_ENQUEUED = "enqueued"
+"""The outcome of roll-up rows that count items which were enqueued."""
+SERIES_RATE_LIMITED = "rate_limited"
+"""The outcome of roll-up rows that count items which the quota of their namespace refused."""
+SERIES_LOST = "lost"
+"""The outcome of roll-up rows that count what the host did not take down, because its event log did not keep up."""
+LIFE_COLUMNS: Final = (
+    "key",
+    "priority",
+    "enqueued_at_ms",
+    "ready_at_ms",
+    "first_delivered_at_ms",
+    "last_delivered_at_ms",
+    "ended_at_ms",
+    "attempts",
+)
+"""The columns of a line of lives. A column of one value has that for all of the line."""
+_MIX = 0x9E3779B97F4A7C15
+_WORD = (1 << 64) - 1
+
+
+def threshold_of(per_mille: int) -> int:
+    """What `place_of` an item must be below for the item to be in a sample of so many in a thousand."""
+    return (per_mille << 32) // 1000
+
+
+def place_of(key: int) -> int:
+    """Where an item stands among all samples, 0 to 2**32 - 1: its key decides, so it is in or out as a whole.
+
+    The key is multiplied by the golden ratio (Fibonacci hashing, Knuth), so that keys in a row are spread evenly, and
+    a larger sample has all items of a smaller one.
+    """
+    return (key * _MIX & _WORD) >> 32
