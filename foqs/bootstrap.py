@@ -286,6 +286,7 @@ class Host(Service):
             partial(self.metrics.items.counts_of, ItemEvent.RATE_LIMITED),
         )
         event_log = self._parts.event_log(options, source)
+        self._namespaces.settings.has_event_log = True
         self.metrics.watch_event_log(event_log)
         return event_log
 

@@ -273,7 +273,12 @@ struct NamespaceSettings {
   15: optional DedupScope dedup_scope,
   /** Over how many slots dedup_ids spread, a power of two. Set by the creation alone, like dedup_scope. */
   16: optional i32 key_spread,
-  17: optional DedupWhenAway dedup_when_away
+  17: optional DedupWhenAway dedup_when_away,
+  /**
+   * Of how many in a thousand items the end of their life is in the event log of their host, if it keeps one. The id of
+   * an item decides. 0 (default) is none, 1000 is all.
+   */
+  18: optional i32 events_per_mille
 }
 
 struct Namespace {

@@ -134,7 +134,8 @@ LIMITS_MET: Mapping[str, Sequence[str]] = {
     "One host": (
         "SHARDS_PER_HOST_MAX", "SHARD_ID_MAX", "TRANSACTIONS_PER_SERVER_MAX", "PREFETCH_BYTES_MAX",
         "PACKS_OF_HOST_BYTES_MAX", "AHEAD_LEASE_MS", "DRAIN_MS_MAX", "HOST_DEAD_MS", "HOSTS_MAX",
-        "OPERATOR_CONNECTIONS_MAX", "METRIC_NAMESPACES_MAX", "LOOP_SILENCE_MS_MAX",
+        "OPERATOR_CONNECTIONS_MAX", "METRIC_NAMESPACES_MAX", "EVENT_LOG_WAITING_MAX", "ROLLUP_SERIES_MAX",
+        "LOOP_SILENCE_MS_MAX",
     ),
 }  # fmt: skip
 """Limits that a caller or an operator can meet, by the part of docs/limits.md that has them."""

@@ -92,7 +92,8 @@ class Dispatcher:
             self._claims_started(topic, count, last)
         for topic, ended in events.claims_ended.items():
             self._claims_ended(topic, ended)
-        self._record(events)
+        if events.counted or events.ends or events.enqueued:
+            self._record(events)
         for look_up, rows, error in events.looked_up:
             if error is None:
                 look_up.on_rows(rows)

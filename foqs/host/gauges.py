@@ -272,9 +272,9 @@ class EventLogGauges(Collector):
             "because it did not keep up), lives and rollups (not written, because the disk refused them).",
             labels=["kind"],
         )
-        for kind, output in ((LIVES, log.lives_output), (ROLLUPS, log.rollups_output)):
-            written.add_metric([kind], output.written_count)
-            lost.add_metric([kind], output.lost_count)
+        for kind, files in ((LIVES, log.lives_files), (ROLLUPS, log.rollups_files)):
+            written.add_metric([kind], files.written_count)
+            lost.add_metric([kind], files.lost_count)
         lost.add_metric(["items"], log.lost_items_count)
         yield from (written, lost)
         yield CounterMetricFamily(

@@ -51,6 +51,7 @@ class NamespaceSettings:
     dedup_scope: DedupScope = DedupScope.NAMESPACE
     key_spread: int = 1
     dedup_when_away: DedupWhenAway = DedupWhenAway.REFUSE
+    events_per_mille: int = 0
 
 
 SETTING_BOUNDS: dict[str, tuple[int, int]] = {
@@ -67,6 +68,7 @@ SETTING_BOUNDS: dict[str, tuple[int, int]] = {
     "dedup_ms": (limits.DEDUP_MS_MIN, limits.DEDUP_MS_MAX),
     "dedup_ids": (limits.DEDUP_IDS_MIN, limits.DEDUP_IDS_MAX),
     "key_spread": (1, limits.KEY_SPREAD_MAX),
+    "events_per_mille": (0, 1_000),
 }
 SETTING_CHOICES: dict[str, type[IntEnum]] = {"dedup_scope": DedupScope, "dedup_when_away": DedupWhenAway}
 SETTINGS_OF_CREATION = ("dedup_scope", "key_spread")
@@ -97,13 +99,15 @@ class Namespace:
 class SettingsTable:
     """What shards and the dispatcher read of namespaces, by number. `Namespaces` of the host keeps it up to date."""
 
-    __slots__ = ("by_number", "dequeue_paused", "item_bytes_seen")
+    __slots__ = ("by_number", "dequeue_paused", "has_event_log", "item_bytes_seen")
 
     def __init__(self) -> None:
         self.by_number: Mapping[int, Namespace] = {}
         """All namespaces at one time: replaced, never changed, so that any thread may do so."""
         self.dequeue_paused: frozenset[int] = frozenset()
         """The numbers of those whose dequeues are paused."""
+        self.has_event_log = False
+        """Shards tell how deliveries and lives end. The host sets it before it opens a shard."""
         self.item_bytes_seen: dict[int, int] = {}
         """The largest item that was claimed, by namespace, if it was larger than what is allowed now."""
 
@@ -115,6 +119,11 @@ class SettingsTable:
     def attempts_max(self, number: int) -> int:
         namespace = self.by_number.get(number)
         return limits.ATTEMPTS_DEFAULT if namespace is None else namespace.settings.attempts_max
+
+    def events_per_mille(self, number: int) -> int:
+        """How many in a thousand items of the namespace are in the event log. For any thread."""
+        namespace = self.by_number.get(number)
+        return 0 if namespace is None else namespace.settings.events_per_mille
 
     def item_bytes_max(self, number: int) -> int:
         """The most that the content of one item of the namespace may have."""

@@ -23,8 +23,8 @@ UNIT_REFUSED = re.compile(r"_(ms|us|ns|s|secs?|milliseconds|minutes|hours|days|b
 
 
 @pytest.fixture
-async def host(meta_url, shard_urls):
-    async with running_host(meta_url, shard_urls) as running:
+async def host(meta_url, shard_urls, tmp_path):
+    async with running_host(meta_url, shard_urls, event_log_dir=str(tmp_path)) as running:
         yield running
 
 

@@ -45,6 +45,7 @@ class AsyncAdminClient(AsyncBaseClient):
         dedup_scope: DedupScope | None = None,
         key_spread: int | None = None,
         dedup_when_away: DedupWhenAway | None = None,
+        events_per_mille: int | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> Namespace:
@@ -65,6 +66,7 @@ class AsyncAdminClient(AsyncBaseClient):
                 "dedup_scope": dedup_scope,
                 "key_spread": key_spread,
                 "dedup_when_away": dedup_when_away,
+                "events_per_mille": events_per_mille,
             },
             {
                 "lease_ms_default": (lease_ms_default, lease_default),
@@ -104,6 +106,7 @@ class AsyncAdminClient(AsyncBaseClient):
         dedup_scope: DedupScope | None = None,
         key_spread: int | None = None,
         dedup_when_away: DedupWhenAway | None = None,
+        events_per_mille: int | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> Namespace:
@@ -125,6 +128,7 @@ class AsyncAdminClient(AsyncBaseClient):
                 "dedup_scope": dedup_scope,
                 "key_spread": key_spread,
                 "dedup_when_away": dedup_when_away,
+                "events_per_mille": events_per_mille,
             },
             {
                 "lease_ms_default": (lease_ms_default, lease_default),

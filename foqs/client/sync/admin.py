@@ -46,6 +46,7 @@ class AdminClient(BaseClient):
         dedup_scope: DedupScope | None = None,
         key_spread: int | None = None,
         dedup_when_away: DedupWhenAway | None = None,
+        events_per_mille: int | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> Namespace:
@@ -66,6 +67,7 @@ class AdminClient(BaseClient):
                 "dedup_scope": dedup_scope,
                 "key_spread": key_spread,
                 "dedup_when_away": dedup_when_away,
+                "events_per_mille": events_per_mille,
             },
             {
                 "lease_ms_default": (lease_ms_default, lease_default),
@@ -105,6 +107,7 @@ class AdminClient(BaseClient):
         dedup_scope: DedupScope | None = None,
         key_spread: int | None = None,
         dedup_when_away: DedupWhenAway | None = None,
+        events_per_mille: int | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> Namespace:
@@ -126,6 +129,7 @@ class AdminClient(BaseClient):
                 "dedup_scope": dedup_scope,
                 "key_spread": key_spread,
                 "dedup_when_away": dedup_when_away,
+                "events_per_mille": events_per_mille,
             },
             {
                 "lease_ms_default": (lease_ms_default, lease_default),

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import structlog
 
 from foqs.host.event_log.lives import Lives
-from foqs.host.event_log.output import Output
 from foqs.host.event_log.recovery import leftovers, recover
 from foqs.host.event_log.retention import retain
 from foqs.host.event_log.rollups import RollUps
+from foqs.host.event_log.sequence import FileSequence
 from foqs.model import limits
 from foqs.model.event_log import LIVES, ROLLUPS
 from foqs.model.service import Service
@@ -106,9 +106,9 @@ class EventLog(Service):
         self._own_prefix = f"{safe_name}-"
         file_bytes_max = min(limits.EVENT_LOG_FILE_BYTES_MAX, options.bytes_max // 8)
         self._retained_bytes_max = options.bytes_max - 2 * file_bytes_max  # Two files may be open, and grow.
-        self.lives_output = Output(options.directory / LIVES, unique, file_bytes_max)
-        self.rollups_output = Output(options.directory / ROLLUPS, unique, file_bytes_max)
-        self._outputs = {LIVES: self.lives_output, ROLLUPS: self.rollups_output}
+        self.lives_files = FileSequence(options.directory / LIVES, unique, file_bytes_max)
+        self.rollups_files = FileSequence(options.directory / ROLLUPS, unique, file_bytes_max)
+        self._sequences = {LIVES: self.lives_files, ROLLUPS: self.rollups_files}
         self._retry_s = 0.0
         self._retained_s = 0.0
         self._rate_limited: dict[int | None, int] = {}
@@ -181,13 +181,13 @@ class EventLog(Service):
             ROLLUPS: [(1, row) for row in self.rollups.take(int(now_s * 1000), all_of_them=close)],
         }
         if now_s < self._retry_s and not close:
-            for kind, output in self._outputs.items():
-                output.drop(lines[kind])
+            for kind, files in self._sequences.items():
+                files.drop(lines[kind])
             return
         failure: OSError | None = None
-        for kind, output in self._outputs.items():
+        for kind, files in self._sequences.items():
             try:
-                output.write(lines[kind], now_s, close=close)
+                files.write(lines[kind], now_s, close=close)
             except OSError as error:
                 failure = error
         if now_s - self._retained_s > RETAIN_MS / 1000:
@@ -220,8 +220,8 @@ class EventLog(Service):
 
     def _keep_house(self, now_s: float) -> None:
         """Close what dead processes left, and remove what is too old or too much."""
-        for output in self._outputs.values():
-            for path in leftovers(output.root, self._own_prefix, now_s):
+        for files in self._sequences.values():
+            for path in leftovers(files.root, self._own_prefix, now_s):
                 self._recover(path)
         try:
             kept = retain(self._options.directory, self._retained_bytes_max, self._options.days, now_s)

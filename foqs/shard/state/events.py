@@ -137,6 +137,7 @@ class Events:
         self.counted: dict[tuple[int, ItemEvent], int] = {}
         """Items for the counts of operators, by namespace and event."""
         self.ends: list[Ends] = []
+        """These and what was enqueued are for the event log, and there only if the host has one."""
         self.enqueued: list[Enqueued] = []
         self.looked_up: list[LookedUp] = []
         self.topics_changed: dict[ShardTopic, None] = {}

@@ -151,7 +151,7 @@ class Changing(Operation):
                 expires_at = change.rewrite.expires_at or row.expires_at
                 self._index.expires_first_ms = min(self._index.expires_first_ms, expires_at)
                 self._settlements.apply_rewrite(topic, row.priority, change.rewrite)
-            elif row.lane == TIMER_LANE:  # The life of a dead letter had ended before.
+            elif row.lane == TIMER_LANE and self._index.settings.has_event_log:  # Others had ended before.
                 item = ShardItem(row.key, topic, row.priority, row.due_at, 0, Phase.GONE)
                 fill_head(item, row)
                 self._index.events.ends.append(Ends(change.outcome, now.server_ms, {topic: [item]}))

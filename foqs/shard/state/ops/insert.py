@@ -43,6 +43,14 @@ class EnqueuedBatch:
         self.expires_first_ms = expires_first_ms
         """When the first of them expires."""
 
+    def enqueued(self, at_ms: int) -> list[Enqueued]:
+        """All of the items by topic, as they are durable since then."""
+        return [
+            Enqueued(topic, at_ms, [item.priority for item in items])
+            for some in (self.ready, by_topic(self.delayed))
+            for topic, items in some.items()
+        ]
+
 
 class Inserts:
     """The buffer of enqueued items: each call's items go into one transaction.
@@ -199,9 +207,8 @@ class Inserting(Operation):
                 # The claims of the others are in the same transaction.
                 index.make_ready(topic, [item for item in items if item.phase is Phase.INSERTING], Phase.INSERTING)
                 events.topics_changed[topic] = None
-                events.enqueued.append(Enqueued(topic, now.server_ms, [item.priority for item in items]))
-            for topic, items in by_topic(batch.delayed).items():
-                events.enqueued.append(Enqueued(topic, now.server_ms, [item.priority for item in items]))
+            if index.settings.has_event_log:
+                events.enqueued += batch.enqueued(now.server_ms)
             for item in batch.delayed:
                 rows_came(item.topic, TIMER_LANE, 1)
                 self._timers.add(item.key, item.topic, item.priority, item.due_at)

@@ -241,6 +241,7 @@ class Settling(Operation):
 
     def committed(self, result: TransactionResult, now: Now) -> None:
         leases, events = self._index.leases, self._index.events
+        has_event_log = self._index.settings.has_event_log
         was_crowded = len(leases) >= OPEN_LEASES_OF_TOPIC_RATIO * (limits.OPEN_LEASES_MAX - len(leases))
         for settlement in self._settlements:
             self._journal.leave(settlement.items)
@@ -253,7 +254,8 @@ class Settling(Operation):
             for rewrite, item in zip(settlement.rewrites or (), settlement.items, strict=False):
                 if rewrite is not None:
                     self._source.apply_rewrite(item.topic, item.priority, rewrite)
-            events.ends += settlement.ends(now.server_ms)
+            if has_event_log:
+                events.ends += settlement.ends(now.server_ms)
             if settlement.completion is not None:
                 events.done(settlement.completion, len(settlement.items))
 

@@ -14,7 +14,7 @@ FLUSH_MS = 2 * limits.SECOND_MS
 """How often lines go to the disk, so that they survive their process."""
 
 
-class Output:
+class FileSequence:
     """Adds lines to the present file, and begins another one when that is large or old.
 
     The event log's thread owns it. After an error the file is left as it is, and the next line begins another one.
