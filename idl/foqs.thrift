@@ -83,7 +83,8 @@ struct NewItem {
   8: optional binary metadata,
   /** At least once if absent. */
   9: optional DeliveryPolicy delivery,
-  /** Reserved: refused with INVALID_ARGUMENT for now. */
+  /** 1 to 255 bytes of UTF-8, compared byte by byte. Of the items of a namespace with the same dedup_id only the first
+      one is made, as long as its dedup window lasts; the others get its id. */
   10: optional string dedup_id,
   /** Reserved: refused with INVALID_ARGUMENT for now. */
   11: optional string ordering_key,
@@ -108,7 +109,7 @@ struct EnqueueResponse {
   1: list<string> ids,
   /** The errors by position. */
   2: map<i32, ItemError> errors,
-  /** Positions that got the id of an item that was enqueued before. */
+  /** Positions that got the id of an item with the same dedup_id that was enqueued before, in order. */
   3: list<i32> duplicates
 }
 

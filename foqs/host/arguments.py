@@ -75,7 +75,7 @@ def check_item(item: NewItemFields, settings: NamespaceSettings, now_ms: int) ->
     if item.delivery is not None and item.delivery not in _DELIVERIES:
         raise InvalidArgumentError(f"delivery {item.delivery!r} is not one of AT_LEAST_ONCE (0), AT_MOST_ONCE (1)")
     if item.dedup_id is not None:
-        raise InvalidArgumentError("dedup_id is not supported yet: leave it out")
+        _check_dedup_id(item.dedup_id)
     if item.ordering_key is not None:
         raise InvalidArgumentError("ordering_key is not supported yet: leave it out")
     if item.lease_ms is not None:
@@ -92,6 +92,15 @@ def check_item(item: NewItemFields, settings: NamespaceSettings, now_ms: int) ->
     if not item.trace_context:
         return ItemContent(payload, metadata), due_at
     return ItemContent(payload, metadata, _checked_trace_context(item.trace_context)), due_at
+
+
+def _check_dedup_id(dedup_id: object) -> None:
+    if not isinstance(dedup_id, str) or not dedup_id:
+        raise InvalidArgumentError(f"dedup_id {shown(dedup_id)} must be text of 1 to {limits.DEDUP_ID_BYTES_MAX} bytes")
+    if len(dedup_id) > limits.DEDUP_ID_BYTES_MAX // 4 and len(dedup_id.encode()) > limits.DEDUP_ID_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"dedup_id of {len(dedup_id.encode())} bytes is over the limit of {limits.DEDUP_ID_BYTES_MAX} bytes"
+        )
 
 
 def _checked_trace_context(text: str) -> bytes:

@@ -13,15 +13,67 @@ from foqs.host.shards import NO_SHARD_RETRY_MS, Shards
 from foqs.host.waiting import Answer, Waiting
 from foqs.model import ids, limits, order
 from foqs.model.calls import CallContext, DeliveryPolicy, EnqueueResult, NewItemFields, PositionErrors
-from foqs.model.errors import FoqsError, NotWrittenError, OverloadedError, PausedError, RateLimitedError
+from foqs.model.errors import (
+    FoqsError,
+    NotWrittenError,
+    OverloadedError,
+    PausedError,
+    RateLimitedError,
+    UnavailableError,
+)
 from foqs.model.item import ItemEvent, Phase, ShardItem
-from foqs.model.namespace import Namespace
+from foqs.model.namespace import DedupScope, Namespace
+from foqs.model.seen import digests_of
+from foqs.model.slots import slot_of
 from foqs.model.topic import ShardTopic
 from foqs.shard.state.engine import ShardState
+from foqs.shard.state.events import OnceOutcome
 from foqs.shard.writer.shard_writer import ShardWriter
 
 AT_MOST_ONCE = int(DeliveryPolicy.AT_MOST_ONCE)
 _size_bytes = attrgetter("size_bytes")
+_dedup_id = attrgetter("dedup_id")
+
+
+class _OncePart:
+    """The items with dedup ids of one call that one shard has got."""
+
+    __slots__ = ("_made", "_shard_id", "outcome")
+
+    def __init__(self, shard_id: int, made: dict[int, ShardItem]) -> None:
+        """`made` are the items by their positions in the call."""
+        self._shard_id = shard_id
+        self._made = made
+        self.outcome = OnceOutcome()
+
+    def tell(self, result: EnqueueResult, refused: PositionErrors, unknown: FoqsError | None) -> None:
+        """Enter what became of each; of what has not ended `unknown` says why that is not known."""
+        shard_id, outcome = self._shard_id, self.outcome
+        firsts, errors = outcome.firsts, outcome.errors
+        if len(outcome.made) == len(self._made):
+            for position, item in self._made.items():
+                result.ids[position] = ids.item_id(shard_id, item.key)
+            return
+        made = set(outcome.made)
+        told: dict[FoqsError, FoqsError] = {}
+        for position, item in self._made.items():
+            key = item.key
+            if key in made:
+                result.ids[position] = ids.item_id(shard_id, key)
+            elif key in firsts:
+                result.ids[position] = ids.item_id(*firsts[key])
+                result.duplicates.append(position)
+            else:
+                error = errors.get(key, unknown)
+                assert error is not None, "it has ended"
+                refused[position] = told.get(error) or told.setdefault(error, _of_slot(error))
+
+
+def _of_slot(error: FoqsError) -> FoqsError:
+    """What an item with a dedup id did not come to: that it may go to another shard is no use to its caller."""
+    if isinstance(error, NotWrittenError):
+        return UnavailableError(error.message, retry_after_ms=NO_SHARD_RETRY_MS, nothing_done=True)
+    return error
 
 
 class Placement:
@@ -50,6 +102,27 @@ class Placement:
         self._left_count -= len(positions)
         return {current: positions}
 
+    def place_ids(
+        self, namespace: Namespace, news: Sequence[NewItemFields], positions: Sequence[int], errors: PositionErrors
+    ) -> dict[ShardWriter, list[int]]:
+        """The positions of items with dedup ids by the shard that the slot of each leads to.
+
+        Where that shard is away or sick, `errors` says so: no other one knows whether the id was seen.
+        """
+        shard_ids = sorted(self._writers)
+        by_shard: dict[int, list[int]] = {}
+        for position in positions:
+            slot = slot_of(namespace.name, news[position].dedup_id or "", namespace.settings.key_spread)
+            by_shard.setdefault(shard_ids[slot % len(shard_ids)] if shard_ids else -1, []).append(position)
+        placed: dict[ShardWriter, list[int]] = {}
+        for shard_id, some in by_shard.items():
+            writer = self._writers.get(shard_id)
+            if writer is None or writer.shard is None or shard_id in self._sick:
+                errors.update(dict.fromkeys(some, _slot_away(shard_id)))
+            else:
+                placed[writer] = some
+        return placed
+
     def _has_room(self, writer: ShardWriter, avoided: Collection[int]) -> bool:
         """Whether it takes items, and less waits there than a run, and than fills its next two transactions."""
         shard, shard_id = writer.shard, writer.shard_id
@@ -77,6 +150,14 @@ class Placement:
         return self._writers[min(healthy)[2]]
 
 
+def _slot_away(shard_id: int) -> UnavailableError:
+    return UnavailableError(
+        f"shard {shard_id}, which knows the dedup ids of these items, takes no items here now: nothing was enqueued",
+        retry_after_ms=NO_SHARD_RETRY_MS,
+        nothing_done=True,
+    )
+
+
 class Enqueues:
     """The verb enqueue: it lets items in by the quota of their namespace, and returns when they are durable."""
 
@@ -101,13 +182,27 @@ class Enqueues:
         """Write what is valid; `errors` has the rest. Raises FoqsError when nothing was written."""
         result = EnqueueResult([""] * len(items))
         namespace = self._admit(namespace_name, len(items))
+        if any(map(_dedup_id, items)):
+            await self._enqueue_once(namespace, items, result)
+            return result
         try:
-            writer, shard, made = self._place(namespace, items, range(len(items)), result.errors)
-        except FoqsError:
-            self._quota.give_back(namespace, len(items))
+            await self._enqueue_anywhere(namespace, items, range(len(items)), result)
+        except FoqsError as error:
+            self._quota.give_back(namespace, len(items) if error.nothing_done else len(result.errors))
             raise
         if result.errors:
             self._quota.give_back(namespace, len(result.errors))
+        return result
+
+    async def _enqueue_anywhere(
+        self,
+        namespace: Namespace,
+        items: Sequence[NewItemFields],
+        positions: Sequence[int],
+        result: EnqueueResult,
+    ) -> None:
+        """Write items without dedup ids, which any shard may take. Raises FoqsError when nothing was written."""
+        writer, shard, made = self._place(namespace, items, positions, result.errors)
         avoided: set[int] = set()
         while made:
             answer = Answer(self._waiting)
@@ -125,7 +220,68 @@ class Enqueues:
         for position, item in made.items():
             result.ids[position] = ids.item_id(shard.shard_id, item.key)
         self._happened(namespace.number, ItemEvent.ENQUEUED, len(made))
-        return result
+
+    async def _enqueue_once(self, namespace: Namespace, items: Sequence[NewItemFields], result: EnqueueResult) -> None:
+        """Write a call that has dedup ids. Raises FoqsError when all of it failed for one reason."""
+        plain = [position for position, new in enumerate(items) if new.dedup_id is None]
+        with_ids = [position for position, new in enumerate(items) if new.dedup_id is not None]
+        refused: PositionErrors = {}
+        answer = Answer(self._waiting)
+        parts = self._start_once(namespace, items, with_ids, answer, result.errors, refused)
+        if plain:
+            try:
+                await self._enqueue_anywhere(namespace, items, plain, result)
+            except FoqsError as error:
+                lost = [at for at in plain if at not in result.errors]
+                refused.update(dict.fromkeys(lost, error.with_traceback(None)))
+        unknown: FoqsError | None = None
+        if parts:
+            try:
+                await answer.done
+            except FoqsError as error:
+                unknown = error.with_traceback(None)
+        for part in parts:
+            part.tell(result, refused, unknown)
+        result.duplicates.sort()
+        result.errors.update(refused)
+        undone_count = sum([error.nothing_done for error in result.errors.values()])
+        self._quota.give_back(namespace, undone_count + len(result.duplicates))
+        self._happened(namespace.number, ItemEvent.ENQUEUED, sum([len(part.outcome.made) for part in parts]))
+        if len(refused) == len(items) and len(distinct := set(refused.values())) == 1:
+            raise distinct.pop()
+
+    def _start_once(
+        self,
+        namespace: Namespace,
+        items: Sequence[NewItemFields],
+        positions: Sequence[int],
+        answer: Answer,
+        errors: PositionErrors,
+        refused: PositionErrors,
+    ) -> list[_OncePart]:
+        """Hand items with dedup ids to their shards; what is not valid goes to `errors`, what no shard takes to
+        `refused`.
+        """
+        parts: list[_OncePart] = []
+        is_by_topic = namespace.settings.dedup_scope is DedupScope.TOPIC
+        for writer, some in self._placement.place_ids(namespace, items, positions, refused).items():
+            shard = writer.shard
+            assert shard is not None, "it has just been chosen"
+            try:
+                made = self._make(writer, shard, namespace, items, some, errors)
+                if made:
+                    part = _OncePart(shard.shard_id, made)
+                    ids = [items[position].dedup_id or "" for position in made]
+                    news = list(made.values())
+                    scopes = [item.topic.name.encode() for item in news] if is_by_topic else [b""]
+                    digests = digests_of(namespace.number, scopes, ids)
+                    shard.insert_once(news, digests, sum(map(_size_bytes, news)), answer, part.outcome)
+                    parts.append(part)
+            except FoqsError as error:
+                lost = [at for at in some if at not in errors]
+                refused.update(dict.fromkeys(lost, error.with_traceback(None)))
+            writer.wake()
+        return parts
 
     def _admit(self, name: str, count: int) -> Namespace:
         """Before anything is done for the items: a namespace over its quota must not cost the others."""
@@ -156,6 +312,18 @@ class Enqueues:
         ((writer, positions),) = self._placement.place(positions, avoided).items()
         shard = writer.shard
         assert shard is not None, "it has just been chosen"
+        return writer, shard, self._make(writer, shard, namespace, news, positions, errors)
+
+    def _make(
+        self,
+        writer: ShardWriter,
+        shard: ShardState,
+        namespace: Namespace,
+        news: Sequence[NewItemFields],
+        positions: Sequence[int],
+        errors: PositionErrors,
+    ) -> dict[int, ShardItem]:
+        """Make items for a shard, and the topics that it does not have. Raises FoqsError when it takes none."""
         topics: dict[str, ShardTopic] = {}
         made = self._make_items(writer, shard, namespace, news, positions, topics, errors)
         if made:
@@ -163,7 +331,7 @@ class Enqueues:
                 shard.index.name_namespace(namespace)
             for topic in topics.values():
                 shard.index.add_topic(topic)
-        return writer, shard, made
+        return made
 
     def _make_items(
         self,

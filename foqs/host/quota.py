@@ -46,9 +46,14 @@ class MinuteWindow:
         return 0
 
     def give_back(self, count: int) -> None:
-        """So many of those that were admitted last do not count after all."""
-        self._buckets[-1][1] -= count
-        self._admitted_count -= count
+        """So many of those that were admitted last do not count after all, as far as they count still."""
+        for bucket in reversed(self._buckets):
+            part = min(bucket[1], count)
+            bucket[1] -= part
+            self._admitted_count -= part
+            count -= part
+            if not count:
+                return
 
     def _leave_ms(self, excess: int, now_ms: int) -> int:
         """When so many will have left the window."""
@@ -89,8 +94,10 @@ class Quota:
             )
 
     def give_back(self, namespace: Namespace, count: int) -> None:
-        """So many of the items that were admitted just now were not let in; to be called before any await."""
-        self._windows[namespace.number].give_back(count)
+        """So many of the items that were admitted last were not let in, or were there already."""
+        window = self._windows.get(namespace.number)
+        if window is not None and count:
+            window.give_back(count)
 
     def forget(self, namespaces: set[int]) -> None:
         """Drop what is remembered of namespaces that are not in the set."""

@@ -98,10 +98,12 @@ class EnqueueResult:
     """What an enqueue of many items came to.
 
     ids: the id of each position, "" where the item was not stored.  errors: why, by position.
+    duplicates: the positions that got the id of an item with the same dedup id which was enqueued before, in order.
     """
 
     ids: list[str]
     errors: PositionErrors = field(default_factory=dict)
+    duplicates: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)

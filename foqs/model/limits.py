@@ -88,6 +88,8 @@ METADATA_BYTES_MAX = 64 * KIB - 1
 """The highest bound that a namespace can set for metadata."""
 TRACE_CONTEXT_BYTES_MAX = 128
 """The longest trace context of an item."""
+DEDUP_ID_BYTES_MAX = 255
+"""The longest dedup id, in bytes of UTF-8."""
 CONTENT_BYTES_MAX = PAYLOAD_BYTES_MAX + METADATA_BYTES_MAX + TRACE_CONTEXT_BYTES_MAX
 """Payload, metadata and trace context of one item together."""
 LEASE_MS_MIN = 1 * SECOND_MS
@@ -299,6 +301,10 @@ TRANSACTION_INSERT_BYTES_MAX = 4 * MIB
 """
 TRANSACTION_CLAIMS_MAX = 2_000
 """Items that one transaction claims."""
+TRANSACTION_DEDUP_BLOCKS_MAX = 256
+"""Blocks of the log of dedup ids that one transaction reads, to see whether ids that may be repeats are. A block is
+about 3 KiB.
+"""
 TRANSACTION_FETCH_BYTES_MAX = 16 * MIB
 """The largest contents, by what their namespaces allow, that a transaction reads for claims, and again to refill
 windows.
@@ -352,6 +358,10 @@ never come back take no more of the rate.
 # Waits of callers.
 CALL_MS_MAX = 20 * SECOND_MS
 """How long a call waits for a shard's commit. Then it gets UNAVAILABLE, and its outcome is unknown."""
+DEDUP_WAIT_MS_MAX = 10 * SECOND_MS
+"""How long an item with a dedup id waits for a new owner to read the ids of its namespace. Then it gets UNAVAILABLE,
+and nothing was done.
+"""
 CALL_CANCEL_MS_MAX = 5 * SECOND_MS
 """The time in which a cancelled call must end."""
 ENQUEUE_WAIT_MS_MAX = 1 * SECOND_MS

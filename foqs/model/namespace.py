@@ -135,6 +135,19 @@ class SettingsTable:
             allowed_bytes -= limits.METADATA_BYTES_MAX - namespace.settings.metadata_bytes_max
         return max(allowed_bytes, self.item_bytes_seen.get(number, 0))
 
+    def dedup_ids(self, number: int) -> int:
+        """The dedup ids that a shard remembers of the namespace at least, if they are young enough.
+
+        Of a namespace that is not there it remembers the most, because that may be recovered.
+        """
+        namespace = self.by_number.get(number)
+        return limits.DEDUP_IDS_MAX if namespace is None else namespace.settings.dedup_ids
+
+    def dedup_ms(self, number: int) -> int:
+        """The age up to which a shard remembers dedup ids of the namespace."""
+        namespace = self.by_number.get(number)
+        return limits.DEDUP_MS_MAX if namespace is None else namespace.settings.dedup_ms
+
     def note_item_bytes(self, number: int, size_bytes: int) -> None:
         """An item was claimed that has so many: those of the namespace that are still to be read may have as many."""
         if size_bytes > self.item_bytes_max(number):

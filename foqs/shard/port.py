@@ -52,6 +52,54 @@ class ClaimEntries:
     """Nobody may have seen these deliveries."""
 
 
+class SeenIds(NamedTuple):
+    """Dedup ids for one row of a namespace's log of them, in the order in which they came, each with its item."""
+
+    namespace: int
+    first: int
+    """The number of the first of them in the log."""
+    at_ms: int
+    """When they came, on the shard's steady clock."""
+    digests: list[bytes]
+    keys: list[int]
+
+
+class SeenRow(NamedTuple):
+    """A row of the log, as it is stored: each id has its digest, and the shard and key of its item."""
+
+    namespace: int
+    first: int
+    at_ms: int
+    digests: list[bytes]
+    items: list[tuple[int, int]]
+
+
+class SeenExtent(NamedTuple):
+    """The rows that the log of a namespace has."""
+
+    namespace: int
+    first: int
+    """The number of the first id of the first row."""
+    last_first: int
+    """The number of the first id of the last row."""
+    end: int
+    """The number that the next id will have."""
+    last_ms: int
+    """When the last id came, on the shard's steady clock."""
+
+
+class SeenLog(Protocol):
+    """The logs of dedup ids as a new owner reads them: beside transactions, on another thread, one call at a time."""
+
+    def read(self, namespace: int, first: int, limit: int) -> list[SeenRow]:
+        """So many rows of a namespace's log, from the one that begins at `first` or is the next.
+
+        Raises SessionLostError, after which it may be tried again.
+        """
+
+    def close(self) -> None: ...
+
+
 @dataclass(slots=True)
 class Transaction:
     """All reads but the look-ups come first, so that they see no row of this transaction.
@@ -72,6 +120,12 @@ class Transaction:
     inserts: list[ShardItem] = field(default_factory=list)
     inserts_short_lived: list[ShardItem] = field(default_factory=list)
     """More of them, which are likely to be deleted within seconds; the store may keep them in another way."""
+    seen_new: list[SeenIds] = field(default_factory=list)
+    """The dedup ids of inserted items."""
+    seen_gone: list[tuple[int, int, int]] = field(default_factory=list)
+    """Namespace, and the numbers from which on and before which its log of dedup ids goes."""
+    seen_reads: list[tuple[int, int]] = field(default_factory=list)
+    """Namespace and number of each block of a log of dedup ids that is read."""
     fetches: list[ShardItem] = field(default_factory=list)
     """Claimed items whose rows are not in memory."""
     claims: list[ClaimEntries] = field(default_factory=list)
@@ -151,6 +205,8 @@ class TransactionResult:
     fetched: Mapping[int, ItemRow | FetchedRow] = field(default_factory=dict)
     unread: set[int] = field(default_factory=set)
     """Keys of both whose contents were left out, because with those before them they would have been too many bytes."""
+    seen: dict[tuple[int, int], list[SeenRow]] = field(default_factory=dict)
+    """The rows of each block of `seen_reads` that has any."""
     packed_count: int = 0
     """Inserted items that the store keeps without rows of their own."""
     promoted_count: int = 0
@@ -219,6 +275,10 @@ class ShardImage:
     """Counts the rows as they were at the take-over; slow, and safe beside transactions on another thread."""
     claims: list[StoredClaim]
     claimed_rows: dict[int, ClaimedRow]
+    seen: list[SeenExtent] = field(default_factory=list)
+    """The logs of dedup ids that there are; their rows are read while the shard is served."""
+    seen_log: SeenLog | None = None
+    """Reads their rows; None where there are no logs."""
 
 
 class TransactionFailedError(Exception):

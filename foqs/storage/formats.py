@@ -21,12 +21,14 @@ from typing import Any, Final, NamedTuple
 
 from foqs.model import limits
 from foqs.model.item import ShardItem
+from foqs.model.seen import DIGEST_BYTES
 from foqs.shard.port import ItemRow, OwnershipLostError
 from foqs.storage.columns import CONTENT_COLUMNS, GIVEN_COLUMNS, packed_integers, packed_row
 
 PACK_VERSIONS: Final = sorted({column.since for column in (*GIVEN_COLUMNS, *CONTENT_COLUMNS)})
 TOMBSTONE_VERSIONS: Final = [1]
 CLAIM_VERSIONS: Final = [1]
+SEEN_VERSIONS: Final = [3]
 
 
 class UnknownFormatError(OwnershipLostError):
@@ -62,6 +64,8 @@ _pack_head = _LAYOUTS[_PACK_VERSION].head.pack
 _COUNT: Final = Struct(">BI")
 _TOMBSTONE_VERSION: Final = TOMBSTONE_VERSIONS[-1]
 _CLAIM_VERSION: Final = CLAIM_VERSIONS[-1].to_bytes(1, "big")
+_SEEN_VERSION: Final = SEEN_VERSIONS[-1].to_bytes(1, "big")
+SEEN_ENTRY_BYTES: Final = DIGEST_BYTES + 2 + 8
 _ENTRY: Final = Struct(">QI")
 _pack_entry = _ENTRY.pack
 assert _LAYOUTS[_PACK_VERSION].head.size + _COUNT.size + 8 <= limits.PACKED_ITEM_BYTES
@@ -134,6 +138,27 @@ def unpack_entries(packed: bytes) -> list[tuple[int, int]]:
     """Return key and delivery number of each entry. Raises UnknownFormatError."""
     _version(packed, CLAIM_VERSIONS)
     return list(_ENTRY.iter_unpack(packed[1:]))
+
+
+def pack_seen(digests: Sequence[bytes], shard_ids: Sequence[int], keys: Sequence[int]) -> bytes:
+    """Encode dedup ids, as a row of the log has them: the digests, then the shard of each one's item, then its key."""
+    count = len(digests)
+    return _SEEN_VERSION + b"".join(digests) + Struct(f">{count}H{count}Q").pack(*shard_ids, *keys)
+
+
+def unpack_seen(packed: bytes) -> tuple[list[bytes], list[tuple[int, int]]]:
+    """Return the digests, and shard and key of each one's item. Raises UnknownFormatError."""
+    _version(packed, SEEN_VERSIONS)
+    count = seen_count(len(packed))
+    end = 1 + count * DIGEST_BYTES
+    numbers = Struct(f">{count}H{count}Q").unpack_from(packed, end)
+    digests = [packed[at : at + DIGEST_BYTES] for at in range(1, end, DIGEST_BYTES)]
+    return digests, list(zip(numbers[:count], numbers[count:], strict=True))
+
+
+def seen_count(size_bytes: int) -> int:
+    """How many ids a row has whose entries have so many bytes."""
+    return size_bytes // SEEN_ENTRY_BYTES
 
 
 def _version(packed: bytes, known: Sequence[int]) -> int:

@@ -31,9 +31,13 @@ _COUNT: Final = len(INSERTED_COLUMNS)
 _TYPES: Final = Struct(f"<{_COUNT}H").pack(*[column.wire_type for column in INSERTED_COLUMNS]) * PREPARED_INSERT_ROWS
 _NO_NULLS: Final = bytes((_COUNT * PREPARED_INSERT_ROWS + 7) // 8)
 _PACK_TYPES: Final = Struct("<2H").pack(FIELD_TYPE.LONGLONG | UNSIGNED, FIELD_TYPE.BLOB)
+_SEEN_TYPES: Final = Struct("<4H").pack(
+    FIELD_TYPE.LONG | UNSIGNED, FIELD_TYPE.LONGLONG | UNSIGNED, FIELD_TYPE.LONGLONG, FIELD_TYPE.BLOB
+)
 _SIZES: Final = [bytes([size]) for size in range(251)]
 """What goes before a value of few bytes, by their number."""
 _pack_id = Struct("<Q").pack
+_seen_head = Struct("<IQq").pack
 _execution = Struct("<IBI").pack
 _prepared = Struct("<IHH").unpack_from
 
@@ -61,22 +65,33 @@ class PreparedInserts:
     Every script counts its rows from a number of its own: what a count of before left behind is never the right one.
     """
 
-    def __init__(self, items_id: int, pack_id: int) -> None:
+    def __init__(self, items_id: int, pack_id: int, seen_id: int) -> None:
         """The ids of the statements."""
         self._count_from = 0
         self._items_head = _execution(items_id, 0, 1) + _NO_NULLS + b"\x01" + _TYPES
         self._pack_head = _execution(pack_id, 0, 1) + b"\x00\x01" + _PACK_TYPES
+        self._seen_head = _execution(seen_id, 0, 1) + b"\x00\x01" + _SEEN_TYPES
 
-    def ahead(self, items: Sequence[ShardItem], packs: Sequence[tuple[int, bytes]] = ()) -> Ahead:
-        """Executions for the packs, and for as many of the items as fill them, each followed by a count of its rows.
+    def ahead(
+        self,
+        items: Sequence[ShardItem],
+        packs: Sequence[tuple[int, bytes]] = (),
+        seen: Sequence[tuple[int, int, int, bytes]] = (),
+    ) -> Ahead:
+        """Executions for the packs, the rows of seen ids, and as many of the items as fill them.
 
-        Of a pack there are its id and its contents.
+        Each is followed by a count of its rows. Of a pack there are its id and its contents, of seen ids the values of
+        statements.INSERT_SEEN.
         """
         self._count_from += _COUNT_STEP
         executions = [
             self._pack_head + _pack_id(pack_id) + _blob_size(len(contents)) + contents for pack_id, contents in packs
         ]
-        row_count = len(packs)
+        executions += [
+            self._seen_head + _seen_head(namespace, first, at_ms) + _blob_size(len(entries)) + entries
+            for namespace, first, at_ms, entries in seen
+        ]
+        row_count = len(executions)
         rest: list[ShardItem] = []
         for start in range(0, len(items), PREPARED_INSERT_ROWS):
             part = items[start : start + PREPARED_INSERT_ROWS]
@@ -103,7 +118,8 @@ def prepare_inserts(session: Any) -> PreparedInserts | None:
     try:
         rows = ",".join([row] * PREPARED_INSERT_ROWS)
         items_id = _prepare(session, sql.INSERT_ITEMS.format(rows), _COUNT * PREPARED_INSERT_ROWS)
-        return PreparedInserts(items_id, _prepare(session, sql.INSERT_PACK.format("?", "?"), 2))
+        pack_id = _prepare(session, sql.INSERT_PACK.format("?", "?"), 2)
+        return PreparedInserts(items_id, pack_id, _prepare(session, sql.INSERT_SEEN.format("?", "?", "?", "?"), 4))
     except OperationalError as error:
         if error.args[0] == ER.MAX_PREPARED_STMT_COUNT_REACHED:
             return None

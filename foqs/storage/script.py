@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from pymysql.constants import FIELD_TYPE
 
 from foqs.model import limits, order
 from foqs.model.item import ShardItem
+from foqs.model.seen import BLOCK_IDS
 from foqs.shard.port import (
     TIMER_LANE,
     ClaimEntries,
@@ -22,6 +23,7 @@ from foqs.shard.port import (
     ItemRow,
     Refill,
     Rewrite,
+    SeenRow,
     Transaction,
     TransactionResult,
 )
@@ -35,13 +37,17 @@ from foqs.storage.columns import (
     stored_row,
 )
 from foqs.storage.exchange import Rows
-from foqs.storage.formats import pack_entries, pack_keys
+from foqs.storage.formats import pack_entries, pack_keys, pack_seen, unpack_seen
 from foqs.storage.packs.pack import PackPlan
 from foqs.storage.prepared import PREPARED_INSERT_ROWS, PreparedInserts
 
 STATEMENT_IDS_MAX = 900
 """Ids in one list of SQL. From 1,000 on (in_predicate_conversion_threshold), MariaDB joins with a derived table."""
 
+STATEMENT_RANGES_MAX = 64
+"""Ranges in one condition."""
+
+_INSERT_SEEN: Final = sql.INSERT_SEEN.format("%s", "%s", "%s", "%s")
 _RANGE_KEYS_MIN: Final = 8
 _SPARSE: Final = 4
 """Keys among so many times as many numbers have no ranges worth a look."""
@@ -108,6 +114,49 @@ def _fetched(integers: Iterable[int], contents: list[bytes | None], unread: set[
     return row
 
 
+def seen_statements(transaction: Transaction) -> list[str]:
+    """The reads of blocks of the log of dedup ids; blocks in a row are one range."""
+    by_namespace: dict[int, list[int]] = {}
+    for namespace, block in transaction.seen_reads:
+        by_namespace.setdefault(namespace, []).append(block)
+    script: list[str] = []
+    for namespace, blocks in by_namespace.items():
+        conditions = [
+            f"first BETWEEN {first * BLOCK_IDS:d} AND {last * BLOCK_IDS + BLOCK_IDS - 1:d}"
+            for first, last in _runs(sorted(set(blocks)))
+        ]
+        script += [
+            sql.READ_SEEN.format(namespace, " OR ".join(conditions[start : start + STATEMENT_RANGES_MAX]))
+            for start in range(0, len(conditions), STATEMENT_RANGES_MAX)
+        ]
+    return script
+
+
+def take_seen(rows: list[Rows], result: TransactionResult) -> None:
+    """What `seen_statements` found."""
+    for found in rows:
+        for values in found:
+            row = seen_row(values)
+            result.seen.setdefault((row.namespace, row.first // BLOCK_IDS), []).append(row)
+
+
+def seen_row(values: Sequence[Any]) -> SeenRow:
+    """The columns of READ_SEEN and READ_SEEN_LOG. Raises UnknownFormatError."""
+    namespace, first, at_ms, entries = values
+    return SeenRow(namespace, first, at_ms, *unpack_seen(entries))
+
+
+def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The first and last of each run of numbers that follow each other."""
+    first = last = numbers[0]
+    for number in numbers[1:]:
+        if number != last + 1:
+            yield first, last
+            first = number
+        last = number
+    yield first, last
+
+
 # ---- what it writes ----
 
 
@@ -128,6 +177,7 @@ def write_script(
     plan: PackPlan,
     result: TransactionResult,
     epoch: int,
+    shard_id: int,
     prepared: PreparedInserts | None,
     promoted: Sequence[str] = (),
     rewrites: Sequence[str] = (),
@@ -147,8 +197,12 @@ def write_script(
         script += [filled(sql.INSERT_TOPICS, *values) for values in names]
     ahead: list[bytes] = []
     rows, mark = plan.inserts, _MARK
-    if prepared is not None and (plan.packs_new or len(rows) >= PREPARED_INSERT_ROWS):
-        commands = prepared.ahead(rows, [(pack.id, pack.contents) for pack in plan.packs_new])
+    seen = [
+        (row.namespace, row.first, row.at_ms, pack_seen(row.digests, [shard_id] * len(row.keys), row.keys))
+        for row in transaction.seen_new
+    ]
+    if prepared is not None and (plan.packs_new or seen or len(rows) >= PREPARED_INSERT_ROWS):
+        commands = prepared.ahead(rows, [(pack.id, pack.contents) for pack in plan.packs_new], seen)
         ahead, rows, mark = commands.packets, commands.rest, sql.MARK_TRANSACTION.format(commands.guard)
     if rows:
         script += [sql.INSERT_ITEMS.format(values) for values in chunks_by_bytes([*map(item_row, rows)])]
@@ -156,6 +210,8 @@ def write_script(
         script += [sql.INSERT_STORED_ITEMS.format(values) for values in chunks_by_bytes(promoted)]
     if prepared is None:
         script += [filled(sql.INSERT_PACK.format("%s", "%s"), pack.id, pack.contents) for pack in plan.packs_new]
+        script += [filled(_INSERT_SEEN, *values) for values in seen]
+    script += [filled(sql.DELETE_SEEN, *span) for span in transaction.seen_gone]
     for claim in transaction.claims:
         entries = _entries(claim, result)
         script.append(filled(sql.INSERT_CLAIM, claim.id, claim.due_at, int(claim.is_ahead), entries))

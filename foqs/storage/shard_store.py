@@ -46,11 +46,14 @@ from foqs.storage.script import (
     edge_arguments,
     read_statements,
     rewrite_statements,
+    seen_statements,
     stored_row_literal,
     take_look_ups,
     take_reads,
+    take_seen,
     write_script,
 )
+from foqs.storage.seen_log import SeenLogReader, read_seen_extents
 from foqs.storage.session import connect, is_lost
 from foqs.storage.take_over import WriterRow, promote_all, read_claimed, read_claims, read_namespaces, read_writer
 
@@ -297,11 +300,13 @@ class ShardStore:
         writes: Writes | None = None
         answers: list[Rows] = []
         try:
-            if transaction.refills or transaction.fetches:
+            if transaction.refills or transaction.fetches or transaction.seen_reads:
                 await self._read(transaction, plan, result)
             promoted = await in_slices(map(stored_row_literal, plan.promoted)) if plan.promoted else ()
             rewrites = await in_slices(rewrite_statements(plan.rewrites)) if plan.rewrites else ()
-            writes = write_script(transaction, plan, result, self.epoch, self._inserts, promoted, rewrites)
+            writes = write_script(
+                transaction, plan, result, self.epoch, self._access.shard_id, self._inserts, promoted, rewrites
+            )
             await run_script(self._session, writes.statements, answers, writes.ahead)
         except (pymysql.err.Error, OSError) as error:
             # The last one is COMMIT: an error in answer to it does not say how far it came.
@@ -320,9 +325,12 @@ class ShardStore:
 
     async def _read(self, transaction: Transaction, plan: PackPlan, result: TransactionResult) -> None:
         """The refills and fetches of rows and of packed items."""
-        reads = read_statements(transaction, plan)
-        if reads:
-            take_reads(transaction, await run_script(self._session, reads), result)
+        reads, seen = read_statements(transaction, plan), seen_statements(transaction)
+        if reads or seen:
+            rows = await run_script(self._session, [*reads, *seen])
+            if reads:
+                take_reads(transaction, rows[: len(reads)], result)
+            take_seen(rows[len(reads) :], result)
         add_packed(self.packs, transaction, result)
 
     def _plan_of(self, transaction: Transaction) -> PackPlan:
@@ -455,6 +463,8 @@ class ShardStore:
         claims = read_claims(self._rows, self._access.shard_id, writer.claim_checkpoint)
         claimed = read_claimed(self._rows, claims)
         topics = list(self._rows(sql.READ_TOPICS))
+        seen = read_seen_extents(self._rows)
+        named = {namespace for _, namespace, _ in topics} | {extent.namespace for extent in seen}
         image = ShardImage(
             epoch=self.epoch,
             last_key=last_key,
@@ -464,10 +474,12 @@ class ShardStore:
             now_ms=int(self._rows(sql.NOW_MS)[0][0]),
             steady_ms=writer.steady_ms,
             topics=topics,
-            namespaces=read_namespaces(self._rows, {namespace for _, namespace, _ in topics}),
+            namespaces=read_namespaces(self._rows, named),
             count=partial(count_lanes, self._snapshot),
             claims=claims,
             claimed_rows=claimed,
+            seen=seen,
+            seen_log=SeenLogReader(lambda: self._access.url, self._access.shard_id) if seen else None,
         )
         self._session.commit()
         return image

@@ -65,6 +65,17 @@ READ_CLAIMED = f"SELECT CONCAT_WS(' ', {_CLAIMED}) FROM item FORCE INDEX (PRIMAR
 FETCH_ITEMS = f"SELECT {_fetched()} FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id"
 READ_FIRST_PACK = "SELECT id, items FROM pack ORDER BY id LIMIT 1"
 READ_TOMBSTONES = "SELECT id, entries FROM tombstone ORDER BY id"
+_FIRST_SEEN = "(SELECT {} FROM seen WHERE seen.namespace = number ORDER BY first LIMIT 1)"
+_LAST_SEEN = "(SELECT {} FROM seen WHERE seen.namespace = number ORDER BY first DESC LIMIT 1)"
+# A look at both ends of each log. MIN and MAX would read all of it.
+READ_SEEN_EXTENTS = (
+    f"SELECT number, {_FIRST_SEEN.format('first')}, {_LAST_SEEN.format('first')}, "
+    f"{_LAST_SEEN.format('OCTET_LENGTH(entries)')}, {_LAST_SEEN.format('at_ms')} FROM namespace"
+)
+READ_SEEN_LOG = (
+    "SELECT namespace, first, at_ms, entries FROM seen WHERE namespace = %s AND first >= %s ORDER BY first LIMIT %s"
+)
+READ_SEEN = "SELECT namespace, first, at_ms, entries FROM seen WHERE namespace = {} AND ({}) ORDER BY first"
 READ_ITEMS = f"SELECT {', '.join(names(ITEM_COLUMNS))} FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id"
 
 READS_BEGIN = "SET @reads_begin = SYSDATE(6), @contents = 0, @contents_max = {}"
@@ -111,6 +122,8 @@ INSERT_PACK = "INSERT INTO pack (id, items) VALUES ({}, {})"
 INSERT_TOMBSTONE = "INSERT INTO tombstone (id, entries) VALUES (%s, %s)"
 DELETE_TOMBSTONES = "DELETE FROM tombstone WHERE {} ORDER BY id LIMIT {}"
 DELETE_PACKS = "DELETE FROM pack WHERE {} ORDER BY id LIMIT {}"
+INSERT_SEEN = "INSERT INTO seen (namespace, first, at_ms, entries) VALUES ({}, {}, {}, {})"
+DELETE_SEEN = "DELETE FROM seen WHERE namespace = %s AND first >= %s AND first < %s"
 REWRITE_CLAIM = "UPDATE claim SET entries = %s WHERE id = %s"
 INSERT_CLAIM = "INSERT INTO claim (id, due_at, ahead, entries) VALUES (%s, %s, %s, %s)"
 REWRITE_ITEM = (

@@ -68,10 +68,10 @@ def read_claimed(rows: RunStatement, claims: Iterable[StoredClaim]) -> dict[int,
     return claimed
 
 
-def read_namespaces(rows: RunStatement, with_topics: set[int]) -> list[tuple[int, bytes]]:
+def read_namespaces(rows: RunStatement, used: set[int]) -> list[tuple[int, bytes]]:
     """Return number and name of these and of the one with the greatest number; forget the others."""
     found = list(rows(sql.READ_NAMESPACES))
-    gone = {number for number, _ in found[:-1]} - with_topics
+    gone = {number for number, _ in found[:-1]} - used
     for condition, count in key_conditions("number", gone):
         rows(sql.DELETE_NAMESPACES.format(condition, count))
     return [(number, name) for number, name in found if number not in gone]

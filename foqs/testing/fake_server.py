@@ -13,6 +13,7 @@ from enum import Enum
 from foqs.model import limits
 from foqs.model.calls import NO_CONTENT
 from foqs.model.item import ShardItem
+from foqs.model.seen import BLOCK_IDS
 from foqs.shard.port import (
     TIMER_LANE,
     ClaimedRow,
@@ -21,13 +22,14 @@ from foqs.shard.port import (
     OwnershipLostError,
     Refill,
     Rewrite,
+    SeenIds,
     SessionLostError,
     StoredClaim,
     Transaction,
     TransactionFailedError,
     TransactionResult,
 )
-from foqs.storage.formats import unpack_items
+from foqs.storage.formats import pack_seen, unpack_items
 from foqs.storage.packs.pack import PackPlan, Tombstone
 from foqs.testing.fake_tables import FakeServerError, Tables, Writer, require
 
@@ -80,6 +82,8 @@ class Script:
     inserts: list[ItemRow]
     promoted: list[ItemRow]
     packs_new: list[tuple[int, bytes]]
+    seen_new: list[SeenIds]
+    seen_gone: list[tuple[int, int, int]]
     claims: list[StoredClaim]
     claims_rewritten: list[tuple[int, Entries]]
     rewrites: list[Rewrite]
@@ -193,6 +197,10 @@ class FakeServer:
         result.fetched = {key: row for key, row in fetched.items() if row is not None}
         result.read_count = sum(map(len, result.refilled)) + len(result.fetched)
         leave_unread(transaction, result, self.tables.items)
+        for namespace, block in transaction.seen_reads:
+            rows = self.tables.seen_rows(namespace, block * BLOCK_IDS, (block + 1) * BLOCK_IDS)
+            if rows:
+                result.seen[namespace, block] = rows
         return result
 
     def commit(self, script: Script) -> dict[int, ItemRow]:
@@ -231,6 +239,7 @@ class FakeServer:
         for row in [*script.inserts, *script.promoted]:
             require(row.key not in tables.items, f"key {row.key:x} is inserted twice")
             tables.put(row)
+        self._write_seen(script)
         for claim in script.claims:
             require(claim.id not in tables.claims, f"claim {claim.id:x} is inserted twice")
             tables.claims[claim.id] = claim
@@ -287,6 +296,23 @@ class FakeServer:
         require(not tables.needs(gone), "an item comes back to its pack")
         for tombstone_id in gone:
             del tables.tombstones[tombstone_id]
+
+    def _write_seen(self, script: Script) -> None:
+        seen = self.tables.seen
+        for row in script.seen_new:
+            last = len(row.digests) - 1
+            require(
+                (row.namespace, row.first) not in seen, f"row {row.first} of namespace {row.namespace} is seen twice"
+            )
+            require(
+                row.first // BLOCK_IDS == (row.first + last) // BLOCK_IDS,
+                f"a row of seen ids at {row.first} crosses blocks",
+            )
+            entries = pack_seen(row.digests, [self.shard_id] * len(row.keys), row.keys)
+            seen[row.namespace, row.first] = (row.at_ms, entries)
+        for namespace, first, end in script.seen_gone:
+            for at in list(seen.irange((namespace, first), (namespace, end), inclusive=(True, False))):
+                del seen[at]
 
     def _is_there(self, there: bool, change: str) -> bool:
         require(there or not self.strict, f"{change} and is not there")
@@ -355,6 +381,8 @@ def make_script(transaction: Transaction, plan: PackPlan, result: TransactionRes
         inserts=[new_row(item) for item in plan.inserts],
         promoted=list(plan.promoted),
         packs_new=[(pack.id, pack.contents) for pack in plan.packs_new],
+        seen_new=list(transaction.seen_new),
+        seen_gone=list(transaction.seen_gone),
         claims=[
             StoredClaim(claim.id, claim.due_at, claim.is_ahead, entries(list(claim.items)))
             for claim in transaction.claims

@@ -16,6 +16,7 @@ from foqs.shard.port import (
     OwnedError,
     OwnershipLostError,
     ReadOnlyError,
+    SeenRow,
     SessionLostError,
     ShardImage,
     Tenure,
@@ -333,16 +334,20 @@ class FakeStore:
             now_ms=server.clock(),
             steady_ms=writer.steady_ms,
             topics=[(number, namespace, name) for number, (namespace, name) in tables.topics.items()],
-            namespaces=self._read_namespaces({namespace for namespace, _ in tables.topics.values()}),
+            namespaces=self._read_namespaces(
+                {namespace for namespace, _ in tables.topics.values()} | {namespace for namespace, _ in tables.seen}
+            ),
             count=self._counting(tables.counts()),
             claims=claims,
             claimed_rows={key: claimed_row(tables.items[key]) for key in keys if key in tables.items},
+            seen=tables.seen_extents(),
+            seen_log=FakeSeenLog(server) if tables.seen else None,
         )
 
-    def _read_namespaces(self, with_topics: set[int]) -> list[tuple[int, bytes]]:
+    def _read_namespaces(self, used: set[int]) -> list[tuple[int, bytes]]:
         namespaces = self._server.tables.namespaces
         greatest = max(namespaces, default=0)
-        for number in [number for number in namespaces if number not in with_topics and number != greatest]:
+        for number in [number for number in namespaces if number not in used and number != greatest]:
             del namespaces[number]
         return sorted(namespaces.items())
 
@@ -356,6 +361,22 @@ class FakeStore:
             return counts
 
         return count
+
+
+class FakeSeenLog:
+    """Implements foqs.shard.port.SeenLog on a FakeServer."""
+
+    def __init__(self, server: FakeServer) -> None:
+        self._server = server
+
+    def read(self, namespace: int, first: int, limit: int) -> list[SeenRow]:
+        server = self._server
+        if not server.up or server.frozen or server.faults.fate() in (Fate.LOST_BEFORE, Fate.LOST_AFTER):
+            raise SessionLostError(f"shard {server.shard_id}: the session that reads its dedup ids is lost")
+        return server.tables.seen_rows(namespace, first, limits.NEVER_MS)[:limit]
+
+    def close(self) -> None:
+        return None
 
 
 class FakeReader:

@@ -6,11 +6,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from sortedcontainers import SortedList
+from sortedcontainers import SortedDict, SortedList
 
 from foqs.model import order
-from foqs.shard.port import TIMER_LANE, ItemRow, LaneCounts, StoredClaim
-from foqs.storage.formats import unpack_items
+from foqs.shard.port import TIMER_LANE, ItemRow, LaneCounts, SeenExtent, SeenRow, StoredClaim
+from foqs.storage.formats import seen_count, unpack_items, unpack_seen
 
 Place = tuple[int, int, int]
 
@@ -47,6 +47,8 @@ class Tables:
     claims: dict[int, StoredClaim] = field(default_factory=dict)
     topics: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     namespaces: dict[int, bytes] = field(default_factory=dict)
+    seen: SortedDict = field(default_factory=SortedDict)
+    """The time and entries of each row of seen dedup ids, by namespace and number of its first one."""
     writer: Writer = field(default_factory=Writer)
 
     def put(self, row: ItemRow) -> None:
@@ -97,6 +99,19 @@ class Tables:
             return list(sort_keys[at : at + limit])
         return list(islice((sort_key for sort_key in sort_keys[at:] if sort_key[2] not in self.packed), limit))
 
+    def seen_rows(self, namespace: int, first: int, end: int) -> list[SeenRow]:
+        """The rows of a namespace's log of dedup ids that begin from `first` on and before `end`."""
+        found = self.seen.irange((namespace, first), (namespace, end), inclusive=(True, False))
+        return [SeenRow(at[0], at[1], self.seen[at][0], *unpack_seen(self.seen[at][1])) for at in found]
+
+    def seen_extents(self) -> list[SeenExtent]:
+        extents: dict[int, SeenExtent] = {}
+        for (namespace, first), (at_ms, entries) in self.seen.items():
+            end = first + seen_count(len(entries))
+            earlier = extents.get(namespace)
+            extents[namespace] = SeenExtent(namespace, earlier.first if earlier else first, first, end, at_ms)
+        return list(extents.values())
+
     def counts(self) -> LaneCounts:
         delayed: dict[int, int] = {}
         for _, _, key in self.lanes.get(TIMER_LANE, ()):
@@ -110,7 +125,7 @@ class Tables:
         lanes = {lane: sort_keys.copy() for lane, sort_keys in self.lanes.items()}
         return Tables(
             dict(self.items), dict(self.packs), dict(self.tombstones), dict(self.packed), lanes, dict(self.claims),
-            dict(self.topics), dict(self.namespaces), replace(self.writer),
+            dict(self.topics), dict(self.namespaces), SortedDict(self.seen), replace(self.writer),
         )  # fmt: skip
 
     def _unindex(self, row: ItemRow) -> None:

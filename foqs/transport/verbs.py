@@ -79,7 +79,7 @@ class Verbs:
         self._by_name: dict[str, _Verb] = {
             "enqueue": _Verb(
                 lambda c, r: queue.enqueue(c, r.namespace_name, r.items, r.bulk, r.job_id),
-                lambda result: structs.EnqueueResponse(result.ids, _item_errors(result.errors), []),
+                lambda result: structs.EnqueueResponse(result.ids, _item_errors(result.errors), result.duplicates),
             ),
             "dequeue": _Verb(
                 lambda c, r: queue.dequeue(c, r.namespace_name, r.topics, r.lease_ms, r.wait_ms), dequeue_response

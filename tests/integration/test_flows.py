@@ -114,7 +114,7 @@ async def _leased(host: RunningHost) -> str:
     ("trace", "files_max", "returns_max"),
     [
         (_enqueue, 30, 35),
-        (_enqueue_for_a_waiting_consumer, 39, 95),  # Two calls, and between them the dispatcher.
+        (_enqueue_for_a_waiting_consumer, 40, 95),  # Two calls, and between them the dispatcher.
         (_ack, 26, 35),
         (_nack_with_delay, 28, 35),
     ],

@@ -295,8 +295,8 @@ async def nacks_and_extensions_out_of_range(host: RunningHost) -> None:
 
 
 @calls(62)
-async def dedup_ids_are_refused_until_they_are_kept(host: RunningHost) -> None:
-    await each_refused(host, INVALID, [{"dedup_id": text} for text in ("", "d", "x" * 65)])
+async def dedup_ids_that_are_too_short_or_too_long_are_refused(host: RunningHost) -> None:
+    await each_refused(host, INVALID, [{"dedup_id": text} for text in ("", "x" * 256, "é" * 128)])
 
 
 @calls(67)

@@ -115,8 +115,8 @@ def test_a_count_that_another_transaction_left_behind_lets_nothing_be_committed(
     run(store, 1, inserts=items, topics_new=[new_topic(1)])
     ahead = PreparedInserts.ahead
 
-    def without_its_rows(self, items, packs):
-        found = ahead(self, items, packs)
+    def without_its_rows(self, items, packs, seen):
+        found = ahead(self, items, packs, seen)
         return replace(found, packets=[])
 
     monkeypatch.setattr(PreparedInserts, "ahead", without_its_rows)

@@ -33,12 +33,15 @@ ITEM_COUNT = sum(LANES.values())
 TOPIC_COUNT = 2_000
 CLAIM_COUNT = 2_000
 PACK_COUNT = 400
+SEEN_COUNT = 4_000
+"""Rows of the logs of dedup ids, which are full: four namespaces have 1,000 each."""
 PAGE = 1_000
 SLACK = 16
 """Reads beside the rows themselves: the ends of ranges."""
 
-TABLES = ("item", "pack", "tombstone", "claim", "topic", "namespace", "writer")
+TABLES = ("item", "pack", "tombstone", "claim", "topic", "namespace", "seen", "writer")
 ALL_INSERTED = statements.ALL_INSERTED.format(5)
+SEEN_FIRSTS = list(range(0, 1280 * script.STATEMENT_RANGES_MAX, 1280))
 ITEM_IDS = list(range(5, 5 + 20 * script.STATEMENT_IDS_MAX, 20))
 RANGE_IDS = list(range(5, 5 + script.STATEMENT_IDS_MAX))
 MIXED_IDS = [*range(5, 405), 407, 409, *range(420, 700)]
@@ -150,6 +153,16 @@ CASES: dict[str, list[Case]] = {
         ]
         for name in ("DELETE_CLAIMS", "DELETE_TOMBSTONES")
     },
+    "READ_SEEN_LOG": [Case("PRIMARY", 256 + SLACK, (2, 128 * 300, 256))],
+    "READ_SEEN": [
+        Case("PRIMARY", SLACK, fill=lambda text: text.format(2, "first BETWEEN 1280 AND 1407")),
+        Case(
+            "PRIMARY",
+            2 * script.STATEMENT_RANGES_MAX + SLACK,
+            fill=lambda text: text.format(2, " OR ".join([f"first BETWEEN {at} AND {at + 127}" for at in SEEN_FIRSTS])),
+        ),
+    ],
+    "DELETE_SEEN": [Case("PRIMARY", 2 * 8 + SLACK, (2, 0, 8 * 128))],
     "DELETE_PACKS": [
         Case("PRIMARY", 2 * 40 + SLACK, fill=lambda text: spread(text, list(range(1, PACK_COUNT, 10)))),
         Case("PRIMARY", SLACK, fill=lambda text: spread(text, [1])),
@@ -170,6 +183,7 @@ INSERTS: dict[str, Case] = {
     "INSERT_ITEMS": Case("", 0, fill=lambda text: text.format(item_row(NEW_ITEM))),
     "INSERT_PACK": Case("", 0, (10**9, b"x"), fill=lambda text: text.format("%s", "%s")),
     "INSERT_TOMBSTONE": Case("", 0, (10**9, b"x")),
+    "INSERT_SEEN": Case("", 0, (9, 0, 5, b"x"), fill=lambda text: text.format("%s", "%s", "%s", "%s")),
     "INSERT_CLAIM": Case("", 0, (10**9, 5, 1, b"")),
 }
 """They read nothing."""
@@ -248,6 +262,8 @@ def _fill(url: str, share: int) -> None:
         cursor.executemany(statements.INSERT_PACK.format("%s", "%s"), packs)
         tombstones = [(n, pack_keys([n] * 50)) for n in range(1, CLAIM_COUNT // share + 1)]
         cursor.executemany(statements.INSERT_TOMBSTONE, tombstones)
+        seen = [(n % 4, n // 4 * 128, n, b"\x03" + b"\x00" * 26 * 128) for n in range(SEEN_COUNT // share)]
+        cursor.executemany(statements.INSERT_SEEN.format("%s", "%s", "%s", "%s"), seen)
         cursor.execute("UPDATE writer SET epoch = 1")
         session.commit()
 
@@ -285,7 +301,7 @@ def statement_names() -> set[str]:
 
 
 def test_every_statement_has_a_case():
-    assert statement_names() == WITHOUT_TABLE | CASES.keys() | INSERTS.keys()
+    assert statement_names() == WITHOUT_TABLE | CASES.keys() | INSERTS.keys() | {"READ_SEEN_EXTENTS"}
 
 
 @pytest.mark.parametrize("name", sorted(WITHOUT_TABLE))
@@ -333,6 +349,13 @@ def test_an_insert_reads_nothing(session, name):
     text = case.fill(getattr(statements, name))
     assert explain(session, text, case.arguments)
     assert reads_of(session, text, case.arguments) <= case.reads_max
+
+
+@pytest.mark.parametrize("session", ["unanalysed", "analysed"], indirect=True)
+def test_the_ends_of_the_logs_are_found_without_what_is_between(session):
+    _, *ends = explain(session, statements.READ_SEEN_EXTENTS, ())
+    assert [(end["type"], end["key"]) for end in ends] == 4 * [("ref", "PRIMARY")]
+    assert reads_of(session, statements.READ_SEEN_EXTENTS, ()) <= 6 * TOPIC_COUNT + SLACK
 
 
 @pytest.mark.parametrize("session", ["unanalysed", "analysed"], indirect=True)

@@ -18,6 +18,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 _ROW = re.compile(r"\| `(\w+)` \| `(\w+\.py)` \| .+? \| (.+?) \|")
 
 BOUNDS = {
+    "Checking": [limits.TRANSACTION_DEDUP_BLOCKS_MAX],
+    "Remembering": [],
     "Refilling": [limits.TRANSACTION_REFILLS_MAX],
     "Waking": [wake.SWEEP_CHUNK_ITEMS],
     "Inserting": [limits.TRANSACTION_INSERTS_MAX, limits.TRANSACTION_INSERT_BYTES_MAX // limits.MIB],

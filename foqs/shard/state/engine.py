@@ -25,6 +25,7 @@ from foqs.shard.state.journal import Journal
 from foqs.shard.state.leases import LeaseTable
 from foqs.shard.state.ops.change import Changes
 from foqs.shard.state.ops.claim import Claims
+from foqs.shard.state.ops.dedup import Dedup
 from foqs.shard.state.ops.extend import Extensions
 from foqs.shard.state.ops.fence import Fences
 from foqs.shard.state.ops.insert import Inserts
@@ -68,9 +69,12 @@ class ShardState:
         self.extensions = Extensions(index, journal, leases)
         self.changes = Changes(index, settlements, self.claims, timers, leases)
         self.look_ups = LookUps(index)
-        self.fences = Fences(index, self.inserts)
+        self.dedup = dedup = Dedup(index, self.inserts, image.seen)
+        self.checks = dedup.checks
+        self.fences = Fences(index, self.inserts, dedup)
         # What others may ask of a shard; they reach for none of its parts.
         self.insert, self.topics_arriving = self.inserts.add, self.inserts.topics_arriving
+        self.insert_once, self.load_seen = dedup.insert_once, dedup.load
         self.claim, self.claim_for_call = self.claims.claim, self.claims.claim_for_call
         self.withdraw_for_calls = self.claims.withdraw_for_calls
         self.under_lease, self.lease_of = leases.by_receipt, leases.find
@@ -129,6 +133,8 @@ class ShardState:
         ended = self.settlements.tick(now)
         warmed = self.refills.warm_up()
         self._forget_idle_topics(now.steady_ms)
+        if self.dedup.loading:
+            self.dedup.tick()
         is_due = self.timers.sweep_at_ms <= now.server_ms or self._is_steady_due(now)
         return bool(ended or warmed or self._topics_gone) or is_due
 
@@ -171,6 +177,8 @@ class ShardState:
         somebody waits for is claimed with it, and before other claims are taken.
         """
         batch: list[Operation] = []
+        if self.checks.waiting:
+            batch.append(self.checks.begin(transaction, now))
         if self.refills.wanted:
             batch += self.refills.begin(transaction, now)
         if self.timers.sweep_at_ms <= now.server_ms:
@@ -178,6 +186,8 @@ class ShardState:
         if self.inserts.waiting:
             self.claims.demand = demand
             batch.append(self.inserts.begin(transaction, now))
+            if self.dedup.firsts_count:
+                batch += self.dedup.begin(transaction, now)
         if self.claims.waiting or self.claims.fresh or self.claims.waiting_for_calls:
             batch += self.claims.begin(transaction, now)
         if self.extensions.waiting:
@@ -226,6 +236,7 @@ class ShardState:
     def evict(self, reason: str) -> Events:
         """Give back the enqueued items that no transaction has taken yet, so that they may go to another shard."""
         self.inserts.evict(reason)
+        self.dedup.evict(reason)
         return self.take_events()
 
     def abandon(self, reason: str) -> Events:
@@ -237,6 +248,7 @@ class ShardState:
             for operation in self._end():
                 operation.lost(unknown, undone)
         self.inserts.abandon(undone)
+        self.dedup.abandon(undone)
         self.settlements.abandon(undone)
         self.extensions.abandon(undone, unknown)
         self.changes.abandon(undone)
@@ -285,6 +297,7 @@ class ShardState:
                 continue
             if arriving is None:
                 arriving = {item.topic for batch in self.inserts.batches() for item in batch.items}
+                arriving |= self.dedup.topics_waiting()
             if topic in arriving:
                 index.topic_table.note_empty(topic)
             else:

@@ -51,6 +51,20 @@ class Completion:
         """How many of its items and other parts have not ended: whoever takes one on counts it here."""
 
 
+class OnceOutcome:
+    """What became of the items of one `insert_once`, by their keys. An item in none of these is still on its way."""
+
+    __slots__ = ("errors", "firsts", "made")
+
+    def __init__(self) -> None:
+        self.made: list[int] = []
+        """They are durable, and the first ones with their dedup ids."""
+        self.firsts: dict[int, tuple[int, int]] = {}
+        """Shard and key of the item that was made before with the same dedup id, by the one that was not made."""
+        self.errors: dict[int, FoqsError] = {}
+        """Why they were not made; of an error that is not `nothing_done`, nobody knows whether they were."""
+
+
 class LookUp:
     """Rows to read, for `on_rows` to be told as soon as the state knows the same; or `on_failed` is told why not.
 

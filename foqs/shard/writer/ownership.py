@@ -17,6 +17,7 @@ from foqs.shard.writer.announcing import Announcing
 from foqs.shard.writer.keeper import Keeper
 from foqs.shard.writer.leased_runs import skip_leased
 from foqs.shard.writer.listener import ShardListener
+from foqs.shard.writer.seen_loading import SeenLoading
 from foqs.shard.writer.worker_thread import WorkerThread
 
 REOPEN_PAUSE_MS = 500
@@ -92,6 +93,8 @@ class Ownership:
         self._loop = asyncio.get_running_loop()
         self._outage = Outage(self._loop.time)
         self._count_task: asyncio.Task[None] | None = None
+        self._seen_task: asyncio.Task[None] | None = None
+        """While the dedup ids are not all read."""
         self._epoch_due_s = 0.0
         self._tenure: Tenure | None = None
         """The tenure of the last opening or of the last ownership; None before, and without keys to go on with."""
@@ -128,6 +131,9 @@ class Ownership:
         counting = self._counter.run(image.count)
         self._count_task = asyncio.create_task(self._count(shard, counting), name=f"shard-{self._shard_id}-count")
         self._opened(shard)
+        if image.seen_log is not None:
+            loading = SeenLoading(self._shard_id, self._wake).run(shard, image.seen, image.seen_log)
+            self._seen_task = asyncio.create_task(self._supervised(shard, loading), name=f"shard-{self._shard_id}-seen")
         await self._announcing.opened(shard)
         _log.info("shard_opened", shard=self._shard_id, epoch=image.epoch, open_leases=len(shard.index.leases))
         return shard
@@ -150,6 +156,14 @@ class Ownership:
         except SessionLostError:
             return False
         return True
+
+    async def _supervised(self, shard: ShardState, loading: Awaitable[None]) -> None:
+        try:
+            await loading
+        except Exception:
+            log_defect(self._shard_id)
+            if self.shard is shard:
+                self.give_up("its dedup ids could not be read, see shard_defect")
 
     async def _count(self, shard: ShardState, counting: Awaitable[LaneCounts]) -> None:
         try:
@@ -245,8 +259,9 @@ class Ownership:
         self.detail = reason = str(error)
         if self._outage.is_to_be_told(reason):
             _log.warning("shard_lost", shard=self._shard_id, error=reason)
-        if self._count_task is not None:
-            self._count_task.cancel()
+        for task in (self._count_task, self._seen_task):
+            if task is not None:
+                task.cancel()
         shard = self.shard
         self._hold(None)
         if shard is None:
@@ -276,9 +291,10 @@ class Ownership:
 
     async def stop(self) -> None:
         """Give the shard up for good. Nothing else of it may be under way."""
-        if self._count_task is not None:
-            self._count_task.cancel()
-            await asyncio.gather(self._count_task, return_exceptions=True)
+        for task in (self._count_task, self._seen_task):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         await self._announcing.stop()
         if self.shard is not None:
             self._listener.on_events(self.shard.abandon("it was handed on, or the host stops"))

@@ -20,6 +20,10 @@ class WorkerThread:
         """Begin `work` when all before it has ended; to be called on the event loop."""
         return asyncio.get_running_loop().run_in_executor(self._executor, work)
 
+    def leave(self) -> None:
+        """Let it end when all has ended that was begun; returns at once."""
+        self._executor.shutdown(wait=False)
+
     def end(self) -> None:
         """Return when all has ended that was begun."""
         self._executor.shutdown(wait=True)

@@ -176,7 +176,7 @@ void most_urgent_first() {
 
 void one_bad_item_fails_alone() {
   NewItem refused = item("batch");
-  refused.__set_dedup_id("d");
+  refused.__set_dedup_id(std::string(256, 'd'));
   const EnqueueResponse response = enqueue({item("batch"), item(""), refused, item("batch", std::string(20'000, 'x'))});
   CHECK(!response.ids.at(0).empty() && response.ids.at(1).empty());
   CHECK(response.errors.size() == 3);
@@ -184,6 +184,18 @@ void one_bad_item_fails_alone() {
   CHECK(response.errors.at(2).code == ErrorCode::INVALID_ARGUMENT);
   CHECK(response.errors.at(3).code == ErrorCode::TOO_LARGE);
   CHECK(ack({one("batch").receipt}).errors.empty());
+}
+
+void of_one_dedup_id_the_first_is_made() {
+  NewItem first = item("once"), other = item("once");
+  first.__set_dedup_id("order-7");
+  other.__set_dedup_id("order-8");
+  const EnqueueResponse response = enqueue({first, other, first});
+  CHECK(response.errors.empty() && response.ids.at(2) == response.ids.at(0));
+  CHECK(response.duplicates == std::vector<int32_t>{2});
+  CHECK(ack({one("once").receipt, one("once").receipt}).errors.empty());
+  const EnqueueResponse again = enqueue({first});
+  CHECK(again.ids.at(0) == response.ids.at(0) && again.duplicates == std::vector<int32_t>{0});
 }
 
 void delay_and_wait() {

@@ -110,12 +110,22 @@ const steps = {
 
   'one bad item of a batch fails alone': async () => {
     const good = { topic: 'batch', payload: Buffer.from('x') };
-    const stored = await enqueue(good, { ...good, topic: '' }, { ...good, dedup_id: 'd' }, { ...good, ordering_key: 'k' },
+    const stored = await enqueue(good, { ...good, topic: '' }, { ...good, dedup_id: 'd'.repeat(256) }, { ...good, ordering_key: 'k' },
       { ...good, payload: Buffer.alloc(20_000) });
     assert.deepEqual(stored.ids.map((id) => id !== ''), [true, false, false, false, false]);
     for (const position of [1, 2, 3]) hasError(stored, position, t.ErrorCode.INVALID_ARGUMENT);
     hasError(stored, 4, t.ErrorCode.TOO_LARGE);
     hasNoErrors(await ack((await one('batch')).receipt));
+  },
+
+  'of items with one dedup id the first is made, and the others get its id': async () => {
+    const good = { topic: 'once', payload: Buffer.from('x'), dedup_id: 'order-7' };
+    const stored = await enqueue(good, { ...good, dedup_id: 'order-8' }, good);
+    assert.equal(stored.ids[2], stored.ids[0]);
+    assert.deepEqual(stored.duplicates, [2]);
+    hasNoErrors(await ack((await one('once')).receipt, (await one('once')).receipt));
+    const again = await enqueue({ ...good, payload: Buffer.from('y') });
+    assert.deepEqual([again.ids, again.duplicates], [[stored.ids[0]], [0]]);
   },
 
   'a delayed item is counted, and delivered when it is due': async () => {

@@ -7,6 +7,7 @@ from foqs.model.errors import FoqsError
 from foqs.shard.port import Transaction, TransactionResult
 from foqs.shard.state.events import Completion
 from foqs.shard.state.index import ShardIndex
+from foqs.shard.state.ops.dedup import Dedup
 from foqs.shard.state.ops.insert import Inserts
 from foqs.shard.state.ops.operation import Operation
 
@@ -17,10 +18,15 @@ class Fences:
     An owner that lost its shard passes none: it cannot commit.
     """
 
-    def __init__(self, index: ShardIndex, inserts: Inserts) -> None:
+    def __init__(self, index: ShardIndex, inserts: Inserts, dedup: Dedup) -> None:
         self.waiting: list[tuple[int, Completion]] = []
         self._index = index
         self._inserts = inserts
+        self._dedup = dedup
+
+    def holds(self, namespace: int) -> bool:
+        """Whether items of the namespace are on their way."""
+        return self._inserts.holds(namespace) or self._dedup.holds(namespace)
 
     def ask(self, namespace: int, completion: Completion) -> None:
         """The completion is over when the fence is passed and no item of the namespace is on its way; it may fail."""
@@ -30,7 +36,7 @@ class Fences:
     def begin(self, transaction: Transaction, now: Now) -> Fencing:
         """Take all that wait."""
         taken, self.waiting = self.waiting, []
-        operation = Fencing(self, self._index, self._inserts, taken)
+        operation = Fencing(self, self._index, taken)
         operation.write(transaction, now)
         return operation
 
@@ -42,14 +48,11 @@ class Fences:
 class Fencing(Operation):
     """Fences that one transaction passes."""
 
-    __slots__ = ("_fences", "_index", "_inserts", "_source")
+    __slots__ = ("_fences", "_index", "_source")
 
-    def __init__(
-        self, source: Fences, index: ShardIndex, inserts: Inserts, fences: list[tuple[int, Completion]]
-    ) -> None:
+    def __init__(self, source: Fences, index: ShardIndex, fences: list[tuple[int, Completion]]) -> None:
         self._source = source
         self._index = index
-        self._inserts = inserts
         self._fences = fences
 
     def write(self, transaction: Transaction, now: Now) -> None:
@@ -57,7 +60,7 @@ class Fencing(Operation):
 
     def committed(self, result: TransactionResult, now: Now) -> None:
         for namespace, completion in self._fences:
-            if namespace and self._inserts.holds(namespace):
+            if namespace and self._source.holds(namespace):
                 self._source.waiting.append((namespace, completion))
             else:
                 self._index.events.done(completion)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 from foqs.model import limits, order
 from foqs.model.clock import Now
@@ -18,15 +19,25 @@ from foqs.shard.state.ops.operation import Operation
 from foqs.shard.state.ops.wake import Timers
 
 
+class FirstItems(Protocol):
+    """What is to be known of a batch of items that are the first ones with their dedup ids."""
+
+    def refuse(self, error: FoqsError) -> None:
+        """They were not made. The batch leaves it to this to tell the call."""
+
+
 class EnqueuedBatch:
     """One call's items for this shard."""
 
-    __slots__ = ("completion", "delayed", "expires_first_ms", "items", "ready", "size_bytes")
+    __slots__ = ("completion", "delayed", "expires_first_ms", "firsts", "items", "ready", "size_bytes")
 
-    def __init__(self, items: list[ShardItem], size_bytes: int, completion: Completion) -> None:
+    def __init__(
+        self, items: list[ShardItem], size_bytes: int, completion: Completion, firsts: FirstItems | None = None
+    ) -> None:
         self.items = items
         self.size_bytes = size_bytes
         self.completion = completion
+        self.firsts = firsts
         self.ready: dict[ShardTopic, list[ShardItem]] = {}
         self.delayed: list[ShardItem] = []
         ready, expires_first_ms = self.ready, items[0].expires_at
@@ -71,8 +82,19 @@ class Inserts:
 
     def add(self, items: list[ShardItem], size_bytes: int, completion: Completion) -> None:
         """Buffer one call's items. Raises OverloadedError when the buffer is full."""
+        self.hold(len(items), size_bytes)
+        self.put(EnqueuedBatch(items, size_bytes, completion))
+
+    def put(self, batch: EnqueuedBatch) -> None:
+        """Let items that are held go with the next transaction."""
+        batch.completion.open_count += 1
+        self.waiting.append(batch)
+        self._index.waiting_calls_count += 1
+
+    def hold(self, count: int, size_bytes: int) -> None:
+        """Count so many items as buffered, until they are released. Raises OverloadedError when the buffer is full."""
         if (
-            self.buffered_count + len(items) > limits.ENQUEUE_BUFFER_ITEMS_MAX
+            self.buffered_count + count > limits.ENQUEUE_BUFFER_ITEMS_MAX
             or self.buffered_bytes + size_bytes > limits.ENQUEUE_BUFFER_BYTES_MAX
         ):
             raise OverloadedError(
@@ -80,11 +102,12 @@ class Inserts:
                 "to be written, which is its limit: try again",
                 retry_after_ms=ENQUEUE_BUFFER_RETRY_MS,
             )
-        self.buffered_count += len(items)
+        self.buffered_count += count
         self.buffered_bytes += size_bytes
-        completion.open_count += 1
-        self.waiting.append(EnqueuedBatch(items, size_bytes, completion))
-        self._index.waiting_calls_count += 1
+
+    def release(self, count: int, size_bytes: int) -> None:
+        self.buffered_count -= count
+        self.buffered_bytes -= size_bytes
 
     def evict(self, reason: str) -> None:
         """Give back what no transaction has taken yet: certainly not written, so it may go to another shard."""
@@ -149,12 +172,14 @@ class Inserts:
 
     def end(self, batch: EnqueuedBatch) -> None:
         """The transaction of the batch has ended, or the batch has none."""
-        self.buffered_count -= len(batch.items)
-        self.buffered_bytes -= batch.size_bytes
+        self.release(len(batch.items), batch.size_bytes)
 
     def refuse(self, batch: EnqueuedBatch, error: FoqsError) -> None:
         self.end(batch)
-        self._index.events.refuse(batch.completion, error)
+        if batch.firsts is None:
+            self._index.events.refuse(batch.completion, error)
+        else:
+            batch.firsts.refuse(error)
 
 
 class Inserting(Operation):

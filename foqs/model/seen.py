@@ -1,0 +1,311 @@
+"""The dedup ids that a shard has seen lately: in memory only where each of them stands in the log of ids.
+
+An id is known by its digest of 128 bits. The log, which the database keeps, has the digests in the order in which they
+came, in blocks of BLOCK_IDS. Memory has a *located filter*: a hash table of fingerprints that says in which block a
+digest would stand, if it was seen, and nothing for nearly all that were not. So a new id costs no read, a repeat costs
+one of its block, and an id costs about 6.4 bytes of memory (docs/decisions/0025-dedup.md).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from hashlib import blake2b
+from struct import Struct
+from typing import Final
+
+BLOCK_IDS: Final = 128
+"""Ids of one block. A row of the log is part of one block, so that a block is one range of the log's key."""
+DIGEST_BYTES: Final = 16
+SLOTS: Final = 64
+"""Slots of one bucket of a table."""
+BUCKET_IDS: Final = 50
+"""Ids of a table by bucket, on the average, when it is full. At this load 3 in 100 buckets have no slot left."""
+FINGERPRINT_BYTES: Final = 3
+BUCKET_BYTES: Final = SLOTS * (FINGERPRINT_BYTES + 2) + 1
+"""Memory for a bucket: its fingerprints, the places of their ids, and how many they are."""
+TABLE_BYTES: Final = 600
+"""Memory for a table beside its buckets."""
+TABLE_IDS_FIRST: Final = BUCKET_IDS
+"""The ids that the first table of a window has room for. Most namespaces have few ids."""
+TABLE_IDS_RATIO: Final = 16
+"""Each further table has room for so many times as many ids, up to half a window."""
+TABLE_IDS_MAX: Final = 2_600_000
+"""The most ids of one table. The places of more than 8 million would not fit into 16 bits, and a window that fills all
+of its shard's memory gives it up by tables.
+"""
+TABLES_MAX: Final = 24
+"""The most tables of a window. Only ids that were made for that purpose crowd tables so that there are more."""
+CROWDED_BUCKETS: Final = 8
+"""A table in which an id met so many buckets in a row without a free slot takes no more."""
+
+_FINGERPRINTS_BYTES: Final = SLOTS * FINGERPRINT_BYTES
+_hashes: Final = Struct(">I3s9x").iter_unpack
+
+Hash = tuple[int, bytes]
+"""The part of a digest that a table goes by: 32 bits that lead to its bucket, and its fingerprint."""
+
+
+def digest_of(namespace_number: int, scope: bytes, dedup_id: str) -> bytes:
+    """The digest by which an id is known on its shard: blake2b of 128 bits.
+
+    `scope` is empty, or the name of the topic where ids count by topic. The digest is cryptographic: else a tenant
+    could make an id that is taken for a repeat of another tenant's.
+    """
+    return digests_of(namespace_number, [scope], [dedup_id])[0]
+
+
+def digests_of(namespace_number: int, scopes: Sequence[bytes], dedup_ids: Sequence[str]) -> list[bytes]:
+    """The digests of many ids in their order; `scopes` has the scope of each, or one for all."""
+    number = namespace_number.to_bytes(4, "big")
+    if len(scopes) == 1:
+        head = number + bytes([len(scopes[0])]) + scopes[0]
+        return [blake2b(head + text.encode(), digest_size=DIGEST_BYTES).digest() for text in dedup_ids]
+    return [
+        blake2b(number + bytes([len(scope)]) + scope + text.encode(), digest_size=DIGEST_BYTES).digest()
+        for scope, text in zip(scopes, dedup_ids, strict=True)
+    ]
+
+
+def hashes_of(digests: Sequence[bytes]) -> list[Hash]:
+    return list(_hashes(b"".join(digests)))
+
+
+class SeenTable:
+    """A located filter of a stretch of the log: it says in which blocks a digest may stand, and never denies one.
+
+    A digest leads to a bucket, or to the next one that is not full. There its fingerprint is looked for among those of
+    the bucket, which stand side by side so that one search of bytes finds it.
+    """
+
+    __slots__ = ("_block", "_bucket_count", "_counts", "_fingerprints", "_places", "capacity", "count", "first",
+                 "is_crowded")  # fmt: skip
+
+    def __init__(self, first: int, capacity: int) -> None:
+        """`first` is the number in the log of the first id that will be added; `capacity` how many it has room for."""
+        assert 0 < capacity <= TABLE_IDS_MAX
+        self.first = first
+        self.capacity = capacity
+        self.count = 0
+        self.is_crowded = False
+        """It takes no more, whatever its capacity."""
+        self._block = first // BLOCK_IDS
+        self._bucket_count = bucket_count = -(-capacity // BUCKET_IDS)
+        self._fingerprints = bytearray(bucket_count * _FINGERPRINTS_BYTES)
+        self._places = array("H", bytes(2 * SLOTS * bucket_count))
+        self._counts = bytearray(bucket_count)
+
+    @property
+    def end(self) -> int:
+        """The number in the log that the next id will have."""
+        return self.first + self.count
+
+    @property
+    def room(self) -> int:
+        return 0 if self.is_crowded else self.capacity - self.count
+
+    @property
+    def size_bytes(self) -> int:
+        return size_of(self.capacity)
+
+    def add(self, hashes: Sequence[Hash]) -> None:
+        """Note the next ids of the log, for which there is room."""
+        assert len(hashes) <= self.capacity - self.count
+        bucket_count, counts, fingerprints, places = (
+            self._bucket_count, self._counts, self._fingerprints, self._places
+        )  # fmt: skip
+        place, done_in_block = divmod(self.end, BLOCK_IDS)
+        place -= self._block
+        left = BLOCK_IDS - done_in_block
+        for high, fingerprint in hashes:
+            bucket = high * bucket_count >> 32
+            count = counts[bucket]
+            if count == SLOTS:
+                bucket = self._next_with_room(bucket)
+                count = counts[bucket]
+            slot = bucket * SLOTS + count
+            counts[bucket] = count + 1
+            at = slot * FINGERPRINT_BYTES
+            fingerprints[at : at + FINGERPRINT_BYTES] = fingerprint
+            places[slot] = place
+            left -= 1
+            if not left:
+                place, left = place + 1, BLOCK_IDS
+        self.count += len(hashes)
+
+    def _next_with_room(self, bucket: int) -> int:
+        """The next bucket with a free slot: there is one, because there are more slots than ids."""
+        step_count = 0
+        while self._counts[bucket] == SLOTS:
+            bucket = (bucket + 1) % self._bucket_count
+            step_count += 1
+        if step_count >= CROWDED_BUCKETS:
+            self.is_crowded = True
+        return bucket
+
+    def may_have(self, hashes: Sequence[Hash]) -> list[int]:
+        """The positions of those that may have been added: all that were, and few others; `blocks_of` knows better."""
+        find, bucket_count, counts = self._fingerprints.find, self._bucket_count, self._counts
+        return [
+            position
+            for position, (high, fingerprint) in enumerate(hashes)
+            if find(
+                fingerprint, start := (high * bucket_count >> 32) * _FINGERPRINTS_BYTES, start + _FINGERPRINTS_BYTES
+            )
+            >= 0
+            or counts[start // _FINGERPRINTS_BYTES] == SLOTS
+        ]
+
+    def blocks_of(self, sought: Hash) -> list[int]:
+        """The blocks of the log in which the digest may stand. Of those not added, 3 in a million have one."""
+        high, fingerprint = sought
+        find, counts = self._fingerprints.find, self._counts
+        bucket = high * self._bucket_count >> 32
+        found: list[int] = []
+        for _ in range(self._bucket_count):
+            start = bucket * _FINGERPRINTS_BYTES
+            end = start + counts[bucket] * FINGERPRINT_BYTES
+            at = find(fingerprint, start, end)
+            while at >= 0:
+                if not at % FINGERPRINT_BYTES:
+                    found.append(self._block + self._places[at // FINGERPRINT_BYTES])
+                at = find(fingerprint, at + 1, end)
+            if counts[bucket] < SLOTS:
+                break
+            bucket = (bucket + 1) % self._bucket_count
+        return found
+
+
+def size_of(capacity: int) -> int:
+    """The memory of a table with room for so many ids."""
+    return TABLE_BYTES + -(-capacity // BUCKET_IDS) * BUCKET_BYTES
+
+
+class SeenWindow:
+    """What is known of the ids of one namespace on one shard: those from `edge` to `end` in its log of ids.
+
+    Tables follow each other, each of a stretch of the log, and go as a whole once the edge has passed them. The shard
+    adds what is committed, moves the edge, and deletes rows before it.
+    """
+
+    __slots__ = ("dropped_to", "edge", "end", "expected_end", "last_first", "last_ms", "marks", "namespace", "tables")
+
+    def __init__(self, namespace: int, first: int = 0) -> None:
+        """`first` is the number of the first id whose row is there, or of the next one if there is none."""
+        self.namespace = namespace
+        self.tables: list[SeenTable] = []
+        self.edge = first
+        """No id before it is known any more."""
+        self.end = first
+        """The number in the log that the next id will have."""
+        self.expected_end = first
+        """The end that it is to have when its log is read."""
+        self.dropped_to = first
+        """All rows before it are deleted."""
+        self.last_first = first
+        """The number at which the last row begins, which always stays: numbers must not begin anew."""
+        self.last_ms = 0
+        """When the last id came, on the shard's steady clock."""
+        self.marks: list[tuple[int, int]] = []
+        """Numbers in the log with the time at which that id came, both in order: the first one is of the edge."""
+
+    @property
+    def ids_count(self) -> int:
+        """The ids that are known."""
+        return self.end - self.edge
+
+    def probe(self, digests: Sequence[bytes]) -> dict[int, list[int]]:
+        """The blocks in which a digest may stand, newest first, by the positions of those digests that may be known."""
+        if not self.tables:
+            return {}
+        hashes = hashes_of(digests)
+        edge_block = self.edge // BLOCK_IDS
+        found: dict[int, list[int]] = {}
+        for table in reversed(self.tables):
+            for position in table.may_have(hashes):
+                blocks = [block for block in table.blocks_of(hashes[position]) if block >= edge_block]
+                if blocks:
+                    found.setdefault(position, []).extend(reversed(blocks))
+        return found
+
+    def add(self, digests: Sequence[bytes], at_ms: int, table_ids_max: int) -> None:
+        """The next ids of the log are committed, at this time. `table_ids_max`: half of the ids that it is to hold."""
+        self.mark(self.end, at_ms)
+        hashes = hashes_of(digests)
+        done = 0
+        while done < len(hashes):
+            table = self.tables[-1] if self.tables else None
+            if table is None or not table.room or table.end != self.end:
+                table = self._next_table(table, table_ids_max)
+            part = hashes[done : done + table.room]
+            table.add(part)
+            done += len(part)
+            self.end += len(part)
+
+    def begin_at(self, number: int) -> None:
+        """The next id has this number, which is not before the end: what may have been between is not known."""
+        if number > self.end:
+            self.end = number
+            self.move_edge(number)
+
+    def _next_table(self, last: SeenTable | None, table_ids_max: int) -> SeenTable:
+        wanted = TABLE_IDS_FIRST if last is None else last.capacity * TABLE_IDS_RATIO
+        wanted = max(wanted, self.expected_end - self.end)
+        table = SeenTable(self.end, max(TABLE_IDS_FIRST, min(wanted, table_ids_max, TABLE_IDS_MAX)))
+        self.tables.append(table)
+        if len(self.tables) > TABLES_MAX:
+            self.move_edge(self.tables[1].first)
+        return table
+
+    def mark(self, number: int, at_ms: int) -> None:
+        """The id of this number came at this time. A time before that of an earlier id counts as that one."""
+        self.last_ms = max(self.last_ms, at_ms)
+        marks = self.marks
+        if not marks or self.last_ms - marks[-1][1] >= max(_MARK_MS_MIN, (self.last_ms - marks[0][1]) >> _MARKS_SHIFT):
+            marks.append((number, self.last_ms))
+
+    def age(self, now_ms: int, ids_max: int, ms_max: int) -> None:
+        """Move the edge past what is beyond the last `ids_max` ids, and past what is older than `ms_max`."""
+        oldest_ms = now_ms - ms_max
+        edge = self.end - ids_max
+        if self.last_ms <= oldest_ms:
+            edge = self.end
+        marks = self.marks
+        for number, at_ms in marks:
+            if at_ms > oldest_ms:
+                break
+            # What is before a mark came no later than that.
+            edge = max(edge, number)
+        if edge > self.edge:
+            self.move_edge(edge)
+
+    def move_edge(self, edge: int) -> None:
+        """Nothing before it is known any more."""
+        assert self.edge <= edge <= self.end
+        self.edge = edge
+        while len(self.tables) > 1 and self.tables[0].end <= edge:
+            del self.tables[0]
+        if self.tables and self.tables[0].end <= edge:
+            self.tables.clear()
+        marks = self.marks
+        passed = 0
+        while passed + 1 < len(marks) and marks[passed + 1][0] <= edge:
+            passed += 1
+        del marks[:passed]
+
+    @property
+    def droppable_to(self) -> int:
+        """The rows before it may be deleted: whole blocks before the edge, and never the last row."""
+        return max(self.dropped_to, min(self.edge, self.last_first) // BLOCK_IDS * BLOCK_IDS)
+
+    @property
+    def size_bytes(self) -> int:
+        """Its memory."""
+        return WINDOW_BYTES + sum([table.size_bytes for table in self.tables])
+
+
+WINDOW_BYTES: Final = 1_000
+"""Memory for a window beside its tables."""
+_MARK_MS_MIN: Final = 1_000
+_MARKS_SHIFT: Final = 6
+"""Marks are at least a second apart, and a sixty-fourth of the window's age: so they are some hundreds at most."""

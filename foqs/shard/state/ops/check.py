@@ -1,0 +1,132 @@
+"""Items whose dedup ids may have been seen: the block of the log where an id would stand is read, and tells."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from foqs.model import limits
+from foqs.model.clock import Now
+from foqs.model.errors import FoqsError, NotWrittenError
+from foqs.model.item import ShardItem
+from foqs.shard.port import SeenRow, Transaction, TransactionResult
+from foqs.shard.state.events import Completion, OnceOutcome
+from foqs.shard.state.index import ShardIndex
+from foqs.shard.state.ops.operation import Operation
+
+if TYPE_CHECKING:
+    from foqs.shard.state.ops.dedup import Dedup
+
+
+class Check(NamedTuple):
+    """An item whose digest is pending, and the blocks of its namespace's log in which that may stand."""
+
+    item: ShardItem
+    digest: bytes
+    blocks: list[int]
+    completion: Completion
+    outcome: OnceOutcome
+
+
+class Checks:
+    """The items that wait for a look into the log."""
+
+    def __init__(self, index: ShardIndex, dedup: Dedup) -> None:
+        self.waiting: deque[Check] = deque()
+        self.in_flight: list[Check] = []
+        self.repeats_count = 0
+        """The items that were found to be repeats in the log, since the shard was opened."""
+        self.misses_count = 0
+        """The items that the log did not have although the filter had said that it may."""
+        self._index = index
+        self._dedup = dedup
+
+    def add(self, check: Check) -> None:
+        check.completion.open_count += 1
+        self.waiting.append(check)
+
+    def held(self) -> Iterator[Check]:
+        yield from self.waiting
+        yield from self.in_flight
+
+    def holds(self, namespace: int) -> bool:
+        return any(check.item.topic.namespace == namespace for check in self.held())
+
+    def refuse_waiting(self, error: FoqsError) -> None:
+        waiting, self.waiting = self.waiting, deque()
+        for check in waiting:
+            self.refuse(check, error)
+
+    def refuse(self, check: Check, error: FoqsError) -> None:
+        self._dedup.refuse_held(check, error)
+
+    def begin(self, transaction: Transaction, now: Now) -> Checking:
+        """Take the first ones, as many as read the blocks that one transaction may."""
+        blocks: dict[tuple[int, int], None] = {}
+        taken: list[Check] = []
+        while self.waiting and len(blocks) < limits.TRANSACTION_DEDUP_BLOCKS_MAX:
+            check = self.waiting.popleft()
+            taken.append(check)
+            blocks.update(dict.fromkeys([(check.item.topic.namespace, block) for block in check.blocks]))
+        self.in_flight = taken
+        operation = Checking(self, self._dedup, taken, list(blocks))
+        operation.write(transaction, now)
+        return operation
+
+
+class Checking(Operation):
+    """Checks whose blocks one transaction reads, before it writes anything."""
+
+    __slots__ = ("_blocks", "_checks", "_dedup", "_source")
+
+    def __init__(self, source: Checks, dedup: Dedup, checks: list[Check], blocks: list[tuple[int, int]]) -> None:
+        self._source = source
+        self._dedup = dedup
+        self._checks = checks
+        self._blocks = blocks
+
+    def write(self, transaction: Transaction, now: Now) -> None:
+        transaction.seen_reads = self._blocks
+        transaction.is_awaited = True
+
+    def committed(self, result: TransactionResult, now: Now) -> None:
+        source, dedup = self._source, self._dedup
+        source.in_flight = []
+        new: dict[int, list[Check]] = {}
+        for check in self._checks:
+            first = _find(check, result.seen)
+            if first is None:
+                new.setdefault(id(check.outcome), []).append(check)
+                continue
+            source.repeats_count += 1
+            check.outcome.firsts[check.item.key] = first
+            dedup.told([check.digest], first[0], [first[1]])
+            dedup.end(check.item, check.completion)
+        for checks in new.values():
+            source.misses_count += len(checks)
+            _, _, _, completion, outcome = checks[0]
+            dedup.insert([check.item for check in checks], [check.digest for check in checks], completion, outcome)
+            completion.open_count -= len(checks)
+
+    def rolled_back(self, error: FoqsError) -> None:
+        self._refuse(NotWrittenError(error.message))
+
+    def lost(self, unknown: FoqsError, undone: FoqsError) -> None:
+        self._refuse(undone)
+
+    def _refuse(self, error: FoqsError) -> None:
+        self._source.in_flight = []
+        for check in self._checks:
+            self._source.refuse(check, error)
+
+
+def _find(check: Check, seen: dict[tuple[int, int], list[SeenRow]]) -> tuple[int, int] | None:
+    """Shard and key of the item that was the first with the digest, the youngest one if there were several."""
+    namespace = check.item.topic.namespace
+    for block in sorted(check.blocks, reverse=True):
+        for row in reversed(seen.get((namespace, block), [])):
+            if check.digest in row.digests:
+                at = len(row.digests) - 1 - row.digests[::-1].index(check.digest)
+                return row.items[at]
+    return None

@@ -1,0 +1,321 @@
+"""Enqueue exactly once: of the items with one dedup id the first is made, and the others get its id.
+
+A call's items are sorted out when they come. A digest that is on its way already hangs on the outcome of its first
+item. One that the window of its namespace knows nothing of goes with the next transaction, as any item does. One that
+may have been seen waits until its block of the log is read (foqs/shard/state/ops/check.py). The ids are written to the
+log by the transaction that inserts their items, and the window takes them in when that is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from foqs.model import limits
+from foqs.model.clock import Now
+from foqs.model.errors import FoqsError, NotWrittenError, UnavailableError
+from foqs.model.item import ShardItem
+from foqs.model.seen import BLOCK_IDS, SeenWindow
+from foqs.model.topic import ShardTopic
+from foqs.shard.port import SeenExtent, SeenIds, SeenRow, Transaction, TransactionResult
+from foqs.shard.state.events import Completion, OnceOutcome
+from foqs.shard.state.index import ENQUEUE_BUFFER_RETRY_MS, ShardIndex
+from foqs.shard.state.ops.check import Check, Checks
+from foqs.shard.state.ops.insert import EnqueuedBatch, Inserts
+from foqs.shard.state.ops.operation import Operation
+
+
+class OnceCall(NamedTuple):
+    """A call whose items wait until the ids of their namespace are read."""
+
+    items: list[ShardItem]
+    digests: list[bytes]
+    completion: Completion
+    outcome: OnceOutcome
+    until_ms: int
+    """When the wait ends, on the shard's steady clock."""
+
+
+class RepeatedItem(NamedTuple):
+    """An item that gets the outcome of the first one with its id."""
+
+    item: ShardItem
+    completion: Completion
+    outcome: OnceOutcome
+
+
+class Firsts:
+    """Items of one call of which none is known to be a repeat: a batch of `Inserts` has it."""
+
+    __slots__ = ("_source", "completion", "digests", "items", "outcome")
+
+    def __init__(
+        self,
+        source: Dedup,
+        items: list[ShardItem],
+        digests: list[bytes],
+        completion: Completion,
+        outcome: OnceOutcome,
+    ) -> None:
+        self._source = source
+        self.items = items
+        self.digests = digests
+        self.completion = completion
+        self.outcome = outcome
+
+    def refuse(self, error: FoqsError) -> None:
+        self._source.firsts_count -= 1
+        self._source.refuse(self.items, self.digests, self.completion, self.outcome, error)
+
+
+class Dedup:
+    """Knows which dedup ids the shard has seen and which are on their way, and lets in items that are no repeats.
+
+    The host submits calls by `insert_once`. A new owner gives it the rows of the log by `load`, namespace by namespace.
+    """
+
+    def __init__(self, index: ShardIndex, inserts: Inserts, extents: Sequence[SeenExtent]) -> None:
+        self.windows: dict[int, SeenWindow] = {}
+        """The windows of namespaces, by number."""
+        self.loading: dict[int, list[OnceCall]] = {}
+        """The namespaces whose log is still to be read, each with the calls that wait for it."""
+        self.pending: dict[bytes, int] = {}
+        """The digests that are on their way, each with the key of the item that is the first with it."""
+        self.repeats: dict[bytes, list[RepeatedItem]] = {}
+        """The items that hang on them."""
+        self.firsts_count = 0
+        """The batches of `Inserts` that have dedup ids."""
+        self.checks = Checks(index, self)
+        self._index = index
+        self._inserts = inserts
+        for extent in extents:
+            window = self.windows[extent.namespace] = SeenWindow(extent.namespace, extent.first)
+            window.expected_end, window.last_first = extent.end, extent.last_first
+            self.loading[extent.namespace] = []
+
+    # ---- what comes in ----
+
+    def insert_once(
+        self,
+        items: list[ShardItem],
+        digests: list[bytes],
+        size_bytes: int,
+        completion: Completion,
+        outcome: OnceOutcome,
+    ) -> None:
+        """Insert the items of one call and namespace, but not one whose digest was seen. `digests` are in their order.
+
+        The completion is over when `outcome` has all of them, and never fails itself. Raises OverloadedError when the
+        buffer is full.
+        """
+        self._inserts.hold(len(items), size_bytes)
+        if self.loading and (waiting := self.loading.get(items[0].topic.namespace)) is not None:
+            until_ms = self._index.topic_table.steady_ms + limits.DEDUP_WAIT_MS_MAX
+            completion.open_count += 1
+            waiting.append(OnceCall(items, digests, completion, outcome, until_ms))
+        else:
+            self._admit(items, digests, completion, outcome)
+
+    def _admit(
+        self, items: list[ShardItem], digests: list[bytes], completion: Completion, outcome: OnceOutcome
+    ) -> None:
+        pending = self.pending
+        if len(set(digests)) < len(digests) or not pending.keys().isdisjoint(digests):
+            items, digests = self._hang_repeats(items, digests, completion, outcome)
+            if not items:
+                return
+        window = self.windows.get(items[0].topic.namespace)
+        found = window.probe(digests) if window is not None else {}
+        pending.update(zip(digests, [item.key for item in items], strict=True))
+        if found:
+            for position, blocks in found.items():
+                self.checks.add(Check(items[position], digests[position], blocks, completion, outcome))
+            items = [item for position, item in enumerate(items) if position not in found]
+            digests = [digest for position, digest in enumerate(digests) if position not in found]
+            if not items:
+                return
+        self.insert(items, digests, completion, outcome)
+
+    def _hang_repeats(
+        self, items: list[ShardItem], digests: list[bytes], completion: Completion, outcome: OnceOutcome
+    ) -> tuple[list[ShardItem], list[bytes]]:
+        """The items that are the first ones with their digests. The others get the outcome of the first."""
+        firsts: dict[bytes, ShardItem] = {}
+        for item, digest in zip(items, digests, strict=True):
+            if digest in firsts or digest in self.pending:
+                completion.open_count += 1
+                self.repeats.setdefault(digest, []).append(RepeatedItem(item, completion, outcome))
+            else:
+                firsts[digest] = item
+        return list(firsts.values()), list(firsts)
+
+    def insert(
+        self, items: list[ShardItem], digests: list[bytes], completion: Completion, outcome: OnceOutcome
+    ) -> None:
+        """Items that are no repeats, and whose digests are pending, go with the next transaction."""
+        size_bytes = sum([item.size_bytes for item in items])
+        self.firsts_count += 1
+        firsts = Firsts(self, items, digests, completion, outcome)
+        self._inserts.put(EnqueuedBatch(items, size_bytes, completion, firsts))
+
+    # ---- what becomes of it ----
+
+    def told(self, digests: Iterable[bytes], shard_id: int, keys: Iterable[int]) -> None:
+        """The first items with these digests are these: who hangs on them gets their ids."""
+        pending, repeats = self.pending, self.repeats
+        for digest, key in zip(digests, keys, strict=True):
+            del pending[digest]
+            if repeats and digest in repeats:
+                for repeat in repeats.pop(digest):
+                    repeat.outcome.firsts[repeat.item.key] = (shard_id, key)
+                    self.end(repeat.item, repeat.completion)
+
+    def refuse(
+        self,
+        items: Sequence[ShardItem],
+        digests: Sequence[bytes],
+        completion: Completion,
+        outcome: OnceOutcome,
+        error: FoqsError,
+    ) -> None:
+        """Items that are pending are not made, or nobody knows: the same holds for who hangs on them."""
+        outcome.errors.update(dict.fromkeys([item.key for item in items], error))
+        self._index.events.done(completion)
+        for digest in digests:
+            del self.pending[digest]
+            for repeat in self.repeats.pop(digest, ()):
+                repeat.outcome.errors[repeat.item.key] = error
+                self.end(repeat.item, repeat.completion)
+
+    def refuse_held(self, check: Check, error: FoqsError) -> None:
+        """The same for one that waits for a check."""
+        self._inserts.release(1, check.item.size_bytes)
+        self.refuse([check.item], [check.digest], check.completion, check.outcome, error)
+
+    def end(self, item: ShardItem, completion: Completion) -> None:
+        """An item that is not inserted is told."""
+        self._inserts.release(1, item.size_bytes)
+        self._index.events.done(completion)
+
+    def evict(self, reason: str) -> None:
+        """Give back what no transaction has taken yet."""
+        self._refuse_waiting(NotWrittenError(f"shard {self._index.shard_id} takes no items now: {reason}"))
+
+    def abandon(self, undone: FoqsError) -> None:
+        self._refuse_waiting(undone)
+
+    def _refuse_waiting(self, error: FoqsError) -> None:
+        self.checks.refuse_waiting(error)
+        for namespace, calls in self.loading.items():
+            self.loading[namespace] = []
+            for call in calls:
+                self._refuse_call(call, error)
+
+    def _refuse_call(self, call: OnceCall, error: FoqsError) -> None:
+        self._inserts.release(len(call.items), sum([item.size_bytes for item in call.items]))
+        call.outcome.errors.update(dict.fromkeys([item.key for item in call.items], error))
+        self._index.events.done(call.completion)
+
+    # ---- what others ask ----
+
+    def holds(self, namespace: int) -> bool:
+        """Whether items of the namespace wait here that may still be inserted."""
+        return bool(self.loading.get(namespace)) or self.checks.holds(namespace)
+
+    def topics_waiting(self) -> set[ShardTopic]:
+        """The topics of the items that wait here."""
+        waiting = {item.topic for calls in self.loading.values() for call in calls for item in call.items}
+        return waiting | {check.item.topic for check in self.checks.held()}
+
+    # ---- time, and a new owner ----
+
+    def tick(self) -> None:
+        """End the waits for a log that has not been read for too long."""
+        steady_ms = self._index.topic_table.steady_ms
+        for namespace, calls in self.loading.items():
+            if calls and calls[0].until_ms <= steady_ms:
+                error = UnavailableError(
+                    f"shard {self._index.shard_id} has not read the dedup ids of this namespace for "
+                    f"{limits.DEDUP_WAIT_MS_MAX} ms: nothing was done, try again",
+                    retry_after_ms=ENQUEUE_BUFFER_RETRY_MS,
+                    nothing_done=True,
+                )
+                self.loading[namespace] = [call for call in calls if call.until_ms > steady_ms]
+                for call in calls:
+                    if call.until_ms <= steady_ms:
+                        self._refuse_call(call, error)
+
+    def load(self, namespace: int, rows: Sequence[SeenRow]) -> bool:
+        """Take in the next rows of a log that is being read. Returns whether these were the last ones."""
+        window = self.windows[namespace]
+        ids_max = self._index.settings.dedup_ids(namespace)
+        for row in rows:
+            if row.first >= window.end:
+                window.begin_at(row.first)
+                window.add(row.digests, row.at_ms, ids_max // 2)
+        if rows and window.end < window.expected_end:
+            return False
+        for call in self.loading.pop(namespace):
+            call.completion.open_count -= 1
+            self._admit(call.items, call.digests, call.completion, call.outcome)
+        return True
+
+    # ---- the ids of a transaction ----
+
+    def begin(self, transaction: Transaction, now: Now) -> list[Remembering]:
+        """The ids of the items that the transaction inserts, if they have any."""
+        taken = [batch.firsts for batch in self._inserts.in_flight if batch.firsts is not None]
+        if not taken:
+            return []
+        operation = Remembering(self, self._index, [firsts for firsts in taken if isinstance(firsts, Firsts)])
+        operation.write(transaction, now)
+        return [operation]
+
+
+class Remembering(Operation):
+    """The dedup ids of the items that a transaction inserts, which go to the log with them."""
+
+    __slots__ = ("_by_namespace", "_index", "_rows", "_source")
+
+    def __init__(self, source: Dedup, index: ShardIndex, firsts: list[Firsts]) -> None:
+        self._source = source
+        self._index = index
+        self._by_namespace: dict[int, list[Firsts]] = {}
+        self._rows: list[SeenIds] = []
+        for some in firsts:
+            self._by_namespace.setdefault(some.items[0].topic.namespace, []).append(some)
+
+    def write(self, transaction: Transaction, now: Now) -> None:
+        windows = self._source.windows
+        for namespace, firsts in self._by_namespace.items():
+            window = windows.get(namespace)
+            if window is None:
+                window = windows[namespace] = SeenWindow(namespace)
+            digests = [digest for some in firsts for digest in some.digests]
+            keys = [item.key for some in firsts for item in some.items]
+            start, number = 0, window.end
+            while start < len(digests):
+                stop = start + BLOCK_IDS - number % BLOCK_IDS
+                part = digests[start:stop]
+                self._rows.append(SeenIds(namespace, number, now.steady_ms, part, keys[start:stop]))
+                start, number = stop, number + len(part)
+        transaction.seen_new = self._rows
+
+    def committed(self, result: TransactionResult, now: Now) -> None:
+        source, settings, shard_id = self._source, self._index.settings, self._index.shard_id
+        for row in self._rows:
+            window = source.windows[row.namespace]
+            window.add(row.digests, row.at_ms, settings.dedup_ids(row.namespace) // 2)
+            window.last_first = row.first
+        for firsts in self._by_namespace.values():
+            for some in firsts:
+                keys = [item.key for item in some.items]
+                some.outcome.made += keys
+                source.told(some.digests, shard_id, keys)
+                source.firsts_count -= 1
+
+    def rolled_back(self, error: FoqsError) -> None:
+        """Its batches were refused by the operation that inserts them, and their ids with them."""
+
+    def lost(self, unknown: FoqsError, undone: FoqsError) -> None:
+        """The same holds."""
