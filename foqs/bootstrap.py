@@ -22,6 +22,7 @@ from foqs.host.dequeues import Dequeues
 from foqs.host.dispatch import Dispatcher
 from foqs.host.enqueues import Enqueues, Placement
 from foqs.host.event_log.service import EventLog, EventLogOptions, EventLogSource
+from foqs.host.exports import Exports
 from foqs.host.inspection import Inspection
 from foqs.host.job_calls import JobCalls, JobEnqueues
 from foqs.host.jobs import Jobs
@@ -30,6 +31,7 @@ from foqs.host.membership import Membership
 from foqs.host.metrics import Metrics
 from foqs.host.namespace_calls import NamespaceCalls
 from foqs.host.namespaces import Namespaces
+from foqs.host.page_budget import PageBudget
 from foqs.host.pulse import Pulse
 from foqs.host.queue import Queue
 from foqs.host.quota import Quota
@@ -130,7 +132,9 @@ class Host(Service):
         self._waiting = Waiting(self._loop)
         self._censuses = self._namespaces.shards = Censuses(self._shards, self._namespaces, self._waiting)
         slices = Slices(self._loop)
-        self._inspection = Inspection(self._shards, self._waiting, self._dispatcher.on_events, slices)
+        pages = PageBudget()
+        self._inspection = Inspection(self._shards, self._waiting, self._dispatcher.on_events, slices, pages)
+        self._exports = Exports(self._shards, pages, slices, parts.wall_ms)
         self._quota = Quota(self._loop.time)
         self._dequeues = Dequeues(
             self._namespaces, self._shards, self._dispatcher, self._loop.time, self.metrics.items.happened
@@ -270,7 +274,8 @@ class Host(Service):
             self.metrics.transactions,
             self._namespaces.shard_opened,
         )
-        return OwnedShard(writer, store, parts.reader(shard_id, url, packs), packs, self._dispatcher.on_events)
+        reader, exporter = [parts.reader(shard_id, url, packs) for _ in range(2)]
+        return OwnedShard(writer, store, reader, exporter, packs, self._dispatcher.on_events)
 
     def _make_event_log(self) -> EventLog | None:
         """None unless it has a directory."""
@@ -324,6 +329,7 @@ class Host(Service):
             self._shards,
             self._inspection,
             JobCalls(self._namespaces, self._jobs),
+            self._exports,
             self._is_draining,
         )
         return self._parts.server(

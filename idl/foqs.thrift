@@ -393,6 +393,54 @@ struct GetJobRequest    { 1: required string namespace_name, 2: required string 
 /** Lists the jobs of a namespace, the newest first. */
 struct ListJobsRequest  { 1: required string namespace_name, 2: i32 limit = 100, 3: string page_token = "" }
 struct ListJobsResponse { 1: list<Job> jobs, 2: string next_page_token }
+/** Some of the stored items of one shard: those with keys after from_key, up to to_key. It stays valid, on any host. */
+struct ExportSplit {
+  1: i32 shard_id,
+  2: i64 from_key,
+  3: i64 to_key,
+  /** About how many items of the namespace there are in it. */
+  4: i64 items_estimate
+}
+struct PlanExportRequest {
+  1: required string namespace_name,
+  /** The maximum number of splits of one shard, 1 to 64. Items are spread evenly over them, as far as a sample tells. */
+  2: i32 splits_per_shard = 1
+}
+struct PlanExportResponse {
+  /** They hold every item that is stored now, and none that is enqueued later; empty if the namespace has no items. */
+  1: list<ExportSplit> splits,
+  2: i64 as_of_ms
+}
+/**
+ * Reads a page of a split, whatever the states of the items, in the order of their keys. It changes nothing. An item
+ * that is there from the plan to the last page comes exactly once; what leaves the queue meanwhile may be missing. State
+ * and contents are those at the time of the page.
+ */
+struct ExportItemsRequest {
+  1: required string namespace_name,
+  /** From a plan. UNAVAILABLE says that its shard is not served by this host. */
+  2: required ExportSplit split,
+  /** The next_after_key of the previous page, or 0 for the first page. */
+  3: i64 after_key = 0,
+  /** The maximum number of items, 1 to 1,000. */
+  4: i32 limit = 1000,
+  /** Only items of these topics, up to 500; all if empty. */
+  5: list<string> topics,
+  /** Only items in these states; all if empty. */
+  6: list<ItemState> states,
+  /** If false, payloads are empty. */
+  7: bool with_payload = true,
+  /** If false, metadata is empty. */
+  8: bool with_metadata = true,
+  /** Only items of topics whose names begin with this; not together with topics. */
+  9: optional string topic_prefix
+}
+struct ExportItemsResponse {
+  /** May be empty although it is not the last page. */
+  1: list<StoredItem> items,
+  /** 0 on the last page. */
+  2: i64 next_after_key
+}
 
 struct HostStatusRequest {}
 struct ShardStatus { 1: i32 shard_id, 2: string state /* owned, sick (its circuit breaker is open) or lost (not owned now); detail says why */, 3: i64 epoch, 4: i64 items, 5: i64 open_leases, 6: string detail }
@@ -415,5 +463,7 @@ service FoqsAdmin {
   Job updateJob(1: UpdateJobRequest request) throws (1: FoqsError error)
   Job getJob(1: GetJobRequest request) throws (1: FoqsError error)
   ListJobsResponse listJobs(1: ListJobsRequest request) throws (1: FoqsError error)
+  PlanExportResponse planExport(1: PlanExportRequest request) throws (1: FoqsError error)
+  ExportItemsResponse exportItems(1: ExportItemsRequest request) throws (1: FoqsError error)
   HostStatus getHostStatus(1: HostStatusRequest request) throws (1: FoqsError error)
 }

@@ -17,6 +17,9 @@ from foqs.model import limits
 from foqs.model.calls import (
     DeadLettersResult,
     DeliveryPolicy,
+    ExportPage,
+    ExportPlan,
+    ExportSplit,
     HostStatus,
     ItemState,
     NamespacePage,
@@ -90,6 +93,40 @@ def list_dead_letters(terms: Terms, namespace: str, topic: str, limit: int, page
 def get_item(terms: Terms, namespace: str, item_id: str) -> Flow[StoredItem]:
     request = wire.structs.GetItemRequest(namespace_name=namespace, id=item_id)
     return _stored_item((yield from call_flow(terms, Call("getItem", request, Repeat.ALWAYS))))
+
+
+def plan_export(terms: Terms, namespace: str, splits_per_shard: int) -> Flow[ExportPlan]:
+    request = wire.structs.PlanExportRequest(namespace_name=namespace, splits_per_shard=splits_per_shard)
+    response = yield from call_flow(terms, Call("planExport", request, Repeat.ALWAYS))
+    splits = [ExportSplit(w.shard_id, w.from_key, w.to_key, w.items_estimate or 0) for w in response.splits or ()]
+    return ExportPlan(splits, response.as_of_ms)
+
+
+def export_items(
+    terms: Terms,
+    namespace: str,
+    split: ExportSplit,
+    after_key: int,
+    limit: int,
+    topics: str | Iterable[str],
+    topic_prefix: str,
+    states: Iterable[ItemState],
+    with_payload: bool,
+    with_metadata: bool,
+) -> Flow[ExportPage]:
+    request = wire.structs.ExportItemsRequest(
+        namespace_name=namespace,
+        split=wire.structs.ExportSplit(split.shard_id, split.from_key, split.to_key, split.items_estimate),
+        after_key=after_key,
+        limit=limit,
+        topics=[topics] if isinstance(topics, str) else list(topics),
+        states=[int(state) for state in states],
+        with_payload=with_payload,
+        with_metadata=with_metadata,
+        topic_prefix=topic_prefix or None,
+    )
+    response = yield from call_flow(terms, Call("exportItems", request, Repeat.ALWAYS))
+    return ExportPage([_stored_item(w) for w in response.items or ()], response.next_after_key or 0)
 
 
 def delete_items(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
 from foqs.host import arguments
+from foqs.host.exports import Exports
 from foqs.host.inspection import Inspection
 from foqs.host.job_calls import JobCalls
 from foqs.host.namespace_calls import NamespaceCalls
@@ -16,6 +17,9 @@ from foqs.model import limits
 from foqs.model.calls import (
     CallContext,
     DeadLettersResult,
+    ExportPage,
+    ExportPlan,
+    ExportQuery,
     HostStatus,
     NamespacePage,
     PositionErrors,
@@ -41,6 +45,7 @@ class Admin:
         shards: Shards,
         inspection: Inspection,
         job_calls: JobCalls,
+        exports: Exports,
         draining: Callable[[], bool],
     ) -> None:
         self._host_name = host_name
@@ -49,6 +54,7 @@ class Admin:
         self._shards = shards
         self._inspection = inspection
         self._job_calls = job_calls
+        self._exports = exports
         self._draining = draining
         self._started_at_ms = _now_ms()
         # Read from files, which no call shall wait for.
@@ -134,6 +140,12 @@ class Admin:
 
     async def list_jobs(self, context: CallContext, namespace_name: str, limit: int, page_token: str) -> JobPage:
         return await self._job_calls.page(namespace_name, limit, page_token)
+
+    async def plan_export(self, context: CallContext, namespace_name: str, splits_per_shard: int) -> ExportPlan:
+        return await self._exports.plan(self._namespaces.get(namespace_name), splits_per_shard)
+
+    async def export_items(self, context: CallContext, namespace_name: str, query: ExportQuery) -> ExportPage:
+        return await self._exports.page(self._namespaces.get(namespace_name), query)
 
     async def get_host_status(self, context: CallContext) -> HostStatus:
         shards = []

@@ -11,14 +11,13 @@ from functools import partial
 from foqs.host import arguments
 from foqs.host.page_budget import PageBudget
 from foqs.host.shards import Shards
+from foqs.host.shown import stored_item
 from foqs.host.slices import Slices
 from foqs.host.ttl_scan import ask, in_parts
 from foqs.host.waiting import Answer, Waiting
 from foqs.model import ids, limits, order
 from foqs.model.calls import (
     DeadLettersResult,
-    DeliveryPolicy,
-    ItemState,
     PositionErrors,
     StoredItem,
     StoredItemPage,
@@ -49,12 +48,22 @@ class Inspection:
     with the shards' states.
     """
 
-    def __init__(self, shards: Shards, waiting: Waiting, on_events: Callable[[Events], None], slices: Slices) -> None:
-        """`on_events` is told what deletions of items bring with them, before anything else is handed out."""
+    def __init__(
+        self,
+        shards: Shards,
+        waiting: Waiting,
+        on_events: Callable[[Events], None],
+        slices: Slices,
+        budget: PageBudget,
+    ) -> None:
+        """`on_events` is told what deletions of items bring with them, before anything else is handed out.
+
+        `budget` bounds the memory for the pages of the host.
+        """
         self._on_events = on_events
         self._waiting = waiting
         self._shards = shards
-        self._budget = PageBudget()
+        self._budget = budget
         self._slices = slices
 
     async def page(
@@ -291,31 +300,11 @@ class Inspection:
         return [(order.sort_key(row.urgency, row.due_at, row.key, shard_id), row) for row in rows], more
 
     def _stored_items(self, topic_name: str, rows: list[tuple[int, ItemRow]]) -> list[StoredItem]:
-        # The topic's name is not looked up: its last item may have gone since the rows were read, and it with it.
         return [self._stored_item(order.shard_of(place), row, topic_name) for place, row in rows]
 
     def _stored_item(self, shard_id: int, row: ItemRow, topic_name: str) -> StoredItem:
         writer, shard = self._shards.serving(shard_id)
-        now, state = writer.now(), shard.state_of(row)
-        is_leased = state is ItemState.LEASED
-        item = shard.index.leases.get(row.key)
-        dead = state is ItemState.DEAD
-        return StoredItem(
-            ids.item_id(shard_id, row.key),
-            topic_name,
-            state,
-            row.priority,
-            row.due_at if not dead else row.enqueued_at,
-            row.enqueued_at,
-            row.expires_at,
-            row.failed_attempts,
-            DeliveryPolicy(row.at_most_once),
-            *row.content.told(),
-            lease_ms=row.lease_ms or None,
-            lease_expires_at_ms=now.on_server(item.lease_due_at) if item is not None and is_leased else None,
-            died_at_ms=row.due_at if dead else None,
-            death_reason=(row.death_reason or b"").decode(errors="replace") if dead else None,
-        )
+        return stored_item(shard, row, topic_name, writer.now())
 
     def _owned(self) -> list[tuple[int, ShardState]]:
         """Raises UnavailableError when a shard is not owned: a page without it would be wrong."""

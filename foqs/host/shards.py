@@ -35,28 +35,41 @@ class OwnedShard(Service):
         writer: ShardWriter,
         store: ShardStore,
         reader: ShardReader,
+        exporter: ShardReader,
         packs: PackIndex,
         on_events: Callable[[Events], None],
     ) -> None:
-        """`on_events` is told what the deletions of expired items bring with them."""
+        """`on_events` is told what the deletions of expired items bring with them.
+
+        `reader` is for pages of operators and the TTL scan, and `exporter` for exports, which may take as long as they
+        want.
+        """
         super().__init__(f"owned-shard-{writer.shard_id}")
         self.shard_id = writer.shard_id
         self.writer = writer
         self.reader = reader
+        self.exporter = exporter
         self.packs = packs
         self._store = store
         self._scan = TtlScan(writer, reader, self.read, on_events)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"reader-{writer.shard_id}")
         """The reader's, which blocks."""
+        self._export_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"exporter-{writer.shard_id}")
+        """The exporter's. It starts with the first export."""
 
     async def read(self, work: Callable[[], T]) -> T:
         """Do what the reader has given as work, after all that was asked before."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
+    async def export(self, work: Callable[[], T]) -> T:
+        """Do what the exporter has given as work, after all that was asked before."""
+        return await asyncio.get_running_loop().run_in_executor(self._export_thread, work)
+
     def use_url(self, url: str) -> None:
         """New sessions are opened by this URL, which leads to the same database."""
         self._store.use_url(url)
         self.reader.use_url(url)
+        self.exporter.use_url(url)
 
     async def _start(self) -> None:
         await self.writer.start()
@@ -68,8 +81,11 @@ class OwnedShard(Service):
     async def _stop(self) -> None:
         await self._scan.stop()
         self.reader.interrupt()
+        self.exporter.interrupt()
         await self.read(self.reader.close)
+        await self.export(self.exporter.close)
         self._thread.shutdown(wait=True)
+        self._export_thread.shutdown(wait=True)
         await self.writer.stop()
 
 

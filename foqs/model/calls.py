@@ -183,6 +183,56 @@ class StoredItemPage:
 
 
 @dataclass(slots=True)
+class ExportSplit:
+    """Some of the stored items of one shard: those with keys after `from_key`, up to `to_key`.
+
+    items_estimate: about how many items of the namespace there are in it.
+    """
+
+    shard_id: int
+    from_key: int
+    to_key: int
+    items_estimate: int = 0
+
+
+@dataclass(slots=True)
+class ExportPlan:
+    """Splits that hold every item of a namespace that was stored at `as_of_ms`, and none that is enqueued later."""
+
+    splits: list[ExportSplit]
+    as_of_ms: int
+
+
+@dataclass(slots=True)
+class ExportPage:
+    """A page of a split, which may be empty. `next_after_key` asks for the one behind it; it is 0 on the last page."""
+
+    items: list[StoredItem]
+    next_after_key: int
+
+
+class ExportRange(Protocol):
+    """A split as a caller names it: any field may be absent."""
+
+    shard_id: int | None
+    from_key: int | None
+    to_key: int | None
+
+
+class ExportQuery(Protocol):
+    """Which page of a split, and what of it."""
+
+    split: ExportRange
+    after_key: int | None
+    limit: int | None
+    topics: Sequence[str] | None
+    states: Sequence[int] | None
+    with_payload: bool | None
+    with_metadata: bool | None
+    topic_prefix: str | None
+
+
+@dataclass(slots=True)
 class NamespacePage:
     namespaces: list[Namespace]
     next_page_token: str
@@ -324,5 +374,9 @@ class AdminCalls(Protocol):
     async def get_job(self, context: CallContext, namespace_name: str, job_id: str) -> Job: ...
 
     async def list_jobs(self, context: CallContext, namespace_name: str, limit: int, page_token: str) -> JobPage: ...
+
+    async def plan_export(self, context: CallContext, namespace_name: str, splits_per_shard: int) -> ExportPlan: ...
+
+    async def export_items(self, context: CallContext, namespace_name: str, query: ExportQuery) -> ExportPage: ...
 
     async def get_host_status(self, context: CallContext) -> HostStatus: ...

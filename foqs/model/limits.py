@@ -30,6 +30,8 @@ TOPIC_NUMBER_MAX = (1 << 31) - 1
 """The largest number of a topic that the columns hold. Numbers of forgotten topics are not reused."""
 SHARD_ID_MAX = 65_535
 """The largest id of a shard."""
+KEY_MAX = (1 << 63) - 1
+"""The largest key of an item that an export can name. Keys grow from take-over to take-over, 2^40 at a time."""
 HOSTS_MAX = 1_000
 """Hosts in the meta database, dead ones included. With more, no host can write its heartbeat."""
 JOB_ID_CHARS_MAX = 128
@@ -74,6 +76,10 @@ PAGE_BYTES_MAX = 2 * MIB
 """Contents in one page of items. Each shard gives its part of it, and at least one item. The event loop hands a page to
 the socket in one turn.
 """
+EXPORT_SPLITS_MAX = 64
+"""Splits of one shard in the plan of an export."""
+EXPORT_TOPICS_MAX = 500
+"""Topics that one page of an export may name."""
 WAIT_MS_MAX = 30 * SECOND_MS
 """The longest wait_ms of a dequeue."""
 
@@ -152,7 +158,9 @@ CENSUS_EXPIRY_MS = 15 * SECOND_MS
 # --- host ---
 # Shards, topics and leases.
 SHARDS_PER_HOST_MAX = 256
-"""Shards of one host. Each has three threads and two sessions, and a third session while its rows are counted."""
+"""Shards of one host. Each has three threads and two sessions, a third session while its rows are counted, and one more
+of each once its items are exported.
+"""
 TOPICS_PER_SHARD_MAX = 200_000
 """Topics with items on one shard. Enqueues to further topics get OVERLOADED."""
 TOPICS_PER_TICK_MAX = 250
@@ -230,6 +238,8 @@ OVERLOADED.
 """
 PAGES_WAITING_MAX = 200
 """Calls that wait for memory for their pages (PAGES_BYTES_MAX). Further ones get OVERLOADED."""
+EXPORT_PAGES_WAITING_MAX = 8
+"""Calls that wait for one shard to read the pages of exports before theirs. Further ones get OVERLOADED."""
 META_CALLS_WAITING_MAX = 16
 """Admin calls that wait for a thread that works on the meta database. Further ones get OVERLOADED."""
 META_CALLS_RETRY_MS = 1 * SECOND_MS

@@ -7,6 +7,7 @@ in between is found twice, and shown once, by its row.
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -18,9 +19,13 @@ from foqs.model.errors import UnavailableError
 from foqs.shard.port import ItemRow
 from foqs.storage import statements as sql
 from foqs.storage.columns import stored_row
+from foqs.storage.exports import Cell, ExportWish, KeyPage, merged_by_key, read_stored, sample_keys
 from foqs.storage.packs.index import ExpiredPage, PackIndex, Page, merged_pages, with_packed
 from foqs.storage.script import edge_arguments, key_conditions
 from foqs.storage.session import connect, is_lost
+
+EXPORT_REST_S = 0.001
+"""The pause between two answers of the server to the read of a page of an export."""
 
 T = TypeVar("T")
 
@@ -95,6 +100,34 @@ class ShardReader:
         expired = [row[0] for row in self._rows(sql.READ_EXPIRED, (after_key, last_key, now_ms))]
         return ExpiredPage(expired, last_key, expires_first)
 
+    def export_page(self, wish: ExportWish, is_of_namespace: Callable[[int], bool]) -> Callable[[], KeyPage]:
+        """What reads the next items of a key range in the order of their keys, packed ones among them.
+
+        `is_of_namespace` says of the number of a topic whether its packed items are wanted, where `wish.topics` does
+        not. The read raises UnavailableError.
+        """
+        packed = self._packs.export_places(wish, is_of_namespace)
+
+        def read() -> KeyPage:
+            return merged_by_key(packed.page(wish), self._read(lambda: self._export_page(wish)), wish)
+
+        return read
+
+    def _export_page(self, wish: ExportWish) -> KeyPage:
+        self._rows(sql.SNAPSHOT)
+        page = read_stored(self._rows, wish, _rest)
+        self._session.rollback()
+        return page
+
+    def sample_keys(self, to_key: int) -> Callable[[], list[Cell]]:
+        """What looks how the items up to `to_key` are spread over their keys. The read raises UnavailableError."""
+        packed = self._packs.cells()
+
+        def read() -> list[Cell]:
+            return [*packed, *self._read(lambda: sample_keys(self._rows, to_key))]
+
+        return read
+
     def interrupt(self) -> None:
         """Make a read that is under way fail, and open no more sessions; another thread may call it."""
         self._interrupted = True
@@ -133,3 +166,8 @@ class ShardReader:
         with self._session.cursor() as cursor:
             cursor.execute(statement, arguments)
             return cursor.fetchall()
+
+
+def _rest() -> None:
+    """Let the event loop run, after an answer that took the interpreter some time."""
+    time.sleep(EXPORT_REST_S)

@@ -113,6 +113,25 @@ SCAN_EXPIRY = (
 )
 READ_EXPIRED = "SELECT id FROM item FORCE INDEX (PRIMARY) WHERE id > %s AND id <= %s AND lane >= 0 AND expires_at <= %s"
 
+EXPORT_EDGE = (
+    "SELECT MAX(id), COUNT(*) FROM "
+    "(SELECT id FROM item FORCE INDEX (PRIMARY) WHERE id > %s AND id <= %s ORDER BY id LIMIT %s) AS page"
+)
+EXPORT_KEYS = "SELECT id FROM item FORCE INDEX (PRIMARY) WHERE id > %s AND id <= %s AND {} ORDER BY id LIMIT %s"
+EXPORT_KEYS_OF_NAMESPACE = (
+    "SELECT id FROM item FORCE INDEX (PRIMARY) STRAIGHT_JOIN topic FORCE INDEX (PRIMARY) "
+    "ON topic.number = item.topic WHERE id > %s AND id <= %s AND topic.namespace = %s "
+    "AND LEFT(topic.name, %s) = %s AND {} ORDER BY id LIMIT %s"
+)
+EXPORT_LANES = "SELECT id FROM item FORCE INDEX (lane_order) WHERE {} AND id > %s AND id <= %s ORDER BY id LIMIT %s"
+EXPORT_DELAYED = (
+    "SELECT id FROM item FORCE INDEX (lane_order) WHERE lane = 0 AND {} AND id > %s AND id <= %s ORDER BY id LIMIT %s"
+)
+EXPORT_ITEMS = "SELECT {} FROM item FORCE INDEX (PRIMARY) WHERE {} ORDER BY id"
+EXPORT_NEXT_KEY = "SELECT id FROM item FORCE INDEX (PRIMARY) WHERE id > %s AND id <= %s ORDER BY id LIMIT 1 OFFSET %s"
+EXPORT_FEW_KEYS = "SELECT id FROM item FORCE INDEX (PRIMARY) WHERE id > %s AND id <= %s ORDER BY id LIMIT %s"
+EXPORT_LAST_KEY = "SELECT id FROM item FORCE INDEX (PRIMARY) WHERE id > %s AND id <= %s ORDER BY id DESC LIMIT 1"
+
 INSERT_NAMESPACE = "INSERT INTO namespace (number, name) VALUES (%s, %s)"
 DELETE_NAMESPACES = "DELETE FROM namespace WHERE {} ORDER BY number LIMIT {}"
 INSERT_TOPICS = "INSERT INTO topic (number, namespace, name) VALUES (%s, %s, %s)"

@@ -24,6 +24,7 @@ from foqs.shard.port import (
     TransactionFailedError,
     TransactionResult,
 )
+from foqs.storage.exports import Cell, ExportWish, KeyPage, is_wanted, merged_by_key, without_contents
 from foqs.storage.packs.index import ExpiredPage, PackIndex, Page, add_looked_up, add_packed, merged_pages, with_packed
 from foqs.storage.packs.pack import PackPlan
 from foqs.testing.fake_server import FakeServer, FakeSession, Fate, claimed_row, make_script
@@ -416,6 +417,45 @@ class FakeReader:
         ends = {key: items[key].expires_at for key in keys if items[key].lane >= 0}
         expired = [key for key, expires_at in ends.items() if expires_at <= now_ms]
         return ExpiredPage(expired, keys[-1] if keys else 0, min(ends.values(), default=limits.NEVER_MS))
+
+    def export_page(self, wish: ExportWish, is_of_namespace: Callable[[int], bool]) -> Callable[[], KeyPage]:
+        packed = self.packs.export_places(wish, is_of_namespace)
+        return lambda: merged_by_key(packed.page(wish), self._export_page(wish), wish)
+
+    def _export_page(self, wish: ExportWish) -> KeyPage:
+        self._touch()
+        tables = self._server.tables
+        rows: list[ItemRow] = []
+        size_bytes = 0
+        for key in sorted([key for key in tables.items if wish.after_key < key <= wish.to_key]):
+            row = tables.items[key]
+            if key in tables.packed or not is_wanted(row, wish.states) or not self._is_of(row.topic, wish):
+                continue
+            row = without_contents(row, wish)
+            size_bytes += row.content.size_bytes
+            if rows and size_bytes > wish.bytes_max:
+                return KeyPage(rows, rows[-1].key)
+            rows.append(row)
+            if len(rows) == wish.limit:
+                return KeyPage(rows, key)
+        return KeyPage(rows, wish.to_key)
+
+    def _is_of(self, topic_number: int, wish: ExportWish) -> bool:
+        if wish.topics is not None:
+            return topic_number in wish.topics
+        namespace, name = self._server.tables.topics[topic_number]
+        return namespace == wish.namespace and name.startswith(wish.prefix)
+
+    def sample_keys(self, to_key: int) -> Callable[[], list[Cell]]:
+        packed = self.packs.cells()
+
+        def read() -> list[Cell]:
+            self._touch()
+            tables = self._server.tables
+            keys = [key for key in tables.items if key <= to_key and key not in tables.packed]
+            return [*packed, *[Cell(key - 1, key, 1) for key in keys]]
+
+        return read
 
     def interrupt(self) -> None:
         return None

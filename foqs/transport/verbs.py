@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -31,6 +32,9 @@ for _cls, _struct in (
     (calls.TopicPage, structs.ActiveTopicsResponse),
     (calls.StoredItem, structs.StoredItem),
     (calls.StoredItemPage, structs.StoredItemsResponse),
+    (calls.ExportSplit, structs.ExportSplit),
+    (calls.ExportPlan, structs.PlanExportResponse),
+    (calls.ExportPage, structs.ExportItemsResponse),
     (calls.NamespacePage, structs.ListNamespacesResponse),
     (calls.ShardStatus, structs.ShardStatus),
     (calls.HostStatus, structs.HostStatus),
@@ -132,6 +136,8 @@ class Verbs:
             "listJobs": _Verb(
                 lambda c, r: admin.list_jobs(c, r.namespace_name, r.limit, r.page_token), list_name="jobs"
             ),
+            "planExport": _Verb(lambda c, r: admin.plan_export(c, r.namespace_name, r.splits_per_shard)),
+            "exportItems": _Verb(lambda c, r: admin.export_items(c, r.namespace_name, r), list_name="items"),
             "getHostStatus": _Verb(lambda c, _: admin.get_host_status(c), list_name="shards"),
         }
 
@@ -154,7 +160,7 @@ class Verbs:
                 response = await verb.call(context, request)
                 if verb.respond is not None:
                     response = verb.respond(response)
-                if isinstance(response, calls.StoredItemPage):
+                if isinstance(response, calls.StoredItemPage | calls.ExportPage):
                     frame = await self._encode_page(method, response, seqid)
                 else:
                     frame = self._encode_done(method, response, seqid)
@@ -179,13 +185,13 @@ class Verbs:
         except TooLargeError as error:
             raise TooLargeError(error.message, nothing_done=False) from error
 
-    async def _encode_page(self, method: Method, page: calls.StoredItemPage, seqid: int) -> bytes:
+    async def _encode_page(self, method: Method, page: calls.StoredItemPage | calls.ExportPage, seqid: int) -> bytes:
         """Encode a page in slices: it may have a thousand items and limits.PAGE_BYTES_MAX. Raises TooLargeError."""
         parts: list[bytes] = []
         for some in _slices(page.items):
             parts.append(self._codec.encode_elements(structs.StoredItemsResponse(some, None)))
             await asyncio.sleep(0)
-        rest = structs.StoredItemsResponse([], page.next_page_token)
+        rest = replace(page, items=[])
         return self._codec.join_reply(method, rest, len(page.items), parts, seqid)
 
     def failed(self, method: Method, error: FoqsError, seqid: int) -> Answered:

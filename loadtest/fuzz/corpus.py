@@ -90,6 +90,8 @@ def _plain() -> list[tuple[str, Any]]:
         ("listDeadLetters", s.ListDeadLettersRequest(NAMESPACE, "topic")),
         ("redriveDeadLetters", s.RedriveDeadLettersRequest(NAMESPACE, "topic")),
         ("purgeDeadLetters", s.PurgeDeadLettersRequest(NAMESPACE, "topic")),
+        ("planExport", s.PlanExportRequest(NAMESPACE)),
+        ("exportItems", s.ExportItemsRequest(NAMESPACE, s.ExportSplit(1, 0, _I64, 0))),
         ("getHostStatus", s.HostStatusRequest()),
     ]
 
@@ -114,6 +116,13 @@ def _full() -> list[tuple[str, Any]]:
         ("listNamespaces", s.ListNamespacesRequest("n", 10, "n")),
         ("recoverNamespace", s.RecoverNamespaceRequest(7, "other")),
         ("peekItems", s.PeekItemsRequest(NAMESPACE, "topic", 10, "1")),
+        ("planExport", s.PlanExportRequest(NAMESPACE, 64)),
+        (
+            "exportItems",
+            s.ExportItemsRequest(
+                NAMESPACE, s.ExportSplit(1, 5, _I64, 7), 9, 10, ["topic", "other"], [0, 1, 2, 3], False, False, "to"
+            ),
+        ),
         ("listDeadLetters", s.ListDeadLettersRequest(NAMESPACE, "topic", 10, "1")),
         ("redriveDeadLetters", s.RedriveDeadLettersRequest(NAMESPACE, "topic", _RECEIPTS, 10)),
         ("purgeDeadLetters", s.PurgeDeadLettersRequest(NAMESPACE, "topic", _RECEIPTS, 10)),

@@ -114,6 +114,8 @@ def _rows() -> dict[str, bytes]:
         "small acks of nobody": call("ack", s.AckRequest(NAMESPACE, ["0-1:1"])),
         "small long polls": call("dequeue", s.DequeueRequest(NAMESPACE, [s.TopicDemand("none", 1)], None, 500)),
         "status calls": call("getHostStatus", s.HostStatusRequest()),
+        "pages of exports": call("exportItems", s.ExportItemsRequest(NAMESPACE, s.ExportSplit(0, 0, 1 << 50, 0))),
+        "plans of exports": call("planExport", s.PlanExportRequest(NAMESPACE, 64)),
         "pages of items": call("peekItems", s.PeekItemsRequest(NAMESPACE, "t")),
     }
     bad = b"\0\0\0\1\0"

@@ -250,6 +250,9 @@ def _works(course: Course, caller: _Caller, server: LocalServer) -> Iterator[tup
     yield times("peekItems", lambda n: s.PeekItemsRequest(_NAMESPACE, _FULL, _PAGE))
     yield "peekItems, large", times("peekItems", lambda n: s.PeekItemsRequest(_NAMESPACE, _LARGE, _PAGE))[1]
     found = caller("peekItems", s.PeekItemsRequest(_NAMESPACE, _FULL, 1)).items
+    yield times("planExport", lambda n: s.PlanExportRequest(_NAMESPACE, limits.EXPORT_SPLITS_MAX))
+    splits = caller("planExport", s.PlanExportRequest(_NAMESPACE, 1)).splits
+    yield times("exportItems", lambda n: s.ExportItemsRequest(_NAMESPACE, splits[n % len(splits)], 0, _PAGE))
     yield times("getItem", lambda n: s.GetItemRequest(_NAMESPACE, found[0].id))
     yield from _of_batches(caller, server)
 

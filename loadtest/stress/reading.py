@@ -14,7 +14,7 @@ from sqlalchemy import update
 
 from foqs import Client
 from foqs.client.items import NewItem
-from foqs.model import limits
+from foqs.model import ids, limits
 from foqs.model.namespace import NamespaceSettings
 from foqs.storage.meta import MetaStore
 from foqs.storage.meta_tables import NAMESPACE, NAMESPACE_NUMBER
@@ -118,11 +118,14 @@ def _asks(course: Course, item_id: str) -> dict[str, tuple[bytes, ...]]:
     """By verb the frames of its calls."""
     topics = [_topic(number * course.topics_count // _PAGES) for number in range(_PAGES)]
     names = [f"n{number * course.namespaces_count // _PAGES:05d}" for number in range(_PAGES)]
+    shard_id, key, _ = ids.parse(item_id)
     s = structs
     requests: dict[str, Sequence[Any]] = {
         "getActiveTopics": [s.ActiveTopicsRequest(_READER, page_token=token) for token in topics],
         "peekItems": [s.PeekItemsRequest(_READER, topic) for topic in topics],
         "getItem": [s.GetItemRequest(_READER, item_id)],
+        "planExport": [s.PlanExportRequest(_READER, 8)],
+        "exportItems": [s.ExportItemsRequest(_READER, s.ExportSplit(shard_id, 0, key, 0))],
         "listDeadLetters": [s.ListDeadLettersRequest(_READER, topic) for topic in topics],
         "redriveDeadLetters": [s.RedriveDeadLettersRequest(_READER, topic) for topic in topics],
         "purgeDeadLetters": [s.PurgeDeadLettersRequest(_READER, topic) for topic in topics],

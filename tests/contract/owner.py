@@ -13,6 +13,7 @@ from foqs.model.calls import ItemContent
 from foqs.model.item import ShardItem
 from foqs.model.topic import ShardTopic, WindowBudget
 from foqs.shard.port import ItemRow, OwnershipLostError, ShardImage, Store, Tenure, Transaction, TransactionResult
+from foqs.storage.exports import Cell, ExportWish, KeyPage
 from foqs.storage.packs.index import ExpiredPage, Page
 
 SHARD_ID = 3
@@ -23,6 +24,8 @@ LIFE_MS = 1_000_000
 class Reader(Protocol):
     def page(self, lane: int, edge: int, limit: int) -> Callable[[], Page]: ...
     def expired_page(self, after_key: int, now_ms: int) -> Callable[[], ExpiredPage]: ...
+    def export_page(self, wish: ExportWish, is_of_namespace: Callable[[int], bool]) -> Callable[[], KeyPage]: ...
+    def sample_keys(self, to_key: int) -> Callable[[], list[Cell]]: ...
 
 
 class ContractShard(Protocol):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -151,6 +152,8 @@ def calls_of_every_verb(name: Any) -> list[tuple[str, Any]]:
         ("extendLease", s.ExtendRequest(name, ["0-1"], 5_000)),
         ("getActiveTopics", s.ActiveTopicsRequest(name)),
         ("peekItems", s.PeekItemsRequest(name, "t")),
+        ("planExport", s.PlanExportRequest(name)),
+        ("exportItems", s.ExportItemsRequest(name, s.ExportSplit(0, 0, 1))),
         ("getItem", s.GetItemRequest(name, "0-1")),
         ("deleteItems", s.DeleteItemsRequest(name, ["0-1"])),
         ("listDeadLetters", s.ListDeadLettersRequest(name, "t")),
@@ -198,6 +201,10 @@ async def test_absent_arguments_are_refused(stage):
             ("extendLease", s.ExtendRequest("jobs", ["0-1"]), INVALID),
             ("extendLease", s.ExtendRequest("jobs", None, 5_000), INVALID),
             ("peekItems", s.PeekItemsRequest("jobs"), INVALID),
+            ("exportItems", s.ExportItemsRequest("jobs"), INVALID),
+            ("exportItems", s.ExportItemsRequest("jobs", s.ExportSplit()), INVALID),
+            ("exportItems", s.ExportItemsRequest("jobs", s.ExportSplit(0)), INVALID),
+            ("exportItems", s.ExportItemsRequest("jobs", s.ExportSplit(0, 1)), INVALID),
             ("getItem", s.GetItemRequest("jobs"), INVALID),
             ("deleteItems", s.DeleteItemsRequest("jobs"), INVALID),
             ("listDeadLetters", s.ListDeadLettersRequest("jobs"), INVALID),
@@ -374,6 +381,36 @@ async def test_pages_out_of_range_are_refused(stage):
             ("purgeDeadLetters", s.PurgeDeadLettersRequest("jobs", topic, [stage.dead]), INVALID),
         ]
     await check(stage, cases)
+
+
+async def test_exports_out_of_range_are_refused(stage):
+    s = structs
+    split, count = s.ExportSplit(0, 5, 100, 0), limits.EXPORT_TOPICS_MAX + 1
+    query = partial(s.ExportItemsRequest, "jobs")
+    out = (0, -1, I32_MAX, I32_MIN)
+    bad_splits = [
+        s.ExportSplit(0, 101, 100, 0),
+        *[s.ExportSplit(0, number, 100, 0) for number in (-1, I64_MIN)],
+        *[s.ExportSplit(0, 0, number, 0) for number in (-1, I64_MIN)],
+        *[s.ExportSplit(number, 0, 1, 0) for number in (-1, limits.SHARD_ID_MAX + 1, I32_MAX, I32_MIN)],
+    ]
+    invalid = [
+        *map(query, bad_splits),
+        *[query(split, after_key) for after_key in (-1, 1, 4, 101, I64_MAX, I64_MIN)],
+        *[query(split, limit=limit) for limit in (*out, limits.PAGE_ITEMS_MAX + 1)],
+        *[query(split, topics=["t", topic]) for topic in HOSTILE_TOPICS],
+        *[query(split, states=[0, state]) for state in (-1, 4, I32_MAX, I32_MIN)],
+        *[query(split, topic_prefix=hostile) for hostile in ("\x00", "x" * 256, "x" * 1_000_000)],
+        query(split, topics=["t"], topic_prefix="t"),
+    ]
+    plans = [s.PlanExportRequest("jobs", number) for number in (*out, limits.EXPORT_SPLITS_MAX + 1)]
+    too_many = [query(split, topics=["t"] * count), query(split, topics=["t"] * 15_000), query(split, states=[0] * 99)]
+    await check(
+        stage,
+        [("exportItems", request, INVALID) for request in invalid]
+        + [("planExport", request, INVALID) for request in plans]
+        + [("exportItems", request, TOO_LARGE) for request in too_many],
+    )
 
 
 async def test_namespaces_out_of_range_are_refused(stage):

@@ -40,6 +40,8 @@ async def test_a_standby_says_of_every_call_that_certainly_nothing_was_done(owne
         "getActiveTopics": structs.ActiveTopicsRequest("jobs"),
         "peekItems": structs.PeekItemsRequest("jobs", "t"),
         "getItem": structs.GetItemRequest("jobs", item.id),
+        "planExport": structs.PlanExportRequest("jobs"),
+        "exportItems": structs.ExportItemsRequest("jobs", structs.ExportSplit(0, 0, 1)),
     }
     for method, request in calls.items():
         error = (await standby.call(method, request)).error

@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from foqs.model.calls import DeliveryPolicy, ItemState, NamespacePage, StoredItem, StoredItemPage, TopicPage, TopicStats
+from foqs.model.calls import (
+    DeliveryPolicy,
+    ExportPage,
+    ItemState,
+    NamespacePage,
+    StoredItem,
+    StoredItemPage,
+    TopicPage,
+    TopicStats,
+)
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.transport.fair_scheduler import BYTES_PER_WORK, ELEMENTS_PER_WORK, NO_TENANT
 from foqs.wire.codec import structs
@@ -18,12 +27,14 @@ PAGES = {
     "getActiveTopics": TopicPage([TopicStats("t", 1, 0, 0, 0, 0, 1)] * COUNT, ""),
     "peekItems": StoredItemPage([ITEM] * COUNT, ""),
     "listDeadLetters": StoredItemPage([ITEM] * COUNT, ""),
+    "exportItems": ExportPage([ITEM] * COUNT, 0),
     "listNamespaces": NamespacePage([Namespace(1, "jobs", NamespaceSettings(), 0)] * COUNT, ""),
 }
 CALLS = {
     "getActiveTopics": ("get_active_topics", structs.ActiveTopicsRequest("ns")),
     "peekItems": ("peek_items", structs.PeekItemsRequest("ns", "t")),
     "listDeadLetters": ("list_dead_letters", structs.ListDeadLettersRequest("ns", "t")),
+    "exportItems": ("export_items", structs.ExportItemsRequest("ns", structs.ExportSplit(1, 0, 1, 0))),
     "listNamespaces": ("list_namespaces", structs.ListNamespacesRequest()),
 }
 
@@ -50,7 +61,7 @@ def test_a_page_is_charged_to_its_caller_and_namespace_in_proportion_to_what_it_
             assert {caller for caller, _ in charged} == {(tenant, connection.address)}
             work = sum(work for _, work in charged)
             assert work >= COUNT // ELEMENTS_PER_WORK
-            if method in ("peekItems", "listDeadLetters"):
+            if method in ("peekItems", "listDeadLetters", "exportItems"):
                 assert work >= COUNT // ELEMENTS_PER_WORK + COUNT * 1_000 // BYTES_PER_WORK
 
     run(main)

@@ -12,6 +12,10 @@ from foqs.model.calls import (
     Delivery,
     DeliveryPolicy,
     EnqueueResult,
+    ExportPage,
+    ExportPlan,
+    ExportQuery,
+    ExportSplit,
     HostStatus,
     ItemState,
     NackFields,
@@ -210,7 +214,11 @@ class FakeQueue(FakeJobCalls):
         raise NotFoundError(f"there is no item {item_id}")
 
     async def delete_items(self, context: CallContext, namespace_name: str, item_ids: Sequence[str]) -> PositionErrors:
-        return {n: NotFoundError(f"there is no item {item_id}") for n, item_id in enumerate(item_ids)}
+        known = {delivery.id for items in self.ready.values() for delivery in items}
+        for (name, topic), items in self.ready.items():
+            if name == namespace_name:
+                self.ready[name, topic] = [delivery for delivery in items if delivery.id not in item_ids]
+        return {n: NotFoundError(f"there is no item {one}") for n, one in enumerate(item_ids) if one not in known}
 
     async def list_dead_letters(
         self, context: CallContext, namespace_name: str, topic: str, limit: int, page_token: str
@@ -227,6 +235,27 @@ class FakeQueue(FakeJobCalls):
         self, context: CallContext, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
     ) -> DeadLettersResult:
         return await self.redrive_dead_letters(context, namespace_name, topic, item_ids, limit)
+
+    async def plan_export(self, context: CallContext, namespace_name: str, splits_per_shard: int) -> ExportPlan:
+        self._check(namespace_name)
+        return ExportPlan([ExportSplit(1, 0, self._last_id, self._last_id)], NOW_MS)
+
+    async def export_items(self, context: CallContext, namespace_name: str, query: ExportQuery) -> ExportPage:
+        """All items that are ready, by their ids, up to the limit."""
+        self._check(namespace_name)
+        by_key = {
+            int(delivery.id.partition("-")[2], 16): delivery
+            for (name, topic), deliveries in self.ready.items()
+            for delivery in deliveries
+            if name == namespace_name and topic in (query.topics or [topic])
+        }
+        keys = [key for key in sorted(by_key) if key > (query.after_key or 0)]
+        some = keys[: query.limit]
+        items = [_stored(by_key[key]) for key in some]
+        return ExportPage(
+            [item for item in items if not query.states or item.state in query.states],
+            some[-1] if len(some) < len(keys) else 0,
+        )
 
     async def get_host_status(self, context: CallContext) -> HostStatus:
         return HostStatus("fake", "0", NOW_MS, [ShardStatus(1, "owned", 3, 5, 2)], False)

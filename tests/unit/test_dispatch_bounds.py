@@ -274,7 +274,7 @@ def test_a_call_for_which_too_many_look_ups_wait_is_told_so(monkeypatch: pytest.
         (item,) = shards.enqueue(0, "a")
         shards.run(0)
         waiting, on_events = Waiting(asyncio.get_running_loop()), shards.dispatcher.on_events
-        inspection = Inspection(cast(Any, shards), waiting, on_events, cast(Any, None))
+        inspection = Inspection(cast(Any, shards), waiting, on_events, cast(Any, None), cast(Any, None))
         namespace = Namespace(NAMESPACE, "n", NamespaceSettings(), 0)
         with monkeypatch.context() as patched:
             patched.setattr(limits, "LOOK_UPS_WAITING_MAX", 0)

@@ -32,7 +32,7 @@ async def test_calls_behind_a_read_that_hangs_are_answered_in_time_and_not_read_
     owned = owned_of(shards, reader)
     served = Mock(by_id=owned, writers=shards.writers, serving=shards.serving)
     reader.page.return_value = reads = Mock(side_effect=lambda: (server_answers.wait(), ([], False))[1])
-    inspection = Inspection(served, Mock(spec=Waiting), Mock(), Slices(asyncio.get_running_loop()))
+    inspection = Inspection(served, Mock(spec=Waiting), Mock(), Slices(asyncio.get_running_loop()), PageBudget())
     namespace = Mock(number=NAMESPACE)
     calls = [inspection.page(namespace, "a", 10, "", dead=False) for _ in range(3)]
     answers = await asyncio.gather(*calls, return_exceptions=True)
@@ -51,7 +51,7 @@ def owned_of(shards: Shards, *readers: Mock) -> dict[int, OwnedShard]:
     owned: dict[int, OwnedShard] = {}
     for number, reader in enumerate(readers):
         writer = Mock(spec=ShardWriter, shard_id=number, shard=shards.states[number])
-        owned[number] = OwnedShard(writer, Mock(), reader, Mock(), Mock())
+        owned[number] = OwnedShard(writer, Mock(), reader, Mock(), Mock(), Mock())
     return owned
 
 
@@ -78,7 +78,7 @@ async def test_a_page_of_a_sick_shard_fails_at_once_and_one_that_waits_for_it_as
     well.page.return_value = Mock(return_value=([], False))
     owned = owned_of(shards, hung, well)
     served = Mock(by_id=owned, writers=shards.writers, serving=shards.serving, check_healthy=sickness.check_healthy)
-    inspection = Inspection(served, Mock(spec=Waiting), Mock(), Slices(asyncio.get_running_loop()))
+    inspection = Inspection(served, Mock(spec=Waiting), Mock(), Slices(asyncio.get_running_loop()), PageBudget())
     calls = [
         asyncio.create_task(inspection.page(Mock(number=NAMESPACE), "a", 10, "", dead=False)) for _ in range(150)
     ]  # fmt: skip

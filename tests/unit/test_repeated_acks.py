@@ -25,7 +25,7 @@ class World:
         self.shards = Shards(1)
         waiting = Waiting(asyncio.get_running_loop())
         on_events = self.shards.dispatcher.on_events
-        inspection = Inspection(cast(Any, self.shards), waiting, on_events, cast(Any, None))
+        inspection = Inspection(cast(Any, self.shards), waiting, on_events, cast(Any, None), cast(Any, None))
         namespaces = cast(Any, NamespacesOf(JOBS))
         self.leases = Leases(namespaces, cast(Any, self.shards), inspection, waiting, lambda *_: None)
         call = self.shards.dequeue({"a": count})

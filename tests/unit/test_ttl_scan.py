@@ -54,7 +54,7 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Mock:
 
 
 def shard_of(writer: Mock, reader: Mock) -> OwnedShard:
-    return OwnedShard(writer, Mock(), reader, Mock(), Mock())
+    return OwnedShard(writer, Mock(), reader, Mock(), Mock(), Mock())
 
 
 async def turns() -> None:

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
 from itertools import islice
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from foqs.model import limits, order
-from foqs.model.calls import NO_CONTENT
+from foqs.model.calls import NO_CONTENT, ItemState
 from foqs.model.item import ShardItem
 from foqs.shard.port import FetchedRow, ItemRow, Refill, Rewrite, Transaction, TransactionResult
+from foqs.storage.exports import Cell, ExportWish, KeyPage, without_contents
 from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.pack import Pack, PackPlan, Tombstone, rewritten
 
@@ -40,6 +41,9 @@ PROMOTE_OLD_RATIO = 4
 """One old item is promoted for this many items that the transaction inserts or deletes."""
 PROMOTE_OLD_ITEMS_MAX = 500
 """Items that one transaction promotes because they are old."""
+
+EXPORT_LOOKS = 2_000
+"""Packed items that one page of an export looks at, whatever it wants of them."""
 
 _ID_BITS = 12
 """Bits of a pack's id below the number of its transaction: so ids grow, and none comes back while its pack is there."""
@@ -292,6 +296,43 @@ class PackIndex:
             found.append(row)
         return found, len(sort_keys) == limit
 
+    def cells(self) -> list[Cell]:
+        """How the packed items are spread over their keys."""
+        return [Cell(pack.first_key - 1, pack.last_key, pack.left_count) for pack in self._packs.values()]
+
+    def export_places(self, wish: ExportWish, is_of_namespace: Callable[[int], bool]) -> PackedPlaces:
+        """Where the next wanted items are, in the order of their keys, and up to which key these are all.
+
+        It looks at EXPORT_LOOKS items, and at those of one transaction more at most.
+        """
+        if not (ItemState.READY in wish.states or ItemState.LEASED in wish.states):
+            return PackedPlaces([], wish.to_key)
+        places: list[tuple[int, Pack, int]] = []
+        looks = 0
+        for pack in self._packs_by_key(wish):
+            is_enough = len(places) >= wish.limit or looks >= EXPORT_LOOKS
+            # What is packed by one transaction has its keys in any order: as far as packs overlap, all are looked at.
+            if is_enough and pack.first_key > max(wish.after_key + 1, places[-1][0] if places else 0):
+                return PackedPlaces(places, pack.first_key - 1)
+            looks += len(pack.keys)
+            for at, key in enumerate(pack.keys):
+                if wish.after_key < key <= wish.to_key and key in self._packed:
+                    number = pack.topic_at(at)
+                    if number in wish.topics if wish.topics is not None else is_of_namespace(number):
+                        places.append((key, pack, at))
+            places.sort(key=itemgetter(0))
+        return PackedPlaces(places, wish.to_key)
+
+    def _packs_by_key(self, wish: ExportWish) -> list[Pack]:
+        """Those that may hold wanted items, in the order of their first keys."""
+        packs: Iterable[Pack] = self._packs.values()
+        if wish.topics is not None:
+            packs = {
+                pack.id: pack for number in wish.topics for pack in self._of_topic.get(number, {}).values()
+            }.values()
+        found = [pack for pack in packs if pack.last_key > wish.after_key and pack.first_key <= wish.to_key]
+        return sorted(found, key=attrgetter("first_key"))
+
     def expired(self, now_ms: int, limit: int) -> tuple[list[int], int]:
         """Keys of up to `limit` packed items that have expired, and when the first of all expires or has expired.
 
@@ -375,6 +416,25 @@ def merged_pages(packed: Page, stored: Page, limit: int, bytes_max: int) -> Page
             return merged, True
         merged.append(row)
     return merged, packed[1] or stored[1]
+
+
+class PackedPlaces(NamedTuple):
+    """Where packed items are: of each its key, its pack and its position there. No others have keys up to `up_to`."""
+
+    places: list[tuple[int, Pack, int]]
+    up_to: int
+
+    def page(self, wish: ExportWish) -> KeyPage:
+        """The items as rows; for any thread, since a pack that is there never changes."""
+        rows: list[ItemRow] = []
+        size_bytes = 0
+        for _, pack, at in self.places:
+            row = without_contents(pack.row_at(at), wish)
+            size_bytes += row.content.size_bytes
+            if len(rows) == wish.limit or (rows and size_bytes > wish.bytes_max):
+                return KeyPage(rows, rows[-1].key)
+            rows.append(row)
+        return KeyPage(rows, self.up_to)
 
 
 class ExpiredPage(NamedTuple):

@@ -16,8 +16,8 @@ class Pack:
     """A stored row that holds items which were inserted together, until the last of them has left it."""
 
     __slots__ = (
-        "_by_topic", "_starts", "_topic_of", "born_ms", "contents", "expires_at", "expires_first_ms", "id", "keys",
-        "left_count", "size_bytes", "sort_keys",
+        "_by_topic", "_starts", "_topic_of", "born_ms", "contents", "expires_at", "expires_first_ms", "first_key", "id",
+        "keys", "last_key", "left_count", "size_bytes", "sort_keys",
     )  # fmt: skip
 
     def __init__(self, pack_id: int, items: Sequence[ShardItem], size_bytes: int, born_ms: int) -> None:
@@ -26,6 +26,8 @@ class Pack:
         self.contents = pack_items(items)
         self.keys = [item.key for item in items]
         """Keys of all its items, whether they have left it or not."""
+        self.first_key = min(self.keys)
+        self.last_key = max(self.keys)
         self.sort_keys = [item.sort_key for item in items]
         self.left_count = len(items)
         """Items that have not left it."""
@@ -41,9 +43,17 @@ class Pack:
         self._by_topic: dict[int, list[int]] = {}
         """Sort keys by topic, once somebody asks for those of a topic."""
 
+    def topic_at(self, position: int) -> int:
+        """The number of the topic of the item that stands there in `keys`."""
+        return self._topic_of[position]
+
     def row(self, key: int) -> ItemRow:
         """An item of the pack, as the row that it would be."""
-        return unpack_item(self.contents, self._starts[self.keys.index(key)], key)
+        return self.row_at(self.keys.index(key))
+
+    def row_at(self, position: int) -> ItemRow:
+        """The same by where it stands in `keys`; for any thread."""
+        return unpack_item(self.contents, self._starts[position], self.keys[position])
 
     @property
     def topics(self) -> dict[int, None]:

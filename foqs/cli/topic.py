@@ -1,0 +1,132 @@
+"""`foqs topic ...`: a whole topic at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import click
+
+from foqs.cli.items import states_of
+from foqs.cli.output import exit_of, leave_for, note
+from foqs.cli.remote import Remote, remote_command
+from foqs.client.sync import AdminClient
+from foqs.model import limits
+from foqs.model.calls import ItemState, TopicStats
+from foqs.model.errors import FoqsError, NotFoundError, UnavailableError
+
+PROGRESS_EVERY_S = 2.0
+SETTLED_TRIES = 20
+"""How often items are asked for again that another call settles just then."""
+SETTLED_PAUSE_S = 0.05
+ERRORS_SHOWN = 5
+IDS_PER_CALL = limits.BATCH_ITEMS_MAX
+
+
+@click.group()
+def topic() -> None:
+    """Work on all items of a topic."""
+
+
+@dataclass(slots=True)
+class Purged:
+    """What became of the items of a purge."""
+
+    deleted: int = 0
+    gone: int = 0
+    """Items that somebody else took out of the queue before they could be deleted."""
+    failed: int = 0
+
+
+@topic.command()
+@click.argument("namespace")
+@click.argument("topic_name", metavar="TOPIC")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice([state.name.lower() for state in ItemState]),
+    help="Only items that are in this state when they are read; may be repeated. Default: all.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@remote_command
+def purge(remote: Remote, namespace: str, topic_name: str, states: tuple[str, ...], yes: bool) -> None:
+    """Delete the items of TOPIC, whatever their states, those under lease too.
+
+    What is enqueued after the start stays. An ack of a deleted item gets STALE_LEASE. Run again after an error: it
+    goes on with what is left.
+    """
+    wanted = states_of(states) or list(ItemState)
+    if not yes:
+        _ask(remote, namespace, topic_name, wanted)
+    purged, errors = Purged(), list[FoqsError]()
+    try:
+        with remote.admin() as admin:
+            _purge(admin, namespace, topic_name, wanted, purged, errors)
+    finally:
+        remote.output.document(purged)
+        gone = f", {purged.gone} were gone before" if purged.gone else ""
+        failed = f", {purged.failed} failed" if purged.failed else ""
+        remote.output.line(f"{purged.deleted} deleted{gone}{failed}")
+    for error in errors[:ERRORS_SHOWN]:
+        note(f"error: {error.message}")
+    leave_for({exit_of(error) for error in errors})
+
+
+def _ask(remote: Remote, namespace: str, topic_name: str, states: list[ItemState]) -> None:
+    """Ask for the name of the topic. Aborts when another one is typed."""
+    with remote.client() as client:
+        found = list(islice(client.topics(namespace, topic_name), 1))
+    stats = found[0] if found and found[0].topic == topic_name else TopicStats(topic_name, 0, 0, 0, 0, 0, 0)
+    counts = {state: int(getattr(stats, state.name.lower())) for state in states}
+    told = ", ".join(f"{count} {state.name.lower()}" for state, count in counts.items())
+    note(f"{sum(counts.values())} items of topic {topic_name} in namespace {namespace} will be deleted ({told})")
+    typed = click.prompt("Type the name of the topic to delete them", err=True)
+    if typed != topic_name:
+        note("that is another name: nothing was deleted")
+        raise click.Abort
+
+
+def _purge(
+    admin: AdminClient,
+    namespace: str,
+    topic_name: str,
+    states: list[ItemState],
+    purged: Purged,
+    errors: list[FoqsError],
+) -> None:
+    told_s = time.monotonic()
+    for ids in _pages(admin, namespace, topic_name, states):
+        _delete(admin, namespace, ids, purged, errors)
+        if time.monotonic() - told_s >= PROGRESS_EVERY_S:
+            told_s = time.monotonic()
+            note(f"{purged.deleted} deleted so far")
+
+
+def _pages(admin: AdminClient, namespace: str, topic_name: str, states: list[ItemState]) -> Iterator[list[str]]:
+    """The ids of the items, as many at a time as one call may delete."""
+    found = admin.iterate_items(namespace, topics=topic_name, states=states, with_payload=False, with_metadata=False)
+    while some := [one.id for one in islice(found, IDS_PER_CALL)]:
+        yield some
+
+
+def _delete(admin: AdminClient, namespace: str, ids: list[str], purged: Purged, errors: list[FoqsError]) -> None:
+    """Delete these, and those again that another call settles just now."""
+    for tries_left in reversed(range(SETTLED_TRIES)):
+        failed = admin.delete_items(namespace, ids, return_errors=True)
+        again = []
+        for position, error in failed.items():
+            if isinstance(error, NotFoundError):
+                purged.gone += 1
+            elif isinstance(error, UnavailableError) and error.nothing_done and tries_left:
+                again.append(ids[position])
+            else:
+                purged.failed += 1
+                errors.append(error)
+        purged.deleted += len(ids) - len(failed)
+        if not again:
+            return
+        ids = again
+        time.sleep(SETTLED_PAUSE_S)
