@@ -96,7 +96,7 @@ class Exports:
 
     async def page(self, namespace: Namespace, query: ExportQuery) -> ExportPage:
         """The next items of a split. Raises UnavailableError for a shard that is not here or not owned now."""
-        wanted = _checked(query)
+        wanted = checked_query(query)
         shard_id = arguments.check_range("split.shard_id", query.split.shard_id, 0, limits.SHARD_ID_MAX)
         self._serving(shard_id)  # Who waits in vain need not wait.
         async with self._turn(shard_id), self._budget.hold(2 * limits.PAGE_BYTES_MAX + limits.CONTENT_BYTES_MAX):
@@ -200,7 +200,7 @@ class _Turns:
             self.waiting_count -= 1
 
 
-def _checked(query: ExportQuery) -> _Wanted:
+def checked_query(query: ExportQuery) -> _Wanted:
     """Raise InvalidArgumentError for what is wrong with the query."""
     split = query.split
     from_key = arguments.check_range("split.from_key", split.from_key, 0, limits.KEY_MAX)

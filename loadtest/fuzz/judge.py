@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from foqs.host import arguments
+from foqs.host.exports import checked_query
 from foqs.model import limits
 from foqs.model.errors import FoqsError
 from foqs.model.namespace import NamespaceSettings, check_namespace_name, with_changes
@@ -111,6 +112,9 @@ def check_arguments(request: Any) -> None:
     for item in getattr(request, "items", None) or ():
         arguments.check_topic(item.topic)
         arguments.check_item(item, _SETTINGS, _NOW_MS)
+    if hasattr(request, "split"):
+        checked_query(request)
+        return
     for demand in getattr(request, "topics", None) or ():
         arguments.check_topic(demand.topic)
         arguments.check_range("count", demand.count, 1, limits.BATCH_ITEMS_MAX)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 from foqs.model.calls import CallContext
-from foqs.model.errors import AlreadyExistsError
+from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, shown
 from foqs.model.jobs import Job, JobPage, check_job_id, checked_changes, unknown_job
 
 
@@ -56,6 +56,8 @@ class FakeJobCalls:
         return job
 
     async def list_jobs(self, context: CallContext, namespace_name: str, limit: int, page_token: str) -> JobPage:
+        if page_token and not page_token.isdecimal():
+            raise InvalidArgumentError(f"page_token {shown(page_token)} did not come from this service")
         found = [job for (name, _), job in reversed(self.jobs.items()) if name == namespace_name]
         at = int(page_token or 0)
         return JobPage(found[at : at + limit], str(at + limit) if at + limit < len(found) else "")

@@ -6,6 +6,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 
+from foqs.host.exports import checked_query
 from foqs.model.calls import (
     CallContext,
     DeadLettersResult,
@@ -243,17 +244,18 @@ class FakeQueue(FakeJobCalls):
     async def export_items(self, context: CallContext, namespace_name: str, query: ExportQuery) -> ExportPage:
         """All items that are ready, by their ids, up to the limit."""
         self._check(namespace_name)
+        wanted = checked_query(query)
         by_key = {
             int(delivery.id.partition("-")[2], 16): delivery
             for (name, topic), deliveries in self.ready.items()
             for delivery in deliveries
-            if name == namespace_name and topic in (query.topics or [topic])
+            if name == namespace_name and topic in (wanted.topics or [topic])
         }
-        keys = [key for key in sorted(by_key) if key > (query.after_key or 0)]
-        some = keys[: query.limit]
+        keys = [key for key in sorted(by_key) if key > wanted.after_key]
+        some = keys[: wanted.limit]
         items = [_stored(by_key[key]) for key in some]
         return ExportPage(
-            [item for item in items if not query.states or item.state in query.states],
+            [item for item in items if item.state in wanted.states],
             some[-1] if len(some) < len(keys) else 0,
         )
 
