@@ -16,6 +16,7 @@ from sqlalchemy import make_url
 from foqs.config import HostConfig
 from foqs.host.admin import Admin
 from foqs.host.ages import Ages
+from foqs.host.bulk_lane import BulkEnqueues, BulkLane
 from foqs.host.census import Censuses
 from foqs.host.condition import Condition
 from foqs.host.dequeues import Dequeues
@@ -314,12 +315,14 @@ class Host(Service):
         config = self._config
         namespaces, shards, happened = self._namespaces, self._shards, self.metrics.items.happened
         placement = Placement(shards, self._dispatcher)
+        lane = BulkLane(self._loop)
         enqueues = Enqueues(namespaces, self._quota, placement, self._waiting, happened)
         queue = Queue(
-            JobEnqueues(namespaces, self._jobs, enqueues.enqueue, happened),
+            JobEnqueues(namespaces, self._jobs, BulkEnqueues(namespaces, lane, enqueues.enqueue).enqueue, happened),
             self._dequeues,
             Leases(namespaces, shards, self._inspection, self._waiting, happened),
             Topics(namespaces, shards, self._dispatcher, slices),
+            lane,
         )
         namespace_calls = NamespaceCalls(self._namespaces, self._censuses, self._parts.wall_ms)
         admin = Admin(

@@ -95,7 +95,10 @@ struct NewItem {
 struct EnqueueRequest {
   1: required string namespace_name,
   2: required list<NewItem> items,
-  /** True for large loads that are not urgent. It changes nothing for now. */
+  /**
+   * True for large loads that are not urgent. The call gives way to all others. Then it can be done in part: positions
+   * from one on get errors such as OVERLOADED or RATE_LIMITED, and may be sent again.
+   */
   3: bool bulk = false,
   /**
    * Names a job record of the namespace: the items count for it, and its rate holds. NOT_FOUND says that there is no

@@ -129,7 +129,8 @@ class Jobs(Service):
         """Count what a call came to. What may be tried again is not rejected."""
         failed_count = len(result.errors)
         rejected_count = sum([not error.retryable for error in result.errors.values()]) if failed_count else 0
-        job.items += len(result.ids) - failed_count
+        job.items += len(result.ids) - failed_count - len(result.duplicates)
+        job.duplicates += len(result.duplicates)
         job.rejected += rejected_count
         job.has_news = True
 

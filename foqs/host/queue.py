@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from foqs.host.bulk_lane import BulkLane
 from foqs.host.dequeues import Dequeues
 from foqs.host.job_calls import JobEnqueues
 from foqs.host.leases import Leases
@@ -11,8 +12,12 @@ from foqs.host.topics import Topics
 class Queue:
     """Implements foqs.model.calls.QueueCalls: each verb is a method of the part of the host that does it."""
 
-    def __init__(self, enqueues: JobEnqueues, dequeues: Dequeues, leases: Leases, topics: Topics) -> None:
+    def __init__(
+        self, enqueues: JobEnqueues, dequeues: Dequeues, leases: Leases, topics: Topics, lane: BulkLane
+    ) -> None:
+        """`lane` is told of the calls that bulk enqueues shall not hold up."""
         self.enqueue = enqueues.enqueue
-        self.dequeue = dequeues.dequeue
-        self.ack, self.nack, self.extend_lease = leases.ack, leases.nack, leases.extend
+        self.dequeue = lane.beside(dequeues.dequeue)
+        self.ack, self.nack = lane.beside(leases.ack), lane.beside(leases.nack)
+        self.extend_lease = lane.beside(leases.extend)
         self.get_active_topics = topics.page

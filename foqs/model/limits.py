@@ -346,6 +346,18 @@ PACKET_BYTES_MAX = 4 * MIB
 default.
 """
 
+# The bulk lane.
+BULK_SHARED_ITEMS_MAX = 100
+"""Items of bulk enqueues that are being written, on all shards of a host, while there are interactive calls."""
+BULK_SHARED_BYTES_MAX = 128 * KIB
+"""Payload of these items, likewise; one slice of a call may always be written."""
+BULK_ITEMS_MAX = 4_000
+"""Items of bulk enqueues that are being written, on all shards of a host, while there are no interactive calls."""
+BULK_BYTES_MAX = 8 * MIB
+"""Payload of these items, likewise."""
+BULK_WAIT_MS_MAX = 1 * SECOND_MS
+"""How long a part of a bulk enqueue waits for its turn. Then it gets OVERLOADED."""
+
 # Jobs.
 JOBS_PER_HOST_MAX = 1_000
 """Jobs that a host counts at the same time. Calls of further ones get OVERLOADED."""

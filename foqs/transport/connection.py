@@ -19,7 +19,7 @@ from foqs.transport.connection_table import ConnectionTable
 from foqs.transport.fair_scheduler import NO_TENANT
 from foqs.transport.unframed import HEAD_BYTES_MAX, answer_unframed
 from foqs.wire.codec import ENQUEUE
-from foqs.wire.frames import FRAME_LENGTH, FrameCutter, FrameDeadline, FrameError, FramePart, peek_call
+from foqs.wire.frames import FRAME_LENGTH, FrameCutter, FrameDeadline, FrameError, FramePart, peek_call, says_bulk
 
 _log = structlog.get_logger(__name__)
 
@@ -118,7 +118,9 @@ class Connection(asyncio.Protocol):
                 has_taken = True
                 name, namespace = peek_call(message)
                 tenant = self._namespaces.number_by_name.get(namespace, NO_TENANT)
-                queue = self._scheduler.queue_of(tenant, self.address, name == ENQUEUE.name_bytes)
+                is_enqueue = name == ENQUEUE.name_bytes
+                is_bulk = is_enqueue and says_bulk(message)
+                queue = self._scheduler.queue_of(tenant, self.address, is_enqueue, is_bulk)
                 backlog_since_s = self._backlog_since_s
                 since_s = self._loop.time() if backlog_since_s is None else backlog_since_s
                 call = CallInFlight(self, queue, message, since_s, len(message))

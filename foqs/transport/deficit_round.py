@@ -12,14 +12,18 @@ from typing import Final, Generic, TypeVar
 
 QUANTUM: Final = 8
 """Work that a flow, and a caller within its flow, may have in each round."""
+BULK_QUANTUM: Final = 2
+"""The same of a flow of bulk calls."""
 
 
 class Member:
     """Who takes part in a round. The round alone sets `is_in_round`."""
 
-    __slots__ = ("deficit", "is_in_round")
+    __slots__ = ("deficit", "is_in_round", "quantum")
 
-    def __init__(self) -> None:
+    def __init__(self, quantum: int = QUANTUM) -> None:
+        """`quantum` is what it may have in each round: its weight among the others."""
+        self.quantum = float(quantum)
         self.deficit = 0.0
         self.is_in_round = False
 
@@ -44,7 +48,7 @@ class DeficitRound(Generic[M]):
         """Let a member have its turns, the first one after those of all others."""
         if not member.is_in_round:
             member.is_in_round = True
-            member.deficit = float(QUANTUM)
+            member.deficit = member.quantum
             self._members.append(member)
             self.is_empty = False
 
@@ -57,7 +61,7 @@ class DeficitRound(Generic[M]):
         while members:
             member = members[0]
             if member.deficit <= 0:
-                member.deficit += float(QUANTUM)
+                member.deficit += member.quantum
                 members.rotate(-1)
             elif member.is_ready():
                 return member

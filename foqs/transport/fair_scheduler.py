@@ -5,6 +5,9 @@ host knows; calls that name none, or one that it does not know, are one tenant t
 flows. Within a flow each caller, an address, has a queue of its own, and the callers are served in turn as well.
 
 Penalties are for whoever did most of the work of late, while others did little: they are not served for a while.
+
+Enqueues that say that they are bulk are another tenant's for all this, with a smaller part of each round. To others
+they do not count as work of somebody, and all of them together have a penalty as soon as there is anybody else.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from math import inf
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from foqs.model import limits
-from foqs.transport.deficit_round import DeficitRound, Member
+from foqs.transport.deficit_round import BULK_QUANTUM, QUANTUM, DeficitRound, Member
 
 TURN_WORK_MAX = 64
 """Work that one turn of the event loop takes from all connections. A call counts 1, and 1 more for some number of
@@ -30,11 +33,15 @@ in one turn. Those that have run for a while do not count: their shard may be si
 """
 CALLS_RUNNING_PER_CALLER_MAX = 512
 """Running calls of one client address in one namespace, without enqueues and long polls."""
+BULK_RUNNING_PER_CALLER_MAX = 32
+"""Running bulk enqueues of one client address in one namespace."""
 SHARE_MEMORY_MS = 50
 """The half-life of a caller's remembered work. Callers share the event loop while the work of several is remembered."""
 PENALTY_FACTOR = 2
 """A caller that did most of a turn, while others did little, is not served for this many times the length of that turn.
 """
+BULK_PENALTY_FACTOR = 3
+"""The same for bulk calls, whatever they did, while there are others."""
 PENALTY_MS_MAX = 100
 """The longest such penalty."""
 
@@ -54,6 +61,8 @@ SHARE_KEPT_MIN: Final = 0.3
 Tenant = int
 """The number of a namespace; NO_TENANT for calls that name none which this host knows."""
 NO_TENANT: Final = 0
+BULK: Final = -(1 << 62)
+"""All tenants of bulk calls together, for their penalty."""
 Caller = tuple[Tenant, str]
 """An address, apart for each tenant that it calls for."""
 
@@ -87,6 +96,7 @@ class PenaltyLimits:
     """How long a penalty lasts, by the time that the turn took and at most, and how long work is remembered."""
 
     factor: float = PENALTY_FACTOR
+    bulk_factor: float = BULK_PENALTY_FACTOR
     ms_max: int = PENALTY_MS_MAX
     memory_ms: int = SHARE_MEMORY_MS
 
@@ -99,6 +109,7 @@ class SchedulerLimits:
     turn_work_shared_max: int = TURN_WORK_SHARED_MAX
     calls_running_max: int = CALLS_RUNNING_PER_CALLER_MAX
     enqueues_running_max: int = ENQUEUES_RUNNING_PER_CALLER_MAX
+    bulk_running_max: int = BULK_RUNNING_PER_CALLER_MAX
     calls_waiting_max: int = limits.CALLS_WAITING_MAX
     enqueue_wait_ms_max: int = limits.ENQUEUE_WAIT_MS_MAX
     penalties: PenaltyLimits = field(default_factory=PenaltyLimits)
@@ -132,7 +143,7 @@ class Flow(Member):
     __slots__ = ("callers", "is_enqueue", "queues", "tenant")
 
     def __init__(self, tenant: Tenant, is_enqueue: bool) -> None:
-        super().__init__()
+        super().__init__(QUANTUM if tenant >= 0 else BULK_QUANTUM)
         self.tenant = tenant
         self.is_enqueue = is_enqueue
         self.queues: dict[str, CallerQueue] = {}
@@ -197,6 +208,7 @@ class Penalties:
         self._ended = ended
         self._by_caller: RecentWork[Caller] = RecentWork(bounds.memory_ms)
         self._by_tenant: RecentWork[Tenant] = RecentWork(bounds.memory_ms)
+        self._of_bulk: RecentWork[Tenant] = RecentWork(bounds.memory_ms)
         self.penalised: set[Caller | Tenant] = set()
         """Those who have a penalty now."""
 
@@ -207,7 +219,8 @@ class Penalties:
 
     def has(self, caller: Caller) -> bool:
         """Whether the caller or its tenant has a penalty now."""
-        return caller in self.penalised or caller[0] in self.penalised
+        penalised = self.penalised
+        return caller in penalised or caller[0] in penalised or (caller[0] < 0 and BULK in penalised)
 
     def count(self, in_turn: Mapping[Caller, float], now_s: float) -> bool:
         """Count what callers did in a turn. Returns whether more than one had work done of late."""
@@ -215,10 +228,14 @@ class Penalties:
         if now_s >= by_caller.halve_at_s:
             by_caller.forget(now_s)
             by_tenant.forget(now_s)
+            self._of_bulk.forget(now_s)
         for caller, work in in_turn.items():
-            by_caller.add(caller, work)
-            by_tenant.add(caller[0], work)
-        return len(by_caller.work) > 1
+            if caller[0] < 0:
+                self._of_bulk.add(BULK, work)
+            else:
+                by_caller.add(caller, work)
+                by_tenant.add(caller[0], work)
+        return len(by_caller.work) + len(self._of_bulk.work) > 1
 
     def decide(self, in_turn: Mapping[Caller, float], began_s: float, work_min: float) -> None:
         """Penalise who did most of a turn that was counted and began at `began_s` of the clock.
@@ -227,7 +244,11 @@ class Penalties:
         """
         tenants: dict[Tenant, float] = {}
         greedy = False
+        bulk_work = 0.0
         for caller, work in in_turn.items():
+            if caller[0] < 0:
+                bulk_work += work
+                continue
             tenants[caller[0]] = tenants.get(caller[0], 0.0) + work
             if work > work_min and self._by_caller.did_most(caller):
                 greedy = True
@@ -235,6 +256,8 @@ class Penalties:
         for tenant, work in tenants.items():
             if not greedy and work > work_min and self._by_tenant.did_most(tenant):
                 self._penalise(tenant, began_s)
+        if bulk_work > work_min and self._by_caller.work:
+            self._penalise(BULK, began_s)
 
     def _penalise(self, key: Caller | Tenant, began_s: float) -> None:
         if key not in self.penalised:
@@ -242,7 +265,8 @@ class Penalties:
             self._loop.call_soon(self._time, key, began_s)
 
     def _time(self, key: Caller | Tenant, began_s: float) -> None:
-        penalty_s = self._bounds.factor * (self._clock() - began_s)
+        factor = self._bounds.bulk_factor if key == BULK else self._bounds.factor
+        penalty_s = factor * (self._clock() - began_s)
         self._loop.call_later(min(penalty_s, self._bounds.ms_max / 1000), self._end, key)
 
     def _end(self, key: Caller | Tenant) -> None:
@@ -281,8 +305,10 @@ class FairScheduler:
 
     # --- queues ---
 
-    def queue_of(self, tenant: Tenant, address: str, is_enqueue: bool) -> CallerQueue:
+    def queue_of(self, tenant: Tenant, address: str, is_enqueue: bool, is_bulk: bool = False) -> CallerQueue:
         """The queue that a call belongs to. To be asked for each call anew: idle queues are forgotten."""
+        if is_bulk:
+            tenant = ~tenant
         flow = self._flows.get((tenant, is_enqueue))
         queue = flow.queues.get(address) if flow is not None else None
         return queue if queue is not None else self._new_queue(tenant, address, is_enqueue)
@@ -291,7 +317,9 @@ class FairScheduler:
         if self._queue_count >= self._queue_count_max:
             self._forget_idle_queues()
         flow = self._flows.setdefault((tenant, is_enqueue), Flow(tenant, is_enqueue))
-        running_max = self._bounds.enqueues_running_max if is_enqueue else self._bounds.calls_running_max
+        bounds = self._bounds
+        of_enqueue = bounds.enqueues_running_max if tenant >= 0 else bounds.bulk_running_max
+        running_max = of_enqueue if is_enqueue else bounds.calls_running_max
         queue = flow.queues[address] = CallerQueue(self, flow, address, running_max)
         self._queue_count += 1
         return queue
@@ -421,9 +449,13 @@ class FairScheduler:
 
     def _penalty_ended(self, key: Caller | Tenant) -> None:
         tenant, address = key if isinstance(key, tuple) else (key, None)
-        for is_enqueue in (False, True):
-            flow = self._flows.get((tenant, is_enqueue))
-            queues = flow.queues if flow is not None else {}
+        if tenant == BULK:
+            flows = [flow for flow in self._flows.values() if flow.tenant < 0]
+        else:
+            found = [self._flows.get((tenant, is_enqueue)) for is_enqueue in (False, True)]
+            flows = [flow for flow in found if flow is not None]
+        for flow in flows:
+            queues = flow.queues
             for queue in list(queues.values()) if address is None else [queues.get(address)]:
                 if queue is not None and queue.waiting:
                     self._join(queue)

@@ -27,9 +27,12 @@ class Wire(asyncio.Protocol):
         self._transport: asyncio.Transport
 
     @classmethod
-    async def connect(cls, port: int) -> Wire:
-        """Each client process has an address of its own, as on a machine of its own: hosts are fair to addresses."""
-        place = (f"127.0.0.{2 + process_number() % 200}", 0)
+    async def connect(cls, port: int, address: str | None = None) -> Wire:
+        """Each client process has an address of its own, as on a machine of its own: hosts are fair to addresses.
+
+        `address` is another one, which it may share.
+        """
+        place = (address or f"127.0.0.{2 + process_number() % 200}", 0)
         _, wire = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port, local_addr=place)
         return wire
 

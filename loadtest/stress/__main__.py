@@ -1,4 +1,4 @@
-"""`python -m loadtest.stress`: overload, isolation, reading, loop-holds, sick-shard, take-over, lease-ends, long-life.
+"""`python -m loadtest.stress`: overload, isolation, bulk, reading, loop-holds, sick-shard, take-over and others.
 
 The exit code is 1 when a bound does not hold.
 """
@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 
 from foqs.model import limits
+from loadtest.stress import bulk as bulk_run
 from loadtest.stress import isolation as isolation_run
 from loadtest.stress import lease_ends as lease_ends_run
 from loadtest.stress import long_life as long_life_run
@@ -54,6 +55,16 @@ def isolation(rounds: int, seconds: float, rate: float, quota: float, json_path:
     """One tenant next to another that sends five times its quota."""
     course = isolation_run.Course(rounds=rounds, stretch_s=seconds, calm_items_per_s=rate, quota_items_per_s=quota)
     _publish(isolation_run.run(course), json_path)
+
+
+@main.command()
+@click.option("--rounds", default=3, show_default=True)
+@click.option("--seconds", default=15.0, show_default=True, help="Of each of the six stretches of a round.")
+@click.option("--rate", default=100.0, show_default=True, help="Interactive calls of each verb a second.")
+@_json
+def bulk(rounds: int, seconds: float, rate: float, json_path: Path | None) -> None:
+    """Interactive calls beside a bulk load of the same namespace from the same address."""
+    _publish(bulk_run.run(bulk_run.Course(rounds=rounds, stretch_s=seconds, calls_per_s=rate)), json_path)
 
 
 @main.command()

@@ -47,6 +47,7 @@ class Stream:
         calls are open at any time on each connection.
     open_max: in an open loop, calls that are due while so many are open are not sent, but counted.
     retried_share: so much of what is refused with retry_after_ms is tried again once, that much later.
+    bulk: the enqueues say so.  address: where the calls come from; without it each process has one of its own.
     asks: for the verb "ask", frames of calls that are sent one after the other, again and again.
     A dequeue is followed by the ack of its items, which its latency does not count.
     """
@@ -66,6 +67,8 @@ class Stream:
     wait_ms: int = 1_000
     retried_share: float = 0.0
     asks: tuple[bytes, ...] = ()
+    bulk: bool = False
+    address: str | None = None
 
 
 def run_streams(port: int, streams: Sequence[Stream], meanwhile: Callable[[int], None]) -> Mapping[str, Record]:
@@ -131,7 +134,7 @@ def _main(port: int, stream: Stream, begin: Any, begin_ns: Any, results: Results
 def _encode_enqueue(stream: Stream, topic: str) -> bytes:
     payload = b"x" * stream.payload_bytes
     news = [structs.NewItem(topic, payload, number % 10) for number in range(stream.batch)]
-    return Codec().encode_call("enqueue", structs.EnqueueRequest(stream.namespace, news), 0)
+    return Codec().encode_call("enqueue", structs.EnqueueRequest(stream.namespace, news, stream.bulk), 0)
 
 
 async def _sleep_until(time_ns: int) -> None:
@@ -164,12 +167,13 @@ class _Calls:
         start_ns, end_ns = (self._begin_ns + int(at * 1e9) for at in (self._stream.from_s, self._stream.until_s))
         # Not sooner: the host closes a connection that does not begin to speak.
         await _sleep_until(start_ns - _CONNECT_NS)
-        wires = [await Wire.connect(self._port) for _ in range(self._stream.connections)]
+        wires = [await Wire.connect(self._port, self._stream.address) for _ in range(self._stream.connections)]
         await _sleep_until(start_ns)
         work = self._closed_loop if self._stream.calls_per_s is None else self._open_loop
         await work(wires, start_ns, end_ns)
-        if self._open:
-            await asyncio.wait(self._open, timeout=LAST_ANSWERS_S_MAX)
+        give_up_s = time.monotonic() + LAST_ANSWERS_S_MAX
+        while self._open and (left_s := give_up_s - time.monotonic()) > 0:
+            await asyncio.wait(list(self._open), timeout=left_s)  # A dequeue that ends brings an ack.
         for task in self._open:
             self._now().refused["no answer"] += 1
             task.cancel()
@@ -262,8 +266,11 @@ class _Calls:
 
     async def _ack(self, wire: Wire, receipts: list[str]) -> None:
         request = structs.AckRequest(self._stream.namespace, receipts)
+        sent_ns = time.monotonic_ns()
         response = await self._ask(wire, wire.codec.encode_call("ack", request, 0))
         if response is not None and not isinstance(response, FoqsError):
+            latency_us = (time.monotonic_ns() - sent_ns) // 1_000
+            self._record.at(sent_ns - self._begin_ns).ack_latencies_us.append(latency_us)
             self._now().acked_count += len(receipts) - len(response.errors or ())
 
     async def _ask(self, wire: Wire, frame: bytes) -> Any:

@@ -17,6 +17,8 @@ class Slice:
     due_count: int = 0
     latencies_us: array[int] = field(default_factory=lambda: array("I"))
     """Of calls that did something, from when they were due."""
+    ack_latencies_us: array[int] = field(default_factory=lambda: array("I"))
+    """Of acks, by when they were sent."""
     taken_count: int = 0
     """Items that were enqueued, or handed out."""
     acked_count: int = 0
@@ -34,6 +36,7 @@ class Slice:
     def add(self, other: Slice) -> None:
         self.due_count += other.due_count
         self.latencies_us.extend(other.latencies_us)
+        self.ack_latencies_us.extend(other.ack_latencies_us)
         self.taken_count += other.taken_count
         self.acked_count += other.acked_count
         self.refused.update(other.refused)
@@ -45,10 +48,18 @@ class Slice:
 
     def latency_ms(self, percentile: float) -> float:
         """0 when no call did anything."""
-        if not self.latencies_us:
-            return 0.0
-        ordered = sorted(self.latencies_us)
-        return ordered[min(len(ordered) - 1, int(len(ordered) * percentile / 100))] / 1_000
+        return _percentile_ms(self.latencies_us, percentile)
+
+    def ack_latency_ms(self, percentile: float) -> float:
+        """0 when nothing was acked."""
+        return _percentile_ms(self.ack_latencies_us, percentile)
+
+
+def _percentile_ms(latencies_us: array[int], percentile: float) -> float:
+    if not latencies_us:
+        return 0.0
+    ordered = sorted(latencies_us)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * percentile / 100))] / 1_000
 
 
 class Record:

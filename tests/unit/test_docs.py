@@ -146,9 +146,9 @@ def test_the_example_of_a_configuration_file_is_valid(tmp_path: Path, monkeypatc
     assert set(load_config(path=file).config.shards) == {0, 1}
 
 
-def test_decisions_are_numbered_one_by_one_and_have_their_parts() -> None:
+def test_decisions_have_numbers_of_their_own_and_their_parts() -> None:
     decisions = sorted((ROOT / "docs/decisions").glob("*.md"))
-    assert [int(path.name[:4]) for path in decisions] == list(range(1, len(decisions) + 1))
+    assert len({int(path.name[:4]) for path in decisions}) == len(decisions)
     for path in decisions:
         text = path.read_text()
         assert text.startswith(f"# {path.name[:4]}: "), path.name
