@@ -18,6 +18,7 @@ from foqs.model.errors import FoqsError, NotFoundError, StaleLeaseError
 from tests.histories.history import Call, Outcome, Put, Settled, Taken, Verb, make_payload, uid_of
 from tests.histories.recorder import name_of, outcome_of
 from tests.sim.host import FakeDoor, SimHost
+from tests.sim.loads import JOB
 from tests.sim.pages import items_in_topic, page_problems
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class SimClient:
         self._chance = chance
         # Of its own, so that the calls of a seed stay what they were with one namespace.
         self._apart = random.Random(f"{world.seed} {name}")
+        self._loads = random.Random(f"{world.seed} {name} loads")
         self.namespace = NAMESPACE
         """That its next call is in."""
         self._count = 0
@@ -95,12 +97,18 @@ class SimClient:
         chance = self._chance
         puts = [self._put() for _ in range(chance.choice([1, 1, 2, 5, 12]))]
         news = [_new_item(put) for put in puts]
+        loads = self._loads.random() < 0.3 and self.namespace == NAMESPACE
+        bulk, job_id = (True, JOB.id) if loads else (False, None)
         call = self._begin(Verb.ENQUEUE, puts)
         try:
-            result = await self._call(lambda door, namespace: door.queue.enqueue(namespace, news, False))
+            result = await self._call(lambda door, namespace: door.queue.enqueue(namespace, news, bulk, job_id))
         except FoqsError as error:
+            if loads:
+                self._world.loads.failed(error, len(news))
             self._end(call, outcome_of(error), repr(error))
             return
+        if loads:
+            self._world.loads.answered(result)
         call.ids = result.ids
         self._world.ids_known.setdefault(self.namespace, []).extend([item_id for item_id in result.ids if item_id])
         self._end(call, Outcome.OK, errors=result.errors)

@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 from foqs import bootstrap
 from foqs.config import HostConfig
+from foqs.host import bulk_lane
 from foqs.model import limits
 from foqs.model.calls import CallContext
 from foqs.model.errors import FoqsError, OverloadedError
@@ -173,5 +174,6 @@ def simulated(world_of: Callable[[], World], shard_state: type[ShardState], disp
         "_wall_ms": lambda: world_of().now_ms(),
         "_monotonic_s": world_of().loop.time,
     }
-    with patch.multiple(bootstrap, **replaced), patch.object(ownership, "ShardState", shard_state):
+    slices = patch.object(bulk_lane, "SHARED_SLICE_ITEMS_MAX", 3)
+    with patch.multiple(bootstrap, **replaced), patch.object(ownership, "ShardState", shard_state), slices:
         yield

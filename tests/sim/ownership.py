@@ -18,6 +18,7 @@ from foqs.storage.packs.pack import PackPlan
 from foqs.storage.shard_store import ShardAccess
 from foqs.testing.fake_namespaces import FakeNamespaces, NamespaceTables
 from foqs.testing.fake_store import FakeStore
+from tests.sim.loads import tables_with_job
 from tests.sim.loop import current_process
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class MetaTables:
         self.tables = NamespaceTables(
             {namespace.name: namespace for namespace in namespaces}, max(namespace.number for namespace in namespaces)
         )
+        self.tables.jobs = tables_with_job()
         self.ids = ids
         self.problems: list[str] = []
         """Why its server could lose what it acknowledged."""

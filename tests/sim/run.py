@@ -123,6 +123,8 @@ async def _live(world: World, chance: random.Random) -> None:
     for problem in [*_problems(world), *_rest_problems(world, host)]:
         world.complain(problem)
     await world.drain_host(host)
+    for problem in world.loads.problems(world):
+        world.complain(problem)
     for shard_id, server in world.servers.items():
         if server.tables.claims and shard_id not in world.shards_undrained:
             left = {f"{claim_id:x}": claim.entries for claim_id, claim in server.tables.claims.items()}

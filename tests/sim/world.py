@@ -27,6 +27,7 @@ from tests.sim.chance import Delays, Layout, Profile
 from tests.sim.clients import NAMESPACE, OTHERS, Held, SimClient
 from tests.sim.clocks import SimClocks
 from tests.sim.host import FakeDoor, SimHost
+from tests.sim.loads import Loads
 from tests.sim.loop import ProcessState, VirtualLoop
 from tests.sim.ownership import MetaTables
 from tests.support.invariants import newest_claims
@@ -92,6 +93,7 @@ class World:
         """Their last drain reached its bound, and may have left work undone."""
         self.uids_redriven: set[str] = set()
         """Of items that somebody tried to redrive, which gives them a new deliver_after."""
+        self.loads = Loads()
         self.claims_left: dict[str, set[int]] = {}
         """By uid: deliveries that a new owner takes for delivered and that the last one gave to nobody."""
         self._states: dict[int, ShardState] = {}
