@@ -316,6 +316,7 @@ class Host(Service):
         namespaces, shards, happened = self._namespaces, self._shards, self.metrics.items.happened
         placement = Placement(shards, self._dispatcher)
         lane = BulkLane(self._loop)
+        self.metrics.watch_loads(lane, self._jobs)
         enqueues = Enqueues(namespaces, self._quota, placement, self._waiting, happened)
         queue = Queue(
             JobEnqueues(namespaces, self._jobs, BulkEnqueues(namespaces, lane, enqueues.enqueue).enqueue, happened),

@@ -79,6 +79,10 @@ class BulkLane:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.items_total = 0
+        """Items of all slices that were ever let in."""
+        self.refused_total = 0
+        """Slices that did not have their turn in time."""
         self.items_count = 0
         """Items of slices that are under way."""
         self.size_bytes = 0
@@ -131,6 +135,7 @@ class BulkLane:
                 self._waiting.remove(one)
             self._schedule()
             if isinstance(error, TimeoutError):
+                self.refused_total += 1
                 raise OverloadedError(
                     f"{self.items_count} bulk items are being written, and others wait: these have not had their turn "
                     f"for {limits.BULK_WAIT_MS_MAX} ms, nothing was done with them",
@@ -159,6 +164,7 @@ class BulkLane:
         return self.items_count + one.count <= items_max and self.size_bytes + one.size_bytes <= bytes_max
 
     def _let_in(self, one: Slice) -> None:
+        self.items_total += one.count
         self.items_count += one.count
         self.size_bytes += one.size_bytes
         self._began_s = self._loop.time()

@@ -7,9 +7,12 @@ from collections.abc import Callable, Mapping
 from prometheus_client import CollectorRegistry, Gauge, PlatformCollector, ProcessCollector, disable_created_metrics
 
 from foqs.host.ages import Ages
+from foqs.host.bulk_lane import BulkLane
 from foqs.host.dispatch import Dispatcher
 from foqs.host.event_log.service import EventLog
 from foqs.host.gauges import EventLogGauges, HostGauges, NamespaceGauges, PackGauges, ShardGauges
+from foqs.host.jobs import Jobs
+from foqs.host.load_gauges import LoadGauges
 from foqs.host.meters import ItemMeters, TransactionMeters, TransportMeters
 from foqs.host.pulse import Pulse
 from foqs.host.shards import Shards
@@ -60,6 +63,10 @@ class Metrics:
     def watch_event_log(self, event_log: EventLog) -> None:
         """Let every scrape read what became of the event log."""
         self.registry.register(EventLogGauges(event_log))
+
+    def watch_loads(self, lane: BulkLane, jobs: Jobs) -> None:
+        """Let every scrape read what bulk enqueues and jobs have on the host."""
+        self.registry.register(LoadGauges(lane, jobs))
 
     def watch_namespaces(self, unknown_count: Callable[[], int]) -> None:
         unknown = Gauge(

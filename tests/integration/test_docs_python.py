@@ -17,6 +17,7 @@ _OUTPUTS = {
         ["to: ann@example.org 1", "to: bob@example.org 1", "to: cy@example.org 1", "emails 0 1"],
         ["100 enqueued, 100 acked"],
     ],
+    "Large loads": [["SUCCEEDED 3000 items, 0 rejected"]],
     "Durations and times": [
         [
             "deliver_after 2030-01-01T09:00:00 has no time zone, so it is no point in time: "

@@ -9,7 +9,7 @@ import click
 import pytest
 from rich.console import Console
 
-from loadtest.stress import isolation, lease_ends, long_life, loop_holds, overload, reading, sick_shard
+from loadtest.stress import bulk, isolation, lease_ends, long_life, loop_holds, overload, reading, sick_shard
 from loadtest.stress.record import Record, merged
 from loadtest.stress.verdict import Bound, Verdict
 
@@ -40,6 +40,19 @@ def test_what_is_over_a_quota_is_refused_and_nothing_of_the_other_tenant() -> No
     assert over["others offered a second"] == pytest.approx(500, rel=0.4)
     assert all(row["enqueue p99 ms"] > 0 and row["dequeue p99 ms"] > 0 for row in (alone, within, over))
     assert not verdict.bounds[-1].found
+
+
+@pytest.mark.database
+@pytest.mark.slow
+@pytest.mark.alone
+def test_a_bulk_load_goes_on_beside_interactive_calls_and_refuses_none_of_them() -> None:
+    verdict = bulk.run(bulk.Course(rounds=1, stretch_s=2))
+    rows = {row["interactive calls"]: row for row in verdict.rows}
+    assert rows["at rest"]["load, items a second"] == 0
+    assert rows["beside a bulk load"]["load, items a second"] > 0
+    assert rows["beside a bulk load"]["enqueue p99 ms"] < rows["beside the same load without bulk"]["enqueue p99 ms"]
+    assert all(rows["beside a bulk load"][f"{verb} p99 ms"] > 0 for verb in ("enqueue", "dequeue", "ack"))
+    assert verdict.bounds[-1].holds
 
 
 @pytest.mark.database

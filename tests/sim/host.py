@@ -79,6 +79,9 @@ class NoMetrics:
     def watch(self, *_: Any) -> None:
         return None
 
+    def watch_loads(self, *_: Any) -> None:
+        return None
+
     def watch_namespaces(self, unknown_count: Callable[[], int]) -> None:
         return None
 
