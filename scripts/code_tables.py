@@ -17,6 +17,8 @@ from foqs.model.errors import ERROR_BY_CODE, ErrorCode
 from foqs.model.namespace import SETTING_BOUNDS, SETTING_CHOICES, NamespaceSettings
 from foqs.spark.columns import COLUMNS
 from foqs.spark.options import option_table
+from foqs.spark.read_options import read_option_table
+from foqs.spark.rows import READ_COLUMNS
 
 _UNITS_MS = ((limits.DAY_MS, "d"), (limits.HOUR_MS, "h"), (limits.MINUTE_MS, "min"), (limits.SECOND_MS, "s"))
 _UNITS_BYTES = ((limits.MIB, "MiB"), (limits.KIB, "KiB"))
@@ -209,6 +211,16 @@ def errors() -> str:
 def spark_columns() -> str:
     rows = [[f"`{name}`", ", ".join(types), meaning] for name, (types, meaning) in COLUMNS.items()]
     return table(["column", "types of Spark", "meaning"], rows)
+
+
+def spark_read_columns() -> str:
+    rows = [[f"`{name}`", kind, meaning] for name, (kind, meaning, _) in READ_COLUMNS.items()]
+    return table(["column", "type", "meaning"], rows)
+
+
+def spark_read_options() -> str:
+    rows = [[f"`{name}`", default, meaning] for name, default, meaning in read_option_table()]
+    return table(["option", "default", "meaning"], rows)
 
 
 def spark_options() -> str:

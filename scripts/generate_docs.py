@@ -25,6 +25,8 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "errors": code_tables.errors,
     "spark-columns": code_tables.spark_columns,
     "spark-options": code_tables.spark_options,
+    "spark-read-columns": code_tables.spark_read_columns,
+    "spark-read-options": code_tables.spark_read_options,
     "calls": lambda: idl_tables.calls(ROOT / "idl/foqs.thrift"),
     "structs": lambda: idl_tables.structs(ROOT / "idl/foqs.thrift"),
 }

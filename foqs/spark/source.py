@@ -8,18 +8,21 @@ from pyspark.sql.types import StructType
 from foqs.model.errors import InvalidArgumentError
 from foqs.spark.columns import SCHEMA
 from foqs.spark.options import parse_write_options
+from foqs.spark.read_options import is_for_reading, parse_read_options
+from foqs.spark.reader import make_reader
+from foqs.spark.rows import READ_SCHEMA
 from foqs.spark.writer import make_writer
 
 
 class FoqsDataSource(DataSource):
-    """Batch writes in mode append. Everything that can be wrong is one error before a task starts."""
+    """Batch writes in mode append, and reads. Everything that can be wrong is one error before a task starts."""
 
     @classmethod
     def name(cls) -> str:
         return "foqs"
 
     def schema(self) -> str:
-        return SCHEMA
+        return READ_SCHEMA if is_for_reading(self.options) else SCHEMA
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
@@ -30,7 +33,7 @@ class FoqsDataSource(DataSource):
         return make_writer(parse_write_options(self.options), schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        raise InvalidArgumentError("reading with format foqs is not supported yet: it can be written to")
+        return make_reader(parse_read_options(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 (Spark's name)
         raise InvalidArgumentError(

@@ -1,0 +1,184 @@
+"""The options of `spark.read.format("foqs")`, checked all at once, before a task starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from foqs.client.addresses import parse_addresses
+from foqs.model import limits
+from foqs.model.calls import ItemState
+from foqs.model.errors import FoqsError, InvalidArgumentError, shown
+from foqs.model.namespace import check_namespace_name
+
+RETRY_TIMEOUT_MS_DEFAULT = 600_000
+RETRY_TIMEOUT_MS_MAX = 24 * limits.HOUR_MS
+_REQUIRED = ("addresses", "namespace")
+_SPARKS_OWN = frozenset({"path"})
+"""Spark sets it when `load()` is called with a path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What one read is to have.
+
+    addresses: of hosts, as the clients take them.  namespace: which must exist.
+    states: all if empty.  topics: all if empty.  topic_prefix: how topics begin, instead of topics.
+    splits_per_shard: tasks for one shard, at most.  includes_payload: if False, payloads are null.
+    page_items: items of one call.  retry_timeout_ms: for how long one call is repeated.
+    pushes_filters: whether Spark's filters on state and topic are left to the service.
+    """
+
+    addresses: str
+    namespace: str
+    states: frozenset[ItemState] = frozenset()
+    topics: frozenset[str] = frozenset()
+    topic_prefix: str = ""
+    splits_per_shard: int = 1
+    includes_payload: bool = True
+    page_items: int = limits.PAGE_ITEMS_MAX
+    retry_timeout_ms: int = RETRY_TIMEOUT_MS_DEFAULT
+    pushes_filters: bool = False
+
+
+def is_for_reading(given: Mapping[str, str]) -> bool:
+    """Whether every option is one of a read: then a view of them is read, and not written to."""
+    return all(name.lower() in _NAMES for name in given)
+
+
+def parse_read_options(given: Mapping[str, str]) -> ReadOptions:
+    """The options as Spark gives them: texts, by names in any case.
+
+    Raises InvalidArgumentError that names everything that is wrong.
+    """
+    options = {name.lower(): text for name, text in given.items()}
+    problems = [_unknown(name) for name in options if name not in _NAMES and name not in _SPARKS_OWN]
+    if "path" in options:
+        problems.append(f"path {shown(options['path'])} means nothing here: call load() without one")
+    values: dict[str, object] = {}
+    for name, (field, _, parse) in _OPTIONS.items():
+        text = options.get(name.lower())
+        if text is None:
+            if field in _REQUIRED:
+                problems.append(f"{name} is not set")
+            continue
+        try:
+            values[field] = parse(name, text)
+        except FoqsError as error:
+            problems.append(error.message)
+    if "topics" in values and "topic_prefix" in values:
+        problems.append("topics and topicPrefix exclude each other")
+    if problems:
+        raise InvalidArgumentError("options of format foqs: " + "; ".join(problems))
+    return ReadOptions(**values)  # type: ignore[arg-type]
+
+
+def read_option_table() -> list[tuple[str, str, str]]:
+    """Return name, default and meaning of each option, for the documentation."""
+    defaults = ReadOptions(addresses="", namespace="")
+    rows = []
+    for name, (field, meaning, _) in _OPTIONS.items():
+        default = "required" if field in _REQUIRED else _told(getattr(defaults, field))
+        rows.append((name, default, meaning))
+    return rows
+
+
+def _told(value: object) -> str:
+    if not value and not isinstance(value, bool):
+        return "all"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _unknown(name: str) -> str:
+    close = get_close_matches(name, _NAMES, 1)
+    hint = f" (did you mean {_spelled(close[0])}?)" if close else f": use {', '.join(_OPTIONS)}"
+    return f"unknown option {shown(name)} of a read{hint}"
+
+
+def _spelled(lower: str) -> str:
+    return next(name for name in _OPTIONS if name.lower() == lower)
+
+
+def _addresses(_: str, text: str) -> str:
+    parse_addresses(text)
+    return text
+
+
+def _namespace(_: str, text: str) -> str:
+    return check_namespace_name(text)
+
+
+def _states(name: str, text: str) -> frozenset[ItemState]:
+    states = set()
+    for word in filter(None, [word.strip() for word in text.split(",")]):
+        if word.upper() not in ItemState.__members__:
+            raise InvalidArgumentError(f"{name} {shown(word)} is not one of {', '.join(state_names())}")
+        states.add(ItemState[word.upper()])
+    if not states:
+        raise InvalidArgumentError(f"{name} is empty: leave it out for all states")
+    return frozenset(states)
+
+
+def state_names() -> list[str]:
+    """The states of items as a row has them."""
+    return [state.name.lower() for state in ItemState]
+
+
+def _topics(name: str, text: str) -> frozenset[str]:
+    topics = frozenset(filter(None, [word.strip() for word in text.split(",")]))
+    if not topics:
+        raise InvalidArgumentError(f"{name} is empty: leave it out for all topics")
+    if len(topics) > limits.EXPORT_TOPICS_MAX:
+        raise InvalidArgumentError(f"{name} has {len(topics)} topics, over the limit of {limits.EXPORT_TOPICS_MAX}")
+    return topics
+
+
+def _prefix(name: str, text: str) -> str:
+    if not text:
+        raise InvalidArgumentError(f"{name} is empty: leave it out for all topics")
+    return text
+
+
+def _whole(least: int, most: int) -> Callable[[str, str], int]:
+    def parse(name: str, text: str) -> int:
+        digits = text.strip().replace("_", "")
+        if not (digits.isascii() and digits.isdigit()) or not least <= int(digits[:20]) <= most:
+            raise InvalidArgumentError(f"{name} {shown(text)} is not a whole number within {least}..{most}")
+        return int(digits)
+
+    return parse
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise InvalidArgumentError(f"{name} {shown(text)} is neither true nor false")
+    return text.lower() == "true"
+
+
+_OPTIONS: dict[str, tuple[str, str, Callable[[str, str], object]]] = {
+    "addresses": ("addresses", "hosts as `host:port`, comma-separated", _addresses),
+    "namespace": ("namespace", "the namespace to read; it must exist", _namespace),
+    "state": ("states", "`ready`, `delayed`, `leased`, `dead`, or several of them, comma-separated", _states),
+    "topics": ("topics", "names of topics, comma-separated, up to 500", _topics),
+    "topicPrefix": ("topic_prefix", "how the names of topics begin, instead of `topics`", _prefix),
+    "splitsPerShard": (
+        "splits_per_shard",
+        "tasks for each shard, at most; a shard reads one page at a time, so more of them mainly spread Spark's work",
+        _whole(1, limits.EXPORT_SPLITS_MAX),
+    ),
+    "includePayload": ("includes_payload", "if false, payloads are not read and are null", _flag),
+    "pageSize": ("page_items", "items of one call", _whole(1, limits.PAGE_ITEMS_MAX)),
+    "retryTimeoutMs": (
+        "retry_timeout_ms",
+        "how long one call is repeated while hosts are away or ask for patience; then the task fails",
+        _whole(1, RETRY_TIMEOUT_MS_MAX),
+    ),
+    "pushdown": (
+        "pushes_filters",
+        "leave filters on `state` and `topic` to the service; Spark needs "
+        "`spark.sql.python.filterPushdown.enabled=true` for it",
+        _flag,
+    ),
+}
+_NAMES = frozenset(name.lower() for name in _OPTIONS)
