@@ -286,6 +286,10 @@ WINDOW_ITEMS_MIN = 16
 """The smallest bound of a window."""
 WINDOWS_OF_SHARD_ITEMS_MAX = 400_000
 """Items in all windows of a shard together, about 52 bytes each. Every window may still hold WINDOW_ITEMS_MIN."""
+DEDUP_FILTERS_OF_SHARD_BYTES_MAX = 64 * MIB
+"""Memory for the dedup ids of one shard, about 6.5 bytes each. Beyond it, the namespace with most of them forgets its
+oldest ones.
+"""
 PACKS_OF_SHARD_BYTES_MAX = 16 * MIB
 """Memory for the packs of one shard. Beyond it, items get rows at once. A new owner gives rows to all packed items
 before it serves.

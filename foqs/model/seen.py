@@ -188,7 +188,8 @@ class SeenWindow:
     adds what is committed, moves the edge, and deletes rows before it.
     """
 
-    __slots__ = ("dropped_to", "edge", "end", "expected_end", "last_first", "last_ms", "marks", "namespace", "tables")
+    __slots__ = ("dropped_to", "edge", "end", "expected_end", "is_doomed", "last_first", "last_ms", "marks",
+                 "namespace", "tables")  # fmt: skip
 
     def __init__(self, namespace: int, first: int = 0) -> None:
         """`first` is the number of the first id whose row is there, or of the next one if there is none."""
@@ -198,6 +199,8 @@ class SeenWindow:
         """No id before it is known any more."""
         self.end = first
         """The number in the log that the next id will have."""
+        self.is_doomed = False
+        """Its namespace is deleted: all of it goes."""
         self.expected_end = first
         """The end that it is to have when its log is read."""
         self.dropped_to = first
@@ -296,7 +299,16 @@ class SeenWindow:
     @property
     def droppable_to(self) -> int:
         """The rows before it may be deleted: whole blocks before the edge, and never the last row."""
+        if self.is_doomed:
+            return self.end
         return max(self.dropped_to, min(self.edge, self.last_first) // BLOCK_IDS * BLOCK_IDS)
+
+    def age_ms(self, now_ms: int) -> int | None:
+        """All ids that came later than so long ago are known; None where all are that ever came."""
+        if not self.edge:
+            return None
+        passed_ms = next((at_ms for number, at_ms in self.marks if number >= self.edge), self.last_ms)
+        return max(0, now_ms - passed_ms)
 
     @property
     def size_bytes(self) -> int:

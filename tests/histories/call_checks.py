@@ -64,8 +64,8 @@ class CallChecks:
     # ---- P8: who asks after a new owner's first answer is not stored by an old one ----
 
     def _note_epochs(self, call: Call) -> None:
-        for item_id in call.ids:
-            if not item_id:
+        for position, item_id in enumerate(call.ids):
+            if not item_id or position in call.duplicates:
                 continue
             shard_id, key, _ = ids.parse(item_id)
             times = self._epochs[shard_id].setdefault(key >> ids.SEQUENCE_BITS, [_LAST, _FIRST])

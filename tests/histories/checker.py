@@ -1,4 +1,4 @@
-"""Holds a history and what is stored in the end against the promises P1 to P9 and P12 of the queue.
+"""Holds a history and what is stored in the end against the promises P1 to P9, P12 and P13 of the queue.
 
 Every finding is certain: where the record leaves open which of two things came first, or whether a call without an
 answer was done, the kinder reading counts. So a violation is never the checker's doubt, and O(n log n) suffices: no
@@ -15,6 +15,7 @@ import click
 
 from tests.histories.call_checks import CallChecks
 from tests.histories.clocks import Clocks, ClockSteps
+from tests.histories.dedup_checks import NO_WINDOW, DedupWindow, check_dedup
 from tests.histories.history import Call, Verb, read_calls
 from tests.histories.life_checks import LifeChecks
 from tests.histories.lives import NONE_LEFT, Lives, Stored
@@ -42,6 +43,7 @@ def check(
     answers_due: bool = False,
     ended_ms: int = 0,
     claims_left: Mapping[str, Collection[int]] = NONE_LEFT,
+    dedup: DedupWindow = NO_WINDOW,
 ) -> Report:
     """Check the calls of one namespace against the rows that are stored after the last of them.
 
@@ -56,6 +58,7 @@ def check(
     ended_ms: when the stored rows were read, by the clock of the calls: until then an item may have expired.
     claims_left: by uid, the numbers of deliveries that were claimed for calls that had ended when the owner died: the
     next owner takes them for delivered, and nobody has had them. Only who sees into the hosts knows them.
+    dedup: where and for how long dedup ids are known.
     Raises ValueError when two enqueues of the history have the same uid.
     """
     calls = list(calls)
@@ -66,7 +69,9 @@ def check(
     of_calls.finish()
     lease_ms = tolerance_ms if lease_tolerance_ms is None else lease_tolerance_ms
     clocks = Clocks(tolerance_ms, late_ms, lease_ms, steps or ClockSteps())
-    _check_lives(Lives(calls, stored, ended_ms, claims_left), drained, clocks, disturbed, report)
+    lives = Lives(calls, stored, ended_ms, claims_left)
+    _check_lives(lives, drained, clocks, disturbed, report)
+    check_dedup(calls, lives, dedup, report)
     return report
 
 

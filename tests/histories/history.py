@@ -51,6 +51,7 @@ class Put(NamedTuple):
     ttl_ms: int | None = None
     metadata: str = ""
     at_most_once: bool = False
+    dedup_id: str = ""
 
 
 class Taken(NamedTuple):
@@ -95,6 +96,8 @@ class Call:
     taken: Sequence[Taken] = ()
     others: dict[int, Outcome] = field(default_factory=dict)
     error: str = ""
+    duplicates: Sequence[int] = ()
+    """Positions that were answered with the id of an item that was there before."""
 
     def outcome_at(self, position: int) -> Outcome:
         return self.others.get(position, self.outcome)
@@ -109,7 +112,7 @@ class Call:
         return _line([self.client, self.number, self.verb, self.invoked_at_ms, self.asked])
 
     def _line_of_end(self) -> str:
-        answer = [self.outcome, self.ids, self.taken, list(self.others.items()), self.error]
+        answer = [self.outcome, self.ids, self.taken, list(self.others.items()), self.error, self.duplicates]
         return _line([self.client, self.number, None, self.returned_at_ms, answer])
 
 
@@ -188,7 +191,8 @@ def read_calls(path: Path) -> Iterator[Call]:
             call = open_calls.pop((client, number))
         except KeyError as error:
             raise ValueError(f"{path}: call {number} of {client} ended and never began") from error
-        outcome, call.ids, taken, others, call.error = rest
+        outcome, call.ids, taken, others, call.error, *duplicates = rest
+        call.duplicates = tuple(duplicates[0]) if duplicates else ()
         call.outcome, call.returned_at_ms = Outcome(outcome), at_ms
         call.taken = [Taken(*entry) for entry in taken]
         call.others = {position: Outcome(other) for position, other in others}

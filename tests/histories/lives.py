@@ -156,7 +156,8 @@ class Lives:
 
     def _add_puts(self, call: Call) -> None:
         for position, put in enumerate(call.asked):
-            outcome = call.outcome_at(position)
+            # A repeat has no item of its own: it is as if it had been refused.
+            outcome = Outcome.FAIL if position in call.duplicates else call.outcome_at(position)
             life = self._life(put.uid, call.ids[position] if outcome is Outcome.OK else None)
             if life.put is not None:
                 raise ValueError(f"uid {put.uid} was enqueued twice: a history must name every item anew")

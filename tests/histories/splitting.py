@@ -89,7 +89,7 @@ class _Homes:
 def _without_id(call: Call) -> Iterator[str]:
     if call.verb is Verb.ENQUEUE:
         for position, put in enumerate(call.asked):
-            if call.outcome_at(position) is not Outcome.OK:
+            if call.outcome_at(position) is not Outcome.OK or position in call.duplicates:
                 yield put.uid
 
 
@@ -104,7 +104,9 @@ def _distribute(call: Call, homes: _Homes, files: Sequence[IO[str]]) -> None:
     elif call.verb is Verb.ENQUEUE:
         items = call.asked
         parts = [
-            homes.of_id(call.ids[position]) if call.outcome_at(position) is Outcome.OK else homes.of_text(put.uid)
+            homes.of_id(call.ids[position])
+            if call.outcome_at(position) is Outcome.OK and position not in call.duplicates
+            else homes.of_text(put.uid)
             for position, put in enumerate(items)
         ]
     else:
@@ -123,5 +125,6 @@ def _restricted(call: Call, chosen: Sequence[int]) -> Call:
         call,
         asked=[call.asked[position] for position in chosen],
         ids=[call.ids[position] for position in chosen] if call.ids else (),
+        duplicates=[at for at, position in enumerate(chosen) if position in call.duplicates],
         others={at: call.others[position] for at, position in enumerate(chosen) if position in call.others},
     )

@@ -111,6 +111,7 @@ def make_limits(chance: random.Random) -> dict[str, Any]:
         **_sizes_of_packs(random.Random(apart)),
         **_rows_read_and_promoted(random.Random(f"reads {apart}")),
         **_keys_of_an_epoch(random.Random(f"keys {apart}")),
+        **_sizes_of_dedup(random.Random(f"dedup {apart}")),
         **times,
     }
 
@@ -206,6 +207,20 @@ def _keys_of_an_epoch(chance: random.Random) -> dict[str, Any]:
     return {
         "KEYS_LEFT_TO_RENEW": keys_count - chance.choice([10, 200, keys_count // 2, keys_count // 2]),
         "EPOCH_RETRY_MS": 100,
+    }
+
+
+def _sizes_of_dedup(chance: random.Random) -> dict[str, Any]:
+    pick = chance.choice
+    return {
+        "TABLE_IDS_FIRST": pick([1, 3, 50]),
+        "TABLE_IDS_RATIO": pick([2, 16]),
+        "TRANSACTION_DEDUP_BLOCKS_MAX": pick([1, 256]),
+        "FORGET_IDS": 128,
+        "SEEN_READ_ROWS": pick([1, 4, 256]),
+        "SEEN_SLICE_IDS": pick([1, 2_000]),
+        "SEEN_RETRY_MS": 60,
+        "DEDUP_WAIT_MS_MAX": pick([200, 2_000]),
     }
 
 

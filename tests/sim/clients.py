@@ -68,6 +68,8 @@ class SimClient:
         """That its next call is in."""
         self._count = 0
         self._held: list[Held] = []
+        self._unanswered: list[Put] = []
+        """Enqueues with dedup ids of which it is not known, or known to be wrong, that they were done."""
         self._verbs: list[tuple[Callable[[], Awaitable[object]], int]] = [
             (self.enqueue, 30), (self.dequeue, 30), (self.ack, 25), (self.nack, 10), (self.extend, 5),
             (self.delete, 2), (self.ack_bare, 2), (self.redrive, 2), (self.look, 3), (self.purge, 1),
@@ -95,7 +97,7 @@ class SimClient:
 
     async def enqueue(self) -> None:
         chance = self._chance
-        puts = [self._put() for _ in range(chance.choice([1, 1, 2, 5, 12]))]
+        puts = self._with_repeats([self._put() for _ in range(chance.choice([1, 1, 2, 5, 12]))])
         news = [_new_item(put) for put in puts]
         loads = self._loads.random() < 0.3 and self.namespace == NAMESPACE
         bulk, job_id = (True, JOB.id) if loads else (False, None)
@@ -105,11 +107,13 @@ class SimClient:
         except FoqsError as error:
             if loads:
                 self._world.loads.failed(error, len(news))
+            self._unanswered += [put for put in puts if put.dedup_id]
             self._end(call, outcome_of(error), repr(error))
             return
         if loads:
             self._world.loads.answered(result)
-        call.ids = result.ids
+        call.ids, call.duplicates = result.ids, result.duplicates
+        self._unanswered += [put for at, put in enumerate(puts) if put.dedup_id and at in result.errors]
         self._world.ids_known.setdefault(self.namespace, []).extend([item_id for item_id in result.ids if item_id])
         self._end(call, Outcome.OK, errors=result.errors)
 
@@ -277,6 +281,31 @@ class SimClient:
 
     # ---- how ----
 
+    def _with_repeats(self, puts: list[Put]) -> list[Put]:
+        """Some get dedup ids: new ones, known ones, and those of earlier calls that brought no clear answer."""
+        chance, label = self._apart, self._world.label_of(self.namespace)
+        recent = self._world.dedup_recent.setdefault(label, [])
+        for at, put in enumerate(puts):
+            if chance.random() < 0.4:
+                dedup_id = (
+                    chance.choice(recent) if recent and chance.random() < 0.4 else f"{self.name}-{self._count}-{at}"
+                )
+                if chance.random() < 0.1:
+                    dedup_id = f"hot-{chance.randrange(4)}"
+                puts[at] = put._replace(dedup_id=dedup_id)
+                recent.append(dedup_id)
+        del recent[:-20]
+        again = [put for put in self._unanswered if put.topic.startswith(f"{label}/")]
+        if again and chance.random() < 0.7:
+            self._unanswered = [put for put in self._unanswered if put not in again]
+            for put in again[:20]:
+                self._count += 1
+                puts.append(put._replace(uid=f"{label}:{self.name}-{self._count}{'-once' if put.at_most_once else ''}"))
+        for put in puts:
+            if put.dedup_id:
+                self._world.dedup_ids[put.uid] = put.dedup_id
+        return puts
+
     async def _peek(self, topic: str, limit: int) -> None:
         before = items_in_topic(self._world, self.namespace, topic)
         page = await self._quietly(lambda door, namespace: door.admin.peek_items(namespace, topic, limit, ""))
@@ -415,6 +444,7 @@ def _new_item(put: Put) -> NewItem:
         put.delay_ms,
         put.ttl_ms,
         metadata=bytes.fromhex(put.metadata),
+        dedup_id=put.dedup_id or None,
         trace_context=put.uid,
         delivery=DeliveryPolicy.AT_MOST_ONCE if put.at_most_once else None,
     )

@@ -17,6 +17,7 @@ import structlog
 
 from foqs.model import limits
 from tests.histories.checker import check
+from tests.histories.dedup_checks import NO_WINDOW
 from tests.sim.chance import Delays, Profile, make_profile
 from tests.sim.checked import checked_dispatcher, checked_state
 from tests.sim.clients import NAMESPACE, TOPICS
@@ -192,6 +193,8 @@ def _check_history(world: World) -> Counter[str]:
         disturbed=[(0, limits.NEVER_MS)] if world.profile.disturbed or bounded else [],
         ended_ms=world.now_ms(),
         claims_left=world.claims_left,
+        # A namespace that was recovered has the default settings, so its ids count by namespace from then on.
+        dedup=NO_WINDOW if world.restored and world.dedup.by_topic else world.dedup,
     )
     for violation in report.violations:
         # A redriven item has a new deliver_after and TTL and counts its attempts anew: the history says nothing of it.

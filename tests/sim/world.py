@@ -14,13 +14,15 @@ from foqs.client.errors import NotSentError
 from foqs.model import ids, limits
 from foqs.model.calls import Delivery, ItemState
 from foqs.model.errors import FoqsError, NotFoundError, UnavailableError
-from foqs.model.namespace import Namespace, NamespaceSettings
+from foqs.model.limits import NEVER_MS
+from foqs.model.namespace import DedupScope, Namespace, NamespaceSettings
 from foqs.shard.state.engine import ShardState
 from foqs.storage.formats import unpack_items
 from foqs.storage.packs.index import PackIndex
 from foqs.testing.fake_server import FakeServer, Fate, Faults, Script
 from foqs.testing.fake_store import FakeStore
 from foqs.testing.fake_tables import FakeServerError, Tables
+from tests.histories.dedup_checks import DedupWindow
 from tests.histories.history import Call, uid_of
 from tests.histories.lives import Stored
 from tests.sim.chance import Delays, Layout, Profile
@@ -91,6 +93,10 @@ class World:
         """The meta database has gone back to an older state: a name may lead to another namespace than before."""
         self.shards_undrained: set[int] = set()
         """Their last drain reached its bound, and may have left work undone."""
+        self.dedup_ids: dict[str, str] = {}
+        """By uid, of the enqueues that had one."""
+        self.dedup_recent: dict[str, list[str]] = {}
+        """The last ones of each namespace."""
         self.uids_redriven: set[str] = set()
         """Of items that somebody tried to redrive, which gives them a new deliver_after."""
         self.loads = Loads()
@@ -109,7 +115,15 @@ class World:
             server.on_commit = self._watching(server)
             server.on_nonsense = self._server_refused
             self.servers[shard_id] = server
-        settings = NamespaceSettings(lease_ms_default=500, attempts_max=self.chance.choice([2, 5, 16]))
+        # Drawn apart, so that the rest of a seed stays what it was.
+        apart = random.Random(f"dedup {seed}")
+        self.dedup = DedupWindow(
+            [NAMESPACE], apart.choice([1_500, NEVER_MS]), apart.choice([40, NEVER_MS]), apart.random() < 0.3
+        )
+        settings = NamespaceSettings(
+            lease_ms_default=500, attempts_max=self.chance.choice([2, 5, 16]), dedup_ms=self.dedup.ms,
+            dedup_ids=min(self.dedup.ids, limits.DEDUP_IDS_MAX), dedup_scope=DedupScope(self.dedup.by_topic),
+        )  # fmt: skip
         self.meta = MetaTables(
             [Namespace(1, NAMESPACE, settings, 0), Namespace(2, OTHERS[0], settings, 0)], random.Random(seed)
         )
@@ -398,6 +412,7 @@ class World:
                 if number in self.numbers_deleted:
                     self.complain(f"P2: {row.key:x} comes into namespace {number}, which is deleted")
             self._watch_keys(server.shard_id, script)
+            self._watch_dedup(script)
             timers = tables.lanes.get(0)
             if timers and timers[0][1] < tables.writer.delay_checkpoint:
                 what = f"row {timers[0][2]:x} is due {tables.writer.delay_checkpoint - timers[0][1]} ms before"
@@ -413,6 +428,13 @@ class World:
         if again:
             self.complain(f"P9: keys {[f'{key:x}' for key in again]} of shard {shard_id} are used again")
         seen.update(keys)
+
+    def _watch_dedup(self, script: Script) -> None:
+        """S1: an item and its dedup id are written together."""
+        with_ids = {row.key for row in script.rows_new if uid_of(row.content.payload) in self.dedup_ids}
+        noted = [key for row in script.seen_new for key in row.keys]
+        if len(noted) != len(with_ids) or with_ids != set(noted):
+            self.complain(f"P13: items {with_ids} with dedup ids were written, and the ids of items {noted}")
 
     def _server_refused(self, error: FakeServerError) -> None:
         self.complain(str(error))

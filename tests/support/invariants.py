@@ -9,6 +9,7 @@ from foqs.host.dispatch import Dispatcher
 from foqs.host.topic_queue import TopicQueue
 from foqs.model import limits, order
 from foqs.model.item import Phase, ShardItem
+from foqs.model.seen import BLOCK_IDS
 from foqs.model.topic import ItemCounts, ShardTopic
 from foqs.shard.port import TIMER_LANE, StoredClaim, Transaction
 from foqs.shard.state.engine import ShardState
@@ -80,6 +81,7 @@ def state_problems(shard: ShardState, packs: PackIndex, tables: Tables) -> Itera
     yield from _unseen_problems(shard, tables)
     yield from _timer_problems(shard, tables)
     yield from _buffer_problems(shard)
+    yield from _dedup_problems(shard, tables)
     yield from _topic_problems(shard, tables)
     yield from _pack_problems(packs, tables)
 
@@ -235,7 +237,11 @@ def _buffer_problems(shard: ShardState) -> Iterator[str]:
     inserts, index = shard.inserts, shard.index
     batches = list(inserts.batches())
     counted = (inserts.buffered_count, inserts.buffered_bytes)
-    there = (sum(len(batch.items) for batch in batches), sum(batch.size_bytes for batch in batches))
+    held = _held_for_dedup(shard)
+    there = (
+        sum(len(batch.items) for batch in batches) + len(held),
+        sum(batch.size_bytes for batch in batches) + sum(item.size_bytes for item in held),
+    )
     if counted != there:
         yield f"the enqueue buffer counts (items, bytes) {counted}, there are {there}"
     if there[0] > limits.ENQUEUE_BUFFER_ITEMS_MAX:
@@ -247,6 +253,54 @@ def _buffer_problems(shard: ShardState) -> Iterator[str]:
         yield f"resident items count {index._resident_bytes} bytes and have {size_bytes}"
     if size_bytes > limits.RESIDENT_BYTES_MAX:
         yield f"resident items have {size_bytes} bytes"
+
+
+def _held_for_dedup(shard: ShardState) -> list[ShardItem]:
+    dedup = shard.dedup
+    repeats = [repeat.item for some in dedup.repeats.values() for repeat in some]
+    waiting = [item for calls in dedup.loading.values() for call in calls for item in call.items]
+    return [*repeats, *waiting, *[check.item for check in dedup.checks.held()]]
+
+
+def _dedup_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
+    """S1 and S2: the log has no digest twice in its window, and what is in the window is found where it stands."""
+    dedup = shard.dedup
+    pending = [digest for batch in shard.inserts.batches() for digest in getattr(batch.firsts, "digests", ())]
+    pending += [check.digest for check in dedup.checks.held()]
+    if sorted(dedup.pending) != sorted(pending) or not dedup.repeats.keys() <= dedup.pending.keys():
+        yield f"{len(dedup.pending)} dedup ids are pending, and those of {len(pending)} items are on their way"
+    extents = {extent.namespace: extent for extent in tables.seen_extents()}
+    for namespace, window in dedup.windows.items():
+        extent = extents.get(namespace)
+        if namespace in dedup.loading:
+            continue
+        end = extent.end if extent is not None else window.dropped_to
+        if (window.end, window.is_doomed or window.edge >= window.dropped_to) != (end, True):
+            yield f"namespace {namespace} has dedup ids up to {end}, and {window.edge} to {window.end} are known"
+            continue
+        found = list(window_ids(tables, namespace, window.edge, window.end))
+        if [number for number, _ in found] != list(range(window.edge, window.end)):
+            yield f"rows of the dedup ids of namespace {namespace} are missing between {window.edge} and {window.end}"
+        digests = [digest for _, digest in found]
+        if len(set(digests)) < len(digests):
+            yield f"a dedup id of namespace {namespace} is in its window twice"
+        places = window.probe(digests)
+        for at, (number, _) in enumerate(found):
+            if number // BLOCK_IDS not in places.get(at, ()):
+                yield f"dedup id {number} of namespace {namespace} is not found in its block"
+    for namespace in extents:
+        if namespace not in dedup.windows:
+            yield f"nobody knows the dedup ids of namespace {namespace}"
+        if namespace not in tables.namespaces:
+            yield f"dedup ids are of namespace {namespace}, which has no name"
+
+
+def window_ids(tables: Tables, namespace: int, first: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Number and digest of the ids in the log from `first` on and before `end`."""
+    for row in tables.seen_rows(namespace, first // BLOCK_IDS * BLOCK_IDS, end):
+        for at, digest in enumerate(row.digests, row.first):
+            if first <= at < end:
+                yield at, digest
 
 
 def _topic_problems(shard: ShardState, tables: Tables) -> Iterator[str]:

@@ -11,7 +11,7 @@ import pytest
 
 from foqs.model import limits
 from foqs.shard.state import engine, ops
-from foqs.shard.state.ops import wake
+from foqs.shard.state.ops import forget, wake
 
 OPERATIONS = Path(ops.__file__).parent
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
@@ -20,6 +20,7 @@ _ROW = re.compile(r"\| `(\w+)` \| `(\w+\.py)` \| .+? \| (.+?) \|")
 BOUNDS = {
     "Checking": [limits.TRANSACTION_DEDUP_BLOCKS_MAX],
     "Remembering": [],
+    "Forgetting": [forget.FORGET_IDS],
     "Refilling": [limits.TRANSACTION_REFILLS_MAX],
     "Waking": [wake.SWEEP_CHUNK_ITEMS],
     "Inserting": [limits.TRANSACTION_INSERTS_MAX, limits.TRANSACTION_INSERT_BYTES_MAX // limits.MIB],
@@ -51,7 +52,7 @@ def test_the_table_has_every_operation_in_the_order_of_a_plan() -> None:
     }
     assert {name: file for name, file, _ in rows()} == defined
     planned = re.findall(r"batch(?:\.append\(| \+= )self\.(\w+)\.begin", inspect.getsource(engine.ShardState._plan))
-    files = {"settlements": "settle.py", "timers": "wake.py", "extensions": "extend.py"}
+    files = {"settlements": "settle.py", "timers": "wake.py", "extensions": "extend.py", "forgetfulness": "forget.py"}
     assert [files.get(kind, kind.removesuffix("s") + ".py") for kind in planned] == [
         file for _, file, _ in rows() if file != "journal.py"
     ]

@@ -70,11 +70,12 @@ class ShardState:
         self.changes = Changes(index, settlements, self.claims, timers, leases)
         self.look_ups = LookUps(index)
         self.dedup = dedup = Dedup(index, self.inserts, image.seen)
-        self.checks = dedup.checks
+        self.checks, self.forgetfulness = dedup.checks, dedup.forgetfulness
         self.fences = Fences(index, self.inserts, dedup)
         # What others may ask of a shard; they reach for none of its parts.
         self.insert, self.topics_arriving = self.inserts.add, self.inserts.topics_arriving
         self.insert_once, self.load_seen = dedup.insert_once, dedup.load
+        self.dedup_window_ms = dedup.window_ms
         self.claim, self.claim_for_call = self.claims.claim, self.claims.claim_for_call
         self.withdraw_for_calls = self.claims.withdraw_for_calls
         self.under_lease, self.lease_of = leases.by_receipt, leases.find
@@ -133,9 +134,12 @@ class ShardState:
         ended = self.settlements.tick(now)
         warmed = self.refills.warm_up()
         self._forget_idle_topics(now.steady_ms)
+        is_due = False
         if self.dedup.loading:
             self.dedup.tick()
-        is_due = self.timers.sweep_at_ms <= now.server_ms or self._is_steady_due(now)
+        if self.dedup.windows:
+            is_due = self.forgetfulness.tick(now)
+        is_due = is_due or self.timers.sweep_at_ms <= now.server_ms or self._is_steady_due(now)
         return bool(ended or warmed or self._topics_gone) or is_due
 
     def _is_steady_due(self, now: Now) -> bool:
@@ -188,6 +192,8 @@ class ShardState:
             batch.append(self.inserts.begin(transaction, now))
             if self.dedup.firsts_count:
                 batch += self.dedup.begin(transaction, now)
+        if self.forgetfulness.waiting:
+            batch.append(self.forgetfulness.begin(transaction, now))
         if self.claims.waiting or self.claims.fresh or self.claims.waiting_for_calls:
             batch += self.claims.begin(transaction, now)
         if self.extensions.waiting:

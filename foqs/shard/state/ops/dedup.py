@@ -21,6 +21,7 @@ from foqs.shard.port import SeenExtent, SeenIds, SeenRow, Transaction, Transacti
 from foqs.shard.state.events import Completion, OnceOutcome
 from foqs.shard.state.index import ENQUEUE_BUFFER_RETRY_MS, ShardIndex
 from foqs.shard.state.ops.check import Check, Checks
+from foqs.shard.state.ops.forget import Forgetfulness
 from foqs.shard.state.ops.insert import EnqueuedBatch, Inserts
 from foqs.shard.state.ops.operation import Operation
 
@@ -86,6 +87,7 @@ class Dedup:
         self.firsts_count = 0
         """The batches of `Inserts` that have dedup ids."""
         self.checks = Checks(index, self)
+        self.forgetfulness = Forgetfulness(index, self.windows, self.loading)
         self._index = index
         self._inserts = inserts
         for extent in extents:
@@ -222,6 +224,13 @@ class Dedup:
         """Whether items of the namespace wait here that may still be inserted."""
         return bool(self.loading.get(namespace)) or self.checks.holds(namespace)
 
+    def window_ms(self, namespace: int) -> int | None:
+        """How old the oldest ids of the namespace are that are surely known here; None where none was forgotten yet."""
+        window = self.windows.get(namespace)
+        if window is None or namespace in self.loading:
+            return None
+        return window.age_ms(self._index.topic_table.steady_ms)
+
     def topics_waiting(self) -> set[ShardTopic]:
         """The topics of the items that wait here."""
         waiting = {item.topic for calls in self.loading.values() for call in calls for item in call.items}
@@ -253,6 +262,7 @@ class Dedup:
             if row.first >= window.end:
                 window.begin_at(row.first)
                 window.add(row.digests, row.at_ms, ids_max // 2)
+        self.forgetfulness.added(window, self._index.topic_table.steady_ms)
         if rows and window.end < window.expected_end:
             return False
         for call in self.loading.pop(namespace):
@@ -307,6 +317,7 @@ class Remembering(Operation):
             window = source.windows[row.namespace]
             window.add(row.digests, row.at_ms, settings.dedup_ids(row.namespace) // 2)
             window.last_first = row.first
+            source.forgetfulness.added(window, row.at_ms)
         for firsts in self._by_namespace.values():
             for some in firsts:
                 keys = [item.key for item in some.items]

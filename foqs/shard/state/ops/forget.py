@@ -1,0 +1,145 @@
+"""Dedup ids that are too many or too old are forgotten: in memory at once, in the log a few with each transaction."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from foqs.model import limits
+from foqs.model.clock import Now
+from foqs.model.errors import FoqsError
+from foqs.model.seen import BLOCK_IDS, SeenWindow
+from foqs.shard.port import Transaction, TransactionResult
+from foqs.shard.state.index import ShardIndex
+from foqs.shard.state.ops.operation import Operation
+
+FORGET_IDS = 1_024
+"""Ids whose rows one transaction deletes. It deletes twice as many more as it adds, so that a log does not grow on."""
+WINDOWS_PER_TICK = 50
+"""Windows of a shard whose ages are looked at in one tick."""
+UNKNOWN_NAMESPACE_MS = limits.HOUR_MS
+"""The ids of a namespace that was deleted go after so long: it may be gone because the meta database was restored."""
+
+
+class Forgetfulness:
+    """Moves the edges of windows by number, by time and by memory, and knows whose log has rows before its edge."""
+
+    def __init__(self, index: ShardIndex, windows: dict[int, SeenWindow], loading: Mapping[int, object]) -> None:
+        """`windows` and `loading` are those of `Dedup`: of a log that is being read nothing is forgotten."""
+        self.waiting: dict[int, None] = {}
+        """The namespaces whose logs have rows to delete."""
+        self.filters_bytes = 0
+        """The memory of all windows."""
+        self._bytes_of: dict[int, int] = {}
+        self._index = index
+        self._windows = windows
+        self._loading = loading
+        self._round: deque[int] = deque()
+        """The namespaces whose ages are still to be looked at in this round."""
+        self._unknown_since_ms: dict[int, int] = {}
+
+    def tick(self, now: Now) -> bool:
+        """Look at some windows. Returns whether there are rows to delete."""
+        if not self._round:
+            self._round.extend(self._windows)
+        for _ in range(min(len(self._round), WINDOWS_PER_TICK)):
+            namespace = self._round.popleft()
+            window = self._windows.get(namespace)
+            if window is not None and namespace not in self._loading:
+                self._look_for_deleted(window, now.steady_ms)
+                if namespace in self._windows:
+                    self.age(window, now.steady_ms)
+        return bool(self.waiting)
+
+    def age(self, window: SeenWindow, steady_ms: int) -> None:
+        """Forget what is beyond the bounds of the window's namespace, as they are now."""
+        settings, namespace = self._index.settings, window.namespace
+        window.age(steady_ms, settings.dedup_ids(namespace), settings.dedup_ms(namespace))
+        self._note(window)
+
+    def added(self, window: SeenWindow, steady_ms: int) -> None:
+        """The window has more ids. Where memory is short, whoever has most of it gives up its oldest table."""
+        self._unknown_since_ms.pop(window.namespace, None)
+        window.is_doomed = False
+        self.age(window, steady_ms)
+        while self.filters_bytes > limits.DEDUP_FILTERS_OF_SHARD_BYTES_MAX:
+            largest = self._windows[max(self._bytes_of, key=lambda namespace: self._bytes_of[namespace])]
+            if not largest.tables:
+                break
+            largest.move_edge(largest.tables[1].first if len(largest.tables) > 1 else largest.end)
+            self._note(largest)
+
+    def _note(self, window: SeenWindow) -> None:
+        namespace, size_bytes = window.namespace, window.size_bytes
+        self.filters_bytes += size_bytes - self._bytes_of.get(namespace, 0)
+        self._bytes_of[namespace] = size_bytes
+        if window.droppable_to > window.dropped_to and namespace not in self._loading:
+            self.waiting[namespace] = None
+
+    def _look_for_deleted(self, window: SeenWindow, steady_ms: int) -> None:
+        """Doom the window of a namespace that is not there, and has not been for a while, once it holds no items."""
+        namespace, index = window.namespace, self._index
+        if namespace in index.settings.by_number or namespace in index.namespaces or not index.settings.by_number:
+            self._unknown_since_ms.pop(namespace, None)
+        elif steady_ms - self._unknown_since_ms.setdefault(namespace, steady_ms) >= UNKNOWN_NAMESPACE_MS:
+            window.is_doomed = True
+            window.move_edge(window.end)
+            if window.dropped_to == window.end:
+                self.done([(namespace, window.end, window.end)])
+
+    def begin(self, transaction: Transaction, now: Now) -> Forgetting:
+        """Take as many ids as this transaction may delete."""
+        left = FORGET_IDS + 2 * sum([len(row.digests) for row in transaction.seen_new])
+        spans: list[tuple[int, int, int]] = []
+        for namespace in list(self.waiting):
+            window = self._windows[namespace]
+            if window.droppable_to <= window.dropped_to:
+                del self.waiting[namespace]  # Its namespace was recovered.
+                continue
+            end = min(window.droppable_to, (window.dropped_to + left) // BLOCK_IDS * BLOCK_IDS)
+            if window.is_doomed and window.end - window.dropped_to <= left:
+                end = window.end
+            if end > window.dropped_to:
+                spans.append((namespace, window.dropped_to, end))
+                left -= end - window.dropped_to
+            if left < BLOCK_IDS:
+                break
+        operation = Forgetting(self, spans)
+        operation.write(transaction, now)
+        return operation
+
+    def done(self, spans: list[tuple[int, int, int]]) -> None:
+        """The rows of these spans are deleted."""
+        for namespace, _, end in spans:
+            window = self._windows[namespace]
+            window.dropped_to = end
+            self.waiting.pop(namespace, None)
+            if window.is_doomed and end == window.end:
+                del self._windows[namespace]
+                self.filters_bytes -= self._bytes_of.pop(namespace)
+                self._unknown_since_ms.pop(namespace, None)
+            elif window.droppable_to > end:
+                self.waiting[namespace] = None  # Behind the others, so that each has its turn.
+
+
+class Forgetting(Operation):
+    """Rows of the log that one transaction deletes."""
+
+    __slots__ = ("_source", "_spans")
+
+    def __init__(self, source: Forgetfulness, spans: list[tuple[int, int, int]]) -> None:
+        """`spans`: namespace, first number and the number behind the last one."""
+        self._source = source
+        self._spans = spans
+
+    def write(self, transaction: Transaction, now: Now) -> None:
+        transaction.seen_gone = self._spans
+
+    def committed(self, result: TransactionResult, now: Now) -> None:
+        self._source.done(self._spans)
+
+    def rolled_back(self, error: FoqsError) -> None:
+        """The rows wait on."""
+
+    def lost(self, unknown: FoqsError, undone: FoqsError) -> None:
+        """The next owner finds those that are left."""

@@ -1,0 +1,106 @@
+"""Promise P13: of the enqueues of one dedup id within its window one makes an item, and all that succeed get its id.
+
+Certain only is what the record leaves no doubt about: two enqueues lie within the window when the latest end of the
+one and the earliest begin of the other do, and when no more ids can have come in between than the window holds.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Collection
+from itertools import combinations
+from typing import NamedTuple
+
+from foqs.model.limits import NEVER_MS
+from tests.histories.history import Call, Outcome, Put, Verb
+from tests.histories.lives import Lives, returned_at_ms
+from tests.histories.report import Report
+
+
+class DedupWindow(NamedTuple):
+    """How long and how many ids are known in each of the namespaces, which are the parts of topics before a slash."""
+
+    namespaces: Collection[str] = ()
+    ms: int = NEVER_MS
+    ids: int = NEVER_MS
+    by_topic: bool = False
+
+
+NO_WINDOW = DedupWindow()
+
+
+class _Try(NamedTuple):
+    """One enqueue of an id. `item_id` is what it was answered, `ended_ms` when it had certainly ended."""
+
+    put: Put
+    call: Call
+    item_id: str
+    is_duplicate: bool
+    is_made: bool
+    ended_ms: int
+
+
+def check_dedup(calls: Collection[Call], lives: Lives, window: DedupWindow, report: Report) -> None:
+    """Hold all tries of each id against each other."""
+    by_id: dict[tuple[str, str], list[_Try]] = defaultdict(list)
+    times: dict[str, list[int]] = defaultdict(list)
+    for call in calls:
+        for position, put in enumerate(call.asked if call.verb is Verb.ENQUEUE else ()):
+            namespace = put.topic.partition("/")[0]
+            if put.dedup_id and namespace in window.namespaces:
+                scope = put.topic if window.by_topic else namespace
+                by_id[scope, put.dedup_id].append(_try(call, position, put, lives))
+                times[namespace].append(call.invoked_at_ms)
+    for of_namespace in times.values():
+        of_namespace.sort()
+    for (scope, dedup_id), tries in by_id.items():
+        begins = times[scope.partition("/")[0]]
+        report.counts["dedup ids"] += 1
+        report.counts["repeats answered with the first one's id"] += sum(one.is_duplicate for one in tries)
+        for one, other in combinations(tries, 2):
+            if not _surely_within(one, other, window, begins):
+                continue
+            report.counts["pairs of enqueues with one dedup id"] += 1
+            if one.is_made and other.is_made:
+                what = f"made {one.put.uid} at {one.call.invoked_at_ms} and {other.put.uid} at"
+                report.add("P13", f"{scope} {dedup_id}", f"{what} {other.call.invoked_at_ms}")
+            elif one.item_id and other.item_id and one.item_id != other.item_id:
+                report.add("P13", f"{scope} {dedup_id}", f"was answered {one.item_id} and {other.item_id}")
+        _check_duplicates(f"{scope} {dedup_id}", tries, lives, report)
+
+
+def _check_duplicates(item: str, tries: list[_Try], lives: Lives, report: Report) -> None:
+    """A repeat comes after something, and has the id of what was enqueued with the same dedup id."""
+    uids = {one.put.uid for one in tries}
+    for one in tries:
+        if not one.is_duplicate:
+            continue
+        strangers = lives.by_id.get(one.item_id, set()) - uids
+        if strangers:
+            report.add("P13", item, f"{one.put.uid} was answered {one.item_id}, which is {sorted(strangers)}")
+        may_be_first = [
+            other for other in tries
+            if other is not one and other.call.invoked_at_ms <= one.ended_ms
+            and (other.is_made or other.call.outcome is Outcome.INFO or Outcome.INFO in other.call.others.values())
+        ]  # fmt: skip
+        if not may_be_first:
+            report.add("P13", item, f"{one.put.uid} is called a repeat, and nothing came before it")
+
+
+def _try(call: Call, position: int, put: Put, lives: Lives) -> _Try:
+    is_ok = call.outcome_at(position) is Outcome.OK
+    is_duplicate = position in call.duplicates
+    life = lives.by_uid[put.uid]
+    ended_ms = min([returned_at_ms(call), *[delivery.returned_at_ms for delivery in life.deliveries]])
+    if life.stored:
+        ended_ms = min(ended_ms, lives.ended_ms)
+    is_made = bool(life.deliveries or life.stored) or (is_ok and not is_duplicate)
+    return _Try(put, call, call.ids[position] if is_ok else "", is_duplicate, is_made, ended_ms)
+
+
+def _surely_within(one: _Try, other: _Try, window: DedupWindow, begins: list[int]) -> bool:
+    first_ms = min(one.call.invoked_at_ms, other.call.invoked_at_ms)
+    last_ms = max(one.ended_ms, other.ended_ms)
+    # What began before the first of them may have come in between as well, if it took long.
+    return last_ms - first_ms < window.ms and bisect_left(begins, last_ms) < window.ids

@@ -1,0 +1,95 @@
+"""Defects of dedup: of what is written with an item, of what is known of it, and of who is told what and when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from foqs.model.clock import Now
+from foqs.model.errors import FoqsError
+from foqs.model.item import ShardItem
+from foqs.model.seen import SeenWindow
+from foqs.shard.port import SeenRow, Transaction, TransactionResult
+from foqs.shard.state.events import Completion, OnceOutcome
+from foqs.shard.state.ops import check
+from foqs.shard.state.ops.dedup import Dedup, Remembering
+from tests.sim.planting import in_place_of
+
+_write, _committed, _load, _age = Remembering.write, Remembering.committed, Dedup.load, SeenWindow.age
+
+
+@in_place_of(Remembering, "write")
+def writes_the_ids_apart_from_their_items(self: Remembering, transaction: Transaction, now: Now) -> None:
+    _write(self, transaction, now)
+    transaction.seen_new = []
+
+
+@in_place_of(Remembering, "committed")
+def knows_nothing_of_what_it_has_written(self: Remembering, result: TransactionResult, now: Now) -> None:
+    for row in self._rows:
+        row.digests[:] = [bytes(16) for _ in row.digests]
+    _committed(self, result, now)
+
+
+@in_place_of(Remembering, "rolled_back")
+def takes_ids_for_known_whose_transaction_failed(self: Remembering, error: FoqsError) -> None:
+    for row in self._rows:
+        self._source.windows[row.namespace].add(row.digests, row.at_ms, 1_000)
+
+
+@in_place_of(SeenWindow, "age")
+def moves_the_edge_past_living_ids(self: SeenWindow, now_ms: int, ids_max: int, ms_max: int) -> None:
+    _age(self, now_ms, min(ids_max, 40) // 4, ms_max)
+
+
+@in_place_of(Dedup, "_hang_repeats")
+def makes_repeats_that_come_beside_their_first(
+    self: Dedup, items: list[ShardItem], digests: list[bytes], completion: Completion, outcome: OnceOutcome
+) -> Any:
+    for digest in digests:
+        self.pending.pop(digest, None)
+    return items, digests
+
+
+@in_place_of(Dedup, "_hang_repeats")
+def answers_a_repeat_before_the_commit_of_its_first(
+    self: Dedup, items: list[ShardItem], digests: list[bytes], completion: Completion, outcome: OnceOutcome
+) -> Any:
+    firsts: dict[bytes, ShardItem] = {}
+    for item, digest in zip(items, digests, strict=True):
+        key = firsts[digest].key if digest in firsts else self.pending.get(digest)
+        if key is None:
+            firsts[digest] = item
+            continue
+        completion.open_count += 1
+        outcome.firsts[item.key] = (self._index.shard_id, key)
+        self.end(item, completion)
+    return list(firsts.values()), list(firsts)
+
+
+@in_place_of(check, "_find")
+def does_not_find_an_id_in_its_block(check: Any, seen: Any) -> None:
+    return None
+
+
+@in_place_of(Dedup, "load")
+def leaves_out_the_last_row_at_a_take_over(self: Dedup, namespace: int, rows: Sequence[SeenRow]) -> bool:
+    window = self.windows[namespace]
+    if rows and rows[-1].first + len(rows[-1].digests) == window.expected_end:
+        _load(self, namespace, rows[:-1])
+        window.begin_at(window.expected_end)
+        rows = []
+    return namespace not in self.loading or _load(self, namespace, rows)
+
+
+@in_place_of(Dedup, "insert_once")
+def lets_items_in_before_the_ids_are_read(
+    self: Dedup,
+    items: list[ShardItem],
+    digests: list[bytes],
+    size_bytes: int,
+    completion: Completion,
+    outcome: OnceOutcome,
+) -> None:
+    self._inserts.hold(len(items), size_bytes)
+    self._admit(items, digests, completion, outcome)
