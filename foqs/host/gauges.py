@@ -7,7 +7,7 @@ are kept, one at a time, and walks only over copies.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from heapq import nlargest
+from heapq import nlargest, nsmallest
 from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -57,6 +57,27 @@ _OF_OWNED_SHARDS = (
         "Payload and metadata of the enqueued items of the shard that wait in memory to be written.",
         lambda s: s.buffered_bytes,
     ),
+    ShardGauge(
+        "foqs_dedup_ids",
+        "Dedup ids that the shard knows.",
+        lambda s: sum([window.ids_count for window in list(s.dedup.windows.values())]),
+    ),
+    ShardGauge(
+        "foqs_dedup_filter_bytes",
+        "Memory for the dedup ids of the shard, at most 64 MiB.",
+        lambda s: s.forgetfulness.filters_bytes,
+    ),
+    ShardGauge(
+        "foqs_dedup_repeats",
+        "Enqueued items that were found to be repeats in the log of dedup ids, since the shard was opened.",
+        lambda s: s.checks.repeats_count,
+    ),
+    ShardGauge(
+        "foqs_dedup_misses",
+        "Enqueued items that waited for a look into the log of dedup ids and were no repeats, since the shard was "
+        "opened.",
+        lambda s: s.checks.misses_count,
+    ),
 )
 _STATES: tuple[tuple[str, Callable[[ItemCounts], int]], ...] = (
     ("ready", lambda counts: counts.ready),
@@ -96,6 +117,25 @@ class ShardGauges(Collector):
                 items.add_metric([str(writer.shard_id), state], max(0, count_of(shard.index.counts)))
         yield items
         yield from self._waits(owned)
+        yield from self._dedup_windows(owned)
+
+    def _dedup_windows(self, owned: list[tuple[ShardWriter, ShardState]]) -> Iterator[Metric]:
+        """The shortest windows of namespaces that have forgotten ids."""
+        family = GaugeMetricFamily(
+            "foqs_dedup_window_seconds",
+            "How old the oldest dedup ids of the namespace are that are surely known, on the shard where that is "
+            "least. Absent until ids were forgotten.",
+            labels=["namespace"],
+        )
+        least: dict[str, int] = {}
+        for _, shard in owned:
+            for number in list(shard.dedup.windows):
+                window_ms, name = shard.dedup_window_ms(number), shard.index.namespace_names.get(number)
+                if window_ms is not None and name is not None:
+                    least[name] = min(window_ms, least.get(name, window_ms))
+        for name in nsmallest(limits.METRIC_NAMESPACES_MAX, least, key=lambda name: least[name]):
+            family.add_metric([name], least[name] / limits.SECOND_MS)
+        yield family
 
     def _waits(self, owned: list[tuple[ShardWriter, ShardState]]) -> Iterator[Metric]:
         oldest = GaugeMetricFamily(
