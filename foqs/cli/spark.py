@@ -5,6 +5,9 @@ from __future__ import annotations
 import click
 
 from foqs.cli.jobs import jobs, status, update
+from foqs.spark.jobs.capacity_report import capacity_report
+from foqs.spark.jobs.compact import compact
+from foqs.spark.jobs.delivery_report import delivery_report
 from foqs.spark.jobs.enqueue import enqueue
 
 
@@ -16,5 +19,5 @@ def spark() -> None:
     """
 
 
-for command in (enqueue, jobs, status, update):
+for command in (enqueue, compact, delivery_report, capacity_report, jobs, status, update):
     spark.add_command(command)

@@ -73,9 +73,14 @@ class MadeLog:
     """
 
     def __init__(
-        self, directory: Path, *, host_name: str = "queue-1:7600", per_mille: int = 1_000, now_s: float = 1_764_000_000.0,
+        self,
+        directory: Path,
+        *,
+        host_name: str = "queue-1:7600",
+        per_mille: int = 1_000,
+        now_s: float = 1_764_000_000.0,
         **options: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.now_s = now_s
         self.refused: dict[int | None, int] = {}
         self.ended: list[dict[str, Any]] = []
@@ -90,7 +95,9 @@ class MadeLog:
     def topic(self, name: str, namespace: int = 1, shard_id: int = 0) -> ShardTopic:
         if (namespace, name) not in self.topics:
             number = len(self.topics) + 1
-            self.topics[namespace, name] = ShardTopic(shard_id, number, namespace, name, WindowBudget(), {}, stored=True)
+            self.topics[namespace, name] = ShardTopic(
+                shard_id, number, namespace, name, WindowBudget(), {}, stored=True
+            )
         return self.topics[namespace, name]
 
     def enqueue(self, topic: ShardTopic, priorities: list[int], at_ms: int) -> None:
@@ -101,9 +108,18 @@ class MadeLog:
         self.log.record(events)
 
     def end(
-        self, topic: ShardTopic, outcome: Outcome, *, ready_ms: int, wait_ms: int, processing_ms: int, priority: int = 0,
-        deliveries: int = 0, items_count: int = 1, key: int = 0,
-    ) -> int:  # fmt: skip
+        self,
+        topic: ShardTopic,
+        outcome: Outcome,
+        *,
+        ready_ms: int,
+        wait_ms: int,
+        processing_ms: int,
+        priority: int = 0,
+        deliveries: int = 0,
+        items_count: int = 1,
+        key: int = 0,
+    ) -> int:
         """So many items end together; returns the key of the last one."""
         items = []
         for _ in range(items_count):

@@ -84,7 +84,7 @@ def rounded_up(value: float) -> int:
     """The next number with two digits that are not 0; at least 1."""
     if value <= 10:
         return max(1, math.ceil(value))
-    unit = 10 ** (math.floor(math.log10(value)) - 1)
+    unit = int(10 ** (math.floor(math.log10(value)) - 1))
     return math.ceil(round(value / unit, 9)) * unit
 
 

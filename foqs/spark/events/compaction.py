@@ -88,7 +88,9 @@ def _new_files(spark: SparkSession, kind: str, plan: CompactionPlan, target: str
         return sorted(row.path for row in found.select("path").collect()), 0
     names = known.select("source_file").distinct()
     before_count = found.join(names, "source_file", "left_semi").count()
-    return sorted(row.path for row in found.join(names, "source_file", "left_anti").select("path").collect()), before_count
+    return sorted(
+        row.path for row in found.join(names, "source_file", "left_anti").select("path").collect()
+    ), before_count
 
 
 _FOLDER = r"date=\d{4}-\d\d-\d\d/hour=\d\d"
@@ -118,7 +120,9 @@ def _read_if_there(spark: SparkSession, path: str) -> DataFrame | None:
         raise
 
 
-def _append(spark: SparkSession, kind: str, plan: CompactionPlan, paths: list[str], target: str, done: Compacted) -> None:
+def _append(
+    spark: SparkSession, kind: str, plan: CompactionPlan, paths: list[str], target: str, done: Compacted
+) -> None:
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
@@ -161,9 +165,7 @@ def _append(spark: SparkSession, kind: str, plan: CompactionPlan, paths: list[st
 _BATCH_SETTING = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
-def _parsed(
-    batches: Iterator[pa.RecordBatch], kind: str, schema: str, *, takes_torn: bool
-) -> Iterator[pa.RecordBatch]:
+def _parsed(batches: Iterator[pa.RecordBatch], kind: str, schema: str, *, takes_torn: bool) -> Iterator[pa.RecordBatch]:
     """The rows of files, in a task."""
 
     def files() -> Iterator[tuple[str, str, str, bytes]]:

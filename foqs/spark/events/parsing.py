@@ -75,7 +75,10 @@ class FileLines:
             *whole, rest = text.split(b"\n")
             yield from whole
             if inflater.eof:
-                data, inflater = inflater.unused_data, zlib.decompressobj(_GZIP_WBITS) if inflater.unused_data else inflater
+                data, inflater = (
+                    inflater.unused_data,
+                    zlib.decompressobj(_GZIP_WBITS) if inflater.unused_data else inflater,
+                )
         self.is_torn = bool(rest) or not inflater.eof
 
 

@@ -1,4 +1,4 @@
-"""Enqueues a minute against quotas, growth, and quotas to suggest. `foqs spark capacity-report`, or for spark-submit."""
+"""Enqueues a minute against quotas, and quotas to suggest. `foqs spark capacity-report`, or this for spark-submit."""
 
 from __future__ import annotations
 
@@ -20,8 +20,12 @@ NAMESPACES_MAX = 20_000
 
 @click.command("capacity-report")
 @click.option("--addresses", envvar="FOQS_ADDRESS", help="Hosts as host:port, comma-separated, to ask for the quotas.")
-@click.option("--horizon-days", type=click.IntRange(1, 365), default=30, show_default=True, help="How far to look ahead.")
-@click.option("--headroom", type=click.FloatRange(1, 10), default=1.25, show_default=True, help="Times the expected peak.")
+@click.option(
+    "--horizon-days", type=click.IntRange(1, 365), default=30, show_default=True, help="How far to look ahead."
+)
+@click.option(
+    "--headroom", type=click.FloatRange(1, 10), default=1.25, show_default=True, help="Times the expected peak."
+)
 @click.option("--top", type=click.IntRange(1, 100), default=10, show_default=True, help="Namespaces that are drawn.")
 @report_options
 def capacity_report(
@@ -53,7 +57,8 @@ def capacity_report(
         show(table.head, table.rows)
         if tables is not None:
             figures = [
-                (row["namespace"], said.quota, said.used_share, said.growth_share, said.suggested) for row, said in found
+                (row["namespace"], said.quota, said.used_share, said.growth_share, said.suggested)
+                for row, said in found
             ]
             columns = "namespace string, quota bigint, used_share double, growth_share double, suggested_quota bigint"
             suggested = spark.createDataFrame(figures, columns)

@@ -25,11 +25,19 @@ def _hour(context: click.Context, parameter: click.Parameter, value: str | None)
 @click.option("--output", required=True, help="Directory of the Parquet files.")
 @click.option("--since", callback=_hour, metavar="HOUR", help="First folder to take, such as 2026-11-25T04 (UTC).")
 @click.option("--until", callback=_hour, metavar="HOUR", help="The folder after the last one to take.")
-@click.option("--parts-per-hour", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Parquet files an hour.")
+@click.option(
+    "--parts-per-hour", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Parquet files an hour."
+)
 @click.option("--take-torn", is_flag=True, help="Take what can be read of files whose ends are missing, for good.")
 @master_option
 def compact(
-    inputs: tuple[str, ...], output: str, since: str, until: str, parts_per_hour: int, take_torn: bool, master: str | None
+    inputs: tuple[str, ...],
+    output: str,
+    since: str,
+    until: str,
+    parts_per_hour: int,
+    take_torn: bool,
+    master: str | None,
 ) -> None:
     """Turn event log files of many hosts into Parquet by date and hour.
 
@@ -40,8 +48,8 @@ def compact(
         for kind in (LIVES, ROLLUPS):
             done = compact_kind(spark, kind, plan)
             click.echo(
-                f"{kind}: {done.rows_count:,} rows of {done.files_count:,} files; {done.files_before_count:,} files were "
-                f"there before; {done.torn_lines_count:,} torn lines, {done.torn_files_count:,} torn files"
+                f"{kind}: {done.rows_count:,} rows of {done.files_count:,} files; {done.files_before_count:,} files "
+                f"were there before; {done.torn_lines_count:,} torn lines, {done.torn_files_count:,} torn files"
             )
 
 

@@ -16,8 +16,8 @@ Row = Mapping[str, Any]
 def suggestion_table(found: Sequence[tuple[Row, Suggestion]]) -> Table:
     """A row for each namespace."""
     head = [
-        "namespace", "quota a minute", "highest minute", "of quota", "p99", "median", "refused", "minutes with refusals",
-        "growth", "suggested quota",
+        "namespace", "quota a minute", "highest minute", "of quota", "p99", "median", "refused",
+        "minutes with refusals", "growth", "suggested quota",
     ]  # fmt: skip
     rows = [
         [
@@ -51,9 +51,9 @@ def capacity_page(
         (count(lost_count), "lost by the event log"),
     ]
     how = (
-        f"The suggested quota is the highest demand of a minute (enqueued and refused items; refused ones may have been "
-        f"tried again), grown for {horizon_days} days as the straight line through all minutes says, times {headroom:g}. "
-        f"Growth is a share of the mean demand in {horizon_days} days, and needs two days of data."
+        f"The suggested quota is the highest demand of a minute (enqueued and refused items; refused ones may have "
+        f"been tried again), grown for {horizon_days} days as the straight line through all minutes says, times "
+        f"{headroom:g}. Growth is a share of the mean demand in {horizon_days} days, and needs two days of data."
     )
     quotas = {row["namespace"]: said.quota for row, said in found}
     plots = []

@@ -12,17 +12,23 @@ from foqs.spark.reports.words import OTHERS, count, duration, percent, percentil
 Row = Mapping[str, Any]
 _RANKS = ("p50", "p95", "p99")
 _HOW = (
-    "Percentiles are exact where lives are sampled (events_per_mille), over the sampled lives. Where none are, they come "
-    "from the minute roll-ups, which have every delivery but know times by buckets: ≤ is the bound of the bucket."
+    "Percentiles are exact where lives are sampled (events_per_mille), over the sampled lives. Where none are, they "
+    "come from the minute roll-ups, which have every delivery but know times by buckets: ≤ is the bound of the bucket."
 )
 
 
 def delivery_page(total: Row, hours: Sequence[Row], topics: Sequence[Row], *, lost_count: int, source: str) -> Page:
     """The page of the report: of all, of each hour in order, and of topics, the most failures first."""
     hours = hours[-POINTS_MAX:]
-    deliveries = sum(total[name] or 0 for name in ("acked", "nacked", "released", "lease_ended", "dead", "at_most_once"))
+    deliveries = sum(
+        total[name] or 0 for name in ("acked", "nacked", "released", "lease_ended", "dead", "at_most_once")
+    )
     failed_share = (total["failures"] or 0) / deliveries if deliveries else None
-    span = f"{hours[0]['hour']:%Y-%m-%d %H:%M} to {hours[-1]['hour']:%Y-%m-%d %H:%M} UTC, by the hour" if hours else "no data"
+    span = (
+        f"{hours[0]['hour']:%Y-%m-%d %H:%M} to {hours[-1]['hour']:%Y-%m-%d %H:%M} UTC, by the hour"
+        if hours
+        else "no data"
+    )
     cards = [
         (count(total["lives"]), "lives ended"),
         (count(total["acked"]), "acked"),
@@ -49,7 +55,11 @@ def delivery_page(total: Row, hours: Sequence[Row], topics: Sequence[Row], *, lo
         f"{span}; {source}",
         cards,
         [
-            Section("Ends of deliveries and lives", "", [Plot("Items by outcome", "items an hour", moments, ends, is_bars=True)]),
+            Section(
+                "Ends of deliveries and lives",
+                "",
+                [Plot("Items by outcome", "items an hour", moments, ends, is_bars=True)],
+            ),
             Section("Times", _HOW, times),
             Section("Topics", "The topics with the most failures come first.", tables=[topic_table(topics)]),
         ],

@@ -52,7 +52,8 @@ def svg_of(plot: Plot) -> str:
     )
     return (
         f'<figure><figcaption>{escape(plot.title)} <small>{escape(plot.unit)}</small></figcaption><div class="keys">'
-        f'{legend}</div><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg></figure>'
+        f'{legend}</div><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
+        "</figure>"
     )
 
 
@@ -105,7 +106,9 @@ def _vertical_axis(plot: Plot, scale: _Scale) -> str:
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{short(tick)}</text>')
     middle = (HEIGHT - _BOTTOM + _TOP) / 2
-    parts.append(f'<text transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">{escape(plot.unit)}</text>')
+    parts.append(
+        f'<text transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">{escape(plot.unit)}</text>'
+    )
     return "".join(parts)
 
 
