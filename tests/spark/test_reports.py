@@ -165,5 +165,5 @@ def test_the_capacity_table_is_what_is_counted_without_spark(spark: Any, tmp_pat
     (row,) = namespace_table(minute_table(rollups)).collect()
     assert (row.namespace, row.enqueued, row.refused, row.minutes_refused) == ("ns-1", by_minute.total(), 70, 1)
     assert (row.enqueued_max, row.minutes) == (max(by_minute.values()), 30)
-    assert row.demand_max == max(max(by_minute.values()), by_minute[BASE_MS + 29 * 60_000] + 70)
+    assert row.demand_max == max(*by_minute.values(), by_minute[BASE_MS + 29 * 60_000] + 70)
     assert row.enqueued_p50 == percentile(list(by_minute.values()), 0.5)

@@ -60,7 +60,7 @@ class Suggestion:
     used_share: float | None
     """The highest minute of enqueues as a share of the quota."""
     growth_share: float | None
-    """By how much demand grows in the horizon, as a share of its mean; None for less than GROWTH_DAYS_MIN."""
+    """The growth of demand in the horizon, as a share of its mean; None for less than GROWTH_DAYS_MIN."""
     suggested: int
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Span(NamedTuple):
-    """From `since` to before `until`, both in UTC; None has no bound."""
+    """A span of time: `since` until before `until`, both in UTC; None has no bound."""
 
     since: datetime | None
     until: datetime | None

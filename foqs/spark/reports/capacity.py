@@ -7,7 +7,7 @@ from typing import Any
 
 from foqs.spark.events.capacity import Suggestion
 from foqs.spark.reports.page import Page, Section, Table
-from foqs.spark.reports.plots import POINTS_MAX, Plot, Series
+from foqs.spark.reports.plots import POINTS_MAX, Plot, PlotSeries
 from foqs.spark.reports.words import count, percent
 
 Row = Mapping[str, Any]
@@ -59,12 +59,12 @@ def capacity_page(
     plots = []
     for name, rows in hours.items():
         shown = rows[-POINTS_MAX:]
-        series = [Series("highest minute", [row["enqueued_max"] for row in shown])]
+        series = [PlotSeries("highest minute", [row["enqueued_max"] for row in shown])]
         if any(row["refused_max"] for row in shown):
-            series.append(Series("refused in a minute", [row["refused_max"] for row in shown]))
+            series.append(PlotSeries("refused in a minute", [row["refused_max"] for row in shown]))
         quota = quotas.get(name)
         if quota is not None:
-            series.append(Series("quota", [float(quota)] * len(shown)))
+            series.append(PlotSeries("quota", [float(quota)] * len(shown)))
         plots.append(Plot(f"Namespace {name}", "items a minute", [row["hour"] for row in shown], series))
     return Page(
         "Capacity report",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foqs.spark.reports.page import Page, Section, Table
-from foqs.spark.reports.plots import POINTS_MAX, Plot, Series
+from foqs.spark.reports.plots import POINTS_MAX, Plot, PlotSeries
 from foqs.spark.reports.words import OTHERS, count, duration, percent, percentile, plotted
 
 Row = Mapping[str, Any]
@@ -42,11 +42,11 @@ def delivery_page(total: Row, hours: Sequence[Row], topics: Sequence[Row], *, lo
     ]
     moments = [row["hour"] for row in hours]
     ends = [
-        Series(name.replace("_", " "), [row[name] for row in hours])
+        PlotSeries(name.replace("_", " "), [row[name] for row in hours])
         for name in ("acked", "nacked", "lease_ended", "dead", "expired", "at_most_once")
     ]
     times = [
-        Plot(title, "ms", moments, [Series(rank, [plotted(row, name, rank) for row in hours]) for rank in _RANKS],
+        Plot(title, "ms", moments, [PlotSeries(rank, [plotted(row, name, rank) for row in hours]) for rank in _RANKS],
              is_log=True)
         for name, title in (("wait", "Wait from ready to the first delivery"), ("processing", "Processing time"))
     ]  # fmt: skip

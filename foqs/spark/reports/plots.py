@@ -16,7 +16,7 @@ POINTS_MAX = 800
 """More points than these cannot be told apart."""
 
 
-class Series(NamedTuple):
+class PlotSeries(NamedTuple):
     """One line or one part of each bar; None where there is nothing."""
 
     name: str
@@ -30,7 +30,7 @@ class Plot:
     title: str
     unit: str
     moments: Sequence[datetime]
-    series: Sequence[Series]
+    series: Sequence[PlotSeries]
     is_bars: bool = False
     """Stacked bars, else lines."""
     is_log: bool = False
@@ -125,7 +125,7 @@ def _horizontal_axis(plot: Plot, scale: _Scale) -> str:
     return "".join(parts)
 
 
-def _bars(plot: Plot, scale: _Scale, number: int, series: Series, stacked: list[float]) -> str:
+def _bars(plot: Plot, scale: _Scale, number: int, series: PlotSeries, stacked: list[float]) -> str:
     parts = []
     width = max(1.0, scale.slot * 0.8)
     for at, value in enumerate(series.values):
@@ -139,7 +139,7 @@ def _bars(plot: Plot, scale: _Scale, number: int, series: Series, stacked: list[
     return "".join(parts)
 
 
-def _line(plot: Plot, scale: _Scale, number: int, series: Series, stacked: list[float]) -> str:
+def _line(plot: Plot, scale: _Scale, number: int, series: PlotSeries, stacked: list[float]) -> str:
     """One path for each run of values, and a dot for each value."""
     path, dots, pen = [], [], "M"
     for at, value in enumerate(series.values):
@@ -153,7 +153,7 @@ def _line(plot: Plot, scale: _Scale, number: int, series: Series, stacked: list[
     return f'<g class="c{number % 6}"><path d="{"".join(path)}"/>{"".join(dots)}</g>'
 
 
-def _hint(plot: Plot, series: Series, at: int, value: float) -> str:
+def _hint(plot: Plot, series: PlotSeries, at: int, value: float) -> str:
     when = plot.moments[at].strftime("%Y-%m-%d %H:%M")
     return f"<title>{escape(series.name)}, {when}: {value:,.6g} {escape(plot.unit)}</title>"
 
