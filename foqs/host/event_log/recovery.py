@@ -83,12 +83,22 @@ class _Lines:
     def whole_lines(self, chunk: bytes) -> bytes:
         if self._is_broken:
             return b""
+        before = self._decompressor.copy()
         try:
             text = self._rest + self._decompressor.decompress(chunk)
         except zlib.error:
             self._is_broken = True
-            return b""
+            text = self._rest + _up_to_error(before, chunk)
         end = text.rfind(b"\n") + 1
         self._rest = text[end:]
         self.lines_count += text.count(b"\n", 0, end)
         return text[:end]
+
+
+def _up_to_error(decompressor: zlib._Decompress, chunk: bytes) -> bytes:
+    """What the chunk has before the byte that makes no sense."""
+    found = bytearray()
+    with suppress(zlib.error):
+        for at in range(len(chunk)):
+            found += decompressor.decompress(chunk[at : at + 1])
+    return bytes(found)
