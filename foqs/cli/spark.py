@@ -9,6 +9,8 @@ from foqs.spark.jobs.capacity_report import capacity_report
 from foqs.spark.jobs.compact import compact
 from foqs.spark.jobs.delivery_report import delivery_report
 from foqs.spark.jobs.enqueue import enqueue
+from foqs.spark.jobs.export import export
+from foqs.spark.jobs.redrive import redrive
 
 
 @click.group()
@@ -19,5 +21,5 @@ def spark() -> None:
     """
 
 
-for command in (enqueue, compact, delivery_report, capacity_report, jobs, status, update):
+for command in (enqueue, export, redrive, compact, delivery_report, capacity_report, jobs, status, update):
     spark.add_command(command)

@@ -1,0 +1,28 @@
+"""What jobs share that read a namespace: options of a command as those of the reader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def read_options_of(given: Mapping[str, object]) -> dict[str, str]:
+    """The command's options as the reader's: splits_per_shard is splitsPerShard, and what is empty is left out."""
+    options: dict[str, str] = {}
+    for name, value in given.items():
+        if name == "no_payload":
+            options["includePayload"] = "false" if value else "true"
+        elif value:
+            first, *others = name.split("_")
+            camel = first + "".join(word.capitalize() for word in others)
+            options[camel] = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return options
+
+
+def read_frame(spark: SparkSession, options: Mapping[str, str], schema: str | None = None) -> DataFrame:
+    """The items that these options name, of all columns or those of `schema`."""
+    reader = spark.read.format("foqs").options(**options)
+    return (reader if schema is None else reader.schema(schema)).load()

@@ -1,0 +1,169 @@
+"""Redrive: dead letters that meet a condition become ready. `foqs spark redrive`, or this file for spark-submit."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+
+from foqs.client.retry import RetryPolicy
+from foqs.client.sync import AdminClient
+from foqs.model import limits
+from foqs.model.calls import DeadLettersResult
+from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError
+from foqs.spark.jobs.reading import read_frame, read_options_of
+from foqs.spark.jobs.session import master_option, session
+from foqs.spark.read_options import RETRY_TIMEOUT_MS_DEFAULT
+from foqs.spark.rows import READ_COLUMNS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+GROUPS_SHOWN = 20
+PAUSE_S = 0.2
+TRIES_MAX = 100
+"""How often one call is repeated whose outcome is unknown, or whose items another call settles."""
+_CALL_TIMEOUT_MS = 30_000
+_BACKOFF_MS_MAX = 5_000
+
+
+@dataclass(slots=True)
+class Redriven:
+    """What became of the dead letters of one task."""
+
+    redriven: int = 0
+    gone: int = 0
+    """They were no dead letters any more: redriven by an earlier attempt or somebody else, or purged."""
+    refused: int = 0
+    """They cannot be redriven: those that are delivered at most once."""
+
+
+class DeadLetters(Protocol):
+    """What a task needs of a client; AdminClient is the real one."""
+
+    def redrive_dead_letters(
+        self, namespace: str, topic: str, ids: Iterable[str] | None, *, return_errors: bool
+    ) -> DeadLettersResult: ...
+
+
+@click.command()
+@click.option("--addresses", required=True, envvar="FOQS_ADDRESS", help="Hosts as host:port, comma-separated.")
+@click.option("--namespace", required=True, help="The namespace of the dead letters.")
+@click.option("--topic", "topics", multiple=True, help="Only those of this topic; may be repeated. Default: all.")
+@click.option("--topic-prefix", help="Only those of topics that begin so.")
+@click.option(
+    "--where",
+    metavar="CONDITION",
+    help="Redrive those for which this SQL holds, such as \"death_reason LIKE '%timeout%'\".",
+)
+@click.option("--dry-run", is_flag=True, help="Only count them.")
+@click.option("--splits-per-shard", type=click.IntRange(1, limits.EXPORT_SPLITS_MAX), default=1, show_default=True)
+@click.option("--retry-timeout-ms", default=RETRY_TIMEOUT_MS_DEFAULT, show_default=True, help="Patience of one call.")
+@master_option
+def redrive(where: str | None, dry_run: bool, master: str | None, **given: Any) -> None:
+    """Make dead letters ready again with no failed attempts, after counting them by topic and reason.
+
+    It may be repeated: what is ready by then is not touched. Items that die again meanwhile are dead letters again.
+    """
+    options = {**read_options_of(given), "state": "dead"}
+    schema = ", ".join(
+        f"{name} {kind}" for name, (kind, _, _) in READ_COLUMNS.items() if name != "payload" or _names_payload(where)
+    )
+    with session("redrive", master) as spark:
+        frame = read_frame(spark, options, schema)
+        if where is not None:
+            frame = frame.where(where)
+        groups = frame.groupBy("topic", "death_reason").count().orderBy("count", ascending=False).collect()
+        total = sum(row["count"] for row in groups)
+        for row in groups[:GROUPS_SHOWN]:
+            click.echo(f"{row['count']:,} of topic {row['topic']}: {row['death_reason']}", err=True)
+        if len(groups) > GROUPS_SHOWN:
+            click.echo(f"and {len(groups) - GROUPS_SHOWN:,} more topics and reasons", err=True)
+        click.echo(f"{total:,} dead letters found", err=True)
+        if dry_run or not total:
+            click.echo(f"0 redriven of {total:,}")
+            return
+        task = task_of(given["addresses"], given["namespace"], given["retry_timeout_ms"])
+        done = frame.select("topic", "id").mapInArrow(task, "redriven bigint, gone bigint, refused bigint").collect()
+        redriven, gone, refused = (sum(row[at] for row in done) for at in range(3))
+    click.echo(f"{redriven:,} redriven, {gone:,} were no dead letters any more, {refused:,} refused")
+    if refused:
+        print("refused: items that are delivered at most once cannot be redriven", file=sys.stderr)
+
+
+def _names_payload(where: str | None) -> bool:
+    return where is not None and "payload" in where.lower()
+
+
+def task_of(
+    addresses: str, namespace: str, retry_timeout_ms: int
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What a task does with its rows of topic and id."""
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        retry = RetryPolicy(deadline_ms=retry_timeout_ms, backoff_ms_max=_BACKOFF_MS_MAX)
+        done = Redriven()
+        with AdminClient(addresses, timeout_ms=_CALL_TIMEOUT_MS, connections_max=1, retry=retry) as client:
+            for batch in batches:
+                redrive_rows(client, namespace, zip(*batch.to_pydict().values(), strict=True), done)
+        yield pa.RecordBatch.from_pydict({"redriven": [done.redriven], "gone": [done.gone], "refused": [done.refused]})
+
+    return task
+
+
+def redrive_rows(client: DeadLetters, namespace: str, rows: Iterable[tuple[str, str]], done: Redriven) -> None:
+    """Redrive the items of these rows of topic and id, by topic."""
+    by_topic: dict[str, list[str]] = {}
+    for topic, item_id in rows:
+        by_topic.setdefault(topic, []).append(item_id)
+    for topic, ids in by_topic.items():
+        for first in range(0, len(ids), limits.BATCH_ITEMS_MAX):
+            _redrive(client, namespace, topic, ids[first : first + limits.BATCH_ITEMS_MAX], done)
+
+
+def _redrive(client: DeadLetters, namespace: str, topic: str, ids: list[str], done: Redriven) -> None:
+    """One call, repeated for what may not have been done: what was done says then that it is no dead letter."""
+    for tries_left in reversed(range(TRIES_MAX)):
+        try:
+            result = client.redrive_dead_letters(namespace, topic, ids, return_errors=True)
+        except UnavailableError:
+            if not tries_left:
+                raise
+            time.sleep(PAUSE_S)
+            continue
+        done.redriven += result.count
+        again = [ids[position] for position, error in result.errors.items() if not _is_final(error, done)]
+        if not again:
+            return
+        if not tries_left:
+            raise next(error for error in result.errors.values() if isinstance(error, UnavailableError))
+        ids = again
+        time.sleep(PAUSE_S)
+
+
+def _is_final(error: FoqsError, done: Redriven) -> bool:
+    """Count what another attempt would meet again. Raises errors that are nobody's business here."""
+    if isinstance(error, NotFoundError):
+        done.gone += 1
+    elif isinstance(error, InvalidArgumentError):
+        done.refused += 1
+    elif isinstance(error, UnavailableError):
+        return False
+    else:
+        raise error
+    return True
+
+
+def main() -> None:
+    """Run the command under spark-submit."""
+    redrive(prog_name="redrive")
+
+
+if __name__ == "__main__":
+    main()
