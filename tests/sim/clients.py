@@ -17,6 +17,7 @@ from foqs.model.calls import Delivery, DeliveryPolicy, PositionErrors, StoredIte
 from foqs.model.errors import FoqsError, NotFoundError, StaleLeaseError
 from tests.histories.history import Call, Outcome, Put, Settled, Taken, Verb, make_payload, uid_of
 from tests.histories.recorder import name_of, outcome_of
+from tests.sim.exports import export
 from tests.sim.host import FakeDoor, SimHost
 from tests.sim.loads import JOB
 from tests.sim.pages import items_in_topic, page_problems
@@ -82,6 +83,9 @@ class SimClient:
             self.namespace = NAMESPACE if self._apart.random() < 0.7 else self._apart.choice(OTHERS)
             if self._apart.random() < 0.05:
                 await self.trespass()
+            if self.namespace == NAMESPACE and self._apart.random() < 0.02:
+                label = self._world.label_of(self.namespace)
+                await export(self._world, self.namespace, label, self._apart, self._quietly)
             await self._chance.choices(verbs, weights)[0]()
             await asyncio.sleep(self._chance.choice([0.0, 0.002, 0.02, 0.1]))
 

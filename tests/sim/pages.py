@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 def items_in_topic(world: World, namespace: str, topic: str) -> dict[str, ItemRow]:
     """By id the ready and leased items of a topic, but for those whose host may not know yet that they are stored."""
     numbers = {known.number for known in world.meta.tables.namespaces.values() if known.name == namespace}
-    unknown: set[tuple[int, int]] = set()
-    for host in world.hosts:
-        for writer in host.host._shards.writers.values():
-            in_flight = writer.shard.in_flight if writer.shard is not None else None
-            if in_flight is not None:
-                inserts = [*in_flight.inserts, *in_flight.inserts_short_lived]
-                unknown.update([(writer.shard_id, item.key) for item in inserts])
+    unknown = _unknown(world)
     found: dict[str, ItemRow] = {}
     for shard_id, server in world.servers.items():
         tables = server.tables
@@ -31,6 +25,29 @@ def items_in_topic(world: World, namespace: str, topic: str) -> dict[str, ItemRo
                 keys = [key for _, _, key in tables.lanes.get(number, ()) if (shard_id, key) not in unknown]
                 found.update([(ids.item_id(shard_id, key), tables.items[key]) for key in keys])
     return found
+
+
+def items_unless_unknown(world: World, namespace: str) -> set[str]:
+    """The ids of all items of a namespace in whatever state, but for those that the same is true of."""
+    numbers = {known.number for known in world.meta.tables.namespaces.values() if known.name == namespace}
+    unknown = _unknown(world)
+    return {
+        ids.item_id(shard_id, key)
+        for shard_id, server in world.servers.items()
+        for key, row in server.tables.items.items()
+        if server.tables.topics[row.topic][0] in numbers and (shard_id, key) not in unknown
+    }
+
+
+def _unknown(world: World) -> set[tuple[int, int]]:
+    unknown: set[tuple[int, int]] = set()
+    for host in world.hosts:
+        for writer in host.host._shards.writers.values():
+            in_flight = writer.shard.in_flight if writer.shard is not None else None
+            if in_flight is not None:
+                inserts = [*in_flight.inserts, *in_flight.inserts_short_lived]
+                unknown.update([(writer.shard_id, item.key) for item in inserts])
+    return unknown
 
 
 def page_problems(page: StoredItemPage, before: dict[str, ItemRow], after: dict[str, ItemRow]) -> Iterator[str]:

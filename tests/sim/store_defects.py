@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from unittest.mock import patch
 
 from foqs.shard.port import ItemRow, Rewrite, Transaction, TransactionResult
+from foqs.storage.exports import ExportWish, KeyPage, merged_by_key
 from foqs.storage.packs import index as pack_index
-from foqs.storage.packs.index import PackIndex
+from foqs.storage.packs.index import PackedPlaces, PackIndex
 from foqs.storage.packs.pack import PackPlan
+from foqs.testing import fake_store
 from foqs.testing.fake_store import FakeStore
 from tests.sim.planting import in_place_of
 
@@ -60,6 +62,23 @@ def takes_what_failed_for_done(self: PackIndex, plan: PackPlan) -> None:
 @in_place_of(PackIndex, "page")
 def shows_rows_alone(self: PackIndex, lane: int, edge: int, limit: int, bytes_max: int) -> tuple[list[ItemRow], bool]:
     return [], False
+
+
+@in_place_of(PackIndex, "export_places")
+def exports_rows_alone(self: PackIndex, wish: ExportWish, is_of_namespace: Callable[[int], bool]) -> PackedPlaces:
+    return PackedPlaces([], wish.to_key)
+
+
+@in_place_of(fake_store, "merged_by_key")
+def exports_beyond_what_both_parts_of_a_page_know(packed: KeyPage, stored: KeyPage, wish: ExportWish) -> KeyPage:
+    return merged_by_key(packed._replace(up_to=wish.to_key), stored._replace(up_to=wish.to_key), wish)
+
+
+@in_place_of(fake_store, "merged_by_key")
+def exports_an_item_of_both_parts_of_a_page_twice(packed: KeyPage, stored: KeyPage, wish: ExportWish) -> KeyPage:
+    page = merged_by_key(packed, stored, wish)
+    both = {row.key for row in packed.rows} & {row.key for row in stored.rows}
+    return page._replace(rows=[row for row in page.rows for _ in range(1 + (row.key in both))])
 
 
 @in_place_of(FakeStore, "_promote_all")
