@@ -36,8 +36,10 @@ from foqs.host.page_budget import PageBudget
 from foqs.host.pulse import Pulse
 from foqs.host.queue import Queue
 from foqs.host.quota import Quota
+from foqs.host.shard_maps import ShardMaps
 from foqs.host.shards import OwnedShard, Shards
 from foqs.host.slices import Slices
+from foqs.host.slots import Slots
 from foqs.host.topics import Topics
 from foqs.host.waiting import Waiting
 from foqs.model import limits
@@ -131,7 +133,9 @@ class Host(Service):
         for shard_id, url in config.shards.items():
             self._shards.add(self._make_shard(shard_id, url))
         self._waiting = Waiting(self._loop)
-        self._censuses = self._namespaces.shards = Censuses(self._shards, self._namespaces, self._waiting)
+        self._slots = self._namespaces.slots = Slots(self._shards)
+        self._censuses = self._namespaces.shards = Censuses(self._shards, self._namespaces, self._slots, self._waiting)
+        self._namespace_calls = NamespaceCalls(self._namespaces, self._censuses, self._slots, parts.wall_ms)
         slices = Slices(self._loop)
         pages = PageBudget()
         self._inspection = Inspection(self._shards, self._waiting, self._dispatcher.on_events, slices, pages)
@@ -215,6 +219,8 @@ class Host(Service):
 
     async def _stop(self) -> None:
         await self._server.stop()
+        await self._namespace_calls.stop()
+        await self._slots.stop()
         await asyncio.gather(*[shard.stop() for shard in self._shards.by_id.values()])
         if self._event_log is not None:
             await self._event_log.stop()
@@ -323,13 +329,13 @@ class Host(Service):
             self._dequeues,
             Leases(namespaces, shards, self._inspection, self._waiting, happened),
             Topics(namespaces, shards, self._dispatcher, slices),
+            ShardMaps(namespaces, self._namespace_calls, shards, lambda: (config.listen_address, self.port)),
             lane,
         )
-        namespace_calls = NamespaceCalls(self._namespaces, self._censuses, self._parts.wall_ms)
         admin = Admin(
             config.host_name,
             self._namespaces,
-            namespace_calls,
+            self._namespace_calls,
             self._shards,
             self._inspection,
             JobCalls(self._namespaces, self._jobs),

@@ -226,6 +226,40 @@ struct ActiveTopicsResponse {
   2: string next_page_token
 }
 
+struct ShardMapRequest {
+  /** The namespace whose key_spread and dedup_window_ms are wanted. */
+  1: optional string namespace_name
+}
+
+struct ShardAddress {
+  1: i32 shard_id,
+  /** The address of the host that owns the shard, as "name:port". */
+  2: string address
+}
+
+/**
+ * Which shard takes an item with a dedup_id. Any host takes it and finds the shard by itself, but a call whose items all
+ * go to one shard costs less. docs/other-languages.md says how a client groups its items.
+ */
+struct ShardMap {
+  /** It grows with every change of shard_by_slot. */
+  1: i64 version,
+  /**
+   * The shards of the 1,024 slots. The slot of a dedup_id is
+   * (crc32(namespace_name) + crc32(dedup_id) mod key_spread) mod 1024, with the CRC-32 of zlib over UTF-8.
+   */
+  2: list<i32> shard_by_slot,
+  /** The addresses of shards that this host owns, if it listens on a certain address. */
+  3: list<ShardAddress> addresses,
+  /** Set only if the request names a namespace. */
+  4: optional i32 key_spread,
+  /**
+   * The age of the oldest dedup_id that this host's shards surely still know in the namespace, the least of all its
+   * shards. Absent if none of them has forgotten one yet.
+   */
+  5: optional i64 dedup_window_ms
+}
+
 service Foqs {
   EnqueueResponse enqueue(1: EnqueueRequest request) throws (1: FoqsError error)
   DequeueResponse dequeue(1: DequeueRequest request) throws (1: FoqsError error)
@@ -233,6 +267,7 @@ service Foqs {
   BatchResponse nack(1: NackRequest request) throws (1: FoqsError error)
   BatchResponse extendLease(1: ExtendRequest request) throws (1: FoqsError error)
   ActiveTopicsResponse getActiveTopics(1: ActiveTopicsRequest request) throws (1: FoqsError error)
+  ShardMap getShardMap(1: ShardMapRequest request) throws (1: FoqsError error)
 }
 
 /* ---- Administration, on the same port ---- */

@@ -9,6 +9,7 @@ import structlog
 
 from foqs.host.namespaces import Namespaces, NamespaceView
 from foqs.host.shards import Shards
+from foqs.host.slots import Slots
 from foqs.host.waiting import Answer, Waiting
 from foqs.model import limits
 from foqs.model.census import Census, CensusAnswer
@@ -26,11 +27,12 @@ class Censuses:
     It owns the answers that this host's shards are giving to censuses, each of which is a task.
     """
 
-    def __init__(self, shards: Shards, namespaces: Namespaces, waiting: Waiting) -> None:
+    def __init__(self, shards: Shards, namespaces: Namespaces, slots: Slots, waiting: Waiting) -> None:
         self.unknown: dict[int, str] = {}
         """The names of namespaces, by number, that hold items here and that the meta database does not have."""
         self._shards = shards
         self._namespaces = namespaces
+        self._slots = slots
         self._waiting = waiting
         self._tasks: dict[tuple[int, int, int], asyncio.Task[bool]] = {}
         """The answers that are under way and that were given, by census, shard and epoch."""
@@ -109,11 +111,18 @@ class Censuses:
             async with asyncio.timeout(limits.CENSUS_MS_MAX / 1000):
                 if census.namespace:
                     await writer.counted.wait()
+                await self._slots.ask(shard)
                 fence = Answer(self._waiting)
                 shard.ask_fence(census.namespace, fence)
                 writer.wake()
                 await fence.done
-                answer = CensusAnswer(shard.shard_id, shard.epoch, self._count(census, shard), self._number_max(shard))
+                answer = CensusAnswer(
+                    shard.shard_id,
+                    shard.epoch,
+                    self._count(census, shard),
+                    self._number_max(shard),
+                    self._slots.table.version,
+                )
                 await self._namespaces.on_thread(lambda meta: meta.answer_census(census, [answer]))
         except (FoqsError, TimeoutError) as error:
             _log.warning("census_not_answered", shard=shard.shard_id, error=str(error) or "it took too long")

@@ -1,4 +1,4 @@
-"""Creating, deleting and recovering namespaces: what needs the answers of all shards, on this host and on others."""
+"""Namespaces created, deleted and recovered, slots made: what needs the answers of all shards of the cluster."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import TypeVar
 
 from foqs.host.census import Censuses
 from foqs.host.namespaces import Namespaces
+from foqs.host.slots import Slots
 from foqs.model import limits
 from foqs.model.census import Census
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError
 from foqs.model.namespace import Namespace, NamespaceSettings
+from foqs.model.slots import SlotTable
 from foqs.storage.meta import MetaStore
 
 CENSUS_POLL_MS = 50
@@ -22,12 +24,18 @@ T = TypeVar("T")
 
 
 class NamespaceCalls:
-    """Does the verbs that create, delete and recover namespaces. `Admin` calls it."""
+    """Does the verbs that create, delete and recover namespaces. `Admin` calls it.
 
-    def __init__(self, namespaces: Namespaces, censuses: Censuses, wall_ms: Callable[[], int]) -> None:
+    Whoever needs the slot table and finds none calls it too: all that come at once share one try to make it.
+    """
+
+    def __init__(self, namespaces: Namespaces, censuses: Censuses, slots: Slots, wall_ms: Callable[[], int]) -> None:
         """`wall_ms` is the time of day."""
         self._namespaces = namespaces
         self._censuses = censuses
+        self._slots = slots
+        self._slots_task: asyncio.Task[None] | None = None
+        """The slot table is being made for several calls, any of which may give up."""
         self._calls = namespaces.calls
         self._wall_ms = wall_ms
 
@@ -69,6 +77,33 @@ class NamespaceCalls:
         await self._namespaces.refresh()
         return recovered
 
+    async def slots(self) -> SlotTable:
+        """The slot table, which is made over all shards of the cluster if there is none yet.
+
+        Raises UnavailableError while the meta database or the owner of a shard does not answer.
+        """
+        while not self._slots.table.version:
+            if self._slots_task is None or self._slots_task.done():
+                self._slots_task = asyncio.create_task(self._make_slots(), name="slots")
+                self._slots_task.add_done_callback(lambda task: task.cancelled() or task.exception())
+            await asyncio.shield(self._slots_task)
+        return self._slots.table
+
+    async def stop(self) -> None:
+        if self._slots_task is not None:
+            self._slots_task.cancel()
+            await asyncio.gather(self._slots_task, return_exceptions=True)
+
+    async def _make_slots(self) -> None:
+        self._namespaces.require_durable()
+        census = await self._calls.run(lambda meta: meta.begin_slots())
+
+        def finish(meta: MetaStore) -> list[int] | None:
+            return meta.finish_slots(census) or None
+
+        await self._finish(census, finish, "the slot table was not made")
+        await self._namespaces.refresh()
+
     async def _finish(self, census: Census, finish: Callable[[MetaStore], T | list[int]], failure: str) -> T:
         """What `finish` returns once it returns no shards that have not answered; a failure ends the census."""
         loop = asyncio.get_running_loop()
@@ -91,6 +126,7 @@ class NamespaceCalls:
         # It is done, and known here at once if the meta database still answers.
         with suppress(UnavailableError):
             await self._namespaces.refresh()
+            await self._slots.kept()
         return result
 
 

@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 import structlog
 
 from foqs.host.meta_calls import MetaCalls
+from foqs.host.slots import Slots
 from foqs.model import limits
 from foqs.model.census import Census
 from foqs.model.errors import FoqsError, PausedError, UnavailableError, UnknownNamespaceError, shown
@@ -66,6 +67,8 @@ class Namespaces(Service):
         self.calls = MetaCalls(meta)
         self.shards: OwnedShards | None = None
         """The host sets it before it starts the namespaces."""
+        self.slots: Slots | None = None
+        """The host sets it as well."""
         self.settings = SettingsTable()
         """What shards and the dispatcher read of namespaces."""
         self.number_max = 0
@@ -152,7 +155,12 @@ class Namespaces(Service):
         if self._conflicts_opened is before:
             self._conflicts_opened = {}
         assert self.shards is not None
+        assert self.slots is not None
         self.shards.answer(listed.censuses)
+        self.slots.look()
+        if (table := self.slots.table).version > listed.slots.version:
+            _log.error("meta_lost_slots", version=listed.slots.version, known_version=table.version)
+            await self.on_thread(lambda meta: meta.restore_slots(table))
         known = listed.epochs
         lost = {shard_id: epoch for shard_id, epoch in self.shards.epochs().items() if known.get(shard_id, -1) < epoch}
         # One that has no owner now has to be asked all the same, by whoever serves it next.
@@ -171,6 +179,8 @@ class Namespaces(Service):
             listed = meta.read_namespaces()
             if listed.namespaces is not self._listed:
                 self._listed, self._read_view = listed.namespaces, NamespaceView(listed.namespaces)
+            if self.slots is not None:
+                self.slots.learn(listed.slots, "the meta database")
             view = self._read_view
             self.number_max = max(self.number_max, max(view.by_number, default=0))
             self._conflicts = {} if self.shards is None else self.shards.conflicts(view)
@@ -184,6 +194,8 @@ class Namespaces(Service):
         """A shard tells by what names it knows the numbers of namespaces."""
         assert self.shards is not None
         self._conflicts_opened = self._conflicts_opened | self.shards.conflicts_of(shard, self._view)
+        if self.slots is not None:
+            self.slots.opened(shard)
 
     async def on_thread(self, work: Callable[[MetaStore], T]) -> T:
         """What no admin call may delay."""

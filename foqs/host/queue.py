@@ -1,4 +1,4 @@
-"""The six verbs of the contract on the shards of this host, without Thrift types."""
+"""The verbs of the contract on the shards of this host, without Thrift types."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from foqs.host.bulk_lane import BulkLane
 from foqs.host.dequeues import Dequeues
 from foqs.host.job_calls import JobEnqueues
 from foqs.host.leases import Leases
+from foqs.host.shard_maps import ShardMaps
 from foqs.host.topics import Topics
 
 
@@ -13,7 +14,13 @@ class Queue:
     """Implements foqs.model.calls.QueueCalls: each verb is a method of the part of the host that does it."""
 
     def __init__(
-        self, enqueues: JobEnqueues, dequeues: Dequeues, leases: Leases, topics: Topics, lane: BulkLane
+        self,
+        enqueues: JobEnqueues,
+        dequeues: Dequeues,
+        leases: Leases,
+        topics: Topics,
+        shard_maps: ShardMaps,
+        lane: BulkLane,
     ) -> None:
         """`lane` is told of the calls that bulk enqueues shall not hold up."""
         self.enqueue = enqueues.enqueue
@@ -21,3 +28,4 @@ class Queue:
         self.ack, self.nack = lane.beside(leases.ack), lane.beside(leases.nack)
         self.extend_lease = lane.beside(leases.extend)
         self.get_active_topics = topics.page
+        self.get_shard_map = shard_maps.get

@@ -269,6 +269,29 @@ class HostStatus:
     draining: bool
 
 
+@dataclass(slots=True)
+class ShardAddress:
+    """Where the owner of a shard listens."""
+
+    shard_id: int
+    address: str
+
+
+@dataclass(slots=True)
+class ShardMap:
+    """Which shard takes an item with a dedup id: the shards of all slots, and where their owners listen.
+
+    key_spread, dedup_window_ms: of the namespace that was asked for; None if none was. The window is the age of the
+    oldest dedup id that is surely still known there, None while none was forgotten.
+    """
+
+    version: int
+    shard_by_slot: Sequence[int]
+    addresses: list[ShardAddress]
+    key_spread: int | None = None
+    dedup_window_ms: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class CallContext:
     """What goes with a call through all layers. Whoever takes the call in makes it, and nobody changes it."""
@@ -280,7 +303,7 @@ class CallContext:
 
 
 class QueueCalls(Protocol):
-    """The six verbs of service Foqs. Each raises FoqsError when the whole call fails."""
+    """The verbs of service Foqs. Each raises FoqsError when the whole call fails."""
 
     def enqueue(
         self,
@@ -313,6 +336,8 @@ class QueueCalls(Protocol):
     async def get_active_topics(
         self, context: CallContext, namespace_name: str, prefix: str, limit: int, page_token: str
     ) -> TopicPage: ...
+
+    async def get_shard_map(self, context: CallContext, namespace_name: str | None) -> ShardMap: ...
 
 
 class AdminCalls(Protocol):

@@ -1,7 +1,8 @@
 """A census: one question to every shard of the cluster, asked through the meta database.
 
-How many items of a namespace do you hold, and which is the highest namespace number that you ever saw? A namespace is
-created and deleted only on the answers of all shards (docs/decisions/0022-deleting-namespaces.md).
+How many items of a namespace do you hold, which is the highest namespace number that you ever saw, and which slot table
+do you know? A namespace is created and deleted, and the first slot table is made, only on the answers of all shards
+(docs/decisions/0022-deleting-namespaces.md, 0026-slots.md).
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class CensusAnswer(NamedTuple):
     """Items of the closed namespace that the shard holds."""
     number_max: int
     """The highest namespace number that the shard, or its owner's process, ever saw."""
+    slots_version: int
+    """The version of the slot table that the shard, or its owner's process, knows; 0 for none."""
 
 
 def unanswered(epochs: Mapping[int, int], answers: Iterable[CensusAnswer]) -> list[int]:

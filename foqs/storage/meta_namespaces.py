@@ -27,8 +27,10 @@ from foqs.model.errors import (
     UnknownNamespaceError,
 )
 from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_name, updated
+from foqs.model.slots import SlotTable
 from foqs.storage.meta_blocks import NamespaceBlocks
 from foqs.storage.meta_jobs import delete_jobs_of
+from foqs.storage.meta_slots import SlotRows, make_slots, restore_slots
 from foqs.storage.meta_tables import CENSUS, CENSUS_ANSWER, NAMESPACE, NAMESPACE_NUMBER, SERVER_NOW_MS, SHARD
 
 T = TypeVar("T")
@@ -44,6 +46,7 @@ class NamespaceList(NamedTuple):
     censuses: list[Census]
     epochs: dict[int, int]
     """The last epoch that was taken, by shard."""
+    slots: SlotTable
 
 
 class MetaNamespaces(ABC):
@@ -51,6 +54,7 @@ class MetaNamespaces(ABC):
 
     def __init__(self) -> None:
         self._blocks = NamespaceBlocks(_namespace_of)
+        self._slots = SlotRows()
 
     @abstractmethod
     def _transaction(self) -> AbstractContextManager[Connection]: ...
@@ -83,13 +87,14 @@ class MetaNamespaces(ABC):
             censuses = found.all()
             namespaces = self._blocks.read(connection)
             epochs = connection.execute(select(SHARD.c.shard_id, SHARD.c.epoch)).all()
+            slots = self._slots.read(connection)
         if any(is_over for _, _, is_over in censuses):
             self._retry_deadlocks(_end_expired)  # Until its row is gone it counts as open: clocks may be stepped.
         closing = {namespace for _, namespace, _ in censuses if namespace}
         if closing:
             namespaces = [replace(one, closing=True) if one.number in closing else one for one in namespaces]
         open_ = [Census(census_id, namespace) for census_id, namespace, _ in censuses]
-        return NamespaceList(namespaces, open_, {row.shard_id: row.epoch for row in epochs})
+        return NamespaceList(namespaces, open_, {row.shard_id: row.epoch for row in epochs}, slots)
 
     def update_namespace(self, name: str, changes: object) -> Namespace:
         """Change the settings that are not None in `changes` (see namespace.updated), all or none.
@@ -170,7 +175,7 @@ class MetaNamespaces(ABC):
                 given, kept = statement.inserted, CENSUS_ANSWER.c
                 is_later = given.epoch >= kept.epoch
                 # In this order: the epoch that is compared with must be the old one.
-                columns = ("items_count", "number_max", "epoch")
+                columns = ("items_count", "number_max", "slots_version", "epoch")
                 changes = [(name, func.if_(is_later, given[name], kept[name])) for name in columns]
                 connection.execute(statement.on_duplicate_key_update(changes))
 
@@ -189,11 +194,37 @@ class MetaNamespaces(ABC):
             if missing:
                 return missing
             number = _next_number(connection, max([answer.number_max for answer in answers], default=0))
+            make_slots(connection, answers)
             created = _insert(connection, Namespace(number, name, settings, now_ms))
             _delete_census(connection, census)
             return created
 
         return self._retry_deadlocks(finish)
+
+    def begin_slots(self) -> Census:
+        """Ask every shard which slot table it knows. Raises OverloadedError."""
+        with self._transaction() as connection:
+            return _insert_census(connection, 0)
+
+    def finish_slots(self, census: Census) -> list[int]:
+        """Make the first slot table over all shards, unless there is one; or return those that have not answered yet.
+
+        Raises UnavailableError as make_slots does, and when the census is over.
+        """
+
+        def finish(connection: Connection) -> list[int]:
+            answers, missing = _counted(connection, census)
+            if not missing:
+                connection.execute(select(NAMESPACE_NUMBER.c.last).with_for_update())
+                make_slots(connection, answers)
+                _delete_census(connection, census)
+            return missing
+
+        return self._retry_deadlocks(finish)
+
+    def restore_slots(self, table: SlotTable) -> None:
+        """Tell a database that is new, or was restored from an older state, the slot table."""
+        self._retry_deadlocks(lambda connection: restore_slots(connection, table))
 
     def finish_deletion(self, census: Census, name: str) -> list[int]:
         """Delete the closed namespace; when some shards have not answered yet, return them and change nothing.

@@ -40,6 +40,7 @@ CENSUS_ANSWER = Table(
     Column("epoch", BigInteger, nullable=False),
     Column("items_count", BigInteger, nullable=False),
     Column("number_max", Integer, nullable=False),
+    Column("slots_version", BigInteger, nullable=False),
 )
 SHARD = Table(
     "shard",
@@ -75,6 +76,13 @@ JOB_HOST = Table(
     Column("items_count", BigInteger, nullable=False),
     Column("duplicates_count", BigInteger, nullable=False),
     Column("rejected_count", BigInteger, nullable=False),
+)
+SLOT = Table(
+    "slot",
+    METADATA,
+    Column("slot", SmallInteger, primary_key=True, autoincrement=False),
+    Column("shard", SmallInteger, nullable=False),
+    Column("version", BigInteger, nullable=False),
 )
 HOST = Table(
     "host",

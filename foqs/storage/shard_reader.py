@@ -1,4 +1,4 @@
-"""Reads of a shard that must not hold up its writer: pages for operators, the TTL scan. Never writes.
+"""Reads of a shard that must not hold up its writer: pages for operators, the TTL scan. It writes the slot copy alone.
 
 Each read is prepared on the event loop, where the packed items are known, and done on a thread. An item that gets a row
 in between is found twice, and shown once, by its row.
@@ -16,6 +16,7 @@ import pymysql
 
 from foqs.model import limits
 from foqs.model.errors import UnavailableError
+from foqs.model.slots import NO_SLOTS, SlotTable, unpacked
 from foqs.shard.port import ItemRow
 from foqs.storage import statements as sql
 from foqs.storage.columns import stored_row
@@ -127,6 +128,23 @@ class ShardReader:
             return [*packed, *self._read(lambda: sample_keys(self._rows, to_key))]
 
         return read
+
+    def keep_slots(self, known: SlotTable) -> SlotTable:
+        """See that the shard has a copy of the slot table, and return what it has now: `known` or a newer table.
+
+        Raises UnavailableError; then the copy may be there.
+        """
+        return self._read(lambda: self._keep_slots(known))
+
+    def _keep_slots(self, known: SlotTable) -> SlotTable:
+        # Twice: another host may keep a newer one just now.
+        for _ in range(2):
+            found = [unpacked(version, packed) for version, packed in self._rows(sql.READ_SLOTS)]
+            kept = found[0] if found else NO_SLOTS
+            if kept.version >= known.version:
+                return kept
+            self._rows(sql.KEEP_SLOTS, (known.version, known.packed()))
+        return known
 
     def interrupt(self) -> None:
         """Make a read that is under way fail, and open no more sessions; another thread may call it."""

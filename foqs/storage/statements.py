@@ -52,6 +52,12 @@ ALL_INSERTED = "@inserted = {}"
 COUNT_FIRST_INSERTED = "SET @inserted = {} + ROW_COUNT()"
 COUNT_INSERTED = "SET @inserted = @inserted + ROW_COUNT()"
 
+READ_SLOTS = "SELECT version, shards FROM slot_copy WHERE one = 1"
+KEEP_SLOTS = (
+    "INSERT INTO slot_copy (one, version, shards) VALUES (1, %s, %s) ON DUPLICATE KEY UPDATE "
+    "shards = IF(VALUES(version) > version, VALUES(shards), shards), version = GREATEST(version, VALUES(version))"
+)
+
 REPEATABLE = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 SNAPSHOT = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 READ_TOPICS = "SELECT number, namespace, name FROM topic"

@@ -12,6 +12,7 @@ from foqs.model import limits
 from foqs.model.census import Census, CensusAnswer, unanswered
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError, UnknownNamespaceError
 from foqs.model.namespace import Namespace, NamespaceSettings, updated
+from foqs.model.slots import NO_SLOTS, SlotTable, first_table
 from foqs.storage.meta_namespaces import NamespaceList
 from foqs.testing.fake_jobs import FakeJobs, JobTables
 
@@ -29,6 +30,7 @@ class NamespaceTables:
     epochs: dict[int, int] = field(default_factory=dict)
     """The last epoch of each shard."""
     jobs: JobTables = field(default_factory=JobTables)
+    slots: SlotTable = NO_SLOTS
 
     def copy(self) -> NamespaceTables:
         return copy.deepcopy(self)
@@ -59,7 +61,8 @@ class FakeNamespaces(FakeJobs):
             replace(namespace, closing=namespace.number in closing)
             for _, namespace in sorted(tables.namespaces.items())
         ]
-        listed = NamespaceList(namespaces, [census for census, _ in tables.censuses.values()], dict(tables.epochs))
+        censuses = [census for census, _ in tables.censuses.values()]
+        listed = NamespaceList(namespaces, censuses, dict(tables.epochs), tables.slots)
         for census, expires_at in list(tables.censuses.values()):
             if expires_at < self._now_ms():
                 self.end_census(census)
@@ -113,11 +116,26 @@ class FakeNamespaces(FakeJobs):
         if missing:
             return missing
         tables = self._tables
+        self._make_slots(answers)
         number = max([tables.number_last, *[answer.number_max for answer in answers]]) + 1
         created = self._insert(Namespace(number, name, settings, now_ms))
         tables.number_last = number
         self.end_census(census)
         return created
+
+    def begin_slots(self) -> Census:
+        return self._begin(0)
+
+    def finish_slots(self, census: Census) -> list[int]:
+        answers, missing = self._counted(census)
+        if not missing:
+            self._make_slots(answers)
+            self.end_census(census)
+        return missing
+
+    def restore_slots(self, table: SlotTable) -> None:
+        if table.version > self._tables.slots.version:
+            self._tables.slots = table
 
     def finish_deletion(self, census: Census, name: str) -> list[int]:
         answers, missing = self._counted(census)
@@ -137,6 +155,12 @@ class FakeNamespaces(FakeJobs):
     def raise_epochs(self, owner: str, epochs: dict[int, int], now_ms: int) -> None:
         known = self._tables.epochs
         known.update({shard_id: max(known.get(shard_id, 0), epoch) for shard_id, epoch in epochs.items()})
+
+    def _make_slots(self, answers: Sequence[CensusAnswer]) -> None:
+        if self._tables.slots == NO_SLOTS and answers:
+            if any(answer.slots_version for answer in answers):
+                raise UnavailableError("the meta database has lost its slot table", nothing_done=True)
+            self._tables.slots = first_table([answer.shard_id for answer in answers])
 
     def _begin(self, number: int) -> Census:
         census = Census(self._ids.getrandbits(63), number)

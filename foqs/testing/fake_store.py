@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from foqs.model import ids, limits, order
 from foqs.model.errors import UnavailableError
+from foqs.model.slots import SlotTable
 from foqs.shard.port import (
     DeadlockError,
     ItemRow,
@@ -456,6 +457,13 @@ class FakeReader:
             return [*packed, *[Cell(key - 1, key, 1) for key in keys]]
 
         return read
+
+    def keep_slots(self, known: SlotTable) -> SlotTable:
+        self._touch()
+        tables = self._server.tables
+        if known.version > tables.slots.version:
+            tables.slots = known
+        return tables.slots
 
     def interrupt(self) -> None:
         return None

@@ -9,6 +9,7 @@ from itertools import islice
 from sortedcontainers import SortedDict, SortedList
 
 from foqs.model import order
+from foqs.model.slots import NO_SLOTS, SlotTable
 from foqs.shard.port import TIMER_LANE, ItemRow, LaneCounts, SeenExtent, SeenRow, StoredClaim
 from foqs.storage.formats import seen_count, unpack_items, unpack_seen
 
@@ -50,6 +51,7 @@ class Tables:
     seen: SortedDict = field(default_factory=SortedDict)
     """The time and entries of each row of seen dedup ids, by namespace and number of its first one."""
     writer: Writer = field(default_factory=Writer)
+    slots: SlotTable = NO_SLOTS
 
     def put(self, row: ItemRow) -> None:
         old = self.items.get(row.key)
@@ -126,6 +128,7 @@ class Tables:
         return Tables(
             dict(self.items), dict(self.packs), dict(self.tombstones), dict(self.packed), lanes, dict(self.claims),
             dict(self.topics), dict(self.namespaces), SortedDict(self.seen), replace(self.writer),
+            self.slots,
         )  # fmt: skip
 
     def _unindex(self, row: ItemRow) -> None:

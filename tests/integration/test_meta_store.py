@@ -22,6 +22,7 @@ from foqs.model.errors import (
     UnknownNamespaceError,
 )
 from foqs.model.namespace import DedupScope, Namespace, NamespaceSettings
+from foqs.model.slots import NO_SLOTS, SlotTable, first_table
 from foqs.storage.meta import HOST_ROW_MS, MetaStore
 from foqs.storage.meta_tables import METADATA
 from foqs.storage.migrations import SchemaKind, apply
@@ -99,8 +100,8 @@ def test_what_does_not_exist_is_unknown(store: MetaStore) -> None:
         store.begin_deletion("a")
 
 
-def answer(shard_id: int, epoch: int, items: int = 0, number_max: int = 0) -> CensusAnswer:
-    return CensusAnswer(shard_id, epoch, items, number_max)
+def answer(shard_id: int, epoch: int, items: int = 0, number_max: int = 0, slots_version: int = 0) -> CensusAnswer:
+    return CensusAnswer(shard_id, epoch, items, number_max, slots_version)
 
 
 def test_a_new_number_is_above_all_that_shards_have_seen(store: MetaStore) -> None:
@@ -343,3 +344,75 @@ def test_only_what_has_changed_is_read_again_and_all_that_has(meta_url, store, m
     assert rows_read == []
     created = store.insert_namespace("a", NamespaceSettings(), 5)
     assert read()[0] == created
+
+
+def slots_of(store: MetaStore) -> SlotTable:
+    return store.read_namespaces().slots
+
+
+def test_the_first_namespace_brings_the_slot_table_and_later_shards_get_no_slots(store: MetaStore) -> None:
+    for shard_id in (9, 4, 6):
+        store.take_shard_epoch(shard_id, "h1", 1, at_least=0)
+    assert slots_of(store) == NO_SLOTS
+    census = store.begin_creation("a")
+    store.answer_census(census, [answer(4, 1), answer(6, 1), answer(9, 1)])
+    store.finish_creation(census, "a", NamespaceSettings(), 1)
+    made = slots_of(store)
+    assert (made.version, made.shards[:4], len(made.shards)) == (1, (4, 6, 9, 4), 1_024)
+    assert slots_of(store) is made, "nothing has changed"
+    store.take_shard_epoch(5, "h1", 1, at_least=0)
+    census = store.begin_creation("b")
+    store.answer_census(census, [answer(4, 1), answer(5, 1), answer(6, 1), answer(9, 1)])
+    store.finish_creation(census, "b", NamespaceSettings(), 1)
+    assert slots_of(store) is made
+
+
+def test_the_slot_table_is_made_without_a_namespace_once_all_shards_have_answered(store: MetaStore) -> None:
+    store.insert_namespace("a", NamespaceSettings(), 1)
+    store.take_shard_epoch(1, "h1", 1, at_least=0)
+    store.take_shard_epoch(2, "h2", 1, at_least=0)
+    census = store.begin_slots()
+    store.answer_census(census, [answer(1, 1)])
+    assert store.finish_slots(census) == [2]
+    assert slots_of(store) == NO_SLOTS
+    store.answer_census(census, [answer(2, 1)])
+    assert store.finish_slots(census) == []
+    assert slots_of(store) == first_table([1, 2])
+    with pytest.raises(UnavailableError, match="nothing was done"):
+        store.finish_slots(census)
+
+
+def test_no_slot_table_is_made_where_a_shard_knows_one(store: MetaStore) -> None:
+    store.take_shard_epoch(1, "h1", 1, at_least=0)
+    for finish in (store.finish_slots, lambda census: store.finish_creation(census, "a", NamespaceSettings(), 1)):
+        census = store.begin_slots()
+        store.answer_census(census, [answer(1, 1, slots_version=3)])
+        with pytest.raises(UnavailableError, match="lost its slot table, which shard 1 knows") as raised:
+            finish(census)
+        assert raised.value.nothing_done
+    assert (slots_of(store), store.list_namespaces()) == (NO_SLOTS, [])
+
+
+def test_a_slot_table_comes_back_and_never_goes_back(store: MetaStore) -> None:
+    old, new = SlotTable(3, (1,) * 1_024), SlotTable(5, (2,) * 1_024)
+    for told, kept in ((old, old), (new, new), (old, new), (new, new)):
+        store.restore_slots(told)
+        assert slots_of(store) == kept
+
+
+def test_hosts_that_make_the_slot_table_at_once_make_one(meta_url: str) -> None:
+    with closing(MetaStore(meta_url)) as meta:
+        for shard_id in range(8):
+            meta.take_shard_epoch(shard_id, "h1", 1, at_least=0)
+        censuses = [meta.begin_slots() for _ in range(6)]
+        for number, census in enumerate(censuses):
+            meta.answer_census(census, [answer(shard_id, 1) for shard_id in range(8)])
+            if number % 2:
+                meta.take_shard_epoch(8 + number, "h1", 1, at_least=0)
+                meta.answer_census(census, [answer(8 + other, 1) for other in range(1, number + 1, 2)])
+        with ThreadPoolExecutor(6) as threads:
+            missing = list(threads.map(meta.finish_slots, censuses))
+        assert [] in missing
+        made = slots_of(meta)
+        assert (made.version, len(made.shards)) == (1, 1_024)
+        assert made == first_table(sorted(set(made.shards)))

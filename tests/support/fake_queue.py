@@ -23,6 +23,7 @@ from foqs.model.calls import (
     NamespacePage,
     NewItemFields,
     PositionErrors,
+    ShardMap,
     ShardStatus,
     StoredItem,
     StoredItemPage,
@@ -41,7 +42,11 @@ from foqs.model.errors import (
 )
 from foqs.model.limits import PAYLOAD_BYTES_DEFAULT
 from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_name, updated, with_changes
+<<<<<<< HEAD
 from tests.support.fake_job_calls import FakeJobCalls
+=======
+from foqs.model.slots import SLOTS_COUNT
+>>>>>>> 9471ea9 (The cluster has a slot table, made over all its shards, which hosts know, shards keep copies of, and clients can ask for)
 
 NOW_MS = 1_700_000_000_000
 _PATIENCE_S = 20
@@ -172,6 +177,12 @@ class FakeQueue(FakeJobCalls):
         return TopicPage(topics[:limit], topics[limit - 1].topic if len(topics) > limit else "")
 
     # --- AdminCalls ---
+
+    async def get_shard_map(self, context: CallContext, namespace_name: str | None) -> ShardMap:
+        if namespace_name is not None:
+            self._check(namespace_name)
+        key_spread = None if namespace_name is None else self.namespaces[namespace_name].settings.key_spread
+        return ShardMap(1, [slot % 2 for slot in range(SLOTS_COUNT)], [], key_spread)
 
     async def create_namespace(self, context: CallContext, name: str, settings: object | None) -> Namespace:
         check_namespace_name(name)

@@ -1,0 +1,44 @@
+"""The shard map: it tells clients where items with dedup ids go, so that they can send each call to one shard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from foqs.host.namespace_calls import NamespaceCalls
+from foqs.host.namespaces import Namespaces
+from foqs.host.shards import Shards
+from foqs.model.calls import CallContext, ShardAddress, ShardMap
+
+_ANY_ADDRESS = ("", "0.0.0.0", "::")
+"""A host that listens here does not know by which address its clients reach it."""
+
+
+class ShardMaps:
+    """The verb getShardMap."""
+
+    def __init__(
+        self,
+        namespaces: Namespaces,
+        namespace_calls: NamespaceCalls,
+        shards: Shards,
+        listens_at: Callable[[], tuple[str, int]],
+    ) -> None:
+        """`listens_at` is the address and the port of this host."""
+        self._namespaces = namespaces
+        self._namespace_calls = namespace_calls
+        self._shards = shards
+        self._listens_at = listens_at
+
+    async def get(self, context: CallContext, namespace_name: str | None) -> ShardMap:
+        """The map, with what it says of the namespace if one is named.
+
+        Raises UnknownNamespaceError, and UnavailableError while there is no slot table and none can be made.
+        """
+        namespace = self._namespaces.serving(namespace_name) if namespace_name is not None else None
+        table = await self._namespace_calls.slots()
+        host, port = self._listens_at()
+        owned = sorted(shard.shard_id for _, shard in self._shards.owned()) if host not in _ANY_ADDRESS else []
+        found = ShardMap(table.version, table.shards, [ShardAddress(shard_id, f"{host}:{port}") for shard_id in owned])
+        if namespace is not None:
+            found.key_spread = namespace.settings.key_spread
+        return found
