@@ -36,6 +36,7 @@ _ITEM_OPTIONS = (
     click.option("--ttl-ms", type=int, metavar="MS", help="Deleted this long after it may be delivered."),
     click.option("--lease-ms", type=int, metavar="MS", help="Lease of its deliveries."),
     click.option("--metadata", help="Small text beside the payload."),
+    click.option("--dedup-id", help="Stored only if no item with this id was, in the namespace's dedup_ms."),
     click.option("--trace-context", help="Text that comes with every delivery."),
     click.option("--at-most-once", is_flag=True, help="Delivered once or never."),
 )
@@ -86,10 +87,13 @@ def enqueue(
 ) -> None:
     """Store an item with PAYLOAD, or with what comes from stdin (-), and print its id.
 
-    The item is on disk when the id is printed. With exit code 5 it may or may not exist.
+    The item is on disk when the id is printed. With exit code 5 it may or may not exist: with --dedup-id the command
+    may then be repeated, and stores no second item.
     """
     if lines and payload != _STDIN:
         raise click.UsageError("--lines reads stdin: give no PAYLOAD")
+    if lines and item_options["dedup_id"] is not None:
+        raise click.UsageError("--lines and --dedup-id exclude each other: the id is of one item")
     if payload == _STDIN and sys.stdin.isatty():
         what = "items, one a line," if lines else "the payload"
         note(f"reading {what} from stdin: Ctrl-D ends it")
@@ -103,8 +107,10 @@ def enqueue(
         result = client.enqueue_many(namespace, [_new_item(topic, body, **item_options)], return_errors=True)
     if result.errors:
         raise result.errors[0]
-    remote.output.document({"id": result.ids[0]})
+    remote.output.document({"id": result.ids[0], "duplicate": bool(result.duplicates)})
     remote.output.line(result.ids[0])
+    if result.duplicates:
+        note("an item with this dedup id was enqueued before, and this is its id: nothing was stored")
 
 
 def _new_item(topic: str, payload: bytes, *, metadata: str | None, at_most_once: bool, **fields: Any) -> NewItem:

@@ -5,54 +5,122 @@ There is only state here, as in `coalescing`: the clients bring threads or tasks
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from operator import attrgetter
+from typing import NamedTuple
 
 from foqs.client.errors import NotSentError
-from foqs.client.items import NewItem, enqueue_batches, faults_of
+from foqs.client.items import ENQUEUE_BYTES_MAX, NewItem, enqueue_batches, faults_of, item_bytes
+from foqs.client.retry import Repeat
+from foqs.client.slots import SlotGroups, with_own_ids
 from foqs.model.calls import EnqueueResult
-from foqs.model.errors import FoqsError, InvalidArgumentError
+from foqs.model.errors import FoqsError, InvalidArgumentError, OverloadedError, RateLimitedError, UnavailableError
+
+GROUPS_BYTES_MAX = 2 * ENQUEUE_BYTES_MAX
+"""The most that the items of all groups have while none of them makes a whole batch; then the largest goes."""
+FAILED_IN_A_ROW_MAX = 3
+"""After so many batches that failed, none of them was at fault: no others are sent."""
+
+_dedup_id = attrgetter("dedup_id")
+
+
+class Batch(NamedTuple):
+    """The items of one call."""
+
+    positions: Sequence[int]
+    """The places of its items among all."""
+    items: list[NewItem]
+    has_ids: bool
+    """Each of them has a dedup id, so that it may be sent again whatever became of the call."""
+
+    def repeat(self, *, retry_unknown: bool) -> Repeat:
+        """How its call may be repeated; `retry_unknown`: also after an unknown outcome."""
+        return Repeat.ALWAYS if retry_unknown or self.has_ids else Repeat.UNLESS_UNKNOWN
+
+
+@dataclass(slots=True)
+class _Group:
+    """Items of one group that are no batch yet."""
+
+    positions: list[int] = field(default_factory=list)
+    items: list[NewItem] = field(default_factory=list)
+    size_bytes: int = 0
 
 
 class Bulk:
     """The batches of one `enqueue_many` and what became of them; the call makes it and reads `result` at its end.
 
     Whoever has room for a call asks `next` for a batch, and says what became of it with `done` or `failed`. After a
-    batch that failed as a whole `next` gives no other; the calls in flight still end. Not safe for threads.
+    batch that failed as a whole `next` gives others only where all its items had dedup ids, and not after some that
+    failed one after the other; the calls in flight still end. Not safe for threads.
     """
 
-    def __init__(self, items: Iterable[NewItem], items_max: int) -> None:
+    def __init__(self, items: Iterable[NewItem], items_max: int, *, makes_ids: bool = False) -> None:
+        """`makes_ids`: an item without a dedup id gets a random one."""
         self._items = items
-        self._batches = enqueue_batches(items, items_max)
-        self._given_count = 0
-        self._result = EnqueueResult(ids=[])
-        self._ids_by_offset: dict[int, Sequence[str]] = {}
-        self._failures: dict[int, tuple[int, FoqsError]] = {}
-        """The batches that failed as a whole, by offset: how many items they have, and why they failed."""
+        self._items_max = items_max
+        self._makes_ids = makes_ids
+        self._iterator = iter(items)
+        self._groups: SlotGroups | None = None
+        self._batches: Iterator[Batch] | None = None
+        self._read_count = 0
+        """The items before this position were read and, unless they wait in a group, given out."""
+        self._made: set[int] = set()
+        """The positions whose ids were made here."""
+        self._errors: dict[int, FoqsError] = {}
+        self._duplicates: list[int] = []
+        self._ids: list[tuple[Sequence[int], Sequence[str]]] = []
+        """The ids of the batches that went through, with their positions."""
+        self._failures: list[tuple[Sequence[int], FoqsError]] = []
+        """The positions of the batches that failed as a whole, and why they did."""
+        self._failed_in_a_row = 0
+        self._is_ended = False
         self._broken: BaseException | None = None
         """What the caller's iterable raised, or what `stop` was told."""
 
-    def next(self) -> tuple[int, list[NewItem]] | None:
-        """Return the next batch and its offset; None when there is no other, or one has failed."""
-        if self._failures or self._broken is not None:
+    def begins_with_id(self) -> bool:
+        """Tell whether the first item has a dedup id, or gets one: then it is worth to know the groups."""
+        first = self._next_block(1)
+        if not first:
+            return False
+        self._iterator = chain(first, self._iterator)
+        return self._makes_ids or getattr(first[0], "dedup_id", None) is not None
+
+    def group_by(self, groups: SlotGroups) -> None:
+        """Put items together by these groups from the beginning."""
+        if groups.are_several:
+            self._groups = groups
+
+    def next(self) -> Batch | None:
+        """Return the next batch; None when there is no other, or one has failed."""
+        if self._is_ended or self._broken is not None:
             return None
+        if self._batches is None:
+            self._batches = self._cut() if self._groups is None else self._grouped(self._groups)
         try:
-            batch = next(self._batches, None)
+            return next(self._batches, None)
         except BaseException as error:
             self.stop(error)
             return None
-        if batch is None:
-            return None
-        offset = self._given_count
-        self._given_count += len(batch)
-        return offset, batch
 
-    def done(self, offset: int, result: EnqueueResult) -> None:
-        self._ids_by_offset[offset] = result.ids
-        for position, error in result.errors.items():
-            self._result.errors[offset + position] = error
+    def done(self, batch: Batch, result: EnqueueResult) -> None:
+        self._failed_in_a_row = 0
+        self._ids.append((batch.positions, result.ids))
+        for place, error in result.errors.items():
+            self._errors[batch.positions[place]] = error
+        if result.duplicates:
+            # Whose id was made here is known from another attempt of the same call, and from nowhere else.
+            found = [batch.positions[place] for place in result.duplicates]
+            self._duplicates += [position for position in found if position not in self._made]
 
-    def failed(self, offset: int, batch: Sequence[NewItem], error: FoqsError) -> None:
-        self._failures[offset] = (len(batch), _naming_item(error, batch, offset))
+    def failed(self, batch: Batch, error: FoqsError) -> None:
+        self._failures.append((batch.positions, _naming_item(error, batch)))
+        self._failed_in_a_row += 1
+        leaves_others = batch.has_ids and _is_its_own(error, batch)
+        if not leaves_others or self._failed_in_a_row >= FAILED_IN_A_ROW_MAX:
+            self._is_ended = True
 
     def stop(self, error: BaseException) -> None:
         """Give no more batches; `result` raises the first such error."""
@@ -65,31 +133,102 @@ class Bulk:
         """
         if self._broken is not None:
             raise self._broken
-        if self._failures and not self._ids_by_offset:
-            error = self._failures[min(self._failures)][1]
+        failures = sorted(self._failures, key=lambda failure: failure[0][0])
+        if failures and not self._ids:
+            error = failures[0][1]
             raise error from error.__cause__
-        result = self._result
-        for offset, (count, error) in self._failures.items():
-            self._ids_by_offset[offset] = [""] * count
-            result.errors.update(dict.fromkeys(range(offset, offset + count), error))
-        for offset in sorted(self._ids_by_offset):
-            result.ids += self._ids_by_offset[offset]
-        if self._failures:
-            self._refuse_rest()
-        return result
+        is_counted = bool(failures) and isinstance(self._items, Sequence)
+        total = len(self._items) if is_counted else self._read_count  # type: ignore[arg-type]
+        ids = [""] * total
+        for positions, some in self._ids:
+            if isinstance(positions, range):
+                ids[positions.start : positions.stop] = some
+            else:
+                for position, item_id in zip(positions, some, strict=True):
+                    ids[position] = item_id
+        errors = self._errors
+        for positions, error in failures:
+            errors.update(dict.fromkeys(positions, error))
+        if failures:
+            not_sent = NotSentError(f"not sent: an earlier batch failed: {failures[0][1].message}")
+            errors.update({at: not_sent for at, item_id in enumerate(ids) if not item_id and at not in errors})
+        return EnqueueResult(ids, errors, sorted(self._duplicates))
 
-    def _refuse_rest(self) -> None:
-        """Enter NotSentError for the items that no call has carried, if they can be counted."""
-        total = len(self._items) if isinstance(self._items, Sequence) else self._given_count
-        first_error = self._failures[min(self._failures)][1]
-        not_sent = NotSentError(f"not sent: an earlier batch failed: {first_error.message}")
-        self._result.errors.update(dict.fromkeys(range(self._given_count, total), not_sent))
-        self._result.ids += [""] * (total - self._given_count)
+    def _cut(self) -> Iterator[Batch]:
+        """The batches in the order of the items."""
+        for items in enqueue_batches(self._iterator, self._items_max):
+            positions = range(self._read_count, self._read_count + len(items))
+            self._read_count = positions.stop
+            yield self._batch(positions, self._with_ids(positions, items))
+
+    def _grouped(self, groups: SlotGroups) -> Iterator[Batch]:
+        """The batches as groups have enough for one. Each has the items of one group, in their order."""
+        waiting: dict[int, _Group] = {}
+        waiting_bytes = 0
+        while block := self._next_block(self._items_max):
+            positions = range(self._read_count, self._read_count + len(block))
+            self._read_count = positions.stop
+            block = self._with_ids(positions, block)
+            for position, item, key in zip(positions, block, _keys_of(groups, positions, block), strict=True):
+                size = item_bytes(item)
+                group = waiting.setdefault(key, _Group())
+                if group.size_bytes + size > ENQUEUE_BYTES_MAX and group.items:
+                    waiting_bytes -= group.size_bytes
+                    yield self._batch(group.positions, group.items)
+                    group = waiting[key] = _Group()
+                group.positions.append(position)
+                group.items.append(item)
+                group.size_bytes += size
+                waiting_bytes += size
+                full_key = key if len(group.items) == self._items_max else None
+                if full_key is None and waiting_bytes > GROUPS_BYTES_MAX:
+                    full_key = max(waiting, key=lambda one: waiting[one].size_bytes)
+                if full_key is not None:
+                    full = waiting.pop(full_key)
+                    waiting_bytes -= full.size_bytes
+                    yield self._batch(full.positions, full.items)
+        for group in waiting.values():
+            yield self._batch(group.positions, group.items)
+
+    def _next_block(self, count: int) -> list[NewItem]:
+        try:
+            return list(islice(self._iterator, count))
+        except BaseException as error:
+            self.stop(error)
+            return []
+
+    def _with_ids(self, positions: range, items: list[NewItem]) -> list[NewItem]:
+        if not self._makes_ids:
+            return items
+        items, places = with_own_ids(items)
+        self._made.update([positions[place] for place in places])
+        return items
+
+    @staticmethod
+    def _batch(positions: Sequence[int], items: list[NewItem]) -> Batch:
+        return Batch(positions, items, None not in map(_dedup_id, items))
 
 
-def _naming_item(error: FoqsError, batch: Sequence[NewItem], offset: int) -> FoqsError:
+def _keys_of(groups: SlotGroups, positions: range, items: Sequence[NewItem]) -> list[int]:
+    """The group of each item. Raises InvalidArgumentError for what is no item, or has an id that cannot be encoded."""
+    try:
+        return groups.of(items)
+    except (AttributeError, UnicodeEncodeError):
+        for place, fault in faults_of(items):
+            raise InvalidArgumentError(f"position {positions[place]}: {fault.message}") from fault
+        raise
+
+
+def _is_its_own(error: FoqsError, batch: Batch) -> bool:
+    """Whether other batches may go through where this one did not."""
+    if isinstance(error, InvalidArgumentError):
+        return any(True for _ in faults_of(batch.items))
+    return isinstance(error, UnavailableError | OverloadedError | RateLimitedError)
+
+
+def _naming_item(error: FoqsError, batch: Batch) -> FoqsError:
     """Return the same error, naming the first item that could not be encoded."""
     if isinstance(error, InvalidArgumentError):
-        for position, fault in faults_of(batch):
-            return InvalidArgumentError(f"position {offset + position}: {fault.message}")
+        for place, fault in faults_of(batch.items):
+            return InvalidArgumentError(f"position {batch.positions[place]}: {fault.message}")
     return error

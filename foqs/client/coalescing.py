@@ -20,8 +20,9 @@ from foqs.model.errors import FoqsError, OverloadedError, TooLargeError
 WAITING_ITEMS_MAX = 10_000
 WAITING_BYTES_MAX = 64 * 1024 * 1024
 
-Lane = tuple[str, bool, str | None]
-"""Namespace, whether an unknown outcome may be repeated, and the job: what one call has in common."""
+Lane = tuple[str, bool, str | None, int]
+"""Namespace, whether an unknown outcome may be repeated, the job, and the group of dedup ids: what a call has in common.
+"""
 
 
 @dataclass(slots=True, eq=False)

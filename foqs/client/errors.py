@@ -40,15 +40,24 @@ class BatchError(FoqsError):
     errors: the error of each position that failed, by position, from 0 in the order that was given.
     total_count: how many positions there were.
     ids: of an enqueue, the id of each position, "" where it failed.
+    duplicates: of an enqueue, the positions that got the id of an item enqueued before.
     code: of the first error.  nothing_done: certainly nothing of the whole batch was done.
     retry_after_ms: when trying the failed positions again can succeed; None when it is not known.
     """
 
-    def __init__(self, verb: str, errors: PositionErrors, total_count: int, ids: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        verb: str,
+        errors: PositionErrors,
+        total_count: int,
+        ids: Sequence[str] = (),
+        duplicates: Sequence[int] = (),
+    ) -> None:
         self.verb = verb
         self.errors = errors
         self.total_count = total_count
         self.ids = ids
+        self.duplicates = duplicates
         first = sorted(errors.items())[:_ERRORS_NAMED_MAX]
         named = [f"position {position}: {type(error).__name__}: {error.message}" for position, error in first]
         if len(errors) > len(first):
@@ -69,8 +78,10 @@ class BatchError(FoqsError):
         """How many positions were done."""
         return self.total_count - len(self.errors)
 
-    def __reduce__(self) -> tuple[type[BatchError], tuple[str, PositionErrors, int, Sequence[str]]]:
-        return BatchError, (self.verb, self.errors, self.total_count, self.ids)
+    def __reduce__(
+        self,
+    ) -> tuple[type[BatchError], tuple[str, PositionErrors, int, Sequence[str], Sequence[int]]]:
+        return BatchError, (self.verb, self.errors, self.total_count, self.ids, self.duplicates)
 
 
 class ClientClosedError(RuntimeError):

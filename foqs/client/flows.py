@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from foqs.client.addresses import Address, AddressBook
 from foqs.client.checks import check_whole
@@ -18,6 +18,9 @@ from foqs.client.errors import NotSentError, OutcomeUnknownError, error_from_wir
 from foqs.client.retry import Pauses, Repeat, RetryPolicy, goes_elsewhere, may_repeat, verdict
 from foqs.model.calls import PositionErrors
 from foqs.model.errors import FoqsError, InternalError, NotFoundError
+
+if TYPE_CHECKING:
+    from foqs.client.slots import SlotGroups
 
 T = TypeVar("T")
 
@@ -75,6 +78,8 @@ class Terms:
     book: AddressBook
     batch_limits: dict[str, int] = field(default_factory=dict)
     """How many items an enqueue call may have, by namespace, where a larger one was refused."""
+    groups: dict[str, SlotGroups] = field(default_factory=dict)
+    """How items with dedup ids go together into calls, by namespace."""
     deadline_at_ms: int | None = None
     """When all attempts must have ended, where the caller has said so; else each call has the policy's deadline."""
 

@@ -40,6 +40,8 @@ class NewItem:
     ttl or ttl_ms: deleted this long after it may be delivered; 14 days.
     lease or lease_ms: the lease of its deliveries when the dequeue names none; 30 s.
     delivery: at least once, or at most once.
+    dedup_id: 1..255 bytes of UTF-8. Of all items of the namespace with this id only the first is stored, as long as the
+        namespace's dedup_ms says; an enqueue of another one returns the id of the first, whatever became of that.
     trace_context: up to 128 bytes of UTF-8 that come with every delivery, such as a W3C traceparent.
 
     Raises InvalidArgumentError when an argument and its twin in milliseconds are both given, and for a datetime without
@@ -100,6 +102,23 @@ class NewItem:
             self.ttl_ms = duration_ms("ttl_ms", ttl_ms, ttl)
         if lease is not None:
             self.lease_ms = duration_ms("lease_ms", lease_ms, lease)
+
+    def with_dedup_id(self, dedup_id: str) -> NewItem:
+        """Return a copy that has this dedup id."""
+        return NewItem(
+            self.topic,
+            self.payload,
+            self.priority,
+            self.deliver_after_ms,
+            self.delay_ms,
+            self.ttl_ms,
+            self.lease_ms,
+            self.metadata,
+            self.delivery,
+            dedup_id,
+            self.ordering_key,
+            self.trace_context,
+        )
 
 
 @dataclass(slots=True, init=False)

@@ -37,6 +37,7 @@ class Options:
     connections_max: int = CONNECTIONS_MAX
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     batch_items_max: int = limits.BATCH_ITEMS_MAX
+    idempotent: bool = False
     clock_ms: Callable[[], int] = monotonic_ms
     random: Callable[[], float] = random.random
 

@@ -24,7 +24,7 @@ from foqs.client.items import (
 from foqs.client.retry import Repeat
 from foqs.model import limits
 from foqs.model.calls import EnqueueResult, PositionErrors, TopicPage, TopicStats
-from foqs.model.errors import FoqsError, InternalError, InvalidArgumentError, TooLargeError
+from foqs.model.errors import FoqsError, InternalError, InvalidArgumentError, TooLargeError, UnavailableError
 from foqs.wire import codec as wire
 
 NAMESPACES_KNOWN_MAX = 1_000
@@ -61,6 +61,7 @@ def enqueue_limited(
         result.ids += done.ids
         if done.errors:
             result.errors.update({position + offset: error for position, error in done.errors.items()})
+        result.duplicates += [position + offset for position in done.duplicates]
         left = left[len(part) :]
     return result
 
@@ -101,6 +102,7 @@ def enqueue_batch(
 ) -> Flow[EnqueueResult]:
     """Enqueue at most a batch in one call, repeated for the positions that may be."""
     ids = [""] * len(items)
+    duplicates: list[int] = []
 
     def make_call(pending: Sequence[NewItem], repeated: bool) -> Call:
         request = wire.structs.EnqueueRequest(namespace_name=namespace, items=pending, bulk=bulk, job_id=job_id)
@@ -114,10 +116,23 @@ def enqueue_batch(
         else:
             for place, item_id in zip(places, response.ids, strict=True):
                 ids[place] = item_id
+        if response.duplicates:
+            duplicates.extend([places[at] for at in response.duplicates])
         return response.errors  # type: ignore[no-any-return]
 
-    errors = yield from batch_flow(terms, items, make_call, take)
-    return EnqueueResult(ids, errors)
+    try:
+        errors = yield from batch_flow(terms, items, make_call, take)
+    except UnavailableError:
+        _doubt_groups(terms, namespace)
+        raise
+    if errors and any(isinstance(error, UnavailableError) for error in errors.values()):
+        _doubt_groups(terms, namespace)
+    return EnqueueResult(ids, errors, sorted(duplicates))
+
+
+def _doubt_groups(terms: Terms, namespace: str) -> None:
+    if (groups := terms.groups.get(namespace)) is not None:
+        groups.doubt()
 
 
 def dequeue(

@@ -42,11 +42,8 @@ from foqs.model.errors import (
 )
 from foqs.model.limits import PAYLOAD_BYTES_DEFAULT
 from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_name, updated, with_changes
-<<<<<<< HEAD
-from tests.support.fake_job_calls import FakeJobCalls
-=======
 from foqs.model.slots import SLOTS_COUNT
->>>>>>> 9471ea9 (The cluster has a slot table, made over all its shards, which hosts know, shards keep copies of, and clients can ask for)
+from tests.support.fake_job_calls import FakeJobCalls
 
 NOW_MS = 1_700_000_000_000
 _PATIENCE_S = 20

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from foqs.client import verbs
-from foqs.client.bulk import Bulk
+from foqs.client.bulk import GROUPS_BYTES_MAX, Batch, Bulk
 from foqs.client.errors import NotSentError, OutcomeUnknownError
 from foqs.client.items import ENQUEUE_BYTES_MAX, NewItem, check_new_item
 from foqs.client.retry import Repeat
+from foqs.client.slots import DOUBT_MS, MAP_MS_MAX, MAP_PAUSE_MS, SlotGroups, groups_of
 from foqs.model.calls import EnqueueResult
 from foqs.model.errors import (
     FoqsError,
@@ -21,6 +22,7 @@ from foqs.model.errors import (
     TooLargeError,
     UnknownNamespaceError,
 )
+from foqs.model.slots import SLOTS_COUNT, slot_of
 from foqs.wire import codec as wire
 from tests.support.flow_bench import Bench, enqueued
 
@@ -28,17 +30,18 @@ S = wire.structs
 
 
 def enqueue_many(
-    bench: Bench, items: Iterable[NewItem], items_max: int, *, retry_unknown: bool = False
+    bench: Bench, items: Iterable[NewItem], items_max: int, *, retry_unknown: bool = False, makes_ids: bool = False
 ) -> EnqueueResult:
     """As the clients do it with one call in flight."""
-    work = Bulk(items, items_max)
-    repeat = Repeat.ALWAYS if retry_unknown else Repeat.UNLESS_UNKNOWN
-    while (taken := work.next()) is not None:
-        offset, batch = taken
+    work = Bulk(items, items_max, makes_ids=makes_ids)
+    if work.begins_with_id():
+        work.group_by(bench.run_on(groups_of(bench.terms, "ns")))
+    while (batch := work.next()) is not None:
+        repeat = batch.repeat(retry_unknown=retry_unknown)
         try:
-            work.done(offset, bench.run_on(verbs.enqueue_limited(bench.terms, "ns", batch, repeat)))
+            work.done(batch, bench.run_on(verbs.enqueue_limited(bench.terms, "ns", batch.items, repeat)))
         except FoqsError as error:
-            work.failed(offset, batch, error)
+            work.failed(batch, error)
     assert not bench.answers, "fewer calls than expected"
     return work.result()
 
@@ -143,9 +146,8 @@ def test_batches_that_end_in_another_order_are_put_together_in_that_of_the_items
     assert work.next() is None
     for batch in reversed(taken):
         assert batch is not None
-        offset, items = batch
-        error = {1: StaleLeaseError("x")} if offset == 2 else {}
-        work.done(offset, EnqueueResult([item.payload.decode() for item in items], dict(error)))
+        error = {1: StaleLeaseError("x")} if batch.positions[0] == 2 else {}
+        work.done(batch, EnqueueResult([item.payload.decode() for item in batch.items], dict(error)))
     result = work.result()
     assert result.ids == ["0", "1", "2", "3", "4"]
     assert list(result.errors) == [3]
@@ -156,9 +158,9 @@ def test_after_a_batch_that_failed_as_a_whole_what_is_in_flight_counts_and_nothi
     first, second = work.next(), work.next()
     assert first is not None
     assert second is not None
-    work.failed(*first, UnknownNamespaceError("gone"))
+    work.failed(first, UnknownNamespaceError("gone"))
     assert work.next() is None
-    work.done(second[0], EnqueueResult(["c", "d"]))
+    work.done(second, EnqueueResult(["c", "d"]))
     result = work.result()
     assert result.ids == ["", "", "c", "d", "", ""]
     kinds = {position: type(error) for position, error in result.errors.items()}
@@ -182,3 +184,165 @@ def test_a_bulk_enqueue_says_so_to_the_host() -> None:
     bench.run_on(verbs.enqueue_batch(bench.terms, "ns", [NewItem("t", b"")], Repeat.ALWAYS, bulk=True))
     bench.run_on(verbs.enqueue_batch(bench.terms, "ns", [NewItem("t", b"")], Repeat.ALWAYS))
     assert [call.request.bulk for call in bench.calls] == [True, False]
+
+
+def of_shards(*shards: int) -> Any:
+    """The map of a namespace whose key_spread is the number of these shards, which its slots lead to."""
+    first = slot_of("ns", "", 1)
+    by_slot = [shards[(slot - first) % SLOTS_COUNT % len(shards)] for slot in range(SLOTS_COUNT)]
+    return S.ShardMap(version=1, shard_by_slot=by_slot, addresses=[], key_spread=len(shards))
+
+
+def with_ids(count: int, size_bytes: int = 0) -> list[NewItem]:
+    return [NewItem("t", bytes(size_bytes), dedup_id=f"id-{number}") for number in range(count)]
+
+
+def sent_ids(bench: Bench) -> list[list[str | None]]:
+    return [[item.dedup_id for item in call.request.items] for call in bench.calls if call.method == "enqueue"]
+
+
+def test_items_with_ids_go_in_calls_of_one_shard_and_the_result_keeps_their_order() -> None:
+    items = with_ids(40)
+    shards = {item.dedup_id: slot_of("ns", item.dedup_id or "", 2) % 2 for item in items}
+
+    class Host(list[Any]):
+        """Each item's id is its dedup id, and the third of each call is a repeat."""
+
+        def pop(self, index: Any = -1) -> Any:
+            if not self:
+                (names,) = sent_ids(bench)[-1:]
+                return S.EnqueueResponse(ids=[f"i-{name}" for name in names], errors={}, duplicates=[2])
+            return super().pop(index)
+
+    bench = Bench(of_shards(7, 4))
+    bench.answers = Host(bench.answers)
+    work = Bulk(items, 15)
+    work.group_by(bench.run_on(groups_of(bench.terms, "ns")))
+    batches: list[Batch] = []
+    while (batch := work.next()) is not None:
+        batches.append(batch)
+    for batch in reversed(batches):
+        work.done(batch, bench.run_on(verbs.enqueue_limited(bench.terms, "ns", batch.items, Repeat.ALWAYS)))
+    result = work.result()
+    assert result.ids == [f"i-id-{number}" for number in range(40)]
+    sent = sent_ids(bench)
+    assert all(len({shards[name] for name in names}) == 1 for names in sent)
+    assert all(names == sorted(names, key=lambda name: int(name[3:])) for names in sent), "in their order"
+    assert max(map(len, sent)) == 15
+    assert [items[position].dedup_id for position in result.duplicates] == sorted(
+        [names[2] for names in sent], key=lambda name: int((name or "")[3:])
+    )
+
+
+def test_items_with_ids_are_not_grouped_where_all_go_to_one_shard_or_no_map_is_told() -> None:
+    for told in (of_shards(3), of_shards(3, 3), NotSentError("away"), InvalidArgumentError("no such method")):
+        bench = Bench(told, enqueued(["a", "b"]), enqueued(["c"]))
+        assert enqueue_many(bench, with_ids(3), 2).ids == ["a", "b", "c"]
+        assert sent_ids(bench) == [["id-0", "id-1"], ["id-2"]]
+
+
+def test_the_map_is_asked_for_once_then_after_a_while_and_soon_after_a_shard_was_away() -> None:
+    def asked() -> int:
+        return [call.method for call in bench.calls].count("getShardMap")
+
+    bench = Bench(of_shards(1, 2), deadline_ms=0)
+    for _ in range(3):
+        assert bench.run_on(groups_of(bench.terms, "ns")).shards == [1, 2]
+    assert asked() == 1
+    bench.now_ms += MAP_MS_MAX
+    bench.answers = [of_shards(1, 3)]
+    assert bench.run_on(groups_of(bench.terms, "ns")).shards == [1, 3]
+    away = S.EnqueueResponse(ids=[""], errors={0: S.ItemError(code=6, message="away", nothing_done=True)})
+    bench.answers = [away]
+    bench.run_on(verbs.enqueue_batch(bench.terms, "ns", with_ids(1), Repeat.ALWAYS))
+    assert bench.run_on(groups_of(bench.terms, "ns")).shards == [1, 3], "not in each call"
+    bench.now_ms += DOUBT_MS
+    bench.answers = [NotSentError("away"), of_shards(4, 3)]
+    assert bench.run_on(groups_of(bench.terms, "ns")).shards == [1, 3], "better than none"
+    bench.now_ms += MAP_PAUSE_MS
+    assert bench.run_on(groups_of(bench.terms, "ns")).shards == [4, 3]
+    assert asked() == 4
+
+
+def test_calls_whose_items_all_have_ids_are_repeated_after_an_unknown_outcome() -> None:
+    lost = OutcomeUnknownError("lost")
+    bench = Bench(of_shards(0), lost, S.EnqueueResponse(ids=["a"], errors={}, duplicates=[0]))
+    result = enqueue_many(bench, with_ids(1), 10)
+    assert (result.ids, result.duplicates) == (["a"], [0])
+    assert sent_ids(bench) == [["id-0"], ["id-0"]]
+    bench = Bench(of_shards(0), lost)
+    with pytest.raises(OutcomeUnknownError):
+        enqueue_many(bench, [*with_ids(1), NewItem("t", b"")], 10)
+
+
+def test_an_idempotent_client_gives_each_item_an_id_of_its_own_and_leaves_the_callers_item_alone() -> None:
+    item = NewItem("t", b"", 3, delay_ms=5, metadata=b"m", trace_context="c")
+    named = with_ids(1)[0]
+    lost = OutcomeUnknownError("lost")
+    repeats = S.EnqueueResponse(ids=["a", "b", "c"], errors={}, duplicates=[0, 1, 2])
+    bench = Bench(of_shards(0), lost, repeats)
+    result = enqueue_many(bench, [item, named, item], 10, makes_ids=True)
+    first, second = sent_ids(bench)
+    assert first == second, "a repetition has the same ids"
+    assert len(set(first)) == 3
+    assert first[1] == "id-0"
+    assert [len(str(first[place])) for place in (0, 2)] == [32, 32]
+    assert item.dedup_id is None
+    sent = bench.calls[-1].request.items[0]
+    assert (sent.priority, sent.delay_ms, sent.metadata, sent.trace_context) == (3, 5, b"m", "c")
+    assert result.duplicates == [1], "the others are known from this very call"
+
+
+def test_a_batch_with_ids_that_fails_leaves_the_others_alone_until_some_fail_in_a_row() -> None:
+    bad = InvalidArgumentError("cannot encode")
+    items = with_ids(10)
+    items[3].priority = 2**31
+    rest = [enqueued(["c", "d"])] * 2
+    bench = Bench(of_shards(0), enqueued(["a", "b"]), bad, NotSentError("away"), *rest, deadline_ms=0)
+    result = enqueue_many(bench, items, 2)
+    assert result.ids == ["a", "b", "", "", "", "", "c", "d", "c", "d"]
+    assert {at: type(error) for at, error in result.errors.items()} == {
+        2: InvalidArgumentError, 3: InvalidArgumentError, 4: NotSentError, 5: NotSentError
+    }  # fmt: skip
+    bench = Bench(of_shards(0), enqueued(["a", "b"]), *[NotSentError("away")] * 3, deadline_ms=0)
+    result = enqueue_many(bench, with_ids(10), 2)
+    assert result.ids == ["a", "b", *[""] * 8]
+    assert ["not sent: an earlier" in result.errors[at].message for at in range(2, 10)] == [False] * 6 + [True] * 2
+    bench = Bench(of_shards(0), enqueued(["a", "b"]), UnknownNamespaceError("gone"))
+    assert len(enqueue_many(bench, with_ids(10), 2).errors) == 8, "no batch would go through"
+
+
+def test_items_that_were_read_for_other_groups_are_told_as_not_sent() -> None:
+    bench = Bench(of_shards(1, 2), UnknownNamespaceError("gone"), deadline_ms=0)
+    work = Bulk(iter(with_ids(9)), 2)
+    work.group_by(bench.run_on(groups_of(bench.terms, "ns")))
+    first, second = work.next(), work.next()
+    assert first is not None
+    assert second is not None
+    work.done(first, EnqueueResult(["a", "b"]))
+    work.failed(second, UnknownNamespaceError("gone"))
+    result = work.result()
+    assert [at for at, item_id in enumerate(result.ids) if item_id] == list(first.positions)
+    assert set(result.errors) == set(range(len(result.ids))) - set(first.positions)
+
+
+def test_groups_hold_no_more_bytes_than_two_calls() -> None:
+    size = ENQUEUE_BYTES_MAX // 4
+    groups = SlotGroups([1, 2, 3, 4], 0, 0)
+    work = Bulk((item for item in with_ids(40, size)), 6)
+    work.group_by(groups)
+    seen: list[int] = []
+    while (batch := work.next()) is not None:
+        assert sum(len(item.payload) for item in batch.items) <= ENQUEUE_BYTES_MAX
+        assert len(set(groups.of(batch.items))) == 1
+        seen += batch.positions
+        assert (work._read_count - len(seen)) * size <= GROUPS_BYTES_MAX + 6 * size, "and what is read at a time"
+    assert sorted(seen) == list(range(40))
+
+
+def test_an_id_that_cannot_be_encoded_is_named_by_its_position() -> None:
+    items = with_ids(3)
+    items[2].dedup_id = "\ud800"
+    bench = Bench(of_shards(1, 2))
+    with pytest.raises(InvalidArgumentError, match=r"position 2: .*dedup_id"):
+        enqueue_many(bench, items, 10)

@@ -17,7 +17,7 @@ from foqs.client.sync.coalescer import EnqueueCoalescer, RunBatch
 from foqs.model.calls import EnqueueResult
 from foqs.model.errors import OverloadedError, RateLimitedError, TooLargeError
 
-LANE: Lane = ("ns", False)
+LANE: Lane = ("ns", False, None, -1)
 PATIENCE_S = 10.0
 
 

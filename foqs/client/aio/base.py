@@ -37,6 +37,7 @@ class AsyncBaseClient:
         connections_max: int = options.ASYNC_CONNECTIONS_MAX,
         retry: RetryPolicy | None = None,
         batch_items_max: int = limits.BATCH_ITEMS_MAX,
+        idempotent: bool = False,
         clock_ms: Callable[[], int] = options.monotonic_ms,
         random: Callable[[], float] = random_module.random,
     ) -> None:
@@ -49,6 +50,7 @@ class AsyncBaseClient:
             connections_max=connections_max,
             retry=retry or RetryPolicy(),
             batch_items_max=batch_items_max,
+            idempotent=idempotent,
             clock_ms=clock_ms,
             random=random,
         )

@@ -38,6 +38,7 @@ class BaseClient:
         connections_max: int = options.CONNECTIONS_MAX,
         retry: RetryPolicy | None = None,
         batch_items_max: int = limits.BATCH_ITEMS_MAX,
+        idempotent: bool = False,
         clock_ms: Callable[[], int] = options.monotonic_ms,
         random: Callable[[], float] = random_module.random,
     ) -> None:
@@ -50,6 +51,7 @@ class BaseClient:
             connections_max=connections_max,
             retry=retry or RetryPolicy(),
             batch_items_max=batch_items_max,
+            idempotent=idempotent,
             clock_ms=clock_ms,
             random=random,
         )

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
-from foqs.client import verbs
+from foqs.client import slots, verbs
 from foqs.client.bulk import Bulk
 from foqs.client.checks import check_whole
 from foqs.client.coalescing import Lane
@@ -19,7 +19,7 @@ from foqs.client.sync.coalescer import EnqueueCoalescer
 from foqs.client.sync.concurrency import Monitor, run_copies
 from foqs.client.sync.consumer import Consumer
 from foqs.model import limits
-from foqs.model.calls import DeliveryPolicy, EnqueueResult, PositionErrors, TopicStats
+from foqs.model.calls import DeliveryPolicy, EnqueueResult, PositionErrors, ShardMap, TopicStats
 from foqs.model.errors import FoqsError, InvalidArgumentError
 
 
@@ -36,6 +36,8 @@ class Client(BaseClient):
     retry (up to 15 s): see RetryPolicy; a call is only repeated where nothing can happen twice, as each verb says.
     batch_items_max (1,000): items per enqueue call; fewer where the namespace allows no more, by its batch_items_max
         or because more never fit its enqueues_per_minute_max.
+    idempotent (False): each item without a dedup_id gets a random one, so that an enqueue is repeated after an unknown
+        outcome and the item is stored once all the same. It costs the host more, see docs/python.md.
     clock_ms, random: a monotonic clock and numbers from 0 <= x < 1, for tests.
 
     A duration is a timedelta or, in the argument that ends with _ms, a whole number of milliseconds.
@@ -72,6 +74,7 @@ class Client(BaseClient):
         lease: timedelta | None = None,
         metadata: bytes | None = None,
         delivery: DeliveryPolicy | None = None,
+        dedup_id: str | None = None,
         trace_context: str | None = None,
         retry_unknown: bool = False,
         job_id: str | None = None,
@@ -81,7 +84,8 @@ class Client(BaseClient):
         """Store one item and return its id; it is durable then. The fields are those of NewItem.
 
         Enqueues that come while a call is in flight go together in the next one.
-        retry_unknown: repeat after an unknown outcome too; the item may then exist twice.
+        dedup_id: repeated after an unknown outcome; where an item with this id was stored before, its id is returned.
+        retry_unknown: repeat after an unknown outcome without a dedup_id too; the item may then exist twice.
         job_id: the job record that counts the item and whose rate holds, see `AdminClient.create_job`.
         Raises the item's error: InvalidArgumentError, TooLargeError, RateLimitedError, OutcomeUnknownError, ...;
         OverloadedError also when too many enqueues wait in this client.
@@ -96,6 +100,7 @@ class Client(BaseClient):
             lease_ms,
             metadata,
             delivery,
+            dedup_id,
             trace_context=trace_context,
             deliver_after=deliver_after,
             delay=delay,
@@ -103,8 +108,14 @@ class Client(BaseClient):
             lease=lease,
         )
         check_new_item(item)
-        deadline_at_ms = self._within(deadline_ms, deadline).deadline_at_ms
-        return self._coalescer.enqueue((namespace, retry_unknown, job_id), item, deadline_at_ms)
+        terms = self._within(deadline_ms, deadline)
+        if dedup_id is None and self.options.idempotent:
+            (item.dedup_id,) = slots.random_ids(1)
+        lane = (namespace, retry_unknown, job_id, slots.NO_ID)
+        if item.dedup_id is not None:
+            groups = self._run(slots.groups_of(terms, namespace))
+            lane = (namespace, True, job_id, groups.of([item])[0])
+        return self._coalescer.enqueue(lane, item, terms.deadline_at_ms)
 
     def enqueue_many(
         self,
@@ -124,7 +135,11 @@ class Client(BaseClient):
         The result has an id for each position. Raises BatchError when items failed: it has the ids of the others and
         the errors by position. Raises another error when no call was done. When a later call fails as a whole, its
         positions get the error, and those behind it (of a sequence; a lazy iterable is not read on) a NotSentError.
-        retry_unknown: repeat after an unknown outcome too; items may then exist twice.
+        Items that have dedup ids, all of them: calls are repeated after an unknown outcome, one that fails leaves the
+        others alone unless some fail one after the other, and each call has items of one shard, so that their order is
+        kept within a shard only. `duplicates` of the result are positions that got the id of an item enqueued before,
+        by an attempt of this call or earlier.
+        retry_unknown: repeat after an unknown outcome without dedup ids too; items may then exist twice.
         bulk: tell the host that nobody waits for these items, so that it may serve interactive calls first.
         job_id: the job record that counts the items and whose rate holds, see `AdminClient.create_job`. Raises
             NotFoundError when the namespace has none of this id.
@@ -133,28 +148,30 @@ class Client(BaseClient):
         """
         check_whole("calls_in_flight", calls_in_flight, 1, self._pool.calls_in_flight_max)
         terms = self._within(deadline_ms, deadline)
-        repeat = Repeat.ALWAYS if retry_unknown else Repeat.UNLESS_UNKNOWN
-        work, guard = Bulk(items, self.options.batch_items_max), Monitor()
+        work = Bulk(items, self.options.batch_items_max, makes_ids=self.options.idempotent)
+        guard = Monitor()
+        if work.begins_with_id():
+            work.group_by(self._run(slots.groups_of(terms, namespace)))
 
         def send_batches() -> None:
             while True:
                 with guard:
-                    taken = work.next()
-                if taken is None:
+                    batch = work.next()
+                if batch is None:
                     return
-                offset, batch = taken
+                repeat = batch.repeat(retry_unknown=retry_unknown)
                 try:
-                    flow = verbs.enqueue_limited(terms, namespace, batch, repeat, bulk=bulk, job_id=job_id)
+                    flow = verbs.enqueue_limited(terms, namespace, batch.items, repeat, bulk=bulk, job_id=job_id)
                     done = self._run(flow)
                 except FoqsError as error:
                     with guard:
-                        work.failed(offset, batch, error)
+                        work.failed(batch, error)
                 except BaseException as error:
                     stop(error)  # Otherwise the others would send all the rest.
                     raise
                 else:
                     with guard:
-                        work.done(offset, done)
+                        work.done(batch, done)
 
         def stop(error: BaseException) -> None:
             with guard:
@@ -166,7 +183,7 @@ class Client(BaseClient):
             run_copies(send_batches, calls_in_flight, "foqs-enqueue", stop)
         result = work.result()
         if result.errors and not return_errors:
-            raise BatchError("enqueue_many", result.errors, len(result.ids), result.ids)
+            raise BatchError("enqueue_many", result.errors, len(result.ids), result.ids, result.duplicates)
         return result
 
     def dequeue(
@@ -292,6 +309,15 @@ class Client(BaseClient):
             if not token:
                 return
 
+    def shard_map(
+        self, namespace: str | None = None, *, deadline_ms: int | None = None, deadline: timedelta | None = None
+    ) -> ShardMap:
+        """Return which shard takes the dedup ids of each slot, and what the namespace says of its ids.
+
+        The client groups items by itself; this is for programs that look.
+        """
+        return self._run(slots.shard_map(self._within(deadline_ms, deadline), namespace))
+
     def consume(
         self,
         namespace: str,
@@ -319,7 +345,7 @@ class Client(BaseClient):
         self._coalescer.close()
 
     def _enqueue_batch(self, lane: Lane, items: Sequence[NewItem], deadline_at_ms: int | None) -> EnqueueResult:
-        namespace, retry_unknown, job_id = lane
+        namespace, retry_unknown, job_id, _ = lane
         repeat = Repeat.ALWAYS if retry_unknown else Repeat.UNLESS_UNKNOWN
         terms = self._terms.until(deadline_at_ms)
         return self._run(verbs.enqueue_limited(terms, namespace, items, repeat, job_id=job_id))

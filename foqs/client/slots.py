@@ -1,0 +1,116 @@
+"""Which items go together into a call: those whose dedup ids lead to one shard, by the shard map that a host tells.
+
+A host takes any mixture and splits it, which costs it more. So nothing here decides what is right: a map that is old,
+or not known, costs time alone. The map of a namespace is asked for when its first item with an id is enqueued.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from zlib import crc32
+
+from foqs.client.flows import Call, Flow, Terms, call_flow
+from foqs.client.items import NewItem, check_new_item
+from foqs.client.retry import Repeat, RetryPolicy
+from foqs.model import limits
+from foqs.model.calls import ShardAddress, ShardMap
+from foqs.model.errors import FoqsError
+from foqs.model.slots import SLOTS_COUNT, slot_of
+from foqs.wire import codec as wire
+
+NO_ID = -1
+"""The group of items without dedup ids, which any shard takes."""
+MAP_MS_MAX = 5 * limits.MINUTE_MS
+"""A map that is older than this is asked for again."""
+MAP_PAUSE_MS = 10 * limits.SECOND_MS
+"""How long a client groups nothing after a host that told no map: it may be older than the verb."""
+DOUBT_MS = limits.SECOND_MS
+"""A map is asked for again this long after it was, at the earliest."""
+ASK_MS_MAX = 2 * limits.SECOND_MS
+"""How long the first enqueue with an id waits for the map."""
+NAMESPACES_KNOWN_MAX = 1_000
+"""The most namespaces whose maps a client keeps."""
+
+_ID_BYTES = 16
+_ONCE = RetryPolicy(deadline_ms=0)
+
+
+@dataclass(slots=True)
+class SlotGroups:
+    """The groups of one namespace. The terms of a client own it; each enqueue with ids asks it."""
+
+    shards: Sequence[int]
+    """The shards of the namespace's slots, in their order: as many as its key_spread."""
+    told_at_ms: int
+    ask_again_at_ms: int
+
+    @property
+    def are_several(self) -> bool:
+        return len(set(self.shards)) > 1
+
+    def of(self, items: Sequence[NewItem]) -> list[int]:
+        """Return the group of each item."""
+        shards, mask = self.shards, len(self.shards) - 1
+        return [
+            shards[crc32(dedup_id.encode()) & mask] if (dedup_id := item.dedup_id) is not None else NO_ID
+            for item in items
+        ]
+
+    def doubt(self) -> None:
+        """A shard was away: another one may have its slots."""
+        self.ask_again_at_ms = min(self.ask_again_at_ms, self.told_at_ms + DOUBT_MS)
+
+
+def groups_of(terms: Terms, namespace: str) -> Flow[SlotGroups]:
+    """Return the groups of a namespace, of which there is one while no host tells the map."""
+    known = terms.groups.get(namespace)
+    now_ms = terms.clock_ms()
+    if known is not None and now_ms < known.ask_again_at_ms:
+        return known
+    if len(terms.groups) >= NAMESPACES_KNOWN_MAX:
+        terms.groups.clear()
+    # Others do not wait for this one.
+    found = terms.groups[namespace] = SlotGroups((0,) if known is None else known.shards, now_ms, now_ms + ASK_MS_MAX)
+    try:
+        asked = replace(terms, retry=_ONCE, timeout_ms=min(terms.timeout_ms, ASK_MS_MAX))
+        told = yield from shard_map(asked, namespace)
+    except FoqsError:
+        found.ask_again_at_ms = now_ms + MAP_PAUSE_MS
+        return found
+    if told.key_spread and len(told.shard_by_slot) == SLOTS_COUNT:
+        first = slot_of(namespace, "", 1)
+        found.shards = [told.shard_by_slot[(first + at) % SLOTS_COUNT] for at in range(told.key_spread)]
+    found.ask_again_at_ms = now_ms + MAP_MS_MAX
+    return found
+
+
+def shard_map(terms: Terms, namespace: str | None) -> Flow[ShardMap]:
+    request = wire.structs.ShardMapRequest(namespace_name=namespace)
+    told = yield from call_flow(terms, Call("getShardMap", request, Repeat.ALWAYS))
+    addresses = [ShardAddress(one.shard_id, one.address) for one in told.addresses or ()]
+    return ShardMap(told.version or 0, told.shard_by_slot or [], addresses, told.key_spread, told.dedup_window_ms)
+
+
+def random_ids(count: int) -> list[str]:
+    """Return so many ids that nobody else will ever draw."""
+    drawn = os.urandom(_ID_BYTES * count).hex()
+    size = 2 * _ID_BYTES
+    return [drawn[start : start + size] for start in range(0, size * count, size)]
+
+
+def with_own_ids(items: Sequence[NewItem]) -> tuple[list[NewItem], list[int]]:
+    """Return the items, with a random id in a copy of each that had none, and the places of those.
+
+    A copy, because an item that its caller enqueues again is another item. Raises InvalidArgumentError for what is no
+    item.
+    """
+    given = list(items)
+    for item in given:
+        if not isinstance(item, NewItem):
+            check_new_item(item)
+    places = [place for place, item in enumerate(given) if item.dedup_id is None]
+    for place, dedup_id in zip(places, random_ids(len(places)), strict=True):
+        given[place] = given[place].with_dedup_id(dedup_id)
+    return given, places
