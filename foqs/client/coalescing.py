@@ -21,8 +21,7 @@ WAITING_ITEMS_MAX = 10_000
 WAITING_BYTES_MAX = 64 * 1024 * 1024
 
 Lane = tuple[str, bool, str | None, int]
-"""Namespace, whether an unknown outcome may be repeated, the job, and the group of dedup ids: what a call has in common.
-"""
+"""Namespace, whether an unknown outcome may be repeated, job, and group of dedup ids: what one call has in common."""
 
 
 @dataclass(slots=True, eq=False)

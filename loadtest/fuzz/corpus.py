@@ -98,6 +98,10 @@ def _plain() -> list[tuple[str, Any]]:
         ("planExport", s.PlanExportRequest(NAMESPACE)),
         ("exportItems", s.ExportItemsRequest(NAMESPACE, s.ExportSplit(1, 0, _I64, 0))),
         ("getHostStatus", s.HostStatusRequest()),
+        ("createJob", s.CreateJobRequest(NAMESPACE, "job")),
+        ("updateJob", s.UpdateJobRequest(NAMESPACE, "job")),
+        ("getJob", s.GetJobRequest(NAMESPACE, "job")),
+        ("listJobs", s.ListJobsRequest(NAMESPACE)),
     ]
 
 

@@ -98,6 +98,17 @@ def test_an_empty_stdin_is_no_item_unless_asked_for(shell: Shell) -> None:
     assert "nothing is stored" in shell.run("enqueue", "ns", "t", "--lines").stderr
 
 
+def test_an_item_with_a_dedup_id_is_stored_once_and_a_repeat_is_told(shell: Shell) -> None:
+    first = shell.json("enqueue", "ns", "t", "a", "--dedup-id", "order-1")
+    assert first == {"id": first["id"], "duplicate": False}
+    again = shell.run("enqueue", "ns", "t", "b", "--dedup-id", "order-1")
+    assert (again.exit_code, again.stdout.strip()) == (0, first["id"])
+    assert "enqueued before" in again.stderr
+    assert shell.json("enqueue", "ns", "t", "b", "--dedup-id", "order-1") == {"id": first["id"], "duplicate": True}
+    assert len(shell.queue.ready["ns", "t"]) == 1
+    assert shell.run("enqueue", "ns", "t", "--lines", "--dedup-id", "x", stdin=b"a").exit_code == 2
+
+
 def test_enqueue_says_at_a_terminal_that_it_reads_from_there(shell: Shell) -> None:
     here, there = pty.openpty()
     with os.fdopen(here, "wb", buffering=0) as terminal, os.fdopen(there, "rb") as stdin:

@@ -40,7 +40,7 @@ PAGE = 1_000
 SLACK = 16
 """Reads beside the rows themselves: the ends of ranges."""
 
-TABLES = ("item", "pack", "tombstone", "claim", "topic", "namespace", "seen", "writer")
+TABLES = ("item", "pack", "tombstone", "claim", "topic", "namespace", "seen", "writer", "slot_copy")
 ALL_INSERTED = statements.ALL_INSERTED.format(5)
 SEEN_FIRSTS = list(range(0, 1280 * script.STATEMENT_RANGES_MAX, 1280))
 ITEM_IDS = list(range(5, 5 + 20 * script.STATEMENT_IDS_MAX, 20))
@@ -79,6 +79,7 @@ class Case:
 
 CASES: dict[str, list[Case]] = {
     "READ_WRITER": [Case("PRIMARY", 2)],
+    "READ_SLOTS": [Case("PRIMARY", 2)],
     "TAKE_WRITER": [Case("PRIMARY", 3, (9, b"me", 9))],
     "RENEW_EPOCH": [Case("PRIMARY", 3, (9, 8))],
     "NOTE_SESSION": [Case("PRIMARY", 3, (9,))],
@@ -239,6 +240,7 @@ INSERTS: dict[str, Case] = {
     "INSERT_TOMBSTONE": Case("", 0, (10**9, b"x")),
     "INSERT_SEEN": Case("", 0, (9, 0, 5, b"x"), fill=lambda text: text.format("%s", "%s", "%s", "%s")),
     "INSERT_CLAIM": Case("", 0, (10**9, 5, 1, b"")),
+    "KEEP_SLOTS": Case("", 2, (2, b"slots")),
 }
 """They read nothing."""
 WITHOUT_TABLE = {
@@ -319,6 +321,7 @@ def _fill(url: str, share: int) -> None:
         seen = [(n % 4, n // 4 * 128, n, b"\x03" + b"\x00" * 26 * 128) for n in range(SEEN_COUNT // share)]
         cursor.executemany(statements.INSERT_SEEN.format("%s", "%s", "%s", "%s"), seen)
         cursor.execute("UPDATE writer SET epoch = 1")
+        cursor.execute(statements.KEEP_SLOTS, (1, b"slots"))
         session.commit()
 
 

@@ -54,6 +54,8 @@ class FakeQueue(FakeJobCalls):
 
     def __init__(self) -> None:
         super().__init__()
+        self.seen: dict[tuple[str, str], str] = {}
+        """The ids of items by namespace and dedup id."""
         self.namespaces: dict[str, Namespace] = {}
         self.ready: dict[tuple[str, str], list[Delivery]] = defaultdict(list)
         self.leased: dict[str, tuple[str, Delivery]] = {}
@@ -108,16 +110,24 @@ class FakeQueue(FakeJobCalls):
             self.calls_running -= 1
         ids: list[str] = []
         errors: PositionErrors = {}
+        duplicates: list[int] = []
         for position, item in enumerate(items):
+            seen = self.seen.get((namespace_name, item.dedup_id or ""))
+            if seen is not None:
+                ids.append(seen)
+                duplicates.append(position)
+                continue
             try:
                 ids.append(self._put(namespace_name, item))
+                if item.dedup_id is not None:
+                    self.seen[namespace_name, item.dedup_id] = ids[-1]
             except FoqsError as error:
                 ids.append("")
                 errors[position] = error
         for waiting in self.long_polls:
             if not waiting.done():
                 waiting.set_result(None)
-        return EnqueueResult(ids, errors)
+        return EnqueueResult(ids, errors, duplicates)
 
     async def dequeue(
         self,
