@@ -96,6 +96,7 @@ class Slots:
     def _ended(self, shard: ShardState, task: asyncio.Task[None]) -> None:
         del self._tasks[shard]
         error = None if task.cancelled() else task.exception()
-        if error is not None:
-            level = _log.warning if isinstance(error, FoqsError) else _log.error
-            level("slot_copy_not_kept", shard=shard.shard_id, error=str(error))
+        if isinstance(error, FoqsError):
+            _log.warning("slot_copy_not_kept", shard=shard.shard_id, error=str(error))
+        elif error is not None:
+            _log.error("host_defect", work="slot copy", exc_info=error)

@@ -117,6 +117,7 @@ SILENT_CALLS: dict[str, Callable[[foqs.Client, foqs.AdminClient, Any], object]] 
     "release": lambda client, _, within: client.release("ns", "a.1", **within),
     "extend": lambda client, _, within: client.extend("ns", "a.1", 5_000, **within),
     "topics": lambda client, _, within: next(client.topics("ns", **within)),
+    "shard_map": lambda client, _, within: client.shard_map("ns", **within),
     "create_namespace": lambda _, admin, within: admin.create_namespace("ns", **within),
     "update_namespace": lambda _, admin, within: admin.update_namespace("ns", **within),
     "get_namespace": lambda _, admin, within: admin.get_namespace("ns", **within),
