@@ -320,10 +320,10 @@ class Host(Service):
         """The front door, with the verbs of users and of operators behind it."""
         config = self._config
         namespaces, shards, happened = self._namespaces, self._shards, self.metrics.items.happened
-        placement = Placement(shards, self._dispatcher)
+        placement = Placement(shards, self._dispatcher, self._slots)
         lane = BulkLane(self._loop)
         self.metrics.watch_loads(lane, self._jobs)
-        enqueues = Enqueues(namespaces, self._quota, placement, self._waiting, happened)
+        enqueues = Enqueues(namespaces, self._quota, placement, self._waiting, happened, self._namespace_calls.slots)
         queue = Queue(
             JobEnqueues(namespaces, self._jobs, BulkEnqueues(namespaces, lane, enqueues.enqueue).enqueue, happened),
             self._dequeues,

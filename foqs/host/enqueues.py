@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from operator import attrgetter
 
 from foqs.host import arguments
@@ -10,6 +10,7 @@ from foqs.host.dispatch import Dispatcher
 from foqs.host.namespaces import Namespaces
 from foqs.host.quota import Quota
 from foqs.host.shards import NO_SHARD_RETRY_MS, Shards
+from foqs.host.slots import Slots
 from foqs.host.waiting import Answer, Waiting
 from foqs.model import ids, limits, order
 from foqs.model.calls import CallContext, DeliveryPolicy, EnqueueResult, NewItemFields, PositionErrors
@@ -22,7 +23,7 @@ from foqs.model.errors import (
     UnavailableError,
 )
 from foqs.model.item import ItemEvent, Phase, ShardItem
-from foqs.model.namespace import DedupScope, Namespace
+from foqs.model.namespace import DedupScope, DedupWhenAway, Namespace
 from foqs.model.seen import digests_of
 from foqs.model.slots import slot_of
 from foqs.model.topic import ShardTopic
@@ -82,15 +83,16 @@ class Placement:
     Items that come together so go into one transaction, and leave together (docs/performance.md, Runs).
     """
 
-    def __init__(self, shards: Shards, dispatcher: Dispatcher) -> None:
+    def __init__(self, shards: Shards, dispatcher: Dispatcher, slots: Slots) -> None:
         self._writers = shards.writers
+        self._slots = slots
         self._sick = dispatcher.sick
         self._current: ShardWriter | None = None
         self._left_count = 0
         """Items that the current shard still gets before the next one has its turn."""
 
-    def place(self, positions: Sequence[int], avoided: Collection[int] = ()) -> dict[ShardWriter, Sequence[int]]:
-        """The positions of the call's items by the shard that takes them: one shard takes all.
+    def place(self, count: int, avoided: Collection[int] = ()) -> ShardWriter:
+        """The shard that takes a call's items without dedup ids.
 
         It is the shard of the last call while it has room, else the healthy one with the shortest buffer. Raises
         OverloadedError when every shard is away, sick, or among `avoided`, which are ids.
@@ -99,29 +101,43 @@ class Placement:
         if current is None or self._left_count <= 0 or not self._has_room(current, avoided):
             self._current = current = self._next(avoided)
             self._left_count = current.scheduler.placement_run_items
-        self._left_count -= len(positions)
-        return {current: positions}
+        self._left_count -= count
+        return current
+
+    @property
+    def knows_slots(self) -> bool:
+        return self._slots.table.version > 0
 
     def place_ids(
         self, namespace: Namespace, news: Sequence[NewItemFields], positions: Sequence[int], errors: PositionErrors
-    ) -> dict[ShardWriter, list[int]]:
-        """The positions of items with dedup ids by the shard that the slot of each leads to.
+    ) -> tuple[dict[ShardWriter, Sequence[int]], list[int]]:
+        """The positions of items with dedup ids by the shard that the slot of each leads to, and those for any shard.
 
-        Where that shard is away or sick, `errors` says so: no other one knows whether the id was seen.
+        Where that shard is away or sick, `errors` says so: no other one knows whether the id was seen. Unless the
+        namespace would rather have the item twice than not at all.
         """
-        shard_ids = sorted(self._writers)
-        by_shard: dict[int, list[int]] = {}
-        for position in positions:
-            slot = slot_of(namespace.name, news[position].dedup_id or "", namespace.settings.key_spread)
-            by_shard.setdefault(shard_ids[slot % len(shard_ids)] if shard_ids else -1, []).append(position)
-        placed: dict[ShardWriter, list[int]] = {}
+        by_slot, name, key_spread = self._slots.table.shards, namespace.name, namespace.settings.key_spread
+        by_shard: dict[int, Sequence[int]] = {}
+        if key_spread == 1:
+            by_shard[by_slot[slot_of(name, "", 1)]] = positions
+        else:
+            split: dict[int, list[int]] = {}
+            for position in positions:
+                shard_id = by_slot[slot_of(name, news[position].dedup_id or "", key_spread)]
+                split.setdefault(shard_id, []).append(position)
+            by_shard |= split
+        placed: dict[ShardWriter, Sequence[int]] = {}
+        anywhere: list[int] = []
         for shard_id, some in by_shard.items():
             writer = self._writers.get(shard_id)
-            if writer is None or writer.shard is None or shard_id in self._sick:
-                errors.update(dict.fromkeys(some, _slot_away(shard_id)))
-            else:
+            shard = writer.shard if writer is not None else None
+            if writer is not None and shard is not None and shard_id not in self._sick and self._slots.keeps(shard):
                 placed[writer] = some
-        return placed
+            elif namespace.settings.dedup_when_away is DedupWhenAway.ACCEPT:
+                anywhere += some
+            else:
+                errors.update(dict.fromkeys(some, _slot_away(shard_id)))
+        return placed, anywhere
 
     def _has_room(self, writer: ShardWriter, avoided: Collection[int]) -> bool:
         """Whether it takes items, and less waits there than a run, and than fills its next two transactions."""
@@ -168,13 +184,15 @@ class Enqueues:
         placement: Placement,
         waiting: Waiting,
         happened: Callable[[int, ItemEvent, int], None],
+        make_slots: Callable[[], Awaitable[object]],
     ) -> None:
-        """`happened` counts, by namespace, what became of items."""
+        """`happened` counts, by namespace, what became of items; `make_slots` sees that there is a slot table."""
         self._namespaces = namespaces
         self._quota = quota
         self._placement = placement
         self._waiting = waiting
         self._happened = happened
+        self._make_slots = make_slots
 
     async def enqueue(
         self, context: CallContext, namespace_name: str, items: Sequence[NewItemFields], bulk: bool
@@ -226,8 +244,13 @@ class Enqueues:
         plain = [position for position, new in enumerate(items) if new.dedup_id is None]
         with_ids = [position for position, new in enumerate(items) if new.dedup_id is not None]
         refused: PositionErrors = {}
+        if not self._placement.knows_slots:
+            await self._ask_for_slots(namespace, len(items))
         answer = Answer(self._waiting)
-        parts = self._start_once(namespace, items, with_ids, answer, result.errors, refused)
+        placed, anywhere = self._placement.place_ids(namespace, items, with_ids, refused)
+        parts = self._start_once(namespace, items, placed, answer, result.errors, refused)
+        if anywhere:
+            plain = sorted(plain + anywhere)
         if plain:
             try:
                 await self._enqueue_anywhere(namespace, items, plain, result)
@@ -250,11 +273,27 @@ class Enqueues:
         if len(refused) == len(items) and len(distinct := set(refused.values())) == 1:
             raise distinct.pop()
 
+    async def _ask_for_slots(self, namespace: Namespace, count: int) -> None:
+        """The first dedup id of a cluster waits for the slot table. Raises FoqsError when nothing was written."""
+        try:
+            await self._make_slots()
+        except FoqsError as error:
+            self._quota.give_back(namespace, count)
+            raise UnavailableError(
+                f"nothing was enqueued: {error.message}", retry_after_ms=NO_SHARD_RETRY_MS, nothing_done=True
+            ) from error
+        try:
+            # It may have been closed meanwhile, and counted as empty.
+            self._namespaces.check_open(namespace.number)
+        except FoqsError:
+            self._quota.give_back(namespace, count)
+            raise
+
     def _start_once(
         self,
         namespace: Namespace,
         items: Sequence[NewItemFields],
-        positions: Sequence[int],
+        placed: Mapping[ShardWriter, Sequence[int]],
         answer: Answer,
         errors: PositionErrors,
         refused: PositionErrors,
@@ -264,7 +303,7 @@ class Enqueues:
         """
         parts: list[_OncePart] = []
         is_by_topic = namespace.settings.dedup_scope is DedupScope.TOPIC
-        for writer, some in self._placement.place_ids(namespace, items, positions, refused).items():
+        for writer, some in placed.items():
             shard = writer.shard
             assert shard is not None, "it has just been chosen"
             try:
@@ -309,7 +348,7 @@ class Enqueues:
         avoided: Collection[int] = (),
     ) -> tuple[ShardWriter, ShardState, dict[int, ShardItem]]:
         """Make the items at `positions` for the shard that takes them. Returns its writer, its state, and the items."""
-        ((writer, positions),) = self._placement.place(positions, avoided).items()
+        writer = self._placement.place(len(positions), avoided)
         shard = writer.shard
         assert shard is not None, "it has just been chosen"
         return writer, shard, self._make(writer, shard, namespace, news, positions, errors)

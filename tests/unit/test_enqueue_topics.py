@@ -10,6 +10,7 @@ import pytest
 from foqs import NewItem
 from foqs.host.enqueues import Enqueues, Placement
 from foqs.host.quota import Quota
+from foqs.host.slots import Slots
 from foqs.host.waiting import Waiting
 from foqs.model import ids, limits
 from foqs.model.calls import CallContext, EnqueueResult
@@ -27,9 +28,14 @@ class Enqueuer:
 
     def __init__(self, shards: Shards, *namespaces: Namespace) -> None:
         loop = asyncio.get_running_loop()
-        placement = Placement(cast(Any, shards), shards.dispatcher)
+        placement = Placement(cast(Any, shards), shards.dispatcher, Slots(cast(Any, shards)))
         self._enqueues = Enqueues(
-            cast(Any, NamespacesOf(*namespaces)), Quota(loop.time), placement, Waiting(loop), lambda *_: None
+            cast(Any, NamespacesOf(*namespaces)),
+            Quota(loop.time),
+            placement,
+            Waiting(loop),
+            lambda *_: None,
+            lambda: asyncio.sleep(0),
         )
 
     async def enqueue(self, namespace: Namespace, items: list[NewItem]) -> EnqueueResult:
