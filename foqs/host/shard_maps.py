@@ -41,4 +41,6 @@ class ShardMaps:
         found = ShardMap(table.version, table.shards, [ShardAddress(shard_id, f"{host}:{port}") for shard_id in owned])
         if namespace is not None:
             found.key_spread = namespace.settings.key_spread
+            windows = [shard.dedup_window_ms(namespace.number) for _, shard in self._shards.owned()]
+            found.dedup_window_ms = min([window for window in windows if window is not None], default=None)
         return found

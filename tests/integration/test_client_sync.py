@@ -16,6 +16,7 @@ import pytest
 import foqs
 from foqs.client.sync.connections import ClientConnection
 from foqs.model import limits
+from foqs.model.calls import ExportSplit
 from foqs.wire import codec as wire
 from tests.support.client_host import (
     PATIENCE_S,
@@ -128,6 +129,9 @@ SILENT_CALLS: dict[str, Callable[[foqs.Client, foqs.AdminClient, Any], object]] 
     "update_job": lambda _, admin, within: admin.update_job("ns", "job", **within),
     "get_job": lambda _, admin, within: admin.get_job("ns", "job", **within),
     "list_jobs": lambda _, admin, within: next(iter(admin.list_jobs("ns", **within))),
+    "plan_export": lambda _, admin, within: admin.plan_export("ns", **within),
+    "export_items": lambda _, admin, within: admin.export_items("ns", ExportSplit(0, 0, 1), **within),
+    "iterate_items": lambda _, admin, within: next(iter(admin.iterate_items("ns", **within))),
     "peek_items": lambda _, admin, within: admin.peek_items("ns", "t", **within),
     "get_item": lambda _, admin, within: admin.get_item("ns", "a", **within),
     "delete_items": lambda _, admin, within: admin.delete_items("ns", ["a"], **within),
