@@ -7,7 +7,10 @@ import threading
 from typing import Any, cast
 
 from foqs.host.namespaces import Namespaces
+from foqs.host.shards import Shards
+from foqs.host.slots import Slots
 from foqs.model.census import Census
+from foqs.model.slots import NO_SLOTS
 from foqs.storage.meta_namespaces import NamespaceList
 from tests.support.waiting import until
 
@@ -23,7 +26,7 @@ class HangingMeta:
         if self.hang:
             self.is_asked = True
             self.gave_up = not self.answers.wait(5)
-        return NamespaceList([], [], {})
+        return NamespaceList([], [], {}, NO_SLOTS)
 
     def close(self) -> None:
         return None
@@ -44,6 +47,7 @@ async def test_what_waits_for_the_meta_database_does_not_hold_the_event_loop_whe
     meta = HangingMeta()
     namespaces = Namespaces(cast(Any, meta), "host", lambda: 0, allow_undurable=True)
     namespaces.shards = cast(Any, NoShards())
+    namespaces.slots = Slots(Shards())
     await namespaces.start()
     meta.hang = True
     refresh = asyncio.create_task(namespaces.refresh())
