@@ -40,6 +40,8 @@ class Dialogue:
         """
         self._seqid = seqid = self._seqid % _SEQID_MAX + 1
         try:
+            if (encoded := call.encoded) is not None:
+                return seqid, self._codec.join_call(call.method, call.request, len(encoded), encoded.parts(), seqid)
             return seqid, self._codec.encode_call(call.method, call.request, seqid)
         except TDecodeException as error:
             raise InvalidArgumentError(f"{call.method}: an argument has a wrong type or range: {error}") from error

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from foqs.client.addresses import Address, AddressBook
 from foqs.client.checks import check_whole
+from foqs.client.encoded import EncodedItems
 from foqs.client.errors import NotSentError, OutcomeUnknownError, error_from_wire
 from foqs.client.retry import Pauses, Repeat, RetryPolicy, goes_elsewhere, may_repeat, verdict
 from foqs.model.calls import PositionErrors
@@ -27,12 +28,17 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Call:
-    """One call of the wire. `wait_ms` is how long the host may hold it before it answers (long poll)."""
+    """One call of the wire.
+
+    wait_ms: how long the host may hold it before it answers (long poll).
+    encoded: the batch of the request, which then has none itself.
+    """
 
     method: str
     request: Any
     repeat: Repeat
     wait_ms: int = 0
+    encoded: EncodedItems | None = None
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The options of `df.write.format("foqs")`, checked all at once, before a task starts."""
+"""The options of `df.write.format("foqs")` and of `df.writeStream`, checked all at once, before a task starts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from foqs.client.addresses import parse_addresses
 from foqs.model import limits
 from foqs.model.errors import FoqsError, InvalidArgumentError, shown
+from foqs.model.jobs import check_job_id
 from foqs.model.namespace import check_namespace_name
 
 CALLS_IN_FLIGHT_DEFAULT = 4
@@ -16,89 +17,87 @@ RETRY_TIMEOUT_MS_DEFAULT = 600_000
 RETRY_TIMEOUT_MS_MAX = 24 * limits.HOUR_MS
 INVALID_ROWS_MAX = 1_000_000_000
 
-_DEDUP_MISSING = (
-    "dedup is not set: set it to none, and rows of a task that Spark repeats are enqueued again; "
-    "key and content, which prevent that, are not supported yet"
-)
-_LATER = frozenset(
-    {
-        "dedupidcolumn",
-        "jobid",
-        "maxitemspersecond",
-        "oninvalidrow",
-        "payloadformat",
-        "rejectedrowspath",
-        "spreadoverms",
-    }
-)
-"""Names that are reserved: who sets one must not believe that it has an effect."""
-_SPARKS_OWN = frozenset({"path"})
-"""Spark sets it when `save()` is called with a path."""
+KEY, CONTENT, NONE = "key", "content", "none"
+BINARY, JSON = "binary", "json"
+FAIL, SKIP, SIDE_OUTPUT, WARN = "fail", "skip", "sideOutput", "warn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """What one write is to do.
+    """What one write is to do: the options as they were given, each by itself right. `OPTIONS` has their meanings."""
 
-    addresses: of hosts, as the clients take them.  namespace: which must exist.
-    topic: of all rows; it wins over a column `topic`.
-    batch_items: rows in one call.  calls_in_flight: of one task.
-    invalid_rows_max: so many rows that the service refuses are counted; with one more the job fails.
-    retry_timeout_ms: for how long one call is repeated while hosts are away or ask for patience.
-    ignores_extra_columns: columns without a meaning are left out instead of refused.
-    """
-
-    addresses: str
-    namespace: str
+    addresses: str = ""
+    namespace: str = ""
     topic: str | None = None
+    dedup: str | None = None
+    dedup_id_column: str | None = None
+    on_short_window: str = WARN
+    job_id: str | None = None
+    items_per_second_max: int | None = None
     batch_items: int = limits.BATCH_ITEMS_MAX
     calls_in_flight: int = CALLS_IN_FLIGHT_DEFAULT
-    invalid_rows_max: int = 0
     retry_timeout_ms: int = RETRY_TIMEOUT_MS_DEFAULT
+    spread_over_ms: int = 0
+    payload_format: str = BINARY
+    on_invalid_row: str = FAIL
+    invalid_rows_max: int | None = None
+    rejected_rows_path: str | None = None
     ignores_extra_columns: bool = False
 
 
-def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
-    """The options as Spark gives them: texts, by names in any case.
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: the field of WriteOptions that holds it, how its text is read, and what the documents say of it."""
 
-    Raises InvalidArgumentError that names everything that is wrong.
-    """
+    field: str
+    meaning: str
+    parse: Callable[[str, str], object]
+    default: str | None = None
+    """The default as the documents tell it, where it is not that of the field."""
+
+
+def parse_options(given: Mapping[str, str], problems: list[str]) -> WriteOptions:
+    """The options as Spark gives them: texts, by names in any case. What is wrong is entered, and has its default."""
     options = {name.lower(): text for name, text in given.items()}
-    problems = [_unknown(name) for name in options if name not in _NAMES and name not in _SPARKS_OWN]
+    problems += [_unknown(name) for name in options if name not in _NAMES and name not in _SPARKS_OWN]
     if "path" in options:
         problems.append(f"path {shown(options['path'])} means nothing here: call save() without one")
-    dedup = options.pop("dedup", None)
-    if dedup is None:
-        problems.append(_DEDUP_MISSING)
-    elif dedup.lower() in ("key", "content"):
-        problems.append(f"dedup={dedup} is not supported yet: only none is, which may enqueue a row twice")
-    elif dedup.lower() != "none":
-        problems.append(f"dedup {shown(dedup)} is not none, key or content")
     values: dict[str, object] = {}
-    for name, (field, _, parse) in _OPTIONS.items():
+    for name, option in OPTIONS.items():
         text = options.get(name.lower())
         if text is None:
-            if field in ("addresses", "namespace"):
+            if option.default == _REQUIRED:
                 problems.append(f"{name} is not set")
             continue
         try:
-            values[field] = parse(name, text)
+            values[option.field] = option.parse(name, text)
         except FoqsError as error:
             problems.append(error.message)
-    if problems:
-        raise InvalidArgumentError("options of format foqs: " + "; ".join(problems))
-    return WriteOptions(**values)  # type: ignore[arg-type]
+    made = WriteOptions(**values)  # type: ignore[arg-type]
+    problems += _contradictions(made)
+    return made
 
 
 def option_table() -> list[tuple[str, str, str]]:
     """Return name, default and meaning of each option, for the documentation."""
-    defaults = WriteOptions(addresses="", namespace="")
-    rows = []
-    for name, (field, meaning, _) in _OPTIONS.items():
-        default = "required" if field in ("addresses", "namespace") else _told(getattr(defaults, field))
-        rows.append((name, default, meaning))
-    dedup = ("dedup", "required", "`none`: a row may be enqueued twice when Spark repeats a task")
-    return [*rows[:2], dedup, *rows[2:]]
+    defaults = WriteOptions()
+    return [
+        (name, option.default or _told(getattr(defaults, option.field)), option.meaning)
+        for name, option in OPTIONS.items()
+    ]
+
+
+def _contradictions(options: WriteOptions) -> list[str]:
+    found = []
+    if options.dedup_id_column is not None and options.dedup not in (None, KEY):
+        found.append(f"dedupIdColumn is set, and dedup is {options.dedup}: only dedup=key has a column")
+    if options.on_invalid_row == FAIL and options.invalid_rows_max:
+        found.append("maxInvalidRows allows invalid rows, and onInvalidRow is fail: set it to skip or sideOutput")
+    if options.on_invalid_row == SIDE_OUTPUT and options.rejected_rows_path is None:
+        found.append("onInvalidRow=sideOutput needs rejectedRowsPath")
+    if options.on_invalid_row != SIDE_OUTPUT and options.rejected_rows_path is not None:
+        found.append("rejectedRowsPath is for onInvalidRow=sideOutput alone")
+    return found
 
 
 def _told(value: object) -> str:
@@ -108,15 +107,14 @@ def _told(value: object) -> str:
 
 
 def _unknown(name: str) -> str:
-    if name in _LATER:
-        return f"{name} is not supported yet: leave it out"
     close = get_close_matches(name, _NAMES, 1)
-    known = ", ".join([*_OPTIONS, "dedup"])
-    return f"unknown option {shown(name)}" + (f" (did you mean {_spelled(close[0])}?)" if close else f": use {known}")
+    return f"unknown option {shown(name)}" + (
+        f" (did you mean {_spelled(close[0])}?)" if close else f": use {', '.join(OPTIONS)}"
+    )
 
 
 def _spelled(lower: str) -> str:
-    return next((name for name in _OPTIONS if name.lower() == lower), lower)
+    return next(name for name in OPTIONS if name.lower() == lower)
 
 
 def _addresses(_: str, text: str) -> str:
@@ -132,6 +130,13 @@ def _text(name: str, text: str) -> str:
     if not text:
         raise InvalidArgumentError(f"{name} is empty")
     return text
+
+
+def _job_id(name: str, text: str) -> str:
+    try:
+        return check_job_id(text)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{name}: {error.message}") from error
 
 
 def _whole(least: int, most: int) -> Callable[[str, str], int]:
@@ -150,34 +155,93 @@ def _flag(name: str, text: str) -> bool:
     return text.lower() == "true"
 
 
-_OPTIONS: dict[str, tuple[str, str, Callable[[str, str], object]]] = {
-    "addresses": ("addresses", "hosts as `host:port`, comma-separated", _addresses),
-    "namespace": ("namespace", "the namespace to enqueue into; it must exist", _namespace),
-    "topic": ("topic", "the topic of all rows; it wins over a column `topic`", _text),
-    "batchSize": (
+def _one_of(*choices: str) -> Callable[[str, str], str]:
+    def parse(name: str, text: str) -> str:
+        for choice in choices:
+            if choice.lower() == text.lower():
+                return choice
+        raise InvalidArgumentError(f"{name} {shown(text)} is not {', '.join(choices[:-1])} or {choices[-1]}")
+
+    return parse
+
+
+_REQUIRED = "required"
+OPTIONS: dict[str, Option] = {
+    "addresses": Option("addresses", "hosts as `host:port`, comma-separated", _addresses, _REQUIRED),
+    "namespace": Option("namespace", "the namespace to enqueue into; it must exist", _namespace, _REQUIRED),
+    "topic": Option("topic", "the topic of all rows; it wins over a column `topic`", _text),
+    "dedup": Option(
+        "dedup",
+        "`key`: each value of the key column is enqueued once; `content`: each row is enqueued once by what it says, "
+        "for plans that give the same rows again; `none`: rows of a task that Spark repeats are enqueued twice",
+        _one_of(KEY, CONTENT, NONE),
+        "`key` with a key column, else required",
+    ),
+    "dedupIdColumn": Option(
+        "dedup_id_column",
+        "the key column: text (1 to 255 bytes), whole numbers, or bytes (up to 127, as hexadecimal)",
+        _text,
+        "`dedup_id`",
+    ),
+    "onShortWindow": Option(
+        "on_short_window",
+        "the service may have forgotten ids of this job: `warn`, or `fail` the job",
+        _one_of(WARN, FAIL),
+    ),
+    "jobId": Option("job_id", "name of the job's record in the service: 1 to 128 of A-Z, a-z, 0-9, `._-`", _job_id),
+    "maxItemsPerSecond": Option(
+        "items_per_second_max",
+        "rate of the whole job, kept by the service for all tasks together",
+        _whole(1, limits.JOB_ITEMS_PER_SECOND_MAX),
+    ),
+    "batchSize": Option(
         "batch_items",
         "rows in one call; fewer where the namespace allows fewer",
         _whole(1, limits.BATCH_ITEMS_MAX),
     ),
-    "maxInFlight": (
+    "maxInFlight": Option(
         "calls_in_flight",
         "calls in flight of one task",
         _whole(1, limits.CALLS_IN_FLIGHT_PER_CONNECTION_MAX),
     ),
-    "maxInvalidRows": (
-        "invalid_rows_max",
-        "rows that the service may refuse, over the whole job, before the job fails",
-        _whole(0, INVALID_ROWS_MAX),
-    ),
-    "retryTimeoutMs": (
+    "retryTimeoutMs": Option(
         "retry_timeout_ms",
         "how long one call is repeated while hosts are away or ask for patience; then the task fails",
         _whole(1, RETRY_TIMEOUT_MS_MAX),
     ),
-    "ignoreExtraColumns": (
+    "spreadOverMs": Option(
+        "spread_over_ms",
+        "the items become deliverable evenly over this time, from the begin of the job or from their own time",
+        _whole(0, limits.DELAY_MS_MAX),
+    ),
+    "payloadFormat": Option(
+        "payload_format",
+        "`binary`: the column `payload` as it is; `json`: an object of all columns that have no meaning of their own, "
+        "or a column `payload` that is a struct, map or array",
+        _one_of(BINARY, JSON),
+    ),
+    "onInvalidRow": Option(
+        "on_invalid_row",
+        "a row that cannot become an item: `fail` the job, `skip` the row, or write it to a `sideOutput`",
+        _one_of(FAIL, SKIP, SIDE_OUTPUT),
+    ),
+    "maxInvalidRows": Option(
+        "invalid_rows_max",
+        "with one more of them over the whole job, the job fails",
+        _whole(0, INVALID_ROWS_MAX),
+        "0 with `fail`, else no bound",
+    ),
+    "rejectedRowsPath": Option(
+        "rejected_rows_path",
+        "directory of the side output, as a path or URI that pyarrow.fs knows (`s3://`, `gs://`, `hdfs://`, `file://`)",
+        _text,
+    ),
+    "ignoreExtraColumns": Option(
         "ignores_extra_columns",
         "leave columns out that have no meaning, instead of refusing them",
         _flag,
     ),
 }
-_NAMES = frozenset(name.lower() for name in _OPTIONS) | {"dedup"}
+_NAMES = frozenset(name.lower() for name in OPTIONS)
+_SPARKS_OWN = frozenset({"path", "checkpointlocation"})
+"""Spark sets them: the first when `save()` is called with a path, the other for every stream."""

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
-from foqs.client.aio import AsyncClient
-from foqs.client.items import NewItem, enqueue_batches, faults_of
-from foqs.client.retry import RetryPolicy
-from foqs.model.calls import EnqueueResult
-from foqs.model.errors import InternalError, InvalidArgumentError, TooLargeError
-from foqs.spark.columns import Rows, rows_of
-from foqs.spark.options import WriteOptions
+from foqs.client.encoded import EncodedItems
+from foqs.client.items import ENQUEUE_BYTES_MAX
+from foqs.model.errors import FoqsError, InternalError, InvalidArgumentError, TooLargeError
+from foqs.model.slots import slot_of
+from foqs.spark.client import BulkClient
+from foqs.spark.encoding import EncodedRows, RowEncoder
+from foqs.spark.plan import WritePlan
+from foqs.spark.rejects import Attempt, Rejects
+from foqs.spark.wire_columns import items_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-CALL_TIMEOUT_MS = 30_000
-BACKOFF_MS = 50
-BACKOFF_MS_MAX = 5_000
+BATCH_BYTES_MAX = 32 << 20
+"""Larger batches of Arrow are encoded in parts, since the items are a copy of them."""
 REASONS_MAX = 10
 """Refused rows whose reasons a task reports, and a job; further ones are only counted."""
 _REFUSALS = (InvalidArgumentError, TooLargeError)
@@ -34,10 +35,14 @@ class Sent:
     rows_count: int = 0
     """Rows that were read."""
     items_count: int = 0
-    """Rows that the service has stored."""
+    """Rows that became an item."""
+    duplicates_count: int = 0
+    """Rows whose item was there before, because an earlier attempt or another row with their id had made it."""
     refused_count: int = 0
     reasons: list[str] = field(default_factory=list)
     """The reasons of the first refused rows."""
+    attempt: Attempt | None = None
+    """The attempt, if it has written rejected rows."""
 
     def refuse(self, row: int, reason: str) -> None:
         self.refused_count += 1
@@ -45,47 +50,46 @@ class Sent:
             self.reasons.append(f"row {row}: {reason}")
 
 
-class BulkClient(Protocol):
-    """What a sender needs of a client; AsyncClient is the real one."""
+@dataclass(slots=True)
+class _Batch:
+    """A batch of rows that is being sent, and the number of its first row in the task."""
 
-    async def enqueue_many(
-        self, namespace: str, items: list[NewItem], *, retry_unknown: bool, bulk: bool, return_errors: bool
-    ) -> EnqueueResult: ...
-
-
-def client_of(options: WriteOptions) -> AsyncClient:
-    retry = RetryPolicy(deadline_ms=options.retry_timeout_ms, backoff_ms=BACKOFF_MS, backoff_ms_max=BACKOFF_MS_MAX)
-    return AsyncClient(options.addresses, timeout_ms=CALL_TIMEOUT_MS, retry=retry)
-
-
-async def send_rows(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Sent:
-    """Send all rows of a task. Raises the FoqsError of a call that could not be done within options.retry_timeout_ms.
-
-    Stops when more rows are refused than the whole job may have: the rest would be sent in vain.
-    """
-    async with client_of(options) as client:
-        return await Sender(options, client).send(batches)
+    rows: pa.RecordBatch
+    first_row: int
 
 
 class Sender:
     """One task's worth of sending."""
 
-    def __init__(self, options: WriteOptions, client: BulkClient) -> None:
-        self._options = options
+    def __init__(self, plan: WritePlan, encoder: RowEncoder, client: BulkClient, rejects: Rejects) -> None:
+        self._plan = plan
+        self._encoder = encoder
         self._client = client
+        self._rejects = rejects
         self._sent = Sent()
         self._calls: set[asyncio.Task[None]] = set()
 
     async def send(self, batches: Iterator[pa.RecordBatch]) -> Sent:
+        """Send all rows. Raises the FoqsError of a call that could not be done in time.
+
+        It stops when more rows are refused than the whole job may have: the rest would be sent in vain.
+        """
         loop = asyncio.get_running_loop()
         try:
             # The next batch may be long in coming, and what is in flight shall go on meanwhile.
             while (batch := await loop.run_in_executor(None, next, batches, None)) is not None:
-                await self._send_batch(rows_of(batch, self._options.topic))
+                for part in _parts(batch):
+                    await self._send_batch(part)
+                if self._rejects.is_full:
+                    await loop.run_in_executor(None, self._rejects.flush)
                 if self._is_over():
                     break
             while self._calls:
                 await self._wait_for_one()
+            self._sent.attempt = await loop.run_in_executor(None, self._rejects.close)
+        except BaseException:
+            self._rejects.abandon()
+            raise
         finally:
             for call in self._calls:
                 call.cancel()
@@ -96,28 +100,34 @@ class Sender:
     def _check_balance(self) -> None:
         """Whatever a defect does: a row of which nothing is known fails the task, and Spark repeats it."""
         sent = self._sent
-        if not self._is_over() and sent.items_count + sent.refused_count != sent.rows_count:
+        known_count = sent.items_count + sent.duplicates_count + sent.refused_count
+        if not self._is_over() and known_count != sent.rows_count:
             raise InternalError(
-                f"{sent.rows_count} rows were read, and {sent.items_count} are enqueued, {sent.refused_count} refused"
+                f"{sent.rows_count} rows were read, and {sent.items_count} are enqueued, "
+                f"{sent.duplicates_count} were there before, {sent.refused_count} are refused"
             )
 
-    async def _send_batch(self, rows: Rows) -> None:
-        first_row = self._sent.rows_count
-        self._sent.rows_count += len(rows.items) + len(rows.refused)
-        for number, reason in rows.refused:
-            self._sent.refuse(first_row + number, reason)
-        taken_count = 0
-        for items in enqueue_batches(rows.items, self._options.batch_items):
-            numbers = [first_row + n for n in rows.numbers[taken_count : taken_count + len(items)]]
-            taken_count += len(items)
-            while len(self._calls) >= self._options.calls_in_flight:
-                await self._wait_for_one()
-            if self._is_over():
-                return
-            self._calls.add(asyncio.create_task(self._call(items, numbers)))
+    async def _send_batch(self, rows: pa.RecordBatch) -> None:
+        batch = _Batch(rows, self._sent.rows_count)
+        self._sent.rows_count += rows.num_rows
+        encoded = self._encoder.encode(rows, batch.first_row)
+        self._refuse(batch, encoded.refused)
+        for items, numbers in grouped(encoded, self._plan):
+            for at, call_items in items.batches(self._plan.options.batch_items, ENQUEUE_BYTES_MAX):
+                while len(self._calls) >= self._plan.options.calls_in_flight:
+                    await self._wait_for_one()
+                if self._is_over():
+                    return
+                call = self._call(call_items, numbers[at : at + len(call_items)], batch)
+                self._calls.add(asyncio.create_task(call))
 
     def _is_over(self) -> bool:
-        return self._sent.refused_count > self._options.invalid_rows_max
+        return self._plan.invalid_rows_max is not None and self._sent.refused_count > self._plan.invalid_rows_max
+
+    def _refuse(self, batch: _Batch, refused: Sequence[tuple[int, str]]) -> None:
+        for number, reason in refused:
+            self._sent.refuse(batch.first_row + number, reason)
+        self._rejects.add(batch.rows, refused)
 
     async def _wait_for_one(self) -> None:
         done, self._calls = await asyncio.wait(self._calls, return_when=asyncio.FIRST_COMPLETED)
@@ -125,41 +135,63 @@ class Sender:
         if failures:
             raise failures[0]
 
-    async def _call(self, items: list[NewItem], numbers: list[int]) -> None:
-        """One call; what it holds certainly fits into one."""
+    async def _call(self, items: EncodedItems, numbers: Sequence[int], batch: _Batch) -> None:
+        """One call; what it holds fits into one, unless a row alone is too large or the namespace was changed."""
         try:
-            result = await self._enqueue(items)
-        except InvalidArgumentError:
-            # One that cannot even be encoded spoils the call for all: it is found, and the others go without it.
-            kept = self._encodable(items, numbers)
-            if len(kept) == len(items):
-                raise  # It is no row's fault.
-            if kept:
-                await self._call([item for item, _ in kept], [number for _, number in kept])
-            return
+            result = await self._client.enqueue(items)
         except TooLargeError as error:
             if len(items) == 1:
-                self._sent.refuse(numbers[0], error.message)
+                self._refuse(batch, [(numbers[0], error.message)])
                 return
             # A row of it is, or all together are, and then halves are not.
             half = len(items) // 2
-            await self._call(items[:half], numbers[:half])
-            await self._call(items[half:], numbers[half:])
+            await self._call(items[:half], numbers[:half], batch)
+            await self._call(items[half:], numbers[half:], batch)
             return
-        self._sent.items_count += len(result.ids) - result.ids.count("")
-        for position, problem in result.errors.items():
-            if not isinstance(problem, _REFUSALS):
-                raise problem
-            self._sent.refuse(numbers[position], problem.message)
+        self._sent.duplicates_count += result.duplicates_count
+        self._sent.items_count += result.stored_count - result.duplicates_count
+        refused = []
+        failure: FoqsError | None = None
+        for position, problem in sorted(result.errors.items()):
+            if isinstance(problem, _REFUSALS):
+                refused.append((numbers[position], problem.message))
+            else:
+                failure = failure or problem
+        self._refuse(batch, refused)
+        if failure is not None:
+            raise failure
 
-    async def _enqueue(self, items: list[NewItem]) -> EnqueueResult:
-        return await self._client.enqueue_many(
-            self._options.namespace, items, retry_unknown=True, bulk=True, return_errors=True
-        )
 
-    def _encodable(self, items: list[NewItem], numbers: list[int]) -> list[tuple[NewItem, int]]:
-        faults = dict(faults_of(items))
-        for position, fault in faults.items():
-            self._sent.refuse(numbers[position], fault.message)
-        pairs = zip(items, numbers, strict=True)
-        return [pair for position, pair in enumerate(pairs) if position not in faults]
+def grouped(rows: EncodedRows, plan: WritePlan) -> Iterator[tuple[EncodedItems, Sequence[int]]]:
+    """The items with the numbers of their rows; by the shards of their ids, where the ids go to several.
+
+    A call for one shard is one transaction of it; a call for four shards is four small ones.
+    """
+    if rows.ids is None or plan.key_spread == 1 or not plan.shard_by_slot:
+        yield rows.items, rows.numbers
+        return
+    namespace, spread, shards = plan.options.namespace, plan.key_spread, plan.shard_by_slot
+    places: dict[int, list[int]] = {}
+    for place, text in enumerate(rows.ids.to_pylist()):
+        places.setdefault(shards[slot_of(namespace, text.decode(), spread)], []).append(place)
+    if len(places) == 1:
+        yield rows.items, rows.numbers
+        return
+    for some in places.values():
+        yield items_of(_taken(rows.array, some)), [rows.numbers[place] for place in some]
+
+
+def _taken(array: pa.Array, places: list[int]) -> Any:
+    import pyarrow as pa
+
+    return array.take(pa.array(places, pa.int64()))
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch in parts of bounded size; a row alone may be larger."""
+    if batch.nbytes <= BATCH_BYTES_MAX or batch.num_rows <= 1:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _parts(batch.slice(0, half))
+    yield from _parts(batch.slice(half))

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, DataSourceWriter
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from foqs.model.errors import InvalidArgumentError
-from foqs.spark.columns import SCHEMA
-from foqs.spark.options import parse_write_options
+from foqs.spark.columns import view_schema
+from foqs.spark.options import parse_options
 from foqs.spark.read_options import is_for_reading, parse_read_options
 from foqs.spark.reader import make_reader
 from foqs.spark.rows import READ_SCHEMA
-from foqs.spark.writer import make_writer
+from foqs.spark.writer import make_stream_writer, make_writer
 
 
 class FoqsDataSource(DataSource):
-    """Batch writes in mode append, and reads. Everything that can be wrong is one error before a task starts."""
+    """Writes in mode append, of batches and streams, and reads. All that is wrong is one error before a task starts."""
 
     @classmethod
     def name(cls) -> str:
         return "foqs"
 
     def schema(self) -> str:
-        return READ_SCHEMA if is_for_reading(self.options) else SCHEMA
+        return READ_SCHEMA if is_for_reading(self.options) else view_schema(parse_options(self.options, []))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
@@ -30,12 +36,18 @@ class FoqsDataSource(DataSource):
                 "mode overwrite is refused: it would have to delete the items that others have enqueued; "
                 'use mode("append"), and purge topics with the CLI where that is meant'
             )
-        return make_writer(parse_write_options(self.options), schema)
+        return make_writer(self.options, schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return make_reader(parse_read_options(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 (Spark's name)
+        if overwrite:
+            raise InvalidArgumentError("output modes complete and update are refused: a queue only takes more items")
+        return make_stream_writer(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
         raise InvalidArgumentError(
-            "streaming writes with format foqs are not supported yet: write each batch with foreachBatch"
+            "a queue is no source of a stream: it has no offsets that Spark could read again, since what is acked is "
+            "gone; consume with foqs.Worker, or read a snapshot with spark.read"
         )

@@ -1,33 +1,34 @@
-"""The batch writer: checks before a task starts, one sender a task, and a sum at the end."""
+"""The writers for batches and streams: checks before a task starts, one sender a task, and a sum at the end."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from foqs.client.retry import RetryPolicy
-from foqs.client.sync import AdminClient
-from foqs.model.errors import UnavailableError
-from foqs.model.namespace import NamespaceSettings
-from foqs.spark.columns import check_columns
-from foqs.spark.options import WriteOptions
-from foqs.spark.sender import REASONS_MAX, Sent, send_rows
+from foqs.model.errors import InternalError
+from foqs.model.jobs import JobState
+from foqs.spark import rejects, service
+from foqs.spark.client import TaskClient
+from foqs.spark.options import FAIL
+from foqs.spark.plan import WritePlan, plan_write
+from foqs.spark.rejects import Attempt, Rejects
+from foqs.spark.sender import REASONS_MAX, Sender, Sent
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_FIRST_CALL_MS_MAX = 10_000
-"""The deadline of the one call before the job, so that a wrong address is reported soon."""
+_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+"""Local properties of the tasks of a stream. The query's id stands in its checkpoint, and outlives a restart."""
 
 
-class RowsRefusedError(Exception):
-    """The service refused more rows than the option maxInvalidRows allows; all other rows may be enqueued."""
+class WriteFailedError(Exception):
+    """More rows were refused than the options allow, or ids were forgotten too soon; other rows may be enqueued."""
 
 
 @dataclass
@@ -38,61 +39,151 @@ class SentMessage(WriterCommitMessage):
 
 
 class FoqsWriter(DataSourceArrowWriter):
-    """Made by Spark's planner, sent to the tasks, and once more to the driver for the end of the job.
+    """The writer of one batch job.
 
-    So it holds nothing but what was checked. A task that Spark repeats sends its rows again.
+    Spark's planner makes it, the tasks get copies, and so does the process that commits. So it holds values alone, and
+    what is drawn when it is made (the job's id, when it began) is the same for all of them.
     """
 
-    def __init__(self, options: WriteOptions) -> None:
+    def __init__(self, plan: WritePlan) -> None:
         super().__init__()
-        self.options = options
+        self.plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Enqueue the rows of one partition."""
-        return SentMessage(asyncio.run(send_rows(self.options, iterator)))
+        context = task_context()
+        return send_task(self.plan, self.plan.job_id, context, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Every task is done. Raises RowsRefusedError: only here is it known how many rows were refused in all.
+        """Every task is done. Raises WriteFailedError: only here is it known how many rows were refused in all.
 
-        A task that raised it would be repeated, and its rows with it.
+        A task that raised it would be repeated, and its rows with it. Nothing else here may fail a job whose rows are
+        all enqueued.
         """
         total = total_of(messages)
-        if total.refused_count > self.options.invalid_rows_max:
-            raise RowsRefusedError(
-                f"{total.refused_count} of {total.rows_count} rows were refused, maxInvalidRows is "
-                f"{self.options.invalid_rows_max}; {total.items_count} items are enqueued, the rest was not sent. "
-                f"Refused: {_told(total)}"
-            )
-        print(f"foqs: {summary(total, self.options.namespace)}", file=sys.stderr, flush=True)
+        name_rejects(self.plan, self.plan.job_id, messages)
+        refusal = refusal_of(self.plan, total) or self._short_window()
+        state = JobState.SUCCEEDED if refusal is None else JobState.FAILED
+        service.finish(self.plan, state, total.rows_count, refusal or summary(total))
+        end_write(self.plan, total, refusal)
+
+    def _short_window(self) -> str | None:
+        """Say that ids were forgotten too soon if that fails the job; else print it."""
+        short = service.window_after(self.plan)
+        if short is None or self.plan.options.on_short_window == FAIL:
+            return short
+        service.tell(short)
+        return None
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """The job has failed; what its tasks have enqueued stays, and tasks may still be running."""
+        told = f"the job failed; by tasks that ended: {summary(total_of(messages))}"
+        service.tell(f"{self.plan.options.namespace}: {told}")
+        service.finish(self.plan, JobState.FAILED, None, told)
+
+
+class FoqsStreamWriter(DataSourceStreamArrowWriter):
+    """The writer of one micro-batch, made anew for each and once more for its commit: it draws nothing.
+
+    A micro-batch that is repeated after a restart has the same rows. With a key they have the same ids anyway; ids of
+    the content are made with the ids of query and micro-batch, which are the same too.
+    """
+
+    def __init__(self, plan: WritePlan) -> None:
+        super().__init__()
+        self.plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Enqueue the rows of one partition of a micro-batch."""
+        context = task_context()
+        query_id, batch_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+        if query_id is None or batch_id is None:
+            raise InternalError(
+                f"this Spark tells a task neither {_QUERY_ID} nor {_BATCH_ID}: write with foreachBatch, "
+                "and a jobId made of the batch's id"
+            )
+        return send_task(self.plan, f"{query_id}-{batch_id}", context, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
+        """Every task of the micro-batch is done. Raises WriteFailedError as the batch writer does."""
         total = total_of(messages)
-        print(
-            f"foqs: the job failed; {summary(total, self.options.namespace)} by the tasks that ended", file=sys.stderr
-        )
+        name_rejects(self.plan, run_id_of(messages), messages)
+        refusal = refusal_of(self.plan, total)
+        service.finish(self.plan, None, None, f"micro-batch {batchId}: {refusal or summary(total)}")
+        end_write(self.plan, total, refusal)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
+        """The micro-batch has failed; Spark repeats it when the query is started again."""
+        told = f"micro-batch {batchId} failed; by tasks that ended: {summary(total_of(messages))}"
+        service.tell(f"{self.plan.options.namespace}: {told}")
+        service.finish(self.plan, None, None, told)
 
 
-def make_writer(options: WriteOptions, schema: StructType) -> FoqsWriter:
-    """A writer for rows of this schema, once the service has been asked for the namespace. Raises FoqsError."""
-    check_columns(
-        [(field.name, field.dataType.simpleString()) for field in schema.fields],
-        topic_given=options.topic is not None,
-        ignores_extra=options.ignores_extra_columns,
+def make_writer(given: Mapping[str, str], schema: StructType) -> FoqsWriter:
+    """A writer for rows of this schema, once options, columns and service have been checked. Raises FoqsError."""
+    return FoqsWriter(service.prepare(_planned(given, schema)))
+
+
+def make_stream_writer(given: Mapping[str, str], schema: StructType) -> FoqsStreamWriter:
+    """The same for one micro-batch of a stream."""
+    return FoqsStreamWriter(service.prepare(_planned(given, schema), is_stream=True))
+
+
+def _planned(given: Mapping[str, str], schema: StructType) -> WritePlan:
+    return plan_write(given, [(field.name, field.dataType.simpleString()) for field in schema.fields])
+
+
+def task_context() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise InternalError("a writer runs in a task of Spark")
+    return context
+
+
+def send_task(plan: WritePlan, run_id: str, context: TaskContext, batches: Iterator[pa.RecordBatch]) -> SentMessage:
+    """Send the rows of one task of the run, and return what became of them."""
+    attempt = Attempt(run_id, context.partitionId(), context.taskAttemptId())
+    sink = Rejects(plan.options.rejected_rows_path, attempt)
+    encoder = plan.encoder(run_id, attempt.partition)
+
+    async def send() -> Sent:
+        async with TaskClient(plan) as client:
+            return await Sender(plan, encoder, client, sink).send(batches)
+
+    return SentMessage(asyncio.run(send()))
+
+
+def name_rejects(plan: WritePlan, run_id: str | None, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Give the files of rejected rows their names. A failure is told: the rows that are right are enqueued."""
+    directory = plan.options.rejected_rows_path
+    if directory is None or run_id is None:
+        return
+    attempts = [m.sent.attempt for m in messages if isinstance(m, SentMessage) and m.sent.attempt is not None]
+    for problem in rejects.commit(directory, run_id, attempts):
+        service.tell(problem)
+
+
+def refusal_of(plan: WritePlan, total: Sent) -> str | None:
+    """Say that more rows were refused than the options allow; None if not."""
+    invalid_rows_max = plan.invalid_rows_max
+    if invalid_rows_max is None or total.refused_count <= invalid_rows_max:
+        return None
+    return (
+        f"{total.refused_count} of {total.rows_count} rows were refused, {_allowed(plan)}; "
+        f"{total.items_count} items are enqueued, the rest was not sent. Refused: {_told(total)}"
     )
-    settings = _settings_of(options)
-    # A call with more would be refused each time.
-    items_max = min(options.batch_items, settings.batch_items_max, settings.enqueues_per_minute_max)
-    return FoqsWriter(replace(options, batch_items=items_max))
 
 
-def _settings_of(options: WriteOptions) -> NamespaceSettings:
-    retry = RetryPolicy(deadline_ms=_FIRST_CALL_MS_MAX)
-    try:
-        with AdminClient(options.addresses, timeout_ms=_FIRST_CALL_MS_MAX, retry=retry) as client:
-            return client.get_namespace(options.namespace).settings
-    except UnavailableError as error:
-        raise UnavailableError(f"no host of addresses={options.addresses} answers: {error.message}") from error
+def end_write(plan: WritePlan, total: Sent, refusal: str | None) -> None:
+    """Print the totals, or raise WriteFailedError."""
+    if refusal is not None:
+        raise WriteFailedError(refusal)
+    service.tell(f"{plan.options.namespace}: {summary(total)}")
+
+
+def run_id_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
+    """The id of the run whose tasks have written rejected rows, if one has."""
+    return next((m.sent.attempt.run_id for m in messages if isinstance(m, SentMessage) and m.sent.attempt), None)
 
 
 def total_of(messages: Sequence[WriterCommitMessage | None]) -> Sent:
@@ -103,15 +194,27 @@ def total_of(messages: Sequence[WriterCommitMessage | None]) -> Sent:
             sent = message.sent
             total.rows_count += sent.rows_count
             total.items_count += sent.items_count
+            total.duplicates_count += sent.duplicates_count
             total.refused_count += sent.refused_count
             room = REASONS_MAX - len(total.reasons)
             total.reasons += [f"task {number} {reason}" for reason in sent.reasons[:room]]
     return total
 
 
-def summary(total: Sent, namespace: str) -> str:
+def summary(total: Sent) -> str:
+    """Return the totals in words."""
+    before = f", {total.duplicates_count:,} were there before" if total.duplicates_count else ""
     refused = f", {total.refused_count:,} refused ({_told(total)})" if total.refused_count else ""
-    return f"{total.items_count:,} items of {total.rows_count:,} rows enqueued into {namespace}{refused}"
+    return f"{total.items_count:,} items of {total.rows_count:,} rows enqueued{before}{refused}"
+
+
+def _allowed(plan: WritePlan) -> str:
+    options = plan.options
+    return (
+        f"maxInvalidRows is {options.invalid_rows_max}"
+        if options.invalid_rows_max is not None
+        else f"and onInvalidRow is {options.on_invalid_row}"
+    )
 
 
 def _told(total: Sent) -> str:

@@ -33,7 +33,10 @@ _MESSAGE_HEAD_BYTES: Final = 12
 _FIELD_HEAD_BYTES: Final = 3
 _LIST_HEAD_BYTES: Final = _FIELD_HEAD_BYTES + 5
 """They are the head of a field that is a list, with the type and the count of its elements."""
+_LIST_HEAD: Final = Struct("!BhBI")
 _U32: Final = Struct("!I")
+Part = bytes | memoryview
+"""Bytes of a message that are joined with others."""
 
 
 def _idl_path() -> Path:
@@ -158,6 +161,12 @@ class Reply(NamedTuple):
     error: FoqsError | ApplicationError | None
 
 
+def field_number(struct: Any, name: str) -> int:
+    """The number of a field in the contract, for who encodes a struct by hand."""
+    number: int = next(number for number, spec in struct.thrift_spec.items() if spec[1] == name)
+    return number
+
+
 def seqid_of(message: bytes) -> int:
     """The seqid of a message whose head is whole, whatever comes after it."""
     seqid: int = _SEQID.unpack_from(message, 8 + int.from_bytes(message[4:8], "big"))[0]
@@ -183,6 +192,21 @@ class Codec:
         """The whole frame, header included, of a call. Raises FoqsError TOO_LARGE beyond the frame limit."""
         verb = METHODS[method]
         return self._encode(CALL, verb.name_bytes, seqid, verb.args(request=request))
+
+    def join_call(self, method: str, rest: Any, count: int, parts: Sequence[Part], seqid: int) -> bytes:
+        """The frame of a call whose batch of `count` structs was encoded in parts: `rest` is the request without it.
+
+        Raises FoqsError TOO_LARGE beyond the frame limit.
+        """
+        verb = METHODS[method]
+        frame = self.encode_call(method, rest, seqid)
+        fields_at = LENGTH_BYTES + _MESSAGE_HEAD_BYTES + len(verb.name_bytes) + _FIELD_HEAD_BYTES
+        size = len(frame) - LENGTH_BYTES + _LIST_HEAD_BYTES + sum(map(len, parts))
+        if size > limits.FRAME_BYTES_MAX:
+            raise _too_large(size)
+        assert verb.batch is not None
+        batch_head = _LIST_HEAD.pack(TType.LIST, field_number(verb.request, verb.batch), TType.STRUCT, count)
+        return b"".join((_U32.pack(size), frame[LENGTH_BYTES:fields_at], batch_head, *parts, frame[fields_at:]))
 
     def encode_reply(self, method: Method, response: Any, seqid: int) -> bytes:
         """The frame of an answer. Raises FoqsError TOO_LARGE beyond the frame limit."""

@@ -1,4 +1,4 @@
-"""A Spark session on this machine, quick to start and silent."""
+"""Spark sessions on this machine, quick to start and silent: in one process, in several, or on a cluster."""
 
 from __future__ import annotations
 
@@ -28,13 +28,18 @@ _JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 def local_session(
     home: Path, *, master: str = "local[2,3]", is_short: bool = True, settings: dict[str, str] | None = None
 ) -> Iterator[Any]:
-    """A session with two task slots, each task tried three times; its files are in `home`."""
+    """A session with two task slots, each task tried three times; its files are in `home`.
+
+    The JVM stays when the session ends, and the next one of this process has it again.
+    """
+    import pyspark
     from pyspark.sql import SparkSession
 
     log_settings = home / "log4j2.properties"
     log_settings.write_text(_LOG_SETTINGS)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)  # Executors of their own are started from there.
     jvm = f"-Dlog4j2.configurationFile={log_settings.as_uri()} -Djava.io.tmpdir={home}"
     builder = SparkSession.builder.master(master).appName("foqs")
     for name, value in {
@@ -46,6 +51,8 @@ def local_session(
         "spark.sql.warehouse.dir": str(home / "warehouse"),
         "spark.local.dir": str(home),
         "spark.driver.extraJavaOptions": f"{_JVM_OPTIONS} {jvm}" if is_short else jvm,
+        "spark.executor.extraJavaOptions": f"{_JVM_OPTIONS} {jvm}" if is_short else jvm,
+        "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
         **(settings or {}),
     }.items():
         builder = builder.config(name, value)

@@ -10,8 +10,11 @@ import pyarrow as pa
 import pytest
 
 from foqs import Client
+from foqs.spark.client import TaskClient
 from foqs.spark.options import WriteOptions
-from foqs.spark.sender import Sent, send_rows
+from foqs.spark.plan import WritePlan
+from foqs.spark.rejects import Attempt, Rejects
+from foqs.spark.sender import Sender, Sent
 from tests.e2e.conftest import StartHost
 from tests.support.faults.load import NAMESPACE
 from tests.support.faults.programs import HostProgram, free_port
@@ -57,7 +60,9 @@ async def send_while(begin: Callable[[], HostProgram], go: Callable[[HostProgram
             rows = [b"%d" % row for row in range(first, first + BATCH_ITEMS)]
             yield pa.record_batch({"payload": pa.array(rows, pa.binary())})
 
-    return await send_rows(options, batches())
+    plan = WritePlan(options=options)
+    async with TaskClient(plan) as client:
+        return await Sender(plan, plan.encoder("run", 0), client, Rejects(None, Attempt("run", 0, 0))).send(batches())
 
 
 @pytest.mark.parametrize("go", [kill, end])

@@ -1,4 +1,4 @@
-"""One Spark session and one host for all tests here: both are slow to start."""
+"""One host for all tests here, which a test may kill, and Spark sessions of several kinds: all are slow to start."""
 
 from __future__ import annotations
 
@@ -10,30 +10,86 @@ from typing import Any
 import pytest
 
 from foqs import AdminClient, Client
-from loadtest.demo.cluster import DevCluster
+from loadtest.spark.faulty import FaultySource
 from loadtest.spark.session import local_session
-from tests.support.databases import BINARY_VARIABLE, server_binary
+from loadtest.spark.standalone import standalone_session
+from tests.support.databases import Databases, prepared_server
+from tests.support.faults.programs import HostProgram, free_port
+from tests.support.impatient_foqs import COMMAND
 
 ROOT = Path(__file__).parents[2]
 _numbers = count(1)
 
 
+class KillableHost:
+    """A host with a MySQL server of its own, always under one address."""
+
+    def __init__(self, databases: Databases) -> None:
+        self._databases = databases
+        self._port = free_port()
+        self._program = self._start()
+        self.address = self._program.address
+
+    def kill(self) -> None:
+        """kill -9, and start it again."""
+        self._program.kill()
+        self._program = self._start()
+
+    def close(self) -> None:
+        self._program.close()
+
+    def _start(self) -> HostProgram:
+        databases = self._databases
+        return HostProgram("spark", self._port, databases.meta_url, databases.shard_urls, command=COMMAND)
+
+
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillableHost]:
+    with prepared_server(tmp_path_factory.mktemp("mysql")) as server:
+        host = KillableHost(Databases(server))
+        try:
+            yield host
+        finally:
+            host.close()
+
+
+@pytest.fixture
+def address(host: KillableHost) -> str:
+    return host.address
+
+
+@pytest.fixture(scope="module")
+def _python_path() -> Iterator[None]:
+    """Python workers find the writers of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        yield
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory, _python_path: None) -> Iterator[Any]:
     """Two tasks at a time, each tried three times. Never skipped: without Spark the tests prove nothing."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))  # Python workers find the writers of the tests.
-        with local_session(tmp_path_factory.mktemp("spark")) as session:
-            yield session
+    with local_session(tmp_path_factory.mktemp("spark")) as session:
+        session.dataSource.register(FaultySource)
+        yield session
 
 
-@pytest.fixture(scope="session")
-def address() -> Iterator[str]:
-    """A host with a MySQL server of its own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(BINARY_VARIABLE, str(server_binary().path))
-        with DevCluster() as cluster:
-            yield cluster.address
+@pytest.fixture(scope="module")
+def two_executors(tmp_path_factory: pytest.TempPathFactory, _python_path: None) -> Iterator[Any]:
+    """Two executors with a core each, in processes of their own: only such a shuffle brings rows in another order."""
+    small = {"spark.sql.execution.arrow.maxRecordsPerBatch": "1000"}  # A task has several batches to fail between.
+    home = tmp_path_factory.mktemp("spark")
+    with local_session(home, master="local-cluster[2,1,1024]", settings=small) as session:
+        session.dataSource.register(FaultySource)
+        yield session
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, _python_path: None) -> Iterator[Any]:
+    """A standalone master with two workers that have addresses of their own, and speculation."""
+    with standalone_session(tmp_path_factory.mktemp("spark")) as session:
+        session.dataSource.register(FaultySource)
+        yield session
 
 
 @pytest.fixture

@@ -39,11 +39,11 @@ def test_files_become_items_and_the_driver_tells_the_totals(
         *("--input", str(orders), "--format", "json"),
         *("--addresses", address, "--namespace", namespace, "--topic", "orders", "--master", "local[2]"),
         *("--select", "IF(id = 60, NULL, to_json(struct(id))) AS payload", "--select", "IF(rush, -1, 0) AS priority"),
-        *("--where", "id != 50", "--max-invalid-rows", "1"),
+        *("--where", "id != 50", "--on-invalid-row", "skip"),
     )
     assert done.returncode == 0, done.stderr
     assert "99 rows in" in done.stdout
-    assert f"98 items of 99 rows enqueued into {namespace}, 1 refused (" in done.stderr
+    assert f"{namespace}: 98 items of 99 rows enqueued, 1 refused (" in done.stderr
     assert "payload is null" in done.stderr
     items = client.dequeue(namespace, "orders", 1_000)
     assert [json.loads(item.payload)["id"] for item in items[:5]] == [0, 1, 2, 3, 4]
@@ -58,7 +58,16 @@ def test_what_is_wrong_is_told_in_one_line_for_spark_submit_too(tmp_path: Path, 
         *("--addresses", address, "--namespace", namespace, "--dedup", "none", "--master", "local[1]"),
     )
     assert done.returncode == 1
-    assert "Error: columns for format foqs: column 'topic' is missing" in done.stderr
+    assert "Error: format foqs: column 'topic' is missing" in done.stderr
+
+
+def test_a_wrong_option_is_told_before_spark_is_started(tmp_path: Path, address: str, namespace: str) -> None:
+    done = run(
+        *(str(job.__file__), "--input", str(tmp_path), "--format", "csv", "--addresses", address),
+        *("--namespace", namespace, "--batch-size", "0", "--max-invalid-rows", "3", "--master", "nothing"),
+    )
+    assert done.returncode == 1
+    assert "batchSize '0' is not a whole number within 1..1000; maxInvalidRows allows invalid rows" in done.stderr
 
 
 def test_an_input_that_is_not_there_is_told_without_a_traceback(tmp_path: Path, address: str, namespace: str) -> None:

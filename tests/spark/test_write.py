@@ -2,41 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql.types import StructType
 
-from foqs import Client, DeliveryPolicy
-from foqs.client.items import Item
-from foqs.client.sync import AdminClient
-from foqs.model.errors import InvalidArgumentError
-from foqs.spark.source import FoqsDataSource
-from tests.support.dying_source import DyingSource
+from foqs import AdminClient, Client, DeliveryPolicy, JobState
+from loadtest.spark.faulty import told
+from tests.support.spark_rows import drained, numbered, save
 
 pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-def save(frame: Any, address: str, namespace: str, mode: str = "append", kind: str = "foqs", /, **options: str) -> None:
-    required = {"addresses": address, "namespace": namespace, "dedup": "none"}
-    frame.write.format(kind).options(**required | options).mode(mode).save()
-
-
-def drained(client: Client, namespace: str) -> Iterator[Item]:
-    """All ready items, acked."""
-    while topics := [stats.topic for stats in client.topics(namespace) if stats.ready]:
-        items = client.dequeue(namespace, topics, 1_000)
-        assert not client.ack(namespace, items)
-        yield from items
-
-
-def numbered(spark: Any, count: int, partitions: int = 2) -> Any:
-    """Rows whose payload is their number."""
-    return spark.range(0, count, 1, partitions).selectExpr("concat('t', id % 10) AS topic", "string(id) AS payload")
 
 
 def test_50_000_rows_arrive_each_once(spark: Any, address: str, namespace: str, client: Client) -> None:
@@ -87,17 +66,60 @@ def test_an_empty_frame_enqueues_nothing(spark: Any, address: str, namespace: st
     assert not list(client.topics(namespace))
 
 
-# ---- a worker that dies ----
-
-
-def test_a_worker_killed_after_sending_loses_no_row_and_doubles_only_its_own(
-    spark: Any, address: str, namespace: str, client: Client
+def test_a_worker_killed_after_sending_doubles_its_rows_where_no_dedup_was_asked_for(
+    spark: Any, address: str, namespace: str, client: Client, tmp_path: Path
 ) -> None:
-    spark.dataSource.register(DyingSource)
-    save(numbered(spark, 4_000), address, namespace, "append", "foqs_dying")
+    """Without it no test here would show that ids do anything."""
+    save(numbered(spark, 4_000), address, namespace, "append", "foqs_faulty", faults=told(tmp_path, kill_worker=[1]))
     counts = Counter(int(item.payload) for item in drained(client, namespace))
     assert len(counts) == 4_000
     assert {number for number, times in counts.items() if times == 2} == set(range(2_000, 4_000))
+
+
+# ---- more than columns ----
+
+
+def test_other_columns_become_json_and_items_are_spread_over_time(
+    spark: Any, address: str, namespace: str, client: Client
+) -> None:
+    rows = spark.range(200).selectExpr("id", "id % 2 = 0 AS even", "named_struct('x', id) AS nested", "NULL AS absent")
+    rows = rows.selectExpr("id", "even", "nested", "CAST(absent AS STRING) AS absent")
+    hour_ms = "3600000"
+    save(rows, address, namespace, topic="json", payloadFormat="json", spreadOverMs=hour_ms)
+    [stats] = client.topics(namespace)
+    assert stats.ready <= 2
+    assert stats.ready + stats.delayed == 200
+
+
+def test_a_payload_of_json_is_the_same_that_spark_itself_makes(
+    spark: Any, address: str, namespace: str, client: Client
+) -> None:
+    columns = (
+        "id",
+        "id % 2 = 0 AS even",
+        "named_struct('x', id, 'y', array('a')) AS nested",
+        "IF(id = 1, 'ä', NULL) AS s",
+    )
+    rows = spark.range(3).selectExpr(
+        *columns, "TIMESTAMP '2030-01-01 00:00:00 UTC' AS due", "CAST('a' AS BINARY) AS raw"
+    )
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    expected = [row.json for row in rows.selectExpr("to_json(struct(*)) AS json").collect()]
+    save(rows, address, namespace, topic="json", payloadFormat="json")
+    assert sorted(item.payload.decode() for item in drained(client, namespace)) == sorted(expected)
+
+
+def test_the_jobs_record_tells_rate_rows_and_end(spark: Any, address: str, namespace: str, client: Client) -> None:
+    began_s = time.monotonic()
+    save(numbered(spark, 300), address, namespace, jobId="nightly", maxItemsPerSecond="200")
+    assert time.monotonic() - began_s > 1.0, "300 items at 200 a second"
+    with AdminClient(address) as admin:
+        job = admin.get_job(namespace, "nightly")
+    assert (job.state, job.items_count, job.rows_count, job.items_per_second_max) == (JobState.SUCCEEDED, 300, 300, 200)
+    assert "300 items of 300 rows enqueued" in job.detail
+    save(numbered(spark, 10), address, namespace, jobId="nightly")  # Started again: it is the same record.
+    with AdminClient(address) as admin:
+        assert [(job.id, job.rows_count) for job in admin.list_jobs(namespace).jobs] == [("nightly", 10)]
 
 
 # ---- what is wrong is one clear error, and no task starts ----
@@ -108,7 +130,9 @@ def test_a_worker_killed_after_sending_loses_no_row_and_doubles_only_its_own(
     [
         ({"batchSize": "0"}, "topic, payload", "batchSize '0' is not a whole number within 1..1000"),
         ({"batchsise": "5"}, "topic, payload", "did you mean batchSize?"),
-        ({"dedup": "key"}, "topic, payload", "dedup=key is not supported yet"),
+        ({"dedup": "key"}, "topic, payload", "key column 'dedup_id' is missing"),
+        ({"spreadOverMs": "60001"}, "topic, payload", "spreadOverMs 60001 is more than the namespace"),
+        ({"onInvalidRow": "sideOutput", "rejectedRowsPath": "/proc/no"}, "topic, payload", "'/proc/no' cannot be used"),
         ({"addresses": "127.0.0.1:1"}, "topic, payload", "no host of addresses=127.0.0.1:1 answers"),
         ({"namespace": "nowhere"}, "topic, payload", "namespace 'nowhere' does not exist"),
         ({}, "topic", "column 'payload' is missing"),
@@ -122,6 +146,8 @@ def test_a_wrong_option_or_column_is_one_error_before_a_task_starts(
     spark: Any, address: str, namespace: str, client: Client, options: dict[str, str], columns: str, told: str
 ) -> None:
     frame = numbered(spark, 10).selectExpr(*columns.split(", "))
+    with AdminClient(address) as admin:
+        admin.update_namespace(namespace, delay_ms_max=60_000)
     with pytest.raises(PySparkException) as raised:
         save(frame, address, namespace, **options)
     assert told in str(raised.value)
@@ -129,16 +155,27 @@ def test_a_wrong_option_or_column_is_one_error_before_a_task_starts(
     assert not list(client.topics(namespace))
 
 
+def test_a_window_that_is_shorter_than_the_patience_of_a_call_is_told_or_refused(
+    spark: Any, address: str, namespace: str, client: Client
+) -> None:
+    with AdminClient(address) as admin:
+        admin.update_namespace(namespace, dedup_ms=60_000)
+    rows = numbered(spark, 10)
+    with pytest.raises(PySparkException, match="are remembered for 60 s, and retryTimeoutMs is 600 s"):
+        save(rows, address, namespace, dedup="content", onShortWindow="fail")
+    assert not list(client.topics(namespace))
+    save(rows, address, namespace, dedup="content", onShortWindow="warn")
+    save(rows, address, namespace, dedup="content", onShortWindow="fail", retryTimeoutMs="60000")
+
+
 def test_overwrite_is_refused_with_a_reason(spark: Any, address: str, namespace: str) -> None:
     with pytest.raises(PySparkException, match="mode overwrite is refused: it would have to delete"):
         save(numbered(spark, 10), address, namespace, "overwrite")
 
 
-def test_reading_and_streaming_say_that_they_are_not_there(spark: Any, address: str) -> None:
-    with pytest.raises(PySparkException, match="reading with format foqs is not supported yet"):
-        spark.read.format("foqs").load().collect()
-    with pytest.raises(InvalidArgumentError, match="write each batch with foreachBatch"):
-        FoqsDataSource({}).streamWriter(StructType(), overwrite=False)
+def test_a_queue_as_the_source_of_a_stream_is_refused_with_a_reason(spark: Any) -> None:
+    with pytest.raises(PySparkException, match="a queue is no source of a stream: it has no offsets"):
+        spark.readStream.format("foqs").load().writeStream.format("noop").start().processAllAvailable()
 
 
 # ---- rows that the service refuses ----
@@ -154,13 +191,41 @@ def with_bad_rows(spark: Any) -> Any:
 
 def test_refused_rows_fail_the_job_with_their_reasons(spark: Any, address: str, namespace: str) -> None:
     with pytest.raises(PySparkException) as raised:
-        save(with_bad_rows(spark), address, namespace, maxInvalidRows="2")
+        save(with_bad_rows(spark), address, namespace, onInvalidRow="skip", maxInvalidRows="2", jobId="bad")
     assert "3 of 2000 rows were refused, maxInvalidRows is 2" in str(raised.value)
     assert "payload of 20000 bytes is over the limit of 10240" in str(raised.value)
     assert "topic is null" in str(raised.value)
+    with AdminClient(address) as admin:
+        assert admin.get_job(namespace, "bad").state is JobState.FAILED
+
+
+def test_one_refused_row_fails_the_job_where_nothing_else_is_said(spark: Any, address: str, namespace: str) -> None:
+    with pytest.raises(PySparkException, match=r"of \d+ rows were refused, and onInvalidRow is fail"):
+        save(with_bad_rows(spark), address, namespace)
 
 
 def test_refused_rows_within_the_bound_are_left_out(spark: Any, address: str, namespace: str, client: Client) -> None:
-    save(with_bad_rows(spark), address, namespace, maxInvalidRows="3")
+    save(with_bad_rows(spark), address, namespace, onInvalidRow="skip", maxInvalidRows="3")
     numbers = {int(item.payload) for item in drained(client, namespace)}
     assert numbers == set(range(2_000)) - {3, 4, 1_500}
+
+
+def test_rejected_rows_go_to_the_side_output_and_can_be_read_and_mended(
+    spark: Any, address: str, namespace: str, client: Client, tmp_path: Path
+) -> None:
+    """The attempt that was killed has left a file too; it does not count."""
+    path, marks = tmp_path / "rejected", tmp_path / "marks"
+    marks.mkdir()
+    side = {"onInvalidRow": "sideOutput", "rejectedRowsPath": path.as_uri(), "jobId": "side", "dedup": "content"}
+    save(with_bad_rows(spark), address, namespace, "append", "foqs_faulty", faults=told(marks, kill_worker=[1]), **side)
+    rejected = spark.read.parquet(str(path))
+    assert sorted((row.payload[:4], row.foqs_reason.split()[0]) for row in rejected.collect()) == [
+        ("3", "topic"),
+        ("4", "topic"),
+        ("xxxx", "payload"),
+    ]
+    assert sorted(file.name for file in path.iterdir()) == ["side-00000.parquet", "side-00001.parquet"]
+    assert len(list(drained(client, namespace))) == 1_997
+    mended = rejected.selectExpr("'mended' AS topic", "left(payload, 10) AS payload")
+    save(mended, address, namespace)
+    assert [item.topic for item in drained(client, namespace)] == ["mended"] * 3

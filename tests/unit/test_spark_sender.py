@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import repeat
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
-from foqs import NewItem
-from foqs.client import verbs
-from foqs.client.flows import Pause
-from foqs.client.retry import Repeat
-from foqs.model.calls import EnqueueResult, PositionErrors
+from foqs.client.encoded import EncodedItems
+from foqs.client.encoded_enqueue import EncodedResult, enqueue_encoded
+from foqs.client.flows import Flow, Pause, Send
 from foqs.model.errors import (
     FoqsError,
     InternalError,
@@ -24,36 +24,59 @@ from foqs.model.errors import (
     TooLargeError,
     UnavailableError,
 )
+from foqs.model.slots import SLOTS_COUNT, slot_of
+from foqs.spark import rejects
+from foqs.spark.client import TaskClient
 from foqs.spark.options import WriteOptions
-from foqs.spark.sender import REASONS_MAX, Sender, Sent, client_of
+from foqs.spark.plan import WritePlan
+from foqs.spark.rejects import REASON_COLUMN, Attempt, Rejects
+from foqs.spark.sender import REASONS_MAX, Sender, Sent
 from foqs.wire import codec as wire
 
-Judge = Callable[[NewItem], FoqsError | None]
+Read = Any
+"""An item as a host reads it."""
+Judge = Callable[[Read], FoqsError | None]
+ATTEMPT = Attempt("job", 3, 17)
+
+
+def read(items: EncodedItems) -> list[Read]:
+    codec = wire.Codec()
+    frame = codec.join_call("enqueue", wire.structs.EnqueueRequest(namespace_name="jobs"), len(items), items.parts(), 1)
+    read_items: list[Read] = codec.decode_call(frame[wire.LENGTH_BYTES :])[2].items
+    return read_items
 
 
 class FakeClient:
-    """Answers once `limit` calls are there, so that as many are seen in flight."""
+    """Answers once `together` calls are there, so that as many are seen in flight. An id is made once."""
 
     def __init__(self, judge: Judge = lambda _: None, *, together: int = 1) -> None:
         self.judge = judge
         self.together = together
-        self.calls: list[list[NewItem]] = []
+        self.calls: list[list[Read]] = []
+        self.ids: set[str] = set()
         self.in_flight_count = self.in_flight_most = 0
         self._room = asyncio.Condition()
 
-    async def enqueue_many(
-        self, namespace: str, items: Sequence[NewItem], *, retry_unknown: bool, bulk: bool, return_errors: bool
-    ) -> EnqueueResult:
-        assert (namespace, retry_unknown, bulk, return_errors) == ("jobs", True, True, True)
-        self.calls.append(list(items))
+    async def enqueue(self, items: EncodedItems) -> EncodedResult:
+        call = read(items)
+        self.calls.append(call)
         self.in_flight_count += 1
         self.in_flight_most = max(self.in_flight_most, self.in_flight_count)
         async with self._room:
             self._room.notify_all()
             await self._room.wait_for(lambda: len(self.calls) >= self.together)
         self.in_flight_count -= 1
-        errors: PositionErrors = {n: error for n, item in enumerate(items) if (error := self.judge(item)) is not None}
-        return EnqueueResult(["" if n in errors else str(n) for n in range(len(items))], errors)
+        result = EncodedResult()
+        for position, item in enumerate(call):
+            if (error := self.judge(item)) is not None:
+                result.errors[position] = error
+                continue
+            result.stored_count += 1
+            if item.dedup_id in self.ids:
+                result.duplicates_count += 1
+            elif item.dedup_id is not None:
+                self.ids.add(item.dedup_id)
+        return result
 
 
 def batches(*sizes: int) -> Iterator[pa.RecordBatch]:
@@ -63,12 +86,19 @@ def batches(*sizes: int) -> Iterator[pa.RecordBatch]:
         start += size
 
 
-def options(**changes: int) -> WriteOptions:
-    return WriteOptions(**{"addresses": "h", "namespace": "jobs", "topic": "t", "batch_items": 10, **changes})  # type: ignore[arg-type]
+def plan(**changes: Any) -> WritePlan:
+    options = {"addresses": "h", "namespace": "jobs", "topic": "t", "batch_items": 10, "dedup": "none"}
+    if "invalid_rows_max" in changes:
+        options["on_invalid_row"] = "skip"
+    return WritePlan(options=WriteOptions(**{**options, **changes}), job_id="job")  # type: ignore[arg-type]
 
 
-async def send(client: FakeClient, rows: Iterator[pa.RecordBatch], **changes: int) -> Sent:
-    return await Sender(options(**changes), client).send(rows)
+def sender(plan: WritePlan, client: FakeClient, directory: str | None = None) -> Sender:
+    return Sender(plan, plan.encoder("job", 3), client, Rejects(directory, ATTEMPT))
+
+
+async def send(client: FakeClient, rows: Iterator[pa.RecordBatch], **changes: Any) -> Sent:
+    return await sender(plan(**changes), client).send(rows)
 
 
 async def test_every_row_is_sent_once_in_calls_of_the_batch_size() -> None:
@@ -83,6 +113,14 @@ async def test_so_many_calls_are_in_flight_as_the_option_says_and_no_more() -> N
     client = FakeClient(together=3)
     await send(client, batches(100), calls_in_flight=3)
     assert client.in_flight_most == 3
+
+
+async def test_rows_whose_items_were_there_before_are_counted_apart() -> None:
+    client = FakeClient()
+    first = await send(client, batches(20), dedup="content")
+    assert (first.items_count, first.duplicates_count) == (20, 0)
+    again = await send(client, batches(25), dedup="content")
+    assert (again.rows_count, again.items_count, again.duplicates_count) == (25, 5, 20)
 
 
 async def test_refused_rows_are_counted_with_their_numbers_and_the_others_go_on() -> None:
@@ -101,6 +139,12 @@ async def test_nothing_more_is_sent_once_more_rows_are_refused_than_the_job_may_
     assert len(sent.reasons) == REASONS_MAX
 
 
+async def test_any_number_of_rows_is_left_out_where_no_bound_is_set() -> None:
+    client = FakeClient(lambda _: InvalidArgumentError("no"))
+    sent = await send(client, batches(*[100] * 5), invalid_rows_max=None)
+    assert (sent.rows_count, sent.refused_count) == (500, 500)
+
+
 @pytest.mark.parametrize("error", [UnavailableError("away"), OverloadedError("full")])
 async def test_a_row_that_could_not_be_stored_in_time_fails_the_task(error: FoqsError) -> None:
     client = FakeClient(lambda item: error if item.payload == b"7" else None)
@@ -109,46 +153,19 @@ async def test_a_row_that_could_not_be_stored_in_time_fails_the_task(error: Foqs
     assert client.in_flight_count == 0
 
 
-class StrictClient(FakeClient):
-    """Refuses a call as a whole when one of its items cannot be encoded, as the encoder does."""
-
-    async def enqueue_many(
-        self, namespace: str, items: Sequence[NewItem], *, retry_unknown: bool, bulk: bool, return_errors: bool
-    ) -> EnqueueResult:
-        if any(abs(item.priority) > 2**31 for item in items):
-            raise InvalidArgumentError("an argument has a wrong range")
-        return await super().enqueue_many(
-            namespace, items, retry_unknown=retry_unknown, bulk=bulk, return_errors=return_errors
-        )
-
-
-async def test_an_item_that_spoils_its_call_is_found_and_the_others_go_without_it() -> None:
-    priorities = pa.array([0, 2**40, 0, 0], pa.int64())
-    rows = pa.record_batch({"payload": pa.array([b"a", b"b", b"c", b"d"]), "priority": priorities})
-    client = StrictClient()
-    sent = await send(client, iter([rows]), invalid_rows_max=1)
-    assert (sent.items_count, sent.refused_count) == (3, 1)
-    assert "row 1: new item: priority 1099511627776 is not within" in sent.reasons[0]
-
-
 class NarrowClient(FakeClient):
     """Takes no call of more than 100 bytes of topics, as a frame has room for so many."""
 
-    async def enqueue_many(
-        self, namespace: str, items: Sequence[NewItem], *, retry_unknown: bool, bulk: bool, return_errors: bool
-    ) -> EnqueueResult:
-        if sum(len(item.topic) for item in items) > 100:
+    async def enqueue(self, items: EncodedItems) -> EncodedResult:
+        if sum(len(item.topic) for item in read(items)) > 100:
             raise TooLargeError("the frame is too large")
-        return await super().enqueue_many(
-            namespace, items, retry_unknown=retry_unknown, bulk=bulk, return_errors=return_errors
-        )
+        return await super().enqueue(items)
 
 
 async def test_a_row_that_makes_its_call_too_large_is_found_and_the_others_go_without_it() -> None:
     topics = pa.array(["a", "b" * 200, "c", "d", "e" * 60, "f" * 60])
     rows = pa.record_batch({"topic": topics, "payload": pa.array([b"x"] * 6, pa.binary())})
-    client = NarrowClient()
-    sent = await Sender(replace(options(invalid_rows_max=1), topic=None), client).send(iter([rows]))
+    sent = await send(NarrowClient(), iter([rows]), invalid_rows_max=1, topic=None)
     assert (sent.rows_count, sent.items_count) == (6, 5)
     assert sent.reasons == ["row 1: the frame is too large"]
 
@@ -156,53 +173,164 @@ async def test_a_row_that_makes_its_call_too_large_is_found_and_the_others_go_wi
 class ForgetfulClient(FakeClient):
     """Answers for one item less than it got."""
 
-    async def enqueue_many(
-        self, namespace: str, items: Sequence[NewItem], *, retry_unknown: bool, bulk: bool, return_errors: bool
-    ) -> EnqueueResult:
-        return await super().enqueue_many(
-            namespace, items[1:], retry_unknown=retry_unknown, bulk=bulk, return_errors=return_errors
-        )
+    async def enqueue(self, items: EncodedItems) -> EncodedResult:
+        return await super().enqueue(items[1:])
 
 
 async def test_a_row_of_which_nothing_is_known_fails_the_task() -> None:
-    with pytest.raises(InternalError, match="10 rows were read, and 9 are enqueued, 0 refused"):
+    with pytest.raises(
+        InternalError, match="10 rows were read, and 9 are enqueued, 0 were there before, 0 are refused"
+    ):
         await send(ForgetfulClient(), batches(10))
 
 
-def waited_ms(options_: WriteOptions, refusals: Iterator[FoqsError]) -> int:
-    """For how long one call is repeated after these refusals until it is done; the clock moves by the pauses alone."""
-    now_ms = 0
-    terms = replace(client_of(options_).options.terms(), clock_ms=lambda: now_ms)
-    flow = verbs.enqueue_limited(terms, "jobs", [NewItem("t", b"")], Repeat.ALWAYS, bulk=True)
+async def test_rows_of_many_bytes_go_in_more_calls() -> None:
+    rows = pa.record_batch({"payload": pa.array([bytes(1 << 20)] * 80)})
+    client = FakeClient()
+    await send(client, iter([rows]), batch_items=1_000)
+    assert len(client.calls) > 8
+    assert sum(map(len, client.calls)) == 80
+
+
+# ---- rows by shard ----
+
+
+async def test_each_call_has_rows_of_one_shard_where_ids_go_to_several() -> None:
+    shard_by_slot = tuple(slot % 3 for slot in range(SLOTS_COUNT))
+    keyed = pa.record_batch(
+        {"payload": pa.array([b"%d" % n for n in range(100)]), "dedup_id": pa.array([f"k{n}" for n in range(100)])}
+    )
+    spread_plan = replace(plan(), key_column="dedup_id", key_spread=8, shard_by_slot=shard_by_slot)
+    client = FakeClient(lambda item: InvalidArgumentError("no") if item.payload == b"50" else None)
+    sent = await sender(replace(spread_plan, options=replace(spread_plan.options, on_invalid_row="skip")), client).send(
+        iter([keyed])
+    )
+    assert sorted(int(item.payload) for call in client.calls for item in call) == list(range(100))
+    shards = [{shard_by_slot[slot_of("jobs", item.dedup_id, 8)] for item in call} for call in client.calls]
+    assert all(len(of_call) == 1 for of_call in shards)
+    assert set.union(*shards) == {0, 1, 2}
+    assert sent.reasons == ["row 50: no"], "rows keep their numbers"
+
+
+# ---- the side output ----
+
+
+def rows_in(directory: Any, name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = parquet.read_table(directory / name).to_pylist()
+    return found
+
+
+async def test_rejected_rows_are_written_whole_with_the_reason_and_named_by_the_commit(tmp_path: Any) -> None:
+    rows = pa.record_batch({"Payload": pa.array([b"1", None, b"3"]), "priority": pa.array([1, 2, 3], pa.int32())})
+    client = FakeClient(lambda item: InvalidArgumentError("no") if item.payload == b"3" else None)
+    side_plan = plan(on_invalid_row="sideOutput", rejected_rows_path=str(tmp_path))
+    sent = await sender(side_plan, client, str(tmp_path)).send(iter([rows]))
+    assert (sent.items_count, sent.refused_count, sent.attempt) == (1, 2, ATTEMPT)
+    assert [path.name for path in tmp_path.iterdir()] == ["_job-00003-17.parquet"]
+    (tmp_path / "_job-00003-16.parquet").write_bytes(b"of an attempt that failed")
+    (tmp_path / "_other-00003-16.parquet").write_bytes(b"of another job")
+    assert rejects.commit(str(tmp_path), "job", [ATTEMPT]) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["_other-00003-16.parquet", "job-00003.parquet"]
+    assert rows_in(tmp_path, "job-00003.parquet") == [
+        {"Payload": None, "priority": 2, REASON_COLUMN: "payload is null"},
+        {"Payload": b"3", "priority": 3, REASON_COLUMN: "no"},
+    ]
+
+
+async def test_a_task_without_rejected_rows_writes_no_file(tmp_path: Any) -> None:
+    side_plan = plan(on_invalid_row="sideOutput", rejected_rows_path=str(tmp_path))
+    sent = await sender(side_plan, FakeClient(), str(tmp_path)).send(batches(10))
+    assert sent.attempt is None
+    assert not list(tmp_path.iterdir())
+
+
+async def test_many_rejected_rows_are_written_on_the_way_and_all_of_them(tmp_path: Any) -> None:
+    client = FakeClient(lambda _: InvalidArgumentError("no"))
+    side_plan = plan(on_invalid_row="sideOutput", rejected_rows_path=str(tmp_path), batch_items=1_000)
+    await sender(side_plan, client, str(tmp_path)).send(batches(*[1_500] * 4))
+    rejects.commit(str(tmp_path), "job", [ATTEMPT])
+    found = rows_in(tmp_path, ATTEMPT.name)
+    assert sorted(int(row["payload"]) for row in found) == list(range(6_000))
+    assert parquet.ParquetFile(tmp_path / ATTEMPT.name).num_row_groups > 1
+
+
+def test_a_commit_that_cannot_name_the_files_says_so_and_raises_nothing(tmp_path: Any) -> None:
+    [problem] = rejects.commit(str(tmp_path), "job", [ATTEMPT])
+    assert "rejected rows stay in files _job-*.parquet" in problem
+
+
+def test_a_directory_that_cannot_be_is_refused_before_the_job(tmp_path: Any) -> None:
+    (tmp_path / "file").write_text("")
+    for directory in (str(tmp_path / "file" / "below"), "nowhere://bucket/x", "relative/path"):
+        with pytest.raises(InvalidArgumentError, match=r"rejectedRowsPath .* cannot be used"):
+            rejects.check_directory(directory)
+
+
+# ---- patience ----
+
+
+def run(flow: Flow[EncodedResult], answer: Callable[[Send | Pause], Any]) -> EncodedResult:
+    """Take the steps of an enqueue; `answer` gives the response of each, None after a pause, or the error to raise."""
     try:
         step = next(flow)
         while True:
-            if isinstance(step, Pause):
-                now_ms += step.pause_ms
-                step = next(flow)
-            elif (refusal := next(refusals, None)) is not None:
-                step = flow.throw(refusal)
-            else:
-                step = flow.send(wire.structs.EnqueueResponse(["1-1"], {}, []))
-    except StopIteration:
-        return now_ms
+            told = answer(step)
+            step = flow.throw(told) if isinstance(told, FoqsError) else flow.send(told)
+    except StopIteration as end:
+        result: EncodedResult = end.value
+        return result
+
+
+def waited_ms(of: WritePlan, refusals: Iterator[FoqsError]) -> int:
+    """For how long one call is repeated after these refusals until it is done; the clock moves by the pauses alone."""
+    now_ms = 0
+    terms = replace(TaskClient(of).options.terms(), clock_ms=lambda: now_ms)
+
+    def answer(step: Send | Pause) -> Any:
+        nonlocal now_ms
+        if isinstance(step, Pause):
+            now_ms += step.pause_ms
+            return None
+        return next(refusals, None) or wire.structs.EnqueueResponse(["1-1"], {}, [])
+
+    run(enqueue_encoded(terms, "jobs", EncodedItems(b"x", [0, 1])), answer)
+    return now_ms
 
 
 def test_busy_hosts_and_a_quota_are_waited_for_for_minutes() -> None:
     quota = [RateLimitedError("over its limit", retry_after_ms=60_000)] * 5
     busy = [OverloadedError("full", retry_after_ms=1_000)] * 50
     away = [UnavailableError("no answer")] * 20
-    assert waited_ms(options(), iter([*quota, *busy, *away])) >= 5 * 60_000 + 50 * 1_000
+    assert waited_ms(plan(), iter([*quota, *busy, *away])) >= 5 * 60_000 + 50 * 1_000
 
 
 def test_nobody_is_waited_for_longer_than_the_option_says() -> None:
     with pytest.raises(RateLimitedError):
-        waited_ms(options(retry_timeout_ms=120_000), repeat(RateLimitedError("over", retry_after_ms=60_000)))
+        waited_ms(plan(retry_timeout_ms=120_000), repeat(RateLimitedError("over", retry_after_ms=60_000)))
 
 
-async def test_rows_of_many_bytes_go_in_more_calls() -> None:
-    rows = pa.record_batch({"payload": pa.array([bytes(1 << 20)] * 20)})
-    client = FakeClient()
-    await send(client, iter([rows]), batch_items=1_000)
-    assert len(client.calls) > 2
-    assert sum(map(len, client.calls)) == 20
+def test_what_failed_is_repeated_alone_with_the_same_bytes_and_duplicates_are_counted() -> None:
+    terms = TaskClient(plan()).options.terms()
+    answers = [
+        wire.structs.EnqueueResponse(
+            ["1-1", "", ""],
+            {
+                1: wire.structs.ItemError(6, "away", 10, True),
+                2: wire.structs.ItemError(1, "no", None, None),
+            },
+            [0],
+        ),
+        wire.structs.EnqueueResponse(["1-2"], {}, []),
+    ]
+    sends = []
+
+    def answer(step: Send | Pause) -> Any:
+        if isinstance(step, Pause):
+            return None
+        assert step.call.encoded is not None
+        sends.append(b"".join(step.call.encoded.parts()))
+        return answers.pop(0)
+
+    result = run(enqueue_encoded(terms, "jobs", EncodedItems.of([b"aa", b"b", b"ccc"])), answer)
+    assert sends == [b"aabccc", b"b"]
+    assert (result.stored_count, result.duplicates_count, list(result.errors)) == (2, 1, [2])

@@ -23,7 +23,7 @@ for name in sorted(names):
             needs.add(name)
         elif name.startswith("foqs."):
             raise
-assert needs == {"foqs.spark.reader", "foqs.spark.source", "foqs.spark.writer"}, needs
+assert needs == {"foqs.spark.reader", "foqs.spark.source", "foqs.spark.writer", "loadtest.spark.faulty"}, needs
 """
 
 

@@ -6,14 +6,16 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
-from foqs.model import limits
-from foqs.spark.options import CALLS_IN_FLIGHT_DEFAULT, RETRY_TIMEOUT_MS_DEFAULT
+from foqs.client.sync import AdminClient
+from foqs.model.errors import FoqsError
+from foqs.spark.options import OPTIONS, Option, parse_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,6 +23,27 @@ if TYPE_CHECKING:
 PROGRESS_EVERY_S = 5.0
 _ERROR_LINE = re.compile(r"^foqs\.[\w.]+: (.+)$", re.MULTILINE)
 """The last line of a Python traceback within a message of Spark."""
+
+
+def _flag_of(name: str) -> str:
+    """The flag of the command for an option of the writer: batchSize is batch-size."""
+    return re.sub(r"([A-Z])", lambda found: "-" + found[1].lower(), name)
+
+
+def _write_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give the command a flag for each option of the writer."""
+    for name, option in reversed(OPTIONS.items()):
+        command = _click_option(name, option)(command)
+    return command
+
+
+def _click_option(name: str, option: Option) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    flag, text = f"--{_flag_of(name)}", option.meaning.replace("`", "")
+    meaning = text[0].upper() + text[1:] + "."
+    if name == "ignoreExtraColumns":
+        return click.option(flag, is_flag=True, help=meaning)
+    variable = "FOQS_ADDRESS" if name == "addresses" else None
+    return click.option(flag, envvar=variable, help=meaning)
 
 
 @click.command()
@@ -35,20 +58,7 @@ _ERROR_LINE = re.compile(r"^foqs\.[\w.]+: (.+)$", re.MULTILINE)
 )
 @click.option("--where", metavar="CONDITION", help="Enqueue the rows for which this SQL holds.")
 @click.option("--partitions", type=click.IntRange(1), help="Enqueue in this many tasks.")
-@click.option("--addresses", required=True, envvar="FOQS_ADDRESS", help="Hosts as host:port, comma-separated.")
-@click.option("--namespace", required=True, help="The namespace to enqueue into.")
-@click.option("--topic", help="The topic of all rows, instead of a column topic.")
-@click.option(
-    "--dedup",
-    type=click.Choice(["none"]),
-    required=True,
-    help="none: rows of a task that Spark repeats are enqueued twice.",
-)
-@click.option("--batch-size", default=limits.BATCH_ITEMS_MAX, show_default=True, help="Rows in one call.")
-@click.option("--max-in-flight", default=CALLS_IN_FLIGHT_DEFAULT, show_default=True, help="Calls in flight of a task.")
-@click.option("--max-invalid-rows", default=0, show_default=True, help="Refused rows before the job fails.")
-@click.option("--retry-timeout-ms", default=RETRY_TIMEOUT_MS_DEFAULT, show_default=True, help="Patience of one call.")
-@click.option("--ignore-extra-columns", is_flag=True, help="Leave columns out that have no meaning.")
+@_write_options
 @click.option("--master", help="Spark's master, such as spark://host:7077; by default what Spark is configured with.")
 def enqueue(
     paths: tuple[str, ...],
@@ -62,9 +72,10 @@ def enqueue(
 ) -> None:
     """Enqueue the rows of files with Spark: columns topic, payload, priority and so on, by name.
 
-    At least once: no row is lost, and rows of a task that Spark repeats are enqueued again.
+    Each key of the key column is enqueued once, whatever tasks Spark repeats, and also when the command is run again.
     """
     reader_options = dict(_pair(text) for text in reader_option)
+    options = _writer_options(write_options)
     with _session(master) as spark:
         frame = spark.read.format(kind).options(**reader_options).load(list(paths))
         if where is not None:
@@ -73,7 +84,7 @@ def enqueue(
             frame = frame.selectExpr(*select)
         if partitions is not None:
             frame = frame.repartition(partitions)
-        _run(spark, frame, _writer_options(write_options))
+        _run(spark, frame, options)
 
 
 def main() -> None:
@@ -87,7 +98,7 @@ def _run(spark: SparkSession, frame: DataFrame, options: dict[str, str]) -> None
 
     rows = Observation("foqs")
     began_s = time.monotonic()
-    with _progress(spark):
+    with _progress(spark, options):
         observed = frame.observe(rows, count(lit(1)).alias("rows"))
         observed.write.format("foqs").options(**options).mode("append").save()
     elapsed_s = time.monotonic() - began_s
@@ -125,28 +136,35 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _writer_options(given: dict[str, object]) -> dict[str, str]:
-    """The command's options as the writer's: batch_size is batchSize."""
-    options = {}
-    for name, value in given.items():
-        if value is not None:
-            first, *others = name.split("_")
-            camel = first + "".join(word.capitalize() for word in others)
-            options[camel] = str(value).lower() if isinstance(value, bool) else str(value)
+    """The command's options as the writer's. Raises ClickException for what is wrong before Spark is started."""
+    options = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name in OPTIONS
+        if (value := given[_flag_of(name).replace("-", "_")]) is not None and value is not False
+    }
+    problems: list[str] = []
+    parse_options(options, problems)
+    if problems:
+        raise click.ClickException("; ".join(problems))
+    options.setdefault("jobId", f"spark-{uuid.uuid4()}")
     return options
 
 
 @contextmanager
-def _progress(spark: SparkSession) -> Iterator[None]:
-    """Say how many tasks are done, now and then, while the job runs."""
+def _progress(spark: SparkSession, options: dict[str, str]) -> Iterator[None]:
+    """Say how many tasks are done, and how many items the service has counted, now and then, while the job runs."""
     tracker = spark.sparkContext.statusTracker()
     is_over = threading.Event()
 
     def tell() -> None:
-        while not is_over.wait(PROGRESS_EVERY_S):
-            for stage_id in tracker.getActiveStageIds():
-                stage = tracker.getStageInfo(stage_id)
-                if stage is not None:
-                    print(f"{stage.numCompletedTasks} of {stage.numTasks} tasks done", file=sys.stderr, flush=True)
+        with AdminClient(options["addresses"]) as admin:
+            while not is_over.wait(PROGRESS_EVERY_S):
+                told = _counted(admin, options)
+                for stage_id in tracker.getActiveStageIds():
+                    stage = tracker.getStageInfo(stage_id)
+                    if stage is not None:
+                        told = f"{stage.numCompletedTasks} of {stage.numTasks} tasks done{told}"
+                        print(told, file=sys.stderr, flush=True)
 
     teller = threading.Thread(target=tell, name="progress", daemon=True)
     teller.start()
@@ -155,6 +173,14 @@ def _progress(spark: SparkSession) -> Iterator[None]:
     finally:
         is_over.set()
         teller.join()
+
+
+def _counted(admin: AdminClient, options: dict[str, str]) -> str:
+    try:
+        job = admin.get_job(options["namespace"], options["jobId"])
+    except FoqsError:
+        return ""  # It has not begun to write, or its host is away: the writer waits, and so does this.
+    return f", {job.items_count:,} items, {job.duplicates_count:,} there before, {job.rejected_count:,} refused"
 
 
 if __name__ == "__main__":

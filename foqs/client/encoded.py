@@ -1,0 +1,75 @@
+"""Items that are encoded already, for who has them by columns: one buffer, and no object for each item."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import overload
+
+Bytes = bytes | memoryview
+
+
+class EncodedItems(Sequence[Bytes]):
+    """Items as the wire has them: structs NewItem of the contract, one behind the other in one buffer.
+
+    A slice shares the buffer with the whole. Nothing here looks into an item: who encodes it must know the contract.
+    """
+
+    __slots__ = ("_data", "_ends", "_first", "_last")
+
+    def __init__(self, data: Bytes, ends: Sequence[int], first: int = 0, last: int | None = None) -> None:
+        """Take the items from `first` to `last`; item n begins at `ends[n]` of `data` and ends before `ends[n + 1]`."""
+        self._data = memoryview(data)
+        self._ends = ends
+        self._first = first
+        self._last = len(ends) - 1 if last is None else last
+
+    @classmethod
+    def of(cls, items: Iterable[Bytes]) -> EncodedItems:
+        """Join items that lie apart."""
+        data = bytearray()
+        ends = [0]
+        for item in items:
+            data += item
+            ends.append(len(data))
+        return cls(bytes(data), ends)
+
+    def __len__(self) -> int:
+        return self._last - self._first
+
+    @overload
+    def __getitem__(self, at: int) -> Bytes: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> EncodedItems: ...
+
+    def __getitem__(self, at: int | slice) -> Bytes | EncodedItems:
+        if isinstance(at, slice):
+            first, last, step = at.indices(len(self))
+            if step != 1:
+                return EncodedItems.of(self[position] for position in range(first, last, step))
+            return EncodedItems(self._data, self._ends, self._first + first, self._first + max(first, last))
+        place = self._first + range(len(self))[at]
+        return self._data[self._ends[place] : self._ends[place + 1]]
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all items together."""
+        return self._ends[self._last] - self._ends[self._first]
+
+    def parts(self) -> list[Bytes]:
+        """Return the bytes of all items, in as few parts as they lie in."""
+        return [self._data[self._ends[self._first] : self._ends[self._last]]]
+
+    def batches(self, items_max: int, bytes_max: int) -> Iterator[tuple[int, EncodedItems]]:
+        """Cut into pieces of at most so many items and bytes, each with the position of its first item.
+
+        A single item may have more bytes.
+        """
+        ends, first = self._ends, self._first
+        while first < self._last:
+            last = min(first + items_max, self._last)
+            if ends[last] - ends[first] > bytes_max:
+                last = max(first + 1, bisect_right(ends, ends[first] + bytes_max, first + 1, last) - 1)
+            yield first - self._first, EncodedItems(self._data, ends, first, last)
+            first = last

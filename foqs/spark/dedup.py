@@ -1,0 +1,119 @@
+"""Dedup ids of rows, from a key column or from the content of the rows. Nothing here has a clock, chance or I/O.
+
+An id must be the same whenever Spark repeats the row's task. The place of the row is not: after a shuffle the rows of a
+partition come in another order each time (Spark's DeterministicLevel.UNORDERED), so a repeated task that takes ids from
+positions gives row B the id of row A, and B is dropped as a repeat. What does repeat is the set of a partition's rows.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from foqs.client.encoded import EncodedItems
+from foqs.model.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ID_BYTES_MAX = 255
+"""The longest id that the service takes."""
+KEY_COLUMN = "dedup_id"
+"""The key column where no option names another."""
+KEY_TYPES = ("string", "binary", "tinyint", "smallint", "int", "bigint")
+"""The types that a key column may have in Spark."""
+CONTENT_ROWS_MAX = 2_000_000
+"""Different rows of one task with ids from their content. Each costs the task about 100 bytes of memory."""
+_DIGEST_BYTES = 16
+_KEY_BYTES = 32
+
+
+def key_texts(column: pa.Array) -> pa.Array:
+    """The ids of a key column as UTF-8: text as it is, whole numbers in decimal, bytes in hexadecimal; null where null.
+
+    Hexadecimal, not base64: it is what tools and logs show for such keys, and the same in upper or lower case is not
+    two ids, since it is always in lower case.
+    """
+    import pyarrow as pa
+
+    if pa.types.is_integer(column.type):
+        column = column.cast(pa.string())
+    elif pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        column = pa.array([None if key is None else key.hex() for key in column.to_pylist()], pa.string())
+    return column.cast(pa.binary())
+
+
+def key_faults(texts: pa.Array, name: str) -> dict[int, str]:
+    """The rows that have no valid id, each with the reason; `name` is that of the key column."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    faults: dict[int, str] = {}
+    if texts.null_count:
+        nulls = pc.indices_nonzero(texts.is_null()).to_pylist()
+        faults.update(dict.fromkeys(nulls, f"{name} is null, and dedup=key needs it"))
+    lengths = pc.binary_length(texts)
+    bounds = pc.min_max(lengths).as_py()
+    if bounds["min"] is not None and not 1 <= bounds["min"] <= bounds["max"] <= ID_BYTES_MAX:
+        for row, length in enumerate(lengths.to_pylist()):
+            if length is not None and not 1 <= length <= ID_BYTES_MAX:
+                faults[row] = f"{name} makes an id of {length} bytes; it has 1 to {ID_BYTES_MAX}"
+    try:
+        texts.cast(pa.string())  # It checks that all is UTF-8.
+    except pa.ArrowInvalid:
+        for row, text in enumerate(texts.to_pylist()):
+            if text is not None and not is_utf8(text):
+                faults[row] = f"{name} {text[:50]!r} is not UTF-8"
+    return faults
+
+
+def is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+class ContentIds:
+    """Ids for the rows of one task, from what each row says and how many equal rows of the task came before it.
+
+    The n-th of some equal rows has the same id whatever stands between them, and equal rows are all kept. The partition
+    is part of the id, so that equal rows of two partitions are both kept too. It holds for all attempts of a task, and
+    for a stage that is run again; not for another run of the job, which may cut the rows into other partitions.
+    """
+
+    def __init__(self, job_id: str, partition: int, rows_max: int = CONTENT_ROWS_MAX) -> None:
+        """`job_id` keeps the rows of different jobs apart: those of one micro-batch have one of their own."""
+        self._key = blake2b(f"{partition}/{job_id}".encode(), digest_size=_KEY_BYTES).digest()
+        self._rows_max = rows_max
+        self._seen: set[bytes] = set()
+        self._counts: dict[bytes, int] = {}
+        """How often a row came before, where it came more than once."""
+
+    def take(self, rows: EncodedItems) -> list[str]:
+        """Give ids to the next rows. Raises InvalidArgumentError for more different rows than a task may have."""
+        key, seen = self._key, self._seen
+        ids = []
+        for row in rows:
+            digest = blake2b(row, digest_size=_DIGEST_BYTES, key=key)
+            told = digest.digest()
+            if told in seen:
+                self._counts[told] = number = self._counts.get(told, 1) + 1
+                ids.append(f"{digest.hexdigest()}-{number}")
+            else:
+                seen.add(told)
+                ids.append(digest.hexdigest())
+        if len(seen) > self._rows_max:
+            raise InvalidArgumentError(
+                f"dedup=content: a task has more than {self._rows_max:,} different rows, which it must remember; "
+                "repartition into more tasks, or use dedup=key"
+            )
+        return ids
+
+
+def texts_of(ids: list[str]) -> Any:
+    """The ids as an Arrow array of bytes."""
+    import pyarrow as pa
+
+    return pa.array(ids, pa.string()).cast(pa.binary())

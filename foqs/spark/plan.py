@@ -1,0 +1,70 @@
+"""What a write is to do, once options and columns have been checked together. Nothing here asks a host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from foqs.model.errors import InvalidArgumentError
+from foqs.spark.columns import Columns, check_columns, json_columns, key_column_of
+from foqs.spark.dedup import ContentIds
+from foqs.spark.encoding import RowEncoder, Spread
+from foqs.spark.json_payload import JsonPayload
+from foqs.spark.options import CONTENT, FAIL, WriteOptions, parse_options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritePlan:
+    """One write: made before the job, sent to its tasks, and once more to whoever commits. So it holds values alone.
+
+    key_column: makes the dedup ids.  payload_columns: make a JSON payload; payload_is_whole: the one is the payload.
+    job_id: names the job; has_record: the service has a record of it, which counts what tasks send.
+    begin_ms: when the write began, since the epoch.
+    key_spread, shard_by_slot: which shard takes which id, where rows shall be grouped by that.
+    """
+
+    options: WriteOptions
+    key_column: str | None = None
+    payload_columns: tuple[str, ...] = ()
+    payload_is_whole: bool = False
+    job_id: str = ""
+    has_record: bool = False
+    begin_ms: int = 0
+    key_spread: int = 1
+    shard_by_slot: tuple[int, ...] = ()
+
+    @property
+    def has_ids(self) -> bool:
+        """Tell whether rows have dedup ids, so that a repeated one is enqueued once."""
+        return self.key_column is not None or self.options.dedup == CONTENT
+
+    @property
+    def invalid_rows_max(self) -> int | None:
+        """So many rows of the job may be refused; None: any number."""
+        return 0 if self.options.on_invalid_row == FAIL else self.options.invalid_rows_max
+
+    def encoder(self, run_id: str, partition: int) -> RowEncoder:
+        """The encoder of one task. `run_id` names the job, or the micro-batch, whose repeated rows are the same."""
+        options = self.options
+        return RowEncoder(
+            topic=options.topic,
+            key_column=self.key_column,
+            content_ids=ContentIds(run_id, partition) if options.dedup == CONTENT else None,
+            spread=Spread(over_ms=options.spread_over_ms, begin_ms=self.begin_ms) if options.spread_over_ms else None,
+            json_payload=(
+                JsonPayload(self.payload_columns, is_whole=self.payload_is_whole) if self.payload_columns else None
+            ),
+        )
+
+
+def plan_write(given: Mapping[str, str], columns: Columns) -> WritePlan:
+    """Check options and columns. Raises InvalidArgumentError that names everything that is wrong."""
+    problems: list[str] = []
+    options = parse_options(given, problems)
+    key_column = key_column_of(columns, options, problems)
+    check_columns(columns, options, key_column, problems)
+    payload = json_columns(columns, options, problems)
+    if problems:
+        raise InvalidArgumentError("format foqs: " + "; ".join(problems))
+    payload_columns, is_whole = payload or ((), False)
+    return WritePlan(options=options, key_column=key_column, payload_columns=payload_columns, payload_is_whole=is_whole)

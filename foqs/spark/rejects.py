@@ -1,0 +1,137 @@
+"""The side output: rows that could not become items, with the reason, as Parquet files that Spark can read again.
+
+A task writes to a file with a name of its attempt, which begins with `_`, so that no reader takes it. The commit of the
+job renames the files of the attempts that count; those of other attempts are deleted, or keep their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from foqs.model.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+REASON_COLUMN = "foqs_reason"
+"""The column with the reason, beside those of the rows."""
+PENDING_ROWS_MAX = 1_000
+PENDING_BYTES_MAX = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt of one task. `run_id` names the job or the micro-batch, `number` the attempt in the application."""
+
+    run_id: str
+    partition: int
+    number: int
+
+    @property
+    def hidden_name(self) -> str:
+        return f"_{self.run_id}-{self.partition:05d}-{self.number}.parquet"
+
+    @property
+    def name(self) -> str:
+        return f"{self.run_id}-{self.partition:05d}.parquet"
+
+
+class Rejects:
+    """The rejected rows of one attempt; its sender owns it. Rows are kept until `flush`, which may take long."""
+
+    def __init__(self, directory: str | None, attempt: Attempt) -> None:
+        """The rows are dropped where there is no directory."""
+        self._directory = directory
+        self._attempt = attempt
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_rows = self._pending_bytes = 0
+        self._stream: Any = None
+        self._writer: Any = None
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether so many rows are kept that they are to be written now."""
+        return self._pending_rows >= PENDING_ROWS_MAX or self._pending_bytes >= PENDING_BYTES_MAX
+
+    def add(self, batch: pa.RecordBatch, refused: Sequence[tuple[int, str]]) -> None:
+        """Keep these rows of the batch, each given by its number and reason."""
+        if self._directory is None or not refused:
+            return
+        import pyarrow as pa
+
+        rows = batch.take(pa.array([number for number, _ in refused], pa.int64()))
+        reasons = pa.array([reason for _, reason in refused], pa.string())
+        names = [name for name in rows.schema.names if name != REASON_COLUMN]
+        kept = pa.record_batch(
+            {**{name: rows.column(rows.schema.names.index(name)) for name in names}, REASON_COLUMN: reasons}
+        )
+        self._pending.append(kept)
+        self._pending_rows += kept.num_rows
+        self._pending_bytes += kept.nbytes
+
+    def flush(self) -> None:
+        """Write what is kept. Raises OSError when that cannot be done."""
+        pending, self._pending = self._pending, []
+        self._pending_rows = self._pending_bytes = 0
+        if not pending:
+            return
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        if self._writer is None:
+            assert self._directory is not None
+            system, path = _open(self._directory)
+            self._stream = system.open_output_stream(f"{path}/{self._attempt.hidden_name}")
+            self._writer = parquet.ParquetWriter(self._stream, pending[0].schema)
+        self._writer.write_table(pa.Table.from_batches(pending))
+
+    def close(self) -> Attempt | None:
+        """Write the rest and end the file. Returns the attempt if it has a file."""
+        self.flush()
+        if self._writer is None:
+            return None
+        self._writer.close()
+        self._stream.close()
+        return self._attempt
+
+    def abandon(self) -> None:
+        """End the file without what is kept: the attempt has failed."""
+        if self._stream is not None:
+            self._stream.close()
+
+
+def check_directory(directory: str) -> None:
+    """Make the directory if it is not there. Raises InvalidArgumentError when it cannot be written to."""
+    import pyarrow as pa
+
+    try:
+        system, path = _open(directory)
+        system.create_dir(path, recursive=True)
+    except (OSError, pa.ArrowException, ValueError) as error:
+        raise InvalidArgumentError(f"rejectedRowsPath {directory!r} cannot be used: {error}") from error
+
+
+def commit(directory: str, run_id: str, attempts: Iterable[Attempt]) -> list[str]:
+    """Give the files of these attempts their names, and delete those of others. Returns what could not be done."""
+    import pyarrow as pa
+    from pyarrow.fs import FileSelector
+
+    try:
+        system, path = _open(directory)
+        for attempt in attempts:
+            system.move(f"{path}/{attempt.hidden_name}", f"{path}/{attempt.name}")
+        for info in system.get_file_info(FileSelector(path)):
+            if info.base_name.startswith(f"_{run_id}-"):
+                system.delete_file(info.path)
+    except (OSError, pa.ArrowException) as error:
+        return [f"rejected rows stay in files _{run_id}-*.parquet in {directory}, of all attempts: {error}"]
+    return []
+
+
+def _open(directory: str) -> tuple[Any, str]:
+    from pyarrow.fs import FileSystem
+
+    system, path = FileSystem.from_uri(directory)
+    return system, path.rstrip("/")

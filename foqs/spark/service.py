@@ -1,0 +1,165 @@
+"""What a write asks of the service before its tasks start, and tells it at the end."""
+
+from __future__ import annotations
+
+import sys
+import time
+import uuid
+from dataclasses import replace
+
+from foqs.client.retry import RetryPolicy
+from foqs.client.sync import AdminClient, Client
+from foqs.model import limits
+from foqs.model.calls import ShardMap
+from foqs.model.errors import AlreadyExistsError, FoqsError, InvalidArgumentError, UnavailableError
+from foqs.model.jobs import JobState
+from foqs.model.namespace import NamespaceSettings
+from foqs.spark import rejects
+from foqs.spark.options import FAIL
+from foqs.spark.plan import WritePlan
+
+CALL_MS_MAX = 10_000
+"""The deadline of calls before and after the job, so that a wrong address is reported soon."""
+CALLS_PER_SECOND_MIN = 10
+"""A job with a rate sends calls that small that it gets so many turns a second, and no task waits long for one."""
+
+
+def prepare(plan: WritePlan, *, is_stream: bool = False) -> WritePlan:
+    """Ask for the namespace, make the job's record and complete the plan.
+
+    Raises FoqsError for whatever would make the tasks fail.
+    """
+    options = plan.options
+    try:
+        with admin_client(plan) as admin:
+            settings = admin.get_namespace(options.namespace).settings
+            told = _shard_map(plan)
+            _check_settings(plan, settings, told)
+            if options.rejected_rows_path is not None:
+                rejects.check_directory(options.rejected_rows_path)
+            job_id = options.job_id or f"spark-{uuid.uuid4()}"
+            has_record = _make_record(plan, admin, job_id, is_stream=is_stream)
+    except UnavailableError as error:
+        raise UnavailableError(f"no host of addresses={options.addresses} answers: {error.message}") from error
+    return replace(
+        plan,
+        options=replace(options, batch_items=_call_items_max(plan, settings)),
+        job_id=job_id,
+        has_record=has_record,
+        begin_ms=time.time_ns() // 1_000_000,
+        key_spread=told.key_spread or 1,
+        shard_by_slot=tuple(told.shard_by_slot),
+    )
+
+
+def _shard_map(plan: WritePlan) -> ShardMap:
+    """The shard map as the namespace of the write has it; an empty one for rows without ids, which go anywhere."""
+    if not plan.has_ids:
+        return ShardMap(0, (), [])
+    options = plan.options
+    retry = RetryPolicy(deadline_ms=CALL_MS_MAX)
+    with Client(options.addresses, timeout_ms=CALL_MS_MAX, retry=retry) as client:
+        return client.shard_map(options.namespace)
+
+
+def _window_ms(settings: NamespaceSettings, told: ShardMap) -> int:
+    """The age up to which ids are remembered: what was agreed, or less where too many came since."""
+    return settings.dedup_ms if told.dedup_window_ms is None else min(settings.dedup_ms, told.dedup_window_ms)
+
+
+def admin_client(plan: WritePlan) -> AdminClient:
+    retry = RetryPolicy(deadline_ms=CALL_MS_MAX)
+    return AdminClient(plan.options.addresses, timeout_ms=CALL_MS_MAX, retry=retry)
+
+
+def finish(plan: WritePlan, state: JobState | None, rows_count: int | None, detail: str) -> None:
+    """Tell the job's record how it ended. A failure is told, and not raised: the rows are where they are."""
+    if not plan.has_record:
+        return
+    detail = detail.encode()[: limits.JOB_DETAIL_BYTES_MAX].decode(errors="ignore")
+    try:
+        with admin_client(plan) as admin:
+            admin.update_job(plan.options.namespace, plan.job_id, state=state, rows_count=rows_count, detail=detail)
+    except FoqsError as error:
+        tell(f"the record of job {plan.job_id} does not know of its end: {error.message}")
+
+
+def short_window(plan: WritePlan, window_ms: int, needed_ms: int, need: str) -> str | None:
+    """Say that ids are remembered for less time than is needed; None if they are not, or rows have no ids."""
+    if not plan.has_ids or window_ms >= needed_ms:
+        return None
+    return (
+        f"dedup ids of namespace {plan.options.namespace} are remembered for {window_ms / 1000:,.0f} s, and {need} "
+        f"{needed_ms / 1000:,.0f} s: a row that is repeated later may be enqueued twice; raise dedup_ids and dedup_ms "
+        "of the namespace, dedup_ids to twice the rows of a job"
+    )
+
+
+def window_after(plan: WritePlan) -> str | None:
+    """Say at the end of a job that ids of its first rows may be forgotten by now; None if not, or nobody can tell."""
+    if not plan.has_ids:
+        return None
+    try:
+        with admin_client(plan) as admin:
+            settings = admin.get_namespace(plan.options.namespace).settings
+        window_ms = _window_ms(settings, _shard_map(plan))
+    except FoqsError as error:
+        return f"nobody can tell for how long dedup ids were remembered: {error.message}"
+    elapsed_ms = time.time_ns() // 1_000_000 - plan.begin_ms
+    return short_window(plan, window_ms, elapsed_ms, "the job took")
+
+
+def tell(text: str) -> None:
+    """Print a line into the driver's output."""
+    print(f"foqs: {text}", file=sys.stderr, flush=True)
+
+
+def _call_items_max(plan: WritePlan, settings: NamespaceSettings) -> int:
+    """How many rows a call has; one with more would be refused each time, or wait longer than need be."""
+    options = plan.options
+    most = min(options.batch_items, settings.batch_items_max, settings.enqueues_per_minute_max)
+    if options.items_per_second_max is not None:
+        most = min(most, max(1, options.items_per_second_max // CALLS_PER_SECOND_MIN))
+    return most
+
+
+def _check_settings(plan: WritePlan, settings: NamespaceSettings, told: ShardMap) -> None:
+    options = plan.options
+    short = short_window(plan, _window_ms(settings, told), options.retry_timeout_ms, "retryTimeoutMs is")
+    if short is not None and options.on_short_window == FAIL:
+        raise InvalidArgumentError(short)
+    if short is not None:
+        tell(short)
+    if options.spread_over_ms > settings.delay_ms_max:
+        raise InvalidArgumentError(
+            f"spreadOverMs {options.spread_over_ms} is more than the namespace {options.namespace} lets items be "
+            f"delayed: {settings.delay_ms_max} (its delay_ms_max)"
+        )
+
+
+def _make_record(plan: WritePlan, admin: AdminClient, job_id: str, *, is_stream: bool) -> bool:
+    """Make the record, or take the one that a job of this id has left. Returns whether there is one.
+
+    A stream has one if it has a jobId, since each of its micro-batches asks anew. A job that needs none goes on without
+    when it cannot be made, as where too many run.
+    """
+    options = plan.options
+    if is_stream and options.job_id is None:
+        if options.items_per_second_max is not None:
+            raise InvalidArgumentError("maxItemsPerSecond of a stream needs a jobId, whose record keeps the rate")
+        return False
+    rate, detail = options.items_per_second_max or 0, f"PySpark into {options.topic or 'topics of the rows'}"
+    try:
+        admin.create_job(options.namespace, job_id, items_per_second_max=rate, detail=detail)
+    except AlreadyExistsError:
+        if not is_stream:
+            state, told_rate = JobState.RUNNING, options.items_per_second_max
+            admin.update_job(options.namespace, job_id, state=state, items_per_second_max=told_rate)
+    except InvalidArgumentError as error:
+        if options.job_id is not None or rate:
+            raise
+        tell(f"this job has no record in the service: {error.message}")
+        return False
+    else:
+        tell(f"this is job {job_id} of namespace {options.namespace}: `foqs spark status` shows it")
+    return True

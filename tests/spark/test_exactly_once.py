@@ -1,0 +1,130 @@
+"""Exactly the rows, each once, in one process of Spark: a worker, a commit and the host die on the way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+
+from foqs import Client
+from loadtest.spark.faulty import told
+from tests.spark.conftest import KillableHost
+from tests.support.spark_rows import drained, numbered, save
+
+pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.timeout(300)]
+PATIENCE_S = 60.0
+
+
+def keyed(spark: Any, count: int, partitions: int = 2) -> Any:
+    return numbered(spark, count, partitions).selectExpr("*", "payload AS dedup_id")
+
+
+def numbers(client: Client, namespace: str) -> Counter[int]:
+    """How often each row is in the queue."""
+    return Counter(int(item.payload) for item in drained(client, namespace))
+
+
+@pytest.mark.parametrize("dedup", ["key", "content"])
+def test_workers_killed_after_sending_double_nothing(
+    spark: Any, address: str, namespace: str, client: Client, tmp_path: Path, dedup: str
+) -> None:
+    rows = keyed(spark, 4_000) if dedup == "key" else numbered(spark, 4_000)
+    faults = told(tmp_path, kill_worker=[0, 1])
+    save(rows, address, namespace, "append", "foqs_faulty", faults=faults, dedup=dedup)
+    assert numbers(client, namespace) == Counter(range(4_000))
+    assert len(list(tmp_path.glob("kill_worker-*"))) == 2, "both were killed"
+
+
+def test_a_job_that_is_run_again_with_its_keys_enqueues_nothing_twice(
+    spark: Any, address: str, namespace: str, client: Client
+) -> None:
+    """The default is the key where there is the column; the second run has other partitions."""
+    save(keyed(spark, 1_000), address, namespace, dedup="key")
+    save(keyed(spark, 1_500, partitions=3), address, namespace, dedup="key")
+    assert numbers(client, namespace) == Counter(range(1_500))
+
+
+def test_rows_that_are_equal_are_all_kept_by_their_content(
+    spark: Any, address: str, namespace: str, client: Client, tmp_path: Path
+) -> None:
+    """In one partition and in two; the attempts that are repeated double none of them."""
+    rows = spark.range(0, 3_000, 1, 2).selectExpr("'t' AS topic", "string(id % 7) AS payload")
+    save(rows, address, namespace, "append", "foqs_faulty", faults=told(tmp_path, fail=[0, 1]), dedup="content")
+    assert numbers(client, namespace) == Counter(number % 7 for number in range(3_000))
+
+
+def test_a_host_killed_in_the_middle_of_the_job_loses_and_doubles_nothing(
+    spark: Any, host: KillableHost, namespace: str, client: Client, tmp_path: Path
+) -> None:
+    """Both tasks are in the middle when the host is killed, with calls in flight."""
+
+    def kill() -> None:
+        try:
+            wait_for(lambda: len(list(tmp_path.glob("held-*"))) == 2)
+            host.kill()
+        finally:
+            (tmp_path / "go").touch()
+
+    killer = threading.Thread(target=kill, name="killer")
+    killer.start()
+    faults = told(tmp_path, hold=[0, 1])
+    save(keyed(spark, 30_000), host.address, namespace, "append", "foqs_faulty", faults=faults, dedup="key")
+    killer.join()
+    assert len(list(tmp_path.glob("held-*"))) == 2, "the host was killed while both tasks held"
+    wait_for(lambda: sum(stats.ready for stats in client.topics(namespace)) >= 30_000)
+    assert numbers(client, namespace) == Counter(range(30_000))
+
+
+@pytest.mark.parametrize("dedup", ["key", "content"])
+def test_a_stream_started_again_after_a_failed_commit_has_each_row_once(
+    spark: Any, address: str, namespace: str, client: Client, tmp_path: Path, dedup: str
+) -> None:
+    """The micro-batch whose commit failed is written again from the checkpoint, with the same ids."""
+    marks, source = tmp_path / "marks", tmp_path / "source"
+    marks.mkdir()
+    numbered(spark, 2_000).write.parquet(str(source))
+    rows = spark.readStream.schema("topic string, payload string").parquet(str(source))
+    if dedup == "key":
+        rows = rows.selectExpr("*", "payload AS dedup_id")
+
+    def run() -> None:
+        query = (
+            rows.writeStream.format("foqs_faulty")
+            .options(addresses=address, namespace=namespace, dedup=dedup, faults=told(marks, fail_commit=True))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    with pytest.raises(StreamingQueryException, match="the commit fails once"):
+        run()
+    assert sum(stats.ready for stats in client.topics(namespace)) == 2_000, "the rows were sent before it failed"
+    run()
+    assert len(list(marks.glob("begun-*"))) == 4, "the micro-batch was written twice"
+    assert numbers(client, namespace) == Counter(range(2_000))
+    numbered(spark, 2_100).where("int(payload) >= 2000").write.mode("append").parquet(str(source))
+    run()
+    assert numbers(client, namespace) == Counter(range(2_000, 2_100))
+
+
+def test_a_stream_in_another_mode_than_append_is_refused(
+    spark: Any, address: str, namespace: str, tmp_path: Path
+) -> None:
+    rows = spark.readStream.format("rate").load().selectExpr("string(value) AS payload").groupBy("payload").count()
+    query = rows.selectExpr("payload").writeStream.format("foqs").outputMode("complete")
+    query = query.options(addresses=address, namespace=namespace, dedup="none", topic="t")
+    with pytest.raises(PySparkException, match="output modes complete and update are refused"):
+        query.option("checkpointLocation", str(tmp_path)).start().processAllAvailable()
+
+
+def wait_for(holds: Any) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)

@@ -1,0 +1,28 @@
+"""Rows for Spark to write, and what of them is in the queue then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from foqs import Client
+from foqs.client.items import Item
+
+
+def save(frame: Any, address: str, namespace: str, mode: str = "append", kind: str = "foqs", /, **options: str) -> None:
+    """Write the frame; dedup is none where nothing else is said."""
+    required = {"addresses": address, "namespace": namespace, "dedup": "none"}
+    frame.write.format(kind).options(**required | options).mode(mode).save()
+
+
+def drained(client: Client, namespace: str) -> Iterator[Item]:
+    """All ready items, acked."""
+    while topics := [stats.topic for stats in client.topics(namespace) if stats.ready]:
+        items = client.dequeue(namespace, topics, 1_000)
+        assert not client.ack(namespace, items)
+        yield from items
+
+
+def numbered(spark: Any, count: int, partitions: int = 2) -> Any:
+    """Rows whose payload is their number."""
+    return spark.range(0, count, 1, partitions).selectExpr("concat('t', id % 10) AS topic", "string(id) AS payload")
