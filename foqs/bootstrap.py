@@ -70,7 +70,7 @@ class Parts:
     """What ties a host to the world outside of its process: databases, sockets, clocks and metrics."""
 
     meta: Callable[[str], MetaStore]
-    store: Callable[[ShardAccess, Callable[[int], int], Callable[[str], bool], PackIndex], ShardStore]
+    store: Callable[[ShardAccess, Callable[[int], int], Callable[[str, int], bool], PackIndex], ShardStore]
     reader: Callable[[int, str, PackIndex], ShardReader]
     check_schema: Callable[[str, SchemaKind], None]
     server: Callable[..., ThriftServer]

@@ -78,10 +78,14 @@ class HostWatch:
         """A round failed: what went on meanwhile is not known, and the watch starts anew."""
         self._view = None
 
-    def is_dead(self, name: str, now_s: float) -> bool:
-        """Whether the host's row, or that there is none, has not changed for limits.HOST_DEAD_MS of unbroken watch."""
+    def is_dead(self, name: str, owner_since_s: float, now_s: float) -> bool:
+        """Whether the host's row, or that there is none, has not changed for limits.HOST_DEAD_MS of unbroken watch.
+
+        `owner_since_s` is when this process first saw the host own what is wanted of it. The last round must have been
+        asked later: a host that came, or came back, since an earlier one is no dead one, and beats before it owns.
+        """
         view = self._view
-        if view is None or now_s - view.answered_s > HOST_WATCH_GAP_MS_MAX / 1000:
+        if view is None or now_s - view.answered_s > HOST_WATCH_GAP_MS_MAX / 1000 or view.asked_s <= owner_since_s:
             return False
         sight = view.sights.get(name)
         return _is_long(view.began_s if sight is None else sight.since_s, view.asked_s)

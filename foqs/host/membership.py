@@ -19,6 +19,9 @@ from foqs.storage.meta import HostRow, MetaStore
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
+OWNER_ASKED_MS = limits.MINUTE_MS
+"""How long it is known that an owner was asked about; who waits for its death asks again every few seconds."""
+
 
 class Membership(Service):
     """Beats every limits.HEARTBEAT_MS and reads all hosts' rows in the same round.
@@ -37,16 +40,22 @@ class Membership(Service):
         self._started_at_ms = started_at_ms
         self._now_s = now_s
         self._watch = HostWatch()
+        self._asked: dict[tuple[str, int], tuple[float, float]] = {}
+        """When each owner, a host and its epoch, was asked about first and last; those of long ago are forgotten."""
         self._outage = Outage(now_s)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self.name)
         self._task: asyncio.Task[None] | None = None
 
-    def is_dead(self, host_name: str) -> bool:
-        """Whether that host has been watched long enough to be sure; any thread may ask, and nothing blocks.
+    def is_dead(self, host_name: str, epoch: int) -> bool:
+        """Whether the owner of that epoch was watched long enough to be sure; any thread may ask, and nothing blocks.
 
-        A host that has just started, or could not reach the meta database lately, calls nobody dead.
+        A host that has just started, or could not reach the meta database lately, calls nobody dead. Nor does one that
+        is asked about an owner for the first time: it asks again after the next round.
         """
-        return self._watch.is_dead(host_name, self._now_s())
+        now_s = self._now_s()
+        since_s, _ = self._asked.get((host_name, epoch), (now_s, now_s))
+        self._asked[host_name, epoch] = since_s, now_s
+        return self._watch.is_dead(host_name, since_s, now_s)
 
     def use_url(self, url: str) -> None:
         """New sessions are opened by this URL, which leads to the same database."""
@@ -88,9 +97,15 @@ class Membership(Service):
             self._watch.missed()
             raise
         self._watch.saw(asked_s, self._now_s(), {row.name: HostSign(row.started_at, row.heartbeat_at) for row in rows})
+        self._forget_asked(self._now_s() - OWNER_ASKED_MS / 1000)
         for row in rows:
             if row.name == self._host_name and row.started_at != self._started_at_ms:
                 self._tell_of_namesake(row)
+
+    def _forget_asked(self, before_s: float) -> None:
+        for owner, (_, last_s) in list(self._asked.items()):
+            if last_s < before_s:
+                self._asked.pop(owner, None)
 
     def _beat(self) -> list[HostRow]:
         return self._meta.beat(self._host_name, self._address, self._started_at_ms)

@@ -81,10 +81,10 @@ class ShardStore:
         self,
         access: ShardAccess,
         take_epoch: Callable[[int], int],
-        owner_is_dead: Callable[[str], bool],
+        owner_is_dead: Callable[[str, int], bool],
         packs: PackIndex,
     ) -> None:
-        """`take_epoch(at_least)` gives a new epoch from the meta database; `owner_is_dead(owner)` allows the KILL.
+        """`take_epoch(at_least)` gives a new epoch from the meta database; `owner_is_dead(owner, epoch)` allows a KILL.
 
         `packs` is for this store and for what reads the shard beside it.
         """
@@ -382,7 +382,7 @@ class ShardStore:
                 )
 
     def _is_free_to_take(self, writer: WriterRow) -> bool:
-        return writer.owner == self._access.owner or self._owner_is_dead(writer.owner)
+        return writer.owner == self._access.owner or self._owner_is_dead(writer.owner, writer.epoch)
 
     def _take_lock(self, may_put_out: Callable[[WriterRow], bool]) -> None:
         """Raises OwnershipLostError when another session keeps the lock.

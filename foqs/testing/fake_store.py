@@ -47,7 +47,7 @@ class FakeStore:
         lock_name: str,
         owner: str,
         take_epoch: Callable[[int], int],
-        owner_is_dead: Callable[[str], bool],
+        owner_is_dead: Callable[[str, int], bool],
         packs: PackIndex,
         network: Executor | None = None,
     ) -> None:
@@ -105,7 +105,7 @@ class FakeStore:
             raise
 
     def _is_free_to_take(self, writer: Writer) -> bool:
-        return writer.owner == self._owner or self._owner_is_dead(writer.owner)
+        return writer.owner == self._owner or self._owner_is_dead(writer.owner, writer.epoch)
 
     def _put_name(self) -> None:
         writer = self._writer()

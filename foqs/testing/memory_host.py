@@ -107,7 +107,7 @@ class MemoryHost:
         self,
         access: ShardAccess,
         take_epoch: Callable[[int], int],
-        is_dead: Callable[[str], bool],
+        is_dead: Callable[[str, int], bool],
         packs: PackIndex,
     ) -> FakeStore:
         return FakeStore(self._servers[access.shard_id], access.lock_name, access.owner, take_epoch, is_dead, packs)

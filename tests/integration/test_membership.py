@@ -22,6 +22,7 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.database
 
 DEAD_S = limits.HOST_DEAD_MS / 1000
+EPOCH = 7
 
 
 class CountedMeta(MetaStore):
@@ -83,11 +84,12 @@ async def test_a_host_that_stops_beating_is_dead_and_one_that_beats_is_not(hosts
         three._task.cancel()  # As by kill -9: its row stays.
         del hosts.metas["three"]
         await hosts.go_on(DEAD_S)
-        assert not one.is_dead("three")
+        assert not one.is_dead("three", EPOCH)
+        assert not one.is_dead("somebody who never was", EPOCH), "it may have come since the last round"
         await hosts.go_on(1)
-        assert one.is_dead("three")
-        assert not one.is_dead("two")
-        assert one.is_dead("somebody who never was")
+        assert one.is_dead("three", EPOCH)
+        assert not one.is_dead("two", EPOCH)
+        assert one.is_dead("somebody who never was", EPOCH)
         hosts.metas["three"] = CountedMeta("mysql+pymysql://nobody@127.0.0.1:1/meta")
 
 
@@ -95,11 +97,11 @@ async def test_a_host_that_ended_in_order_has_no_row_and_is_dead_after_as_long(h
     async with hosts.host("one") as one:
         async with hosts.host("two"):
             await hosts.go_on(DEAD_S + 1)
-            assert not one.is_dead("two")
+            assert not one.is_dead("two", EPOCH)
         await hosts.go_on(DEAD_S - 1)
-        assert not one.is_dead("two")
+        assert not one.is_dead("two", EPOCH)
         await hosts.go_on(2)
-        assert one.is_dead("two")
+        assert one.is_dead("two", EPOCH)
 
 
 @pytest.mark.parametrize("hang_s", [host_watch.HOST_WATCH_GAP_MS_MAX / 1000 - 1, DEAD_S, 10 * DEAD_S])
@@ -110,28 +112,29 @@ async def test_nobody_is_dead_because_nobody_could_beat(hosts: Hosts, mysql_serv
             with hosts_locked(mysql_server):
                 await until(lambda: all(meta.asked_count > meta.answered_count for meta in hosts.metas.values()))
                 hosts.now_s += hang_s
-                assert not one.is_dead("two")
+                assert not one.is_dead("two", EPOCH)
             for _ in range(3):
                 await hosts.beat()
-                assert not one.is_dead("two")
-                assert not two.is_dead("one")
+                assert not one.is_dead("two", EPOCH)
+                assert not two.is_dead("one", EPOCH)
 
 
 async def test_who_cannot_write_a_heartbeat_calls_nobody_dead(hosts: Hosts, mysql_server: LocalServer) -> None:
     """On a meta database that takes no writes all rows stand still, and anybody can read them."""
     async with hosts.host("one") as one, hosts.host("two"):
+        assert not one.is_dead("nobody", EPOCH)
         await hosts.go_on(DEAD_S + 1)
-        assert one.is_dead("nobody")
+        assert one.is_dead("nobody", EPOCH)
         with hosts_only_to_read(mysql_server), capture_logs() as logged:
-            await until(lambda: not one.is_dead("nobody"))
+            await until(lambda: not one.is_dead("nobody", EPOCH))
             for _ in range(10):
                 hosts.now_s += 1
                 counts = {name: meta.asked_count for name, meta in hosts.metas.items()}
                 await until(lambda seen=counts: all(meta.asked_count > seen[n] for n, meta in hosts.metas.items()))
-                assert not one.is_dead("two")
+                assert not one.is_dead("two", EPOCH)
         assert 1 <= [event["event"] for event in logged].count("heartbeat_missed") <= len(hosts.metas)
         await hosts.go_on(1)
-        assert not one.is_dead("two")
+        assert not one.is_dead("two", EPOCH)
 
 
 async def test_heartbeats_go_on_while_calls_of_operators_hang(hosts: Hosts, meta_url: str) -> None:
@@ -140,9 +143,10 @@ async def test_heartbeats_go_on_while_calls_of_operators_hang(hosts: Hosts, meta
     hanging = [asyncio.ensure_future(calls.run(lambda _: released.wait(30))) for _ in range(10)]
     try:
         async with hosts.host("one") as one, hosts.host("two"):
+            assert not one.is_dead("nobody", EPOCH)
             await hosts.go_on(DEAD_S + 1)
-            assert one.is_dead("nobody")
-            assert not one.is_dead("two")
+            assert one.is_dead("nobody", EPOCH)
+            assert not one.is_dead("two", EPOCH)
     finally:
         released.set()
         await asyncio.gather(*hanging, return_exceptions=True)

@@ -125,7 +125,7 @@ class SteppingStore(FakeStore):
         world: World,
         access: ShardAccess,
         take_epoch: Callable[[int], int],
-        is_dead: Callable[[str], bool],
+        is_dead: Callable[[str, int], bool],
         packs: PackIndex,
     ) -> None:
         network = ThreadPoolExecutor(1, f"shard-{access.shard_id}-network")

@@ -22,7 +22,7 @@ class StoredShard:
         self.server.tables.writer.steady_ms = steady_ms
         self.packs = PackIndex(PackBudget(limits.PACKS_OF_HOST_BYTES_MAX))
         self._store = FakeStore(
-            self.server, "lock", "host", lambda at_least: at_least + 1, lambda owner: False, self.packs
+            self.server, "lock", "host", lambda at_least: at_least + 1, lambda owner, epoch: False, self.packs
         )
 
     @property

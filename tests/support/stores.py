@@ -17,6 +17,6 @@ def open_store(url: str) -> Iterator[ShardStore]:
     """The owner of shard 0; every take-over gets the next epoch."""
     access = ShardAccess(shard_id=0, url=url, lock_name="lock", owner="host")
     packs = PackIndex(PackBudget(limits.PACKS_OF_HOST_BYTES_MAX))
-    with closing(ShardStore(access, lambda at_least: at_least + 1, lambda owner: False, packs)) as store:
+    with closing(ShardStore(access, lambda at_least: at_least + 1, lambda owner, epoch: False, packs)) as store:
         opened(store)
         yield store

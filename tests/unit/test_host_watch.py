@@ -34,8 +34,8 @@ class Rounds:
             self.now_s = min(until_s, self.now_s + BEAT_S)
             self.round(**beats)
 
-    def is_dead(self, name: str) -> bool:
-        return self.watch.is_dead(name, self.now_s)
+    def is_dead(self, name: str, owner_since_s: float = 0.0) -> bool:
+        return self.watch.is_dead(name, owner_since_s, self.now_s)
 
 
 def test_a_host_is_dead_when_its_row_was_seen_not_to_change_for_long_enough() -> None:
@@ -44,6 +44,18 @@ def test_a_host_is_dead_when_its_row_was_seen_not_to_change_for_long_enough() ->
     assert not seen.is_dead("other")
     seen.rounds(0.1, other=5)
     assert seen.is_dead("other")
+
+
+def test_a_host_that_came_since_the_last_round_is_not_dead() -> None:
+    seen = Rounds()
+    seen.rounds(DEAD_S, other=5)
+    owner_since_s = seen.now_s
+    seen.now_s += BEAT_S / 2
+    assert not seen.is_dead("new", owner_since_s), "it had no row all the time, but then it had no shard either"
+    assert not seen.is_dead("other", owner_since_s), "it may have come back"
+    seen.round(other=5, new=1)
+    assert not seen.is_dead("new", owner_since_s)
+    assert seen.is_dead("other", owner_since_s)
 
 
 def test_a_process_that_has_just_started_calls_nobody_dead() -> None:
