@@ -1,7 +1,8 @@
 """Promise P13: of the enqueues of one dedup id within its window one makes an item, and all that succeed get its id.
 
 Certain only is what the record leaves no doubt about: two enqueues lie within the window when the latest end of the
-one and the earliest begin of the other do, and when no more ids can have come in between than the window holds.
+one and the earliest begin of the other do, and when no more ids can have come in between than the window holds. A
+window begins when an item is made. A repeat does not make it longer, so of a repeat the begin is that of its first one.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class _Try(NamedTuple):
     item_id: str
     is_duplicate: bool
     is_made: bool
+    known_from_ms: int
+    """The earliest time at which the item that it was answered can have been made."""
     ended_ms: int
 
 
@@ -92,15 +95,22 @@ def _try(call: Call, position: int, put: Put, lives: Lives) -> _Try:
     is_ok = call.outcome_at(position) is Outcome.OK
     is_duplicate = position in call.duplicates
     life = lives.by_uid[put.uid]
+    known_from_ms = _made_from_ms(call.ids[position], lives) if is_duplicate else call.invoked_at_ms
     ended_ms = min([returned_at_ms(call), *[delivery.returned_at_ms for delivery in life.deliveries]])
     if life.stored:
         ended_ms = min(ended_ms, lives.ended_ms)
     is_made = bool(life.deliveries or life.stored) or (is_ok and not is_duplicate)
-    return _Try(put, call, call.ids[position] if is_ok else "", is_duplicate, is_made, ended_ms)
+    return _Try(put, call, call.ids[position] if is_ok else "", is_duplicate, is_made, known_from_ms, ended_ms)
+
+
+def _made_from_ms(item_id: str, lives: Lives) -> int:
+    """0 where the record does not tell who made the item: its enqueue had no answer, and nobody has seen it."""
+    makers = [lives.by_uid[uid].call for uid in lives.by_id.get(item_id, ())]
+    return min([call.invoked_at_ms for call in makers if call is not None], default=0)
 
 
 def _surely_within(one: _Try, other: _Try, window: DedupWindow, begins: list[int]) -> bool:
-    first_ms = min(one.call.invoked_at_ms, other.call.invoked_at_ms)
+    first_ms = min(one.known_from_ms, other.known_from_ms)
     last_ms = max(one.ended_ms, other.ended_ms)
     # What began before the first of them may have come in between as well, if it took long.
     return last_ms - first_ms < window.ms and bisect_left(begins, last_ms) < window.ids
