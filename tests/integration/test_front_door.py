@@ -21,6 +21,7 @@ from foqs.transport.server import ThriftServer
 from foqs.wire.codec import METHODS, Reply, structs
 from tests.support.fake_queue import FakeQueue
 from tests.support.front_door import PATIENCE_S, dequeue_request, enqueue_request, run, world
+from tests.support.raw_client import RawClient
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -85,10 +86,36 @@ def test_every_admin_verb_answers() -> None:
             assert purged.response.errors[0].code == ErrorCode.NOT_FOUND
             status = await client.call("getHostStatus", s.HostStatusRequest())
             assert status.response.shards == [s.ShardStatus(1, "owned", 3, 5, 2, "")]
+            await _call_the_verbs_on_jobs(client)
+            await _call_the_verbs_on_exports(client)
             called = {method for method, _ in w.counts.finished} | {"enqueue"}
             assert {m.name for m in METHODS.values() if m.service == "FoqsAdmin"} <= called
 
     run(main)
+
+
+async def _call_the_verbs_on_jobs(client: RawClient) -> None:
+    s = structs
+    made = await client.call("createJob", s.CreateJobRequest("ns", "load-1", 500, "nightly"))
+    assert (made.response.id, made.response.items_per_second_max, made.response.detail) == ("load-1", 500, "nightly")
+    changed = await client.call("updateJob", s.UpdateJobRequest("ns", "load-1", rows_count=7))
+    assert (changed.response.rows_count, changed.response.items_per_second_max) == (7, 500)
+    got = await client.call("getJob", s.GetJobRequest("ns", "load-1"))
+    assert got.response == changed.response
+    absent = await client.call("getJob", s.GetJobRequest("ns", "load-2"))
+    assert absent.error.code == ErrorCode.NOT_FOUND
+    listed = await client.call("listJobs", s.ListJobsRequest("ns"))
+    assert (listed.response.jobs, listed.response.next_page_token) == ([got.response], "")
+
+
+async def _call_the_verbs_on_exports(client: RawClient) -> None:
+    """The item `peek` is the only one."""
+    s = structs
+    plan = await client.call("planExport", s.PlanExportRequest("ns"))
+    (split,) = plan.response.splits
+    exported = await client.call("exportItems", s.ExportItemsRequest("ns", split))
+    assert [item.payload for item in exported.response.items] == [b"peek"]
+    assert exported.response.next_after_key == 0
 
 
 def test_a_client_that_thriftpy2_generates_is_served() -> None:
