@@ -15,7 +15,7 @@ from tests.support.other_languages import CppClient, example, generate, run, run
 pytestmark = [pytest.mark.database, pytest.mark.slow]
 
 HERE = Path(__file__).parent
-CPP_STEPS, NODE_STEPS = 9, 11
+CPP_STEPS, NODE_STEPS = 10, 12
 SAID_BY_EXAMPLES = "hello, attempt 1\n"
 
 

@@ -288,6 +288,7 @@ int main(int, char** arguments) {
       {"an item keeps every field from enqueue to dequeue", every_field},
       {"the most urgent item comes first", most_urgent_first},
       {"one bad item of a batch fails alone", one_bad_item_fails_alone},
+      {"of items with one dedup id the first is made, and the others get its id", of_one_dedup_id_the_first_is_made},
       {"a delayed item comes when it is due, and a dequeue waits as long as it was told", delay_and_wait},
       {"a nack brings an item back, and a release does not count", nack_and_release},
       {"an extended lease ends later", extended_lease},
