@@ -15,7 +15,7 @@ import click
 
 from tests.histories.call_checks import CallChecks
 from tests.histories.clocks import Clocks, ClockSteps
-from tests.histories.dedup_checks import NO_WINDOW, DedupWindow, check_dedup
+from tests.histories.dedup_checks import NO_WINDOW, WHOLE_WINDOW, Begins, DedupWindow, check_dedup
 from tests.histories.history import Call, Verb, read_calls
 from tests.histories.life_checks import LifeChecks
 from tests.histories.lives import NONE_LEFT, Lives, Stored
@@ -86,6 +86,7 @@ def check_files(
     disturbed: Windows = (),
     answers_due: bool = False,
     ended_ms: int = 0,
+    dedup: DedupWindow = NO_WINDOW,
 ) -> Report:
     """The same of a history in files, of any length: it is split by items, and a part at a time is in memory.
 
@@ -95,12 +96,22 @@ def check_files(
     """
     report = Report()
     of_calls = CallChecks(report, disturbed if answers_due else None)
+    begins = Begins((), dedup)
     event_count, last_ms = _extent(paths)
     count = parts or 1 + event_count // _EVENTS_PER_PART
+
+    def see(call: Call) -> None:
+        of_calls.see(call)
+        begins.see(call, dedup)
+
     with tempfile.TemporaryDirectory(prefix="foqs-history-") as directory:
-        for part in split(paths, stored, count, Path(directory), of_calls.see):
+        found = split(paths, stored, count, Path(directory), see, dedup)
+        begins.sort()
+        for part in found:
             lives = Lives(part.calls(), part.stored, max(ended_ms, last_ms))
             _check_lives(lives, drained, Clocks(tolerance_ms, late_ms, tolerance_ms), disturbed, report)
+            if dedup.namespaces:
+                check_dedup(part.calls(), lives, dedup, report, begins)
     of_calls.finish()
     return report
 
@@ -138,6 +149,9 @@ def _check_lives(
 @click.option("--tolerance-ms", default=60, show_default=True, help="By how much clocks may differ.")
 @click.option("--disturbed", nargs=2, type=int, multiple=True, help="From when to when there were faults, in ms.")
 @click.option("--ended-ms", default=0, help="When the rows were read, in ms; by default at the last call.")
+@click.option(
+    "--dedup/--no-dedup", default=True, show_default=True, help="Whether no dedup id was forgotten meanwhile."
+)
 @click.option("--parts", type=int, help="Into how many parts to split it, for less memory.")
 def main(
     histories: tuple[Path, ...],
@@ -146,6 +160,7 @@ def main(
     tolerance_ms: int,
     disturbed: tuple[tuple[int, int], ...],
     ended_ms: int,
+    dedup: bool,
     parts: int | None,
 ) -> None:
     """Check recorded HISTORIES of one run; exit code 1 when a promise broke."""
@@ -158,6 +173,7 @@ def main(
         tolerance_ms=tolerance_ms,
         disturbed=disturbed,
         ended_ms=ended_ms,
+        dedup=WHOLE_WINDOW if dedup else NO_WINDOW,
     )
     click.echo(str(report))
     if report.violations:

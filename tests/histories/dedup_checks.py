@@ -7,9 +7,10 @@ window begins when an item is made. A repeat does not make it longer, so of a re
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -20,7 +21,10 @@ from tests.histories.report import Report
 
 
 class DedupWindow(NamedTuple):
-    """How long and how many ids are known in each of the namespaces, which are the parts of topics before a slash."""
+    """How long and how many ids are known in each of the namespaces.
+
+    They are the parts of topics before a slash: a history of one namespace, whose topics have none, names it "".
+    """
 
     namespaces: Collection[str] = ()
     ms: int = NEVER_MS
@@ -29,6 +33,46 @@ class DedupWindow(NamedTuple):
 
 
 NO_WINDOW = DedupWindow()
+WHOLE_WINDOW = DedupWindow([""])
+"""Of a history of one namespace in which no id is forgotten."""
+
+
+class IdPut(NamedTuple):
+    """One position of an enqueue that has a dedup id. `scope` is the namespace or the topic in which the id counts."""
+
+    position: int
+    put: Put
+    namespace: str
+    scope: str
+
+
+def puts_with_ids(call: Call, window: DedupWindow) -> Iterator[IdPut]:
+    for position, put in enumerate(call.asked if call.verb is Verb.ENQUEUE else ()):
+        head, slash, _ = put.topic.partition("/")
+        namespace = head if slash else ""
+        if put.dedup_id and namespace in window.namespaces:
+            yield IdPut(position, put, namespace, put.topic if window.by_topic else namespace)
+
+
+class Begins:
+    """When the enqueues of ids began, by namespace: of a whole history, however it is split to be checked."""
+
+    def __init__(self, calls: Iterable[Call], window: DedupWindow) -> None:
+        self._by_namespace: dict[str, array[int]] = defaultdict(lambda: array("q"))
+        for call in calls:
+            self.see(call, window)
+        self.sort()
+
+    def see(self, call: Call, window: DedupWindow) -> None:
+        for found in puts_with_ids(call, window):
+            self._by_namespace[found.namespace].append(call.invoked_at_ms)
+
+    def sort(self) -> None:
+        for namespace, begins in self._by_namespace.items():
+            self._by_namespace[namespace] = array("q", sorted(begins))
+
+    def of(self, namespace: str) -> Sequence[int]:
+        return self._by_namespace[namespace]
 
 
 class _Try(NamedTuple):
@@ -44,25 +88,21 @@ class _Try(NamedTuple):
     ended_ms: int
 
 
-def check_dedup(calls: Collection[Call], lives: Lives, window: DedupWindow, report: Report) -> None:
-    """Hold all tries of each id against each other."""
-    by_id: dict[tuple[str, str], list[_Try]] = defaultdict(list)
-    times: dict[str, list[int]] = defaultdict(list)
+def check_dedup(
+    calls: Iterable[Call], lives: Lives, window: DedupWindow, report: Report, begins: Begins | None = None
+) -> None:
+    """Hold all tries of each id against each other. `begins` is that of all calls, if these are a part of them."""
+    calls = list(calls)
+    begins = begins or Begins(calls, window)
+    by_id: dict[tuple[str, str, str], list[_Try]] = defaultdict(list)
     for call in calls:
-        for position, put in enumerate(call.asked if call.verb is Verb.ENQUEUE else ()):
-            namespace = put.topic.partition("/")[0]
-            if put.dedup_id and namespace in window.namespaces:
-                scope = put.topic if window.by_topic else namespace
-                by_id[scope, put.dedup_id].append(_try(call, position, put, lives))
-                times[namespace].append(call.invoked_at_ms)
-    for of_namespace in times.values():
-        of_namespace.sort()
-    for (scope, dedup_id), tries in by_id.items():
-        begins = times[scope.partition("/")[0]]
+        for position, put, namespace, scope in puts_with_ids(call, window):
+            by_id[namespace, scope, put.dedup_id].append(_try(call, position, put, lives))
+    for (namespace, scope, dedup_id), tries in by_id.items():
         report.counts["dedup ids"] += 1
         report.counts["repeats answered with the first one's id"] += sum(one.is_duplicate for one in tries)
         for one, other in combinations(tries, 2):
-            if not _surely_within(one, other, window, begins):
+            if not _surely_within(one, other, window, begins.of(namespace)):
                 continue
             report.counts["pairs of enqueues with one dedup id"] += 1
             if one.is_made and other.is_made:
@@ -109,7 +149,7 @@ def _made_from_ms(item_id: str, lives: Lives) -> int:
     return min([call.invoked_at_ms for call in makers if call is not None], default=0)
 
 
-def _surely_within(one: _Try, other: _Try, window: DedupWindow, begins: list[int]) -> bool:
+def _surely_within(one: _Try, other: _Try, window: DedupWindow, begins: Sequence[int]) -> bool:
     first_ms = min(one.known_from_ms, other.known_from_ms)
     last_ms = max(one.ended_ms, other.ended_ms)
     # What began before the first of them may have come in between as well, if it took long.

@@ -1,7 +1,9 @@
 """Splits a history into parts that can be checked one by one: every item is in one part with all that concerns it.
 
 The part of an item hangs on its id, which its enqueue, its deliveries and its ends all know. Only an enqueue that was
-not answered with an id does not: those few uids are remembered, and their ids, once they are seen, follow them.
+not answered with an id does not: those few uids are remembered, and their ids, once they are seen, follow them. Where
+dedup ids are checked, all that was enqueued with the same one goes by that: again only those that came twice are
+remembered.
 """
 
 from __future__ import annotations
@@ -15,8 +17,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from foqs.model.calls import ItemState
+from tests.histories.dedup_checks import NO_WINDOW, DedupWindow, puts_with_ids
 from tests.histories.history import Call, Outcome, Verb, read_calls
 from tests.histories.lives import Stored
+
+_REPEAT_BUCKETS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +34,19 @@ class Part:
 
 
 def split(
-    paths: Sequence[Path], stored: Sequence[Stored], count: int, directory: Path, see: Callable[[Call], None]
+    paths: Sequence[Path],
+    stored: Sequence[Stored],
+    count: int,
+    directory: Path,
+    see: Callable[[Call], None],
+    dedup: DedupWindow = NO_WINDOW,
 ) -> list[Part]:
     """The parts, in files of the directory. `see` is shown every whole call once.
 
     A call is in every part that one of its items is in, with only those; a dequeue without items is in all of them.
     Raises ValueError as read_histories does.
     """
-    homes = _Homes(count, paths, stored)
+    homes = _Homes(count, paths, stored, dedup)
     part_paths = [directory / f"part-{number}" for number in range(count)]
     with ExitStack() as stack:
         files = [stack.enter_context(path.open("w", encoding="utf-8")) for path in part_paths]
@@ -64,19 +74,49 @@ def write_stored(path: Path, rows: Iterable[Stored]) -> None:
 class _Homes:
     """Which part each item is in."""
 
-    def __init__(self, count: int, paths: Sequence[Path], stored: Sequence[Stored]) -> None:
+    def __init__(
+        self, count: int, paths: Sequence[Path], stored: Sequence[Stored], dedup: DedupWindow = NO_WINDOW
+    ) -> None:
         self._count = count
         self._by_id: dict[str, int] = {}
-        """Of items whose enqueue was not answered with an id."""
-        without_id = {uid for path in paths for call in read_calls(path) for uid in _without_id(call)}
+        """Of items whose enqueue was not answered with an id, or whose dedup id was enqueued more than once."""
+        self._by_uid = {
+            uid: self.of_text(uid) for path in paths for call in read_calls(path) for uid in _without_id(call)
+        }
+        self._see_repeats(paths, dedup)
         for path in paths:
             for call in read_calls(path):
                 for taken in call.taken:
-                    if taken.uid in without_id:
-                        self._by_id[taken.receipt.partition(":")[0]] = self.of_text(taken.uid)
+                    self._follow(taken.receipt.partition(":")[0], taken.uid)
         for row in stored:
-            if row.uid in without_id:
-                self._by_id[row.id] = self.of_text(row.uid)
+            self._follow(row.id, row.uid)
+
+    def _see_repeats(self, paths: Sequence[Path], dedup: DedupWindow) -> None:
+        if not dedup.namespaces:
+            return
+        # By a hash of some bits: a few ids that were enqueued once are taken for repeated ones, which is no harm.
+        counts = bytearray(_REPEAT_BUCKETS)
+        for path in paths:
+            for call in read_calls(path):
+                for _, put, _, scope in puts_with_ids(call, dedup):
+                    bucket = _bucket(scope, put.dedup_id)
+                    counts[bucket] = min(2, counts[bucket] + 1)
+        for path in paths:
+            for call in read_calls(path):
+                for position, put, _, scope in puts_with_ids(call, dedup):
+                    if counts[_bucket(scope, put.dedup_id)] == 2:
+                        self._by_uid[put.uid] = self.of_text(f"{scope} {put.dedup_id}")
+                        if call.outcome_at(position) is Outcome.OK:
+                            self._follow(call.ids[position], put.uid)
+
+    def _follow(self, item_id: str, uid: str) -> None:
+        if uid in self._by_uid:
+            self._by_id[item_id] = self._by_uid[uid]
+
+    def of_put(self, uid: str, item_id: str) -> int:
+        """`item_id` is what its enqueue was answered with."""
+        home = self._by_uid.get(uid)
+        return self.of_id(item_id) if home is None else home
 
     def of_id(self, item_id: str) -> int:
         home = self._by_id.get(item_id)
@@ -84,6 +124,10 @@ class _Homes:
 
     def of_text(self, text: str) -> int:
         return zlib.crc32(text.encode()) % self._count
+
+
+def _bucket(scope: str, dedup_id: str) -> int:
+    return zlib.crc32(f"{scope} {dedup_id}".encode()) % _REPEAT_BUCKETS
 
 
 def _without_id(call: Call) -> Iterator[str]:
@@ -104,9 +148,7 @@ def _distribute(call: Call, homes: _Homes, files: Sequence[IO[str]]) -> None:
     elif call.verb is Verb.ENQUEUE:
         items = call.asked
         parts = [
-            homes.of_id(call.ids[position])
-            if call.outcome_at(position) is Outcome.OK and position not in call.duplicates
-            else homes.of_text(put.uid)
+            homes.of_put(put.uid, call.ids[position] if call.outcome_at(position) is Outcome.OK else "")
             for position, put in enumerate(items)
         ]
     else:

@@ -13,6 +13,7 @@ import pytest
 from foqs.model.calls import ItemState
 from tests.histories.checker import Report, check
 from tests.histories.clocks import ClockSteps
+from tests.histories.dedup_checks import NO_WINDOW, WHOLE_WINDOW, DedupWindow
 from tests.histories.history import (
     Call,
     History,
@@ -56,6 +57,15 @@ class Story:
     ) -> Story:
         ids = [item_id] if outcome is OK else []
         return self._call(Verb.ENQUEUE, [Put(uid, topic, **more)], outcome, ids=ids, error=error)
+
+    def once(self, uid: str = "a", item_id: str = "0-1", outcome: Outcome = OK, **more: Any) -> Story:
+        """An enqueue with the dedup id "d"."""
+        return self.put(uid, item_id, outcome, **{"dedup_id": "d"} | more)
+
+    def again(self, uid: str = "b", item_id: str = "0-1", **more: Any) -> Story:
+        """One that is called a repeat."""
+        self.once(uid, item_id, **more).calls[-1].duplicates = [0]
+        return self
 
     def take(self, uid: str = "a", receipt: str = "0-1:1", after_ms: int = 0, **more: Any) -> Story:
         """`after_ms`: the item's deliver_after, since the beginning."""
@@ -102,6 +112,7 @@ class Story:
         return self
 
     def check(self, **options: Any) -> Report:
+        options.setdefault("dedup", WHOLE_WINDOW)
         return check(self.calls, self.stored, **options)
 
     def _call(self, verb: Verb, asked: Sequence[Any], outcome: Outcome, **answer: Any) -> Story:
@@ -150,6 +161,15 @@ GOOD: dict[str, Callable[[Story], Story]] = {
     .take("a", "0-10000000001:1").take("b", "0-20000000001:1", 10).ack("0-10000000001:1").ack("0-20000000001:1"),
     "delayed by its nack": lambda s: s.put().take().nack(delay_ms=500).at(530)
     .take(receipt="0-1:2", after_ms=525).ack("0-1:2"),
+    "a repeat gets the id of the first": lambda s: s.once().again().take().ack(),
+    "a repeat after the first one's ack": lambda s: s.once().take().ack().again().again("c"),
+    "a repeat after the first one's TTL": lambda s: s.once(ttl_ms=50).at(100).take_all().again(),
+    "a repeat of an enqueue without an answer that was done": lambda s: s.once(outcome=INFO).again().take().ack(),
+    "a repeat of one that was not done": lambda s: s.once(outcome=INFO).once("b").take("b", after_ms=10).ack(),
+    "a repeat of one that was refused": lambda s: s.once(outcome=FAIL).once("b").take("b", after_ms=10).ack(),
+    "a repeat that overtook its first": lambda s: s.once("b").again("a").asked_before(15).take("b").ack(),
+    "two dedup ids, two items": lambda s: s.once().once("b", "0-2", dedup_id="e").take()
+    .take("b", "0-2:1", 10).ack().ack("0-2:1"),
 }  # fmt: skip
 
 BAD: dict[str, tuple[str, Callable[[Story], Story]]] = {
@@ -222,6 +242,22 @@ BAD: dict[str, tuple[str, Callable[[Story], Story]]] = {
     "after its TTL": ("P7", lambda s: s.put(ttl_ms=50).at(100).take().ack()),
     "late redelivery": ("P7", lambda s: s.put().take().at(2_500).take_all().at(2_600).take(receipt="0-1:2")
                         .ack("0-1:2")),
+    "a repeat made a second item": ("P13", lambda s: s.once().once("b", "0-2").take().take("b", "0-2:1", 10)
+                                    .ack().ack("0-2:1")),
+    "both answers were lost, and both were done": (
+        "P13",
+        lambda s: s.once(outcome=INFO).once("b", outcome=INFO).take().take("b", "0-2:1", 10).ack().ack("0-2:1"),
+    ),
+    "a second item after the first one's ack": ("P13", lambda s: s.once().take().ack().once("b", "0-2")
+                                                .take("b", "0-2:1", 30).ack("0-2:1")),
+    "a second item that is still stored": ("P13", lambda s: s.once().take().ack().once("b", outcome=INFO)
+                                           .left(ItemState.DEAD, "b", "0-2")),
+    "a repeat was answered another id": ("P13", lambda s: s.once().again(item_id="0-9").take().ack()),
+    "a repeat was answered the id of something else": (
+        "P13", lambda s: s.once().put("c", "0-2").again(item_id="0-2").take().take("c", "0-2:1", 10).ack().ack("0-2:1")
+    ),
+    "called a repeat, and the first was refused": ("P13", lambda s: s.once(outcome=FAIL).again()),
+    "called a repeat, and nothing was before it": ("P13", lambda s: s.again()),
     "one id for two items": ("P9", lambda s: s.put("a").take().ack().put("b").take("b", "0-1:2", 30).ack("0-1:2")),
 }  # fmt: skip
 
@@ -275,6 +311,36 @@ def test_a_call_without_a_clear_answer_is_excused_while_something_was_wrong() ->
     assert not story.check().violations
     assert story.check(answers_due=True).promises_broken == {"P12"}
     assert not story.check(answers_due=True, disturbed=[(1_000_005, 1_000_006)]).violations
+
+
+def test_a_dedup_id_may_make_a_second_item_only_beyond_its_window() -> None:
+    """In time, in ids that came in between, or in another topic where ids count by topic."""
+    story = Story().once().put("c", "0-3", dedup_id="e").at(900).once("b", "0-2")
+    story.take().take("c", "0-3:1", 10).take("b", "0-2:1", 900).ack().ack("0-3:1").ack("0-2:1")
+
+    def broken(**window: Any) -> set[str]:
+        return story.check(dedup=WHOLE_WINDOW._replace(**window)).promises_broken
+
+    assert broken() == broken(ms=1_000) == broken(ids=4) == broken(by_topic=True) == {"P13"}
+    assert not broken(ms=800)
+    assert not broken(ids=2)
+    assert not story.check(dedup=NO_WINDOW).violations
+    story.calls[2].asked = [Put("b", "u", dedup_id="d")]
+    story.calls[5].taken = [story.calls[5].taken[0]._replace(topic="u")]
+    assert broken() == {"P13"}
+    assert not broken(by_topic=True)
+
+
+def test_dedup_ids_of_two_namespaces_are_two() -> None:
+    story = Story().once(topic="x/t").once("b", "0-2", topic="y/t")
+    for number, topic in enumerate(["x/t", "y/t"]):
+        story.take("ab"[number], f"0-{number + 1}:1", 10 * number)
+        story.calls[-1].taken = [story.calls[-1].taken[0]._replace(topic=topic)]
+    story.ack().ack("0-2:1")
+    assert not story.check(dedup=DedupWindow(["x", "y"])).violations
+    story.calls[1].asked = [Put("b", "x/t", dedup_id="d")]
+    assert "P13" in story.check(dedup=DedupWindow(["x", "y"])).promises_broken
+    assert "P13" not in story.check(dedup=DedupWindow(["y"])).promises_broken
 
 
 def test_clocks_may_differ_by_the_tolerance_and_no_more() -> None:
