@@ -46,6 +46,7 @@ def checked_state(world_of: Callable[[], World], every: int) -> type[ShardState]
             transaction = self.in_flight
             assert transaction is not None
             events = super().committed(result, now)
+            world_of().events.known(self.shard_id, transaction.number)
             for problem in claim_problems(transaction):
                 world_of().complain(f"shard {self.shard_id}: {problem}")
             self._check()

@@ -82,6 +82,12 @@ class NoMetrics:
     def watch_loads(self, *_: Any) -> None:
         return None
 
+    def watch_event_log(self, event_log: object) -> None:
+        return None
+
+    def counts_of(self, event: ItemEvent) -> dict[int | None, int]:
+        return {}
+
     def watch_namespaces(self, unknown_count: Callable[[], int]) -> None:
         return None
 
@@ -124,7 +130,7 @@ class SimHost:
         apart = self._world.profile.layout is Layout.APART
         addresses = {shard_id: f"sim-{shard_id}" if apart else "sim" for shard_id in self._world.servers}
         config = HostConfig.model_construct(
-            meta_url="", host_name=self.name, listen_address="sim", port=0, cluster="sim",
+            meta_url="", host_name=self.name, listen_address="sim", port=0, cluster="sim", event_log_dir="memory",
             shards={shard_id: f"mysql+pymysql://{at}/shard_{shard_id}" for shard_id, at in addresses.items()},
         )  # fmt: skip
         return bootstrap.Host(config)
@@ -170,6 +176,7 @@ def simulated(world_of: Callable[[], World], shard_state: type[ShardState], disp
         "MetaStore": lambda url: FakeMeta(world_of()),
         "ShardStore": lambda *arguments: SteppingStore(world_of(), *arguments),
         "ShardReader": lambda shard_id, url, packs: FakeReader(world_of().servers[shard_id], packs),
+        "EventLog": lambda *arguments: world_of().events.make_log(*arguments),
         "ThriftServer": FakeDoor,
         "Metrics": NoMetrics,
         "Dispatcher": dispatcher,

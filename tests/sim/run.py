@@ -21,6 +21,7 @@ from tests.histories.dedup_checks import NO_WINDOW
 from tests.sim.chance import Delays, Profile, make_profile
 from tests.sim.checked import checked_dispatcher, checked_state
 from tests.sim.clients import NAMESPACE, TOPICS
+from tests.sim.events import event_sizes
 from tests.sim.host import SimHost, simulated
 from tests.sim.keeper import Keeper
 from tests.sim.loop import VirtualLoop
@@ -74,7 +75,7 @@ def run_seed(seed: int, *, load_s_max: float = math.inf, verbose: bool = False) 
     collecting = gc.isenabled()
     gc.disable()
     try:
-        with tuned(profile.limits), simulated(lambda: world, state, dispatcher), _logs(world):
+        with tuned(profile.limits), tuned(event_sizes(seed)), simulated(lambda: world, state, dispatcher), _logs(world):
             try:
                 loop.run_until_complete(_watch(world, chance))
             except Exception as error:
@@ -124,7 +125,7 @@ async def _live(world: World, chance: random.Random) -> None:
     for problem in [*_problems(world), *_rest_problems(world, host)]:
         world.complain(problem)
     await world.drain_host(host)
-    for problem in world.loads.problems(world):
+    for problem in [*world.loads.problems(world), *world.events.problems()]:
         world.complain(problem)
     for shard_id, server in world.servers.items():
         if server.tables.claims and shard_id not in world.shards_undrained:

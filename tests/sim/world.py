@@ -28,6 +28,7 @@ from tests.histories.lives import Stored
 from tests.sim.chance import Delays, Layout, Profile
 from tests.sim.clients import NAMESPACE, OTHERS, Held, SimClient
 from tests.sim.clocks import SimClocks
+from tests.sim.events import EventBook
 from tests.sim.host import FakeDoor, SimHost
 from tests.sim.loads import Loads
 from tests.sim.loop import ProcessState, VirtualLoop
@@ -100,6 +101,7 @@ class World:
         self.uids_redriven: set[str] = set()
         """Of items that somebody tried to redrive, which gives them a new deliver_after."""
         self.loads = Loads()
+        self.events = EventBook(self)
         self.claims_left: dict[str, set[int]] = {}
         """By uid: deliveries that a new owner takes for delivered and that the last one gave to nobody."""
         self._states: dict[int, ShardState] = {}
@@ -413,6 +415,7 @@ class World:
                     self.complain(f"P2: {row.key:x} comes into namespace {number}, which is deleted")
             self._watch_keys(server.shard_id, script)
             self._watch_dedup(script)
+            self.events.committed(server, script)
             timers = tables.lanes.get(0)
             if timers and timers[0][1] < tables.writer.delay_checkpoint:
                 what = f"row {timers[0][2]:x} is due {tables.writer.delay_checkpoint - timers[0][1]} ms before"
