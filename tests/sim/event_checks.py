@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from foqs.model import ids
 from foqs.model.event_log import LIFE_COLUMNS, LIVES, ROLLUPS, SERIES_LOST
 from foqs.model.item import Outcome as EndOf
-from tests.histories.history import Call, Outcome, Verb
+from tests.histories.history import Call, Outcome, Settled, Verb
 
 if TYPE_CHECKING:
     from tests.sim.events import EventBook, SimEventLog
@@ -60,7 +60,10 @@ def _life_problems(log: SimEventLog, book: EventBook) -> Iterator[str]:
             return
         for life in _lives_of(line):
             key = (line["shard"], life["key"])
-            found[key, _LIVES_BY_NAME[line["outcome"]]] += 1
+            outcome = _LIVES_BY_NAME[line["outcome"]]
+            found[key, outcome] += 1
+            if outcome is EndOf.ACKED:
+                book.attempts[key] = life["attempts"]
             born = book.born[key]
             told = (int(line["namespace"]), line["topic"], life["priority"], life["enqueued_at_ms"])
             if told != born[1:]:
@@ -89,29 +92,36 @@ def _compared(what: str, expected: Counter[Any], found: Counter[Any], *, is_exac
 
 def told_problems(calls: Iterable[Call], book: EventBook) -> Iterator[str]:
     """E5: what a client was told is in what some log was given."""
-    given: dict[tuple[int, int], Counter[EndOf]] = {}
+    given: dict[tuple[int, int], Counter[EndOf]] = defaultdict(Counter)
     for log in book.logs:
-        for (key, outcome), count in log.given_ends.items():
-            given.setdefault(key, Counter())[outcome] += count
+        for (place, outcome), count in log.given_ends.items():
+            given[place][outcome] += count
     nacked: Counter[tuple[int, int]] = Counter()
     for call in calls:
         for position, asked in enumerate(call.asked):
             if call.outcome_at(position) is not Outcome.OK or position in call.duplicates:
                 continue
             if call.verb is Verb.ENQUEUE:
-                shard_id, key, _ = ids.parse(call.ids[position])
-                if (shard_id, key) not in book.known_born:
+                if ids.parse(call.ids[position])[:2] not in book.known_born:
                     yield f"E5: {asked.uid} was enqueued, and no host was told so"
             elif call.verb in (Verb.ACK, Verb.NACK):
-                shard_id, key, number = ids.parse(asked.receipt)
-                if not number:
-                    continue  # By a bare id: it may be gone already, by whoever's end.
-                place = (shard_id, key)
-                wanted = EndOf.ACKED if call.verb is Verb.ACK else EndOf.DEAD if asked.dead_letter else None
-                if wanted is not None and not given.get(place, {}).get(wanted):
-                    yield f"E5: {asked.receipt} was {wanted.name}, and no log was given that"
-                nacked[place] += call.verb is Verb.NACK and not asked.release
+                yield from _settled_problems(call.verb, asked, given, book)
+                nacked[ids.parse(asked.receipt)[:2]] += call.verb is Verb.NACK and not asked.release
     for place, count in nacked.items():
-        failed_count = sum([given.get(place, {}).get(outcome, 0) for outcome in _FAILED])
+        failed_count = sum([given[place][outcome] for outcome in _FAILED])
         if failed_count < count:
             yield f"E5: {place} was nacked {count} times, and logs were given {failed_count} of that"
+
+
+def _settled_problems(
+    verb: Verb, settled: Settled, given: Mapping[tuple[int, int], Counter[EndOf]], book: EventBook
+) -> Iterator[str]:
+    shard_id, key, number = ids.parse(settled.receipt)
+    if not number:
+        return  # By a bare id: it may be gone already, by whoever's end.
+    wanted = EndOf.ACKED if verb is Verb.ACK else EndOf.DEAD if settled.dead_letter else None
+    if wanted is not None and not given[shard_id, key][wanted]:
+        yield f"E5: {settled.receipt} was {wanted.name}, and no log was given that"
+    attempts = book.attempts.get((shard_id, key), number)
+    if verb is Verb.ACK and attempts != number:
+        yield f"E5: {settled.receipt} was acked, and a log says that it had {attempts} attempts"

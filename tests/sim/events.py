@@ -64,8 +64,12 @@ class EventBook:
         self.known_born: set[Key] = set()
         """Those of whose insert a host was told."""
         self.logs: list[SimEventLog] = []
+        self.attempts: dict[Key, int] = {}
+        """As the logs tell them of items that were acked."""
         self._world = world
         self._live: dict[int, set[int]] = {}
+        """Keys by shard."""
+        self._dead: dict[int, set[int]] = {}
         self._ends: dict[tuple[int, int], list[tuple[Key, bool]]] = {}
         """By shard and number of a transaction the items whose lives it ended, and whether they are dead letters."""
         self._inserts: dict[tuple[int, int], list[Key]] = {}
@@ -82,13 +86,17 @@ class EventBook:
     def committed(self, server: FakeServer, script: Script) -> None:
         """A transaction happened, whether its host will know that or not."""
         shard_id, tables = server.shard_id, server.tables
-        live = self._live.setdefault(shard_id, set())
+        live, dead = self._live.setdefault(shard_id, set()), self._dead.setdefault(shard_id, set())
         place = (shard_id, script.mark.transaction_number)
-        ends = [((shard_id, key), False) for key in live if key not in tables.items]
-        ends += [((shard_id, rewrite.key), True) for rewrite in script.rewrites if _is_dead(tables, rewrite.key, live)]
-        live.difference_update([key for (_, key), _ in ends])
+        gone = [key for key in live if key not in tables.items]
+        died = [key for key in live if key in tables.items and tables.items[key].lane < 0]
+        ends = [((shard_id, key), False) for key in gone] + [((shard_id, key), True) for key in died]
         # A dead letter that is redriven begins another life.
-        live.update([rewrite.key for rewrite in script.rewrites if tables.items[rewrite.key].lane >= 0])
+        redriven = [key for key in dead if key in tables.items and tables.items[key].lane >= 0]
+        live.difference_update(gone, died)
+        dead.update(died)
+        dead.difference_update(redriven)
+        live.update(redriven)
         for row in script.rows_new:
             namespace, topic = tables.topics[row.topic]
             uid = uid_of(row.content.payload)
@@ -129,10 +137,6 @@ class EventBook:
         return place_of(key) < threshold_of(self.per_mille)
 
 
-def _is_dead(tables: Any, key: int, live: set[int]) -> bool:
-    return key in live and key in tables.items and tables.items[key].lane < 0
-
-
 def _differences(what: str, expected: Counter[Any], found: Counter[Any]) -> Iterator[str]:
     missing, extra = expected - found, found - expected
     if missing:
@@ -166,7 +170,9 @@ class SimEventLog(EventLog):
         ends: Counter[tuple[Key, Outcome]] = Counter()
         for enqueued in events.enqueued:
             topic = enqueued.topic
-            series.update([(topic.namespace, topic.name, priority, SERIES_ENQUEUED) for priority in enqueued.priorities])
+            series.update(
+                [(topic.namespace, topic.name, priority, SERIES_ENQUEUED) for priority in enqueued.priorities]
+            )
         for end in events.ends:
             outcome = end.outcome
             for topic, items in end.items.items():
@@ -240,5 +246,3 @@ class MemoryFile:
     def _may_fail(self) -> None:
         if self._chance is not None and self._chance.random() < _DISK_FAULT_SHARE:
             raise OSError("the disk of this run is bad")
-
-

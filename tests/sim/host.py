@@ -12,6 +12,7 @@ from unittest.mock import patch
 from foqs import bootstrap
 from foqs.config import HostConfig
 from foqs.host import bulk_lane
+from foqs.host.event_log.service import EventLog, EventLogOptions, EventLogSource
 from foqs.model import limits
 from foqs.model.calls import CallContext
 from foqs.model.errors import FoqsError, OverloadedError
@@ -168,6 +169,10 @@ class SimHost:
         return self._world.loop.create_task(end(), context=self.process.context)
 
 
+def _event_log_of(world_of: Callable[[], World], options: EventLogOptions, source: EventLogSource) -> EventLog:
+    return world_of().events.make_log(options, source)
+
+
 @contextmanager
 def simulated(world_of: Callable[[], World], shard_state: type[ShardState], dispatcher: type) -> Iterator[None]:
     """Every Host that is made meanwhile gets the world's servers, and the checked state and dispatcher."""
@@ -176,7 +181,7 @@ def simulated(world_of: Callable[[], World], shard_state: type[ShardState], disp
         "MetaStore": lambda url: FakeMeta(world_of()),
         "ShardStore": lambda *arguments: SteppingStore(world_of(), *arguments),
         "ShardReader": lambda shard_id, url, packs: FakeReader(world_of().servers[shard_id], packs),
-        "EventLog": lambda *arguments: world_of().events.make_log(*arguments),
+        "EventLog": partial(_event_log_of, world_of),
         "ThriftServer": FakeDoor,
         "Metrics": NoMetrics,
         "Dispatcher": dispatcher,
