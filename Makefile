@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools spark demo demo-spark test lint types imports unit test-mysql sim power chaos overload bulk isolation sick-shard take-over lease-ends long-life fuzz front-door bench bench-spark peers bench-peers scale compiled test-compiled clean
+.PHONY: help setup test-tools spark demo demo-spark test lint types imports unit test-mysql sim power chaos overload bulk export isolation sick-shard take-over lease-ends long-life fuzz front-door bench bench-spark peers bench-peers scale compiled test-compiled clean
 BIN := .venv/bin
 SIDE_BY_SIDE = -n $${WORKERS:-3} --dist loadfile
 
@@ -58,6 +58,9 @@ overload: setup ## three times as much as the host can do, for five minutes: mak
 
 bulk: setup ## interactive calls beside a bulk load of the same namespace from the same address
 	@$(BIN)/python -m loadtest.stress bulk --rounds $${ROUNDS:-3} --json build/stress/bulk.json
+
+export: setup ## deliveries at rest and beside an export of a million items, by turns: make export ITEMS=N
+	@$(BIN)/python -m loadtest.stress export --items $${ITEMS:-1000000} --rounds $${ROUNDS:-5} --json build/stress/export.json
 
 isolation: setup ## a tenant next to one that sends five times its quota, and next to one that reads all it can
 	@$(BIN)/python -m loadtest.stress isolation --json build/stress/isolation.json

@@ -1,4 +1,4 @@
-"""`python -m loadtest.stress`: overload, isolation, bulk, reading, loop-holds, sick-shard, take-over and others.
+"""`python -m loadtest.stress`: overload, isolation, bulk, export, reading, loop-holds, take-over and others.
 
 The exit code is 1 when a bound does not hold.
 """
@@ -14,6 +14,7 @@ from rich.console import Console
 
 from foqs.model import limits
 from loadtest.stress import bulk as bulk_run
+from loadtest.stress import export as export_run
 from loadtest.stress import isolation as isolation_run
 from loadtest.stress import lease_ends as lease_ends_run
 from loadtest.stress import long_life as long_life_run
@@ -65,6 +66,17 @@ def isolation(rounds: int, seconds: float, rate: float, quota: float, json_path:
 def bulk(rounds: int, seconds: float, rate: float, json_path: Path | None) -> None:
     """Interactive calls beside a bulk load of the same namespace from the same address."""
     _publish(bulk_run.run(bulk_run.Course(rounds=rounds, stretch_s=seconds, calls_per_s=rate)), json_path)
+
+
+@main.command()
+@click.option("--items", default=1_000_000, show_default=True, help="Stored all along, and exported.")
+@click.option("--rounds", default=5, show_default=True)
+@click.option("--seconds", default=20.0, show_default=True, help="Of each of the two stretches of a round.")
+@click.option("--rate", default=200.0, show_default=True, help="Enqueues a second.")
+@_json
+def export(items: int, rounds: int, seconds: float, rate: float, json_path: Path | None) -> None:
+    """Deliveries at rest, and beside an export of the same namespace, by turns."""
+    _publish(export_run.run(export_run.Course(items, rounds, seconds, rate)), json_path)
 
 
 @main.command()

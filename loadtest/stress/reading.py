@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import update
 
-from foqs import Client
+from foqs import AdminClient, Client
 from foqs.client.items import NewItem
 from foqs.model import ids, limits
 from foqs.model.namespace import NamespaceSettings
@@ -28,6 +28,7 @@ P99_FACTOR_MAX = 2.0
 _CALM, _READER = "calm", "reader"
 _AT_REST, _SCRAPES = "at rest", "GET /metrics"
 _BATCH = 1_000
+_JOB = "load"
 _PAGES = 50
 """Places in the list of topics or namespaces from which pages are asked for, by turns."""
 
@@ -100,7 +101,9 @@ def make_namespaces(count: int, meta_url: str) -> None:
 
 
 def _fill(stand: Stand, course: Course) -> str:
-    """One item in each topic; returns the id of one."""
+    """One item in each topic, and a job; returns the id of one."""
+    with AdminClient(stand.host.address) as admin:
+        admin.create_job(_READER, _JOB)
     with Client(stand.host.address) as client:
         last = ""
         for first in range(0, course.topics_count, _BATCH):
@@ -129,6 +132,9 @@ def _asks(course: Course, item_id: str) -> dict[str, tuple[bytes, ...]]:
         "listDeadLetters": [s.ListDeadLettersRequest(_READER, topic) for topic in topics],
         "redriveDeadLetters": [s.RedriveDeadLettersRequest(_READER, topic) for topic in topics],
         "purgeDeadLetters": [s.PurgeDeadLettersRequest(_READER, topic) for topic in topics],
+        "getJob": [s.GetJobRequest(_READER, _JOB)],
+        "listJobs": [s.ListJobsRequest(_READER)],
+        "updateJob": [s.UpdateJobRequest(_READER, _JOB, rows_count=1)],
         "getHostStatus": [s.HostStatusRequest()],
         "listNamespaces": [s.ListNamespacesRequest(page_token=token) for token in names],
         "getNamespace": [s.GetNamespaceRequest(_READER)],

@@ -9,7 +9,7 @@ import click
 import pytest
 from rich.console import Console
 
-from loadtest.stress import bulk, isolation, lease_ends, long_life, loop_holds, overload, reading, sick_shard
+from loadtest.stress import bulk, export, isolation, lease_ends, long_life, loop_holds, overload, reading, sick_shard
 from loadtest.stress.record import Record, merged
 from loadtest.stress.verdict import Bound, Verdict
 
@@ -58,10 +58,28 @@ def test_a_bulk_load_goes_on_beside_interactive_calls_and_refuses_none_of_them()
 @pytest.mark.database
 @pytest.mark.slow
 @pytest.mark.alone
+def test_an_export_has_every_item_once_and_refuses_no_delivery_beside_it() -> None:
+    verdict = export.run(export.Course(items=3_000, rounds=1, stretch_s=4))
+    rows = {row["deliveries"]: row for row in verdict.rows}
+    assert set(rows) == {"at rest", "beside an export"}
+    assert all(row[f"{verb} p99 ms"] > 0 for row in rows.values() for verb in ("dequeue", "ack", "enqueue"))
+    assert verdict.facts["whole exports"] >= 1
+    assert all(bound.holds for bound in verdict.bounds[-3:])
+
+
+@pytest.mark.database
+@pytest.mark.slow
+@pytest.mark.alone
 def test_every_verb_that_reads_is_answered_next_to_enqueues_that_all_are() -> None:
     verdict = reading.run(reading.Course(stretch_s=1, topics_count=2_000, namespaces_count=200, callers=2))
     at_rest, *verbs, scrapes, again = verdict.rows
-    assert {row["next to"] for row in verbs} > {"getActiveTopics", "peekItems", "listNamespaces", "purgeDeadLetters"}
+    assert {row["next to"] for row in verbs} > {
+        "getActiveTopics",
+        "peekItems",
+        "listNamespaces",
+        "purgeDeadLetters",
+        "getJob",
+    }
     assert all(row["its calls a second"] > 0 and row["its calls refused"] == 0 for row in verbs)
     assert all(row["enqueue p99 ms"] > 0 for row in (at_rest, *verbs, scrapes, again))
     assert all(bound.holds for bound in verdict.bounds[-2:])
