@@ -1,122 +1,166 @@
 """Rows per second from PySpark next to plain clients that send the same rows, by turns, on this machine.
 
-Both sides have two tasks or processes with four calls of 1,000 in flight each. The plain clients have their rows ready
-in memory; Spark makes its rows as it goes (`rows`) and has written before, so that its JVM is warm.
+Both sides have two tasks or processes with four calls of 1,000 in flight each. Spark reads Parquet; the plain clients
+read the same files, or have all rows ready in memory. With keys both sides send the same dedup ids, new ones in each
+run, and these go to the same slots and shards. Spark has written before, so that its JVM is warm. A block is plain,
+Spark, Spark, plain; after each run the queue is emptied, and the rows are counted.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import multiprocessing
 import statistics
 import sys
 import tempfile
 import time
-from multiprocessing.synchronize import Barrier
+from dataclasses import asdict, dataclass, field
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
-from foqs import AdminClient, AsyncClient, Client, NewItem
+from foqs import AdminClient
+from foqs.model import limits
+from foqs.spark.options import KEY, NONE
 from loadtest.demo.cluster import DevCluster
+from loadtest.spark.bench_clients import CALLS_IN_FLIGHT, MEMORY, NAMESPACE, PARQUET, by_clients, drain, write_parquet
+from loadtest.spark.measured import COLUMNS, ROWS, MeasuredSource
 from loadtest.spark.session import local_session
 
-NAMESPACE = "bench"
-TASKS = 2
-CALLS_IN_FLIGHT = 4
-TOPICS = 10
-PAYLOAD_BYTES = 200
-_DRAIN_ITEMS = 1_000
-_PATIENCE_S = 600.0
-"""With a process that has failed."""
+RATIO_BARS = {NONE: 0.90, KEY: 0.85}
+CPU_BARS_US = {NONE: 2.0, KEY: 2.3}
+"""Of Python, for a row, in `write`."""
+_WARM_UPS = 2
+"""Writes before the first block: the first one starts Python workers, and the JVM has still to compile."""
+
+
+@dataclass(slots=True)
+class Case:
+    """One comparison and what came out: rates in rows a second and ratios by block, processor time by run of Spark."""
+
+    dedup: str
+    baseline: str
+    ratios: list[float] = field(default_factory=list)
+    spark_rates: list[float] = field(default_factory=list)
+    plain_rates: list[float] = field(default_factory=list)
+    cpu_us: list[float] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return f"dedup={self.dedup}, plain clients with rows {'in memory' if self.baseline == MEMORY else 'in Parquet'}"
+
+    def verdict(self) -> str:
+        ratio, cpu_us = statistics.median(self.ratios), statistics.median(self.cpu_us)
+        told = f"{self.name}: ratio {ratio:.2f} ({min(self.ratios):.2f} to {max(self.ratios):.2f}; bar "
+        told += f"{RATIO_BARS[self.dedup]:.2f}: {_met(ratio >= RATIO_BARS[self.dedup])}), Python {cpu_us:.2f} µs a row "
+        return told + f"(bar {CPU_BARS_US[self.dedup]:.1f}: {_met(cpu_us <= CPU_BARS_US[self.dedup])})"
+
+
+class Bench:
+    """Runs of both sides with the rows of one directory."""
+
+    def __init__(self, spark: Any, address: str, home: Path, rows_count: int, writer: str) -> None:
+        self._spark = spark
+        self._address = address
+        self._parquet = home / "rows"
+        self._measures = home / "measures"
+        self._measures.mkdir()
+        self._rows_count = rows_count
+        self._writer = writer
+        self._runs = count(1)
+        spark.dataSource.register(MeasuredSource)
+        write_parquet(self._parquet, rows_count)
+
+    def block(self, case: Case) -> None:
+        """Plain, Spark, Spark, plain."""
+        plain_s = self._plain(case)
+        spark_s = self.by_spark(case) + self.by_spark(case)
+        plain_s += self._plain(case)
+        case.spark_rates.append(2 * self._rows_count / spark_s)
+        case.plain_rates.append(2 * self._rows_count / plain_s)
+        case.ratios.append(plain_s / spark_s)
+
+    def by_spark(self, case: Case) -> float:
+        """Seconds until `save` returns."""
+        frame = self._spark.read.parquet(str(self._parquet))
+        prefix = self._key_prefix(case)
+        key = [] if prefix is None else [f"concat('{prefix}', id) AS dedup_id"]
+        options = {"addresses": self._address, "namespace": NAMESPACE, "dedup": case.dedup}
+        options |= {"maxInFlight": str(CALLS_IN_FLIGHT), "writer": self._writer, "measures": str(self._measures)}
+        began_s = time.monotonic()
+        rows = frame.selectExpr("topic", "payload", *key)
+        rows.write.format("foqs_measured").options(**options).mode("append").save()
+        elapsed_s = time.monotonic() - began_s
+        self._empty(case)
+        measures = list(self._measures.iterdir())
+        case.cpu_us.append(sum(int(file.read_text()) for file in measures) / 1_000 / self._rows_count)
+        for file in measures:
+            file.unlink()
+        return elapsed_s
+
+    def _plain(self, case: Case) -> float:
+        elapsed_s = by_clients(self._address, self._parquet, case.baseline, self._key_prefix(case))
+        self._empty(case)
+        return elapsed_s
+
+    def _empty(self, case: Case) -> None:
+        found_count = drain(self._address)
+        if found_count != self._rows_count:
+            raise SystemExit(f"{case.name}: {found_count:,} items came of {self._rows_count:,} rows")
+
+    def _key_prefix(self, case: Case) -> str | None:
+        return None if case.dedup == NONE else f"run-{next(self._runs)}-"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=400_000)
-    parser.add_argument("--blocks", type=int, default=3, help="of plain, Spark, Spark, plain each")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    arguments = parser.parse_args()
+    arguments = _arguments()
+    cases = [Case(dedup, baseline) for dedup, baseline in product(arguments.dedup, arguments.baseline)]
     with tempfile.TemporaryDirectory(prefix="foqs-bench-spark-") as home, DevCluster() as cluster:
-        with AdminClient(cluster.address) as admin:
-            admin.create_namespace(NAMESPACE, enqueues_per_minute_max=1_000_000_000)
+        make_namespace(cluster.address, arguments.rows, arguments.key_spread)
         with local_session(Path(home), is_short=False) as spark:
-            frame = rows(spark, arguments.rows)
-            for _ in range(2):  # The first one starts Python workers, and the JVM has still to compile.
-                by_spark(frame, cluster.address)
-            ratios: list[float] = []
-            for block in range(arguments.blocks):
-                plain_s = by_clients(arguments.rows, cluster.address)
-                spark_s = by_spark(frame, cluster.address) + by_spark(frame, cluster.address)
-                plain_s += by_clients(arguments.rows, cluster.address)
-                rate, plain_rate = 2 * arguments.rows / spark_s, 2 * arguments.rows / plain_s
-                ratios.append(rate / plain_rate)
-                print(f"block {block}: Spark {rate:,.0f} rows/s, plain {plain_rate:,.0f} rows/s, {ratios[-1]:.2f}")
-    print(f"ratio: median {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+            bench = Bench(spark, cluster.address, Path(home), arguments.rows, arguments.writer)
+            for case in cases:
+                for _ in range(_WARM_UPS):
+                    bench.by_spark(case)
+                case.cpu_us.clear()
+                for block in range(arguments.blocks):
+                    bench.block(case)
+                    rates = f"Spark {case.spark_rates[-1]:,.0f} rows/s, plain {case.plain_rates[-1]:,.0f} rows/s"
+                    print(f"{case.name}, block {block}: {rates}, {case.ratios[-1]:.2f}", flush=True)
+    for case in cases:
+        print(case.verdict())
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps({"rows": arguments.rows, "ratios": ratios}))
+        told = {"rows": arguments.rows, "writer": arguments.writer, "cases": [asdict(case) for case in cases]}
+        arguments.json.write_text(json.dumps(told, indent=2))
     return 0
 
 
-def rows(spark: Any, count: int) -> Any:
-    """The same that `items_of` makes."""
-    return spark.range(0, count, 1, TASKS).selectExpr(
-        f"concat('topic-', id % {TOPICS}) AS topic", f"lpad(string(id), {PAYLOAD_BYTES}, '0') AS payload"
+def make_namespace(address: str, rows_count: int, key_spread: int) -> None:
+    """One that refuses nothing, and that knows the ids of a run until it has ended, on whichever shard they are."""
+    dedup_ids = min(max(2 * rows_count, limits.DEDUP_IDS_MIN), limits.DEDUP_IDS_MAX)
+    with AdminClient(address) as admin:
+        admin.create_namespace(
+            NAMESPACE, enqueues_per_minute_max=1_000_000_000, key_spread=key_spread, dedup_ids=dedup_ids
+        )
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--blocks", type=int, default=7, help="of plain, Spark, Spark, plain each, for each case")
+    parser.add_argument("--dedup", nargs="+", choices=[NONE, KEY], default=[NONE, KEY])
+    parser.add_argument("--baseline", nargs="+", choices=[PARQUET, MEMORY], default=[PARQUET, MEMORY])
+    parser.add_argument("--key-spread", type=int, default=16, help="slots over which the dedup ids spread")
+    parser.add_argument(
+        "--writer", choices=[COLUMNS, ROWS], default=COLUMNS, help="rows: one with an object for each row, to compare"
     )
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    return parser.parse_args()
 
 
-def items_of(numbers: range) -> list[NewItem]:
-    return [NewItem(f"topic-{number % TOPICS}", b"%0*d" % (PAYLOAD_BYTES, number)) for number in numbers]
-
-
-def by_spark(frame: Any, address: str) -> float:
-    """Seconds to enqueue the rows; drained after."""
-    began_s = time.monotonic()
-    frame.write.format("foqs").options(addresses=address, namespace=NAMESPACE, dedup="none").mode("append").save()
-    elapsed_s = time.monotonic() - began_s
-    drain(address)
-    return elapsed_s
-
-
-def by_clients(count: int, address: str) -> float:
-    """The same by processes with plain clients; their start is not measured."""
-    context = multiprocessing.get_context("spawn")
-    start, end = (context.Barrier(TASKS + 1, timeout=_PATIENCE_S) for _ in range(2))
-    parts = [range(count * task // TASKS, count * (task + 1) // TASKS) for task in range(TASKS)]
-    processes = [context.Process(target=send, args=(address, part, start, end)) for part in parts]
-    for process in processes:
-        process.start()
-    start.wait()
-    began_s = time.monotonic()
-    end.wait()
-    elapsed_s = time.monotonic() - began_s
-    for process in processes:
-        process.join()
-    drain(address)
-    return elapsed_s
-
-
-def send(address: str, part: range, start: Barrier, end: Barrier) -> None:
-    async def run() -> None:
-        items = items_of(part)
-        async with AsyncClient(address) as client:
-            await client.enqueue_many(NAMESPACE, items[:1])  # Connected, when it begins.
-            start.wait()
-            await client.enqueue_many(
-                NAMESPACE, items[1:], retry_unknown=True, bulk=True, calls_in_flight=CALLS_IN_FLIGHT
-            )
-            end.wait()
-
-    asyncio.run(run())
-
-
-def drain(address: str) -> None:
-    topics = [f"topic-{number}" for number in range(TOPICS)]
-    with Client(address) as client:
-        while items := client.dequeue(NAMESPACE, topics, _DRAIN_ITEMS, wait_ms=500):
-            client.ack(NAMESPACE, items)
+def _met(is_met: bool) -> str:
+    return "met" if is_met else "missed"
 
 
 if __name__ == "__main__":

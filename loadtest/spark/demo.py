@@ -1,7 +1,7 @@
 """A bulk enqueue from nothing to an exact balance: flights as Parquet, two Spark tasks, one of their workers killed.
 
-A plain consumer takes everything out meanwhile and counts how often it met each row. At least once is the promise: no
-row may be missing, and what came twice must have come from the task that Spark repeated.
+A plain consumer takes everything out meanwhile and counts how often it met each row. Each flight has a key, so exactly
+once is the promise: no row may be missing and none may come twice, although Spark repeats a task that had sent rows.
 """
 
 from __future__ import annotations
@@ -18,25 +18,39 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from foqs import AdminClient, Client
+from foqs import AdminClient, Client, Job, JobState
 from loadtest.demo.cluster import DevCluster
 from loadtest.flights import Flight, flights
 from loadtest.spark.session import kill_python_worker, local_session
 
 NAMESPACE = "flights"
+JOB = "flights-of-2013"
 PARTITIONS = 2
 _KILL_AFTER_ROWS = 60_000
 _BATCH_ITEMS = 1_000
 _SILENCE_S_MAX = 60.0
+_COUNTS_S_MAX = 10.0
+"""Hosts write what they counted of a job every 2 s."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """How often each row came, told by its number."""
+    """How often each row came, told by its number. The consumer owns it; others read `count`."""
 
     deliveries: Counter[int] = field(default_factory=Counter)
     count: int = 0
-    heard_s: float = field(default_factory=time.monotonic)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    """What is known at the end. killed_at: how many items were there when a worker was killed, 0 if none was."""
+
+    rows_count: int
+    tally: Tally
+    record: Job
+    left_count: int
+    killed_at: int
+    elapsed_s: float
 
 
 def main() -> int:
@@ -59,12 +73,19 @@ def main() -> int:
         finally:
             is_enqueued.set()
             consumer.join()
-        rows_left = sum(cluster.rows_left().values())
-        return report(console, len(records), tally, killed_at, elapsed_s, rows_left)
+        balance = Balance(
+            rows_count=len(records),
+            tally=tally,
+            record=record_of(cluster.address, len(records)),
+            left_count=sum(cluster.rows_left().values()),
+            killed_at=killed_at,
+            elapsed_s=elapsed_s,
+        )
+        return report(console, balance)
 
 
 def write_parquet(records: list[Flight], directory: Path) -> None:
-    """One file a task, so that each reads rows of its own; `metadata` has a row's number."""
+    """One file a task, so that each reads rows of its own; a row's number is its key and its metadata."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
@@ -72,12 +93,14 @@ def write_parquet(records: list[Flight], directory: Path) -> None:
     size = -(-len(records) // PARTITIONS)
     for part in range(PARTITIONS):
         some = records[part * size : (part + 1) * size]
+        numbers = [str(part * size + number) for number in range(len(some))]
         table = pa.table(
             {
                 "topic": [record.topic for record in some],
                 "payload": pa.array([record.payload for record in some], pa.binary()),
                 "priority": pa.array([record.priority for record in some], pa.int32()),
-                "metadata": [str(part * size + number) for number in range(len(some))],
+                "metadata": numbers,
+                "dedup_id": numbers,
             }
         )
         parquet.write_table(table, directory / f"part-{part}.parquet")
@@ -98,7 +121,8 @@ def enqueue(spark: Any, address: str, parquet: Path, tally: Tally) -> tuple[floa
     killer = threading.Thread(target=kill, name="killer", daemon=True)
     killer.start()
     began_s = time.monotonic()
-    frame.write.format("foqs").options(addresses=address, namespace=NAMESPACE, dedup="none").mode("append").save()
+    options = {"addresses": address, "namespace": NAMESPACE, "dedup": "key", "jobId": JOB}
+    frame.write.format("foqs").options(**options).mode("append").save()
     elapsed_s = time.monotonic() - began_s
     killer.join(_SILENCE_S_MAX)
     return elapsed_s, killed_at[0] if killed_at else 0
@@ -124,31 +148,41 @@ def consume(address: str, topics: list[str], tally: Tally, is_enqueued: threadin
                 return
 
 
-def report(console: Console, rows_count: int, tally: Tally, killed_at: int, elapsed_s: float, rows_left: int) -> int:
+def record_of(address: str, rows_count: int) -> Job:
+    """The job's record, once all hosts have written what they counted."""
+    deadline_s = time.monotonic() + _COUNTS_S_MAX
+    with AdminClient(address) as admin:
+        while (record := admin.get_job(NAMESPACE, JOB)).items_count < rows_count and time.monotonic() < deadline_s:
+            time.sleep(0.1)
+    return record
+
+
+def report(console: Console, balance: Balance) -> int:
     """Print the balance; 0 when it holds."""
-    doubled = [row for row, count in tally.deliveries.items() if count > 1]
-    size = -(-rows_count // PARTITIONS)
-    parts = {row // size for row in doubled}
+    tally, record, rows_count = balance.tally, balance.record, balance.rows_count
+    doubled_count = sum(count > 1 for count in tally.deliveries.values())
     missing_count = rows_count - len(tally.deliveries)
     table = Table("balance", "rows", show_edge=False)
     table.add_row("rows of the DataFrame", f"{rows_count:,}")
+    table.add_row("items enqueued, as the job's record says", f"{record.items_count:,}")
+    table.add_row("rows that Spark sent once more, and whose items were there", f"{record.duplicates_count:,}")
     table.add_row("items delivered and acked", f"{tally.count:,}")
-    table.add_row("distinct rows among them", f"{len(tally.deliveries):,}")
-    table.add_row("rows delivered twice, by the task that was repeated", f"{len(doubled):,}")
+    table.add_row("rows that came twice", f"{doubled_count:,}")
     table.add_row("rows lost", f"{missing_count:,}")
-    table.add_row("rows left in MySQL", f"{rows_left:,}")
+    table.add_row("rows left in MySQL", f"{balance.left_count:,}")
     console.print(table)
     console.print(
-        f"enqueued in {elapsed_s:.1f} s ({rows_count / elapsed_s:,.0f} rows/s, Spark's first job, consumed meanwhile); "
-        f"a Python worker was killed with kill -9 when {killed_at:,} items were there"
+        f"enqueued in {balance.elapsed_s:.1f} s ({rows_count / balance.elapsed_s:,.0f} rows/s, Spark's first job, "
+        f"consumed meanwhile); a Python worker was killed with kill -9 when {balance.killed_at:,} items were there"
     )
     holds = {
+        "a worker was killed in the middle": 0 < balance.killed_at < rows_count,
+        "Spark sent rows again": record.duplicates_count > 0,
         "no row is lost": missing_count == 0,
-        "each delivery is a row, or one of the repeated task": tally.count == rows_count + len(doubled),
-        "only one task was repeated": len(parts) <= 1,
-        "a worker was killed": killed_at > 0,
-        "the repeated task sent rows again": bool(doubled),
-        "nothing is left": rows_left == 0,
+        "no row came twice": doubled_count == 0 and tally.count == rows_count,
+        "the job's record agrees": (record.state, record.items_count, record.rows_count)
+        == (JobState.SUCCEEDED, rows_count, rows_count),
+        "nothing is left": balance.left_count == 0,
     }
     for claim, is_true in holds.items():
         console.print(f"{'ok' if is_true else 'FAILED':<7}{claim}")

@@ -10,7 +10,8 @@ meet it. A fault happens once for each of them, on the first attempt that gets t
     linger          after the first rows, until a second attempt of the partition has sent all of its own
     hold            after the first rows, until the file `go` is in the directory; `held-N` says that partition N waits
 
-`fail_commit` lets the first commit raise. `positions` makes dedup ids of (job, partition, position), which is wrong.
+What waits gives up after `patience_s`. `fail_commit` lets the first commit raise. `positions` makes dedup ids of (job,
+partition, position), which is wrong.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from foqs.spark.encoding import RowEncoder
 from foqs.spark.plan import WritePlan
 from foqs.spark.writer import FoqsStreamWriter, FoqsWriter, make_stream_writer, make_writer, task_context
 
-_PATIENCE_S = 120.0
+PATIENCE_S = 120.0
 _LOOK_EVERY_S = 0.02
 
 
@@ -54,6 +55,7 @@ class Faults:
     hold: Sequence[int] = ()
     fail_commit: bool = False
     positions: bool = False
+    patience_s: float = PATIENCE_S
 
     def mark(self, name: str) -> bool:
         """Leave a mark; False when it is there already."""
@@ -68,10 +70,10 @@ class Faults:
         return partition in getattr(self, fault) and self.mark(f"{fault}-{partition}")
 
     def wait_for(self, pattern: str) -> None:
-        deadline_s = time.monotonic() + _PATIENCE_S
+        deadline_s = time.monotonic() + self.patience_s
         while not list(Path(self.directory).glob(pattern)):
             if time.monotonic() > deadline_s:
-                raise InjectedError(f"no {pattern} within {_PATIENCE_S} s")
+                raise InjectedError(f"no {pattern} within {self.patience_s} s")
             time.sleep(_LOOK_EVERY_S)
 
 
