@@ -75,6 +75,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory, _python_path: None) -> Itera
 
 
 @pytest.fixture(scope="module")
+def quick_jvm(tmp_path_factory: pytest.TempPathFactory, _python_path: None) -> None:
+    """The JVM that commands find here, which make sessions of their own, has the options of the other sessions."""
+    with local_session(tmp_path_factory.mktemp("spark")):
+        pass
+
+
+@pytest.fixture(scope="module")
 def two_executors(tmp_path_factory: pytest.TempPathFactory, _python_path: None) -> Iterator[Any]:
     """Two executors with a core each, in processes of their own: only such a shuffle brings rows in another order."""
     small = {"spark.sql.execution.arrow.maxRecordsPerBatch": "1000"}  # A task has several batches to fail between.

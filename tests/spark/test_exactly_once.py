@@ -17,6 +17,7 @@ from tests.spark.conftest import KillableHost
 from tests.support.spark_rows import drained, numbered, save
 
 pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.timeout(300)]
+ROWS = 50_000
 PATIENCE_S = 60.0
 
 
@@ -33,10 +34,10 @@ def numbers(client: Client, namespace: str) -> Counter[int]:
 def test_workers_killed_after_sending_double_nothing(
     spark: Any, address: str, namespace: str, client: Client, tmp_path: Path, dedup: str
 ) -> None:
-    rows = keyed(spark, 4_000) if dedup == "key" else numbered(spark, 4_000)
+    rows = keyed(spark, ROWS) if dedup == "key" else numbered(spark, ROWS)
     faults = told(tmp_path, kill_worker=[0, 1])
     save(rows, address, namespace, "append", "foqs_faulty", faults=faults, dedup=dedup)
-    assert numbers(client, namespace) == Counter(range(4_000))
+    assert numbers(client, namespace) == Counter(range(ROWS))
     assert len(list(tmp_path.glob("kill_worker-*"))) == 2, "both were killed"
 
 
@@ -73,11 +74,11 @@ def test_a_host_killed_in_the_middle_of_the_job_loses_and_doubles_nothing(
     killer = threading.Thread(target=kill, name="killer")
     killer.start()
     faults = told(tmp_path, hold=[0, 1])
-    save(keyed(spark, 30_000), host.address, namespace, "append", "foqs_faulty", faults=faults, dedup="key")
+    save(keyed(spark, ROWS), host.address, namespace, "append", "foqs_faulty", faults=faults, dedup="key")
     killer.join()
     assert len(list(tmp_path.glob("held-*"))) == 2, "the host was killed while both tasks held"
-    wait_for(lambda: sum(stats.ready for stats in client.topics(namespace)) >= 30_000)
-    assert numbers(client, namespace) == Counter(range(30_000))
+    wait_for(lambda: sum(stats.ready for stats in client.topics(namespace)) >= ROWS)
+    assert numbers(client, namespace) == Counter(range(ROWS))
 
 
 @pytest.mark.parametrize("dedup", ["key", "content"])
@@ -87,7 +88,7 @@ def test_a_stream_started_again_after_a_failed_commit_has_each_row_once(
     """The micro-batch whose commit failed is written again from the checkpoint, with the same ids."""
     marks, source = tmp_path / "marks", tmp_path / "source"
     marks.mkdir()
-    numbered(spark, 2_000).write.parquet(str(source))
+    numbered(spark, ROWS).write.parquet(str(source))
     rows = spark.readStream.schema("topic string, payload string").parquet(str(source))
     if dedup == "key":
         rows = rows.selectExpr("*", "payload AS dedup_id")
@@ -104,13 +105,13 @@ def test_a_stream_started_again_after_a_failed_commit_has_each_row_once(
 
     with pytest.raises(StreamingQueryException, match="the commit fails once"):
         run()
-    assert sum(stats.ready for stats in client.topics(namespace)) == 2_000, "the rows were sent before it failed"
+    assert sum(stats.ready for stats in client.topics(namespace)) == ROWS, "the rows were sent before it failed"
     run()
     assert len(list(marks.glob("begun-*"))) == 4, "the micro-batch was written twice"
-    assert numbers(client, namespace) == Counter(range(2_000))
-    numbered(spark, 2_100).where("int(payload) >= 2000").write.mode("append").parquet(str(source))
+    assert numbers(client, namespace) == Counter(range(ROWS))
+    numbered(spark, ROWS + 100).where(f"int(payload) >= {ROWS}").write.mode("append").parquet(str(source))
     run()
-    assert numbers(client, namespace) == Counter(range(2_000, 2_100))
+    assert numbers(client, namespace) == Counter(range(ROWS, ROWS + 100))
 
 
 def test_a_stream_in_another_mode_than_append_is_refused(

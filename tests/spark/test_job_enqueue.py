@@ -1,42 +1,43 @@
-"""`foqs spark enqueue` as a process of its own."""
+"""`foqs spark enqueue`: files become items, and what is wrong is one line."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+import re
+from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
-from foqs import Client
-from foqs.spark.jobs import enqueue as job
+from foqs import AdminClient, Client
+from foqs.spark.jobs import capacity_report, compact, delivery_report, enqueue, export, redrive
+from tests.support.spark_jobs import FOQS, command, process
+from tests.support.spark_rows import drained
 
 pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.timeout(300)]
-ROOT = Path(__file__).parents[2]
+JOBS = [capacity_report, compact, delivery_report, enqueue, export, redrive]
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    return subprocess.run(
-        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=240, check=False
-    )
+def orders(directory: Path, kind: str) -> str:
+    """100 orders with the columns id and rush."""
+    rows = [{"id": number, "rush": number < 5} for number in range(100)]
+    path = directory / f"orders.{kind}"
+    if kind == "parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), path)
+    elif kind == "json":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        path.write_text("id,rush\n" + "".join(f"{row['id']},{row['rush']}\n" for row in rows))
+    return str(path)
 
 
-def test_files_become_items_and_the_driver_tells_the_totals(
+def test_the_command_as_a_process_of_its_own_tells_the_totals(
     tmp_path: Path, address: str, namespace: str, client: Client
 ) -> None:
-    orders = tmp_path / "orders.json"
-    orders.write_text("".join(json.dumps({"id": number, "rush": number < 5}) + "\n" for number in range(100)))
-    done = run(
-        *("-c", "from foqs.cli.main import main; main()", "spark", "enqueue", "--dedup", "none"),
-        *("--input", str(orders), "--format", "json"),
+    done = process(
+        *(*FOQS, "enqueue", "--dedup", "none", "--input", orders(tmp_path, "json"), "--format", "json"),
         *("--addresses", address, "--namespace", namespace, "--topic", "orders", "--master", "local[2]"),
         *("--select", "IF(id = 60, NULL, to_json(struct(id))) AS payload", "--select", "IF(rush, -1, 0) AS priority"),
         *("--where", "id != 50", "--on-invalid-row", "skip"),
@@ -50,31 +51,80 @@ def test_files_become_items_and_the_driver_tells_the_totals(
     assert len(items) == 98
 
 
-def test_what_is_wrong_is_told_in_one_line_for_spark_submit_too(tmp_path: Path, address: str, namespace: str) -> None:
+@pytest.mark.parametrize(("kind", "runs_count"), [("parquet", 1), ("json", 1), ("csv", 2)])
+def test_files_of_each_format_become_items_once_however_often_the_command_is_run(
+    quick_jvm: None, tmp_path: Path, address: str, namespace: str, client: Client, kind: str, runs_count: int
+) -> None:
+    arguments = (
+        *("enqueue", "--input", orders(tmp_path, kind), "--format", kind, "--partitions", "2"),
+        *("--select", "to_json(struct(int(id) AS id, boolean(rush) AS rush)) AS payload"),
+        *("--select", "string(id) AS dedup_id", "--addresses", address, "--namespace", namespace),
+        *("--topic", "orders", "--job-id", "orders", "--master", "local[2]"),
+        *(("--reader-option", "header=true") if kind == "csv" else ()),
+    )
+    for _ in range(runs_count):
+        done = command(*arguments)
+        assert done.exit_code == 0, done.output
+        assert "100 rows in" in done.stdout
+    found = Counter(item.payload for item in drained(client, namespace))
+    assert found == Counter(json.dumps({"id": n, "rush": n < 5}, separators=(",", ":")).encode() for n in range(100))
+
+
+def test_progress_is_told_on_the_way_and_the_record_of_the_job_shows_the_totals(
+    quick_jvm: None, tmp_path: Path, address: str, namespace: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 50 items a second there is time to tell it."""
+    monkeypatch.setattr(enqueue, "PROGRESS_EVERY_S", 0.2)
+    done = command(
+        *("enqueue", "--input", orders(tmp_path, "parquet"), "--format", "parquet", "--dedup", "content"),
+        *("--select", "string(id) AS payload", "--addresses", address, "--namespace", namespace, "--topic", "t"),
+        *("--job-id", "slow", "--max-items-per-second", "50", "--master", "local[2]"),
+    )
+    assert done.exit_code == 0, done.output
+    assert re.search(r"0 of 1 tasks done, \d+ items, 0 there before, 0 refused", done.stderr), done.stderr
+    with AdminClient(address) as admin:
+        while admin.get_job(namespace, "slow").items_count < 100:
+            client.dequeue(namespace, "nothing", 1, wait_ms=200)  # Hosts write their counts every 2 s.
+    table = command("status", namespace, "slow", "--address", address)
+    shown = dict(line.split("\t") for line in table.stdout.splitlines())
+    assert {"state": "succeeded", "items": "100", "rows": "100", "items_per_second_max": "50"}.items() <= shown.items()
+    assert shown["detail"] == "100 items of 100 rows enqueued"
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.__name__.rpartition(".")[2])
+def test_each_job_is_a_file_that_spark_submit_can_run(job: object) -> None:
+    done = process(str(job.__file__), "--help")  # type: ignore[attr-defined]
+    assert done.returncode == 0, done.stderr
+    assert "--master" in done.stdout
+
+
+def test_what_is_wrong_is_told_in_one_line(quick_jvm: None, tmp_path: Path, address: str, namespace: str) -> None:
     rows = tmp_path / "rows.csv"
     rows.write_text("payload\nx\n")
-    done = run(
-        *(str(job.__file__), "--input", str(rows), "--format", "csv", "--reader-option", "header=true"),
+    done = command(
+        *("enqueue", "--input", str(rows), "--format", "csv", "--reader-option", "header=true"),
         *("--addresses", address, "--namespace", namespace, "--dedup", "none", "--master", "local[1]"),
     )
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert "Error: format foqs: column 'topic' is missing" in done.stderr
 
 
 def test_a_wrong_option_is_told_before_spark_is_started(tmp_path: Path, address: str, namespace: str) -> None:
-    done = run(
-        *(str(job.__file__), "--input", str(tmp_path), "--format", "csv", "--addresses", address),
+    done = command(
+        *("enqueue", "--input", str(tmp_path), "--format", "csv", "--addresses", address),
         *("--namespace", namespace, "--batch-size", "0", "--max-invalid-rows", "3", "--master", "nothing"),
     )
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert "batchSize '0' is not a whole number within 1..1000; maxInvalidRows allows invalid rows" in done.stderr
 
 
-def test_an_input_that_is_not_there_is_told_without_a_traceback(tmp_path: Path, address: str, namespace: str) -> None:
-    done = run(
-        *(str(job.__file__), "--input", str(tmp_path / "nothing"), "--format", "parquet"),
+def test_an_input_that_is_not_there_is_told_without_a_traceback(
+    quick_jvm: None, tmp_path: Path, address: str, namespace: str
+) -> None:
+    done = command(
+        *("enqueue", "--input", str(tmp_path / "nothing"), "--format", "parquet"),
         *("--addresses", address, "--namespace", namespace, "--dedup", "none", "--master", "local[1]"),
     )
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert "Error: [PATH_NOT_FOUND]" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in done.output

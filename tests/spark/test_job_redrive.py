@@ -1,4 +1,4 @@
-"""`foqs spark export` and `foqs spark redrive`, each as a process of its own."""
+"""`foqs spark export` and `foqs spark redrive`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from foqs import Client, NewItem
-from foqs.spark.jobs import redrive as job
-from tests.spark.test_job_enqueue import run
+from tests.support.spark_jobs import command
 
 pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.timeout(300)]
-FOQS = ("-c", "from foqs.cli.main import main; main()", "spark")
 
 
 def dead_letters(client: Client, namespace: str, count: int) -> None:
@@ -24,35 +22,37 @@ def dead_letters(client: Client, namespace: str, count: int) -> None:
 
 
 def test_dead_letters_that_meet_a_condition_are_redriven_and_a_repeat_finds_none(
-    address: str, namespace: str, client: Client
+    quick_jvm: None, address: str, namespace: str, client: Client
 ) -> None:
     dead_letters(client, namespace, 200)
     options = ("--addresses", address, "--namespace", namespace, "--master", "local[2]", "--splits-per-shard", "2")
     where = ("--where", "death_reason IS NOT NULL AND topic = 'mail' AND CAST(string(payload) AS INT) < 100")
-    dry = run(*FOQS, "redrive", *options, *where, "--dry-run")
-    assert dry.returncode == 0, dry.stderr
+    dry = command("redrive", *options, *where, "--dry-run")
+    assert dry.exit_code == 0, dry.stderr
     assert dry.stdout == "0 redriven of 50\n"
     assert "50 of topic mail" in dry.stderr
     assert [stats.ready for stats in client.topics(namespace)] == [0, 0]
-    done = run(*FOQS, "redrive", *options, *where)
+    done = command("redrive", *options, *where)
     assert done.stdout == "50 redriven, 0 were no dead letters any more, 0 refused\n", done.stderr
     mail, news = client.topics(namespace)
     assert (mail.ready, mail.dead, news.ready, news.dead) == (50, 50, 0, 100)
-    again = run(str(job.__file__), *options, *where)
+    again = command("redrive", *options, *where)
     assert again.stdout == "0 redriven of 0\n", again.stderr
 
 
-def test_an_export_writes_a_row_for_each_item(tmp_path: Path, address: str, namespace: str, client: Client) -> None:
+def test_an_export_writes_a_row_for_each_item(
+    quick_jvm: None, tmp_path: Path, address: str, namespace: str, client: Client
+) -> None:
     client.enqueue_many(namespace, [NewItem("mail", b"\xff%d" % n) for n in range(300)])
     client.enqueue_many(namespace, [NewItem("news", b"x")] * 5)
     options = ("--addresses", address, "--namespace", namespace, "--master", "local[2]")
     out = tmp_path / "out"
-    done = run(*FOQS, "export", *options, "--topic", "mail", "--output", str(out), "--format", "json")
-    assert done.returncode == 0, done.stderr
+    done = command("export", *options, "--topic", "mail", "--output", str(out), "--format", "json")
+    assert done.exit_code == 0, done.stderr
     assert done.stdout.startswith("300 items in ")
     rows = [json.loads(line) for part in out.glob("part-*.json") for line in part.read_text().splitlines()]
     assert {base64.b64decode(row["payload"]) for row in rows} == {b"\xff%d" % n for n in range(300)}
     assert {row["state"] for row in rows} == {"ready"}
-    wrong = run(*FOQS, "export", *options, "--namespace", "nobody", "--output", str(tmp_path / "no"), "--format", "csv")
-    assert wrong.returncode == 1
+    wrong = command("export", *options, "--namespace", "nobody", "--output", str(tmp_path / "no"), "--format", "csv")
+    assert wrong.exit_code == 1
     assert "nobody" in wrong.stderr.splitlines()[-1], wrong.stderr

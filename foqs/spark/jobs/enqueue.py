@@ -15,14 +15,13 @@ import click
 
 from foqs.client.sync import AdminClient
 from foqs.model.errors import FoqsError
+from foqs.spark.jobs.session import master_option, session
 from foqs.spark.options import OPTIONS, Option, parse_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PROGRESS_EVERY_S = 5.0
-_ERROR_LINE = re.compile(r"^foqs\.[\w.]+: (.+)$", re.MULTILINE)
-"""The last line of a Python traceback within a message of Spark."""
 
 
 def _flag_of(name: str) -> str:
@@ -59,7 +58,7 @@ def _click_option(name: str, option: Option) -> Callable[[Callable[..., None]], 
 @click.option("--where", metavar="CONDITION", help="Enqueue the rows for which this SQL holds.")
 @click.option("--partitions", type=click.IntRange(1), help="Enqueue in this many tasks.")
 @_write_options
-@click.option("--master", help="Spark's master, such as spark://host:7077; by default what Spark is configured with.")
+@master_option
 def enqueue(
     paths: tuple[str, ...],
     kind: str,
@@ -76,7 +75,7 @@ def enqueue(
     """
     reader_options = dict(_pair(text) for text in reader_option)
     options = _writer_options(write_options)
-    with _session(master) as spark:
+    with session("enqueue", master) as spark:
         frame = spark.read.format(kind).options(**reader_options).load(list(paths))
         if where is not None:
             frame = frame.where(where)
@@ -105,27 +104,6 @@ def _run(spark: SparkSession, frame: DataFrame, options: dict[str, str]) -> None
     rows_count = int(rows.get["rows"])
     # How many of them became items was told by the writer.
     click.echo(f"{rows_count:,} rows in {elapsed_s:.1f} s: {rows_count / elapsed_s:,.0f} rows/s")
-
-
-@contextmanager
-def _session(master: str | None) -> Iterator[SparkSession]:
-    """A session, stopped at the end; what Spark raises becomes one line."""
-    try:
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise click.ClickException(f"Spark is not installed ({error}): pip install 'foqs[spark]'") from error
-    builder = SparkSession.builder.appName("foqs enqueue")
-    try:
-        spark = (builder.master(master) if master else builder).getOrCreate()
-        try:
-            yield spark
-        finally:
-            spark.stop()
-    except (PySparkException, Py4JError) as error:
-        told = _ERROR_LINE.findall(str(error))
-        raise click.ClickException(told[-1] if told else str(error)) from error
 
 
 def _pair(text: str) -> tuple[str, str]:
