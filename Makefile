@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools spark demo demo-spark test lint types imports unit test-mysql sim power chaos overload bulk export isolation sick-shard take-over lease-ends long-life fuzz front-door bench bench-spark peers bench-peers scale compiled test-compiled clean
+.PHONY: help setup test-tools spark demo demo-spark test lint types imports unit test-mysql sim power chaos overload bulk export isolation sick-shard take-over lease-ends long-life fuzz front-door bench bench-spark spark-exact peers bench-peers scale compiled test-compiled clean
 BIN := .venv/bin
 SIDE_BY_SIDE = -n $${WORKERS:-3} --dist loadfile
 
@@ -13,7 +13,7 @@ setup: ## .venv with everything, and a MySQL server when there is none; seconds 
 demo: setup ## the queue at work on this machine, from nothing to numbers
 	@$(BIN)/python -m loadtest.demo
 
-demo-spark: setup spark ## a bulk enqueue from PySpark, a worker killed on the way, an exact balance
+demo-spark: setup spark ## a bulk enqueue from PySpark with keys, a worker killed on the way, each row there once
 	@$(BIN)/python -m loadtest.spark.demo
 
 test: setup test-tools spark lint types imports ## all checks and tests, as CI runs them: make test WORKERS=N
@@ -100,8 +100,11 @@ bench-peers: setup ## the same next to every other queue that is installed (make
 scale: setup ## what more hosts and more shards cost
 	@$(BIN)/python -m loadtest.bench scale --out build/scale
 
-bench-spark: setup spark ## rows per second from PySpark next to plain clients with the same rows
-	@$(BIN)/python -m loadtest.spark.bench
+bench-spark: setup spark ## rows per second from PySpark next to plain clients with the same rows, with and without keys
+	@$(BIN)/python -m loadtest.spark.bench $${OPTIONS:-}
+
+spark-exact: setup spark ## a million rows through a Spark cluster that meets every failure: each there once: make spark-exact ROWS=N
+	@$(BIN)/python -m loadtest.spark.exact --rows $${ROWS:-1000000}
 
 spark: # PySpark and a Java runtime
 	@scripts/spark.sh

@@ -21,6 +21,7 @@ class WritePlan:
     job_id: names the job; has_record: the service has a record of it, which counts what tasks send.
     begin_ms: when the write began, since the epoch.
     key_spread, shard_by_slot: which shard takes which id, where rows shall be grouped by that.
+    warnings: what may weaken the promises of this write; told when it begins, and in the record at its end.
     """
 
     options: WriteOptions
@@ -32,6 +33,7 @@ class WritePlan:
     begin_ms: int = 0
     key_spread: int = 1
     shard_by_slot: tuple[int, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def has_ids(self) -> bool:

@@ -6,6 +6,7 @@ job renames the files of the attempts that count; those of other attempts are de
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -103,12 +104,15 @@ class Rejects:
 
 
 def check_directory(directory: str) -> None:
-    """Make the directory if it is not there. Raises InvalidArgumentError when it cannot be written to."""
+    """Make the directory if it is not there. Raises InvalidArgumentError when no file can be written into it."""
     import pyarrow as pa
 
     try:
         system, path = _open(directory)
         system.create_dir(path, recursive=True)
+        probe = f"{path}/_probe-{uuid.uuid4()}"
+        system.open_output_stream(probe).close()
+        system.delete_file(probe)
     except (OSError, pa.ArrowException, ValueError) as error:
         raise InvalidArgumentError(f"rejectedRowsPath {directory!r} cannot be used: {error}") from error
 

@@ -13,7 +13,7 @@ from foqs.model import limits
 from foqs.model.calls import ShardMap
 from foqs.model.errors import AlreadyExistsError, FoqsError, InvalidArgumentError, UnavailableError
 from foqs.model.jobs import JobState
-from foqs.model.namespace import NamespaceSettings
+from foqs.model.namespace import DedupWhenAway, NamespaceSettings
 from foqs.spark import rejects
 from foqs.spark.options import FAIL
 from foqs.spark.plan import WritePlan
@@ -34,13 +34,15 @@ def prepare(plan: WritePlan, *, is_stream: bool = False) -> WritePlan:
         with admin_client(plan) as admin:
             settings = admin.get_namespace(options.namespace).settings
             told = _shard_map(plan)
-            _check_settings(plan, settings, told)
+            warnings = _check_settings(plan, settings, told)
             if options.rejected_rows_path is not None:
                 rejects.check_directory(options.rejected_rows_path)
             job_id = options.job_id or f"spark-{uuid.uuid4()}"
             has_record = _make_record(plan, admin, job_id, is_stream=is_stream)
     except UnavailableError as error:
         raise UnavailableError(f"no host of addresses={options.addresses} answers: {error.message}") from error
+    for warning in warnings:
+        tell(f"warning: {warning}")
     return replace(
         plan,
         options=replace(options, batch_items=_call_items_max(plan, settings)),
@@ -49,6 +51,7 @@ def prepare(plan: WritePlan, *, is_stream: bool = False) -> WritePlan:
         begin_ms=time.time_ns() // 1_000_000,
         key_spread=told.key_spread or 1,
         shard_by_slot=tuple(told.shard_by_slot),
+        warnings=tuple(warnings),
     )
 
 
@@ -123,18 +126,26 @@ def _call_items_max(plan: WritePlan, settings: NamespaceSettings) -> int:
     return most
 
 
-def _check_settings(plan: WritePlan, settings: NamespaceSettings, told: ShardMap) -> None:
+def _check_settings(plan: WritePlan, settings: NamespaceSettings, told: ShardMap) -> list[str]:
+    """Return what weakens the promises of the write. Raises InvalidArgumentError for what the namespace rules out."""
     options = plan.options
+    warnings = []
     short = short_window(plan, _window_ms(settings, told), options.retry_timeout_ms, "retryTimeoutMs is")
     if short is not None and options.on_short_window == FAIL:
         raise InvalidArgumentError(short)
     if short is not None:
-        tell(short)
+        warnings.append(short)
+    if plan.has_ids and settings.dedup_when_away is DedupWhenAway.ACCEPT:
+        warnings.append(
+            f"dedup_when_away of namespace {options.namespace} is ACCEPT: a row that is repeated while the shard of "
+            "its id is away may be enqueued twice; set it to REFUSE"
+        )
     if options.spread_over_ms > settings.delay_ms_max:
         raise InvalidArgumentError(
             f"spreadOverMs {options.spread_over_ms} is more than the namespace {options.namespace} lets items be "
             f"delayed: {settings.delay_ms_max} (its delay_ms_max)"
         )
+    return warnings
 
 
 def _make_record(plan: WritePlan, admin: AdminClient, job_id: str, *, is_stream: bool) -> bool:

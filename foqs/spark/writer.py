@@ -62,18 +62,17 @@ class FoqsWriter(DataSourceArrowWriter):
         """
         total = total_of(messages)
         name_rejects(self.plan, self.plan.job_id, messages)
-        refusal = refusal_of(self.plan, total) or self._short_window()
+        refusal, short = refusal_of(self.plan, total), service.window_after(self.plan)
+        warnings = list(self.plan.warnings)
+        if short is not None and self.plan.options.on_short_window == FAIL:
+            refusal = refusal or short
+        elif short is not None:
+            service.tell(f"warning: {short}")
+            warnings.append(short)
         state = JobState.SUCCEEDED if refusal is None else JobState.FAILED
-        service.finish(self.plan, state, total.rows_count, refusal or summary(total))
+        detail = "; warning: ".join([refusal or summary(total), *warnings])
+        service.finish(self.plan, state, total.rows_count, detail)
         end_write(self.plan, total, refusal)
-
-    def _short_window(self) -> str | None:
-        """Say that ids were forgotten too soon if that fails the job; else print it."""
-        short = service.window_after(self.plan)
-        if short is None or self.plan.options.on_short_window == FAIL:
-            return short
-        service.tell(short)
-        return None
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """The job has failed; what its tasks have enqueued stays, and tasks may still be running."""

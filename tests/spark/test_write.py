@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -11,10 +12,11 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from foqs import AdminClient, Client, DeliveryPolicy, JobState
+from foqs import AdminClient, Client, DedupWhenAway, DeliveryPolicy, JobState
 from loadtest.spark.faulty import told
 from tests.support.spark_rows import drained, numbered, save
 
+ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
@@ -74,6 +76,20 @@ def test_a_worker_killed_after_sending_doubles_its_rows_where_no_dedup_was_asked
     counts = Counter(int(item.payload) for item in drained(client, namespace))
     assert len(counts) == 4_000
     assert {number for number, times in counts.items() if times == 2} == set(range(2_000, 4_000))
+
+
+def test_the_recipe_for_spark_3_5_enqueues_each_key_once(
+    spark: Any, address: str, namespace: str, client: Client
+) -> None:
+    """As it stands in the documents, and twice, as when Spark repeats its tasks."""
+    text = (ROOT / "docs/spark.md").read_text()
+    recipe = re.search(r"^## Spark 3.5$.*?^```python$(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert recipe is not None
+    code = recipe[1].replace("queue-1:7600", address).replace('"shop"', repr(namespace))
+    rows = numbered(spark, 1_000).selectExpr("topic", "CAST(payload AS BINARY) AS payload", "payload AS order_id")
+    for _ in range(2):
+        exec(code, {"orders": rows})
+    assert Counter(int(item.payload) for item in drained(client, namespace)) == Counter(range(1_000))
 
 
 # ---- more than columns ----
@@ -166,6 +182,36 @@ def test_a_window_that_is_shorter_than_the_patience_of_a_call_is_told_or_refused
     assert not list(client.topics(namespace))
     save(rows, address, namespace, dedup="content", onShortWindow="warn")
     save(rows, address, namespace, dedup="content", onShortWindow="fail", retryTimeoutMs="60000")
+
+
+def test_what_weakens_the_promise_is_told_in_the_record(spark: Any, address: str, namespace: str) -> None:
+    with AdminClient(address) as admin:
+        admin.update_namespace(namespace, dedup_ms=60_000, dedup_when_away=DedupWhenAway.ACCEPT)
+        save(numbered(spark, 10), address, namespace, dedup="content", jobId="weak")
+        save(numbered(spark, 10), address, namespace, dedup="none", jobId="none")
+        weak, none = (admin.get_job(namespace, job).detail for job in ("weak", "none"))
+    assert "; warning: dedup ids of namespace" in weak
+    assert "is ACCEPT: a row that is repeated while the shard of its id is away may be enqueued twice" in weak
+    assert none == "10 items of 10 rows enqueued"
+
+
+@pytest.mark.parametrize("then", ["warn", "fail"])
+def test_a_job_that_outlasts_the_window_of_its_ids_is_told_or_fails(
+    spark: Any, address: str, namespace: str, client: Client, then: str
+) -> None:
+    """The namespace remembers the last 1,000 ids: those of the first rows are forgotten when the last ones are sent."""
+    with AdminClient(address) as admin:
+        admin.update_namespace(namespace, dedup_ids=1_000)
+        rows = numbered(spark, 20_000).selectExpr("*", "payload AS dedup_id")
+        if then == "warn":
+            save(rows, address, namespace, dedup="key", jobId="long", onShortWindow=then)
+        else:
+            with pytest.raises(PySparkException, match=r"are remembered for \d+ s, and the job took \d+ s"):
+                save(rows, address, namespace, dedup="key", jobId="long", onShortWindow=then)
+        job = admin.get_job(namespace, "long")
+    assert job.state is (JobState.SUCCEEDED if then == "warn" else JobState.FAILED)
+    assert "a row that is repeated later may be enqueued twice; raise dedup_ids" in job.detail
+    assert sum(stats.ready for stats in client.topics(namespace)) == 20_000
 
 
 def test_overwrite_is_refused_with_a_reason(spark: Any, address: str, namespace: str) -> None:

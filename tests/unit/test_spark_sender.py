@@ -261,9 +261,12 @@ def test_a_commit_that_cannot_name_the_files_says_so_and_raises_nothing(tmp_path
 
 def test_a_directory_that_cannot_be_is_refused_before_the_job(tmp_path: Any) -> None:
     (tmp_path / "file").write_text("")
-    for directory in (str(tmp_path / "file" / "below"), "nowhere://bucket/x", "relative/path"):
+    # The last one is there, and takes no files.
+    for directory in (str(tmp_path / "file" / "below"), "nowhere://bucket/x", "relative/path", "/proc/self"):
         with pytest.raises(InvalidArgumentError, match=r"rejectedRowsPath .* cannot be used"):
             rejects.check_directory(directory)
+    rejects.check_directory(str(tmp_path / "made"))
+    assert not list((tmp_path / "made").iterdir())
 
 
 # ---- patience ----
