@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 
 from foqs.client.retry import RetryPolicy
@@ -12,7 +13,7 @@ from foqs.client.sync import AdminClient, Client
 from foqs.model import limits
 from foqs.model.calls import ShardMap
 from foqs.model.errors import AlreadyExistsError, FoqsError, InvalidArgumentError, UnavailableError
-from foqs.model.jobs import JobState
+from foqs.model.jobs import Job, JobState
 from foqs.model.namespace import DedupWhenAway, NamespaceSettings
 from foqs.spark import rejects
 from foqs.spark.options import FAIL
@@ -79,12 +80,30 @@ def finish(plan: WritePlan, state: JobState | None, rows_count: int | None, deta
     """Tell the job's record how it ended. A failure is told, and not raised: the rows are where they are."""
     if not plan.has_record:
         return
-    detail = detail.encode()[: limits.JOB_DETAIL_BYTES_MAX].decode(errors="ignore")
     try:
         with admin_client(plan) as admin:
-            admin.update_job(plan.options.namespace, plan.job_id, state=state, rows_count=rows_count, detail=detail)
+            _tell_record(plan, admin, state, rows_count, detail)
     except FoqsError as error:
         tell(f"the record of job {plan.job_id} does not know of its end: {error.message}")
+
+
+def finish_aborted(plan: WritePlan, state: JobState | None, detail: str, knows_why: Callable[[Job], bool]) -> None:
+    """Tell the job's record that the job was aborted, unless it knows why: Spark aborts after a failed commit too."""
+    if not plan.has_record:
+        return
+    try:
+        with admin_client(plan) as admin:
+            if not knows_why(admin.get_job(plan.options.namespace, plan.job_id)):
+                _tell_record(plan, admin, state, None, detail)
+    except FoqsError as error:
+        tell(f"the record of job {plan.job_id} does not know of its end: {error.message}")
+
+
+def _tell_record(
+    plan: WritePlan, admin: AdminClient, state: JobState | None, rows_count: int | None, detail: str
+) -> None:
+    detail = detail.encode()[: limits.JOB_DETAIL_BYTES_MAX].decode(errors="ignore")
+    admin.update_job(plan.options.namespace, plan.job_id, state=state, rows_count=rows_count, detail=detail)
 
 
 def short_window(plan: WritePlan, window_ms: int, needed_ms: int, need: str) -> str | None:

@@ -78,7 +78,7 @@ class FoqsWriter(DataSourceArrowWriter):
         """The job has failed; what its tasks have enqueued stays, and tasks may still be running."""
         told = f"the job failed; by tasks that ended: {summary(total_of(messages))}"
         service.tell(f"{self.plan.options.namespace}: {told}")
-        service.finish(self.plan, JobState.FAILED, None, told)
+        service.finish_aborted(self.plan, JobState.FAILED, told, lambda job: job.state is not JobState.RUNNING)
 
 
 class FoqsStreamWriter(DataSourceStreamArrowWriter):
@@ -108,14 +108,19 @@ class FoqsStreamWriter(DataSourceStreamArrowWriter):
         total = total_of(messages)
         name_rejects(self.plan, run_id_of(messages), messages)
         refusal = refusal_of(self.plan, total)
-        service.finish(self.plan, None, None, f"micro-batch {batchId}: {refusal or summary(total)}")
+        service.finish(self.plan, None, None, f"{_committed(batchId)} {refusal or summary(total)}")
         end_write(self.plan, total, refusal)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
         """The micro-batch has failed; Spark repeats it when the query is started again."""
         told = f"micro-batch {batchId} failed; by tasks that ended: {summary(total_of(messages))}"
         service.tell(f"{self.plan.options.namespace}: {told}")
-        service.finish(self.plan, None, None, told)
+        service.finish_aborted(self.plan, None, told, lambda job: job.detail.startswith(_committed(batchId)))
+
+
+def _committed(batch_id: int) -> str:
+    """How the record of a stream begins once the commit of the micro-batch was tried."""
+    return f"micro-batch {batch_id}:"
 
 
 def make_writer(given: Mapping[str, str], schema: StructType) -> FoqsWriter:

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
-from foqs import Client
+from foqs import AdminClient, Client
 from loadtest.spark.faulty import told
 from tests.spark.conftest import KillableHost
 from tests.support.spark_rows import drained, numbered, save
 
 pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.timeout(300)]
 ROWS = 50_000
+STREAM_ROWS = 10_000
 PATIENCE_S = 60.0
 
 
@@ -88,7 +89,7 @@ def test_a_stream_started_again_after_a_failed_commit_has_each_row_once(
     """The micro-batch whose commit failed is written again from the checkpoint, with the same ids."""
     marks, source = tmp_path / "marks", tmp_path / "source"
     marks.mkdir()
-    numbered(spark, ROWS).write.parquet(str(source))
+    numbered(spark, STREAM_ROWS).write.parquet(str(source))
     rows = spark.readStream.schema("topic string, payload string").parquet(str(source))
     if dedup == "key":
         rows = rows.selectExpr("*", "payload AS dedup_id")
@@ -105,13 +106,32 @@ def test_a_stream_started_again_after_a_failed_commit_has_each_row_once(
 
     with pytest.raises(StreamingQueryException, match="the commit fails once"):
         run()
-    assert sum(stats.ready for stats in client.topics(namespace)) == ROWS, "the rows were sent before it failed"
+    assert sum(stats.ready for stats in client.topics(namespace)) == STREAM_ROWS, "the rows were sent before it failed"
     run()
     assert len(list(marks.glob("begun-*"))) == 4, "the micro-batch was written twice"
-    assert numbers(client, namespace) == Counter(range(ROWS))
-    numbered(spark, ROWS + 100).where(f"int(payload) >= {ROWS}").write.mode("append").parquet(str(source))
+    assert numbers(client, namespace) == Counter(range(STREAM_ROWS))
+    numbered(spark, STREAM_ROWS + 100).where(f"int(payload) >= {STREAM_ROWS}").write.mode("append").parquet(str(source))
     run()
-    assert numbers(client, namespace) == Counter(range(ROWS, ROWS + 100))
+    assert numbers(client, namespace) == Counter(range(STREAM_ROWS, STREAM_ROWS + 100))
+
+
+def test_a_stream_whose_rows_are_refused_fails_and_its_record_knows_why(
+    spark: Any, address: str, namespace: str, tmp_path: Path
+) -> None:
+    numbered(spark, 10).write.parquet(str(tmp_path / "source"))
+    rows = spark.readStream.schema("topic string, payload string").parquet(str(tmp_path / "source"))
+    rows = rows.selectExpr("IF(payload = '3', NULL, topic) AS topic", "payload")
+    query = (
+        rows.writeStream.format("foqs")
+        .options(addresses=address, namespace=namespace, dedup="content", jobId="stream")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(StreamingQueryException, match="1 of 10 rows were refused, and onInvalidRow is fail"):
+        query.awaitTermination()
+    with AdminClient(address) as admin:
+        assert "micro-batch 0: 1 of 10 rows were refused" in admin.get_job(namespace, "stream").detail
 
 
 def test_a_stream_in_another_mode_than_append_is_refused(

@@ -242,7 +242,9 @@ def test_refused_rows_fail_the_job_with_their_reasons(spark: Any, address: str, 
     assert "payload of 20000 bytes is over the limit of 10240" in str(raised.value)
     assert "topic is null" in str(raised.value)
     with AdminClient(address) as admin:
-        assert admin.get_job(namespace, "bad").state is JobState.FAILED
+        job = admin.get_job(namespace, "bad")
+    assert job.state is JobState.FAILED
+    assert "3 of 2000 rows were refused, maxInvalidRows is 2" in job.detail
 
 
 def test_one_refused_row_fails_the_job_where_nothing_else_is_said(spark: Any, address: str, namespace: str) -> None:
