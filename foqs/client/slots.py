@@ -79,11 +79,17 @@ def groups_of(terms: Terms, namespace: str) -> Flow[SlotGroups]:
     except FoqsError:
         found.ask_again_at_ms = now_ms + MAP_PAUSE_MS
         return found
-    if told.key_spread and len(told.shard_by_slot) == SLOTS_COUNT:
-        first = slot_of(namespace, "", 1)
-        found.shards = [told.shard_by_slot[(first + at) % SLOTS_COUNT] for at in range(told.key_spread)]
+    found.shards = shards_of(told, namespace) or found.shards
     found.ask_again_at_ms = now_ms + MAP_MS_MAX
     return found
+
+
+def shards_of(told: ShardMap, namespace: str) -> list[int] | None:
+    """Return the shards of the namespace's slots in their order; None if the map does not tell them."""
+    if not told.key_spread or len(told.shard_by_slot) != SLOTS_COUNT:
+        return None
+    first = slot_of(namespace, "", 1)
+    return [told.shard_by_slot[(first + at) % SLOTS_COUNT] for at in range(told.key_spread)]
 
 
 def shard_map(terms: Terms, namespace: str | None) -> Flow[ShardMap]:

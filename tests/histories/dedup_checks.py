@@ -30,6 +30,8 @@ class DedupWindow(NamedTuple):
     ms: int = NEVER_MS
     ids: int = NEVER_MS
     by_topic: bool = False
+    accepted: Collection[str] = ()
+    """The uids of items that were taken as if they had no id, as `dedup_when_away = ACCEPT` allows."""
 
 
 NO_WINDOW = DedupWindow()
@@ -97,7 +99,10 @@ def check_dedup(
     by_id: dict[tuple[str, str, str], list[_Try]] = defaultdict(list)
     for call in calls:
         for position, put, namespace, scope in puts_with_ids(call, window):
-            by_id[namespace, scope, put.dedup_id].append(_try(call, position, put, lives))
+            if put.uid in window.accepted:
+                _check_accepted(call, position, put, report)
+            else:
+                by_id[namespace, scope, put.dedup_id].append(_try(call, position, put, lives))
     for (namespace, scope, dedup_id), tries in by_id.items():
         report.counts["dedup ids"] += 1
         report.counts["repeats answered with the first one's id"] += sum(one.is_duplicate for one in tries)
@@ -111,6 +116,13 @@ def check_dedup(
             elif one.item_id and other.item_id and one.item_id != other.item_id:
                 report.add("P13", f"{scope} {dedup_id}", f"was answered {one.item_id} and {other.item_id}")
         _check_duplicates(f"{scope} {dedup_id}", tries, lives, report)
+
+
+def _check_accepted(call: Call, position: int, put: Put, report: Report) -> None:
+    """Whoever makes it without its id cannot know whether it is a repeat."""
+    report.counts["items accepted without their dedup ids"] += 1
+    if position in call.duplicates:
+        report.add("P13", put.uid, "was taken as if it had no id, and is called a repeat")
 
 
 def _check_duplicates(item: str, tries: list[_Try], lives: Lives, report: Report) -> None:

@@ -101,6 +101,8 @@ class Lives:
         self.by_uid: dict[str, Life] = {}
         self.by_id: dict[str, set[str]] = {}
         """The uids under which an id was seen: more than one breaks P9."""
+        self.ids_of_firsts: set[str] = set()
+        """What repeats were answered. The uid of such an item may be known to nobody, if its own answer was lost."""
         self.torn: list[tuple[str, Call]] = []
         """Ids whose payload was not whole."""
         self.strays: list[tuple[str, Call]] = []
@@ -158,6 +160,8 @@ class Lives:
         for position, put in enumerate(call.asked):
             # A repeat has no item of its own: it is as if it had been refused.
             outcome = Outcome.FAIL if position in call.duplicates else call.outcome_at(position)
+            if position in call.duplicates:
+                self.ids_of_firsts.add(call.ids[position])
             life = self._life(put.uid, call.ids[position] if outcome is Outcome.OK else None)
             if life.put is not None:
                 raise ValueError(f"uid {put.uid} was enqueued twice: a history must name every item anew")
@@ -182,7 +186,7 @@ class Lives:
             item_id, number = _split(settled.receipt)
             outcome = call.outcome_at(position)
             uids = self.by_id.get(item_id)
-            if uids is None and outcome is Outcome.OK:
+            if uids is None and outcome is Outcome.OK and item_id not in self.ids_of_firsts:
                 self.strays.append((settled.receipt, call))
             for uid in uids or ():
                 self.by_uid[uid].ends.append(End(number, settled, outcome, call))
