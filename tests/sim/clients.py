@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from foqs.client import slots
 from foqs.client.errors import NotSentError
 from foqs.client.items import Nack, NewItem
 from foqs.model import limits
@@ -65,6 +66,8 @@ class SimClient:
         # Of its own, so that the calls of a seed stay what they were with one namespace.
         self._apart = random.Random(f"{world.seed} {name}")
         self._loads = random.Random(f"{world.seed} {name} loads")
+        self._grouping = random.Random(f"{world.seed} {name} groups")
+        self._groups: dict[str, slots.SlotGroups] = {}
         self.namespace = NAMESPACE
         """That its next call is in."""
         self._count = 0
@@ -100,8 +103,30 @@ class SimClient:
     # ---- verbs ----
 
     async def enqueue(self) -> None:
+        """In one call, or in one for each shard as the client libraries do."""
         chance = self._chance
         puts = self._with_repeats([self._put() for _ in range(chance.choice([1, 1, 2, 5, 12]))])
+        for part in await self._by_shard(puts):
+            await self._enqueue(part)
+
+    async def _by_shard(self, puts: list[Put]) -> list[list[Put]]:
+        """By the first map of the namespace that this client was told, however old it is."""
+        if len(puts) == 1 or self._grouping.random() < 0.5:
+            return [puts]
+        name = self.namespace
+        if name not in self._groups:
+            told = await self._quietly(lambda door, namespace: door.queue.get_shard_map(namespace))
+            shards = None if told is None else slots.shards_of(told, name)
+            if shards is None:
+                return [puts]
+            self._groups[name] = slots.SlotGroups(shards, 0, 0)
+        parts: dict[int, list[Put]] = {}
+        for put, group in zip(puts, self._groups[name].of([_new_item(put) for put in puts]), strict=True):
+            parts.setdefault(group, []).append(put)
+        self._world.counts["enqueues grouped by shard"] += 1
+        return list(parts.values())
+
+    async def _enqueue(self, puts: list[Put]) -> None:
         news = [_new_item(put) for put in puts]
         loads = self._loads.random() < 0.3 and self.namespace == NAMESPACE
         bulk, job_id = (True, JOB.id) if loads else (False, None)

@@ -174,8 +174,10 @@ def _event_log_of(world_of: Callable[[], World], options: EventLogOptions, sourc
 
 
 @contextmanager
-def simulated(world_of: Callable[[], World], shard_state: type[ShardState], dispatcher: type) -> Iterator[None]:
-    """Every Host that is made meanwhile gets the world's servers, and the checked state and dispatcher."""
+def simulated(
+    world_of: Callable[[], World], shard_state: type[ShardState], dispatcher: type, placement: type
+) -> Iterator[None]:
+    """Every Host that is made meanwhile gets the world's servers, and the checked state, dispatcher and placement."""
 
     replaced: dict[str, Any] = {
         "MetaStore": lambda url: FakeMeta(world_of()),
@@ -185,6 +187,7 @@ def simulated(world_of: Callable[[], World], shard_state: type[ShardState], disp
         "ThriftServer": FakeDoor,
         "Metrics": NoMetrics,
         "Dispatcher": dispatcher,
+        "Placement": placement,
         "check_current": lambda url, kind: None,
         "_wall_ms": lambda: world_of().now_ms(),
         "_monotonic_s": world_of().loop.time,

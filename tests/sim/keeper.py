@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from foqs.client.errors import NotSentError
 from foqs.model import limits
 from foqs.model.errors import AlreadyExistsError, FoqsError
+from foqs.model.namespace import SETTINGS_OF_CREATION, NamespaceSettings
 from tests.sim.clients import OTHERS
 from tests.sim.host import FakeDoor
 
@@ -40,13 +41,14 @@ class Keeper:
         for number, name in world.namespaces_stored().items():
             if number in known:
                 continue
+            settings = world.slots.settings[number]
             try:
-                await self._call(partial(_recover, number, None))
+                await self._call(partial(_recover, number, None, settings))
                 world.counts["namespaces recovered"] += 1
             except AlreadyExistsError:
                 other = f"r{number}"
                 world.aliases[other] = name
-                await self._quietly(partial(_recover, number, other))
+                await self._quietly(partial(_recover, number, other, settings))
             except FoqsError as error:
                 world.trace("keeper", f"failed: {error!r}")
 
@@ -54,7 +56,7 @@ class Keeper:
         chance = self._chance
         name = chance.choice(OTHERS)
         works: list[Callable[[FakeDoor], Awaitable[Any]]] = [
-            lambda door: door.admin.create_namespace(name, None),
+            lambda door: door.admin.create_namespace(name, self._world.slots.some_settings()),
             lambda door: door.admin.delete_namespace(name),
             lambda door: door.admin.update_namespace(
                 name, SimpleNamespace(enqueue_paused=chance.random() < 0.3, batch_items_max=chance.choice([3, 1_000]))
@@ -80,5 +82,7 @@ class Keeper:
         await self._world.call(host, work, limits.CALL_MS_MAX / 1000 + 2)
 
 
-async def _recover(number: int, name: str | None, door: FakeDoor) -> None:
-    await door.admin.recover_namespace(number, name, None)
+async def _recover(number: int, name: str | None, settings: NamespaceSettings, door: FakeDoor) -> None:
+    """With those settings by which its ids are found again."""
+    given = {setting: getattr(settings, setting) for setting in SETTINGS_OF_CREATION}
+    await door.admin.recover_namespace(number, name, SimpleNamespace(**given))

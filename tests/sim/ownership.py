@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from foqs.model.census import Census
+from foqs.model.census import Census, CensusAnswer
 from foqs.model.errors import UnavailableError
 from foqs.model.namespace import Namespace, NamespaceSettings
+from foqs.model.slots import SlotTable
 from foqs.shard.port import ShardImage, Tenure, Transaction, TransactionResult
 from foqs.storage.meta import HostRow
 from foqs.storage.packs.index import PackIndex
@@ -32,11 +33,12 @@ _STEPS_BEFORE_THE_LOCK = 10
 
 
 class MetaTables:
-    def __init__(self, namespaces: list[Namespace], ids: random.Random) -> None:
+    def __init__(self, namespaces: list[Namespace], slots: SlotTable, ids: random.Random) -> None:
         self.tables = NamespaceTables(
             {namespace.name: namespace for namespace in namespaces}, max(namespace.number for namespace in namespaces)
         )
         self.tables.jobs = tables_with_job()
+        self.tables.slots = slots
         self.ids = ids
         self.problems: list[str] = []
         """Why its server could lose what it acknowledged."""
@@ -74,6 +76,18 @@ class FakeMeta(FakeNamespaces):
         self, number: int, name: str, former_name: str, settings: NamespaceSettings, now_ms: int
     ) -> Namespace:
         return super().recover_namespace(number, name, former_name, _with_short_leases(settings), now_ms)
+
+    def _insert(self, namespace: Namespace) -> Namespace:
+        self._world.slots.created(namespace)
+        return super()._insert(namespace)
+
+    def _make_slots(self, answers: Sequence[CensusAnswer]) -> None:
+        super()._make_slots(answers)
+        self._world.slots.saw(self._tables.slots, "the meta database")
+
+    def restore_slots(self, table: SlotTable) -> None:
+        self._world.slots.saw(table, self._host_name)
+        super().restore_slots(table)
 
     def finish_deletion(self, census: Census, name: str) -> list[int]:
         missing = super().finish_deletion(census, name)

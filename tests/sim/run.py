@@ -17,7 +17,6 @@ import structlog
 
 from foqs.model import limits
 from tests.histories.checker import check
-from tests.histories.dedup_checks import NO_WINDOW
 from tests.sim.chance import Delays, Profile, make_profile
 from tests.sim.checked import checked_dispatcher, checked_state
 from tests.sim.clients import NAMESPACE, TOPICS
@@ -26,6 +25,7 @@ from tests.sim.host import SimHost, simulated
 from tests.sim.keeper import Keeper
 from tests.sim.loop import VirtualLoop
 from tests.sim.nemesis import Nemesis
+from tests.sim.slots import checked_placement
 from tests.sim.tuned import tuned
 from tests.sim.world import World
 from tests.support.invariants import dispatcher_problems, state_problems
@@ -71,11 +71,12 @@ def run_seed(seed: int, *, load_s_max: float = math.inf, verbose: bool = False) 
         print(profile)
     every = chance.choice([1, 5, 25])
     state = checked_state(lambda: world, every=1 if verbose else every)
-    dispatcher = checked_dispatcher(lambda: world)
+    dispatcher, placement = checked_dispatcher(lambda: world), checked_placement(lambda: world)
     collecting = gc.isenabled()
     gc.disable()
     try:
-        with tuned(profile.limits), tuned(event_sizes(seed)), simulated(lambda: world, state, dispatcher), _logs(world):
+        hosts = simulated(lambda: world, state, dispatcher, placement)
+        with tuned(profile.limits), tuned(event_sizes(seed)), hosts, _logs(world):
             try:
                 loop.run_until_complete(_watch(world, chance))
             except Exception as error:
@@ -122,6 +123,7 @@ async def _live(world: World, chance: random.Random) -> None:
     await _work_off(world, keeper)
     host = world.primary
     assert host is not None
+    await world.slots.settled(host)
     for problem in [*_problems(world), *_rest_problems(world, host)]:
         world.complain(problem)
     await world.drain_host(host)
@@ -154,6 +156,7 @@ async def _look(world: World) -> None:
         await asyncio.sleep(_LOOK_EVERY_S)
         for problem in _problems(world):
             world.complain(problem)
+        world.slots.look()
 
 
 def _problems(world: World) -> Iterator[str]:
@@ -194,8 +197,7 @@ def _check_history(world: World) -> Counter[str]:
         disturbed=[(0, limits.NEVER_MS)] if world.profile.disturbed or bounded else [],
         ended_ms=world.now_ms(),
         claims_left=world.claims_left,
-        # A namespace that was recovered has the default settings, so its ids count by namespace from then on.
-        dedup=NO_WINDOW if world.restored and world.dedup.by_topic else world.dedup,
+        dedup=world.dedup._replace(accepted=world.slots.accepted),
     )
     for violation in report.violations:
         # A redriven item has a new deliver_after and TTL and counts its attempts anew: the history says nothing of it.

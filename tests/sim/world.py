@@ -33,6 +33,7 @@ from tests.sim.host import FakeDoor, SimHost
 from tests.sim.loads import Loads
 from tests.sim.loop import ProcessState, VirtualLoop
 from tests.sim.ownership import MetaTables
+from tests.sim.slots import SlotWatch
 from tests.support.invariants import newest_claims
 
 _RESTART_S = 0.1
@@ -122,13 +123,16 @@ class World:
         self.dedup = DedupWindow(
             [NAMESPACE], apart.choice([1_500, NEVER_MS]), apart.choice([40, NEVER_MS]), apart.random() < 0.3
         )
+        self.slots = SlotWatch(self)
         settings = NamespaceSettings(
             lease_ms_default=500, attempts_max=self.chance.choice([2, 5, 16]), dedup_ms=self.dedup.ms,
             dedup_ids=min(self.dedup.ids, limits.DEDUP_IDS_MAX), dedup_scope=DedupScope(self.dedup.by_topic),
+            key_spread=self.slots.key_spread, dedup_when_away=self.slots.when_away,
         )  # fmt: skip
-        self.meta = MetaTables(
-            [Namespace(1, NAMESPACE, settings, 0), Namespace(2, OTHERS[0], settings, 0)], random.Random(seed)
-        )
+        namespaces = [Namespace(1, NAMESPACE, settings, 0), Namespace(2, OTHERS[0], settings, 0)]
+        for namespace in namespaces:
+            self.slots.created(namespace)
+        self.meta = MetaTables(namespaces, self.slots.in_meta, random.Random(seed))
         self.clients = [
             SimClient(self, f"c{number}", random.Random(self.chance.random())) for number in range(profile.client_count)
         ]
@@ -414,7 +418,7 @@ class World:
                 if number in self.numbers_deleted:
                     self.complain(f"P2: {row.key:x} comes into namespace {number}, which is deleted")
             self._watch_keys(server.shard_id, script)
-            self._watch_dedup(script)
+            self.slots.committed(server.shard_id, script)
             self.events.committed(server, script)
             timers = tables.lanes.get(0)
             if timers and timers[0][1] < tables.writer.delay_checkpoint:
@@ -431,13 +435,6 @@ class World:
         if again:
             self.complain(f"P9: keys {[f'{key:x}' for key in again]} of shard {shard_id} are used again")
         seen.update(keys)
-
-    def _watch_dedup(self, script: Script) -> None:
-        """S1: an item and its dedup id are written together."""
-        with_ids = {row.key for row in script.rows_new if uid_of(row.content.payload) in self.dedup_ids}
-        noted = [key for row in script.seen_new for key in row.keys]
-        if len(noted) != len(with_ids) or with_ids != set(noted):
-            self.complain(f"P13: items {with_ids} with dedup ids were written, and the ids of items {noted}")
 
     def _server_refused(self, error: FakeServerError) -> None:
         self.complain(str(error))

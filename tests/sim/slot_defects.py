@@ -1,0 +1,107 @@
+"""Defects of routing: of who makes the slot table, of which one holds, and of where items with dedup ids go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from foqs.host import enqueues
+from foqs.host.enqueues import Enqueues, Placement
+from foqs.host.namespace_calls import NamespaceCalls
+from foqs.host.slots import Slots
+from foqs.model.calls import EnqueueResult, NewItemFields, PositionErrors
+from foqs.model.errors import FoqsError, NotWrittenError
+from foqs.model.namespace import DedupWhenAway, Namespace
+from foqs.model.slots import SlotTable, first_table
+from foqs.shard.state.engine import ShardState
+from tests.sim.chance import Profile
+from tests.sim.planting import in_place_of
+
+
+def _has_shards(profile: Profile) -> bool:
+    return profile.shard_count > 1
+
+
+_place_ids, _enqueue_once, _of_slot = Placement.place_ids, Enqueues._enqueue_once, enqueues._of_slot
+_keep = Slots._keep
+
+
+@in_place_of(NamespaceCalls, "_make_slots")
+async def makes_a_table_without_asking_the_owners(self: NamespaceCalls) -> None:
+    table = first_table(list(self._slots._shards.writers))
+    await self._calls.run(lambda meta: meta.restore_slots(table))
+    await self._namespaces.refresh()
+
+
+@in_place_of(Slots, "learn")
+def goes_by_the_table_of_the_lower_version(self: Slots, told: SlotTable, source: str) -> None:
+    if told.version and (not self.table.version or told.version < self.table.version):
+        self.table = told
+
+
+@in_place_of(Slots, "learn")
+def forgets_its_table_with_the_meta_database(self: Slots, told: SlotTable, source: str) -> None:
+    self.table = told
+
+
+@in_place_of(Slots, "_keep")
+async def takes_for_granted_that_the_shard_keeps_its_copy(self: Slots, shard: ShardState) -> None:
+    if self.table.version:
+        self._kept[shard.shard_id] = (shard, self.table)
+    else:
+        await _keep(self, shard)
+
+
+@in_place_of(Slots, "keeps", _has_shards)
+def sends_ids_to_shards_whose_copies_it_has_not_read(self: Slots, shard: ShardState) -> bool:
+    return True
+
+
+@in_place_of(Placement, "place_ids", _has_shards)
+def sends_all_ids_of_a_call_where_the_first_one_goes(
+    self: Placement, namespace: Namespace, news: Sequence[NewItemFields], positions: Sequence[int], errors: Any
+) -> Any:
+    placed, anywhere = _place_ids(self, namespace, news, positions[:1], errors)
+    if not placed:
+        return _place_ids(self, namespace, news, positions, errors)
+    return dict.fromkeys(placed, positions), anywhere
+
+
+@in_place_of(Placement, "place_ids", _has_shards)
+def sends_ids_elsewhere_although_the_namespace_refuses(
+    self: Placement, namespace: Namespace, news: Sequence[NewItemFields], positions: Sequence[int], errors: Any
+) -> Any:
+    settings = replace(namespace.settings, dedup_when_away=DedupWhenAway.ACCEPT)
+    return _place_ids(self, replace(namespace, settings=settings), news, positions, errors)
+
+
+@in_place_of(Placement, "place_ids", _has_shards)
+def accepts_items_without_their_ids_although_the_shard_is_there(
+    self: Placement, namespace: Namespace, news: Sequence[NewItemFields], positions: Sequence[int], errors: Any
+) -> Any:
+    placed, anywhere = _place_ids(self, namespace, news, positions, errors)
+    if namespace.settings.dedup_when_away is DedupWhenAway.ACCEPT and len(placed) > 1:
+        anywhere += placed.pop(next(iter(placed)))
+    return placed, anywhere
+
+
+@in_place_of(Enqueues, "_enqueue_once", _has_shards)
+async def moves_an_evicted_batch_with_ids_to_another_shard(
+    self: Enqueues, namespace: Namespace, items: Sequence[NewItemFields], result: EnqueueResult
+) -> None:
+    failed: FoqsError | None = None
+    with patch.object(enqueues, "_of_slot", lambda error: error):
+        try:
+            await _enqueue_once(self, namespace, items, result)
+        except FoqsError as error:
+            failed = error
+    evicted = [position for position, error in result.errors.items() if isinstance(error, NotWrittenError)]
+    errors: PositionErrors = result.errors
+    for position in evicted:
+        del errors[position]
+    if evicted:
+        await self._enqueue_anywhere(namespace, items, evicted, result)
+    elif failed is not None:
+        raise failed
