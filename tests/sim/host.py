@@ -15,13 +15,15 @@ from foqs.host import bulk_lane
 from foqs.host.event_log.service import EventLog, EventLogOptions, EventLogSource
 from foqs.model import limits
 from foqs.model.calls import CallContext
-from foqs.model.errors import FoqsError, OverloadedError
+from foqs.model.errors import FoqsError, OverloadedError, UnavailableError
 from foqs.model.item import ItemEvent, Phase
 from foqs.model.service import Service
+from foqs.model.slots import SlotTable
 from foqs.shard.port import Transaction, TransactionResult
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Events
 from foqs.shard.writer import ownership
+from foqs.storage.packs.index import PackIndex
 from foqs.testing.fake_store import FakeReader
 from tests.sim.chance import Layout
 from tests.sim.loop import Process
@@ -108,6 +110,19 @@ class NoMetrics:
         return None
 
 
+class SimReader(FakeReader):
+    """In some seeds the copies of the slot table cannot be read in the beginning."""
+
+    def __init__(self, world: World, shard_id: int, packs: PackIndex) -> None:
+        super().__init__(world.servers[shard_id], packs)
+        self._world = world
+
+    def keep_slots(self, known: SlotTable) -> SlotTable:
+        if self._world.loop.time() < self._world.slots.readable_from_s:
+            raise UnavailableError("the slot copy cannot be read yet")
+        return super().keep_slots(known)
+
+
 class SimHost:
     """One process of the world with a host in it."""
 
@@ -182,7 +197,7 @@ def simulated(
     replaced: dict[str, Any] = {
         "MetaStore": lambda url: FakeMeta(world_of()),
         "ShardStore": lambda *arguments: SteppingStore(world_of(), *arguments),
-        "ShardReader": lambda shard_id, url, packs: FakeReader(world_of().servers[shard_id], packs),
+        "ShardReader": lambda shard_id, url, packs: SimReader(world_of(), shard_id, packs),
         "EventLog": partial(_event_log_of, world_of),
         "ThriftServer": FakeDoor,
         "Metrics": NoMetrics,

@@ -42,6 +42,8 @@ class SlotWatch:
         self.key_spread = chance.choice([1, 2, 4])
         self.when_away = chance.choice([DedupWhenAway.REFUSE, DedupWhenAway.REFUSE, DedupWhenAway.ACCEPT])
         self.in_meta = self._make_past(chance) if chance.random() < 0.6 else NO_SLOTS
+        self.readable_from_s = chance.choice([0.0, 0.0, 0.6])
+        """Before this time no copy can be read."""
         self._spreads = chance
 
     def _make_past(self, chance: random.Random) -> SlotTable:
@@ -52,7 +54,7 @@ class SlotWatch:
             self._by_version[version] = tuple(chance.choices(shard_ids, k=SLOTS_COUNT))
         for server in self._world.servers.values():
             server.tables.slots = self.table
-        known = chance.choice([versions, versions - 1])
+        known = chance.choice([versions, versions - 1, 0])
         return SlotTable(known, self._by_version[known]) if known else NO_SLOTS
 
     @property
