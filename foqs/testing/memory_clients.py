@@ -119,18 +119,18 @@ class AsyncMemoryPool(AsyncConnectionPool):
 
 
 class _Blocking(BaseClient):
-    def __init__(self, traffic: Traffic, retry: RetryPolicy | None) -> None:
+    def __init__(self, traffic: Traffic, retry: RetryPolicy | None, idempotent: bool = False) -> None:
         self._traffic = traffic
-        super().__init__("memory", retry=retry, clock_ms=traffic.host.now_ms, random=lambda: 0.0)
+        super().__init__("memory", retry=retry, idempotent=idempotent, clock_ms=traffic.host.now_ms, random=lambda: 0.0)
 
     def _make_pool(self) -> ConnectionPool:
         return MemoryPool(self._traffic, self.options, self._terms.book)
 
 
 class _Asyncio(AsyncBaseClient):
-    def __init__(self, traffic: Traffic, retry: RetryPolicy | None) -> None:
+    def __init__(self, traffic: Traffic, retry: RetryPolicy | None, idempotent: bool = False) -> None:
         self._traffic = traffic
-        super().__init__("memory", retry=retry, clock_ms=traffic.host.now_ms, random=lambda: 0.0)
+        super().__init__("memory", retry=retry, idempotent=idempotent, clock_ms=traffic.host.now_ms, random=lambda: 0.0)
 
     def _make_pool(self) -> AsyncConnectionPool:
         return AsyncMemoryPool(self._traffic, self.options, self._terms.book)

@@ -83,17 +83,17 @@ class MemoryQueue:
         for name in [namespaces] if isinstance(namespaces, str) else namespaces:
             self.admin().create_namespace(name)
 
-    def client(self, *, retry: RetryPolicy | None = None) -> MemoryClient:
+    def client(self, *, retry: RetryPolicy | None = None, idempotent: bool = False) -> MemoryClient:
         """Make a blocking client. Its pauses before repetitions move the clock."""
-        return MemoryClient(self._traffic, retry)
+        return MemoryClient(self._traffic, retry, idempotent)
 
     def admin(self, *, retry: RetryPolicy | None = None) -> MemoryAdminClient:
         """Make a blocking client of the operators' service."""
         return MemoryAdminClient(self._traffic, retry)
 
-    def async_client(self, *, retry: RetryPolicy | None = None) -> AsyncMemoryClient:
+    def async_client(self, *, retry: RetryPolicy | None = None, idempotent: bool = False) -> AsyncMemoryClient:
         """Make an asyncio client, on the event loop that runs."""
-        return AsyncMemoryClient(self._traffic, retry)
+        return AsyncMemoryClient(self._traffic, retry, idempotent)
 
     def async_admin(self, *, retry: RetryPolicy | None = None) -> AsyncMemoryAdminClient:
         """Make an asyncio client of the operators' service."""

@@ -15,6 +15,8 @@ import pytest
 
 import foqs
 from foqs import BatchError, Nack, NewItem, RetryPolicy
+from foqs.model import limits
+from foqs.model.namespace import SETTING_BOUNDS, DedupScope
 from foqs.testing import MemoryQueue
 from tests.support.running_host import PATIENCE_S, running_host
 
@@ -27,6 +29,8 @@ SECOND_MS = 1_000
 class World:
     client: foqs.Client
     admin: foqs.AdminClient
+    idempotent: foqs.Client
+    """Gives every item a dedup id of its own."""
 
     def payloads(self, topic: str = "t", count: int = 10, wait_ms: int = 0) -> list[bytes]:
         """Take items and leave their leases open."""
@@ -43,7 +47,7 @@ class World:
 @pytest.fixture
 def memory() -> Iterator[World]:
     with MemoryQueue(NS) as queue:
-        yield World(queue.client(retry=ONCE), queue.admin(retry=ONCE))
+        yield World(queue.client(retry=ONCE), queue.admin(retry=ONCE), queue.client(retry=ONCE, idempotent=True))
 
 
 @contextmanager
@@ -77,8 +81,9 @@ def host(meta_url: str, shard_urls: dict[int, str]) -> Iterator[World]:
         _host_beside(meta_url, {0: shard_urls[0]}) as address,
         foqs.Client(address, retry=ONCE) as client,
         foqs.AdminClient(address, retry=ONCE) as admin,
+        foqs.Client(address, retry=ONCE, idempotent=True) as idempotent,
     ):
-        yield World(client, admin)
+        yield World(client, admin, idempotent)
 
 
 @pytest.fixture(params=["memory", pytest.param("host", marks=pytest.mark.database)])
@@ -247,3 +252,75 @@ def test_operators_look_at_items_and_delete_them(world: World) -> None:
     assert world.admin.get_item(NS, item_id).payload == b"seen"
     world.admin.delete_items(NS, [item_id])
     assert world.payloads() == [b"stays"]
+
+
+def test_of_items_with_one_dedup_id_the_first_is_made_and_the_others_get_its_id(world: World) -> None:
+    news = [
+        NewItem("t", b"1", dedup_id="a"), NewItem("t", b"2"), NewItem("t", b"3", dedup_id="b"),
+        NewItem("u", b"4", dedup_id="a"),
+    ]  # fmt: skip
+    result = world.client.enqueue_many(NS, news)
+    assert (result.duplicates, result.ids[3]) == ([3], result.ids[0])
+    assert len(set(result.ids)) == 3
+    assert world.client.enqueue(NS, "t", b"5", dedup_id="b") == result.ids[2]
+    assert world.client.enqueue_many(NS, news[2:]).duplicates == [0, 1]
+    assert sorted(world.payloads()) == [b"1", b"2", b"3"]
+    assert world.payloads("u") == []
+
+
+def test_a_repeat_is_known_whatever_became_of_the_first(world: World) -> None:
+    news = [NewItem("t", b"x", number, dedup_id=f"{number}") for number in range(3)]
+    ids = world.client.enqueue_many(NS, news).ids
+    acked, dead = world.client.dequeue(NS, "t", 2)
+    world.client.ack(NS, acked)
+    world.client.nack(NS, [Nack(dead.receipt, dead_letter=True)])
+    world.admin.delete_items(NS, [ids[2]])
+    again = world.client.enqueue_many(NS, news)
+    assert (again.ids, again.duplicates) == (ids, [0, 1, 2])
+    assert world.payloads() == []
+
+
+def test_an_item_that_was_refused_leaves_no_id_and_a_repeat_costs_no_quota(world: World) -> None:
+    world.admin.create_namespace("small", enqueues_per_minute_max=2, payload_bytes_max=10)
+    with pytest.raises(foqs.TooLargeError):
+        world.client.enqueue("small", "t", b"x" * 11, dedup_id="a")
+    first = world.client.enqueue("small", "t", b"x", dedup_id="a")
+    assert {world.client.enqueue("small", "t", b"x", dedup_id="a") for _ in range(5)} == {first}
+    world.client.enqueue("small", "t", b"x")
+    with pytest.raises(foqs.RateLimitedError):
+        world.client.enqueue("small", "t", b"x")
+
+
+def test_dedup_ids_count_by_namespace_or_by_topic(world: World) -> None:
+    world.admin.create_namespace("by-topic", dedup_scope=DedupScope.TOPIC)
+    news = [NewItem(topic, b"x", dedup_id="a") for topic in "tut"]
+    assert world.client.enqueue_many(NS, news).duplicates == [1, 2]
+    assert world.client.enqueue_many("by-topic", news).duplicates == [2]
+
+
+def test_an_id_is_forgotten_when_its_window_is_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SETTING_BOUNDS, "dedup_ms", (1, limits.DEDUP_MS_MAX))
+    world.admin.create_namespace("short", dedup_ms=2 * SECOND_MS)
+    first = world.client.enqueue("short", "t", b"x", dedup_id="a")
+    assert world.client.enqueue("short", "t", b"x", dedup_id="a") == first
+    world.let_pass(4 * SECOND_MS)
+    assert world.client.enqueue("short", "t", b"x", dedup_id="a") != first
+    assert world.client.shard_map("short").dedup_window_ms is not None
+    assert world.client.shard_map(NS).dedup_window_ms is None
+
+
+def test_an_idempotent_client_makes_as_many_items_as_it_was_given(world: World) -> None:
+    item = NewItem("t", b"x")
+    result = world.idempotent.enqueue_many(NS, [item] * 5)
+    assert (len(set(result.ids)), result.duplicates, item.dedup_id) == (5, [], None)
+    assert len({world.idempotent.enqueue(NS, "t", b"y") for _ in range(3)}) == 3
+    assert len({world.idempotent.enqueue(NS, "t", b"z", dedup_id="same") for _ in range(3)}) == 1
+
+
+def test_the_shard_map_tells_the_spread_of_a_namespace_that_keeps_it(world: World) -> None:
+    world.admin.create_namespace("wide", key_spread=4)
+    told = world.client.shard_map("wide")
+    assert (told.version, len(told.shard_by_slot), told.key_spread) == (1, 1_024, 4)
+    assert world.client.shard_map(NS).key_spread == 1
+    with pytest.raises(foqs.InvalidArgumentError, match="key_spread"):
+        world.admin.update_namespace("wide", key_spread=2)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 _ROOT = Path(__file__).parents[2]
 _EXAMPLE = re.compile(r"```python\n# (?P<name>\w+\.py)\n(?P<text>.*?)```", re.DOTALL)
-_TESTS_COUNT = 6
+_TESTS_COUNT = 9
 
 
 def test_the_examples_pass(tmp_path: Path) -> None:
