@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from foqs.client.sync import AdminClient
+from foqs.model.slots import SLOTS_COUNT, slot_of
 from tests.e2e.conftest import StartHost
 from tests.support.faults.load import NAMESPACE
 from tests.support.faults.programs import free_port
@@ -15,7 +17,7 @@ from tests.support.other_languages import CppClient, example, generate, run, run
 pytestmark = [pytest.mark.database, pytest.mark.slow]
 
 HERE = Path(__file__).parent
-CPP_STEPS, NODE_STEPS = 10, 12
+CPP_STEPS, NODE_STEPS = 11, 13
 SAID_BY_EXAMPLES = "hello, attempt 1\n"
 
 
@@ -56,6 +58,24 @@ def test_the_node_program_of_the_docs_runs(port: int, tmp_path: Path) -> None:
     program = tmp_path / "example.js"
     program.write_text(example("js"))
     assert run_node(program, "127.0.0.1", str(port)) == SAID_BY_EXAMPLES
+
+
+@pytest.mark.parametrize("key_spread", [1, 4])
+def test_the_grouping_of_the_docs_finds_the_shards_that_a_host_finds(tmp_path: Path, key_spread: int) -> None:
+    by_slot = [slot % 3 for slot in range(SLOTS_COUNT)]
+    dedup_ids = [f"id-{number}-ä€" for number in range(50)]
+    items = [{"dedup_id": dedup_id} for dedup_id in dedup_ids] + [{"topic": "plain"}]
+    shard_map = {"shard_by_slot": by_slot, "key_spread": key_spread}
+    arguments = ", ".join(map(json.dumps, [shard_map, "näme", items]))
+    program = tmp_path / "grouping.js"
+    program.write_text(f"{example('javascript')}\nconsole.log(JSON.stringify([...byShard({arguments})]));\n")
+    expected: dict[int | None, list[dict[str, str]]] = {}
+    for item in items:
+        dedup_id = item.get("dedup_id")
+        shard_id = None if dedup_id is None else by_slot[slot_of("näme", dedup_id, key_spread)]
+        expected.setdefault(shard_id, []).append(item)
+    assert json.loads(run_node(program)) == [list(group) for group in expected.items()]
+    assert len(expected) == (2 if key_spread == 1 else 4)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -198,6 +199,47 @@ void of_one_dedup_id_the_first_is_made() {
   CHECK(again.ids.at(0) == response.ids.at(0) && again.duplicates == std::vector<int32_t>{0});
 }
 
+uint32_t crc32(const std::string& text) {
+  uint32_t value = ~0u;
+  for (const unsigned char byte : text) {
+    value ^= byte;
+    for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ (0xedb88320u & -(value & 1u));
+  }
+  return ~value;
+}
+
+void ids_go_where_the_shard_map_says() {
+  const std::string name = namespace_name + "-wide-cpp";
+  CreateNamespaceRequest creation;
+  creation.name = name;
+  NamespaceSettings settings;
+  settings.__set_key_spread(4);
+  creation.__set_settings(settings);
+  Namespace created;
+  connect<FoqsAdminClient, TFramedTransport>()->createNamespace(created, creation);
+  ShardMapRequest asked;
+  asked.__set_namespace_name(name);
+  ShardMap told;
+  queue().getShardMap(told, asked);
+  CHECK(told.shard_by_slot.size() == 1024 && told.key_spread == 4 && told.addresses.size() == 4);
+  EnqueueRequest request;
+  request.namespace_name = name;
+  for (int number = 0; number < 40; ++number) {
+    request.items.push_back(item("wide"));
+    request.items.back().__set_dedup_id("\xc3\xa4-" + std::to_string(number));
+  }
+  EnqueueResponse response;
+  queue().enqueue(response, request);
+  CHECK(response.errors.empty());
+  std::set<int32_t> shards;
+  for (size_t at = 0; at < request.items.size(); ++at) {
+    const int32_t shard = told.shard_by_slot.at((crc32(name) % 1024 + crc32(request.items[at].dedup_id) % 4) % 1024);
+    CHECK(std::stoi(response.ids.at(at), nullptr, 16) == shard);
+    shards.insert(shard);
+  }
+  CHECK(shards.size() == 4);
+}
+
 void delay_and_wait() {
   const int64_t before_ms = now_ms();
   CHECK(dequeue("nothing", 1, 300).empty());
@@ -289,6 +331,7 @@ int main(int, char** arguments) {
       {"the most urgent item comes first", most_urgent_first},
       {"one bad item of a batch fails alone", one_bad_item_fails_alone},
       {"of items with one dedup id the first is made, and the others get its id", of_one_dedup_id_the_first_is_made},
+      {"items with dedup ids are stored where the shard map says", ids_go_where_the_shard_map_says},
       {"a delayed item comes when it is due, and a dequeue waits as long as it was told", delay_and_wait},
       {"a nack brings an item back, and a release does not count", nack_and_release},
       {"an extended lease ends later", extended_lease},

@@ -29,6 +29,16 @@ function connect(service) {
 }
 
 const queue = connect(Foqs);
+
+function crc32(text) {
+  let value = -1;
+  for (const byte of Buffer.from(text)) {
+    value ^= byte;
+    for (let bit = 0; bit < 8; bit += 1) value = (value >>> 1) ^ (0xedb88320 & -(value & 1));
+  }
+  return ~value >>> 0;
+}
+
 const milliseconds = (value) => new Int64(value);
 const tomorrow = Date.now() + 86_400_000;
 
@@ -126,6 +136,21 @@ const steps = {
     hasNoErrors(await ack((await one('once')).receipt, (await one('once')).receipt));
     const again = await enqueue({ ...good, payload: Buffer.from('y') });
     assert.deepEqual([again.ids, again.duplicates], [[stored.ids[0]], [0]]);
+  },
+
+  'items with dedup ids are stored where the shard map says': async () => {
+    const name = `${namespace}-wide-js`;
+    const settings = new t.NamespaceSettings({ key_spread: 4 });
+    await connect(FoqsAdmin).createNamespace(new t.CreateNamespaceRequest({ name, settings }));
+    const told = await queue.getShardMap(new t.ShardMapRequest({ namespace_name: name }));
+    assert.deepEqual([told.shard_by_slot.length, told.key_spread, told.addresses.length], [1024, 4, 4]);
+    const items = Array.from({ length: 40 }, (_, number) => ({ topic: 'wide', payload: Buffer.from('x'), dedup_id: `ä-${number}` }));
+    const stored = await queue.enqueue(
+      new t.EnqueueRequest({ namespace_name: name, items: items.map((item) => new t.NewItem(item)) }));
+    hasNoErrors(stored);
+    const shards = items.map((item) => told.shard_by_slot[(crc32(name) + (crc32(item.dedup_id) % 4)) % 1024]);
+    assert.deepEqual(stored.ids.map((id) => parseInt(id, 16)), shards);
+    assert.equal(new Set(shards).size, 4);
   },
 
   'a delayed item is counted, and delivered when it is due': async () => {
