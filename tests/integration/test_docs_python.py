@@ -24,6 +24,10 @@ _OUTPUTS = {
             "use datetime.now(UTC) + timedelta(...), or .astimezone() for local time"
         ]
     ],
+    "Exactly once into the queue": [
+        ["the same item: True", "3 orders; stored before: [1]", "3 reminders, no duplicates: True"],
+        ["stored before: 100", "spread over 4 of 1024 slots", "ids forgotten so far: False"],
+    ],
     "Workers": [["sending to: ann@example.org"], ["resized cat.png", "1 acked"]],
     "Consuming in a loop": [["3 3"]],
     "Errors": [["1 InvalidArgumentError", "2 stored, [True, False, True]", "{0: 'StaleLeaseError'}"]],
