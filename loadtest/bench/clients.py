@@ -7,12 +7,13 @@ import multiprocessing
 import os
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.context import BaseContext
 from multiprocessing.queues import Queue as Results
 from random import Random
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import uvloop
 
@@ -25,6 +26,13 @@ NEVER = 1 << 62
 READY = "ready"
 _DUE_MAX = 1_000_000
 """Of an open loop: so much may wait in a producer."""
+
+
+@runtime_checkable
+class Grouping(Protocol):
+    """A client that knows which items go together into a call."""
+
+    async def shards_of(self, offers: Sequence[Offer]) -> Sequence[int]: ...
 
 
 class Gate:
@@ -121,6 +129,10 @@ class _Producer:
         scenario = job.scenario
         self._topics = scenario.topic_names
         self._filler = b"x" * (scenario.payload_bytes - STAMP_BYTES)
+        self._has_ids = self._role.dedup_ids != "none"
+        self._by_shard: dict[int, list[Offer]] | None = (
+            defaultdict(list) if self._role.dedup_ids == "by shard" else None
+        )
         self._priorities = [p for p, weight in enumerate(scenario.priority_weights) for _ in range(weight)]
         Random(7).shuffle(self._priorities)
 
@@ -137,6 +149,8 @@ class _Producer:
             self._until_ns = self._gate.begin_ns.value + int(self.job.phase.seconds * 1e9)
         work = self._closed if self._role.items_per_s is None else self._open
         await work([client for client in clients for _ in range(self._role.in_flight)])
+        for rest in (self._by_shard or {}).values():
+            await self._send(clients[0], rest, time.monotonic_ns())
         cpu_s = time.process_time() - cpu_before_s
         first, made = self.job.first_item, self._made
         results.put(
@@ -176,14 +190,29 @@ class _Producer:
             await asyncio.gather(*[one(client) for client in clients])
 
     async def _enqueue(self, client: Client, count: int, due_ns: int) -> None:
-        await client.enqueue(self._offers(count, due_ns))
+        offers = self._offers(count, due_ns)
+        if self._by_shard is None:
+            await self._send(client, offers, due_ns)
+            return
+        assert isinstance(client, Grouping)
+        shards = await client.shards_of(offers)
+        for shard, offer in zip(shards, offers, strict=True):
+            self._by_shard[shard].append(offer)
+        for shard in set(shards):
+            while len(self._by_shard[shard]) >= self._batch:
+                whole = self._by_shard[shard][: self._batch]
+                del self._by_shard[shard][: self._batch]
+                await self._send(client, whole, time.monotonic_ns())
+
+    async def _send(self, client: Client, offers: Sequence[Offer], due_ns: int) -> None:
+        await client.enqueue(offers)
         self._last_ns = time.monotonic_ns()
         self._calls_ns.append(self._last_ns - due_ns)
 
     def _offers(self, count: int, due_ns: int) -> list[Offer]:
         """Topics take turns within a call; priorities are dealt from a shuffled deck, alike for every topic."""
-        job, scenario, topics, priorities, filler = (
-            self.job, self.job.scenario, self._topics, self._priorities, self._filler,
+        job, scenario, topics, priorities, filler, has_ids = (
+            self.job, self.job.scenario, self._topics, self._priorities, self._filler, self._has_ids,
         )  # fmt: skip
         begin, self._made = self._made, self._made + count
         ready_ns, common_delay_ms = due_ns, 0
@@ -196,9 +225,11 @@ class _Producer:
             delay_ms = common_delay_ms
             if scenario.delay_share and int((made + 1) * scenario.delay_share) > int(made * scenario.delay_share):
                 delay_ms += scenario.delay_ms
-            stamp = STAMP.pack(ready_ns + (delay_ms - common_delay_ms) * 1_000_000, job.first_item + made, topic)
+            number = job.first_item + made
+            stamp = STAMP.pack(ready_ns + (delay_ms - common_delay_ms) * 1_000_000, number, topic)
             priority = priorities[made // len(topics) % len(priorities)]
-            offers.append(Offer(topics[topic], stamp + filler, priority, delay_ms))
+            dedup_id = f"{number:032x}" if has_ids else None
+            offers.append(Offer(topics[topic], stamp + filler, priority, delay_ms, dedup_id))
         return offers
 
 

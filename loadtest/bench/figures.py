@@ -62,6 +62,7 @@ def measured(phase: Phase, outcomes: list[Outcome], begin_ns: int, servers: Mapp
     figures |= {f"{name}_us": used.cpu_s / items * 1e6 for name, used in servers.items()}
     figures["servers_us"] = sum(used.cpu_s for used in servers.values()) / items * 1e6
     figures["clients_us"] = sum(outcome.cpu_s for outcome in outcomes) / items * 1e6
+    figures["cpu_us"] = figures["servers_us"] + figures["clients_us"]
     figures["written_bytes"] = sum(used.written_bytes for used in servers.values()) / items
     found = Measured(figures)
     for kind in ("enqueue", "claim", "ack", "ready", "backlog"):

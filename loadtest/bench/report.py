@@ -16,6 +16,7 @@ _COLUMNS = (
     ("items_per_s", "items/s"),
     ("servers_us", "servers µs"),
     ("clients_us", "clients µs"),
+    ("cpu_us", "CPU µs"),
     ("enqueue_p50_ms", "enqueue p50 ms"),
     ("enqueue_p99_ms", "p99"),
     ("claim_p50_ms", "claim p50 ms"),

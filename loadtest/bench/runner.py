@@ -58,10 +58,25 @@ class Countable(Protocol):
         ...
 
 
+@runtime_checkable
+class Configurable(Protocol):
+    """An adapter that knows dedup ids and event logs, and is set up for a workload before it starts."""
+
+    def configure(self, scenario: Scenario) -> None: ...
+
+    def log_events(self, per_mille: int) -> None:
+        """Of the items that are enqueued from now on."""
+        ...
+
+
 def unfit(scenario: Scenario, adapter: Adapter) -> str | None:
     """Why this workload makes no sense on that queue, if so."""
     if lacking := sorted(scenario.needs & adapter.lacks):
         return f"has no {', no '.join(lacking).replace('_', ' ')}"
+    if not isinstance(adapter, Configurable):
+        for is_needed, what in ((scenario.has_dedup_ids, "dedup ids"), (scenario.has_events, "event log")):
+            if is_needed:
+                return f"has no {what}"
     phases = scenario.phases.values()
     if any(phase.backlog and phase.backlog.is_written_to_tables for phase in phases) and not isinstance(
         adapter, Fillable
@@ -78,6 +93,8 @@ def run(scenario: Scenario, adapter: Adapter, observe: Observe | None = None) ->
         Path(directory).chmod(0o755)  # Servers that run as users of their own must get in.
         if hasattr(adapter, "lease_ms"):
             adapter.lease_ms = scenario.lease_ms
+        if isinstance(adapter, Configurable):
+            adapter.configure(scenario)
         try:
             adapter.start(Path(directory), scenario.topic_names)
             return go_through(scenario, adapter, observe)
@@ -106,6 +123,9 @@ class _Run:
         for name, phase in self._scenario.phases.items():
             due_ns = self._pre_load(phase.backlog) if phase.backlog is not None else None
             before = self._restart() if phase.restart else {}
+            if self._scenario.has_events:
+                assert isinstance(self._adapter, Configurable)
+                self._adapter.log_events(phase.events_per_mille)
             with self._observe(self._adapter.pids()):
                 found[name] = self._measure(phase, due_ns)
             found[name].figures |= before

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
+from foqs.model.limits import KEY_SPREAD_MAX
+
 WORKLOADS_DIR = Path(__file__).resolve().parents[1] / "workloads"
 STAMP_BYTES = 20
 """At the head of every payload, see bench/stamp.py."""
@@ -47,6 +49,14 @@ class Producers(Clients):
     """
 
     items_per_s: Annotated[float, Field(gt=0)] | None = None
+    dedup_ids: Literal["none", "mixed", "by shard"] = "none"
+    """Each item has one of its own; `by shard`: a call has items of one shard, as those of the client library do."""
+
+    @model_validator(mode="after")
+    def _is_due_when_it_is_sent(self) -> Self:
+        if self.items_per_s is not None and self.dedup_ids == "by shard":
+            raise ValueError("items that wait for others of their shard are not sent when they are due")
+        return self
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -98,6 +108,8 @@ class Phase:
     restart: bool = False
     """Of the queue's own processes, between the backlog and the measured stretch."""
     fault: Fault | None = None
+    events_per_mille: Annotated[int, Field(ge=0, le=1_000)] = 0
+    """The share of items whose life is in the event log. Where no phase has any, there is no log."""
 
     @model_validator(mode="after")
     def _has_an_end(self) -> Self:
@@ -110,6 +122,16 @@ class Phase:
         if self.producers is None and self.seconds is not None:
             raise ValueError("consumers alone end by items, or when nothing is left, not by seconds")
         return self
+
+
+@dataclass(frozen=True, kw_only=True, config=_STRICT)
+class OfFoqs:
+    """What is set up of foqs alone."""
+
+    shards: _Count | None = None
+    """Of a host, when not as many as it has otherwise."""
+    key_spread: Annotated[int, Field(ge=1, le=KEY_SPREAD_MAX)] = 1
+    """Over so many slots are the dedup ids spread, which lead to different shards."""
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -131,6 +153,7 @@ class Scenario:
     """Of queues whose adapter lets it be set; the others have their own, of half a minute or more."""
     needs: frozenset[Feature] = frozenset()
     """What a queue must have for this workload to make sense on it."""
+    foqs: OfFoqs = OfFoqs()
     until_saturated: bool = False
     """Leave out the phases after the first whose open loop offers more than the queue can do."""
     deadline_s: _Seconds = 600
@@ -157,14 +180,22 @@ class Scenario:
         return self
 
     @property
+    def has_events(self) -> bool:
+        return any(phase.events_per_mille for phase in self.phases.values())
+
+    @property
+    def has_dedup_ids(self) -> bool:
+        return any(phase.producers and phase.producers.dedup_ids != "none" for phase in self.phases.values())
+
+    @property
     def topic_names(self) -> tuple[str, ...]:
         """Those of different workloads do not meet in one queue."""
         return tuple(f"{self.name}-{number}" for number in range(self.topics))
 
 
 def names() -> list[str]:
-    """Of all workloads, those of the issue's list first."""
-    return sorted((path.stem for path in WORKLOADS_DIR.glob("*.toml")), key=lambda name: (name[0] != "w", name))
+    """Of all workloads, those with a number alone first."""
+    return sorted((path.stem for path in WORKLOADS_DIR.glob("*.toml")), key=lambda name: (len(name) != 2, name))
 
 
 def load(name: str, variant: Variant = "full") -> Scenario:

@@ -72,17 +72,28 @@ class Wire(asyncio.Protocol):
         self._transport.write(for_seqid(frame, self._seqid))
         return done
 
+    @property
+    def is_closed(self) -> bool:
+        return self._transport.is_closing()
+
     def close(self) -> None:
         self._transport.close()
+
+    def abort(self) -> None:
+        """At once, whatever is still to be sent or to come."""
+        self._transport.abort()
 
     async def enqueue(self, offers: Sequence[Offer]) -> None:
         """Every one must be taken."""
         news = [
-            structs.NewItem(offer.topic, offer.payload, offer.priority, None, offer.delay_ms or None)
+            structs.NewItem(
+                offer.topic, offer.payload, offer.priority, None, offer.delay_ms or None, dedup_id=offer.dedup_id
+            )
             for offer in offers
         ]
         response = await self.call("enqueue", structs.EnqueueRequest(NAMESPACE, news))
         assert not response.errors, response.errors
+        assert not response.duplicates, response.duplicates
 
     async def dequeue(self, topics: Sequence[str], count: int, wait_ms: int, lease_ms: int) -> list[Any]:
         """`count` is shared out among the topics, with at least one of each."""

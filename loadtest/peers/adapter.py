@@ -19,6 +19,7 @@ class Offer(NamedTuple):
     payload: bytes
     priority: int = 0
     delay_ms: int = 0
+    dedup_id: str | None = None
 
 
 class Held(NamedTuple):

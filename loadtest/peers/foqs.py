@@ -11,14 +11,18 @@ import sysconfig
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from foqs import AdminClient
+from foqs import AdminClient, NewItem
+from foqs.client.slots import SlotGroups
 from foqs.dev.local_server import LocalServer
 from foqs.model.errors import FoqsError
+from foqs.model.slots import SLOTS_COUNT, slot_of
 from foqs.storage.migrations import SchemaKind, apply
 from foqs.storage.session import connect
+from foqs.wire.codec import structs
 from loadtest.bench.clients import process_number
+from loadtest.bench.scenario import Scenario
 from loadtest.bench.stamp import OF_BACKLOG, STAMP
 from loadtest.bench.wire import NAMESPACE, Wire
 from loadtest.peers.adapter import CACHE_MIB, LOG_MIB, Held, Offer
@@ -49,6 +53,17 @@ class Foqs:
         self._ports = [_free_port() for _ in range(hosts_count)]
         self._server: LocalServer | None = None
         self._hosts: list[subprocess.Popen[bytes]] = []
+        self._key_spread = 1
+        self._has_events = False
+
+    def configure(self, scenario: Scenario) -> None:
+        self._shards_per_host = scenario.foqs.shards or self._shards_per_host
+        self._key_spread, self._has_events = scenario.foqs.key_spread, scenario.has_events
+
+    def log_events(self, per_mille: int) -> None:
+        """The host that is told does so at once; others would within a second."""
+        with AdminClient(_address(self._ports[0])) as admin:
+            admin.update_namespace(NAMESPACE, events_per_mille=per_mille)
 
     def __getstate__(self) -> dict[str, Any]:
         """A client needs to know where the hosts are."""
@@ -62,7 +77,7 @@ class Foqs:
             apply(database, kind)
         self._start_hosts(self._ports[:1])
         with AdminClient(_address(self._ports[0])) as admin:
-            admin.create_namespace(NAMESPACE, enqueues_per_minute_max=1_000_000_000)
+            admin.create_namespace(NAMESPACE, enqueues_per_minute_max=1_000_000_000, key_spread=self._key_spread)
         self._start_hosts(self._ports[1:])  # They know the namespace from the beginning.
 
     def stop(self) -> None:
@@ -89,7 +104,9 @@ class Foqs:
 
     def _environment(self) -> dict[str, str]:
         """Of the hosts."""
-        return dict(os.environ)
+        assert self._server is not None
+        events = {"FOQS_EVENT_LOG_DIR": str(self._server.data_dir.parent / "events")} if self._has_events else {}
+        return os.environ | events
 
     async def connect(self, in_flight: int) -> FoqsClient:
         port = self._ports[process_number() % self._hosts_count]
@@ -181,6 +198,16 @@ class FoqsClient:
 
     def __init__(self, wire: Wire, lease_ms: int) -> None:
         self._wire, self._lease_ms = wire, lease_ms
+        self._groups: SlotGroups | None = None
+
+    async def shards_of(self, offers: Sequence[Offer]) -> Sequence[int]:
+        if self._groups is None:
+            told = await self._wire.call("getShardMap", structs.ShardMapRequest(NAMESPACE))
+            first = slot_of(NAMESPACE, "", 1)
+            shards = [told.shard_by_slot[(first + at) % SLOTS_COUNT] for at in range(told.key_spread)]
+            self._groups = SlotGroups(shards, 0, 0)
+        # It asks them for nothing but their dedup ids.
+        return self._groups.of(cast(Sequence[NewItem], offers))
 
     async def enqueue(self, offers: Sequence[Offer]) -> None:
         await self._wire.enqueue(offers)

@@ -269,7 +269,7 @@ class PostgresClient:
         now = datetime.now(UTC)
         rows = [
             (topic, priority, now + timedelta(milliseconds=delay_ms), delay_ms > 0, payload)
-            for topic, payload, priority, delay_ms in offers
+            for topic, payload, priority, delay_ms, _ in offers
         ]
         async with self._pool.acquire() as session:
             await session.copy_records_to_table("item", columns=_COPIED, records=rows)

@@ -5,20 +5,26 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import multiprocessing
 import os
+import queue
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
+from typing import Any, cast
 
 import pytest
 
-from loadtest.bench.clients import Outcome
+from loadtest.bench import clients
+from loadtest.bench.clients import Gate, Job, Outcome
 from loadtest.bench.figures import Ledger, RunError
+from loadtest.bench.scenario import parse
 from loadtest.bench.stamp import OF_BACKLOG, STAMP, Lateness, histogram
 from loadtest.bench.ticker import Ticker, at_random, evenly
 from loadtest.bench.usage import memory_mib, usage
+from loadtest.peers.adapter import Adapter, Offer
 
 _MS_NS = 1_000_000
 
@@ -102,3 +108,44 @@ def test_an_item_that_was_lost_or_acked_twice_fails_the_run(taken: list[int]) ->
         consumer = Outcome("consumer", 1, 0, 0.0, 3)
     with pytest.raises(RunError, match="lost or acked twice"):
         ledger.settle([consumer])
+
+
+class _Taking:
+    """A client of two shards that notes what each call had."""
+
+    def __init__(self, calls: list[list[Offer]]) -> None:
+        self.calls = calls
+
+    async def enqueue(self, offers: Sequence[Offer]) -> None:
+        self.calls.append(list(offers))
+
+    async def shards_of(self, offers: Sequence[Offer]) -> list[int]:
+        return [int(offer.dedup_id or "", 16) % 3 % 2 for offer in offers]
+
+    async def close(self) -> None:
+        """Nothing to be closed."""
+
+
+class _Adapter:
+    batch_max = 8
+
+    def __init__(self) -> None:
+        self.calls: list[list[Offer]] = []
+
+    async def connect(self, in_flight: int) -> _Taking:
+        return _Taking(self.calls)
+
+
+async def test_a_producer_puts_items_of_one_shard_into_a_call_and_leaves_none_behind() -> None:
+    base = {"items": 100, "producers": {"batch": 8, "in_flight": 3, "dedup_ids": "by shard"}}
+    scenario = parse({"name": "x", "title": "", "variant": "full", "base": base})
+    adapter, gate, results = _Adapter(), Gate(multiprocessing.get_context(), 0), queue.Queue[Any]()
+    gate.begin.set()
+    job = Job(cast(Adapter, adapter), scenario, scenario.phases["all"], 0, 1 << 40)
+    await clients._Producer(job, gate).run(cast(Any, results))
+    shards = [{int(offer.dedup_id or "", 16) % 3 % 2 for offer in call} for call in adapter.calls]
+    assert all(len(of_call) == 1 for of_call in shards)
+    assert all(len(call) <= 8 for call in adapter.calls)
+    assert sum(len(call) < 8 for call in adapter.calls) <= 2
+    ids = [int(offer.dedup_id or "", 16) for call in adapter.calls for offer in call]
+    assert sorted(ids) == [(1 << 40) + number for number in range(100)]

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from loadtest.bench.runner import unfit
 from loadtest.bench.scenario import ScenarioError, load, names, parse
+from loadtest.peers import registry
 
 
 def _document(**parts: Any) -> dict[str, Any]:
@@ -56,6 +58,11 @@ def test_a_file_that_extends_another_says_only_what_differs() -> None:
         ({"payload_bytes": 19}, "payload_bytes: .* 20"),
         ({"priority_weights": [0, 0]}, "all priority_weights are zero"),
         ({"needs": ["speed"]}, "needs"),
+        ({"foqs": {"key_spread": 65}}, "foqs.key_spread: .* 64"),
+        (
+            {"base": {"items": 1, "producers": {"items_per_s": 5, "dedup_ids": "by shard"}}},
+            "not sent when they are due",
+        ),
         ({"only": ["two"]}, "only names phases that are not there: two"),
         ({"ratios": {"r": ["one.items_per_s", "all.items_per_s"]}}, "not there: one"),
         ({"topics": 5, "base": {"items": 1, "consumers": {"topics_per_claim": 2}}}, "leave topics without"),
@@ -71,3 +78,10 @@ def test_what_is_wrong_is_told_with_its_place(parts: dict[str, Any], told: str) 
 def test_a_workload_that_is_not_there_is_told_with_those_that_are() -> None:
     with pytest.raises(ScenarioError, match=r"no workload w10: there are w1, w2"):
         load("w10")
+
+
+@pytest.mark.parametrize(("name", "reason"), [("w3-ids", "has no dedup ids"), ("w3-events", "has no event log")])
+def test_a_queue_without_what_a_workload_turns_on_is_not_run(name: str, reason: str) -> None:
+    assert unfit(load(name), registry.new_adapter("raw")) == reason
+    assert unfit(load(name), registry.new_adapter("foqs")) is None
+    assert unfit(load("w3"), registry.new_adapter("raw")) is None
