@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools spark demo demo-spark test lint types imports unit test-mysql sim power chaos overload bulk export isolation sick-shard take-over lease-ends long-life fuzz front-door bench bench-spark spark-exact peers bench-peers scale compiled test-compiled clean
+.PHONY: help setup test-tools spark demo demo-spark test lint types imports unit test-mysql sim power chaos overload bulk export isolation sick-shard take-over dedup lease-ends long-life fuzz front-door bench bench-dedup bench-spark spark-exact peers bench-peers scale compiled test-compiled clean
 BIN := .venv/bin
 SIDE_BY_SIDE = -n $${WORKERS:-3} --dist loadfile
 
@@ -72,6 +72,13 @@ sick-shard: setup ## one of four servers frozen, killed, slow, full (the last as
 
 take-over: setup ## a host with 90,000 leases killed, and how soon another one delivers: make take-over ROUNDS=N
 	@$(BIN)/python -m loadtest.stress take-over --rounds $${ROUNDS:-20} --json build/stress/take-over.json
+
+dedup: setup ## exactly-once enqueue through kill -9, and what a window full of ids costs: make dedup IDS=N WINDOW_IDS=M
+	@$(BIN)/python -m loadtest.stress dedup --ids $${IDS:-1000000} --json build/stress/dedup.json
+	@$(BIN)/python -m loadtest.stress dedup-window --ids $${WINDOW_IDS:-1000000} --json build/stress/dedup-window.json
+
+bench-dedup: setup ## what dedup ids and an event log of all items cost, each next to W3 without, by turns
+	@$(BIN)/python -m loadtest.bench run w3-ids w3-ids-spread w3-ids-ungrouped w3-events --quick --out build/bench-dedup
 
 lease-ends: setup ## 150,000 leases of a shard that end at once, and how soon all items are ready again: make lease-ends ROUNDS=N
 	@$(BIN)/python -m loadtest.stress lease-ends --rounds $${ROUNDS:-3} --json build/stress/lease-ends.json

@@ -1,4 +1,4 @@
-"""`python -m loadtest.stress`: overload, isolation, bulk, export, reading, loop-holds, take-over and others.
+"""`python -m loadtest.stress`: overload, isolation, bulk, export, reading, loop-holds, take-over, dedup and others.
 
 The exit code is 1 when a bound does not hold.
 """
@@ -14,6 +14,8 @@ from rich.console import Console
 
 from foqs.model import limits
 from loadtest.stress import bulk as bulk_run
+from loadtest.stress import dedup as dedup_run
+from loadtest.stress import dedup_window as dedup_window_run
 from loadtest.stress import export as export_run
 from loadtest.stress import isolation as isolation_run
 from loadtest.stress import lease_ends as lease_ends_run
@@ -121,6 +123,25 @@ def take_over(rounds: int, items: int, leased: int, json_path: Path | None) -> N
     """kill -9 of a host with many leases, and a standby that has another shard."""
     course = take_over_run.Course(rounds=rounds, items=items, leased=leased)
     _publish(take_over_run.run(course), json_path)
+
+
+@main.command()
+@click.option("--ids", default=1_000_000, show_default=True, help="Items, each with a dedup id.")
+@click.option("--kills", default=4, show_default=True, help="Of the host.")
+@click.option("--seed", default=1, show_default=True)
+@_json
+def dedup(ids: int, kills: int, seed: int, json_path: Path | None) -> None:
+    """Enqueues with dedup ids by clients that lose responses and repeat, through kill -9 of the host."""
+    _publish(dedup_run.run(dedup_run.Course(ids, kills, seed)), json_path)
+
+
+@main.command()
+@click.option("--ids", default=1_000_000, show_default=True, help="That the window holds.")
+@click.option("--new-ids", default=100_000, show_default=True, help="Enqueued in the end: for false positives.")
+@_json
+def dedup_window(ids: int, new_ids: int, json_path: Path | None) -> None:
+    """A window full of dedup ids: its cost in MySQL and in memory, and kill -9 of the host that has it."""
+    _publish(dedup_window_run.run(dedup_window_run.Course(ids, new_ids)), json_path)
 
 
 @main.command()

@@ -9,7 +9,19 @@ import click
 import pytest
 from rich.console import Console
 
-from loadtest.stress import bulk, export, isolation, lease_ends, long_life, loop_holds, overload, reading, sick_shard
+from loadtest.stress import (
+    bulk,
+    dedup,
+    dedup_window,
+    export,
+    isolation,
+    lease_ends,
+    long_life,
+    loop_holds,
+    overload,
+    reading,
+    sick_shard,
+)
 from loadtest.stress.record import Record, merged
 from loadtest.stress.verdict import Bound, Verdict
 
@@ -131,6 +143,45 @@ def test_rows_counts_and_checker_agree_after_a_short_life() -> None:
     assert sum(row["enqueue calls"] > 0 for row in verdict.rows) >= 3
     assert verdict.facts["checked: items"] > 100
     assert all(bound.holds for bound in verdict.bounds[-3:]), verdict.facts["found"]
+
+
+@pytest.mark.database
+@pytest.mark.slow
+@pytest.mark.alone
+def test_enqueues_with_dedup_ids_through_a_kill_make_one_item_each() -> None:
+    verdict = dedup.run(dedup.Course(ids=6_000, kills=1))
+    assert verdict.rows[-1]["items"] == 6_000
+    assert verdict.facts["items called duplicates"] > 0
+    assert all(bound.holds for bound in verdict.bounds[:7]), [bound.what for bound in verdict.broken]
+
+
+@pytest.mark.database
+@pytest.mark.slow
+@pytest.mark.alone
+def test_a_new_owner_knows_a_window_full_of_dedup_ids_and_takes_no_new_one_for_a_known_one() -> None:
+    verdict = dedup_window.run(dedup_window.Course(ids=20_000, new_ids=1_000))
+    found = {bound.what: bound.found for bound in verdict.bounds}
+    assert found["ids that the new owner does not know"] == 0
+    assert found["known ids that were not answered with their item"] == 0
+    assert found["new ids that made no item"] == 0
+    assert 0 < found["owned to the first enqueue with an id of the full window, s"] < 60
+    assert all(row["written B an id"] > 16 for row in verdict.rows), "a digest has as many bytes"
+
+
+@pytest.mark.parametrize(
+    ("ids", "seconds"), [(1_000, 1.5), (1_000_000, 1.5), (5_500_000, 3.25), (10_000_000, 5.0), (19_000_000, 8.5)]
+)
+def test_a_larger_window_may_take_longer_to_be_taken_over(ids: int, seconds: float) -> None:
+    assert dedup_window.first_s_max(ids) == pytest.approx(seconds)
+
+
+def test_a_balance_tells_what_was_lost_doubled_and_answered_wrongly() -> None:
+    balance = dedup.Balance(4)
+    for number, answered in [(0, "0-1"), (1, "0-2"), (1, "0-9"), (2, "0-3")]:
+        balance.note_answer(number, answered)
+    for number, delivered in [(0, "0-1"), (0, "0-1"), (1, "0-2"), (2, "0-4"), (2, "0-5")]:
+        balance.note_item(number, delivered)
+    assert [bound.found for bound in balance.bounds()] == [1, 1, 1, 1, 1, 0]
 
 
 # ---- what they are made of ----
