@@ -19,6 +19,7 @@ from loadtest.chaos.plan import KINDS, Planned, plan
 from loadtest.chaos.room import SHARDS, Room
 from loadtest.chaos.server_faults import DiskFull
 from tests.histories.checker import check
+from tests.histories.dedup_checks import WHOLE_WINDOW
 from tests.histories.history import Call, Verb, now_ns
 from tests.histories.lives import Stored
 from tests.support.faults.cluster import audit, purge_dead_letters, wait_until_owned
@@ -36,7 +37,7 @@ _RECOVERY_MS_MAX = 10_000
 _TICK_S = 0.1
 _DRAIN_S_MAX = 120.0
 _COUNTED_S_MAX = 30.0
-_PRESSURE = Pressure(producers=2, consumers=4, items_per_s=500, pause_after_failure_s=0.2)
+_PRESSURE = Pressure(producers=2, consumers=4, items_per_s=500, pause_after_failure_s=0.2, dedup_share=0.2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ def run_round(room: Room, name: str, chaos_ms: int, calm_ms: int, course: Course
         late_ms=CLOCK_LATE_MS,
         disturbed=disturbed,
         answers_due=True,
+        dedup=WHOLE_WINDOW,
     )
     problems = [f"round {name}: {problem}" for problem in [*audit(room.direct_urls), *miscounted(room, stored)]]
     course.tally.add(report, problems)

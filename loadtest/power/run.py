@@ -15,6 +15,7 @@ from typing import Self
 
 from foqs.dev.local_server import LocalServer
 from tests.histories.checker import check
+from tests.histories.dedup_checks import WHOLE_WINDOW
 from tests.histories.history import Verb, now_ns
 from tests.histories.lives import overlaps
 from tests.support.faults.cluster import (
@@ -44,7 +45,7 @@ _BUFFERED_LOG = ("--loose-innodb-log-file-buffering=ON",)
 """What is written stays in the page cache until it is flushed, so that a flush too few shows. MariaDB writes its log
 past the cache where it can, which the power cut of a file system does not take back; that is the other series."""
 _BINARY_LOG = ("--log-bin=binlog", "--server-id=1", "--binlog-format=ROW")
-_PRESSURE = Pressure(producers=3, consumers=3, backlog_items_max=4_000)
+_PRESSURE = Pressure(producers=3, consumers=3, backlog_items_max=4_000, dedup_share=0.2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +138,7 @@ class _Machine:
             late_ms=CLOCK_LATE_MS,
             disturbed=disturbed,
             answers_due=True,
+            dedup=WHOLE_WINDOW,
         )
         for cut_at_ms, back_at_ms in cuts:
             tally.counts["calls under way at a cut"] += sum(

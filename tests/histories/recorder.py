@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError
 from foqs.client.items import Item, Nack, NewItem
@@ -10,6 +11,9 @@ from foqs.client.sync import Client
 from foqs.model.calls import DeliveryPolicy, PositionErrors
 from foqs.model.errors import FoqsError
 from tests.histories.history import Call, History, Outcome, Put, Settled, Taken, Verb, make_payload, uid_of
+
+_Done = tuple[Sequence[str], PositionErrors, Sequence[int]]
+"""Ids, errors by position, and the positions of repeats."""
 
 
 class RecordedClient:
@@ -27,11 +31,14 @@ class RecordedClient:
         self._payload_bytes = payload_bytes
 
     def enqueue(self, puts: Sequence[Put]) -> Call:
-        """One item by the single verb (which several threads' clients may batch), more in one call."""
+        """One item by the single verb (which several threads' clients may batch), more in one call.
+
+        Items with dedup ids go by the verb of many, which alone says which of them are repeats.
+        """
         news = [self._new_item(put) for put in puts]
         call = self._history.begin(self.name, Verb.ENQUEUE, puts)
-        if len(news) == 1:
-            self._record(call, lambda: ([self._enqueue_one(news[0])], {}))
+        if len(news) == 1 and not puts[0].dedup_id:
+            self._record(call, lambda: ([self._enqueue_one(news[0])], {}, ()))
         else:
             self._record(call, lambda: self._enqueue_many(news))
         return call
@@ -48,7 +55,7 @@ class RecordedClient:
 
     def ack(self, receipts: Sequence[str]) -> Call:
         call = self._history.begin(self.name, Verb.ACK, [Settled(receipt) for receipt in receipts])
-        self._record(call, lambda: ((), self._client.ack(self._namespace, receipts, return_errors=True)))
+        self._record(call, lambda: ((), self._client.ack(self._namespace, receipts, return_errors=True), ()))
         return call
 
     def nack(self, nacks: Sequence[Nack]) -> Call:
@@ -57,13 +64,14 @@ class RecordedClient:
             for n in nacks
         ]
         call = self._history.begin(self.name, Verb.NACK, settled)
-        self._record(call, lambda: ((), self._client.nack(self._namespace, nacks, return_errors=True)))
+        self._record(call, lambda: ((), self._client.nack(self._namespace, nacks, return_errors=True), ()))
         return call
 
     def extend(self, receipts: Sequence[str], lease_ms: int) -> Call:
         settled = [Settled(receipt, lease_ms=lease_ms) for receipt in receipts]
         call = self._history.begin(self.name, Verb.EXTEND, settled)
-        self._record(call, lambda: ((), self._client.extend(self._namespace, receipts, lease_ms, return_errors=True)))
+        extend = partial(self._client.extend, self._namespace, receipts, lease_ms, return_errors=True)
+        self._record(call, lambda: ((), extend(), ()))
         return call
 
     def stored_count(self) -> int | None:
@@ -73,14 +81,14 @@ class RecordedClient:
         except (FoqsError, ClientClosedError):
             return None
 
-    def _record(self, call: Call, work: Callable[[], tuple[Sequence[str], PositionErrors]]) -> None:
+    def _record(self, call: Call, work: Callable[[], _Done]) -> None:
         try:
-            ids, errors = work()
+            ids, errors, duplicates = work()
         except (FoqsError, ClientClosedError) as error:
             self._history.end(call, outcome_of(error), error=name_of(error))
         else:
             others = {position: outcome_of(error) for position, error in errors.items()}
-            self._history.end(call, Outcome.OK, ids=ids, others=others)
+            self._history.end(call, Outcome.OK, ids=ids, others=others, duplicates=duplicates)
 
     def _enqueue_one(self, new: NewItem) -> str:
         return self._client.enqueue(
@@ -95,9 +103,9 @@ class RecordedClient:
             delivery=new.delivery,
         )
 
-    def _enqueue_many(self, news: Sequence[NewItem]) -> tuple[Sequence[str], PositionErrors]:
+    def _enqueue_many(self, news: Sequence[NewItem]) -> _Done:
         result = self._client.enqueue_many(self._namespace, news, return_errors=True)
-        return result.ids, result.errors
+        return result.ids, result.errors, result.duplicates
 
     def _new_item(self, put: Put) -> NewItem:
         return NewItem(
@@ -109,6 +117,7 @@ class RecordedClient:
             put.ttl_ms,
             metadata=bytes.fromhex(put.metadata),
             delivery=DeliveryPolicy.AT_MOST_ONCE if put.at_most_once else None,
+            dedup_id=put.dedup_id or None,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -29,6 +29,9 @@ PATIENCE_S = 30.0
 _DRAIN_S = 70.0
 """What a killed host had claimed ahead of consumers is not to be had for 37 s."""
 PAUSE_AFTER_FAILURE_S = 0.02
+_RECENT_IDS = 500
+_REPEATED_SHARE = 0.2
+"""Of the items with dedup ids."""
 ANSWER_ITEMS_MAX = len(TOPICS) * (_TOPIC_ITEMS := 10)
 
 
@@ -39,6 +42,8 @@ class Pressure:
     backlog_items_max: producers wait for the consumers beyond it, so that a drain does not take longer than the load.
     timeout_ms: after which a client gives a call up.
     pause_after_failure_s: before its next one.
+    dedup_share: of the items that have dedup ids. Some of these ids were enqueued before, by any producer, and those of
+    calls whose outcome is unknown are enqueued again at once.
     """
 
     producers: int = 2
@@ -47,6 +52,7 @@ class Pressure:
     items_per_s: int | None = None
     timeout_ms: int = 5_000
     pause_after_failure_s: float = PAUSE_AFTER_FAILURE_S
+    dedup_share: float = 0.0
 
 
 class Load:
@@ -72,6 +78,9 @@ class Load:
         self._gone_count = 0
         """Of items that nobody acked: they have died, expired, or been delivered at most once."""
         self._failures: list[BaseException] = []
+        self._recent_ids: deque[str] = deque(maxlen=_RECENT_IDS)
+        self._unknown_ids: dict[str, list[str]] = {}
+        """By producer: the dedup ids of its last call, if nobody knows what became of that."""
         self._held: dict[str, list[tuple[float, Verb, list[str]]]] = {}
         """By consumer: what it will do at which time with items that it took before."""
         self._producers = [
@@ -168,7 +177,27 @@ class Load:
             mean_s = count * self._pressure.producers / self._pressure.items_per_s
             if self._draining.wait(rng.expovariate(1 / mean_s)):
                 return
-        self._done("enqueued", client.enqueue([_new(client.name, rng) for _ in range(count)]))
+        puts = [_new(client.name, rng) for _ in range(count)]
+        if self._pressure.dedup_share:
+            puts = self._with_ids(client.name, puts, rng)
+        call = client.enqueue(puts)
+        unknown = [position for position in range(len(puts)) if call.outcome_at(position) is Outcome.INFO]
+        self._unknown_ids[client.name] = [puts[position].dedup_id for position in unknown if puts[position].dedup_id]
+        self._done("enqueued", call)
+
+    def _with_ids(self, producer: str, puts: list[Put], rng: random.Random) -> list[Put]:
+        again = self._unknown_ids.pop(producer, [])
+        found = [_new(producer, rng)._replace(dedup_id=dedup_id) for dedup_id in again]
+        with self._lock:
+            recent = list(self._recent_ids)
+        for put in puts:
+            dedup_id = ""
+            if rng.random() < self._pressure.dedup_share:
+                dedup_id = rng.choice(recent) if recent and rng.random() < _REPEATED_SHARE else put.uid
+            found.append(put._replace(dedup_id=dedup_id))
+        with self._lock:
+            self._recent_ids.extend([put.dedup_id for put in found if put.dedup_id])
+        return found
 
     def _consume(self, client: RecordedClient, rng: random.Random) -> None:
         """Mostly ack; else nack, hold on to the item with an extended lease, or come back when the lease is over."""
