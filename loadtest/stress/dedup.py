@@ -21,7 +21,7 @@ from typing import Any
 from foqs import AdminClient
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
-from foqs.model.errors import FoqsError
+from foqs.model.errors import ErrorCode, FoqsError
 from foqs.model.ids import item_id
 from foqs.wire.codec import structs
 from loadtest.bench.usage import memory_mib, usage
@@ -222,51 +222,56 @@ class _Load:
         wire.close()
 
     async def _enqueue(self, wire: Wire, numbers: range, *, again: bool) -> Wire:
-        """Until it is answered; the connection that works then."""
+        """Until all of it is answered; the connection that works then. `again`: all of it was enqueued before."""
         news = [
             structs.NewItem(_TOPICS[number % len(_TOPICS)], _payload(number), dedup_id=dedup_id(number))
             for number in numbers
         ]
         request = structs.EnqueueRequest(NAMESPACE, news)
-        tally = self.balance.tally
-        was_answered = [bool(self.balance.answered[number]) for number in numbers]
+        was_answered = {position for position, number in enumerate(numbers) if self.balance.answered[number]}
         is_repeated = False
         while True:
-            tally["enqueues sent"] += 1
-            answer = None
-            try:
-                sent = wire.call("enqueue", request)
-                if self._chance.random() < _LOST_SHARE:
-                    await asyncio.sleep(self._chance.random() * _LOST_AFTER_S_MAX)
-                    sent.cancel()
-                    wire.abort()
-                    tally["responses lost"] += 1
-                else:
-                    answer = await sent
-            except FoqsError as error:
-                tally[f"answered {error.code.name}"] += 1
-                await asyncio.sleep(_PAUSE_S)
-            except ConnectionError:
-                tally["connections lost"] += 1
+            answer = await self._send(wire, request)
             if wire.is_closed:
                 wire = await self._connect()
-            if answer is None:
-                is_repeated = True
-                continue
-            for position, number in enumerate(numbers):
-                if position not in answer.errors:
-                    self.balance.note_answer(number, answer.ids[position])
-            tally["items called duplicates"] += len(answer.duplicates)
-            if is_repeated and not again:
-                tally[_DONE_UNANSWERED] += len(answer.duplicates)
-            if again:
-                missing = {at for at, was in enumerate(was_answered) if was} - {*answer.duplicates, *answer.errors}
-                tally["not called duplicates"] += len(missing)
-            if not answer.errors:
-                return wire
-            for refused in answer.errors.values():
-                tally[f"positions answered {refused.code}"] += 1
+            if answer is not None:
+                self._note(numbers, answer, was_answered if again else set(), is_repeat=is_repeated and not again)
+                if not answer.errors:
+                    return wire
+                await asyncio.sleep(_PAUSE_S)
+            is_repeated = True
+
+    async def _send(self, wire: Wire, request: Any) -> Any:
+        """The response, or None where there is none or this client does not wait for it."""
+        tally = self.balance.tally
+        tally["enqueues sent"] += 1
+        try:
+            sent = wire.call("enqueue", request)
+            if self._chance.random() >= _LOST_SHARE:
+                return await sent
+            await asyncio.sleep(self._chance.random() * _LOST_AFTER_S_MAX)
+            sent.cancel()
+            wire.abort()
+            tally["responses lost"] += 1
+        except FoqsError as error:
+            tally[f"answered {error.code.name}"] += 1
             await asyncio.sleep(_PAUSE_S)
+        except ConnectionError:
+            tally["connections lost"] += 1
+        return None
+
+    def _note(self, numbers: range, answer: Any, due: set[int], *, is_repeat: bool) -> None:
+        """`due`: positions that must be called duplicates."""
+        tally = self.balance.tally
+        for position, number in enumerate(numbers):
+            if position not in answer.errors:
+                self.balance.note_answer(number, answer.ids[position])
+        tally["items called duplicates"] += len(answer.duplicates)
+        tally["not called duplicates"] += len(due - {*answer.duplicates, *answer.errors})
+        if is_repeat:
+            tally[_DONE_UNANSWERED] += len(answer.duplicates)
+        for refused in answer.errors.values():
+            tally[f"positions answered {ErrorCode(refused.code).name}"] += 1
 
     async def _consume(self, number: int) -> None:
         """As long as there are producers, and then until nothing comes."""
