@@ -9,9 +9,10 @@ from __future__ import annotations
 import random
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from foqs import AdminClient, Client, FoqsError, NewItem
 from foqs.client.retry import RetryPolicy
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
+from foqs.storage.session import connect
 from loadtest.stress.metrics import gauge, wait_for_gauge
 from loadtest.stress.seen_ids import Cost, SeenFiller, dedup_id, log_bytes
 from loadtest.stress.stand import NO_QUOTA
@@ -45,6 +47,8 @@ _OLD_SHARD, _BESIDE_SHARD = 0, 1
 _CACHE_MIB = 128
 _PATIENCE_S = 120.0
 _QUIET_S = 2.0
+_IMAGES_DONE_S = 5
+"""Nothing has been written for so long."""
 _CALL_ITEMS = 1_000
 _SMALL_LOG_IDS = 1_000
 
@@ -80,7 +84,9 @@ def run(course: Course) -> Verdict:
         _first_answer(owner.address, _BIG, "a-cold-one")
         verdict.facts["start of a host on that database to the first enqueue with an id, s"] = _since(began_s)
         wait_for_gauge(owner.metrics_port, "foqs_dedup_ids", ids_count, _PATIENCE_S)
-        time.sleep(_QUIET_S)
+        verdict.facts["images in the database, B an id"] = (
+            _wait_for_images(databases.shard_urls[_OLD_SHARD]) / ids_count
+        )
         standby = stack.enter_context(_Host("standby", databases, [_OLD_SHARD, _BESIDE_SHARD]))
         _take_over(owner, standby, ids_count, verdict)
         _look_at_ids(standby, filler, course, verdict)
@@ -134,6 +140,24 @@ def _cost_bounds(costs: Sequence[Cost]) -> list[Bound]:
         Bound("bytes written for an id, in the dearest stretch", max(written), WRITTEN_BYTES_MAX),
         Bound("MySQL's CPU for an id, window nearly full by begin", cpu_us[1] / max(cpu_us[0], 1e-9), FLAT_FACTOR_MAX),
     ]
+
+
+def _wait_for_images(url: str) -> int:
+    """How large they are, once the owner has made all that are missing: it takes its time."""
+    until_s = time.monotonic() + _PATIENCE_S
+    sizes: deque[int] = deque(maxlen=_IMAGES_DONE_S)
+    with closing(connect(url)) as session, session.cursor() as cursor:
+        if not cursor.execute("SHOW TABLES LIKE 'seen_table'"):
+            return 0  # A schema without images.
+        while len(sizes) < _IMAGES_DONE_S or len(set(sizes)) > 1:
+            if time.monotonic() > until_s:
+                raise FaultError(f"images of ids are still being made after {_PATIENCE_S:.0f} s")
+            cursor.execute("SELECT COALESCE(SUM(LENGTH(body)), 0) FROM seen_table")
+            ((size_bytes,),) = cursor.fetchall()
+            session.commit()
+            sizes.append(int(size_bytes))
+            time.sleep(1)
+    return sizes[-1]
 
 
 class _Beside(OwnThread):
