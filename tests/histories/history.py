@@ -157,7 +157,7 @@ class History:
     ) -> None:
         """Complete a call with what it was answered, or with what is known of its failure."""
         call.ids, call.taken, call.others, call.error = list(ids), list(taken), others or {}, error
-        call.duplicates = list(duplicates)
+        call.duplicates = tuple(duplicates)
         call.outcome, call.returned_at_ms = outcome, -(-now_ns() // _NS_PER_MS)
         if self._file is not None:
             with self._lock:
