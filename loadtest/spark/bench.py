@@ -49,6 +49,11 @@ class Case:
     def name(self) -> str:
         return f"dedup={self.dedup}, plain clients with rows {'in memory' if self.baseline == MEMORY else 'in Parquet'}"
 
+    def last_block(self) -> str:
+        cpu_us = " and ".join(f"{cpu_us:.2f}" for cpu_us in self.cpu_us[-2:])
+        rates = f"Spark {self.spark_rates[-1]:,.0f} rows/s, plain {self.plain_rates[-1]:,.0f} rows/s"
+        return f"{rates}, {self.ratios[-1]:.2f}; Python {cpu_us} µs a row"
+
     def verdict(self) -> str:
         ratio, cpu_us = statistics.median(self.ratios), statistics.median(self.cpu_us)
         told = f"{self.name}: ratio {ratio:.2f} ({min(self.ratios):.2f} to {max(self.ratios):.2f}; bar "
@@ -116,7 +121,7 @@ def main() -> int:
     arguments = _arguments()
     cases = [Case(dedup, baseline) for dedup, baseline in product(arguments.dedup, arguments.baseline)]
     with tempfile.TemporaryDirectory(prefix="foqs-bench-spark-") as home, DevCluster() as cluster:
-        make_namespace(cluster.address, arguments.rows, arguments.key_spread)
+        make_namespace(cluster.address, arguments.key_spread)
         with local_session(Path(home), is_short=False) as spark:
             bench = Bench(spark, cluster.address, Path(home), arguments.rows, arguments.writer)
             for case in cases:
@@ -125,8 +130,7 @@ def main() -> int:
                 case.cpu_us.clear()
                 for block in range(arguments.blocks):
                     bench.block(case)
-                    rates = f"Spark {case.spark_rates[-1]:,.0f} rows/s, plain {case.plain_rates[-1]:,.0f} rows/s"
-                    print(f"{case.name}, block {block}: {rates}, {case.ratios[-1]:.2f}", flush=True)
+                    print(f"{case.name}, block {block}: {case.last_block()}", flush=True)
     for case in cases:
         print(case.verdict())
     if arguments.json:
@@ -136,12 +140,14 @@ def main() -> int:
     return 0
 
 
-def make_namespace(address: str, rows_count: int, key_spread: int) -> None:
-    """One that refuses nothing, and that knows the ids of a run until it has ended, on whichever shard they are."""
-    dedup_ids = min(max(2 * rows_count, limits.DEDUP_IDS_MIN), limits.DEDUP_IDS_MAX)
+def make_namespace(address: str, key_spread: int) -> None:
+    """One that refuses nothing, and that knows dedup ids for as long as there is room for them."""
     with AdminClient(address) as admin:
         admin.create_namespace(
-            NAMESPACE, enqueues_per_minute_max=1_000_000_000, key_spread=key_spread, dedup_ids=dedup_ids
+            NAMESPACE,
+            enqueues_per_minute_max=1_000_000_000,
+            key_spread=key_spread,
+            dedup_ids=limits.DEDUP_IDS_MAX,
         )
 
 
