@@ -52,6 +52,15 @@ class EncodedItems(Sequence[Bytes]):
         place = self._first + range(len(self))[at]
         return self._data[self._ends[place] : self._ends[place + 1]]
 
+    def __iter__(self) -> Iterator[Bytes]:
+        """Give the items one by one; what a Sequence does by itself looks each of them up."""
+        data, ends = self._data, self._ends
+        begin = ends[self._first]
+        for place in range(self._first + 1, self._last + 1):
+            end = ends[place]
+            yield data[begin:end]
+            begin = end
+
     @property
     def size_bytes(self) -> int:
         """The bytes of all items together."""

@@ -17,6 +17,7 @@ def test_slices_and_items_are_those_of_a_list(
     encoded = EncodedItems.of(items)
     part = encoded[first:last:step]
     assert [bytes(item) for item in part] == items[first:last:step]
+    assert [bytes(part[at]) for at in range(len(part))] == items[first:last:step]
     assert part.size_bytes == sum(map(len, items[first:last:step]))
     assert b"".join(part.parts()) == b"".join(items[first:last:step])
     if items:
