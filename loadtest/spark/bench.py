@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
 import sys
 import tempfile
@@ -118,6 +119,7 @@ class Bench:
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # What it has started ends with it.
     arguments = _arguments()
     cases = [Case(dedup, baseline) for dedup, baseline in product(arguments.dedup, arguments.baseline)]
     with tempfile.TemporaryDirectory(prefix="foqs-bench-spark-") as home, DevCluster() as cluster:

@@ -6,6 +6,7 @@ once is the promise: no row may be missing and none may come twice, although Spa
 
 from __future__ import annotations
 
+import signal
 import sys
 import tempfile
 import threading
@@ -54,6 +55,7 @@ class Balance:
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # What it has started ends with it.
     console = Console()
     with console.status("reading the records"):
         records = flights()
