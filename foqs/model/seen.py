@@ -9,6 +9,7 @@ one of its block, and an id costs about 6.4 bytes of memory (docs/decisions/0025
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from hashlib import blake2b
 from struct import Struct
@@ -68,7 +69,12 @@ def digests_of(namespace_number: int, scopes: Sequence[bytes], dedup_ids: Sequen
 
 
 def hashes_of(digests: Sequence[bytes]) -> list[Hash]:
-    return list(_hashes(b"".join(digests)))
+    return hashes_in(b"".join(digests))
+
+
+def hashes_in(digests: bytes) -> list[Hash]:
+    """The hashes of digests that stand side by side."""
+    return list(_hashes(digests))
 
 
 class SeenTable:
@@ -79,7 +85,7 @@ class SeenTable:
     """
 
     __slots__ = ("_block", "_bucket_count", "_counts", "_fingerprints", "_places", "capacity", "count", "first",
-                 "is_crowded")  # fmt: skip
+                 "is_crowded", "last_hash", "whole_count")  # fmt: skip
 
     def __init__(self, first: int, capacity: int) -> None:
         """`first` is the number in the log of the first id that will be added; `capacity` how many it has room for."""
@@ -89,8 +95,13 @@ class SeenTable:
         self.count = 0
         self.is_crowded = False
         """It takes no more, whatever its capacity."""
+        self.whole_count = 0
+        """Its ids up to the end of a block, or all of them when it takes no more: those of which there can be an image.
+        """
+        self.last_hash: Hash = (0, bytes(FINGERPRINT_BYTES))
+        """That of the last one of them."""
         self._block = first // BLOCK_IDS
-        self._bucket_count = bucket_count = -(-capacity // BUCKET_IDS)
+        self._bucket_count = bucket_count = buckets_of(capacity)
         self._fingerprints = bytearray(bucket_count * _FINGERPRINTS_BYTES)
         self._places = array("H", bytes(2 * SLOTS * bucket_count))
         self._counts = bytearray(bucket_count)
@@ -107,6 +118,10 @@ class SeenTable:
     @property
     def size_bytes(self) -> int:
         return size_of(self.capacity)
+
+    @property
+    def bucket_count(self) -> int:
+        return self._bucket_count
 
     def add(self, hashes: Sequence[Hash]) -> None:
         """Note the next ids of the log, for which there is room."""
@@ -131,7 +146,11 @@ class SeenTable:
             left -= 1
             if not left:
                 place, left = place + 1, BLOCK_IDS
+        count_before = self.count
         self.count += len(hashes)
+        whole_count = self.end // BLOCK_IDS * BLOCK_IDS - self.first if self.room else self.count
+        if whole_count > count_before:
+            self.whole_count, self.last_hash = whole_count, hashes[whole_count - count_before - 1]
 
     def _next_with_room(self, bucket: int) -> int:
         """The next bucket with a free slot: there is one, because there are more slots than ids."""
@@ -175,10 +194,47 @@ class SeenTable:
             bucket = (bucket + 1) % self._bucket_count
         return found
 
+    def buckets(self, start: int, stop: int, count: int) -> tuple[bytes, bytes, array[int]]:
+        """What the first `count` ids have left in these buckets: how many are in each, their fingerprints and places.
+
+        They are all ids, or end a block. An id never moves, so a bucket begins with the older ones.
+        """
+        counts, places, fingerprints = self._counts[start:stop], self._places, self._fingerprints
+        if count < self.count:
+            end_place = (self.first + count) // BLOCK_IDS - self._block
+            for at, bucket in enumerate(range(start, stop)):
+                first_slot = bucket * SLOTS
+                counts[at] = bisect_left(places, end_place, first_slot, first_slot + counts[at]) - first_slot
+        some_fingerprints, some_places = bytearray(), array("H")
+        for bucket, in_bucket in enumerate(counts, start):
+            slot = bucket * SLOTS
+            some_fingerprints += fingerprints[slot * FINGERPRINT_BYTES : (slot + in_bucket) * FINGERPRINT_BYTES]
+            some_places += places[slot : slot + in_bucket]
+        return bytes(counts), bytes(some_fingerprints), some_places
+
+    def put_buckets(self, start: int, counts: bytes, fingerprints: bytes, places: array[int]) -> None:
+        """Take over what `buckets` has told of the buckets from `start` on; they are empty."""
+        done = 0
+        for bucket, in_bucket in enumerate(counts, start):
+            slot, end = bucket * SLOTS, done + in_bucket
+            at = slot * FINGERPRINT_BYTES
+            self._fingerprints[at : at + in_bucket * FINGERPRINT_BYTES] = fingerprints[
+                done * FINGERPRINT_BYTES : end * FINGERPRINT_BYTES
+            ]
+            self._places[slot : slot + in_bucket] = places[done:end]
+            done = end
+        self._counts[start : start + len(counts)] = counts
+        self.count += done
+
+
+def buckets_of(capacity: int) -> int:
+    """The buckets of a table with room for so many ids."""
+    return -(-capacity // BUCKET_IDS)
+
 
 def size_of(capacity: int) -> int:
-    """The memory of a table with room for so many ids."""
-    return TABLE_BYTES + -(-capacity // BUCKET_IDS) * BUCKET_BYTES
+    """Its memory."""
+    return TABLE_BYTES + buckets_of(capacity) * BUCKET_BYTES
 
 
 class SeenWindow:
@@ -188,7 +244,7 @@ class SeenWindow:
     adds what is committed, moves the edge, and deletes rows before it.
     """
 
-    __slots__ = ("dropped_to", "edge", "end", "expected_end", "is_doomed", "last_first", "last_ms", "marks",
+    __slots__ = ("dropped_to", "edge", "end", "expected_end", "fill_end", "is_doomed", "last_first", "last_ms", "marks",
                  "namespace", "tables")  # fmt: skip
 
     def __init__(self, namespace: int, first: int = 0) -> None:
@@ -203,6 +259,8 @@ class SeenWindow:
         """Its namespace is deleted: all of it goes."""
         self.expected_end = first
         """The end that it is to have when its log is read."""
+        self.fill_end = first
+        """The number up to which its log is being read now."""
         self.dropped_to = first
         """All rows before it are deleted."""
         self.last_first = first
@@ -233,8 +291,11 @@ class SeenWindow:
 
     def add(self, digests: Sequence[bytes], at_ms: int, table_ids_max: int) -> None:
         """The next ids of the log are committed, at this time. `table_ids_max`: half of the ids that it is to hold."""
+        self.add_hashes(hashes_of(digests), at_ms, table_ids_max)
+
+    def add_hashes(self, hashes: list[Hash], at_ms: int, table_ids_max: int) -> None:
+        """The same for the hashes of their digests."""
         self.mark(self.end, at_ms)
-        hashes = hashes_of(digests)
         done = 0
         while done < len(hashes):
             table = self.tables[-1] if self.tables else None
@@ -245,6 +306,17 @@ class SeenWindow:
             done += len(part)
             self.end += len(part)
 
+    def attach(self, table: SeenTable, marks: Sequence[tuple[int, int]]) -> None:
+        """The next ids of the log are those of this table, which may begin before the edge if it is the first one."""
+        self.begin_at(table.first)
+        assert table.end > self.end
+        assert table.first == self.end or not self.tables
+        for number, at_ms in marks:
+            self.mark(number, at_ms)
+        self.tables.append(table)
+        self.end = table.end
+        self.move_edge(self.tables[1].first if len(self.tables) > TABLES_MAX else self.edge)
+
     def begin_at(self, number: int) -> None:
         """The next id has this number, which is not before the end: what may have been between is not known."""
         if number > self.end:
@@ -253,7 +325,7 @@ class SeenWindow:
 
     def _next_table(self, last: SeenTable | None, table_ids_max: int) -> SeenTable:
         wanted = TABLE_IDS_FIRST if last is None else last.capacity * TABLE_IDS_RATIO
-        wanted = max(wanted, self.expected_end - self.end)
+        wanted = max(wanted, self.fill_end - self.end)
         table = SeenTable(self.end, max(TABLE_IDS_FIRST, min(wanted, table_ids_max, TABLE_IDS_MAX)))
         self.tables.append(table)
         if len(self.tables) > TABLES_MAX:

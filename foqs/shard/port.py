@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from foqs.model.calls import ItemContent
 from foqs.model.item import ShardItem
+from foqs.model.seen_image import ImageKey
 from foqs.model.topic import ShardTopic
 
 TIMER_LANE = 0
@@ -88,14 +89,43 @@ class SeenExtent(NamedTuple):
     """When the last id came, on the shard's steady clock."""
 
 
+class SeenDigests(NamedTuple):
+    """A row of the log as a new owner reads it: only what its memory is to have."""
+
+    first: int
+    at_ms: int
+    digests: bytes
+    """They stand side by side."""
+
+
+class SeenPart(NamedTuple):
+    """A part of an image of a table of dedup ids."""
+
+    key: ImageKey
+    number: int
+    body: bytes
+
+
+class StoredImage(NamedTuple):
+    """What is there of an image: parts from one on and before another one."""
+
+    key: ImageKey
+    parts_first: int
+    parts_end: int
+    is_whole: bool
+
+
 class SeenLog(Protocol):
-    """The logs of dedup ids as a new owner reads them: beside transactions, on another thread, one call at a time."""
+    """The logs of dedup ids as a new owner reads them: beside transactions, on another thread, one call at a time.
 
-    def read(self, namespace: int, first: int, limit: int) -> list[SeenRow]:
-        """So many rows of a namespace's log, from the one that begins at `first` or is the next.
+    Raises SessionLostError, after which a call may be tried again.
+    """
 
-        Raises SessionLostError, after which it may be tried again.
-        """
+    def read(self, namespace: int, first: int, limit: int) -> list[SeenDigests]:
+        """So many rows of a namespace's log, from the one that begins at `first` or is the next."""
+
+    def read_parts(self, key: ImageKey, first: int, limit: int) -> list[SeenPart]:
+        """So many parts of an image, from the one with this number or the next."""
 
     def close(self) -> None: ...
 
@@ -124,6 +154,9 @@ class Transaction:
     """The dedup ids of inserted items."""
     seen_gone: list[tuple[int, int, int]] = field(default_factory=list)
     """Namespace, and the numbers from which on and before which its log of dedup ids goes."""
+    seen_parts_new: list[SeenPart] = field(default_factory=list)
+    seen_parts_gone: list[tuple[ImageKey, int, int]] = field(default_factory=list)
+    """Of images of dedup ids: the parts from one number on and before another one."""
     seen_reads: list[tuple[int, int]] = field(default_factory=list)
     """Namespace and number of each block of a log of dedup ids that is read."""
     fetches: list[ShardItem] = field(default_factory=list)
@@ -277,8 +310,10 @@ class ShardImage:
     claimed_rows: dict[int, ClaimedRow]
     seen: list[SeenExtent] = field(default_factory=list)
     """The logs of dedup ids that there are; their rows are read while the shard is served."""
+    seen_images: list[StoredImage] = field(default_factory=list)
+    """What there is of images of them."""
     seen_log: SeenLog | None = None
-    """Reads their rows; None where there are no logs."""
+    """Reads both; None where there are no logs."""
 
 
 class TransactionFailedError(Exception):

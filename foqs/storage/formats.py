@@ -1,4 +1,4 @@
-"""The stored formats: the items of a pack, the keys of a tombstone and the entries of a claim, as bytes and back.
+"""The stored formats: items of a pack, keys of a tombstone, entries of a claim and dedup ids, as bytes and back.
 
 The first byte is the version of the format: the number of the migration of schema/shard that it came with. A host opens
 a shard only when the schema of the shard is exactly that of the host. So the rule for an upgrade is:
@@ -154,6 +154,12 @@ def unpack_seen(packed: bytes) -> tuple[list[bytes], list[tuple[int, int]]]:
     numbers = Struct(f">{count}H{count}Q").unpack_from(packed, end)
     digests = [packed[at : at + DIGEST_BYTES] for at in range(1, end, DIGEST_BYTES)]
     return digests, list(zip(numbers[:count], numbers[count:], strict=True))
+
+
+def seen_digests(packed: bytes) -> bytes:
+    """The digests alone, side by side. Raises UnknownFormatError."""
+    _version(packed, SEEN_VERSIONS)
+    return packed[1 : 1 + seen_count(len(packed)) * DIGEST_BYTES]
 
 
 def seen_count(size_bytes: int) -> int:

@@ -141,7 +141,7 @@ def take_seen(rows: list[Rows], result: TransactionResult) -> None:
 
 
 def seen_row(values: Sequence[Any]) -> SeenRow:
-    """The columns of READ_SEEN and READ_SEEN_LOG. Raises UnknownFormatError."""
+    """The columns of READ_SEEN. Raises UnknownFormatError."""
     namespace, first, at_ms, entries = values
     return SeenRow(namespace, first, at_ms, *unpack_seen(entries))
 
@@ -212,6 +212,8 @@ def write_script(
         script += [filled(sql.INSERT_PACK.format("%s", "%s"), pack.id, pack.contents) for pack in plan.packs_new]
         script += [filled(_INSERT_SEEN, *values) for values in seen]
     script += [filled(sql.DELETE_SEEN, *span) for span in transaction.seen_gone]
+    script += [filled(sql.DELETE_SEEN_PARTS, *key, *span) for key, *span in transaction.seen_parts_gone]
+    script += [filled(sql.INSERT_SEEN_PART, *key, number, body) for key, number, body in transaction.seen_parts_new]
     for claim in transaction.claims:
         entries = _entries(claim, result)
         script.append(filled(sql.INSERT_CLAIM, claim.id, claim.due_at, int(claim.is_ahead), entries))

@@ -1,4 +1,4 @@
-"""The log of dedup ids as a new owner reads it: where it begins and ends, and then its rows, while it serves."""
+"""The dedup ids as a new owner reads them: where their logs begin and end, then images and rows, while it serves."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import pymysql
 
-from foqs.shard.port import SeenExtent, SeenRow, SessionLostError
+from foqs.model.seen_image import HEAD_PART, ImageKey
+from foqs.shard.port import SeenDigests, SeenExtent, SeenPart, SessionLostError, StoredImage
 from foqs.storage import statements as sql
-from foqs.storage.formats import seen_count
-from foqs.storage.script import seen_row
+from foqs.storage.formats import seen_count, seen_digests
 from foqs.storage.session import connect
 
 
@@ -23,10 +23,19 @@ def read_seen_extents(rows: Callable[..., Any]) -> list[SeenExtent]:
     ]
 
 
-class SeenLogReader:
-    """Reads the log in a session of its own, beside the owner's transactions; one call at a time, on any thread.
+def read_seen_images(rows: Callable[..., Any]) -> list[StoredImage]:
+    """What there is of images; `rows` runs a statement in the owner's session."""
+    return [
+        StoredImage(ImageKey(*key), first, last + 1, first == HEAD_PART and count == last + 1)
+        for *key, first, last, count in rows(sql.READ_SEEN_IMAGES)
+    ]
 
-    A namespace's log does not change while it is read: its owner takes no ids for it meanwhile, and drops none.
+
+class SeenLogReader:
+    """Reads in a session of its own, beside the owner's transactions; one call at a time, on any thread.
+
+    A namespace's log and images do not change while they are read: its owner takes no ids for it meanwhile, and drops
+    none. After SessionLostError a call may be tried again.
     """
 
     def __init__(self, url: Callable[[], str], shard_id: int) -> None:
@@ -34,17 +43,22 @@ class SeenLogReader:
         self._shard_id = shard_id
         self._session: Any = None
 
-    def read(self, namespace: int, first: int, limit: int) -> list[SeenRow]:
-        """So many rows, from the one that begins at `first` or is the next; none are the end of it.
+    def read(self, namespace: int, first: int, limit: int) -> list[SeenDigests]:
+        """So many rows, from the one that begins at `first` or is the next; none are the end of it."""
+        found = self._rows(sql.READ_SEEN_LOG, namespace, first, limit)
+        return [SeenDigests(at, at_ms, seen_digests(entries)) for _, at, at_ms, entries in found]
 
-        Raises SessionLostError, after which it may be tried again.
-        """
+    def read_parts(self, key: ImageKey, first: int, limit: int) -> list[SeenPart]:
+        """So many parts of an image, from the one with this number or the next."""
+        return [SeenPart(key, number, body) for number, body in self._rows(sql.READ_SEEN_PARTS, *key, first, limit)]
+
+    def _rows(self, statement: str, *arguments: object) -> Any:
         try:
             if self._session is None:
                 self._session = connect(self._url())
             with self._session.cursor() as cursor:
-                cursor.execute(sql.READ_SEEN_LOG, (namespace, first, limit))
-                found = [seen_row(values) for values in cursor.fetchall()]
+                cursor.execute(statement, arguments)
+                found = cursor.fetchall()
             self._session.commit()
         except (pymysql.err.Error, OSError) as error:
             self.close()

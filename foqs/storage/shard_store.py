@@ -53,7 +53,7 @@ from foqs.storage.script import (
     take_seen,
     write_script,
 )
-from foqs.storage.seen_log import SeenLogReader, read_seen_extents
+from foqs.storage.seen_log import SeenLogReader, read_seen_extents, read_seen_images
 from foqs.storage.session import connect, is_lost
 from foqs.storage.take_over import WriterRow, promote_all, read_claimed, read_claims, read_namespaces, read_writer
 
@@ -463,7 +463,7 @@ class ShardStore:
         claims = read_claims(self._rows, self._access.shard_id, writer.claim_checkpoint)
         claimed = read_claimed(self._rows, claims)
         topics = list(self._rows(sql.READ_TOPICS))
-        seen = read_seen_extents(self._rows)
+        seen, images = read_seen_extents(self._rows), read_seen_images(self._rows)
         named = {namespace for _, namespace, _ in topics} | {extent.namespace for extent in seen}
         image = ShardImage(
             epoch=self.epoch,
@@ -479,6 +479,7 @@ class ShardStore:
             claims=claims,
             claimed_rows=claimed,
             seen=seen,
+            seen_images=images,
             seen_log=SeenLogReader(lambda: self._access.url, self._access.shard_id) if seen else None,
         )
         self._session.commit()

@@ -81,6 +81,15 @@ READ_SEEN_EXTENTS = (
 READ_SEEN_LOG = (
     "SELECT namespace, first, at_ms, entries FROM seen WHERE namespace = %s AND first >= %s ORDER BY first LIMIT %s"
 )
+# The bodies are not read: they stand beside the rows.
+READ_SEEN_IMAGES = (
+    "SELECT namespace, first, ids_count, MIN(part), MAX(part), COUNT(*) FROM seen_table "
+    "GROUP BY namespace, first, ids_count"
+)
+READ_SEEN_PARTS = (
+    "SELECT part, body FROM seen_table WHERE namespace = %s AND first = %s AND ids_count = %s AND part >= %s "
+    "ORDER BY part LIMIT %s"
+)
 READ_SEEN = "SELECT namespace, first, at_ms, entries FROM seen WHERE namespace = {} AND ({}) ORDER BY first"
 READ_ITEMS = f"SELECT {', '.join(names(ITEM_COLUMNS))} FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id"
 
@@ -149,6 +158,10 @@ DELETE_TOMBSTONES = "DELETE FROM tombstone WHERE {} ORDER BY id LIMIT {}"
 DELETE_PACKS = "DELETE FROM pack WHERE {} ORDER BY id LIMIT {}"
 INSERT_SEEN = "INSERT INTO seen (namespace, first, at_ms, entries) VALUES ({}, {}, {}, {})"
 DELETE_SEEN = "DELETE FROM seen WHERE namespace = %s AND first >= %s AND first < %s"
+INSERT_SEEN_PART = "INSERT INTO seen_table (namespace, first, ids_count, part, body) VALUES (%s, %s, %s, %s, %s)"
+DELETE_SEEN_PARTS = (
+    "DELETE FROM seen_table WHERE namespace = %s AND first = %s AND ids_count = %s AND part >= %s AND part < %s"
+)
 REWRITE_CLAIM = "UPDATE claim SET entries = %s WHERE id = %s"
 INSERT_CLAIM = "INSERT INTO claim (id, due_at, ahead, entries) VALUES (%s, %s, %s, %s)"
 REWRITE_ITEM = (

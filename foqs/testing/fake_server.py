@@ -14,6 +14,7 @@ from foqs.model import limits
 from foqs.model.calls import NO_CONTENT
 from foqs.model.item import ShardItem
 from foqs.model.seen import BLOCK_IDS
+from foqs.model.seen_image import ImageKey
 from foqs.shard.port import (
     TIMER_LANE,
     ClaimedRow,
@@ -23,6 +24,7 @@ from foqs.shard.port import (
     Refill,
     Rewrite,
     SeenIds,
+    SeenPart,
     SessionLostError,
     StoredClaim,
     Transaction,
@@ -84,6 +86,8 @@ class Script:
     packs_new: list[tuple[int, bytes]]
     seen_new: list[SeenIds]
     seen_gone: list[tuple[int, int, int]]
+    seen_parts_new: list[SeenPart]
+    seen_parts_gone: list[tuple[ImageKey, int, int]]
     claims: list[StoredClaim]
     claims_rewritten: list[tuple[int, Entries]]
     rewrites: list[Rewrite]
@@ -313,6 +317,14 @@ class FakeServer:
         for namespace, first, end in script.seen_gone:
             for at in list(seen.irange((namespace, first), (namespace, end), inclusive=(True, False))):
                 del seen[at]
+        parts = self.tables.seen_parts
+        for key, first, end in script.seen_parts_gone:
+            for number in range(first, end):
+                if self._is_there((key, number) in parts, f"part {number} of {key} goes"):
+                    del parts[key, number]
+        for key, number, body in script.seen_parts_new:
+            require((key, number) not in parts, f"part {number} of {key} is inserted twice")
+            parts[key, number] = body
 
     def _is_there(self, there: bool, change: str) -> bool:
         require(there or not self.strict, f"{change} and is not there")
@@ -383,6 +395,8 @@ def make_script(transaction: Transaction, plan: PackPlan, result: TransactionRes
         packs_new=[(pack.id, pack.contents) for pack in plan.packs_new],
         seen_new=list(transaction.seen_new),
         seen_gone=list(transaction.seen_gone),
+        seen_parts_new=list(transaction.seen_parts_new),
+        seen_parts_gone=list(transaction.seen_parts_gone),
         claims=[
             StoredClaim(claim.id, claim.due_at, claim.is_ahead, entries(list(claim.items)))
             for claim in transaction.claims

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from foqs.model import ids, limits, order
 from foqs.model.errors import UnavailableError
+from foqs.model.seen_image import ImageKey
 from foqs.model.slots import SlotTable
 from foqs.shard.port import (
     DeadlockError,
@@ -17,7 +18,8 @@ from foqs.shard.port import (
     OwnedError,
     OwnershipLostError,
     ReadOnlyError,
-    SeenRow,
+    SeenDigests,
+    SeenPart,
     SessionLostError,
     ShardImage,
     Tenure,
@@ -29,7 +31,7 @@ from foqs.storage.exports import Cell, ExportWish, KeyPage, is_wanted, merged_by
 from foqs.storage.packs.index import ExpiredPage, PackIndex, Page, add_looked_up, add_packed, merged_pages, with_packed
 from foqs.storage.packs.pack import PackPlan
 from foqs.testing.fake_server import FakeServer, FakeSession, Fate, claimed_row, make_script
-from foqs.testing.fake_tables import Writer
+from foqs.testing.fake_tables import Tables, Writer
 
 _REFUSALS = {
     Fate.FAILED: TransactionFailedError,
@@ -343,6 +345,7 @@ class FakeStore:
             claims=claims,
             claimed_rows={key: claimed_row(tables.items[key]) for key in keys if key in tables.items},
             seen=tables.seen_extents(),
+            seen_images=tables.seen_images(),
             seen_log=FakeSeenLog(server) if tables.seen else None,
         )
 
@@ -371,11 +374,18 @@ class FakeSeenLog:
     def __init__(self, server: FakeServer) -> None:
         self._server = server
 
-    def read(self, namespace: int, first: int, limit: int) -> list[SeenRow]:
+    def read(self, namespace: int, first: int, limit: int) -> list[SeenDigests]:
+        rows = self._tables().seen_rows(namespace, first, limits.NEVER_MS)[:limit]
+        return [SeenDigests(row.first, row.at_ms, b"".join(row.digests)) for row in rows]
+
+    def read_parts(self, key: ImageKey, first: int, limit: int) -> list[SeenPart]:
+        return [part for part in self._tables().parts_of(key) if part.number >= first][:limit]
+
+    def _tables(self) -> Tables:
         server = self._server
         if not server.up or server.frozen or server.faults.fate() in (Fate.LOST_BEFORE, Fate.LOST_AFTER):
             raise SessionLostError(f"shard {server.shard_id}: the session that reads its dedup ids is lost")
-        return server.tables.seen_rows(namespace, first, limits.NEVER_MS)[:limit]
+        return server.tables
 
     def close(self) -> None:
         return None

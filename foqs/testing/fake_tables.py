@@ -9,8 +9,9 @@ from itertools import islice
 from sortedcontainers import SortedDict, SortedList
 
 from foqs.model import order
+from foqs.model.seen_image import ImageKey
 from foqs.model.slots import NO_SLOTS, SlotTable
-from foqs.shard.port import TIMER_LANE, ItemRow, LaneCounts, SeenExtent, SeenRow, StoredClaim
+from foqs.shard.port import TIMER_LANE, ItemRow, LaneCounts, SeenExtent, SeenPart, SeenRow, StoredClaim, StoredImage
 from foqs.storage.formats import seen_count, unpack_items, unpack_seen
 
 Place = tuple[int, int, int]
@@ -50,6 +51,8 @@ class Tables:
     namespaces: dict[int, bytes] = field(default_factory=dict)
     seen: SortedDict = field(default_factory=SortedDict)
     """The time and entries of each row of seen dedup ids, by namespace and number of its first one."""
+    seen_parts: dict[tuple[ImageKey, int], bytes] = field(default_factory=dict)
+    """The parts of images of tables of seen dedup ids."""
     writer: Writer = field(default_factory=Writer)
     slots: SlotTable = NO_SLOTS
 
@@ -114,6 +117,19 @@ class Tables:
             extents[namespace] = SeenExtent(namespace, earlier.first if earlier else first, first, end, at_ms)
         return list(extents.values())
 
+    def seen_images(self) -> list[StoredImage]:
+        numbers: dict[ImageKey, list[int]] = {}
+        for key, number in sorted(self.seen_parts):
+            numbers.setdefault(key, []).append(number)
+        return [
+            StoredImage(key, some[0], some[-1] + 1, some == list(range(len(some)))) for key, some in numbers.items()
+        ]
+
+    def parts_of(self, key: ImageKey) -> list[SeenPart]:
+        """The parts of an image, in order."""
+        numbers = sorted([number for of, number in self.seen_parts if of == key])
+        return [SeenPart(key, number, self.seen_parts[key, number]) for number in numbers]
+
     def counts(self) -> LaneCounts:
         delayed: dict[int, int] = {}
         for _, _, key in self.lanes.get(TIMER_LANE, ()):
@@ -127,8 +143,8 @@ class Tables:
         lanes = {lane: sort_keys.copy() for lane, sort_keys in self.lanes.items()}
         return Tables(
             dict(self.items), dict(self.packs), dict(self.tombstones), dict(self.packed), lanes, dict(self.claims),
-            dict(self.topics), dict(self.namespaces), SortedDict(self.seen), replace(self.writer),
-            self.slots,
+            dict(self.topics), dict(self.namespaces), SortedDict(self.seen), dict(self.seen_parts),
+            replace(self.writer), self.slots,
         )  # fmt: skip
 
     def _unindex(self, row: ItemRow) -> None:

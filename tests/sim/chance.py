@@ -112,6 +112,7 @@ def make_limits(chance: random.Random) -> dict[str, Any]:
         **_rows_read_and_promoted(random.Random(f"reads {apart}")),
         **_keys_of_an_epoch(random.Random(f"keys {apart}")),
         **_sizes_of_dedup(random.Random(f"dedup {apart}")),
+        **_sizes_of_images(random.Random(f"images {apart}")),
         **times,
     }
 
@@ -221,6 +222,18 @@ def _sizes_of_dedup(chance: random.Random) -> dict[str, Any]:
         "SEEN_SLICE_IDS": pick([1, 2_000]),
         "SEEN_RETRY_MS": 60,
         "DEDUP_WAIT_MS_MAX": pick([200, 2_000]),
+    }
+
+
+def _sizes_of_images(chance: random.Random) -> dict[str, Any]:
+    pick = chance.choice
+    return {
+        "IMAGE_IDS_MIN": pick([1, 20, 10_000]),
+        "IMAGE_STEPS": pick([1, 4]),
+        "IMAGE_PAUSE_MS": pick([0, 25, 100]),
+        "IMAGE_PARTS_GONE": pick([1, 16]),
+        "IMAGE_PART_BUCKETS": pick([1, 3, 408]),
+        "SEEN_READ_PARTS": pick([1, 8]),
     }
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
 from foqs.model.item import ShardItem
-from foqs.model.seen import SeenWindow
-from foqs.shard.port import SeenRow, Transaction, TransactionResult
+from foqs.model.seen import DIGEST_BYTES, SeenWindow
+from foqs.shard.port import SeenDigests, Transaction, TransactionResult
 from foqs.shard.state.events import Completion, OnceOutcome
 from foqs.shard.state.ops import check
 from foqs.shard.state.ops.dedup import Dedup, Remembering
@@ -73,13 +73,15 @@ def does_not_find_an_id_in_its_block(check: Any, seen: Any) -> None:
 
 
 @in_place_of(Dedup, "load")
-def leaves_out_the_last_row_at_a_take_over(self: Dedup, namespace: int, rows: Sequence[SeenRow]) -> bool:
+def leaves_out_the_last_row_at_a_take_over(
+    self: Dedup, namespace: int, rows: Sequence[SeenDigests], until: int | None = None
+) -> bool:
     window = self.windows[namespace]
-    if rows and rows[-1].first + len(rows[-1].digests) == window.expected_end:
+    if until is None and rows and rows[-1].first + len(rows[-1].digests) // DIGEST_BYTES == window.expected_end:
         _load(self, namespace, rows[:-1])
         window.begin_at(window.expected_end)
         rows = []
-    return namespace not in self.loading or _load(self, namespace, rows)
+    return namespace not in self.loading or _load(self, namespace, rows, until)
 
 
 @in_place_of(Dedup, "insert_once")

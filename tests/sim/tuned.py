@@ -9,17 +9,18 @@ from unittest.mock import patch
 
 from foqs import bootstrap
 from foqs.host import host_watch, namespace_calls, topic_queue, ttl_scan
-from foqs.model import limits, seen
+from foqs.model import limits, seen, seen_image
 from foqs.server import mysql_server
 from foqs.shard.state import engine, journal
 from foqs.shard.state import index as shard_index
-from foqs.shard.state.ops import forget, refill, wake
+from foqs.shard.state.ops import forget, image, refill, wake
 from foqs.shard.writer import keeper, leased_runs, ownership, seen_loading
 from foqs.storage.packs import index as pack_index
 
 _MODULES = (
     limits, bootstrap, host_watch, namespace_calls, topic_queue, ttl_scan, mysql_server, keeper, leased_runs, ownership,
-    engine, journal, shard_index, refill, wake, pack_index, seen, forget, seen_loading,
+    engine, journal, shard_index, refill, wake, pack_index, seen, seen_image, forget, image,
+    seen_loading,
 )  # fmt: skip
 
 

@@ -9,7 +9,8 @@ from foqs.host.dispatch import Dispatcher
 from foqs.host.topic_queue import TopicQueue
 from foqs.model import limits, order
 from foqs.model.item import Phase, ShardItem
-from foqs.model.seen import BLOCK_IDS
+from foqs.model.seen import BLOCK_IDS, hashes_of
+from foqs.model.seen_image import HEAD_PART, ImageReader, read_head
 from foqs.model.topic import ItemCounts, ShardTopic
 from foqs.shard.port import TIMER_LANE, StoredClaim, Transaction
 from foqs.shard.state.engine import ShardState
@@ -82,6 +83,7 @@ def state_problems(shard: ShardState, packs: PackIndex, tables: Tables) -> Itera
     yield from _timer_problems(shard, tables)
     yield from _buffer_problems(shard)
     yield from _dedup_problems(shard, tables)
+    yield from _image_problems(shard, tables)
     yield from _topic_problems(shard, tables)
     yield from _pack_problems(packs, tables)
 
@@ -293,6 +295,27 @@ def _dedup_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
             yield f"nobody knows the dedup ids of namespace {namespace}"
         if namespace not in tables.namespaces:
             yield f"dedup ids are of namespace {namespace}, which has no name"
+
+
+def _image_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
+    """Images are known to the shard, and those of its tables have all their ids that the log has."""
+    images, windows = shard.images, shard.dedup.windows
+    stored = {image.key: image for some in images.stored.values() for image in some.values()}
+    unused = {image.key: image for some in images.unused.values() for image in some}
+    known = {**stored, **unused, **images.gone}
+    found = {image.key: image for image in tables.seen_images()}
+    making = images.making
+    if found != known and (making is None or {**found, making.key: None} != {**known, making.key: None}):
+        yield f"images {found} of dedup ids are there, and {known} are known"
+    for key in stored.keys() & found.keys():
+        parts = {number: body for of, number, body in tables.parts_of(key)}
+        reader = ImageReader(read_head(key, parts[HEAD_PART]))
+        while reader.next_number != HEAD_PART:
+            reader.take(reader.next_number, parts[reader.next_number])
+        table = reader.table()
+        for number, digest in window_ids(tables, key.namespace, max(key.first, windows[key.namespace].edge), key.end):
+            if number // BLOCK_IDS not in table.blocks_of(hashes_of([digest])[0]):
+                yield f"{key} has not dedup id {number}"
 
 
 def window_ids(tables: Tables, namespace: int, first: int, end: int) -> Iterator[tuple[int, bytes]]:

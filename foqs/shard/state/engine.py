@@ -69,12 +69,14 @@ class ShardState:
         self.extensions = Extensions(index, journal, leases)
         self.changes = Changes(index, settlements, self.claims, timers, leases)
         self.look_ups = LookUps(index)
-        self.dedup = dedup = Dedup(index, self.inserts, image.seen)
-        self.checks, self.forgetfulness = dedup.checks, dedup.forgetfulness
+        self.dedup = dedup = Dedup(index, self.inserts, image.seen, image.seen_images)
+        self.checks, self.forgetfulness, self.images = dedup.checks, dedup.forgetfulness, dedup.images
         self.fences = Fences(index, self.inserts, dedup)
         # What others may ask of a shard; they reach for none of its parts.
         self.insert, self.topics_arriving = self.inserts.add, self.inserts.topics_arriving
-        self.insert_once, self.load_seen = dedup.insert_once, dedup.load
+        self.insert_once, self.load_seen, self.load_seen_from = dedup.insert_once, dedup.load, dedup.load_from
+        self.next_seen_image, self.load_seen_image = dedup.next_image, dedup.load_image
+        self.refuse_seen_image = dedup.images.refuse
         self.dedup_window_ms = dedup.window_ms
         self.claim, self.claim_for_call = self.claims.claim, self.claims.claim_for_call
         self.withdraw_for_calls = self.claims.withdraw_for_calls
@@ -139,6 +141,7 @@ class ShardState:
             self.dedup.tick()
         if self.dedup.windows:
             is_due = self.forgetfulness.tick(now)
+        is_due = is_due or self.images.is_due(now)
         is_due = is_due or self.timers.sweep_at_ms <= now.server_ms or self._is_steady_due(now)
         return bool(ended or warmed or self._topics_gone) or is_due
 
@@ -194,6 +197,8 @@ class ShardState:
                 batch += self.dedup.begin(transaction, now)
         if self.forgetfulness.waiting:
             batch.append(self.forgetfulness.begin(transaction, now))
+        if self.images.is_due(now):
+            batch += self.images.begin(transaction, now)
         if self.claims.waiting or self.claims.fresh or self.claims.waiting_for_calls:
             batch += self.claims.begin(transaction, now)
         if self.extensions.waiting:

@@ -132,7 +132,7 @@ class Ownership:
         self._count_task = asyncio.create_task(self._count(shard, counting), name=f"shard-{self._shard_id}-count")
         self._opened(shard)
         if image.seen_log is not None:
-            loading = SeenLoading(self._shard_id, self._wake).run(shard, image.seen, image.seen_log)
+            loading = SeenLoading(self._shard_id, shard, image.seen_log, self._wake).run(image.seen)
             self._seen_task = asyncio.create_task(self._supervised(shard, loading), name=f"shard-{self._shard_id}-seen")
         await self._announcing.opened(shard)
         _log.info("shard_opened", shard=self._shard_id, epoch=image.epoch, open_leases=len(shard.index.leases))

@@ -1,25 +1,31 @@
-"""The dedup ids of a shard that was opened: their log is read into the shard's state while the shard serves."""
+"""The dedup ids of a shard that was opened: images and their log are read into its state while the shard serves."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 import structlog
 
 from foqs.model.outage import Outage
-from foqs.shard.port import SeenExtent, SeenLog, SeenRow, SessionLostError
+from foqs.model.seen import BLOCK_IDS, DIGEST_BYTES, Hash, hashes_in
+from foqs.model.seen_image import HEAD_PART, BadImageError, ImageHead, ImageKey, ImageReader, read_head
+from foqs.shard.port import SeenDigests, SeenExtent, SeenLog, SessionLostError, StoredImage
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.worker_thread import WorkerThread
 
 SEEN_READ_ROWS = 256
 """Rows of the log that are read at a time: 0.8 MiB, if they are full."""
+SEEN_READ_PARTS = 8
+"""Parts of an image that are read at a time: 0.8 MiB, if its table is full."""
 SEEN_SLICE_IDS = 2_000
-"""Ids that one turn of the event loop takes in: about 2 ms."""
+"""Ids that one turn of the event loop takes in: about 3 ms. A part of an image costs less than that."""
 SEEN_RETRY_MS = 500
 """The pause before a log is read on after its session was lost."""
 
+T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 
@@ -30,53 +36,114 @@ class SeenLoading:
     a namespace wait until its log is read; nothing else does.
     """
 
-    def __init__(self, shard_id: int, wake: Callable[[], None]) -> None:
+    def __init__(self, shard_id: int, shard: ShardState, log: SeenLog, wake: Callable[[], None]) -> None:
         """`wake` is called when items may be inserted that have waited."""
         self._shard_id = shard_id
+        self._shard = shard
+        self._log = log
         self._wake = wake
+        self._thread = WorkerThread(f"shard-{self._shard_id}-seen")
         self._outage = Outage(asyncio.get_running_loop().time)
+        self._imaged_count = 0
+        """Ids that were not read from the log."""
 
-    async def run(self, shard: ShardState, extents: list[SeenExtent], log: SeenLog) -> None:
-        thread = WorkerThread(f"shard-{self._shard_id}-seen")
+    async def run(self, extents: list[SeenExtent]) -> None:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         try:
             for extent in sorted(extents, key=lambda extent: extent.end - extent.first):
-                await self._read(shard, extent, log, thread)
+                await self._read(extent.namespace)
         finally:
-            thread.run(log.close)
-            thread.leave()
+            self._thread.run(self._log.close)
+            self._thread.leave()
         ids_count = sum([extent.end - extent.first for extent in extents])
-        _log.info("dedup_ids_read", shard=self._shard_id, ids_count=ids_count, seconds=round(loop.time() - began_s, 3))
+        _log.info(
+            "dedup_ids_read", shard=self._shard_id, ids_count=ids_count, of_images_count=self._imaged_count,
+            seconds=round(loop.time() - began_s, 3),
+        )  # fmt: skip
 
-    async def _read(self, shard: ShardState, extent: SeenExtent, log: SeenLog, thread: WorkerThread) -> None:
-        first = extent.first
+    async def _read(self, namespace: int) -> None:
+        """The images of a namespace, and what of its log is before, between and after them."""
+        while (image := self._shard.next_seen_image(namespace)) is not None:
+            await self._read_log(namespace, image.key.first)
+            await self._read_image(image)
+        await self._read_log(namespace, None)
+        self._wake()
+
+    async def _read_log(self, namespace: int, until: int | None) -> None:
+        """The ids before the number `until`, or all."""
+        first = self._shard.load_seen_from(namespace)
+        if until is not None and first >= until:
+            return
+        while True:
+            rows = await self._ask(partial(self._log.read, namespace, first, SEEN_READ_ROWS))
+            if await self._take_in(namespace, rows, until):
+                return
+            first = rows[-1].first + 1
+
+    async def _take_in(self, namespace: int, rows: list[SeenDigests], until: int | None) -> bool:
+        """Whether the log is read to its end, or to there."""
+        if not rows:
+            return self._shard.load_seen(namespace, rows, until)
+        start = 0
+        while start < len(rows):
+            stop, ids_count = start, 0
+            while stop < len(rows) and ids_count < SEEN_SLICE_IDS:
+                ids_count += len(rows[stop].digests) // DIGEST_BYTES
+                stop += 1
+            if self._shard.load_seen(namespace, rows[start:stop], until):
+                return True
+            start = stop
+            await asyncio.sleep(0)
+        return False
+
+    async def _read_image(self, image: StoredImage) -> None:
+        """Let the state take in its table, if it is whole and of this log."""
+        try:
+            head = await self._read_head(image.key)
+            reader = ImageReader(head)
+            while (number := reader.next_number) != HEAD_PART:
+                parts = await self._ask(partial(self._log.read_parts, image.key, number, SEEN_READ_PARTS))
+                if not parts:
+                    break
+                for part in parts:
+                    reader.take(part.number, part.body)
+                    await asyncio.sleep(0)
+            table = reader.table()
+        except BadImageError as error:
+            _log.warning("dedup_image_not_used", shard=self._shard_id, error=f"{image.key} is not used: {error}")
+            self._shard.refuse_seen_image(image)
+            return
+        self._shard.load_seen_image(image, table, head.marks)
+        self._imaged_count += image.key.ids_count
+
+    async def _read_head(self, key: ImageKey) -> ImageHead:
+        parts = await self._ask(partial(self._log.read_parts, key, HEAD_PART, 1))
+        if not parts or parts[0].number != HEAD_PART:
+            raise BadImageError("it has no head")
+        head = read_head(key, parts[0].body)
+        if head.last_hash != await self._hash_at(key.namespace, key.end - 1):
+            raise BadImageError(f"its last id is not number {key.end - 1} of the log: it is of another log")
+        return head
+
+    async def _hash_at(self, namespace: int, number: int) -> Hash | None:
+        """That of the id which has this number in the log."""
+        rows = await self._ask(partial(self._log.read, namespace, number // BLOCK_IDS * BLOCK_IDS, BLOCK_IDS))
+        for row in rows:
+            at = (number - row.first) * DIGEST_BYTES
+            if 0 <= at < len(row.digests):
+                return hashes_in(row.digests[at : at + DIGEST_BYTES])[0]
+        return None
+
+    async def _ask(self, read: Callable[[], T]) -> T:
+        """What `read` finds, as soon as the server lets it."""
         while True:
             try:
-                rows = await thread.run(partial(log.read, extent.namespace, first, SEEN_READ_ROWS))
+                found = await self._thread.run(read)
             except SessionLostError as error:
                 if self._outage.is_to_be_told(str(error)):
                     _log.warning("dedup_ids_not_read", shard=self._shard_id, error=str(error))
                 await asyncio.sleep(SEEN_RETRY_MS / 1000)
                 continue
             self._outage.has_ended()
-            if await self._take_in(shard, extent.namespace, rows):
-                self._wake()
-                return
-            first = rows[-1].first + 1
-
-    async def _take_in(self, shard: ShardState, namespace: int, rows: list[SeenRow]) -> bool:
-        """Whether the log is read to its end."""
-        if not rows:
-            return shard.load_seen(namespace, rows)
-        start = 0
-        while start < len(rows):
-            stop, ids_count = start, 0
-            while stop < len(rows) and ids_count < SEEN_SLICE_IDS:
-                ids_count += len(rows[stop].digests)
-                stop += 1
-            if shard.load_seen(namespace, rows[start:stop]):
-                return True
-            start = stop
-            await asyncio.sleep(0)
-        return False
+            return found

@@ -15,13 +15,15 @@ from foqs.model import limits
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError, NotWrittenError, UnavailableError
 from foqs.model.item import ShardItem
-from foqs.model.seen import BLOCK_IDS, SeenWindow
+from foqs.model.seen import BLOCK_IDS, DIGEST_BYTES, SeenTable, SeenWindow, hashes_in
+from foqs.model.seen_image import Mark
 from foqs.model.topic import ShardTopic
-from foqs.shard.port import SeenExtent, SeenIds, SeenRow, Transaction, TransactionResult
+from foqs.shard.port import SeenDigests, SeenExtent, SeenIds, StoredImage, Transaction, TransactionResult
 from foqs.shard.state.events import Completion, OnceOutcome
 from foqs.shard.state.index import ENQUEUE_BUFFER_RETRY_MS, ShardIndex
 from foqs.shard.state.ops.check import Check, Checks
 from foqs.shard.state.ops.forget import Forgetfulness
+from foqs.shard.state.ops.image import Images
 from foqs.shard.state.ops.insert import EnqueuedBatch, Inserts
 from foqs.shard.state.ops.operation import Operation
 
@@ -75,7 +77,9 @@ class Dedup:
     The host submits calls by `insert_once`. A new owner gives it the rows of the log by `load`, namespace by namespace.
     """
 
-    def __init__(self, index: ShardIndex, inserts: Inserts, extents: Sequence[SeenExtent]) -> None:
+    def __init__(
+        self, index: ShardIndex, inserts: Inserts, extents: Sequence[SeenExtent], images: Sequence[StoredImage]
+    ) -> None:
         self.windows: dict[int, SeenWindow] = {}
         """The windows of namespaces, by number."""
         self.loading: dict[int, list[OnceCall]] = {}
@@ -87,13 +91,16 @@ class Dedup:
         self.firsts_count = 0
         """The batches of `Inserts` that have dedup ids."""
         self.checks = Checks(index, self)
-        self.forgetfulness = Forgetfulness(index, self.windows, self.loading)
         self._index = index
         self._inserts = inserts
+        self._extents = {extent.namespace: extent for extent in extents}
+        """Those of the logs that are still to be read."""
         for extent in extents:
             window = self.windows[extent.namespace] = SeenWindow(extent.namespace, extent.first)
             window.expected_end, window.last_first = extent.end, extent.last_first
             self.loading[extent.namespace] = []
+        self.images = Images(self.windows, self.loading, images)
+        self.forgetfulness = Forgetfulness(index, self.windows, self.loading, self.images)
 
     # ---- what comes in ----
 
@@ -254,21 +261,53 @@ class Dedup:
                     if call.until_ms <= steady_ms:
                         self._refuse_call(call, error)
 
-    def load(self, namespace: int, rows: Sequence[SeenRow]) -> bool:
-        """Take in the next rows of a log that is being read. Returns whether these were the last ones."""
+    def next_image(self, namespace: int) -> StoredImage | None:
+        """The image that a new owner is to read next, after the log up to where it begins."""
+        return self.images.next_of(self.windows[namespace])
+
+    def load_image(self, image: StoredImage, table: SeenTable, marks: Sequence[Mark]) -> None:
+        """Take in the table of an image, and the times of its ids."""
+        window = self.windows[image.key.namespace]
+        window.attach(table, marks)
+        self.images.used(image)
+        self.forgetfulness.read(window)
+
+    def load_from(self, namespace: int) -> int:
+        """The number from which on the log is to be read: rows may begin before what is not known yet."""
+        return self.windows[namespace].end // BLOCK_IDS * BLOCK_IDS
+
+    def load(self, namespace: int, rows: Sequence[SeenDigests], until: int | None = None) -> bool:
+        """Take in the next rows of a log that is being read, its ids before the number `until`.
+
+        Returns whether these were the last ones. Without `until` all is known then that the log has.
+        """
         window = self.windows[namespace]
-        ids_max = self._index.settings.dedup_ids(namespace)
+        window.fill_end = window.expected_end if until is None else until
+        table_ids_max = self._index.settings.dedup_ids(namespace) // 2
         for row in rows:
-            if row.first >= window.end:
-                window.begin_at(row.first)
-                window.add(row.digests, row.at_ms, ids_max // 2)
-        self.forgetfulness.added(window, self._index.topic_table.steady_ms)
-        if rows and window.end < window.expected_end:
+            if row.first >= window.fill_end:
+                break
+            window.begin_at(row.first)
+            start, stop = (number - row.first for number in (window.end, window.fill_end))
+            hashes = hashes_in(row.digests[start * DIGEST_BYTES : stop * DIGEST_BYTES])
+            if hashes:
+                window.add_hashes(hashes, row.at_ms, table_ids_max)
+        if rows and window.end < window.fill_end:
+            self.forgetfulness.read(window)
             return False
-        for call in self.loading.pop(namespace):
+        if until is None:
+            self._loaded(window)
+        return True
+
+    def _loaded(self, window: SeenWindow) -> None:
+        namespace = window.namespace
+        window.last_ms = max(window.last_ms, self._extents.pop(namespace).last_ms)
+        calls = self.loading.pop(namespace)
+        self.images.loaded(namespace)
+        self.forgetfulness.added(window, self._index.topic_table.steady_ms)
+        for call in calls:
             call.completion.open_count -= 1
             self._admit(call.items, call.digests, call.completion, call.outcome)
-        return True
 
     # ---- the ids of a transaction ----
 

@@ -11,6 +11,7 @@ from foqs.model.errors import FoqsError
 from foqs.model.seen import BLOCK_IDS, SeenWindow
 from foqs.shard.port import Transaction, TransactionResult
 from foqs.shard.state.index import ShardIndex
+from foqs.shard.state.ops.image import Images
 from foqs.shard.state.ops.operation import Operation
 
 FORGET_IDS = 1_024
@@ -24,7 +25,9 @@ UNKNOWN_NAMESPACE_MS = limits.HOUR_MS
 class Forgetfulness:
     """Moves the edges of windows by number, by time and by memory, and knows whose log has rows before its edge."""
 
-    def __init__(self, index: ShardIndex, windows: dict[int, SeenWindow], loading: Mapping[int, object]) -> None:
+    def __init__(
+        self, index: ShardIndex, windows: dict[int, SeenWindow], loading: Mapping[int, object], images: Images
+    ) -> None:
         """`windows` and `loading` are those of `Dedup`: of a log that is being read nothing is forgotten."""
         self.waiting: dict[int, None] = {}
         """The namespaces whose logs have rows to delete."""
@@ -34,6 +37,7 @@ class Forgetfulness:
         self._index = index
         self._windows = windows
         self._loading = loading
+        self._images = images
         self._round: deque[int] = deque()
         """The namespaces whose ages are still to be looked at in this round."""
         self._unknown_since_ms: dict[int, int] = {}
@@ -49,6 +53,7 @@ class Forgetfulness:
                 self._look_for_deleted(window, now.steady_ms)
                 if namespace in self._windows:
                     self.age(window, now.steady_ms)
+                    self._images.look(window)
         return bool(self.waiting)
 
     def age(self, window: SeenWindow, steady_ms: int) -> None:
@@ -62,6 +67,14 @@ class Forgetfulness:
         self._unknown_since_ms.pop(window.namespace, None)
         window.is_doomed = False
         self.age(window, steady_ms)
+        self._make_room()
+
+    def read(self, window: SeenWindow) -> None:
+        """The same for one whose log is being read: how old its ids are shows at the end."""
+        self._note(window)
+        self._make_room()
+
+    def _make_room(self) -> None:
         while self.filters_bytes > limits.DEDUP_FILTERS_OF_SHARD_BYTES_MAX:
             largest = self._windows[max(self._bytes_of, key=lambda namespace: self._bytes_of[namespace])]
             if not largest.tables:
@@ -118,6 +131,7 @@ class Forgetfulness:
                 del self._windows[namespace]
                 self.filters_bytes -= self._bytes_of.pop(namespace)
                 self._unknown_since_ms.pop(namespace, None)
+                self._images.forget(namespace)
             elif window.droppable_to > end:
                 self.waiting[namespace] = None  # Behind the others, so that each has its turn.
 
