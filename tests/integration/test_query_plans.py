@@ -36,11 +36,13 @@ CLAIM_COUNT = 2_000
 PACK_COUNT = 400
 SEEN_COUNT = 4_000
 """Rows of the logs of dedup ids, which are full: four namespaces have 1,000 each."""
+IMAGE_PARTS = 40
+"""Parts of each image of a table of dedup ids; there are two of each of those namespaces."""
 PAGE = 1_000
 SLACK = 16
 """Reads beside the rows themselves: the ends of ranges."""
 
-TABLES = ("item", "pack", "tombstone", "claim", "topic", "namespace", "seen", "writer", "slot_copy")
+TABLES = ("item", "pack", "tombstone", "claim", "topic", "namespace", "seen", "seen_table", "writer", "slot_copy")
 ALL_INSERTED = statements.ALL_INSERTED.format(5)
 SEEN_FIRSTS = list(range(0, 1280 * script.STATEMENT_RANGES_MAX, 1280))
 ITEM_IDS = list(range(5, 5 + 20 * script.STATEMENT_IDS_MAX, 20))
@@ -217,6 +219,9 @@ CASES: dict[str, list[Case]] = {
             fill=lambda text: text.format(2, " OR ".join([f"first BETWEEN {at} AND {at + 127}" for at in SEEN_FIRSTS])),
         ),
     ],
+    "READ_SEEN_IMAGES": [Case("PRIMARY", 8 * IMAGE_PARTS + SLACK, with_payload=True)],
+    "READ_SEEN_PARTS": [Case("PRIMARY", 8 + SLACK, (2, 0, 128, 7, 8)), Case("PRIMARY", SLACK, (2, 0, 129, 0, 8))],
+    "DELETE_SEEN_PARTS": [Case("PRIMARY", 2 * 16 + SLACK, (2, 0, 128, 7, 23))],
     "DELETE_SEEN": [Case("PRIMARY", 2 * 8 + SLACK, (2, 0, 8 * 128))],
     "DELETE_PACKS": [
         Case("PRIMARY", 2 * 40 + SLACK, fill=lambda text: spread(text, list(range(1, PACK_COUNT, 10)))),
@@ -239,6 +244,7 @@ INSERTS: dict[str, Case] = {
     "INSERT_PACK": Case("", 0, (10**9, b"x"), fill=lambda text: text.format("%s", "%s")),
     "INSERT_TOMBSTONE": Case("", 0, (10**9, b"x")),
     "INSERT_SEEN": Case("", 0, (9, 0, 5, b"x"), fill=lambda text: text.format("%s", "%s", "%s", "%s")),
+    "INSERT_SEEN_PART": Case("", 0, (9, 0, 5, 0, b"x")),
     "INSERT_CLAIM": Case("", 0, (10**9, 5, 1, b"")),
     "KEEP_SLOTS": Case("", 2, (2, b"slots")),
 }
@@ -320,6 +326,10 @@ def _fill(url: str, share: int) -> None:
         cursor.executemany(statements.INSERT_TOMBSTONE, tombstones)
         seen = [(n % 4, n // 4 * 128, n, b"\x03" + b"\x00" * 26 * 128) for n in range(SEEN_COUNT // share)]
         cursor.executemany(statements.INSERT_SEEN.format("%s", "%s", "%s", "%s"), seen)
+        parts = [
+            (n, 0, count, part, b"x" * 20_000) for n in range(4) for count in (128, 256) for part in range(IMAGE_PARTS)
+        ]
+        cursor.executemany(statements.INSERT_SEEN_PART, parts)
         cursor.execute("UPDATE writer SET epoch = 1")
         cursor.execute(statements.KEEP_SLOTS, (1, b"slots"))
         session.commit()

@@ -281,13 +281,12 @@ def _dedup_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
             yield f"namespace {namespace} has dedup ids up to {end}, and {window.edge} to {window.end} are known"
             continue
         found = list(window_ids(tables, namespace, window.edge, window.end))
-        if [number for number, _ in found] != list(range(window.edge, window.end)):
+        if [number for number, _, _ in found] != list(range(window.edge, window.end)):
             yield f"rows of the dedup ids of namespace {namespace} are missing between {window.edge} and {window.end}"
-        digests = [digest for _, digest in found]
-        if len(set(digests)) < len(digests):
-            yield f"a dedup id of namespace {namespace} is in its window twice"
-        places = window.probe(digests)
-        for at, (number, _) in enumerate(found):
+        settings = shard.index.settings
+        yield from _twice(found, namespace, settings.dedup_ids(namespace), settings.dedup_ms(namespace))
+        places = window.probe([digest for _, digest, _ in found])
+        for at, (number, _, _) in enumerate(found):
             if number // BLOCK_IDS not in places.get(at, ()):
                 yield f"dedup id {number} of namespace {namespace} is not found in its block"
     for namespace in extents:
@@ -313,17 +312,28 @@ def _image_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
         while reader.next_number != HEAD_PART:
             reader.take(reader.next_number, parts[reader.next_number])
         table = reader.table()
-        for number, digest in window_ids(tables, key.namespace, max(key.first, windows[key.namespace].edge), key.end):
+        first = max(key.first, windows[key.namespace].edge)
+        for number, digest, _ in window_ids(tables, key.namespace, first, key.end):
             if number // BLOCK_IDS not in table.blocks_of(hashes_of([digest])[0]):
                 yield f"{key} has not dedup id {number}"
 
 
-def window_ids(tables: Tables, namespace: int, first: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Number and digest of the ids in the log from `first` on and before `end`."""
+def window_ids(tables: Tables, namespace: int, first: int, end: int) -> Iterator[tuple[int, bytes, int]]:
+    """Number, digest and time of the ids in the log from `first` on and before `end`."""
     for row in tables.seen_rows(namespace, first // BLOCK_IDS * BLOCK_IDS, end):
         for at, digest in enumerate(row.digests, row.first):
             if first <= at < end:
-                yield at, digest
+                yield at, digest, row.at_ms
+
+
+def _twice(found: list[tuple[int, bytes, int]], namespace: int, ids_max: int, ms_max: int) -> Iterator[str]:
+    """A new owner may know ids again that the last one had forgotten by their number or age, and taken again."""
+    last: dict[bytes, tuple[int, int]] = {}
+    for number, digest, at_ms in found:
+        last_number, last_ms = last.get(digest, (-limits.NEVER_MS, 0))
+        if number - last_number <= ids_max and at_ms - last_ms < ms_max:
+            yield f"a dedup id of namespace {namespace} is in its window twice"
+        last[digest] = (number, at_ms)
 
 
 def _topic_problems(shard: ShardState, tables: Tables) -> Iterator[str]:

@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
+from foqs.model import seen_image
 from foqs.model.calls import NO_CONTENT, ItemContent
 from foqs.model.item import ShardItem
+from foqs.model.seen import SeenTable, hashes_of
+from foqs.model.seen_image import ImageHead, ImageKey, ImageMaker, ImageReader
 from foqs.shard.port import ItemRow
 from foqs.storage import formats
 from foqs.storage.formats import UnknownFormatError
@@ -23,15 +27,22 @@ VERSIONS = {
     "pack": formats.PACK_VERSIONS,
     "tombstone": formats.TOMBSTONE_VERSIONS,
     "claim": formats.CLAIM_VERSIONS,
+    "seen": formats.SEEN_VERSIONS,
 }
+IMAGE_NAMES = {"image-head": seen_image.IMAGE_VERSIONS, "image-part": seen_image.IMAGE_VERSIONS}
+"""Images of tables of dedup ids: what a host cannot read of them it does without (tests/unit/test_seen_image.py)."""
 EACH_VERSION = [(name, version) for name, versions in VERSIONS.items() for version in versions]
+EACH_IMAGE = [(name, version) for name, versions in IMAGE_NAMES.items() for version in versions]
 UNPACK: dict[str, Callable[[bytes], Any]] = {
     "pack": formats.unpack_items,
     "tombstone": formats.unpack_keys,
     "claim": formats.unpack_entries,
+    "seen": formats.unpack_seen,
 }
 TOP_32, TOP_63, TOP_64 = (1 << 31) - 1, (1 << 63) - 1, (1 << 64) - 1
 KEYS = (1, 0x0000_0300_0000_0007, TOP_64)
+DIGESTS = [bytes(range(16)), b"\xff" * 16, bytes(16)]
+FIRST_ITEMS = [(0, 1), (3, 0x0000_0300_0000_0007), ((1 << 16) - 1, TOP_64)]
 ENTRIES = [(1, 1), (0x0000_0300_0000_0007, 2), (TOP_64, (1 << 32) - 1)]
 
 
@@ -67,11 +78,13 @@ MEANT: dict[str, Callable[[int], Any]] = {
     "pack": lambda version: [_row_of(item, version) for item in _packed()],
     "tombstone": lambda version: KEYS,
     "claim": lambda version: ENTRIES,
+    "seen": lambda version: (DIGESTS, FIRST_ITEMS),
 }
 WRITTEN: dict[str, Callable[[], bytes]] = {
     "pack": lambda: formats.pack_items(_packed()),
     "tombstone": lambda: formats.pack_keys(KEYS),
     "claim": lambda: formats.pack_entries([key for key, _ in ENTRIES], [number for _, number in ENTRIES]),
+    "seen": lambda: formats.pack_seen(DIGESTS, [shard for shard, _ in FIRST_ITEMS], [key for _, key in FIRST_ITEMS]),
 }
 
 
@@ -91,22 +104,61 @@ def test_the_newest_version_is_written_byte_for_byte(name: str) -> None:
 
 
 def test_there_are_golden_bytes_of_every_version_and_of_no_other() -> None:
-    assert sorted(path.stem for path in GOLDEN.glob("*.hex")) == sorted(f"{name}-{n}" for name, n in EACH_VERSION)
+    assert sorted(path.stem for path in GOLDEN.glob("*.hex")) == sorted(
+        f"{name}-{n}" for name, n in EACH_VERSION + EACH_IMAGE
+    )
 
 
 def test_every_version_came_with_a_migration_of_its_number() -> None:
     migrations = sorted((Path(__file__).parents[2] / "schema/shard").glob("*.sql"))
-    assert {version for _, version in EACH_VERSION} <= {int(path.name[:4]) for path in migrations}
+    assert {version for _, version in EACH_VERSION + EACH_IMAGE} <= {int(path.name[:4]) for path in migrations}
 
 
 @pytest.mark.parametrize("name", VERSIONS)
 @pytest.mark.parametrize("version", [0, 255])
 def test_an_unknown_version_is_refused_with_what_to_do(name: str, version: int) -> None:
     packed = bytes([version]) + golden(name, VERSIONS[name][-1])[1:]
-    with pytest.raises(UnknownFormatError, match=rf"has version {version} .* reads 1.*: upgrade this host"):
+    with pytest.raises(UnknownFormatError, match=rf"has version {version} .* reads [13].*: upgrade this host"):
         UNPACK[name](packed)
     with pytest.raises(UnknownFormatError, match="has version 0"):
         UNPACK[name](b"")
+
+
+def test_the_digests_of_a_row_of_dedup_ids_are_read_alone() -> None:
+    for version in formats.SEEN_VERSIONS:
+        assert formats.seen_digests(golden("seen", version)) == b"".join(DIGESTS)
+    assert formats.seen_count(len(golden("seen", formats.SEEN_VERSIONS[-1]))) == len(DIGESTS)
+    with pytest.raises(UnknownFormatError, match="has version 255"):
+        formats.seen_digests(b"\xff" + golden("seen", formats.SEEN_VERSIONS[-1])[1:])
+
+
+def _image() -> tuple[ImageMaker, SeenTable]:
+    """Of a table that has taken more since: the image ends with the last whole block."""
+    table = SeenTable(250, 300)
+    digests = [bytes([number % 256]) * 5 + number.to_bytes(11, "big") for number in range(150)]
+    table.add(hashes_of(digests))
+    return ImageMaker(7, table, [(0, 5), (250, -1), (300, TOP_63), (384, 9)]), table
+
+
+def test_images_of_every_version_are_read_as_they_were_meant() -> None:
+    _, table = _image()
+    for version in seen_image.IMAGE_VERSIONS:
+        head = seen_image.read_head(ImageKey(7, 250, 134), golden("image-head", version))
+        assert head == ImageHead(
+            ImageKey(7, 250, 134), 300, False, (0x85858585, b"\x85\0\0"), 408, [crc32(golden("image-part", version))],
+            [(250, -1), (300, TOP_63)],
+        )  # fmt: skip
+        reader = ImageReader(head)
+        reader.take(1, golden("image-part", version))
+        assert reader.table().buckets(0, 6, 134) == table.buckets(0, 6, 134)
+
+
+def test_images_are_written_byte_for_byte() -> None:
+    maker, _ = _image()
+    assert maker.next_part() == golden("image-part", seen_image.IMAGE_VERSIONS[-1])
+    assert not maker.written()
+    assert maker.next_part() == golden("image-head", seen_image.IMAGE_VERSIONS[-1])
+    assert maker.written()
 
 
 def test_single_items_are_read_out_of_a_pack() -> None:

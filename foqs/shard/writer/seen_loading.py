@@ -18,6 +18,8 @@ from foqs.shard.writer.worker_thread import WorkerThread
 
 SEEN_READ_ROWS = 256
 """Rows of the log that are read at a time: 0.8 MiB, if they are full."""
+SEEN_SOUGHT_ROWS = 8
+"""Rows of the log that are read at a time where one is sought."""
 SEEN_READ_PARTS = 8
 """Parts of an image that are read at a time: 0.8 MiB, if its table is full."""
 SEEN_SLICE_IDS = 2_000
@@ -127,12 +129,16 @@ class SeenLoading:
         return head
 
     async def _hash_at(self, namespace: int, number: int) -> Hash | None:
-        """That of the id which has this number in the log."""
-        rows = await self._ask(partial(self._log.read, namespace, number // BLOCK_IDS * BLOCK_IDS, BLOCK_IDS))
-        for row in rows:
-            at = (number - row.first) * DIGEST_BYTES
-            if 0 <= at < len(row.digests):
-                return hashes_in(row.digests[at : at + DIGEST_BYTES])[0]
+        """That of the id which has this number in the log: a block has one row, or many small ones."""
+        first = number // BLOCK_IDS * BLOCK_IDS
+        while rows := await self._ask(partial(self._log.read, namespace, first, SEEN_SOUGHT_ROWS)):
+            for row in rows:
+                at = (number - row.first) * DIGEST_BYTES
+                if at < 0:
+                    return None
+                if at < len(row.digests):
+                    return hashes_in(row.digests[at : at + DIGEST_BYTES])[0]
+            first = rows[-1].first + 1
         return None
 
     async def _ask(self, read: Callable[[], T]) -> T:

@@ -140,7 +140,9 @@ class Images:
             if window is None or maker.table not in window.tables:
                 self.making = None
                 # The head comes last: there is none.
-                self._drop(StoredImage(maker.key, 1, maker.next_number or maker.parts_count + 1, False))
+                parts_end = maker.next_number or maker.parts_count + 1
+                if parts_end > 1:
+                    self._drop(StoredImage(maker.key, 1, parts_end, False))
 
     def written(self, maker: ImageMaker) -> None:
         """Its next part is committed."""
@@ -156,7 +158,7 @@ class Images:
         """Its parts before this one are deleted."""
         del self.gone[image.key]
         if parts_end < image.parts_end:
-            self.gone[image.key] = image._replace(parts_first=parts_end)
+            self.gone[image.key] = image._replace(parts_first=parts_end, is_whole=False)
 
 
 class Imaging(Operation):
