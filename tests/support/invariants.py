@@ -9,8 +9,8 @@ from foqs.host.dispatch import Dispatcher
 from foqs.host.topic_queue import TopicQueue
 from foqs.model import limits, order
 from foqs.model.item import Phase, ShardItem
-from foqs.model.seen import BLOCK_IDS, hashes_of
-from foqs.model.seen_image import HEAD_PART, ImageReader, read_head
+from foqs.model.seen import BLOCK_IDS, SeenTable, hashes_of
+from foqs.model.seen_image import BadImageError, ImageKey, ImageReader, read_head
 from foqs.model.topic import ItemCounts, ShardTopic
 from foqs.shard.port import TIMER_LANE, StoredClaim, Transaction
 from foqs.shard.state.engine import ShardState
@@ -307,15 +307,23 @@ def _image_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
     if found != known and (making is None or {**found, making.key: None} != {**known, making.key: None}):
         yield f"images {found} of dedup ids are there, and {known} are known"
     for key in stored.keys() & found.keys():
-        parts = {number: body for of, number, body in tables.parts_of(key)}
-        reader = ImageReader(read_head(key, parts[HEAD_PART]))
-        while reader.next_number != HEAD_PART:
-            reader.take(reader.next_number, parts[reader.next_number])
-        table = reader.table()
+        try:
+            table = _read_image(key, tables)
+        except BadImageError as error:
+            yield f"{key} is not to be used: {error}"
+            continue
         first = max(key.first, windows[key.namespace].edge)
         for number, digest, _ in window_ids(tables, key.namespace, first, key.end):
             if number // BLOCK_IDS not in table.blocks_of(hashes_of([digest])[0]):
                 yield f"{key} has not dedup id {number}"
+
+
+def _read_image(key: ImageKey, tables: Tables) -> SeenTable:
+    head, *parts = tables.parts_of(key)
+    reader = ImageReader(read_head(key, head.body))
+    for part in parts:
+        reader.take(part.number, part.body)
+    return reader.table()
 
 
 def window_ids(tables: Tables, namespace: int, first: int, end: int) -> Iterator[tuple[int, bytes, int]]:

@@ -20,7 +20,7 @@ IMAGE_IDS_MIN = 10_000
 """Ids of a table of which an image is made. Fewer are read from the log as fast."""
 IMAGE_STEPS = 4
 """A table that still grows gets an image anew when so large a part of it has come: so a new owner reads at most that
-part from the log, and an id is written as 16 bytes more in all.
+part from the log, and images have about 13 bytes for each id in all.
 """
 IMAGE_PAUSE_MS = 25
 """Between two parts of images: at most 4 MiB go to a shard's database in a second."""
