@@ -31,7 +31,7 @@ TABLE_IDS_FIRST: Final = BUCKET_IDS
 """The ids that the first table of a window has room for. Most namespaces have few ids."""
 TABLE_IDS_RATIO: Final = 16
 """Each further table has room for so many times as many ids, up to half a window."""
-TABLE_IDS_MAX: Final = 2_600_000
+TABLE_IDS_MAX: Final = 2_540_000
 """The most ids of one table. The places of more than 8 million would not fit into 16 bits, and a window that fills all
 of its shard's memory gives it up by tables.
 """
@@ -103,7 +103,7 @@ class SeenTable:
         self._block = first // BLOCK_IDS
         self._bucket_count = bucket_count = buckets_of(capacity)
         self._fingerprints = bytearray(bucket_count * _FINGERPRINTS_BYTES)
-        self._places = array("H", bytes(2 * SLOTS * bucket_count))
+        self._places = array("H", [0]) * (SLOTS * bucket_count)
         self._counts = bytearray(bucket_count)
 
     @property

@@ -8,14 +8,18 @@ from typing import Any
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
 from foqs.model.item import ShardItem
-from foqs.model.seen import DIGEST_BYTES, SeenWindow
-from foqs.shard.port import SeenDigests, Transaction, TransactionResult
+from foqs.model.seen import DIGEST_BYTES, SeenTable, SeenWindow
+from foqs.model.seen_image import Mark
+from foqs.shard.port import SeenDigests, StoredImage, Transaction, TransactionResult
 from foqs.shard.state.events import Completion, OnceOutcome
 from foqs.shard.state.ops import check
 from foqs.shard.state.ops.dedup import Dedup, Remembering
+from foqs.shard.state.ops.image import Images, Imaging
+from tests.sim.chance import Profile
 from tests.sim.planting import in_place_of
 
 _write, _committed, _load, _age = Remembering.write, Remembering.committed, Dedup.load, SeenWindow.age
+_write_part, _load_image = Imaging.write, Dedup.load_image
 
 
 @in_place_of(Remembering, "write")
@@ -95,3 +99,44 @@ def lets_items_in_before_the_ids_are_read(
 ) -> None:
     self._inserts.hold(len(items), size_bytes)
     self._admit(items, digests, completion, outcome)
+
+
+def _has_images(profile: Profile) -> bool:
+    return bool(profile.limits["IMAGE_IDS_MIN"] <= 20)
+
+
+def _reads_images(profile: Profile) -> bool:
+    return _has_images(profile) and bool(profile.host_fault_rate or profile.server_fault_rate or profile.drain_rate)
+
+
+@in_place_of(Remembering, "write", _has_images)
+def takes_ids_into_tables_and_images_before_their_commit(self: Remembering, transaction: Transaction, now: Now) -> None:
+    _write(self, transaction, now)
+    for row in self._rows:
+        window = self._source.windows[row.namespace]
+        window.add(row.digests, row.at_ms, 1_000)
+        window.last_first = row.first
+        self._source.images.look(window)
+    self._rows = []
+
+
+@in_place_of(Imaging, "write", _has_images)
+def takes_a_part_of_an_image_for_written_before_it_is_committed(
+    self: Imaging, transaction: Transaction, now: Now
+) -> None:
+    _write_part(self, transaction, now)
+    if self._maker is not None:
+        self._source.written(self._maker)
+        self._maker = None
+
+
+@in_place_of(Dedup, "load_image", _reads_images)
+def leaves_out_the_log_after_an_image(self: Dedup, image: StoredImage, table: SeenTable, marks: Sequence[Mark]) -> None:
+    _load_image(self, image, table, marks)
+    window = self.windows[image.key.namespace]
+    window.end = window.expected_end
+
+
+@in_place_of(Images, "_drop", _has_images)
+def keeps_images_of_what_is_forgotten(self: Images, image: StoredImage) -> None:
+    return None

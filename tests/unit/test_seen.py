@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foqs.model import seen
+from foqs.model import limits, seen
 from foqs.model.seen import BLOCK_IDS, SeenTable, SeenWindow, digest_of, digests_of, hashes_of
 
 DAY_MS = 86_400_000
@@ -84,6 +84,16 @@ def test_of_a_full_table_one_in_a_hundred_thousand_unknown_ids_may_be_known() ->
     found = [at for at in table.may_have(sought) if table.blocks_of(sought[at])]
     assert len(found) <= 5
     assert table.size_bytes / 50_000 < 6.5
+
+
+def test_ten_million_ids_have_room_in_the_memory_of_a_shard() -> None:
+    window, capacities = SeenWindow(1), list[int]()
+    while sum(capacities) < 10_000_000:
+        wanted = seen.TABLE_IDS_FIRST * seen.TABLE_IDS_RATIO ** len(capacities)
+        capacities.append(min(wanted, limits.DEDUP_IDS_MAX // 2, seen.TABLE_IDS_MAX))
+    sizes_bytes = [seen.size_of(capacity) for capacity in capacities]
+    assert len(capacities) < seen.TABLES_MAX
+    assert window.size_bytes + sum(sizes_bytes) <= limits.DEDUP_FILTERS_OF_SHARD_BYTES_MAX
 
 
 # ---- a window ----
