@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from foqs.model import limits
+from foqs.model import limits, seen_image
 from foqs.shard.state import engine, ops
-from foqs.shard.state.ops import forget, wake
+from foqs.shard.state.ops import forget, image, wake
 
 OPERATIONS = Path(ops.__file__).parent
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
@@ -24,6 +24,7 @@ BOUNDS = {
     "Refilling": [limits.TRANSACTION_REFILLS_MAX],
     "Waking": [wake.SWEEP_CHUNK_ITEMS],
     "Inserting": [limits.TRANSACTION_INSERTS_MAX, limits.TRANSACTION_INSERT_BYTES_MAX // limits.MIB],
+    "Imaging": [seen_image.IMAGE_PART_BUCKETS, image.IMAGE_PARTS_GONE],
     "Claiming": [limits.TRANSACTION_CLAIMS_MAX],
     "Extending": [limits.TRANSACTION_EXTENSIONS_MAX],
     "Settling": [
