@@ -61,7 +61,7 @@ class ImageHead(NamedTuple):
     """That of the last id that the image knows: it ties the image to its log, whose numbers might have begun anew."""
     part_buckets: int
     checksums: list[int]
-    """Of the parts from 1 on."""
+    """Those of the parts from 1 on."""
     marks: list[Mark]
 
 

@@ -156,7 +156,7 @@ class Transaction:
     """Namespace, and the numbers from which on and before which its log of dedup ids goes."""
     seen_parts_new: list[SeenPart] = field(default_factory=list)
     seen_parts_gone: list[tuple[ImageKey, int, int]] = field(default_factory=list)
-    """Of images of dedup ids: the parts from one number on and before another one."""
+    """The parts of images of dedup ids that go: those from one number on and before another one."""
     seen_reads: list[tuple[int, int]] = field(default_factory=list)
     """Namespace and number of each block of a log of dedup ids that is read."""
     fetches: list[ShardItem] = field(default_factory=list)

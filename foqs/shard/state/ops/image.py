@@ -23,7 +23,7 @@ IMAGE_STEPS = 4
 part from the log, and images have about 13 bytes for each id in all.
 """
 IMAGE_PAUSE_MS = 25
-"""Between two parts of images: at most 4 MiB go to a shard's database in a second."""
+"""The pause between two parts of images: at most 4 MiB of them go to a shard's database in a second."""
 IMAGE_PARTS_GONE = 16
 """Parts of an image that one transaction deletes."""
 
