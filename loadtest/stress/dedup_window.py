@@ -193,6 +193,7 @@ def _take_over(owner: _Host, standby: _Host, ids_count: int, verdict: Verdict) -
         big = waiting.submit(_first_answer, standby.address, _BIG, "a-big-one")
         owned_s = _when_owned(standby.address)
         small_s, big_s = small.result(), big.result()
+        owned_s = min(owned_s, small_s, big_s)  # It was asked now and then.
         time.sleep(1)
     verdict.facts |= {
         "killed to owned by the standby, s": owned_s - killed_s,

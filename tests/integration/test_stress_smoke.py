@@ -164,7 +164,7 @@ def test_a_new_owner_knows_a_window_full_of_dedup_ids_and_takes_no_new_one_for_a
     assert found["ids that the new owner does not know"] == 0
     assert found["known ids that were not answered with their item"] == 0
     assert found["new ids that made no item"] == 0
-    assert 0 < found["owned to the first enqueue with an id of the full window, s"] < 60
+    assert 0 <= found["owned to the first enqueue with an id of the full window, s"] < 60
     assert all(row["written B an id"] > 16 for row in verdict.rows), "a digest has as many bytes"
 
 
