@@ -35,7 +35,7 @@ from foqs.host.namespaces import Namespaces
 from foqs.host.page_budget import PageBudget
 from foqs.host.pulse import Pulse
 from foqs.host.queue import Queue
-from foqs.host.quota import Quota
+from foqs.host.quotas import Quotas
 from foqs.host.shard_maps import ShardMaps
 from foqs.host.shards import OwnedShard, Shards
 from foqs.host.slices import Slices
@@ -140,7 +140,13 @@ class Host(Service):
         pages = PageBudget()
         self._inspection = Inspection(self._shards, self._waiting, self._dispatcher.on_events, slices, pages)
         self._exports = Exports(self._shards, pages, slices, parts.wall_ms)
-        self._quota = Quota(self._loop.time)
+        self._quotas = Quotas(
+            self._meta,
+            config.host_name,
+            self._loop.time,
+            lambda: self._membership.hosts_count,
+            lambda: self._namespaces.missed_s,
+        )
         self._dequeues = Dequeues(
             self._namespaces, self._shards, self._dispatcher, self._loop.time, self.metrics.items.happened
         )
@@ -149,6 +155,7 @@ class Host(Service):
         self._pulse = Pulse()
         self._ages = Ages(self._shards, self._loop.time)
         self.metrics.watch(self._shards, self._dispatcher, self._ages, self._pulse, self._is_draining)
+        self.metrics.watch_quotas(self._quotas)
         self.metrics.watch_namespaces(lambda: len(self._censuses.unknown))
         self.condition = Condition(self._pulse, self._shards, lambda: self.state)
 
@@ -203,6 +210,7 @@ class Host(Service):
         await self._membership.start()
         await self._namespaces.start()
         await self._jobs.start()
+        await self._quotas.start()
         if self._event_log is not None:
             await self._event_log.start()
         await asyncio.gather(*[shard.start() for shard in self._shards.by_id.values()])
@@ -214,6 +222,7 @@ class Host(Service):
         self._dispatcher.drain()
         await asyncio.gather(*[shard.drain() for shard in self._shards.by_id.values()])
         await self._jobs.drain()
+        await self._quotas.drain()
         if self._event_log is not None:
             await self._event_log.drain()
 
@@ -226,6 +235,7 @@ class Host(Service):
             await self._event_log.stop()
         await self._censuses.stop()
         await self._jobs.stop()
+        await self._quotas.stop()
         await self._namespaces.stop()
         await self._membership.stop()
         # Last of all: what stops may wait for a server that hangs, and the loop turns meanwhile.
@@ -257,7 +267,7 @@ class Host(Service):
                     _log.error("host_defect", work=work.__qualname__, exc_info=True)
 
     def _forget_quotas(self) -> None:
-        self._quota.forget(self._namespaces.numbers)
+        self._quotas.forget(self._namespaces.numbers)
 
     def _is_draining(self) -> bool:
         return self.state is ServiceState.DRAINING
@@ -323,7 +333,7 @@ class Host(Service):
         placement = Placement(shards, self._dispatcher, self._slots)
         lane = BulkLane(self._loop)
         self.metrics.watch_loads(lane, self._jobs)
-        enqueues = Enqueues(namespaces, self._quota, placement, self._waiting, happened, self._namespace_calls.slots)
+        enqueues = Enqueues(namespaces, self._quotas, placement, self._waiting, happened, self._namespace_calls.slots)
         queue = Queue(
             JobEnqueues(namespaces, self._jobs, BulkEnqueues(namespaces, lane, enqueues.enqueue).enqueue, happened),
             self._dequeues,

@@ -8,7 +8,8 @@ from operator import attrgetter
 from foqs.host import arguments
 from foqs.host.dispatch import Dispatcher
 from foqs.host.namespaces import Namespaces
-from foqs.host.quota import Quota
+from foqs.host.quota import Charge
+from foqs.host.quotas import Quotas
 from foqs.host.shards import NO_SHARD_RETRY_MS, Shards
 from foqs.host.slots import Slots
 from foqs.host.waiting import Answer, Waiting
@@ -180,7 +181,7 @@ class Enqueues:
     def __init__(
         self,
         namespaces: Namespaces,
-        quota: Quota,
+        quotas: Quotas,
         placement: Placement,
         waiting: Waiting,
         happened: Callable[[int, ItemEvent, int], None],
@@ -188,7 +189,7 @@ class Enqueues:
     ) -> None:
         """`happened` counts, by namespace, what became of items; `make_slots` sees that there is a slot table."""
         self._namespaces = namespaces
-        self._quota = quota
+        self._quotas = quotas
         self._placement = placement
         self._waiting = waiting
         self._happened = happened
@@ -199,17 +200,16 @@ class Enqueues:
     ) -> EnqueueResult:
         """Write what is valid; `errors` has the rest. Raises FoqsError when nothing was written."""
         result = EnqueueResult([""] * len(items))
-        namespace = self._admit(namespace_name, len(items))
+        namespace, charge = await self._admit(namespace_name, len(items))
         if any(map(_dedup_id, items)):
-            await self._enqueue_once(namespace, items, result)
+            await self._enqueue_once(namespace, items, result, charge)
             return result
         try:
             await self._enqueue_anywhere(namespace, items, range(len(items)), result)
         except FoqsError as error:
-            self._quota.give_back(namespace, len(items) if error.nothing_done else len(result.errors))
+            charge.give_back(len(items) if error.nothing_done else len(result.errors))
             raise
-        if result.errors:
-            self._quota.give_back(namespace, len(result.errors))
+        charge.give_back(len(result.errors))
         return result
 
     async def _enqueue_anywhere(
@@ -239,13 +239,15 @@ class Enqueues:
             result.ids[position] = ids.item_id(shard.shard_id, item.key)
         self._happened(namespace.number, ItemEvent.ENQUEUED, len(made))
 
-    async def _enqueue_once(self, namespace: Namespace, items: Sequence[NewItemFields], result: EnqueueResult) -> None:
+    async def _enqueue_once(
+        self, namespace: Namespace, items: Sequence[NewItemFields], result: EnqueueResult, charge: Charge
+    ) -> None:
         """Write a call that has dedup ids. Raises FoqsError when all of it failed for one reason."""
         plain = [position for position, new in enumerate(items) if new.dedup_id is None]
         with_ids = [position for position, new in enumerate(items) if new.dedup_id is not None]
         refused: PositionErrors = {}
         if not self._placement.knows_slots:
-            await self._ask_for_slots(namespace, len(items))
+            await self._ask_for_slots(namespace, len(items), charge)
         answer = Answer(self._waiting)
         placed, anywhere = self._placement.place_ids(namespace, items, with_ids, refused)
         parts = self._start_once(namespace, items, placed, answer, result.errors, refused)
@@ -268,26 +270,21 @@ class Enqueues:
         result.duplicates.sort()
         result.errors.update(refused)
         undone_count = sum([error.nothing_done for error in result.errors.values()])
-        self._quota.give_back(namespace, undone_count + len(result.duplicates))
+        charge.give_back(undone_count + len(result.duplicates))
         self._happened(namespace.number, ItemEvent.ENQUEUED, sum([len(part.outcome.made) for part in parts]))
         if len(refused) == len(items) and len(distinct := set(refused.values())) == 1:
             raise distinct.pop()
 
-    async def _ask_for_slots(self, namespace: Namespace, count: int) -> None:
+    async def _ask_for_slots(self, namespace: Namespace, count: int, charge: Charge) -> None:
         """The first dedup id of a cluster waits for the slot table. Raises FoqsError when nothing was written."""
         try:
             await self._make_slots()
         except FoqsError as error:
-            self._quota.give_back(namespace, count)
+            charge.give_back(count)
             raise UnavailableError(
                 f"nothing was enqueued: {error.message}", retry_after_ms=NO_SHARD_RETRY_MS, nothing_done=True
             ) from error
-        try:
-            # It may have been closed meanwhile, and counted as empty.
-            self._namespaces.check_open(namespace.number)
-        except FoqsError:
-            self._quota.give_back(namespace, count)
-            raise
+        self._check_open_still(namespace, count, charge)
 
     def _start_once(
         self,
@@ -322,7 +319,7 @@ class Enqueues:
             writer.wake()
         return parts
 
-    def _admit(self, name: str, count: int) -> Namespace:
+    async def _admit(self, name: str, count: int) -> tuple[Namespace, Charge]:
         """Before anything is done for the items: a namespace over its quota must not cost the others."""
         namespace = self._namespaces.serving(name)
         settings = namespace.settings
@@ -333,11 +330,22 @@ class Enqueues:
         if count > settings.batch_items_max:
             raise arguments.too_many("items", count, settings.batch_items_max)
         try:
-            self._quota.admit(namespace, count)
+            charge = self._quotas.admit(namespace, count)
+            if charge is None:
+                charge = await self._quotas.wait(namespace, count)
+                self._check_open_still(namespace, count, charge)
         except RateLimitedError:
             self._happened(namespace.number, ItemEvent.RATE_LIMITED, count)
             raise
-        return namespace
+        return namespace, charge
+
+    def _check_open_still(self, namespace: Namespace, count: int, charge: Charge) -> None:
+        """After a wait the namespace may have been closed, and counted as empty."""
+        try:
+            self._namespaces.check_open(namespace.number)
+        except FoqsError:
+            charge.give_back(count)
+            raise
 
     def _place(
         self,

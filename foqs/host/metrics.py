@@ -15,6 +15,8 @@ from foqs.host.jobs import Jobs
 from foqs.host.load_gauges import LoadGauges
 from foqs.host.meters import ItemMeters, TransactionMeters, TransportMeters
 from foqs.host.pulse import Pulse
+from foqs.host.quota_gauges import QuotaGauges
+from foqs.host.quotas import Quotas
 from foqs.host.shards import Shards
 
 
@@ -67,6 +69,10 @@ class Metrics:
     def watch_loads(self, lane: BulkLane, jobs: Jobs) -> None:
         """Let every scrape read what bulk enqueues and jobs have on the host."""
         self.registry.register(LoadGauges(lane, jobs))
+
+    def watch_quotas(self, quotas: Quotas) -> None:
+        """Let every scrape read how the host gets tokens of quotas."""
+        self.registry.register(QuotaGauges(quotas))
 
     def watch_namespaces(self, unknown_count: Callable[[], int]) -> None:
         unknown = Gauge(

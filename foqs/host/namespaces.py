@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,9 @@ from foqs.model.service import Service
 from foqs.shard.state.engine import ShardState
 from foqs.storage.meta import MetaStore
 from foqs.storage.meta_namespaces import NamespaceList
+
+SLOW_MS = 2 * limits.SECOND_MS
+"""Reading the namespaces takes so long only while the meta database is as good as away."""
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -89,6 +93,8 @@ class Namespaces(Service):
         """Those of shards that were opened since the last reading began."""
         self._problems: list[str] = []
         """Why the meta database's server could lose what it acknowledged."""
+        self.missed_s = -math.inf
+        """When the meta database was found last not to answer, or to be very slow."""
         self._checked_s = 0.0
         self._task: asyncio.Task[None] | None = None
 
@@ -223,10 +229,14 @@ class Namespaces(Service):
             try:
                 if asyncio.get_running_loop().time() - self._checked_s > limits.DURABILITY_CHECK_MS / 1000:
                     await self._check_durable()
+                began_s = asyncio.get_running_loop().time()
                 await self.refresh()
+                if asyncio.get_running_loop().time() - began_s > SLOW_MS / 1000:
+                    self.missed_s = asyncio.get_running_loop().time()
                 if outage.has_ended():
                     _log.info("meta_back")
             except FoqsError as error:
+                self.missed_s = asyncio.get_running_loop().time()
                 if outage.is_to_be_told(str(error)):
                     _log.warning("meta_away", error=str(error))
             except Exception:  # A defect must not end the refreshes for good.

@@ -194,7 +194,7 @@ CONNECTIONS_PER_ADDRESS_MAX = 5_000
 """Connections of one client address (connections_per_address_max)."""
 OPERATOR_CONNECTIONS_MAX = 16
 """Connections to the metrics port, each with one request. A further one ends the oldest."""
-META_SESSIONS_MAX = 5
+META_SESSIONS_MAX = 6
 """Sessions of one host with the meta database."""
 FIRST_FRAME_MS_MAX = 10 * SECOND_MS
 """A new connection must send its first frame header within this time."""
@@ -244,6 +244,12 @@ META_CALLS_WAITING_MAX = 16
 """Admin calls that wait for a thread that works on the meta database. Further ones get OVERLOADED."""
 META_CALLS_RETRY_MS = 1 * SECOND_MS
 """The retry_after_ms of an admin call that is refused."""
+QUOTA_CALLS_WAITING_MAX = 1_000
+"""Enqueues of one namespace that wait on one host to be counted against its quota. Further ones get RATE_LIMITED where
+the quota is used up, else OVERLOADED.
+"""
+QUOTAS_CALLS_WAITING_MAX = 10_000
+"""The same of all namespaces together."""
 
 # Memory of connections.
 CALL_BYTES_PER_CONNECTION_MAX = 32 * MIB

@@ -30,6 +30,7 @@ from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_n
 from foqs.model.slots import SlotTable
 from foqs.storage.meta_blocks import NamespaceBlocks
 from foqs.storage.meta_jobs import delete_jobs_of
+from foqs.storage.meta_quotas import delete_quota_of
 from foqs.storage.meta_slots import SlotRows, make_slots, restore_slots
 from foqs.storage.meta_tables import CENSUS, CENSUS_ANSWER, NAMESPACE, NAMESPACE_NUMBER, SERVER_NOW_MS, SHARD
 
@@ -240,6 +241,7 @@ class MetaNamespaces(ABC):
             if missing:
                 return missing
             delete_jobs_of(connection, census.namespace)
+            delete_quota_of(connection, census.namespace)
             connection.execute(delete(NAMESPACE).where(NAMESPACE.c.number == census.namespace))
             _delete_census(connection, census)
             return []

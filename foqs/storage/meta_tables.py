@@ -84,6 +84,12 @@ SLOT = Table(
     Column("shard", SmallInteger, nullable=False),
     Column("version", BigInteger, nullable=False),
 )
+QUOTA = Table(
+    "quota",
+    METADATA,
+    Column("namespace", Integer, primary_key=True, autoincrement=False),
+    Column("book", VARBINARY(8192), nullable=False),
+)
 HOST = Table(
     "host",
     METADATA,

@@ -15,6 +15,7 @@ from foqs.model.namespace import Namespace, NamespaceSettings, updated
 from foqs.model.slots import NO_SLOTS, SlotTable, first_table
 from foqs.storage.meta_namespaces import NamespaceList
 from foqs.testing.fake_jobs import FakeJobs, JobTables
+from foqs.testing.fake_quotas import FakeQuotas
 
 
 @dataclass(slots=True)
@@ -31,12 +32,14 @@ class NamespaceTables:
     """The last epoch of each shard."""
     jobs: JobTables = field(default_factory=JobTables)
     slots: SlotTable = NO_SLOTS
+    quotas: dict[int, bytes] = field(default_factory=dict)
+    """The packed books of quotas, by namespace."""
 
     def copy(self) -> NamespaceTables:
         return copy.deepcopy(self)
 
 
-class FakeNamespaces(FakeJobs):
+class FakeNamespaces(FakeJobs, FakeQuotas):
     """The database for one host; `chance` draws the ids of censuses.
 
     A subclass says where the tables are, and adds what else the host asks of its meta database.
@@ -53,6 +56,14 @@ class FakeNamespaces(FakeJobs):
     @property
     def _job_tables(self) -> JobTables:
         return self._tables.jobs
+
+    @property
+    def _books(self) -> dict[int, bytes]:
+        return self._tables.quotas
+
+    def _limit_of(self, namespace: int) -> int | None:
+        found = [one for one in self._tables.namespaces.values() if one.number == namespace]
+        return found[0].settings.enqueues_per_minute_max if found else None
 
     def read_namespaces(self) -> NamespaceList:
         tables = self._tables
@@ -145,6 +156,7 @@ class FakeNamespaces(FakeJobs):
         if not missing:
             del self._tables.namespaces[name]
             self._forget_jobs_of(census.namespace)
+            self._tables.quotas.pop(census.namespace, None)
             self.end_census(census)
         return missing
 

@@ -91,6 +91,9 @@ class NoMetrics:
     def counts_of(self, event: ItemEvent) -> dict[int | None, int]:
         return {}
 
+    def watch_quotas(self, *_: Any) -> None:
+        return None
+
     def watch_namespaces(self, unknown_count: Callable[[], int]) -> None:
         return None
 

@@ -7,7 +7,8 @@ import tracemalloc
 
 import pytest
 
-from foqs.host.quota import BUCKET_MS, MinuteWindow
+from foqs.host.quota import MinuteWindow
+from foqs.model.grants import BUCKET_MS
 from foqs.model.limits import MINUTE_MS
 from foqs.shard.state.leases import SLOT_MS, Wheel
 
@@ -66,7 +67,7 @@ def test_no_minute_admits_more_than_the_limit_and_the_wait_is_true(seed: int) ->
             assert not wait_ms
         if not wait_ms:
             refused_count = chance.choice([0, 0, 0, chance.randrange(count)])
-            window.give_back(refused_count)
+            window.take_back(window.buckets[-1], refused_count)
             admitted.append((now_ms, count - refused_count))
     for start, _ in admitted:
         assert sum(count for at, count in admitted if start <= at < start + MINUTE_MS) <= 100
@@ -91,5 +92,5 @@ def test_what_fits_into_the_minute_is_admitted(seed: int) -> None:
         assert (window.admit(count, 100, now_ms) == 0) == fits
         if fits:
             refused_count = chance.randrange(count + 1)
-            window.give_back(refused_count)
+            window.take_back(window.buckets[-1], refused_count)
             admitted.append((now_ms, count - refused_count))
