@@ -244,12 +244,14 @@ class Account:
     def is_replaying(self) -> bool:
         return self._replay_max is not None
 
-    def begin_replay(self, limit: int, hosts_count: int, since_ms: int) -> None:
+    def begin_replay(self, limit: int, hosts_count: int, since_ms: int, now_ms: int) -> None:
         """Let in without tokens what was let in during the minute before `since_ms`, when the meta database went away.
 
-        At least it is the host's part of a few percent. A host that is alone has nobody to share the limit with.
+        At least it is the host's part of a few percent. A host that is alone has nobody to share the limit with. Tokens
+        in hand would come on top of it.
         """
         if self._replay_max is None:
+            self.drop_tokens(now_ms)
             part = limit if hosts_count <= 1 else limit * REPLAY_PERCENT // (100 * hosts_count)
             self._replay_max = min(limit, max(self.window.count_since(since_ms - grants.QUOTA_WINDOW_MS), part))
 

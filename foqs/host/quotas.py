@@ -191,7 +191,7 @@ class Quotas(Service):
     def _replay(self, hosted: _HostedQuota, count: int, now_ms: int) -> Charge:
         account = hosted.account
         since_ms = now_ms if self._away_since_ms is None else self._away_since_ms
-        account.begin_replay(hosted.limit, self._hosts_count(), since_ms)
+        account.begin_replay(hosted.limit, self._hosts_count(), since_ms, now_ms)
         charge = account.replay(count, now_ms)
         if self._away_since_ms is not None:
             self._want(hosted)
