@@ -10,6 +10,7 @@ from unittest.mock import patch
 from foqs.host import enqueues
 from foqs.host.enqueues import Enqueues, Placement
 from foqs.host.namespace_calls import NamespaceCalls
+from foqs.host.quota import Charge
 from foqs.host.slots import Slots
 from foqs.model.calls import EnqueueResult, NewItemFields, PositionErrors
 from foqs.model.errors import FoqsError, NotWrittenError
@@ -89,12 +90,12 @@ def accepts_items_without_their_ids_although_the_shard_is_there(
 
 @in_place_of(Enqueues, "_enqueue_once", _has_shards)
 async def moves_an_evicted_batch_with_ids_to_another_shard(
-    self: Enqueues, namespace: Namespace, items: Sequence[NewItemFields], result: EnqueueResult
+    self: Enqueues, namespace: Namespace, items: Sequence[NewItemFields], result: EnqueueResult, charge: Charge
 ) -> None:
     failed: FoqsError | None = None
     with patch.object(enqueues, "_of_slot", lambda error: error):
         try:
-            await _enqueue_once(self, namespace, items, result)
+            await _enqueue_once(self, namespace, items, result, charge)
         except FoqsError as error:
             failed = error
     evicted = [position for position, error in result.errors.items() if isinstance(error, NotWrittenError)]
