@@ -22,6 +22,7 @@ from foqs.host.slices import Slices
 from foqs.model import limits
 from foqs.model.calls import ExportPage, ExportPlan, ExportQuery, ExportSplit, ItemState, StoredItem
 from foqs.model.errors import InvalidArgumentError, OverloadedError, UnavailableError, shown
+from foqs.model.item import Phase
 from foqs.model.namespace import Namespace
 from foqs.shard.port import ItemRow
 from foqs.shard.state.engine import ShardState
@@ -37,8 +38,14 @@ REST_RATIO = 1.0
 """After a page, no page of the shard is read for this many times as long as that one took."""
 PAGE_RETRY_MS = 500
 """The retry_after_ms of a call that finds too many others waiting for the shard."""
+LEASES_PER_SLICE = 2_000
+"""Leases that one slice of the event loop's time looks at."""
+LEASE_COST_RATIO = 0.2
+"""What it costs to look at a lease, which is in memory, by what it costs a walk to look at a row."""
 T = TypeVar("T")
 _ALL_STATES = frozenset(ItemState)
+_LEASED = frozenset([ItemState.LEASED])
+_HELD = frozenset([Phase.LEASED, Phase.SETTLING])
 
 
 class _Wanted(NamedTuple):
@@ -108,6 +115,8 @@ class Exports:
                 topic = by_number.get(topic_number)
                 return topic is not None and topic.namespace == number and topic.name.startswith(wanted.prefix)
 
+            if wanted.states == _LEASED and _pays_by_lease(shard, namespace.number, wish):
+                wish = wish._replace(keys=await self._leased_keys(shard, wish, is_of_namespace))
             rows, up_to = await self._read(owned, shard, lambda: owned.exporter.export_page(wish, is_of_namespace))
             items: list[StoredItem] = []
             for first in range(0, len(rows), limits.SLICE_ITEMS_MAX):
@@ -135,6 +144,28 @@ class Exports:
             wanted.with_payload,
             wanted.with_metadata,
         )
+
+    async def _leased_keys(
+        self, shard: ShardState, wish: ExportWish, is_of_namespace: Callable[[int], bool]
+    ) -> tuple[list[int], int]:
+        """The next keys of items that are leased now, in order, and up to which key these are all.
+
+        What is leased all the while is among them, since leases are noted at one moment and only then looked at.
+        """
+        topics = wish.topics
+        is_wanted = topics.__contains__ if topics is not None else is_of_namespace
+        leases = list(shard.index.leases.values())
+
+        def add(first: int) -> list[int]:
+            some = leases[first : first + LEASES_PER_SLICE]
+            in_range = [item for item in some if wish.after_key < item.key <= wish.to_key]
+            new = [item.key for item in in_range if item.phase in _HELD and is_wanted(item.topic.number)]
+            return sorted(keys + new)[: wish.limit]
+
+        keys: list[int] = []
+        for first in range(0, len(leases), LEASES_PER_SLICE):
+            keys = await self._slices.run(partial(add, first))
+        return keys, keys[-1] if len(keys) == wish.limit else wish.to_key
 
     async def _read(self, owned: OwnedShard, shard: ShardState, plan: Callable[[], Callable[[], T]]) -> T:
         """What the exporter of the shard reads, unless the shard is lost meanwhile, or not read in time."""
@@ -264,3 +295,15 @@ def _pays_by_lane(shard: ShardState, numbers: frozenset[int], wanted: _Wanted) -
         looked_at += index.counts.delayed
     pages_count = wanted_count // wanted.limit + 1
     return looked_at <= LANE_ROWS_MAX and pages_count * looked_at * LANE_GAIN_MIN <= index.counts.total
+
+
+def _pays_by_lease(shard: ShardState, namespace: int, wish: ExportWish) -> bool:
+    """Whether to look at all leases of the shard for each page of leased items, instead of walking all keys once."""
+    index = shard.index
+    if wish.topics is not None:
+        leased_count = sum([index.by_number[number].leased for number in wish.topics])
+    else:
+        leased_count = len(index.leases)
+    pages_count = leased_count // wish.limit + 1
+    rows_count = index.counts.total if index.counted else 0
+    return pages_count * len(index.leases) * LEASE_COST_RATIO <= max(rows_count, LANE_ROWS_MAX)

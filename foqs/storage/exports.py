@@ -50,6 +50,8 @@ class ExportWish(NamedTuple):
     """Whether to look for keys in the lanes of the topics, which hold few rows, instead of walking all keys."""
     with_payload: bool
     with_metadata: bool
+    keys: tuple[list[int], int] | None = None
+    """The only keys to look at, in order, and up to which key these are all. They are of the wanted topics."""
 
 
 class KeyPage(NamedTuple):
@@ -97,7 +99,9 @@ def read_stored(rows: RunStatement, wish: ExportWish, rest: Callable[[], None]) 
     """The rows of a page. `rest` is called between the server's answers."""
     if wish.topics is not None and not wish.topics:
         return KeyPage([], wish.to_key)
-    if wish.by_lane:
+    if wish.keys is not None:
+        keys, up_to = wish.keys
+    elif wish.by_lane:
         keys, up_to = _keys_by_lane(rows, wish)
     else:
         keys, up_to = _keys_by_walk(rows, wish)

@@ -438,7 +438,8 @@ class FakeReader:
         tables = self._server.tables
         rows: list[ItemRow] = []
         size_bytes = 0
-        for key in sorted([key for key in tables.items if wish.after_key < key <= wish.to_key]):
+        keys, up_to = wish.keys or (tables.items, wish.to_key)
+        for key in sorted([key for key in keys if wish.after_key < key <= wish.to_key and key in tables.items]):
             row = tables.items[key]
             if key in tables.packed or not is_wanted(row, wish.states) or not self._is_of(row.topic, wish):
                 continue
@@ -449,7 +450,7 @@ class FakeReader:
             rows.append(row)
             if len(rows) == wish.limit:
                 return KeyPage(rows, key)
-        return KeyPage(rows, wish.to_key)
+        return KeyPage(rows, up_to)
 
     def _is_of(self, topic_number: int, wish: ExportWish) -> bool:
         if wish.topics is not None:

@@ -42,6 +42,19 @@ def walk(reader: Reader, first: ExportWish, between: Callable[[], None] = lambda
         between()
 
 
+def walk_named(reader: Reader, first: ExportWish) -> Iterator[ItemRow]:
+    """The same of a wish that names its keys, which are fewer with each page."""
+    assert first.keys is not None
+    keys, up_to = first.keys
+    after_key = 0
+    while after_key < up_to:
+        rest = ([key for key in keys if key > after_key], up_to)
+        page = reader.export_page(first._replace(after_key=after_key, keys=rest), no_topic)()
+        assert after_key < page.up_to
+        yield from page.rows
+        after_key = page.up_to
+
+
 def keys_of(reader: Reader, first: ExportWish) -> list[int]:
     return [row.key for row in walk(reader, first)]
 
@@ -89,6 +102,16 @@ def test_only_the_states_that_are_wanted_come(shard, by_lane):
         assert of(ItemState.DEAD, ItemState.DELAYED) == [4, 70]
         # Who has which of them under lease, the shard's state alone knows.
         assert of(ItemState.READY) == of(ItemState.LEASED) == [key for key in IN_ALL if key not in (4, 70)]
+
+
+def test_only_the_keys_that_are_named_come_from_rows_and_packs(shard):
+    with mixed(shard) as (_, reader):
+        named = wish(keys=([2, 7, 8, 50, 200], 60))
+        page = reader.export_page(named, no_topic)()
+        assert ([row.key for row in page.rows], page.up_to) == ([2, 7, 8, 50], 60)
+        small = wish(keys=([2, 7, 8], 8), bytes_max=1)
+        assert [row.key for row in walk_named(reader, small)] == [2, 7, 8]
+        assert reader.export_page(wish(keys=([], END)), no_topic)() == KeyPage([], END)
 
 
 def test_a_whole_namespace_comes_without_the_numbers_of_its_topics(shard):

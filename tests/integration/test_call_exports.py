@@ -121,6 +121,31 @@ async def test_other_namespaces_are_neither_shown_nor_looked_at_for_a_small_one(
     assert walks
 
 
+@pytest.mark.parametrize("page_size", [1, 7, 1_000])
+@pytest.mark.parametrize("topics", [(), ("t",)])
+async def test_leased_items_are_found_by_their_leases_alone(host, monkeypatch, page_size, topics):
+    await host.admin.create_namespace("other")
+    await everywhere(host, 30)
+    await everywhere(host, 5, namespace="other")
+    leased = [await host.client.dequeue(name, "t", 25, wait_ms=5_000) for name in ("jobs", "other")]
+    held = {item.id for item in [*leased[0], *await host.client.dequeue("jobs", "u", 25, wait_ms=5_000)]}
+    wanted = {item.id for item in leased[0]} if topics else held
+    for walk in ("_keys_by_walk", "_keys_by_lane"):
+        monkeypatch.setattr(stored_exports, walk, lambda *_: pytest.fail("rows are looked for"))
+    found = await exported(host, states=[ItemState.LEASED], topics=topics, page_size=page_size)
+    assert sorted(item.id for item in found) == sorted(wanted)
+    assert all(item.state is ItemState.LEASED and item.payload for item in found)
+
+
+async def test_a_shard_with_more_leases_than_a_walk_pays_for_is_walked(host, monkeypatch):
+    await everywhere(host, 30)
+    held = await host.client.dequeue("jobs", "t", 25, wait_ms=5_000)
+    monkeypatch.setattr(host_exports, "LEASE_COST_RATIO", 10_000)
+    monkeypatch.setattr(host_exports.Exports, "_leased_keys", lambda *_: pytest.fail("all leases are looked at"))
+    found = await exported(host, states=[ItemState.LEASED])
+    assert sorted(item.id for item in found) == sorted(item.id for item in held)
+
+
 async def test_more_topics_than_a_statement_names_are_found(host, monkeypatch):
     monkeypatch.setattr(limits, "EXPORT_TOPICS_MAX", 2)
     await host.admin.create_namespace("other")

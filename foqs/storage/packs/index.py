@@ -307,6 +307,10 @@ class PackIndex:
         """
         if not (ItemState.READY in wish.states or ItemState.LEASED in wish.states):
             return PackedPlaces([], wish.to_key)
+        if wish.keys is not None:
+            keys, up_to = wish.keys
+            packed = [(key, self._packed[key]) for key in keys if key in self._packed]
+            return PackedPlaces([(key, pack, pack.keys.index(key)) for key, pack in packed], up_to)
         places: list[tuple[int, Pack, int]] = []
         looks = 0
         for pack in self._packs_by_key(wish):
