@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+from contextlib import suppress
 from typing import Final
 
 FORMAT = 1
@@ -50,3 +52,15 @@ def place_of(key: int) -> int:
     a larger sample has all items of a smaller one.
     """
     return (key * _MIX & _WORD) >> 32
+
+
+def inflated_up_to_error(decompressor: zlib._Decompress, chunk: bytes) -> bytes:
+    """What a part of a gzipped file has before the byte that makes no sense, for which inflating it as a whole failed.
+
+    `decompressor` is as it was before that.
+    """
+    found = bytearray()
+    with suppress(zlib.error):
+        for at in range(len(chunk)):
+            found += decompressor.decompress(chunk[at : at + 1])
+    return bytes(found)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import os
+import threading
+import zlib
 from pathlib import Path
 from unittest.mock import patch
 
@@ -11,7 +14,8 @@ from foqs.host.event_log import files
 from foqs.model import limits
 from foqs.model.event_log import LIVES
 from foqs.model.item import Outcome
-from tests.support.event_log import MadeLog, closed_files, lives, open_files
+from foqs.spark.events.parsing import FileLines
+from tests.support.event_log import MadeLog, closed_files, lives, open_files, rollups
 
 BASE_MS = 1_764_000_000_000
 
@@ -77,3 +81,67 @@ def test_the_oldest_files_go_when_there_is_too_much_and_what_does_not_fit_the_qu
         end(log, 10)
         end(log, 1)
     assert (log.log.waiting_count, log.log.lost_items_count) == (10, 1)
+
+
+def test_two_hosts_of_one_name_in_one_directory_keep_their_files_apart(tmp_path: Path) -> None:
+    """Neither takes what the other has open for left behind, and nothing is overwritten or lost."""
+    first, second = MadeLog(tmp_path), MadeLog(tmp_path)
+    for turn in range(3):
+        for log in (first, second):
+            end(log, turn + 1)
+            log.log._pass(close=False)
+            log.now_s += 61  # Each keeps house, and meets what the other one has open.
+            log.log._pass(close=False)
+    opened = [path for path in open_files(tmp_path) if LIVES in str(path)]
+    assert len(opened) == 2
+    assert (first.log.recovered_count, second.log.recovered_count) == (0, 0)
+    first.close()
+    second.close()
+    assert open_files(tmp_path) == []
+    assert len(closed_files(tmp_path, LIVES)) == 2
+    assert len(lives(tmp_path)) == 2 * (1 + 2 + 3)
+
+
+async def test_a_disk_that_hangs_holds_up_nobody_and_what_does_not_fit_is_counted(tmp_path: Path) -> None:
+    log = MadeLog(tmp_path)
+    hangs, goes_on, write = threading.Event(), threading.Event(), os.write
+
+    def hang(fd: int, data: bytes) -> int:
+        hangs.set()
+        assert goes_on.wait(30)
+        return write(fd, data)
+
+    with patch.object(files.os, "write", hang), patch.object(limits, "EVENT_LOG_WAITING_MAX", 100):
+        await log.log.start()
+        end(log, 10)
+        log.log._flushed = threading.Event()  # As a drain asks: all is to be on the disk.
+        log.log._wake.set()
+        assert hangs.wait(30), "the thread writes"
+        for _ in range(50):
+            end(log, 7)  # Of the event loop: it returns at once, whatever the thread does.
+        assert (log.log.waiting_count, log.log.lost_items_count) == (98, 252)
+        goes_on.set()
+        await log.log.drain()
+        await log.log.stop()
+    assert len(lives(tmp_path)) == 10 + 98
+    lost = [row["count"] for row in rollups(tmp_path) if row["outcome"] == "lost"]
+    assert sum(lost) == log.log.lost_items_count == 252
+
+
+def test_all_lines_before_a_byte_that_makes_no_sense_are_read() -> None:
+    wanted = [b"line %d of a block" % number for number in range(5_000)]
+    compressor = zlib.compressobj(1, zlib.DEFLATED, 31)
+    content = compressor.compress(b"\n".join(wanted) + b"\n") + compressor.flush(zlib.Z_SYNC_FLUSH)
+    lines = FileLines(content + b"\xff" * 50)  # No block begins so.
+    assert list(lines) == wanted
+    assert lines.is_torn
+
+
+def test_files_in_several_parts_are_read_as_one_and_a_cut_end_is_noted() -> None:
+    content = gzip.compress(b"a\nb\n") + gzip.compress(b"c\n" * 100_000)
+    lines = FileLines(content)
+    assert (sum(1 for _ in lines), lines.is_torn) == (100_002, False)
+    cut = FileLines(content[:-9])
+    assert sum(1 for _ in cut) >= 2
+    assert cut.is_torn
+    assert list(FileLines(b"")) == []

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from foqs.host.event_log.files import GZIP_LEVEL, OPEN_PREFIX, SUFFIX
 from foqs.model import limits
+from foqs.model.event_log import inflated_up_to_error
 
 _CHUNK_BYTES = 64 * limits.KIB
 _GZIP_WBITS = 31
@@ -88,17 +89,8 @@ class _Lines:
             text = self._rest + self._decompressor.decompress(chunk)
         except zlib.error:
             self._is_broken = True
-            text = self._rest + _up_to_error(before, chunk)
+            text = self._rest + inflated_up_to_error(before, chunk)
         end = text.rfind(b"\n") + 1
         self._rest = text[end:]
         self.lines_count += text.count(b"\n", 0, end)
         return text[:end]
-
-
-def _up_to_error(decompressor: zlib._Decompress, chunk: bytes) -> bytes:
-    """What the chunk has before the byte that makes no sense."""
-    found = bytearray()
-    with suppress(zlib.error):
-        for at in range(len(chunk)):
-            found += decompressor.decompress(chunk[at : at + 1])
-    return bytes(found)

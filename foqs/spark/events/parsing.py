@@ -9,7 +9,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from foqs.model import ids, limits
-from foqs.model.event_log import FORMAT, LIFE_COLUMNS, LIVES, ROLLUPS
+from foqs.model.event_log import FORMAT, LIFE_COLUMNS, LIVES, ROLLUPS, inflated_up_to_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 BATCH_ROWS_MAX = 50_000
 """About as many rows are in one batch. A line may add as many as it has."""
 _INFLATED_BYTES_MAX = 4 * limits.MIB
+_CHUNK_BYTES = 16 * limits.KIB
 _GZIP_WBITS = 31
 
 LIFE_SCHEMA = (
@@ -65,21 +66,31 @@ class FileLines:
         self._content = content
 
     def __iter__(self) -> Iterator[bytes]:
-        inflater, data, rest = zlib.decompressobj(_GZIP_WBITS), self._content, b""
-        while data or inflater.unconsumed_tail:
-            try:
-                text = rest + inflater.decompress(inflater.unconsumed_tail or data, _INFLATED_BYTES_MAX)
-            except zlib.error:
-                break
-            data = b""
-            *whole, rest = text.split(b"\n")
+        rest = b""
+        for text in self._inflated():
+            *whole, rest = (rest + text).split(b"\n")
             yield from whole
+        self.is_torn = self.is_torn or bool(rest)
+
+    def _inflated(self) -> Iterator[bytes]:
+        """The contents in bounded parts, up to the first byte that makes no sense."""
+        inflater, left, at = zlib.decompressobj(_GZIP_WBITS), b"", 0
+        while left or at < len(self._content):
+            if not left:
+                left = self._content[at : at + _CHUNK_BYTES]
+                at += len(left)
             if inflater.eof:
-                data, inflater = (
-                    inflater.unused_data,
-                    zlib.decompressobj(_GZIP_WBITS) if inflater.unused_data else inflater,
-                )
-        self.is_torn = bool(rest) or not inflater.eof
+                inflater = zlib.decompressobj(_GZIP_WBITS)
+            before = inflater.copy()
+            try:
+                yield inflater.decompress(left, _INFLATED_BYTES_MAX)
+            except zlib.error:
+                self.is_torn = True
+                yield inflated_up_to_error(before, left)
+                return
+            left = inflater.unconsumed_tail or inflater.unused_data
+        # What is left to come out of an inflater that has had all is in no whole line.
+        self.is_torn = not inflater.eof
 
 
 class Columns:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -14,6 +17,12 @@ if TYPE_CHECKING:
 
 _ERROR_LINE = re.compile(r"^foqs\.[\w.]+: (.+)$", re.MULTILINE)
 """The last line of a Python traceback within a message of Spark."""
+
+_SETTINGS = {
+    # No stream of Spark writes what jobs read. Without it Spark logs a stack trace for a directory that is not there.
+    "spark.sql.streaming.fileStreamSink.ignoreMetadata": "true",
+}
+_PYTHON_VARIABLE, _PYTHON_SETTING = "PYSPARK_PYTHON", "spark.pyspark.python"
 
 master_option: Callable[[Any], Any] = click.option(
     "--master", help="Spark's master, such as spark://host:7077; by default what Spark is configured with."
@@ -30,8 +39,13 @@ def session(name: str, master: str | None) -> Iterator[SparkSession]:
     except ImportError as error:
         raise click.ClickException(f"Spark is not installed ({error}): pip install 'foqs[spark]'") from error
     builder = SparkSession.builder.appName(f"foqs {name}")
+    for key, value in _SETTINGS.items():
+        builder = builder.config(key, value)
+    # It is about functions that take pandas' values, of which there are none here.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     try:
         spark = (builder.master(master) if master else builder).getOrCreate()
+        _use_this_python(spark)
         try:
             yield spark
         finally:
@@ -39,3 +53,15 @@ def session(name: str, master: str | None) -> Iterator[SparkSession]:
     except (PySparkException, Py4JError) as error:
         told = _ERROR_LINE.findall(str(error))
         raise click.ClickException(told[-1] if told else str(error)) from error
+
+
+def _use_this_python(spark: SparkSession) -> None:
+    """Let tasks on this machine run in the environment of the job, unless Spark is told otherwise.
+
+    By default Spark runs the `python3` of the PATH, which is another one where the environment is not activated. What a
+    cluster's workers have is not known here.
+    """
+    context = spark.sparkContext
+    is_told = os.environ.get(_PYTHON_VARIABLE) or spark.conf.get(_PYTHON_SETTING, None)
+    if context.master.startswith("local") and not context.master.startswith("local-cluster") and not is_told:
+        context.pythonExec = sys.executable
