@@ -24,7 +24,9 @@ _pause = time.sleep
 def status(remote: Remote, namespace: str, job: str, watch: bool) -> None:
     """Show the record of JOB of NAMESPACE: its state, its rate, and what was counted of it.
 
-    Hosts write their counts every 2 s. The rows are what the job itself has told at its end.
+    Hosts write their counts every 2 s. One that was killed takes its last ones along: then there are more items than
+    were counted, never fewer. A job that could not say how it ended stays RUNNING, until `foqs spark update` says it.
+    The rows are what the job itself has told at its end.
     """
     with remote.admin() as admin:
         found = admin.get_job(namespace, job)

@@ -32,6 +32,7 @@ OTHERS = ("n0", "n1")
 """Namespaces that come and go."""
 TOPICS = ("a", "b", "c", "d")
 _LEASES_KEPT_MAX = 200
+_LOADS_AT_A_TIME = 8
 _METADATA = ("", "6d", "6d6e")
 
 Work = Callable[[FakeDoor, str], Awaitable[Any]]
@@ -89,6 +90,9 @@ class SimClient:
             if self.namespace == NAMESPACE and self._apart.random() < 0.02:
                 label = self._world.label_of(self.namespace)
                 await export(self._world, self.namespace, label, self._apart, self._quietly)
+            if self.namespace == NAMESPACE and self._loads.random() < 0.02:
+                # More at a time than the bulk lane lets in.
+                await asyncio.gather(*[self.enqueue(loads=True) for _ in range(_LOADS_AT_A_TIME)])
             await self._chance.choices(verbs, weights)[0]()
             await asyncio.sleep(self._chance.choice([0.0, 0.002, 0.02, 0.1]))
 
@@ -102,12 +106,12 @@ class SimClient:
 
     # ---- verbs ----
 
-    async def enqueue(self) -> None:
+    async def enqueue(self, *, loads: bool = False) -> None:
         """In one call, or in one for each shard as the client libraries do."""
         chance = self._chance
         puts = self._with_repeats([self._put() for _ in range(chance.choice([1, 1, 2, 5, 12]))])
         for part in await self._by_shard(puts):
-            await self._enqueue(part)
+            await self._enqueue(part, loads=loads)
 
     async def _by_shard(self, puts: list[Put]) -> list[list[Put]]:
         """By the first map of the namespace that this client was told, however old it is."""
@@ -126,9 +130,9 @@ class SimClient:
         self._world.counts["enqueues grouped by shard"] += 1
         return list(parts.values())
 
-    async def _enqueue(self, puts: list[Put]) -> None:
+    async def _enqueue(self, puts: list[Put], *, loads: bool) -> None:
         news = [_new_item(put) for put in puts]
-        loads = self._loads.random() < 0.3 and self.namespace == NAMESPACE
+        loads = loads or (self._loads.random() < 0.3 and self.namespace == NAMESPACE)
         bulk, job_id = (True, JOB.id) if loads else (False, None)
         call = self._begin(Verb.ENQUEUE, puts)
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -11,7 +11,6 @@ from unittest.mock import patch
 
 from foqs import bootstrap
 from foqs.config import HostConfig
-from foqs.host import bulk_lane
 from foqs.host.event_log.service import EventLog, EventLogOptions, EventLogSource
 from foqs.model import limits
 from foqs.model.calls import CallContext
@@ -26,6 +25,7 @@ from foqs.shard.writer import ownership
 from foqs.storage.packs.index import PackIndex
 from foqs.testing.fake_store import FakeReader
 from tests.sim.chance import Layout
+from tests.sim.lane import tuned_lane
 from tests.sim.loop import Process
 from tests.sim.ownership import FakeMeta, SteppingStore
 
@@ -193,9 +193,9 @@ def _event_log_of(world_of: Callable[[], World], options: EventLogOptions, sourc
 
 @contextmanager
 def simulated(
-    world_of: Callable[[], World], shard_state: type[ShardState], dispatcher: type, placement: type
+    world_of: Callable[[], World], shard_state: type[ShardState], checked: Mapping[str, type]
 ) -> Iterator[None]:
-    """Every Host that is made meanwhile gets the world's servers, and the checked state, dispatcher and placement."""
+    """Every Host that is made meanwhile gets the world's servers, and the checked state and parts, by their names."""
 
     replaced: dict[str, Any] = {
         "MetaStore": lambda url: FakeMeta(world_of()),
@@ -205,11 +205,12 @@ def simulated(
         "ThriftServer": FakeDoor,
         "Metrics": NoMetrics,
         "Dispatcher": dispatcher,
-        "Placement": placement,
+        **checked,
         "check_current": lambda url, kind: None,
         "_wall_ms": lambda: world_of().now_ms(),
         "_monotonic_s": world_of().loop.time,
     }
-    slices = patch.object(bulk_lane, "SHARED_SLICE_ITEMS_MAX", 3)
+    # So small that slices wait for each other.
+    slices = tuned_lane()
     with patch.multiple(bootstrap, **replaced), patch.object(ownership, "ShardState", shard_state), slices:
         yield

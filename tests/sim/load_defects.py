@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from foqs.host import bulk_lane
+from foqs.host.bulk_lane import BulkLane, Slice
 from foqs.host.jobs import HostedJob, Jobs
 from foqs.model.calls import EnqueueResult
 from foqs.model.errors import FoqsError, OverloadedError
@@ -32,3 +35,26 @@ def says_that_a_slice_of_unknown_outcome_was_not_done(
     first = len(result.ids)
     result.errors.update(dict.fromkeys(range(first, total), OverloadedError("not done", retry_after_ms=1)))
     result.ids += [""] * (total - first)
+
+
+@in_place_of(BulkLane, "_resume")
+def does_not_go_on_after_a_pause(self: BulkLane) -> None:
+    self._is_scheduled = False
+
+
+@in_place_of(BulkLane, "left")
+def does_not_pause_after_a_slice(self: BulkLane, one: Slice) -> None:
+    self.items_count -= one.count
+    self.size_bytes -= one.size_bytes
+    self._schedule()
+
+
+@in_place_of(BulkLane, "_has_room")
+def lets_in_whatever_comes(self: BulkLane, one: Slice) -> bool:
+    return True
+
+
+@in_place_of(Slice, "begin", lambda profile: bool(profile.slow_share or profile.server_fault_rate))
+def waits_for_a_slice_of_a_sick_shard(self: Slice, timer: asyncio.TimerHandle) -> None:
+    timer.cancel()
+    self.is_under_way = True

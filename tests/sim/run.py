@@ -23,6 +23,7 @@ from tests.sim.clients import NAMESPACE, TOPICS
 from tests.sim.events import event_sizes
 from tests.sim.host import SimHost, simulated
 from tests.sim.keeper import Keeper
+from tests.sim.lane import checked_lane
 from tests.sim.loop import VirtualLoop
 from tests.sim.nemesis import Nemesis
 from tests.sim.slots import checked_placement
@@ -71,11 +72,15 @@ def run_seed(seed: int, *, load_s_max: float = math.inf, verbose: bool = False) 
         print(profile)
     every = chance.choice([1, 5, 25])
     state = checked_state(lambda: world, every=1 if verbose else every)
-    dispatcher, placement = checked_dispatcher(lambda: world), checked_placement(lambda: world)
+    checked = {
+        "Dispatcher": checked_dispatcher(lambda: world),
+        "Placement": checked_placement(lambda: world),
+        "BulkLane": checked_lane(lambda: world),
+    }
     collecting = gc.isenabled()
     gc.disable()
     try:
-        hosts = simulated(lambda: world, state, dispatcher, placement)
+        hosts = simulated(lambda: world, state, checked)
         with tuned(profile.limits), tuned(event_sizes(seed)), hosts, _logs(world):
             try:
                 loop.run_until_complete(_watch(world, chance))
