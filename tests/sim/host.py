@@ -204,7 +204,6 @@ def simulated(
         "EventLog": partial(_event_log_of, world_of),
         "ThriftServer": FakeDoor,
         "Metrics": NoMetrics,
-        "Dispatcher": dispatcher,
         **checked,
         "check_current": lambda url, kind: None,
         "_wall_ms": lambda: world_of().now_ms(),

@@ -40,14 +40,19 @@ def checked_lane(world_of: Callable[[], World]) -> type[BulkLane]:
         pause_until_s = 0.0
         """No slice may be let in before, as far as interactive calls can rely on it."""
         last_in_s = 0.0
+        before_s = 0.0
+        """When the slice before the last one was let in."""
 
         async def enter(self, count: int, size_bytes: int) -> Slice:
             asked_s = self._loop.time()
             try:
-                return await super().enter(count, size_bytes)
+                entered = await super().enter(count, size_bytes)
             except OverloadedError:
-                self._check_idle(asked_s)
+                world_of().counts["bulk slices refused"] += 1
+                self._check_idle(max(asked_s, self.last_in_s), self._loop.time())
                 raise
+            self._check_idle(max(asked_s, self.before_s), self.last_in_s)
+            return entered
 
         def left(self, one: Slice) -> None:
             if self.is_shared:
@@ -63,18 +68,17 @@ def checked_lane(world_of: Callable[[], World]) -> type[BulkLane]:
                     world.complain(f"a bulk slice is let in {self.pause_until_s - now_s:.4f} s before its pause ends")
                 if self.items_count and self.items_count + one.count > limits.BULK_SHARED_ITEMS_MAX:
                     world.complain(f"{one.count} bulk items are let in beside {self.items_count} and interactive calls")
-            self.last_in_s = now_s
+            self.before_s, self.last_in_s = self.last_in_s, now_s
             super()._let_in(one)
             world.counts["bulk slices"] += 1
             world.counts["bulk slices that others wait behind"] += bool(self._waiting)
 
-        def _check_idle(self, asked_s: float) -> None:
-            """A slice was refused: others had their turns meanwhile."""
+        def _check_idle(self, since_s: float, until_s: float) -> None:
+            """A slice has waited all the while, and none was let in."""
             process = current_process()
             awake_s = process.resumed_s if process is not None else 0.0
-            idle_s = self._loop.time() - max(asked_s, self.last_in_s, awake_s)
+            idle_s = until_s - max(since_s, awake_s)
             if idle_s > IDLE_S_MAX:
                 world_of().complain(f"bulk is starved: no slice was let in for {idle_s:.3f} s, and one has waited")
-            world_of().counts["bulk slices refused"] += 1
 
     return CheckedLane

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gzip
 import math
+import os
 import random
 import re
+import statistics
+import subprocess
 from collections import Counter, defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,13 +18,14 @@ import pytest
 
 from foqs.model.event_log import BOUNDS_MS, LIVES, ROLLUPS
 from foqs.model.item import Outcome
-from foqs.spark.events.capacity import minute_table, namespace_table
+from foqs.spark.events.capacity import minute_table, namespace_table, rounded_up, suggestions
 from foqs.spark.events.compaction import Compacted, CompactionPlan, compact
 from foqs.spark.events.delivery import DETAIL, delivery_table, with_hours
 from foqs.spark.events.reading import Span, read_log
 from foqs.spark.reports.delivery import delivery_page
 from foqs.spark.reports.page import html_of
 from tests.support.event_log import MadeLog, bucket_of, closed_files
+from tests.support.faults.programs import FOQS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -167,3 +171,36 @@ def test_the_capacity_table_is_what_is_counted_without_spark(spark: Any, tmp_pat
     assert (row.enqueued_max, row.minutes) == (max(by_minute.values()), 30)
     assert row.demand_max == max(*by_minute.values(), by_minute[BASE_MS + 29 * 60_000] + 70)
     assert row.enqueued_p50 == percentile(list(by_minute.values()), 0.5)
+
+
+def test_growth_and_the_suggested_quota_are_those_of_the_line_through_all_minutes(spark: Any, tmp_path: Path) -> None:
+    log = MadeLog(tmp_path / "log")
+    demands: dict[int, int] = {}
+    for quarter in range(13):  # Three days, with some noise on what grows.
+        at_ms = BASE_MS + quarter * 6 * HOUR_MS
+        demands[at_ms // 1_000] = 100 + 10 * quarter + quarter % 3
+        log.now_s = at_ms / 1_000
+        log.enqueue(log.topic("t"), [0] * demands[at_ms // 1_000], at_ms)
+        log.close()
+    compacted(spark, tmp_path / "parquet", tmp_path / "log")
+    rollups, _ = read_log(spark, str(tmp_path / "parquet"), Span(None, None), ())
+    rows = [row.asDict() for row in namespace_table(minute_table(rollups)).collect()]
+    ((_, said),) = suggestions(rows, {"ns-1": 250}, horizon_days=30, headroom=1.25)
+    line = statistics.linear_regression(list(demands), list(demands.values()))
+    growth = line.slope * 30 * 86_400 / statistics.fmean(demands.values())
+    assert said.growth_share == pytest.approx(growth, rel=1e-6)
+    assert said.used_share == max(demands.values()) / 250
+    assert said.suggested == rounded_up(max(demands.values()) * (1 + growth) * 1.25)
+
+
+def test_the_first_compaction_prints_its_counts_and_no_stack_trace(tmp_path: Path) -> None:
+    """Nor does it need an environment that is activated: tasks run in that of the command."""
+    made_log(tmp_path / "log")
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")}
+    variables["PATH"] = f"/usr/bin:/bin:{variables['PATH']}"
+    paths = ["--input", str(tmp_path / "log"), "--output", str(tmp_path / "parquet")]
+    command = [FOQS, "spark", "compact", *paths, "--master", "local[1]"]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^lives: \d+ rows of 2 files; 0 files were there before", done.stdout, re.MULTILINE), done.stdout
+    assert not re.search(r"^\s+at |Exception", done.stderr, re.MULTILINE), done.stderr
