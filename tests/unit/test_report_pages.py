@@ -11,6 +11,7 @@ import pytest
 
 from foqs.spark.events.capacity import rounded_up, suggest, suggestions
 from foqs.spark.reports.capacity import capacity_page
+from foqs.spark.reports.delivery import delivery_page
 from foqs.spark.reports.page import html_of
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -72,6 +73,20 @@ def test_the_page_of_the_capacity_report_is_one_file_that_says_what_the_table_ha
     page = capacity_page(found, {"<b>&jobs": hours}, horizon_days=30, headroom=1.25, lost_count=7, source="<in>")
     texts = read(html_of(page)).texts
     assert {"Capacity report", "<b>&jobs", "calm", "<in>", "110", "150", "7"} <= set(texts)
+
+
+def test_the_page_of_the_delivery_report_is_one_file_that_says_what_the_table_has() -> None:
+    counts = ("acked", "nacked", "released", "lease_ended", "dead", "expired", "at_most_once", "lives", "failures",
+              "redeliveries", "attempts", "wait_count", "processing_count")  # fmt: skip
+    one: dict[str, Any] = dict.fromkeys(counts, 3) | {"sampled_share": 0.5, "processing_mean_ms": 1_500.0}
+    one |= {f"sampled_wait_{rank}_ms": 90_000.0 for rank in ("p50", "p95", "p99")}
+    one |= {f"processing_{rank}_ms_max": 7_200_000 for rank in ("p50", "p95")} | {"processing_p99_ms_max": None}
+    hours = [one | {"hour": START + timedelta(hours=n)} for n in range(4)]
+    topics = [one | {"namespace": "a&b", "topic": "<script>"}, one | {"namespace": None, "topic": None}]
+    texts = read(html_of(delivery_page(one, hours, topics, lost_count=12, source='"in"'))).texts
+    assert {"Delivery report", "a&b", "<script>", "(others)", "12", "1.5 min", "≤ 2 h", "> 1 d", "50 %"} <= set(texts)
+    nothing = dict.fromkeys(one, None)
+    assert "no data" in " ".join(read(html_of(delivery_page(nothing, [], [], lost_count=0, source="in"))).texts)
 
 
 # ---- growth, and the quota to suggest, of hand-made figures ----
