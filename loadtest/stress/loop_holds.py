@@ -25,6 +25,7 @@ from foqs.client.items import NewItem
 from foqs.config import HostConfig
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
+from foqs.model.calls import ItemState
 from foqs.model.limits import KIB
 from foqs.wire.codec import LENGTH_BYTES, Codec, structs
 from loadtest.stress.reading import make_namespaces
@@ -257,6 +258,9 @@ def _works(course: Course, caller: _Caller, server: LocalServer) -> Iterator[tup
     yield times("planExport", lambda n: s.PlanExportRequest(_NAMESPACE, limits.EXPORT_SPLITS_MAX))
     splits = caller("planExport", s.PlanExportRequest(_NAMESPACE, 1)).splits
     yield times("exportItems", lambda n: s.ExportItemsRequest(_NAMESPACE, splits[n % len(splits)], 0, _PAGE))
+    leased = [int(ItemState.LEASED)]
+    ask = [s.ExportItemsRequest(_NAMESPACE, split, 0, _PAGE, states=leased) for split in splits]
+    yield "exportItems, leased", times("exportItems", lambda n: ask[n % len(ask)])[1]
     yield times("getItem", lambda n: s.GetItemRequest(_NAMESPACE, found[0].id))
     yield from _of_batches(caller, server)
 
