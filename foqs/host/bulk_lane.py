@@ -186,6 +186,9 @@ class BulkLane:
     def _grant(self) -> None:
         """Let the next slice in, if there is room."""
         self._is_scheduled = False
+        if self._resume_s > self._loop.time():  # Another slice was left in this turn of the loop.
+            self._schedule()
+            return
         while self._waiting:
             one = self._waiting[0]
             if not one.granted.done():
