@@ -46,6 +46,8 @@ class Profile:
     """Whatever is inserted is said to be short-lived."""
     limits: dict[str, Any] = field(default_factory=dict)
     layout: Layout = field(default=Layout.APART, repr=False)
+    quota_items: int = field(default=0, repr=False)
+    """Of one namespace, in a minute; 0 where it has no quota to speak of."""
 
     @property
     def disturbed(self) -> bool:
@@ -98,7 +100,13 @@ def make_profile(chance: random.Random) -> Profile:
         undurable_rate=undurable_rate,
         layout=apart.choice(list(Layout)),
         has_wrong_hints=has_wrong_hints,
+        quota_items=_quota_items(random.Random(f"quota {profile!r}")),
     )
+
+
+def _quota_items(chance: random.Random) -> int:
+    """One run in six has a quota."""
+    return chance.choice([15, 30]) if chance.random() < 1 / 6 else 0
 
 
 def make_limits(chance: random.Random) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from tests.sim.keeper import Keeper
 from tests.sim.lane import checked_lane
 from tests.sim.loop import VirtualLoop
 from tests.sim.nemesis import Nemesis
+from tests.sim.quotas import quota_problems, quota_times
 from tests.sim.slots import checked_placement
 from tests.sim.tuned import tuned
 from tests.sim.world import World
@@ -81,7 +82,7 @@ def run_seed(seed: int, *, load_s_max: float = math.inf, verbose: bool = False) 
     gc.disable()
     try:
         hosts = simulated(lambda: world, state, checked)
-        with tuned(profile.limits), tuned(event_sizes(seed)), hosts, _logs(world):
+        with tuned(profile.limits | quota_times(profile)), tuned(event_sizes(seed)), hosts, _logs(world):
             try:
                 loop.run_until_complete(_watch(world, chance))
             except Exception as error:
@@ -132,7 +133,7 @@ async def _live(world: World, chance: random.Random) -> None:
     for problem in [*_problems(world), *_rest_problems(world, host)]:
         world.complain(problem)
     await world.drain_host(host)
-    for problem in [*world.loads.problems(world), *world.events.problems()]:
+    for problem in [*world.loads.problems(world), *world.events.problems(), *quota_problems(world)]:
         world.complain(problem)
     for shard_id, server in world.servers.items():
         if server.tables.claims and shard_id not in world.shards_undrained:

@@ -128,6 +128,7 @@ class World:
             lease_ms_default=500, attempts_max=self.chance.choice([2, 5, 16]), dedup_ms=self.dedup.ms,
             dedup_ids=min(self.dedup.ids, limits.DEDUP_IDS_MAX), dedup_scope=DedupScope(self.dedup.by_topic),
             key_spread=self.slots.key_spread, dedup_when_away=self.slots.when_away,
+            enqueues_per_minute_max=profile.quota_items or limits.ENQUEUES_PER_MINUTE_DEFAULT,
         )  # fmt: skip
         namespaces = [Namespace(1, NAMESPACE, settings, 0), Namespace(2, OTHERS[0], settings, 0)]
         for namespace in namespaces:
