@@ -90,6 +90,16 @@ class HostWatch:
         sight = view.sights.get(name)
         return _is_long(view.began_s if sight is None else sight.since_s, view.asked_s)
 
+    def others_count(self, name: str) -> int:
+        """How many hosts beside this one were seen alive."""
+        view = self._view
+        if view is None:
+            return 0
+        return sum(
+            sight.sign is not None and other != name and not _is_long(sight.since_s, view.asked_s)
+            for other, sight in view.sights.items()
+        )
+
 
 def _is_long(since_s: float, until_s: float) -> bool:
     return until_s - since_s >= limits.HOST_DEAD_MS / 1000

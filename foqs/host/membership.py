@@ -41,7 +41,7 @@ class Membership(Service):
         self._now_s = now_s
         self._watch = HostWatch()
         self.hosts_count = 1
-        """Hosts with a row, this one included."""
+        """Hosts that live as far as this one knows, itself included."""
         self._asked: dict[tuple[str, int], tuple[float, float]] = {}
         """When each owner, a host and its epoch, was asked about first and last; those of long ago are forgotten."""
         self._outage = Outage(now_s)
@@ -99,7 +99,7 @@ class Membership(Service):
             self._watch.missed()
             raise
         self._watch.saw(asked_s, self._now_s(), {row.name: HostSign(row.started_at, row.heartbeat_at) for row in rows})
-        self.hosts_count = max(1, len(rows))
+        self.hosts_count = 1 + self._watch.others_count(self._host_name)
         self._forget_asked(self._now_s() - OWNER_ASKED_MS / 1000)
         for row in rows:
             if row.name == self._host_name and row.started_at != self._started_at_ms:

@@ -162,3 +162,18 @@ def test_the_watch_keeps_nothing_of_hosts_that_went_long_ago() -> None:
     assert seen.watch._view is not None
     assert set(seen.watch._view.sights) == {"third"}
     assert all(seen.is_dead(f"host-{number}") for number in range(50))
+
+
+def test_hosts_that_live_are_counted_beside_this_one_and_the_dead_are_not() -> None:
+    seen = Rounds()
+    assert seen.watch.others_count("me") == 0
+    seen.round(me=1, a=5, b=7)
+    assert seen.watch.others_count("me") == 2
+    beat = 1
+    while seen.now_s < 100.0 + DEAD_S + BEAT_S:
+        seen.now_s += BEAT_S
+        beat += 1
+        seen.round(me=beat, a=5, b=beat)
+    assert seen.watch.others_count("me") == 1, "the row of a has not changed for long enough"
+    seen.round(me=beat)
+    assert seen.watch.others_count("me") == 0
