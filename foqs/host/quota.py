@@ -184,7 +184,12 @@ class Account:
         if self.in_hand < count:
             return None
         self.in_hand -= count
-        charge = Charge(self, self.window.note(count, now_ms), lots[0])
+        lot = lots[0]
+        charge = Charge(self, self.window.note(count, now_ms), lot)
+        if lot.left > count:
+            lot.left -= count
+            lot.spent += count
+            return charge
         while count:
             lot = lots[0]
             part = min(lot.left, count)

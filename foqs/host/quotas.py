@@ -141,8 +141,10 @@ class Quotas(Service):
             account.drop_tokens(now_ms)
         if hosted.waiting:
             return None
-        charge = self._let_in(hosted, count, now_ms)
-        if charge is not None and account.in_hand < account.refill_below:
+        charge = account.spend(count, now_ms)
+        if charge is None:
+            return self._let_in(hosted, count, now_ms)
+        if account.in_hand < account.refill_below:
             self._want(hosted)
         return charge
 
