@@ -143,7 +143,7 @@ class Host(Service):
         self._quotas = Quotas(
             self._meta,
             config.host_name,
-            self._loop.time,
+            parts.monotonic_s,
             lambda: self._membership.hosts_count,
             lambda: self._namespaces.missed_s,
         )

@@ -84,7 +84,9 @@ class Quotas(Service):
         hosts_count: Callable[[], int],
         missed_s: Callable[[], float],
     ) -> None:
-        """`now_s` is monotonic; `hosts_count` are the hosts that live, this one included.
+        """`now_s` is monotonic and goes on while the event loop stands still: tokens expire all the same.
+
+        `hosts_count` are the hosts that live, this one included.
 
         `missed_s` is when others on this host failed to reach the meta database last.
         """
