@@ -126,11 +126,19 @@ struct TopicDemand {
 
 struct DequeueRequest {
   1: required string namespace_name,
+  /** Empty with topic_prefix. */
   2: required list<TopicDemand> topics,
   /** The lease of the items. If absent, each item's own lease counts, or else the default of the namespace. */
   3: optional i64 lease_ms,
   /** Long poll: how long to wait for the first item if none is ready. */
-  4: i64 wait_ms = 0
+  4: i64 wait_ms = 0,
+  /**
+   * Takes items of any topics whose names begin with this; "" for all topics. Topics that have something get turns by
+   * their weights, and of each the most urgent items come first.
+   */
+  5: optional string topic_prefix,
+  /** With topic_prefix: the maximum number of items in all. */
+  6: optional i32 count
 }
 
 struct Item {
@@ -317,7 +325,11 @@ struct NamespaceSettings {
    * Of how many in a thousand items the end of their life is in the event log of their host, if it keeps one. The id of
    * an item decides. 0 (default) is none, 1000 is all.
    */
-  18: optional i32 events_per_mille
+  18: optional i32 events_per_mille,
+  /** The maximum rate of deliveries of all topics together, or 0 (default) for no limit. */
+  19: optional double deliveries_per_second_max,
+  /** Why it is paused, up to 512 bytes of UTF-8: a part of the message of PAUSED. */
+  20: optional string pause_reason
 }
 
 struct Namespace {
@@ -347,6 +359,38 @@ struct DeleteNamespaceResponse {}
  * number.
  */
 struct RecoverNamespaceRequest { 1: required i64 number, 2: optional string name, 3: optional NamespaceSettings settings }
+
+/** What operators say of one topic. It need not have items. */
+struct TopicPolicy {
+  1: string topic,
+  /** While true, items of the topic get PAUSED at their positions of an enqueue. */
+  2: bool enqueue_paused,
+  /** While true, nothing of the topic is delivered. Dequeues that name no other topic get PAUSED. */
+  3: bool dequeue_paused,
+  /** Why it is paused, up to 512 bytes of UTF-8: a part of the message of PAUSED. */
+  4: string reason,
+  /** The maximum rate of deliveries, whatever the priorities of the items, or 0 for no limit. */
+  5: double deliveries_per_second_max,
+  /** Its share of dequeues with topic_prefix, beside other topics that have something: 1 (default) to 100. */
+  6: i32 weight
+}
+/**
+ * Changes what is given. It holds on every host within 2 s, also for calls that wait. A policy of nothing but defaults is
+ * none: INVALID_ARGUMENT says that a namespace has too many topics with policies.
+ */
+struct SetTopicPolicyRequest {
+  1: required string namespace_name,
+  2: required string topic,
+  3: optional bool enqueue_paused,
+  4: optional bool dequeue_paused,
+  5: optional string reason,
+  6: optional double deliveries_per_second_max,
+  7: optional i32 weight
+}
+struct GetTopicPolicyRequest { 1: required string namespace_name, 2: required string topic }
+/** Lists topics that have a policy, in the order of their names. */
+struct ListTopicPoliciesRequest  { 1: required string namespace_name, 2: string prefix = "", 3: i32 limit = 1000, 4: string page_token = "" }
+struct ListTopicPoliciesResponse { 1: list<TopicPolicy> policies, 2: string next_page_token }
 
 enum ItemState { READY = 0, DELAYED = 1, LEASED = 2, DEAD = 3 }
 
@@ -492,6 +536,9 @@ service FoqsAdmin {
   ListNamespacesResponse listNamespaces(1: ListNamespacesRequest request) throws (1: FoqsError error)
   DeleteNamespaceResponse deleteNamespace(1: DeleteNamespaceRequest request) throws (1: FoqsError error)
   Namespace recoverNamespace(1: RecoverNamespaceRequest request) throws (1: FoqsError error)
+  TopicPolicy setTopicPolicy(1: SetTopicPolicyRequest request) throws (1: FoqsError error)
+  TopicPolicy getTopicPolicy(1: GetTopicPolicyRequest request) throws (1: FoqsError error)
+  ListTopicPoliciesResponse listTopicPolicies(1: ListTopicPoliciesRequest request) throws (1: FoqsError error)
   StoredItemsResponse peekItems(1: PeekItemsRequest request) throws (1: FoqsError error)
   StoredItem getItem(1: GetItemRequest request) throws (1: FoqsError error)
   BatchResponse deleteItems(1: DeleteItemsRequest request) throws (1: FoqsError error)

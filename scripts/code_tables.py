@@ -14,7 +14,7 @@ from typing import Any
 from foqs.config import ENVIRONMENT_PREFIX, HostConfig
 from foqs.model import limits
 from foqs.model.errors import ERROR_BY_CODE, ErrorCode
-from foqs.model.namespace import SETTING_BOUNDS, SETTING_CHOICES, NamespaceSettings
+from foqs.model.namespace import SETTING_BOUNDS, SETTING_CHOICES, SETTING_RATES, SETTING_TEXTS, NamespaceSettings
 from foqs.spark.columns import COLUMNS
 from foqs.spark.options import option_table
 from foqs.spark.read_options import read_option_table
@@ -91,6 +91,11 @@ def namespace_settings() -> str:
         bounds = SETTING_BOUNDS.get(field.name)
         choices = SETTING_CHOICES.get(field.name)
         allowed = " .. ".join(amount(field.name, bound) for bound in bounds) if bounds else "true, false"
+        if field.name in SETTING_RATES:
+            low, high = limits.DELIVERIES_PER_SECOND_MIN, limits.DELIVERIES_PER_SECOND_MAX
+            allowed = f"0 for none, {low} .. {high:,}"
+        elif field.name in SETTING_TEXTS:
+            allowed = f"up to {limits.PAUSE_REASON_BYTES_MAX} bytes"
         default = amount(field.name, field.default)
         if choices is not None:
             allowed, default = ", ".join(one.name.lower() for one in choices), field.default.name.lower()

@@ -12,10 +12,23 @@ import click
 
 from foqs.cli.output import note, time_of
 from foqs.cli.remote import Remote, confirmed, remote_command
-from foqs.model.namespace import SETTING_BOUNDS, SETTING_CHOICES, DedupScope, Namespace, NamespaceSettings
+from foqs.cli.topic_policy import Rate, paused_settings, pausing_options, reason_option
+from foqs.model.namespace import (
+    SETTING_BOUNDS,
+    SETTING_CHOICES,
+    SETTING_RATES,
+    SETTING_TEXTS,
+    DedupScope,
+    Namespace,
+    NamespaceSettings,
+)
 
 
 def _text_of(value: object) -> str:
+    if isinstance(value, str):
+        return value or "-"
+    if isinstance(value, float):
+        return f"{value:g}"
     return value.name.lower() if isinstance(value, IntEnum) else str(value).lower()
 
 
@@ -38,6 +51,10 @@ def _setting_options(command: Callable[..., None], *, has_defaults: bool = True)
         help_text = f"default: {_text_of(field.default)}" if has_defaults else None
         if choices is not None:
             command = click.option(flag, type=_Choice(choices), help=help_text)(command)
+        elif field.name in SETTING_RATES:
+            command = click.option(flag, type=Rate(), metavar="NUMBER", help=help_text)(command)
+        elif field.name in SETTING_TEXTS:
+            command = click.option(flag, metavar="TEXT", help=help_text)(command)
         elif bounds is None:
             command = click.option(f"{flag}/--not{flag[1:]}", default=None, help=help_text)(command)
         else:
@@ -101,6 +118,32 @@ def set_(remote: Remote, name: str, **settings: Any) -> None:
         raise click.UsageError("name at least one setting to change")
     with remote.admin() as admin:
         _show(remote, admin.update_namespace(name, **_given(settings)))
+
+
+@namespace.command()
+@click.argument("name")
+@pausing_options
+@reason_option
+@remote_command
+def pause(remote: Remote, name: str, enqueue: bool, dequeue: bool, reason: str) -> None:
+    """Pause the namespace NAME: enqueues, deliveries, or both if neither is named. Its items stay."""
+    with remote.admin() as admin:
+        changes = paused_settings(enqueue, dequeue, paused=True)
+        _show(remote, admin.update_namespace(name, pause_reason=reason, **changes))
+
+
+@namespace.command()
+@click.argument("name")
+@pausing_options
+@remote_command
+def resume(remote: Remote, name: str, enqueue: bool, dequeue: bool) -> None:
+    """Let the namespace NAME go on: enqueues, deliveries, or both if neither is named."""
+    with remote.admin() as admin:
+        changed = admin.update_namespace(name, **paused_settings(enqueue, dequeue, paused=False))
+        settings = changed.settings
+        if settings.pause_reason and not (settings.enqueue_paused or settings.dequeue_paused):
+            changed = admin.update_namespace(name, pause_reason="")
+        _show(remote, changed)
 
 
 @namespace.command()

@@ -173,16 +173,18 @@ def _lines_of(stream: BinaryIO) -> Iterator[bytes]:
 @click.option("--wait-ms", type=click.IntRange(0, limits.WAIT_MS_MAX), default=0, help="Wait for an item.")
 @click.option("--lease-ms", type=click.IntRange(limits.LEASE_MS_MIN, limits.LEASE_MS_MAX), help="Keep them so long.")
 @click.option("--ack/--no-ack", default=False, help="Delete the items once they are printed.")
+@click.option("--prefix", is_flag=True, help='Take items of any topics that begin with TOPIC; "" for all topics.')
 @remote_command
 def dequeue(
-    remote: Remote, namespace: str, topic: str, count: int, wait_ms: int, lease_ms: int | None, ack: bool
+    remote: Remote, namespace: str, topic: str, count: int, wait_ms: int, lease_ms: int | None, ack: bool, prefix: bool
 ) -> None:
     """Take the most urgent ready items of TOPIC under a lease and print them.
 
     Without --ack they come back when the lease ends, unless `foqs ack` is given their receipts.
     """
     with remote.client() as client:
-        items = client.dequeue(namespace, topic, count, lease_ms=lease_ms, wait_ms=wait_ms)
+        topics, topic_prefix = ((), topic) if prefix else (topic, None)
+        items = client.dequeue(namespace, topics, count, topic_prefix=topic_prefix, lease_ms=lease_ms, wait_ms=wait_ms)
         remote.output.document(items)
         _print_items(remote, items)
         if not ack or not items:

@@ -12,6 +12,7 @@ import click
 from foqs.cli.items import states_of
 from foqs.cli.output import exit_of, leave_for, note
 from foqs.cli.remote import Remote, remote_command
+from foqs.cli.topic_policy import limit, pause, policies, resume, weight
 from foqs.client.sync import AdminClient
 from foqs.model import limits
 from foqs.model.calls import ItemState, TopicStats
@@ -27,7 +28,14 @@ IDS_PER_CALL = limits.BATCH_ITEMS_MAX
 
 @click.group()
 def topic() -> None:
-    """Work on all items of a topic."""
+    """Pause a topic, limit its rate, or work on all its items."""
+
+
+topic.add_command(pause)
+topic.add_command(resume)
+topic.add_command(limit)
+topic.add_command(weight)
+topic.add_command(policies)
 
 
 @dataclass(slots=True)

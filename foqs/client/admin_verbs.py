@@ -30,25 +30,29 @@ from foqs.model.calls import (
 )
 from foqs.model.jobs import Job, JobPage, JobState
 from foqs.model.namespace import SETTING_CHOICES, DedupScope, Namespace, NamespaceSettings
+from foqs.model.policy import TopicPolicyEntry, TopicPolicyPage
 from foqs.wire import codec as wire
+
+Setting = int | bool | float | str | None
+"""The value of a setting in a request; None if it is not given."""
 
 _SETTINGS = tuple(field.name for field in fields(NamespaceSettings))
 
 
 def settings_of(
-    values: Mapping[str, int | bool | None], durations: Mapping[str, tuple[int | None, timedelta | None]]
-) -> dict[str, int | bool | None]:
+    values: Mapping[str, Setting], durations: Mapping[str, tuple[int | None, timedelta | None]]
+) -> dict[str, Setting]:
     """Return the settings of a request, None where one is not given. A duration is in milliseconds or a timedelta."""
     return {**values, **{name: duration_ms(name, *given) for name, given in durations.items()}}
 
 
-def create_namespace(terms: Terms, name: str, settings: Mapping[str, int | bool | None]) -> Flow[Namespace]:
+def create_namespace(terms: Terms, name: str, settings: Mapping[str, Setting]) -> Flow[Namespace]:
     wire_settings = wire.structs.NamespaceSettings(**settings)
     request = wire.structs.CreateNamespaceRequest(name=name, settings=wire_settings)
     return _namespace_call(terms, Call("createNamespace", request, Repeat.UNLESS_UNKNOWN))
 
 
-def update_namespace(terms: Terms, name: str, settings: Mapping[str, int | bool | None]) -> Flow[Namespace]:
+def update_namespace(terms: Terms, name: str, settings: Mapping[str, Setting]) -> Flow[Namespace]:
     wire_settings = wire.structs.NamespaceSettings(**settings)
     request = wire.structs.UpdateNamespaceRequest(name=name, settings=wire_settings)
     return _namespace_call(terms, Call("updateNamespace", request, Repeat.ALWAYS))
@@ -76,6 +80,26 @@ def recover_namespace(
     settings = wire.structs.NamespaceSettings(key_spread=key_spread, dedup_scope=dedup_scope)
     request = wire.structs.RecoverNamespaceRequest(number=number, name=name, settings=settings)
     return _namespace_call(terms, Call("recoverNamespace", request, Repeat.UNLESS_UNKNOWN))
+
+
+def set_topic_policy(
+    terms: Terms, namespace: str, topic: str, changes: Mapping[str, Setting]
+) -> Flow[TopicPolicyEntry]:
+    request = wire.structs.SetTopicPolicyRequest(namespace_name=namespace, topic=topic, **changes)
+    return _topic_policy((yield from call_flow(terms, Call("setTopicPolicy", request, Repeat.ALWAYS))))
+
+
+def get_topic_policy(terms: Terms, namespace: str, topic: str) -> Flow[TopicPolicyEntry]:
+    request = wire.structs.GetTopicPolicyRequest(namespace_name=namespace, topic=topic)
+    return _topic_policy((yield from call_flow(terms, Call("getTopicPolicy", request, Repeat.ALWAYS))))
+
+
+def topic_policy_page(terms: Terms, namespace: str, prefix: str, page_token: str) -> Flow[TopicPolicyPage]:
+    request = wire.structs.ListTopicPoliciesRequest(
+        namespace_name=namespace, prefix=prefix, limit=limits.PAGE_ITEMS_MAX, page_token=page_token
+    )
+    response = yield from call_flow(terms, Call("listTopicPolicies", request, Repeat.ALWAYS))
+    return TopicPolicyPage([_topic_policy(told) for told in response.policies or ()], response.next_page_token or "")
 
 
 def peek_items(terms: Terms, namespace: str, topic: str, limit: int, page_token: str) -> Flow[StoredItemPage]:
@@ -235,6 +259,11 @@ def _stored_items_call(terms: Terms, call: Call) -> Flow[StoredItemPage]:
 
 def _ids(ids: str | Iterable[str]) -> list[str]:
     return [ids] if isinstance(ids, str) else [receipt_of(entry) for entry in ids]
+
+
+def _topic_policy(w: Any) -> TopicPolicyEntry:
+    names = [field.name for field in fields(TopicPolicyEntry)]
+    return TopicPolicyEntry(**{name: value for name in names if (value := getattr(w, name)) is not None})
 
 
 def _namespace(w: Any) -> Namespace:

@@ -136,7 +136,13 @@ def _doubt_groups(terms: Terms, namespace: str) -> None:
 
 
 def dequeue(
-    terms: Terms, namespace: str, topics: Topics, count: int, lease_ms: int | None, wait_ms: int
+    terms: Terms,
+    namespace: str,
+    topics: Topics,
+    count: int,
+    lease_ms: int | None,
+    wait_ms: int,
+    topic_prefix: str | None = None,
 ) -> Flow[list[Item]]:
     check_whole("wait_ms", wait_ms, 0)
     if terms.deadline_at_ms is not None and wait_ms >= (left_ms := terms.deadline_at_ms - terms.clock_ms()):
@@ -145,10 +151,24 @@ def dequeue(
             "wait for less, or give a later deadline"
         )
     request = wire.structs.DequeueRequest(
-        namespace_name=namespace, topics=topic_demands(topics, count), lease_ms=lease_ms, wait_ms=wait_ms
+        namespace_name=namespace,
+        topics=demands_of(topics, count, topic_prefix),
+        lease_ms=lease_ms,
+        wait_ms=wait_ms,
+        topic_prefix=topic_prefix,
+        count=None if topic_prefix is None else count,
     )
     response = yield from call_flow(terms, Call("dequeue", request, Repeat.ALWAYS, wait_ms))
     return [Item(*field_values(told)) for told in response.items or ()]
+
+
+def demands_of(topics: Topics, count: int, topic_prefix: str | None) -> list[Any]:
+    """The topics of a request: none with a prefix. Raises InvalidArgumentError for both."""
+    if topic_prefix is None:
+        return topic_demands(topics, count)
+    if topics:
+        raise InvalidArgumentError(f"topics {topics!r:.80} and topic_prefix {topic_prefix!r:.80}: give one of them")
+    return []
 
 
 def ack(terms: Terms, namespace: str, receipts: Receipts, return_errors: bool = False) -> Flow[PositionErrors]:

@@ -53,24 +53,28 @@ class WorkerSettings:
         return self.concurrency + prefetch_count
 
 
-def topic_names(topics: str | Sequence[str]) -> list[str]:
-    """Return the topics as a list. Raises InvalidArgumentError when there is none."""
+def topic_names(topics: str | Sequence[str], topic_prefix: str | None = None) -> list[str]:
+    """Return the topics as a list. Raises InvalidArgumentError when there is none, and no prefix, or both."""
     names = [topics] if isinstance(topics, str) else list(topics)
-    if not names:
-        raise InvalidArgumentError("a worker has no topics: give at least one")
+    if not names and topic_prefix is None:
+        raise InvalidArgumentError("a worker has no topics: give at least one, or topic_prefix")
+    if names and topic_prefix is not None:
+        raise InvalidArgumentError(f"a worker has topics {named(names)} and topic_prefix: give one of them")
     return names
 
 
-def named(topics: Sequence[str]) -> str:
+def named(topics: Sequence[str], topic_prefix: str | None = None) -> str:
     """Name the topics for a log line: the first of many, and how many there are."""
+    if topic_prefix is not None:
+        return f"{topic_prefix}*"
     shown = ", ".join(topics[:_TOPICS_NAMED_MAX])
     return shown if len(topics) <= _TOPICS_NAMED_MAX else f"{shown}, ... ({len(topics)} in all)"
 
 
-def description(namespace: str, topics: Sequence[str], settings: WorkerSettings, addresses: str | Sequence[str]) -> str:
+def description(namespace: str, topics: str, settings: WorkerSettings, addresses: str | Sequence[str]) -> str:
     """Describe what a worker works on, for the log line of its start."""
     return (
-        f"namespace {namespace}, topics {named(topics)}, concurrency {settings.concurrency}, "
+        f"namespace {namespace}, topics {topics}, concurrency {settings.concurrency}, "
         f"up to {settings.capacity} items in hand, lease {settings.lease_ms} ms, "
         f"hosts {', '.join(map(str, parse_addresses(addresses)))}"
     )
@@ -90,8 +94,8 @@ def check_async_handler(handler: object) -> None:
 
 
 def count_of_each(free_count: int, topics: Sequence[str]) -> int:
-    """Return how many items to ask of each topic, so that there is about as much room for them."""
-    return min(max(1, free_count // len(topics)), limits.DEQUEUE_ITEMS_MAX)
+    """Return how many items to ask of each topic, or of any, so that there is about as much room for them."""
+    return min(max(1, free_count // max(1, len(topics))), limits.DEQUEUE_ITEMS_MAX)
 
 
 def may_go_on(error: FoqsError) -> bool:

@@ -29,6 +29,7 @@ from foqs.model.calls import (
 )
 from foqs.model.jobs import Job, JobPage
 from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_name, with_changes
+from foqs.model.policy import TopicPolicyEntry, TopicPolicyPage
 
 
 class Admin:
@@ -89,6 +90,30 @@ class Admin:
         arguments.check_range("number", number, 1, limits.NAMESPACE_NUMBER_MAX)
         wanted = with_changes(NamespaceSettings(), settings)
         return await self._namespace_calls.recover(number, name or "", wanted)
+
+    async def set_topic_policy(
+        self, context: CallContext, namespace_name: str, topic: str, changes: object
+    ) -> TopicPolicyEntry:
+        check_namespace_name(namespace_name)
+        name = arguments.check_topic(topic)
+        self._namespaces.require_durable()
+        policy = await self._namespaces.calls.run(lambda meta: meta.set_topic_policy(namespace_name, name, changes))
+        await self._namespaces.refresh()
+        return TopicPolicyEntry.of(name, policy)
+
+    async def get_topic_policy(self, context: CallContext, namespace_name: str, topic: str) -> TopicPolicyEntry:
+        number, name = self._namespaces.get(namespace_name).number, arguments.check_topic(topic)
+        return TopicPolicyEntry.of(name, self._namespaces.settings.policy(number, name))
+
+    async def list_topic_policies(
+        self, context: CallContext, namespace_name: str, prefix: str, limit: int, page_token: str
+    ) -> TopicPolicyPage:
+        arguments.check_range("limit", limit, 1, limits.PAGE_ITEMS_MAX)
+        number = self._namespaces.get(namespace_name).number
+        found = await self._namespaces.calls.run(
+            lambda meta: meta.page_topic_policies(number, prefix, page_token, limit + 1)
+        )
+        return TopicPolicyPage(found[:limit], found[limit - 1].topic if len(found) > limit else "")
 
     async def peek_items(
         self, context: CallContext, namespace_name: str, topic: str, limit: int, page_token: str

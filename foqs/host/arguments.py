@@ -110,3 +110,8 @@ def _checked_trace_context(text: str) -> bytes:
             f"trace_context of {len(trace_context)} bytes is over the limit of {limits.TRACE_CONTEXT_BYTES_MAX}"
         )
     return trace_context
+
+
+def why(reason: str) -> str:
+    """What the operator has said of a pause, behind what is paused."""
+    return f": {reason}" if reason else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 
 from foqs.host import arguments
@@ -13,7 +13,7 @@ from foqs.host.shards import Shards
 from foqs.host.topic_queue import DequeueCall
 from foqs.model import ids, limits
 from foqs.model.calls import NO_CONTENT, CallContext, Delivery, TopicDemand
-from foqs.model.errors import InvalidArgumentError, OverloadedError, PausedError
+from foqs.model.errors import InvalidArgumentError, OverloadedError, PausedError, shown
 from foqs.model.item import ItemEvent, ShardItem
 from foqs.model.namespace import Namespace
 
@@ -60,19 +60,27 @@ class Dequeues:
         topics: Sequence[TopicDemand],
         lease_ms: int | None,
         wait_ms: int,
+        topic_prefix: str | None = None,
+        count: int | None = None,
     ) -> list[Delivery]:
         """Lease ready items of the topics; waits up to `wait_ms` while there are none, but not beyond the deadline.
 
-        Raises UnavailableError when this host owns no shard, also when it loses the last one meanwhile.
+        With `topic_prefix`, up to `count` items of any topics that begin with it. Raises UnavailableError when this
+        host owns no shard, also when it loses the last one meanwhile, and PausedError when all topics are paused.
         """
         namespace = self._namespaces.serving(namespace_name)
         settings = namespace.settings
         if settings.dequeue_paused:
-            raise _paused(namespace)
+            raise self._paused(namespace, ())
         if lease_ms is not None:
             arguments.check_range("lease_ms", lease_ms, limits.LEASE_MS_MIN, settings.lease_ms_max)
         arguments.check_range("wait_ms", wait_ms, 0, limits.WAIT_MS_MAX)
-        wants = _wants(topics)
+        any_count = None if topic_prefix is None else _any_count(topics, topic_prefix, count)
+        wants = _wants(topics) if topic_prefix is None else {}
+        if topic_prefix is None and count is not None:
+            raise InvalidArgumentError("count is for topic_prefix: give each topic its own count")
+        if wants and all(self._dispatcher.settings.policy(namespace.number, name).dequeue_paused for name in wants):
+            raise self._paused(namespace, wants)
         self._shards.check_owns_any()
         if self._dispatcher.waiting_count >= limits.DEQUEUES_WAITING_MAX:
             raise OverloadedError(
@@ -89,18 +97,29 @@ class Dequeues:
             wait_ms = 0
         elif context.deadline_s is not None:
             wait_ms = min(wait_ms, max(0, round((context.deadline_s - self._clock()) * 1000)))
-        items = await self._wait_for_items(namespace, wants, lease_ms, wait_ms)
+        call = DequeueCall(lease_ms, settings.lease_ms_default, self._clock())
+        if any_count is None:
+            self._dispatcher.start(namespace.number, wants, call)
+        else:
+            await self._start_any(namespace, topic_prefix or "", any_count, call)
+        items = await self._wait_for_items(namespace, wants, call, wait_ms)
         if not items:
             self._shards.check_owns_any()
         self._happened(namespace.number, ItemEvent.DELIVERED, len(items))
         return self._deliveries(items)
 
+    async def _start_any(self, namespace: Namespace, prefix: str, count: int, call: DequeueCall) -> None:
+        """Start a call for any topic. The topics of a prefix that is new are found in several turns of the loop."""
+        ring = self._dispatcher.ring(namespace.number, prefix)
+        while ring.unfilled:
+            self._dispatcher.fill(ring)
+            await asyncio.sleep(0)
+        self._dispatcher.start_any(ring, count, call)
+
     async def _wait_for_items(
-        self, namespace: Namespace, wants: dict[str, int], lease_ms: int | None, wait_ms: int
+        self, namespace: Namespace, wants: Collection[str], call: DequeueCall, wait_ms: int
     ) -> list[ShardItem]:
-        call = DequeueCall(lease_ms, namespace.settings.lease_ms_default, self._clock())
-        self._dispatcher.start(namespace.number, wants, call)
-        served = self._outcome(call, namespace)  # By this name: mypy would believe call.items to be None ever after.
+        served = self._outcome(call, namespace, wants)  # By this name: mypy would believe call.items to be None after.
         if served is not None:
             return served
         loop = asyncio.get_running_loop()
@@ -119,13 +138,26 @@ class Dequeues:
             del self._waiting[call]
             if call.items is None:
                 self._dispatcher.end(call)
-        return self._outcome(call, namespace) or []
+        return self._outcome(call, namespace, wants) or []
 
-    def _outcome(self, call: DequeueCall, namespace: Namespace) -> list[ShardItem] | None:
-        """Its items once it is over. Raises PausedError when its namespace was paused meanwhile."""
+    def _outcome(self, call: DequeueCall, namespace: Namespace, wants: Collection[str]) -> list[ShardItem] | None:
+        """Its items once it is over. Raises PausedError when its namespace, or all its topics, were paused."""
         if call.is_paused:
-            raise _paused(namespace)
+            raise self._paused(namespace, wants)
         return call.items
+
+    def _paused(self, namespace: Namespace, wants: Collection[str]) -> PausedError:
+        """`wants` are the topics that the call names."""
+        settings = self._dispatcher.settings
+        name = next(iter(wants), None)
+        known = settings.by_number.get(namespace.number, namespace).settings
+        if name is None or known.dequeue_paused:
+            return PausedError(
+                f"dequeues of namespace {namespace.name!r} are paused by an operator{arguments.why(known.pause_reason)}"
+            )
+        reason = settings.policy(namespace.number, name).reason
+        others = f" and {len(wants) - 1} others" if len(wants) > 1 else ""
+        return PausedError(f"dequeues of topic {name!r}{others} are paused by an operator{arguments.why(reason)}")
 
     def _out_of_time(self, loop: asyncio.AbstractEventLoop, call: DequeueCall, deadline_s: float) -> None:
         """Answer with nothing; but what is ready is worth its commit even when the caller does not wait for more."""
@@ -164,8 +196,15 @@ class Dequeues:
         return deliveries
 
 
-def _paused(namespace: Namespace) -> PausedError:
-    return PausedError(f"dequeues of namespace {namespace.name!r} are paused by an operator")
+def _any_count(topics: Sequence[TopicDemand], topic_prefix: str, count: int | None) -> int:
+    """How many items a call for any topic wants."""
+    if topics:
+        raise InvalidArgumentError(f"topics names {len(topics)}, and topic_prefix is set: leave one of them out")
+    if len(topic_prefix.encode(errors="replace")) > limits.TOPIC_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"topic_prefix {shown(topic_prefix)} is longer than {limits.TOPIC_BYTES_MAX} bytes, so no topic has it"
+        )
+    return arguments.check_range("count", count, 1, limits.BATCH_ITEMS_MAX)
 
 
 def _wants(topics: Sequence[TopicDemand]) -> dict[str, int]:

@@ -1,21 +1,16 @@
-"""Who gets which item: demand by topic, the prefetch buffer, and the order of delivery.
-
-A k-way merge over the shards' windows picks what to claim (after FOQS's prefetch buffer). Nothing is handed
-out past a more urgent item that is ready: the buffer never holds a less urgent item back in front of it.
-"""
+"""Who gets which item: what shards and the verb dequeue ask of the dispatcher, and what time brings it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import islice
 
 from mypy_extensions import mypyc_attr
 
-from foqs.host.prefetch import PrefetchMemory
-from foqs.host.topic_queue import DequeueCall, PrefetchBuffer, TopicQueue
+from foqs.host.any_topic import AnyTopic
+from foqs.host.prefetch_buffer import PrefetchBuffer
+from foqs.host.topic_queue import DequeueCall, TopicQueue
 from foqs.model import limits, order
-from foqs.model.clock import Now
-from foqs.model.item import Phase, ShardItem, by_topic
+from foqs.model.item import Phase, ShardItem
 from foqs.model.namespace import SettingsTable
 from foqs.model.topic import ShardTopic
 from foqs.shard.state.events import ClaimsEnded, Demand, Events
@@ -23,7 +18,7 @@ from foqs.shard.writer.shard_writer import ShardWriter
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # The simulation watches it so.
-class Dispatcher:
+class Dispatcher(AnyTopic):
     """Delivers the items of every shard of a host; all on the event loop's thread.
 
     No shard calls it: the shard's writer asks for the demand before it plans a transaction, and brings the events
@@ -37,35 +32,11 @@ class Dispatcher:
         settings: SettingsTable,
         record: Callable[[Events], None],
     ) -> None:
-        """`writers` are those of the host's shards, by id, and come and go; `clock` is monotonic, in seconds.
-
-        `settings` is what shards read as well; `record` takes down what has become of items.
-        """
-        self.sick: set[int] = set()
-        """Ids of the shards whose breakers are open."""
-        self._leaving: set[int] = set()
-        """Those of them that this host hands on to another one."""
-        self._writers = writers
-        self._clock = clock
-        self.settings = settings
+        """`record` takes down what has become of items; all else is as of `Claiming`."""
+        super().__init__(writers, clock, settings)
         self._record = record
-        self._memory = PrefetchMemory(settings)
-        self._queues: dict[tuple[int, str], TopicQueue] = {}
-        self._active: dict[TopicQueue, None] = {}
-        """Those with calls, prefetched items or claims in flight."""
-        self._lingering: dict[TopicQueue, None] = {}
         self._unswept: list[TopicQueue] = []
         """What the sweep that began has still to look at."""
-        self._draining = False
-        self.waiting_count = 0
-        """Dequeue calls that wait."""
-        self.waiting_topics_count = 0
-        """Topics of each of them."""
-
-    @property
-    def prefetched_bytes(self) -> int:
-        """Payload and metadata of all prefetch buffers."""
-        return self._memory.prefetched_bytes
 
     # ---- what shards' writers ask and bring (ShardListener) ----
 
@@ -73,9 +44,15 @@ class Dispatcher:
         """What to claim of the items of these topics that the next transaction of their shard inserts."""
         found: dict[ShardTopic, Demand] = {}
         for topic in topics:
+            if self._hungry_count and topic.shard_id not in self._leaving:
+                self._attach_arriving(topic)
             queue = self._queues.get((topic.namespace, topic.name))
             if queue is None or queue not in self._active or topic.shard_id in self._leaving:
                 continue
+            if queue.version != self.settings.version:
+                self._refresh(queue)
+            if queue.is_throttled:
+                self._admit_arriving(queue)
             if self._may_claim(queue):
                 count = queue.demand_count()
                 if count:
@@ -103,17 +80,13 @@ class Dispatcher:
             queue = self._queues.get((topic.namespace, topic.name))
             if queue is None or queue.parts.get(topic.shard_id) is not topic:
                 queue = self._queue_of(topic)
+            if not queue.in_ring and (queue.buffer.sort_keys or topic.window.head != order.LAST):
+                self._enter(queue)
             if queue in self._active:
                 self.serve(queue)
         for topic in events.topics_gone:
             self._topic_gone(topic)
-
-    def _claims_started(self, topic: ShardTopic, count: int, last: int) -> None:
-        queue = self._queue_of(topic)
-        queue.note_claims_started(count, last)
-        if topic.shard_id not in self.sick:
-            self._memory.claims_started(topic, count)
-        self._writers[topic.shard_id].wake()
+        self._serve_any()
 
     def _claims_ended(self, topic: ShardTopic, ended: ClaimsEnded) -> None:
         queue, items = self._queue_of(topic), ended.items
@@ -152,8 +125,11 @@ class Dispatcher:
                 self._set_aside(topic)
                 continue
             queue = self._queue_of(topic)
+            if not queue.in_ring:
+                self._enter(queue)
             if queue.calls:
                 self.serve(queue)
+        self._serve_any()
 
     def _set_aside(self, topic: ShardTopic) -> None:
         self._memory.forget_claims(topic)
@@ -221,6 +197,8 @@ class Dispatcher:
         self.waiting_topics_count += len(wants)
         for name, count in wants.items():
             queue = self._queue(namespace, name)
+            if queue.version != self.settings.version:
+                self._refresh(queue)
             call.wants[queue] = count
             queue.calls[call] = None
             queue.waiting_count += count
@@ -235,7 +213,10 @@ class Dispatcher:
 
     def has_candidates(self, call: DequeueCall) -> bool:
         """Something of the call's topics is ready or on the way."""
-        return any(queue.coming_count or queue.buffer or queue.first_unclaimed() < order.LAST for queue in call.wants)
+        ring = call.ring
+        if ring is not None and call.count_left and ring.entries and not ring.tenant.is_parked:
+            return True
+        return any(queue.may_bring() for queue in call.wants)
 
     def end(self, call: DequeueCall) -> None:
         """The call wants nothing more: who waited behind it may be served now."""
@@ -244,6 +225,7 @@ class Dispatcher:
             for queue in call.wants:
                 if queue.calls and queue.buffer.sort_keys:
                     self.serve(queue)
+            self._serve_any()
 
     def unclaim(self, items: list[ShardItem]) -> None:
         """Their caller is gone and has not seen them: whoever else waits for them is served now."""
@@ -259,63 +241,24 @@ class Dispatcher:
                 queues[self._queue_of(item.topic)] = None
         for queue in queues:
             self.serve(queue)
-
-    def answer(self, call: DequeueCall, items: list[ShardItem]) -> None:
-        call.items = items
-        self.waiting_count -= 1
-        self.waiting_topics_count -= len(call.wants)
-        for queue, count in call.wants.items():
-            del queue.calls[call]
-            queue.waiting_count -= count
-            if (queue.has_prefetched_for_calls or queue.has_claims_for_calls) and not queue.calls:
-                self._release_for_calls(queue)
-            if not queue.parts:
-                self._rest(queue)  # A topic that does not exist here: sweeps would come too late for many names.
-        if call.answered is not None and not call.answered.done():
-            call.answered.set_result(None)
+        self._serve_any()
 
     def end_all(self) -> None:
         """Answer every call that waits, with nothing."""
         for queue in list(self._queues.values()):
             for call in list(queue.calls):
                 self.answer(call, [])
-
-    def serve(self, queue: TopicQueue) -> None:
-        """Deliver what may be delivered, then claim what is still wanted."""
-        if queue.namespace in self.settings.dequeue_paused:
-            self._pause(queue)
-            return
-        while queue.calls:
-            call = next(iter(queue.calls))
-            want = call.wants[queue]
-            count = queue.servable_count(want)
-            if count == 0:
-                break
-            if count < want:
-                self._claim(queue)  # First, so that the call waits for what is ready as well.
-                if not queue.has_waited(call, self._clock()):
-                    self._lingering[queue] = None
-                    break
-            if not self._deliver_to(call):
-                break
-        if (queue.has_prefetched_for_calls or queue.has_claims_for_calls) and not queue.calls:
-            self._release_for_calls(queue)
-        self._claim(queue)
-
-    def _pause(self, queue: TopicQueue) -> None:
-        """End the calls that wait, and give back what is prefetched."""
-        for call in list(islice(queue.calls, limits.DEQUEUES_ENDED_PER_TICK)):
-            call.is_paused = True
-            self.answer(call, [])
-        if queue.calls:
-            self._lingering[queue] = None
-        self._unclaim(queue.buffer, queue.buffer.items)
+        self._end_all_hungry()
 
     def tick(self) -> None:
-        """Answer the calls that lingered, and go on with the sweep."""
+        """Follow the operators, serve what has waited for tokens and calls that lingered, and go on with the sweep."""
+        self._follow_settings()
+        self._turn_wheel()
         lingering, self._lingering = self._lingering, {}
         for queue in lingering:
             self.serve(queue)
+        self._renew_calls()
+        self._serve_any()
         if self._unswept:
             self._sweep_some()
 
@@ -323,6 +266,7 @@ class Dispatcher:
         """Give back what was prefetched too long ago, and forget what rests: now and in the ticks to come."""
         if not self._unswept:
             self._unswept = list(self._active)
+            self._look_for_room()
         self._sweep_some()
 
     def _sweep_some(self) -> None:
@@ -341,158 +285,3 @@ class Dispatcher:
         self._draining = True
         for queue in self._queues.values():
             self._unclaim(queue.buffer, queue.buffer.items)
-
-    # ---- how ----
-
-    def _queue(self, namespace: int, name: str) -> TopicQueue:
-        queue = self._queues.get((namespace, name))
-        if queue is None:
-            queue = self._queues[namespace, name] = TopicQueue(namespace, name)
-        return queue
-
-    def _queue_of(self, topic: ShardTopic) -> TopicQueue:
-        queue = self._queue(topic.namespace, topic.name)
-        if topic.shard_id in self.sick:
-            queue.parts.pop(topic.shard_id, None)
-            queue.sick_parts[topic.shard_id] = topic
-        elif queue.parts.get(topic.shard_id) is not topic:
-            queue.parts[topic.shard_id] = topic
-            queue.sick_parts.pop(topic.shard_id, None)
-        return queue
-
-    def _rest(self, queue: TopicQueue) -> None:
-        """A queue that nothing happens in costs no time; one that nothing refers to costs no memory."""
-        if not (queue.calls or queue.buffer.sort_keys or queue.claims_count or queue.expects_consumers):
-            self._active.pop(queue, None)
-            if not (queue.parts or queue.sick_parts):
-                self._queues.pop((queue.namespace, queue.name), None)
-
-    def _deliver_to(self, call: DequeueCall) -> bool:
-        """Deliver what the call may have of all its topics; it ends unless there is nothing.
-
-        Returns whether something has left a buffer; if not, the call has to wait for claims.
-        """
-        turns = [queue for queue in call.wants if next(iter(queue.calls)) is call]
-        clocks: dict[int, Now] = {}
-        next_items, unbacked = call.next_items(turns, clocks, self._writers)
-        while unbacked:
-            for queue, items in unbacked.items():
-                self._claim_for(queue, call, items)
-            next_items, unbacked = call.next_items(turns, clocks, self._writers)
-        if call.claimed_for and call.awaits_claims(self._clock()):
-            self._lingering.update(dict.fromkeys(turns))
-            return False
-        given: list[ShardItem] = []
-        for queue, items in next_items.items():
-            self._deliver(queue, call, items, clocks, given)
-        if given:
-            self.answer(call, given)
-        return bool(next_items)
-
-    def _claim_for(self, queue: TopicQueue, call: DequeueCall, unbacked: list[ShardItem]) -> None:
-        """Claim items of one topic anew, for the call: the claims that are there do not back its lease."""
-        by_topic: dict[ShardTopic, list[ShardItem]] = {}
-        for item in unbacked:
-            by_topic.setdefault(item.topic, []).append(item)
-        for topic, items in by_topic.items():
-            shard = self._writers[topic.shard_id].shard
-            assert shard is not None
-            if topic.shard_id in self.sick:
-                self._unclaim(queue.buffer, items)
-                continue
-            self._drop(queue, items)
-            shard.claim_for_call(topic, items)
-            queue.has_claims_for_calls = True
-            self._claims_started(topic, len(items), items[-1].sort_key)
-            call.claimed_for[queue] = queue.claims_started_count
-            call.claimed_for_s = self._clock()
-
-    def _deliver(
-        self,
-        queue: TopicQueue,
-        call: DequeueCall,
-        items: list[ShardItem],
-        clocks: dict[int, Now],
-        given: list[ShardItem],
-    ) -> None:
-        """Lease the next items of the buffer to the call; those that have not expired are added to `given`."""
-        queue.take(len(items), self._clock())
-        size_bytes = 0
-        for item in items:
-            shard_id = item.topic.shard_id
-            writer, now = self._writers[shard_id], clocks[shard_id]
-            shard = writer.shard
-            assert shard is not None
-            size_bytes += item.size_bytes
-            shard.deliver(item, now.steady_ms + (call.lease_ms or item.lease_ms or call.lease_ms_default))
-            if item.expires_at <= now.server_ms:
-                shard.expire(item)
-                writer.wake()
-            else:
-                item.delivered_at = now.server_ms
-                given.append(item)
-        self._memory.prefetched_bytes -= size_bytes
-
-    def _may_claim(self, queue: TopicQueue) -> bool:
-        if self._draining or queue.namespace in self.settings.dequeue_paused:
-            return False
-        if self._memory.prefetched_bytes < limits.PREFETCH_BYTES_MAX or not queue.buffer:
-            return True
-        # Nothing of what is prefetched can be delivered before something more urgent is claimed.
-        return bool(queue.calls) and not queue.servable_count(1)
-
-    def _claim(self, queue: TopicQueue) -> None:
-        """Claim what is wanted of what is ready, and let windows that run low read on."""
-        parts = [part for part in queue.parts.values() if part.window.head != order.LAST]
-        if not parts:
-            return  # Most topics of a call that names many have nothing, and it asks for each of them.
-        count = queue.demand_count()
-        if not count or not self._may_claim(queue):
-            return
-        demand = queue.demand(min(count, self._memory.room(queue.namespace)))
-        owned: list[ShardTopic] = []
-        for part in parts:
-            writer = self._writers[part.shard_id]
-            if writer.shard is not None:
-                owned.append(part)
-                if part.window.wants_refill:
-                    writer.shard.want_refill(part, with_payload=True)
-                    writer.wake()
-        for shard_id, part_count in queue.choose(owned, demand).items():
-            shard = self._writers[shard_id].shard
-            assert shard is not None
-            topic = queue.parts[shard_id]
-            sort_keys = topic.window.take(part_count)
-            shard.claim(topic, sort_keys)
-            self._claims_started(topic, part_count, sort_keys[-1])
-
-    def _drop(self, queue: TopicQueue, items: list[ShardItem]) -> None:
-        """These are not held any more."""
-        queue.buffer.remove(items)
-        self._memory.release(items)
-
-    def _release_for_calls(self, queue: TopicQueue) -> None:
-        """What was claimed for calls goes back when none of them waits: a new owner would take it for delivered.
-
-        So does what is still to be claimed. What a transaction is claiming goes back when that has ended: if the host
-        dies in between, its call has ended without it, and the new owner takes it for delivered all the same.
-        """
-        if queue.has_prefetched_for_calls:
-            queue.has_prefetched_for_calls = False
-            if queue.buffer.sort_keys:
-                self._unclaim(queue.buffer, [item for item in queue.buffer.items if not item.is_claimed_ahead])
-        if queue.has_claims_for_calls:
-            for topic in [*queue.parts.values(), *queue.sick_parts.values()]:
-                writer = self._writers[topic.shard_id]
-                if writer.shard is not None and writer.shard.withdraw_for_calls(topic):
-                    writer.wake()
-
-    def _unclaim(self, buffer: PrefetchBuffer, items: list[ShardItem]) -> None:
-        if not items:
-            return
-        buffer.remove(items)
-        self._memory.release(items)
-        for topic, some in by_topic(items).items():
-            writer = self._writers[topic.shard_id]
-            if writer.shard is not None and writer.shard.unclaim_all(topic, some):
-                writer.wake()

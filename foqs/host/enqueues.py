@@ -25,6 +25,7 @@ from foqs.model.errors import (
 )
 from foqs.model.item import ItemEvent, Phase, ShardItem
 from foqs.model.namespace import DedupScope, DedupWhenAway, Namespace
+from foqs.model.policy import TopicPolicy
 from foqs.model.seen import digests_of
 from foqs.model.slots import slot_of
 from foqs.model.topic import ShardTopic
@@ -165,6 +166,10 @@ class Placement:
                 retry_after_ms=NO_SHARD_RETRY_MS,
             )
         return self._writers[min(healthy)[2]]
+
+
+def _topic_paused(name: str, policy: TopicPolicy) -> PausedError:
+    return PausedError(f"enqueues of topic {name!r} are paused by an operator{arguments.why(policy.reason)}")
 
 
 def _slot_away(shard_id: int) -> UnavailableError:
@@ -324,7 +329,8 @@ class Enqueues:
         namespace = self._namespaces.serving(name)
         settings = namespace.settings
         if settings.enqueue_paused:
-            raise PausedError(f"enqueues of namespace {name!r} are paused by an operator")
+            told = arguments.why(settings.pause_reason)
+            raise PausedError(f"enqueues of namespace {name!r} are paused by an operator{told}")
         if namespace.closing:
             self._namespaces.check_open(namespace.number)
         if count > settings.batch_items_max:
@@ -395,6 +401,7 @@ class Enqueues:
         topics, now_ms = index.topics, writer.now_ms()
         check_item, next_key, sort_key, phase = arguments.check_item, index.next_key, order.sort_key, Phase.INSERTING
         made: dict[int, ShardItem] = {}
+        paused = self._namespaces.settings.enqueue_paused_topics.get(number)
         found: dict[str, ShardTopic | FoqsError] = {}
         """The topic by its name, or what is wrong with the name, once for all its items."""
         for position in positions:
@@ -402,7 +409,10 @@ class Enqueues:
             name = new.topic or ""
             topic = found.get(name)
             if topic is None:
-                topic = topics.get((number, name)) or arguments.topic_fault(name)
+                if paused is not None and name in paused:
+                    topic = _topic_paused(name, paused[name])
+                else:
+                    topic = topics.get((number, name)) or arguments.topic_fault(name)
                 if topic is not None:
                     found[name] = topic
             if isinstance(topic, FoqsError):

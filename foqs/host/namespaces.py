@@ -194,6 +194,8 @@ class Namespaces(Service):
                 self._view = view
                 self.number_by_name = view.number_by_name
                 self.settings.replace(view.by_number)
+            if listed.policies is not self.settings.policies:
+                self.settings.replace_policies(listed.policies)
             return listed
 
     def shard_opened(self, shard: ShardState) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping
 from itertools import chain, islice
-from operator import neg
 
+from foqs.host.prefetch_buffer import PrefetchBuffer
+from foqs.host.tenant import ReadyRing, Tenant
 from foqs.model import limits, order
+from foqs.model.caps import TokenSource
 from foqs.model.clock import Now
 from foqs.model.item import ShardItem
-from foqs.model.topic import OLDEST_URGENCIES_MAX, ShardTopic
+from foqs.model.topic import ShardTopic
 from foqs.shard.state.events import Demand
 from foqs.shard.writer.shard_writer import ShardWriter
 
@@ -22,126 +23,13 @@ PREFETCH_ITEMS_PER_TOPIC_MAX = 2_000
 PREFETCH_BEGIN_ITEMS_MAX = 32
 """Items that are claimed ahead of consumers whose rate is not known yet."""
 
-_MANY = 32
-"""Where fewer times as many are held as come or go, sorting all is cheaper than to find the sort key of each."""
-
-
-class PrefetchBuffer:
-    """The prefetched items of one topic, in order.
-
-    Its `TopicQueue` owns it, and the dispatcher fills and empties it.
-    """
-
-    __slots__ = ("_items", "sort_keys")
-
-    def __init__(self) -> None:
-        self.sort_keys: list[int] = []
-        """The sort keys of all its items; others only read them.
-
-        The least urgent comes first, so that the most urgent comes last, where a list gives it up at once.
-        """
-        self._items: dict[int, ShardItem] = {}
-
-    def __len__(self) -> int:
-        return len(self.sort_keys)
-
-    @property
-    def items(self) -> list[ShardItem]:
-        return list(self._items.values())
-
-    @property
-    def first(self) -> int:
-        """The most urgent sort key; order.LAST when empty."""
-        return self.sort_keys[-1] if self.sort_keys else order.LAST
-
-    def oldest_due_at(self) -> int | None:
-        """When the oldest was due. As in a window, the first of each of the most urgent urgencies is looked at."""
-        oldest: int | None = None
-        end = len(self.sort_keys)
-        for _ in range(OLDEST_URGENCIES_MAX):
-            if end == 0:
-                break
-            sort_key = self.sort_keys[end - 1]
-            due_at = order.due_at_of(sort_key)
-            oldest = due_at if oldest is None else min(oldest, due_at)
-            end = bisect_right(
-                self.sort_keys, -order.sort_key(order.urgency_of(sort_key) + 1, 0, 0, 0), 0, end, key=neg
-            )
-        return oldest
-
-    @property
-    def last(self) -> int:
-        """The least urgent sort key; order.FIRST when empty."""
-        return self.sort_keys[0] if self.sort_keys else order.FIRST
-
-    def place_at(self, rank: int) -> int:
-        """The sort key of the item that is the `rank`-th most urgent, from 1."""
-        return self.sort_keys[-rank]
-
-    def add(self, items: list[ShardItem]) -> None:
-        added = [item.sort_key for item in items]
-        self._items.update(zip(added, items, strict=True))
-        if len(added) * _MANY < len(self.sort_keys):
-            for sort_key in added:
-                insort(self.sort_keys, sort_key, key=neg)
-        else:
-            self.sort_keys += added
-            self.sort_keys.sort(reverse=True)
-
-    def take(self, count: int) -> None:
-        """Take the most urgent ones out; `count` is at least 1."""
-        for sort_key in self.sort_keys[-count:]:
-            del self._items[sort_key]
-        del self.sort_keys[-count:]
-
-    def most_urgent(self, count: int) -> list[ShardItem]:
-        """The most urgent ones, in order; `count` is at least 1."""
-        return [self._items[sort_key] for sort_key in self.sort_keys[: -count - 1 : -1]]
-
-    def prefetched_long(self, writers: Mapping[int, ShardWriter]) -> list[ShardItem]:
-        """What was held for so long that it goes back; `writers`, by shard, have the clocks."""
-        steady_ms: dict[int, int] = {}
-        found: list[ShardItem] = []
-        for item in self._items.values():
-            shard_id = item.topic.shard_id
-            if shard_id not in steady_ms:  # Once for all items: a clock costs more than all else here.
-                steady_ms[shard_id] = writers[shard_id].now().steady_ms
-            if steady_ms[shard_id] - item.prefetched_at > limits.PREFETCH_HOLD_MS_MAX:
-                found.append(item)
-        return found
-
-    def discard(self, item: ShardItem) -> None:
-        del self._items[item.sort_key]
-        del self.sort_keys[bisect_left(self.sort_keys, -item.sort_key, key=neg)]
-
-    def count_up_to(self, sort_key: int, bound: int) -> int:
-        """How many stand at or before `sort_key`, up to `bound`."""
-        sort_keys = self.sort_keys
-        bound = min(bound, len(sort_keys))
-        if bound == 0 or sort_keys[-bound] <= sort_key:
-            return bound
-        count = 0
-        while sort_keys[-1 - count] <= sort_key:
-            count += 1
-        return count
-
-    def remove(self, items: list[ShardItem]) -> None:
-        """Take these out."""
-        if len(items) * _MANY < len(self.sort_keys):
-            for item in items:
-                self.discard(item)
-        elif items:
-            for item in items:
-                del self._items[item.sort_key]
-            self.sort_keys = sorted(self._items, reverse=True)
-
 
 class DequeueCall:
     """One dequeue; it is over once `items` is set, and `answered` with it where somebody waits for that."""
 
     __slots__ = (
-        "answered", "awaited", "claimed_for", "claimed_for_s", "is_paused", "items", "lease_ms", "lease_ms_default",
-        "since_s", "timer", "wants",
+        "answered", "attached_number", "attached_s", "awaited", "claimed_for", "claimed_for_s", "count_left",
+        "is_paused", "items", "lease_ms", "lease_ms_default", "ring", "since_s", "timer", "wants",
     )  # fmt: skip
 
     def __init__(self, lease_ms: int | None, lease_ms_default: int, since_s: float) -> None:
@@ -160,6 +48,14 @@ class DequeueCall:
         self.items: list[ShardItem] | None = None
         self.answered: asyncio.Future[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
+        self.ring: ReadyRing | None = None
+        """Set if the call takes items of any topic of a ring: then its wants come and go."""
+        self.count_left = 0
+        """Items that such a call wants beside what it already wants of certain topics."""
+        self.attached_number = 0
+        """Its place among such calls, in the order in which they began to want something of a certain topic."""
+        self.attached_s = 0.0
+        """When it last began to want something of a certain topic."""
 
     @property
     def done(self) -> bool:
@@ -183,6 +79,19 @@ class DequeueCall:
             if unbacked_items:
                 unbacked[queue] = unbacked_items
         return found, unbacked
+
+    def awaits_more(self, now_s: float) -> bool:
+        """Whether a call for any topic waits for claims that are on the way for it, which it does for a while."""
+        if now_s - self.attached_s > limits.LINGER_MS_MAX / 1000:
+            return False
+        for queue, want in self.wants.items():
+            if queue.coming_count and not queue.has_buffered_for(self, want):
+                awaited = self.awaited.get(queue)
+                if awaited is None:
+                    awaited = self.awaited[queue] = queue.claims_started_count
+                if queue.claims_ended_count < awaited:
+                    return True
+        return False
 
     def awaits_claims(self, now_s: float) -> bool:
         """Whether it is to wait for claims that were made for it.
@@ -208,23 +117,50 @@ class TopicQueue:
         "_rate",
         "_rated_at_s",
         "_served_count",
+        "allowed_count",
         "buffer",
         "calls",
+        "cap",
         "claiming_last",
         "claims_ended_count",
         "expired_claims_in_row",
         "has_claims_for_calls",
         "has_prefetched_for_calls",
+        "in_ring",
+        "is_paused",
+        "is_throttled",
         "name",
         "namespace",
+        "parked_slot",
         "parts",
+        "shared_cap",
         "sick_parts",
+        "tenant",
+        "version",
         "waiting_count",
+        "weight",
     )
 
-    def __init__(self, namespace: int, name: str) -> None:
-        self.namespace = namespace
+    def __init__(self, tenant: Tenant, name: str) -> None:
+        self.tenant = tenant
+        self.namespace = tenant.namespace
         self.name = name
+        self.version = -1
+        """The settings that are valid for it, by their version, are known up to this one."""
+        self.weight = 1
+        self.is_paused = False
+        """Nothing of it is delivered."""
+        self.cap: TokenSource | None = None
+        self.shared_cap: TokenSource | None = None
+        """That of its namespace."""
+        self.is_throttled = False
+        """It is paused or has a cap: no more of it is delivered, or claimed, than is allowed."""
+        self.allowed_count = 0
+        """The tokens that it holds of each of its caps."""
+        self.parked_slot = 0
+        """It waits for a token until this slot of the wheel; 0 when it does not."""
+        self.in_ring = False
+        """It stands in the rings of its namespace whose prefixes it has."""
         self.parts: dict[int, ShardTopic] = {}
         """The topic on each healthy shard."""
         self.sick_parts: dict[int, ShardTopic] = {}
@@ -291,8 +227,13 @@ class TopicQueue:
         """Items for those who wait, and for those who will soon come.
 
         As many as come within the horizon at the rate of late; where consumers have just begun, a few: as many as they
-        have had, up to a bound (as TCP's slow start).
+        have had, up to a bound (as TCP's slow start). Of a topic with a cap, nothing that may not go at once.
         """
+        if self.is_throttled:
+            if not self.allowed_count:
+                return 0
+            allowed = self.allowed_count + (self.expired_claims_in_row if self.calls else 0)
+            return min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX, allowed)
         at_rate = int(self._rate * PREFETCH_HORIZON_MS / 1000)
         begun = min(self._served_count, PREFETCH_BEGIN_ITEMS_MAX)
         ahead = min(max(at_rate, begun), PREFETCH_ITEMS_PER_TOPIC_MAX)
@@ -334,8 +275,48 @@ class TopicQueue:
         return first
 
     def servable_count(self, bound: int) -> int:
-        """How many prefetched items precede every ready item that is not held, up to `bound`."""
-        return self.buffer.count_up_to(self.first_unclaimed(), bound) if self.buffer.sort_keys else 0
+        """How many prefetched items precede every ready item that is not held, up to `bound`, as far as caps allow."""
+        if not self.buffer.sort_keys:
+            return 0
+        if self.is_throttled and bound > self.allowed_count:
+            bound = self.allowed_count
+        return self.buffer.count_up_to(self.first_unclaimed(), bound)
+
+    def has_something(self) -> bool:
+        """There are items to deliver, or on the way."""
+        return bool(self.buffer.sort_keys) or self.first_unclaimed() < order.LAST
+
+    def lacks_room(self) -> bool:
+        """There are ready items that may not be claimed, because of the open leases of their shards."""
+        return any(part.window.head != order.LAST and not part.room for part in self.parts.values())
+
+    def may_bring(self) -> bool:
+        """A call may wait for what is ready or on the way here."""
+        if self.is_throttled and not self.allowed_count:
+            return False
+        return self.coming_count > 0 or self.has_something()
+
+    def has_buffered_for(self, call: DequeueCall, want: int) -> bool:
+        """What the call and those before it want can be delivered now."""
+        for other in self.calls:
+            if other is call:
+                break
+            want += other.wants[self]
+        return self.servable_count(want) >= want
+
+    def spare_count(self, bound: int) -> int:
+        """How many items there are beside those that calls want already, up to `bound`, as far as is known."""
+        bound += self.waiting_count
+        count = len(self.buffer)
+        for part in self.parts.values():
+            if count >= bound:
+                break
+            window = part.window
+            # What lies beyond the edge of a window is read when somebody wants it.
+            if window.head != order.LAST and part.room:
+                count += len(window) or 1
+            count += part.claiming_count
+        return max(0, min(count, bound) - self.waiting_count)
 
     def next_items(
         self, call: DequeueCall, room: int, bytes_left: int, clocks: dict[int, Now], writers: Mapping[int, ShardWriter]

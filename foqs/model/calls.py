@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from foqs.model.errors import FoqsError
 from foqs.model.jobs import Job, JobPage
 from foqs.model.namespace import Namespace
+from foqs.model.policy import TopicPolicyEntry, TopicPolicyPage
 
 
 class DeliveryPolicy(IntEnum):
@@ -321,6 +322,8 @@ class QueueCalls(Protocol):
         topics: Sequence[TopicDemand],
         lease_ms: int | None,
         wait_ms: int,
+        topic_prefix: str | None = None,
+        count: int | None = None,
     ) -> list[Delivery]: ...
 
     async def ack(
@@ -341,7 +344,10 @@ class QueueCalls(Protocol):
 
 
 class AdminCalls(Protocol):
-    """The verbs of service FoqsAdmin. `settings` is any object with the optional fields of NamespaceSettings."""
+    """The verbs of service FoqsAdmin.
+
+    `settings` is any object with the optional fields of NamespaceSettings, and `changes` with those of TopicPolicy.
+    """
 
     async def create_namespace(self, context: CallContext, name: str, settings: object | None) -> Namespace: ...
 
@@ -358,6 +364,16 @@ class AdminCalls(Protocol):
     ) -> NamespacePage: ...
 
     async def delete_namespace(self, context: CallContext, name: str) -> None: ...
+
+    async def set_topic_policy(
+        self, context: CallContext, namespace_name: str, topic: str, changes: object
+    ) -> TopicPolicyEntry: ...
+
+    async def get_topic_policy(self, context: CallContext, namespace_name: str, topic: str) -> TopicPolicyEntry: ...
+
+    async def list_topic_policies(
+        self, context: CallContext, namespace_name: str, prefix: str, limit: int, page_token: str
+    ) -> TopicPolicyPage: ...
 
     async def peek_items(
         self, context: CallContext, namespace_name: str, topic: str, limit: int, page_token: str

@@ -132,6 +132,18 @@ DEDUP_IDS_MIN = 1_000
 """The smallest number that a namespace can set for it."""
 DEDUP_IDS_MAX = 20_000_000
 """The largest number that a namespace can set for it."""
+DELIVERIES_PER_SECOND_MIN = 0.001
+"""The lowest cap on the deliveries of a topic or a namespace, in items a second."""
+DELIVERIES_PER_SECOND_MAX = 100_000_000
+"""The highest one."""
+PAUSE_REASON_BYTES_MAX = 512
+"""The longest reason of a pause, in bytes of UTF-8."""
+TOPIC_WEIGHT_MAX = 100
+"""The highest weight of a topic in dequeues from any topic."""
+TOPIC_POLICIES_PER_NAMESPACE_MAX = 20_000
+"""Topics of a namespace that have a policy of their own."""
+TOPIC_POLICIES_MAX = 100_000
+"""Topics of all namespaces together that have one. Every host keeps all policies in memory."""
 KEY_SPREAD_MAX = 64
 """The most slots over which a namespace can spread its dedup ids."""
 
@@ -166,7 +178,7 @@ TOPICS_PER_SHARD_MAX = 200_000
 TOPICS_PER_TICK_MAX = 250
 """Empty topics of a shard that are checked in one tick."""
 SWEEP_QUEUES_MAX = 1_000
-"""Topics that the dispatcher checks in one tick."""
+"""Topics that the dispatcher checks in one tick, and again those that it serves because their caps allow it."""
 TOPIC_IDLE_MS = 30 * SECOND_MS
 """A topic that was empty for this long is forgotten."""
 OPEN_LEASES_MAX = 250_000
@@ -226,6 +238,17 @@ DEQUEUES_WAITING_MAX = 50_000
 """Dequeue calls that wait on one host. Further ones get OVERLOADED."""
 DEQUEUE_TOPICS_WAITING_MAX = 200_000
 """Topics that the waiting dequeue calls of a host name together. Further ones get OVERLOADED."""
+TOPIC_PREFIXES_MAX = 1_000
+"""Prefixes of topics that the dequeues from any topic of one host have named within TOPIC_PREFIX_IDLE_MS. Dequeues with
+a further one get OVERLOADED.
+"""
+TOPIC_PREFIXES_NESTED_MAX = 8
+"""Such prefixes of one namespace each of which begins with the one before. Dequeues with a further one get OVERLOADED.
+"""
+TOPIC_PREFIX_IDLE_MS = MINUTE_MS
+"""A prefix that no dequeue has named for this long is forgotten."""
+ANY_TOPICS_PER_CALL_MAX = 100
+"""Topics of which one dequeue from any topic gets items. It gets fewer items than it asked for if each has few."""
 LONG_POLL_TOPICS_PER_ADDRESS_MAX = 50_000
 """Topics that the waiting dequeues of one client address name together. Further dequeues get OVERLOADED."""
 DEQUEUES_ENDED_PER_TICK = 500

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 
 from foqs.model import limits
 from foqs.model.errors import FoqsError, InvalidArgumentError, UnavailableError, shown
+from foqs.model.policy import NO_POLICY, TopicPolicy, rate_problem, reason_problem
 
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{limits.NAMESPACE_NAME_CHARS_MAX}}}", re.ASCII)
 
@@ -52,6 +54,8 @@ class NamespaceSettings:
     key_spread: int = 1
     dedup_when_away: DedupWhenAway = DedupWhenAway.REFUSE
     events_per_mille: int = 0
+    deliveries_per_second_max: float = 0.0
+    pause_reason: str = ""
 
 
 SETTING_BOUNDS: dict[str, tuple[int, int]] = {
@@ -71,6 +75,9 @@ SETTING_BOUNDS: dict[str, tuple[int, int]] = {
     "events_per_mille": (0, 1_000),
 }
 SETTING_CHOICES: dict[str, type[IntEnum]] = {"dedup_scope": DedupScope, "dedup_when_away": DedupWhenAway}
+SETTING_RATES = ("deliveries_per_second_max",)
+"""Settings that are numbers with fractions, or 0 for none."""
+SETTING_TEXTS = ("pause_reason",)
 SETTINGS_OF_CREATION = ("dedup_scope", "key_spread")
 """Settings that never change: by them a dedup id finds the shard that knows it, and its place there."""
 
@@ -90,6 +97,8 @@ class Namespace:
     """It is being deleted, and lets no item in meanwhile."""
     former_name: str = ""
     """The name that the shards know its number by, if it was recovered under another one."""
+    policies_version: int = 0
+    """Another number with every change of a policy of one of its topics."""
 
     def is_known_as(self, name: str) -> bool:
         """Whether items that a shard stored under this number and `name` are its own."""
@@ -99,13 +108,26 @@ class Namespace:
 class SettingsTable:
     """What shards and the dispatcher read of namespaces, by number. `Namespaces` of the host keeps it up to date."""
 
-    __slots__ = ("by_number", "dequeue_paused", "has_event_log", "item_bytes_seen")
+    __slots__ = (
+        "by_number", "caps", "dequeue_paused", "enqueue_paused_topics", "has_event_log", "item_bytes_seen", "policies",
+        "policy_changes", "version",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.by_number: Mapping[int, Namespace] = {}
         """All namespaces at one time: replaced, never changed, so that any thread may do so."""
         self.dequeue_paused: frozenset[int] = frozenset()
         """The numbers of those whose dequeues are paused."""
+        self.caps: Mapping[int, float] = {}
+        """The caps of those that have one, in items a second."""
+        self.policies: Mapping[int, Mapping[str, TopicPolicy]] = {}
+        """The policies of topics by namespace and name: replaced, too."""
+        self.enqueue_paused_topics: Mapping[int, Mapping[str, TopicPolicy]] = {}
+        """Those of them that let no items in."""
+        self.policy_changes: deque[tuple[int, str]] = deque()
+        """Topics that have other policies than before, by namespace and name; the dispatcher takes them out."""
+        self.version = 0
+        """Another number with everything that is replaced."""
         self.has_event_log = False
         """Shards tell how deliveries and lives end. The host sets it before it opens a shard."""
         self.item_bytes_seen: dict[int, int] = {}
@@ -114,7 +136,28 @@ class SettingsTable:
     def replace(self, by_number: Mapping[int, Namespace]) -> None:
         """Let these be all namespaces from now on."""
         self.dequeue_paused = frozenset(number for number, found in by_number.items() if found.settings.dequeue_paused)
+        caps = {number: found.settings.deliveries_per_second_max for number, found in by_number.items()}
+        self.caps = {number: cap for number, cap in caps.items() if cap}
         self.by_number = by_number
+        self.version += 1
+
+    def replace_policies(self, policies: Mapping[int, Mapping[str, TopicPolicy]]) -> None:
+        """Let these be the policies of all topics from now on. Those that have not changed are the same objects."""
+        before, self.policies = self.policies, policies
+        paused = {number: {name: one for name, one in some.items() if one.enqueue_paused}
+                  for number, some in policies.items()}  # fmt: skip
+        self.enqueue_paused_topics = {number: some for number, some in paused.items() if some}
+        self.version += 1
+        for number in before.keys() | policies.keys():
+            old, new = before.get(number, {}), policies.get(number, {})
+            if old is not new:
+                changed = [name for name in old.keys() | new.keys() if old.get(name) is not new.get(name)]
+                self.policy_changes.extend([(number, name) for name in sorted(changed)])
+
+    def policy(self, number: int, name: str) -> TopicPolicy:
+        """The policy of a topic."""
+        found = self.policies.get(number)
+        return NO_POLICY if found is None else found.get(name, NO_POLICY)
 
     def attempts_max(self, number: int) -> int:
         namespace = self.by_number.get(number)
@@ -215,6 +258,10 @@ def updated(settings: NamespaceSettings, changes: object) -> NamespaceSettings:
 
 def _problem_of(name: str, value: object) -> str:
     """What is wrong with the value of a setting, or nothing."""
+    if name in SETTING_RATES:
+        return rate_problem(name, value)
+    if name in SETTING_TEXTS:
+        return reason_problem(name, value)
     bounds, choices = SETTING_BOUNDS.get(name), SETTING_CHOICES.get(name)
     if choices is not None:
         if value not in list(choices):

@@ -22,6 +22,7 @@ from foqs.model.errors import UnavailableError
 from foqs.storage.durability import check_durable
 from foqs.storage.meta_jobs import MetaJobs
 from foqs.storage.meta_namespaces import MetaNamespaces
+from foqs.storage.meta_policies import MetaPolicies
 from foqs.storage.meta_quotas import MetaQuotas
 from foqs.storage.meta_tables import HOST, SERVER_NOW_MS, SHARD
 from foqs.storage.session import Session, session_arguments
@@ -43,7 +44,7 @@ class HostRow(NamedTuple):
     """The time of the last heartbeat on the clock of the meta database's server, which may step."""
 
 
-class MetaStore(MetaNamespaces, MetaJobs, MetaQuotas):
+class MetaStore(MetaNamespaces, MetaPolicies, MetaJobs, MetaQuotas):
     """The meta database at an SQLAlchemy URL. Connects on first use, and again after the server was away.
 
     Safe for use by several threads; at most META_SESSIONS_MAX of them talk to the server at a time. Every

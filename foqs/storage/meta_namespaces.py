@@ -26,10 +26,18 @@ from foqs.model.errors import (
     UnavailableError,
     UnknownNamespaceError,
 )
-from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_name, updated
+from foqs.model.namespace import (
+    SETTING_RATES,
+    SETTING_TEXTS,
+    Namespace,
+    NamespaceSettings,
+    check_namespace_name,
+    updated,
+)
 from foqs.model.slots import SlotTable
 from foqs.storage.meta_blocks import NamespaceBlocks
 from foqs.storage.meta_jobs import delete_jobs_of
+from foqs.storage.meta_policies import Policies, PolicyBlocks, delete_policies_of
 from foqs.storage.meta_quotas import delete_quota_of
 from foqs.storage.meta_slots import SlotRows, make_slots, restore_slots
 from foqs.storage.meta_tables import CENSUS, CENSUS_ANSWER, NAMESPACE, NAMESPACE_NUMBER, SERVER_NOW_MS, SHARD
@@ -48,6 +56,8 @@ class NamespaceList(NamedTuple):
     epochs: dict[int, int]
     """The last epoch that was taken, by shard."""
     slots: SlotTable
+    policies: Policies
+    """Those of topics. The same object as the last time while none has changed."""
 
 
 class MetaNamespaces(ABC):
@@ -56,6 +66,7 @@ class MetaNamespaces(ABC):
     def __init__(self) -> None:
         self._blocks = NamespaceBlocks(_namespace_of)
         self._slots = SlotRows()
+        self._policies = PolicyBlocks()
 
     @abstractmethod
     def _transaction(self) -> AbstractContextManager[Connection]: ...
@@ -89,13 +100,14 @@ class MetaNamespaces(ABC):
             namespaces = self._blocks.read(connection)
             epochs = connection.execute(select(SHARD.c.shard_id, SHARD.c.epoch)).all()
             slots = self._slots.read(connection)
+            policies = self._policies.read(connection, namespaces)
         if any(is_over for _, _, is_over in censuses):
             self._retry_deadlocks(_end_expired)  # Until its row is gone it counts as open: clocks may be stepped.
         closing = {namespace for _, namespace, _ in censuses if namespace}
         if closing:
             namespaces = [replace(one, closing=True) if one.number in closing else one for one in namespaces]
         open_ = [Census(census_id, namespace) for census_id, namespace, _ in censuses]
-        return NamespaceList(namespaces, open_, {row.shard_id: row.epoch for row in epochs}, slots)
+        return NamespaceList(namespaces, open_, {row.shard_id: row.epoch for row in epochs}, slots, policies)
 
     def update_namespace(self, name: str, changes: object) -> Namespace:
         """Change the settings that are not None in `changes` (see namespace.updated), all or none.
@@ -242,6 +254,7 @@ class MetaNamespaces(ABC):
                 return missing
             delete_jobs_of(connection, census.namespace)
             delete_quota_of(connection, census.namespace)
+            delete_policies_of(connection, census.namespace)
             connection.execute(delete(NAMESPACE).where(NAMESPACE.c.number == census.namespace))
             _delete_census(connection, census)
             return []
@@ -299,6 +312,7 @@ def _insert(connection: Connection, namespace: Namespace) -> Namespace:
         "name": namespace.name.encode(),
         "former_name": namespace.former_name.encode(),
         "created_at": namespace.created_at_ms,
+        "policies_version": namespace.policies_version,
     }
     try:
         connection.execute(NAMESPACE.insert().values(values | _columns_of(namespace.settings)))
@@ -359,12 +373,19 @@ def _end_expired(connection: Connection) -> None:
     connection.execute(delete(CENSUS_ANSWER).where(CENSUS_ANSWER.c.census.not_in(select(CENSUS.c.id))))
 
 
-def _columns_of(settings: NamespaceSettings) -> dict[str, int]:
-    return {field.name: int(getattr(settings, field.name)) for field in fields(settings)}
+def _columns_of(settings: NamespaceSettings) -> dict[str, int | float | bytes]:
+    values: dict[str, int | float | bytes] = {}
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if field.name in SETTING_TEXTS:
+            values[field.name] = value.encode()
+        else:
+            values[field.name] = float(value) if field.name in SETTING_RATES else int(value)
+    return values
 
 
 def _namespace_of(row: RowMapping, *, closing: bool = False) -> Namespace:
-    settings = {field.name: _SETTING_TYPES[field.name](row[field.name]) for field in fields(NamespaceSettings)}
+    settings = {name: row[name].decode() if kind is str else kind(row[name]) for name, kind in _SETTING_TYPES.items()}
     return Namespace(
         row["number"],
         row["name"].decode(),
@@ -372,4 +393,5 @@ def _namespace_of(row: RowMapping, *, closing: bool = False) -> Namespace:
         row["created_at"],
         closing,
         row["former_name"].decode(),
+        row["policies_version"],
     )

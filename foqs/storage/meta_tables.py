@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
 from sqlalchemy import BigInteger, Column, Integer, MetaData, SmallInteger, Table, literal_column
-from sqlalchemy.dialects.mysql import VARBINARY
+from sqlalchemy.dialects.mysql import BIGINT, DOUBLE, VARBINARY
 
-from foqs.model.namespace import NamespaceSettings
+from foqs.model.namespace import SETTING_RATES, SETTING_TEXTS, NamespaceSettings
 
 METADATA = MetaData()
+
+
+def _type_of(setting: str) -> Any:
+    if setting in SETTING_TEXTS:
+        return VARBINARY(512)
+    return DOUBLE(asdecimal=False) if setting in SETTING_RATES else BigInteger()
+
+
 NAMESPACE = Table(
     "namespace",
     METADATA,
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("name", VARBINARY(64), nullable=False),
     Column("former_name", VARBINARY(64), nullable=False),
-    *(Column(field.name, BigInteger, nullable=False) for field in fields(NamespaceSettings)),
+    *(Column(field.name, _type_of(field.name), nullable=False) for field in fields(NamespaceSettings)),
+    Column("policies_version", BIGINT(unsigned=True), nullable=False),
     Column("created_at", BigInteger, nullable=False),
 )
 NAMESPACE_NUMBER = Table(
@@ -89,6 +99,17 @@ QUOTA = Table(
     METADATA,
     Column("namespace", Integer, primary_key=True, autoincrement=False),
     Column("book", VARBINARY(8192), nullable=False),
+)
+TOPIC_POLICY = Table(
+    "topic_policy",
+    METADATA,
+    Column("namespace", Integer, primary_key=True, autoincrement=False),
+    Column("topic", VARBINARY(255), primary_key=True),
+    Column("enqueue_paused", SmallInteger, nullable=False),
+    Column("dequeue_paused", SmallInteger, nullable=False),
+    Column("reason", VARBINARY(512), nullable=False),
+    Column("deliveries_per_second_max", DOUBLE(asdecimal=False), nullable=False),
+    Column("weight", Integer, nullable=False),
 )
 HOST = Table(
     "host",

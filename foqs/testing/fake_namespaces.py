@@ -5,15 +5,17 @@ from __future__ import annotations
 import copy
 import random
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from foqs.model import limits
 from foqs.model.census import Census, CensusAnswer, unanswered
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError, UnknownNamespaceError
 from foqs.model.namespace import Namespace, NamespaceSettings, updated
+from foqs.model.policy import NO_POLICY, TopicPolicy, TopicPolicyEntry, with_policy_changes
 from foqs.model.slots import NO_SLOTS, SlotTable, first_table
 from foqs.storage.meta_namespaces import NamespaceList
+from foqs.storage.meta_policies import Policies
 from foqs.testing.fake_jobs import FakeJobs, JobTables
 from foqs.testing.fake_quotas import FakeQuotas
 
@@ -34,6 +36,8 @@ class NamespaceTables:
     slots: SlotTable = NO_SLOTS
     quotas: dict[int, bytes] = field(default_factory=dict)
     """The packed books of quotas, by namespace."""
+    policies: Policies = field(default_factory=dict)
+    """Replaced with every change."""
 
     def copy(self) -> NamespaceTables:
         return copy.deepcopy(self)
@@ -73,7 +77,7 @@ class FakeNamespaces(FakeJobs, FakeQuotas):
             for _, namespace in sorted(tables.namespaces.items())
         ]
         censuses = [census for census, _ in tables.censuses.values()]
-        listed = NamespaceList(namespaces, censuses, dict(tables.epochs), tables.slots)
+        listed = NamespaceList(namespaces, censuses, dict(tables.epochs), tables.slots, tables.policies)
         for census, expires_at in list(tables.censuses.values()):
             if expires_at < self._now_ms():
                 self.end_census(census)
@@ -90,6 +94,25 @@ class FakeNamespaces(FakeJobs, FakeQuotas):
         before = self._named(name)
         after = self._tables.namespaces[name] = replace(before, settings=updated(before.settings, changes))
         return after
+
+    def set_topic_policy(self, name: str, topic: str, changes: object) -> TopicPolicy:
+        number = self._named(name).number
+        before = self._tables.policies.get(number, {})
+        after = with_policy_changes(before.get(topic, NO_POLICY), changes)
+        others = {other: policy for other, policy in before.items() if other != topic}
+        self._change_policies(number, others if after == NO_POLICY else {**others, topic: after})
+        return after
+
+    def page_topic_policies(self, number: int, prefix: str, after: str, limit: int) -> list[TopicPolicyEntry]:
+        found = sorted(self._tables.policies.get(number, {}).items())
+        mine = [
+            TopicPolicyEntry.of(topic, policy) for topic, policy in found if topic.startswith(prefix) and topic > after
+        ]
+        return mine[:limit]
+
+    def _change_policies(self, number: int, policies: Mapping[str, TopicPolicy]) -> None:
+        others = {other: some for other, some in self._tables.policies.items() if other != number}
+        self._tables.policies = {**others, number: policies} if policies else others
 
     def recover_namespace(
         self, number: int, name: str, former_name: str, settings: NamespaceSettings, now_ms: int
@@ -157,6 +180,7 @@ class FakeNamespaces(FakeJobs, FakeQuotas):
             del self._tables.namespaces[name]
             self._forget_jobs_of(census.namespace)
             self._tables.quotas.pop(census.namespace, None)
+            self._change_policies(census.namespace, {})
             self.end_census(census)
         return missing
 

@@ -258,6 +258,8 @@ class CallTable:
             server.metrics.call_finished(error.method_name, error.outcome, 0.0)
             return error.response
         call.request, call.message, call.context = request, b"", self.context
+        if call.method is DEQUEUE and request is not None and request.topic_prefix is not None:
+            call.element_count = max(1, call.element_count)  # Any topic counts as one.
         if call.method is DEQUEUE and call.element_count and request.wait_ms > 0:
             if self.no_long_polls:
                 request.wait_ms = 0

@@ -19,6 +19,7 @@ from foqs.model.calls import AdminCalls, CallContext, PositionErrors, QueueCalls
 from foqs.model.errors import FoqsError, InternalError, InvalidArgumentError, TooLargeError
 from foqs.model.jobs import Job, JobPage
 from foqs.model.namespace import Namespace, NamespaceSettings
+from foqs.model.policy import TopicPolicyEntry, TopicPolicyPage
 from foqs.wire.codec import Codec, Method, encode_as, structs
 
 SLICE_BYTES_MAX = 256 * limits.KIB
@@ -44,6 +45,8 @@ for _cls, _struct in (
     (Job, structs.Job),
     (JobPage, structs.ListJobsResponse),
     (NamespaceSettings, structs.NamespaceSettings),
+    (TopicPolicyEntry, structs.TopicPolicy),
+    (TopicPolicyPage, structs.ListTopicPoliciesResponse),
 ):
     encode_as(_cls, _struct)
 
@@ -88,7 +91,10 @@ class Verbs:
                 lambda result: structs.EnqueueResponse(result.ids, _item_errors(result.errors), result.duplicates),
             ),
             "dequeue": _Verb(
-                lambda c, r: queue.dequeue(c, r.namespace_name, r.topics, r.lease_ms, r.wait_ms), dequeue_response
+                lambda c, r: queue.dequeue(
+                    c, r.namespace_name, r.topics, r.lease_ms, r.wait_ms, r.topic_prefix, r.count
+                ),
+                dequeue_response,
             ),
             "ack": _Verb(lambda c, r: queue.ack(c, r.namespace_name, r.receipts, r.repeated or False), _batch_response),
             "nack": _Verb(lambda c, r: queue.nack(c, r.namespace_name, r.nacks), _batch_response),
@@ -110,6 +116,12 @@ class Verbs:
                 lambda c, r: admin.delete_namespace(c, r.name), lambda _: structs.DeleteNamespaceResponse()
             ),
             "recoverNamespace": _Verb(lambda c, r: admin.recover_namespace(c, r.number, r.name, r.settings)),
+            "setTopicPolicy": _Verb(lambda c, r: admin.set_topic_policy(c, r.namespace_name, r.topic, r)),
+            "getTopicPolicy": _Verb(lambda c, r: admin.get_topic_policy(c, r.namespace_name, r.topic)),
+            "listTopicPolicies": _Verb(
+                lambda c, r: admin.list_topic_policies(c, r.namespace_name, r.prefix, r.limit, r.page_token),
+                list_name="policies",
+            ),
             "peekItems": _Verb(
                 lambda c, r: admin.peek_items(c, r.namespace_name, r.topic, r.limit, r.page_token), list_name="items"
             ),

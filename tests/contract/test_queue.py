@@ -5,10 +5,7 @@ Time passes by dequeues that wait: a host is waited for, and the clock of a Memo
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -18,7 +15,7 @@ from foqs import BatchError, Nack, NewItem, RetryPolicy
 from foqs.model import limits
 from foqs.model.namespace import SETTING_BOUNDS, DedupScope
 from foqs.testing import MemoryQueue
-from tests.support.running_host import PATIENCE_S, running_host
+from tests.support.running_host import host_beside
 
 NS = "default"
 ONCE = RetryPolicy(deadline_ms=0)
@@ -50,35 +47,10 @@ def memory() -> Iterator[World]:
         yield World(queue.client(retry=ONCE), queue.admin(retry=ONCE), queue.client(retry=ONCE, idempotent=True))
 
 
-@contextmanager
-def _host_beside(meta_url: str, shard_urls: dict[int, str]) -> Iterator[str]:
-    """The address of a host that runs in a thread of its own."""
-    ready = threading.Event()
-    told: list[tuple[asyncio.AbstractEventLoop, asyncio.Event, str]] = []
-
-    async def serve() -> None:
-        stop = asyncio.Event()
-        async with running_host(meta_url, shard_urls, namespace=NS) as host:
-            told.append((asyncio.get_running_loop(), stop, host.address))
-            ready.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=asyncio.run, args=[serve()], name="host-beside")
-    thread.start()
-    try:
-        assert ready.wait(PATIENCE_S), "the host did not start"
-        yield told[0][2]
-    finally:
-        for loop, stop, _ in told:
-            loop.call_soon_threadsafe(stop.set)
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive()
-
-
 @pytest.fixture
 def host(meta_url: str, shard_urls: dict[int, str]) -> Iterator[World]:
     with (
-        _host_beside(meta_url, {0: shard_urls[0]}) as address,
+        host_beside(meta_url, {0: shard_urls[0]}, NS) as address,
         foqs.Client(address, retry=ONCE) as client,
         foqs.AdminClient(address, retry=ONCE) as admin,
         foqs.Client(address, retry=ONCE, idempotent=True) as idempotent,
@@ -324,3 +296,76 @@ def test_the_shard_map_tells_the_spread_of_a_namespace_that_keeps_it(world: Worl
     assert world.client.shard_map(NS).key_spread == 1
     with pytest.raises(foqs.InvalidArgumentError, match="key_spread"):
         world.admin.update_namespace("wide", key_spread=2)
+
+
+def test_a_paused_topic_takes_and_gives_nothing_until_it_goes_on_and_says_why(world: World) -> None:
+    world.client.enqueue(NS, "t", b"1")
+    world.client.enqueue(NS, "u", b"u")
+    policy = world.admin.set_topic_policy(NS, "t", enqueue_paused=True, dequeue_paused=True, reason="the bank is down")
+    assert policy == world.admin.get_topic_policy(NS, "t")
+    with pytest.raises(foqs.PausedError, match="the bank is down"):
+        world.client.enqueue(NS, "t", b"2")
+    with pytest.raises(foqs.PausedError, match="the bank is down"):
+        world.client.dequeue(NS, "t", 1)
+    assert [item.payload for item in world.client.dequeue(NS, {"t": 1, "u": 1}, wait_ms=SECOND_MS)] == [b"u"]
+    with pytest.raises(BatchError) as batch:
+        world.client.enqueue_many(NS, [NewItem("t", b"2"), NewItem("u", b"3")])
+    assert {position: type(error) for position, error in batch.value.errors.items()} == {0: foqs.PausedError}
+    assert [one.topic for one in world.admin.list_topic_policies(NS)] == ["t"]
+    assert not list(world.admin.list_topic_policies(NS, "u"))
+    world.admin.set_topic_policy(NS, "t", enqueue_paused=False, dequeue_paused=False, reason="")
+    assert not list(world.admin.list_topic_policies(NS)), "defaults are no policy"
+    assert world.payloads(wait_ms=5_000) == [b"1"]
+
+
+def test_a_pause_of_a_namespace_says_why(world: World) -> None:
+    world.admin.update_namespace(NS, dequeue_paused=True, enqueue_paused=True, pause_reason="a move")
+    for call in (lambda: world.client.enqueue(NS, "t", b"2"), lambda: world.client.dequeue(NS, topic_prefix="")):
+        with pytest.raises(foqs.PausedError, match="paused by an operator: a move"):
+            call()
+
+
+def test_a_cap_lets_its_rate_through(world: World) -> None:
+    world.client.enqueue_many(NS, [NewItem("t", b"%d" % number) for number in range(20)])
+    world.admin.set_topic_policy(NS, "t", deliveries_per_second_max=2)
+    taken = []
+    for _ in range(4):
+        taken += world.payloads(wait_ms=5_000)
+    assert 4 <= len(taken) <= 5
+    world.admin.set_topic_policy(NS, "t", deliveries_per_second_max=0)
+    assert len(world.payloads(count=20, wait_ms=5_000)) == 20 - len(taken)
+
+
+def test_items_of_any_topic_and_of_a_prefix(world: World) -> None:
+    world.client.enqueue_many(NS, [NewItem(topic, topic.encode()) for topic in ("a/1", "a/2", "b/1") for _ in range(3)])
+    some = world.client.dequeue(NS, topic_prefix="a/", count=4, wait_ms=5_000)
+    assert {item.topic for item in some} == {"a/1", "a/2"}
+    rest = world.client.dequeue(NS, topic_prefix="", count=100, wait_ms=5_000)
+    assert len(some) + len(rest) == 9
+    assert not world.client.dequeue(NS, topic_prefix="c", count=100)
+    for wrong in (
+        lambda: world.client.dequeue(NS, "t", topic_prefix="t"),
+        lambda: world.client.dequeue(NS, topic_prefix="x" * 256),
+        lambda: world.client.dequeue(NS, topic_prefix="t", count=0),
+        lambda: world.admin.set_topic_policy(NS, "t", weight=0),
+        lambda: world.admin.set_topic_policy(NS, "t", deliveries_per_second_max=-1),
+        lambda: world.admin.set_topic_policy(NS, "t", deliveries_per_second_max=float("nan")),
+        lambda: world.admin.set_topic_policy(NS, "t", reason="x" * 513),
+        lambda: world.admin.set_topic_policy(NS, "", weight=1),
+    ):
+        with pytest.raises(foqs.InvalidArgumentError):
+            wrong()
+
+
+def test_a_worker_of_a_prefix_handles_items_of_topics_that_are_new() -> None:
+    with MemoryQueue(NS) as queue:
+        client, seen = queue.client(), []
+        client.enqueue_many(NS, [NewItem(f"mail/{number}", b"x") for number in range(10)] + [NewItem("other", b"y")])
+        queue.run_until_idle(
+            foqs.Worker(client, NS, handler=lambda item: seen.append(item.topic), topic_prefix="mail/")
+        )
+        assert sorted(seen) == [f"mail/{number}" for number in range(10)]
+        with pytest.raises(foqs.InvalidArgumentError):
+            foqs.Worker(client, NS, ["a"], print, topic_prefix="mail/")
+        with pytest.raises(foqs.InvalidArgumentError):
+            foqs.Worker(client, NS, handler=print)

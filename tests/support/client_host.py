@@ -37,9 +37,11 @@ class WatchedQueue(FakeQueue):
         topics: Sequence[TopicDemand],
         lease_ms: int | None,
         wait_ms: int,
+        topic_prefix: str | None = None,
+        count: int | None = None,
     ) -> list[Delivery]:
         self.asked_counts.append(sum(demand.count for demand in topics))
-        return await super().dequeue(context, namespace_name, topics, lease_ms, wait_ms)
+        return await super().dequeue(context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count)
 
     async def extend_lease(
         self, context: CallContext, namespace_name: str, receipts: Sequence[str], lease_ms: int

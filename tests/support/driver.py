@@ -20,7 +20,7 @@ from foqs.model.item import Phase, ShardItem
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import ItemRow
 from foqs.shard.state.events import Completion, LookUp
-from tests.support.invariants import dispatcher_problems, order_problems, state_problems
+from tests.support.invariants import dispatcher_problems, hungry_calls, order_problems, state_problems
 from tests.support.shards import NAMESPACE, Shards, plan
 
 ATTEMPTS_MAX = 3
@@ -72,9 +72,14 @@ class _WatchedDispatcher(Dispatcher):
 
 
 class Driver:
-    """`sick`: shards become sick and well again. `calm`: now and then all that is well comes to rest and is checked."""
+    """`sick`: shards become sick and well again. `calm`: now and then all that is well comes to rest and is checked.
 
-    def __init__(self, seed: int, shard_count: int, *, sick: bool = False, calm: bool = False) -> None:
+    `capped`: topics and the namespace have caps and weights, and are paused, now and then.
+    """
+
+    def __init__(
+        self, seed: int, shard_count: int, *, sick: bool = False, calm: bool = False, capped: bool = False
+    ) -> None:
         self.chance = random.Random(seed)
         self.shards = Shards(shard_count, lambda *arguments: _WatchedDispatcher(self, *arguments))
         self.shards.server_ahead_ms = 1_000_000_000  # Another clock: who takes one for the other is days off.
@@ -86,6 +91,7 @@ class Driver:
         self._steps = [
             (self.enqueue, 150), (self.dequeue, 150), (self.end_call, 30), (self.settle, 150), (self.extend, 20),
             (self.change_row, 10), (self.begin, 170), (self.end, 200), (self.crash, 3), (self.drain, 3),
+            (self.dequeue_any, 50), (self.change_policy, 15 * capped), (self.change_cap, 5 * capped),
             (self.pass_time, 90), (self.sweep, 30), (self.change_health, 30 * sick), (self.settle_down, 40 * calm),
         ]  # fmt: skip
 
@@ -133,6 +139,25 @@ class Driver:
         wants = {name: self.chance.randrange(1, 7) for name in names}
         self.calls.append(self.shards.dequeue(wants, self.chance.choice([None, 1_000, 5_000, 40_000])))
         self.calls = [call for call in self.calls if not call.done]
+
+    def dequeue_any(self) -> None:
+        prefix, count = self.chance.choice(["", "", "a", "c"]), self.chance.choice([1, 4, 20])
+        self.calls.append(self.shards.dequeue_any(count, prefix, self.chance.choice([None, 1_000, 40_000])))
+        self.calls = [call for call in self.calls if not call.done]
+
+    def change_policy(self) -> None:
+        """Pauses, caps and weights of topics come and go."""
+        self.shards.set_policy(
+            self.chance.choice(TOPICS),
+            dequeue_paused=self.chance.random() < 0.2,
+            deliveries_per_second_max=self.chance.choice([0.0, 0.0, 0.0, 2.0, 30.0, 500.0]),
+            weight=self.chance.choice([1, 1, 7]),
+        )
+
+    def change_cap(self) -> None:
+        """Of the namespace."""
+        cap, is_paused = self.chance.choice([0.0, 0.0, 5.0, 100.0]), self.chance.random() < 0.1
+        self.shards.change_settings(deliveries_per_second_max=cap, dequeue_paused=is_paused)
 
     def end_call(self) -> None:
         self.calls = [call for call in self.calls if not call.done]
@@ -249,6 +274,7 @@ class Driver:
             self.shards.end(number, well=self.chance.random() > 0.1)
 
     def pass_time(self) -> None:
+        self.dispatcher.forget_prefixes()
         self.shards.clock_ms += self.chance.choice([1, 20, 200, 1_500])
         self.dispatcher.tick()
 
@@ -299,10 +325,12 @@ class Driver:
 
     def work_off(self) -> None:
         """Consume until nothing but dead letters is left."""
+        self.shards.settings.replace_policies({})
+        self.shards.change_settings(deliveries_per_second_max=0.0, dequeue_paused=False)
         for _ in range(600):
             if not any(row.lane >= 0 for tables in self.shards.tables.values() for row in tables.items.values()):
                 break
-            self.dequeue()
+            self.chance.choice([self.dequeue, self.dequeue_any])()
             for at in list(self.leased):
                 item, shard, known = self.leased.pop(at), self.shards.states[at[0]], self.known[at]
                 if shard.index.leases.get(item.key) is item and item.phase is Phase.LEASED:
@@ -349,7 +377,8 @@ class Driver:
             told_after_refill = any(
                 not part.room and (part.window.wants_refill or part.window.refilling) for part in queue.parts.values()
             )
-            waits = bool(queue.claims_count) or queue in dispatcher._lingering
+            waits = bool(queue.claims_count) or queue in dispatcher._lingering or queue.is_throttled
+            waits = waits or not dispatcher._busy.keys().isdisjoint(queue.calls)
             if queue.calls and held and not (waits or queue.name in untold or told_after_refill):
                 first = queue.first_unclaimed()
                 assert min(item.sort_key for item in held) > first, "an item that may be handed out is not"
@@ -362,7 +391,12 @@ class Driver:
                 self._finish(number)
             self.shards.clock_ms += 20
             self.dispatcher.tick()
-        for queue in {queue for call in self.calls if not call.done for queue in call.wants}:
+        hungry = [call.ring for call in hungry_calls(self.dispatcher) if call.ring is not None]
+        wanted = {queue for call in self.calls if not call.done for queue in call.wants}
+        for queue in self.dispatcher._queues.values():
+            if any(queue.name.startswith(ring.prefix) for ring in hungry):
+                wanted.add(queue)
+        for queue in wanted:
             assert not [item for item in queue.buffer.items if item.topic.shard_id in well]
             for number in well:
                 topic = self.shards.states[number].index.topics.get((NAMESPACE, queue.name))

@@ -136,9 +136,12 @@ class FakeQueue(FakeJobCalls):
         topics: Sequence[TopicDemand],
         lease_ms: int | None,
         wait_ms: int,
+        topic_prefix: str | None = None,
+        count: int | None = None,
     ) -> list[Delivery]:
         self.contexts.append(context)
         self._check(namespace_name)
+        assert topic_prefix is None, "it knows no prefixes"
         taken = self._take(namespace_name, topics)
         if not taken and wait_ms > 0:
             await self._wait_for_items(wait_ms)

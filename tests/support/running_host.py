@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, closing
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -105,3 +106,28 @@ def rows(shard_urls: Mapping[int, str], statement: str) -> list[tuple[Any, ...]]
 
 def shard_of(item_id: str) -> int:
     return int(item_id.split("-")[0], 16)
+
+
+@contextmanager
+def host_beside(meta_url: str, shard_urls: dict[int, str], namespace: str) -> Iterator[str]:
+    """The address of a host that runs in a thread of its own."""
+    ready = threading.Event()
+    told: list[tuple[asyncio.AbstractEventLoop, asyncio.Event, str]] = []
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        async with running_host(meta_url, shard_urls, namespace=namespace) as host:
+            told.append((asyncio.get_running_loop(), stop, host.address))
+            ready.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=[serve()], name="host-beside")
+    thread.start()
+    try:
+        assert ready.wait(PATIENCE_S), "the host did not start"
+        yield told[0][2]
+    finally:
+        for loop, stop, _ in told:
+            loop.call_soon_threadsafe(stop.set)
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()

@@ -16,6 +16,7 @@ from foqs.model.clock import Now
 from foqs.model.errors import UnavailableError
 from foqs.model.item import Phase, ShardItem
 from foqs.model.namespace import Namespace, NamespaceSettings, SettingsTable
+from foqs.model.policy import NO_POLICY
 from foqs.server import mysql_server
 from foqs.shard.port import Transaction
 from foqs.shard.state.engine import ShardState
@@ -84,7 +85,7 @@ class Shards:
             self.dispatcher.shard_opened(number, shard.index.topics.values())
             list(shard.add_counts(image.count()))
 
-    def change_settings(self, namespace: int = 0, **settings: int | bool) -> None:
+    def change_settings(self, namespace: int = 0, **settings: float | str) -> None:
         """Of one namespace, NAMESPACE unless another is named; all else stays as it is."""
         number = namespace or NAMESPACE
         before = self.settings.by_number.get(number, Namespace(number, "n", NamespaceSettings(), 0))
@@ -119,6 +120,28 @@ class Shards:
         call = DequeueCall(lease_ms, 30_000, self.clock_ms / 1000)
         self.dispatcher.start(NAMESPACE, wants, call)
         return call
+
+    def dequeue_any(self, count: int, prefix: str = "", lease_ms: int | None = None) -> DequeueCall:
+        call = DequeueCall(lease_ms, 30_000, self.clock_ms / 1000)
+        ring = self.dispatcher.ring(NAMESPACE, prefix)
+        while ring.unfilled:
+            self.dispatcher.fill(ring)
+        self.dispatcher.start_any(ring, count, call)
+        return call
+
+    def set_policy(self, topic: str, **changes: Any) -> None:
+        """Hosts learn of it with the next tick."""
+        before = self.settings.policies.get(NAMESPACE, {})
+        after = replace(before.get(topic, NO_POLICY), **changes)
+        self.settings.replace_policies({**self.settings.policies, NAMESPACE: {**before, topic: after}})
+
+    def pass_ms(self, passed_ms: int, step_ms: int = 20) -> None:
+        """Time passes, the dispatcher ticks, and shards do what there is to do."""
+        for _ in range(passed_ms // step_ms):
+            self.clock_ms += step_ms
+            self.dispatcher.tick()
+            for number in self.states:
+                self.run(number)
 
     def begin(self, number: int) -> Transaction | None:
         shard = self.states[number]
@@ -172,6 +195,7 @@ class NamespacesOf:
 
     def __init__(self, *namespaces: Namespace) -> None:
         self._by_name = {namespace.name: namespace for namespace in namespaces}
+        self.settings = SettingsTable()
 
     def serving(self, name: str) -> Namespace:
         return self._by_name[name]

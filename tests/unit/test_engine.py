@@ -29,6 +29,17 @@ def test_every_promise_holds_after_every_step(seed: int, *, sick: bool) -> None:
 
 
 @pytest.mark.parametrize("sick", [False, True])
+@pytest.mark.parametrize("seed", range(60))
+def test_every_promise_holds_while_caps_pauses_and_weights_come_and_go(seed: int, *, sick: bool) -> None:
+    driver = Driver(seed, 1 + seed % 3, sick=sick, capped=True)
+    for _ in range(400):
+        driver.step()
+        driver.check()
+    if not sick:
+        driver.work_off()
+
+
+@pytest.mark.parametrize("sick", [False, True])
 @pytest.mark.parametrize("seed", range(40))
 def test_once_all_is_calm_nobody_waits_for_what_a_well_shard_has(
     seed: int, *, sick: bool, monkeypatch: pytest.MonkeyPatch

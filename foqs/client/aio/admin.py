@@ -20,6 +20,7 @@ from foqs.model.calls import (
 )
 from foqs.model.jobs import Job, JobPage, JobState
 from foqs.model.namespace import DedupScope, DedupWhenAway, Namespace
+from foqs.model.policy import TopicPolicyEntry
 
 
 class AsyncAdminClient(AsyncBaseClient):
@@ -56,6 +57,8 @@ class AsyncAdminClient(AsyncBaseClient):
         key_spread: int | None = None,
         dedup_when_away: DedupWhenAway | None = None,
         events_per_mille: int | None = None,
+        deliveries_per_second_max: float | None = None,
+        pause_reason: str | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> Namespace:
@@ -77,6 +80,8 @@ class AsyncAdminClient(AsyncBaseClient):
                 "key_spread": key_spread,
                 "dedup_when_away": dedup_when_away,
                 "events_per_mille": events_per_mille,
+                "deliveries_per_second_max": deliveries_per_second_max,
+                "pause_reason": pause_reason,
             },
             {
                 "lease_ms_default": (lease_ms_default, lease_default),
@@ -117,6 +122,8 @@ class AsyncAdminClient(AsyncBaseClient):
         key_spread: int | None = None,
         dedup_when_away: DedupWhenAway | None = None,
         events_per_mille: int | None = None,
+        deliveries_per_second_max: float | None = None,
+        pause_reason: str | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> Namespace:
@@ -139,6 +146,8 @@ class AsyncAdminClient(AsyncBaseClient):
                 "key_spread": key_spread,
                 "dedup_when_away": dedup_when_away,
                 "events_per_mille": events_per_mille,
+                "deliveries_per_second_max": deliveries_per_second_max,
+                "pause_reason": pause_reason,
             },
             {
                 "lease_ms_default": (lease_ms_default, lease_default),
@@ -194,6 +203,55 @@ class AsyncAdminClient(AsyncBaseClient):
         """
         terms = self._within(deadline_ms, deadline)
         return await self._run(admin_verbs.recover_namespace(terms, number, name, key_spread, dedup_scope))
+
+    async def set_topic_policy(
+        self,
+        namespace: str,
+        topic: str,
+        *,
+        enqueue_paused: bool | None = None,
+        dequeue_paused: bool | None = None,
+        reason: str | None = None,
+        deliveries_per_second_max: float | None = None,
+        weight: int | None = None,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
+    ) -> TopicPolicyEntry:
+        """Change what is given in the policy of a topic, and return all of it. Every host follows within 2 s.
+
+        reason: why it is paused; who enqueues or dequeues is told.
+        deliveries_per_second_max: the cap of the topic, 0 for none.
+        weight: 1 (default) to 100, its share of dequeues with topic_prefix.
+        """
+        changes = {
+            "enqueue_paused": enqueue_paused,
+            "dequeue_paused": dequeue_paused,
+            "reason": reason,
+            "deliveries_per_second_max": deliveries_per_second_max,
+            "weight": weight,
+        }
+        terms = self._within(deadline_ms, deadline)
+        return await self._run(admin_verbs.set_topic_policy(terms, namespace, topic, changes))
+
+    async def get_topic_policy(
+        self, namespace: str, topic: str, *, deadline_ms: int | None = None, deadline: timedelta | None = None
+    ) -> TopicPolicyEntry:
+        """Return the policy of a topic: the defaults where nobody has set one."""
+        return await self._run(admin_verbs.get_topic_policy(self._within(deadline_ms, deadline), namespace, topic))
+
+    async def list_topic_policies(
+        self, namespace: str, prefix: str = "", *, deadline_ms: int | None = None, deadline: timedelta | None = None
+    ) -> AsyncIterator[TopicPolicyEntry]:
+        """Iterate over the policies of topics that start with the prefix, by name; a deadline is each page's."""
+        token = ""
+        while True:
+            terms = self._within(deadline_ms, deadline)
+            page = await self._run(admin_verbs.topic_policy_page(terms, namespace, prefix, token))
+            for policy in page.policies:
+                yield policy
+            token = page.next_page_token
+            if not token:
+                return
 
     async def peek_items(
         self,

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class AsyncConsumer:
     """Deliveries one by one, taken in batches, with acks sent in the background; `AsyncClient.consume` makes it.
 
-    batch_count (100): items of each topic taken at once (a mapping of topics brings its own counts).
+    batch_count (100): items of each topic taken at once (a mapping of topics brings its own counts), or with
+        topic_prefix in all.
     lease or lease_ms (30 s): of every delivery. An item is yielded with at least half of it left: the rest of a batch
         that waited longer is extended, and what was lost meanwhile is left out. A yielded item is not extended by
         itself.
@@ -36,6 +37,7 @@ class AsyncConsumer:
         namespace: str,
         topics: Topics,
         *,
+        topic_prefix: str | None,
         batch_count: int,
         lease_ms: int,
         wait_ms: int,
@@ -44,6 +46,7 @@ class AsyncConsumer:
         self._client = client
         self._namespace = namespace
         self._topics = topics
+        self._topic_prefix = topic_prefix
         self._batch_count = batch_count
         self._lease_ms = lease_ms
         self._wait_ms = wait_ms
@@ -71,7 +74,12 @@ class AsyncConsumer:
 
     async def _take_batch(self) -> None:
         items = await self._client.dequeue(
-            self._namespace, self._topics, self._batch_count, lease_ms=self._lease_ms, wait_ms=self._wait_ms
+            self._namespace,
+            self._topics,
+            self._batch_count,
+            topic_prefix=self._topic_prefix,
+            lease_ms=self._lease_ms,
+            wait_ms=self._wait_ms,
         )
         self._taken.take(self._settler.lease(items, self._lease_ms), self._client.options.clock_ms())
 

@@ -47,6 +47,7 @@ class AsyncWorker:
     (up to `drain`), items not begun are released, and settlements are flushed. Handlers that are still at work then
     are cancelled and their items released. Cancelling run() ends it the same way. A worker runs once.
 
+    topic_prefix: instead of topics; items of any topics that begin with it ("" for all), also of those that are new.
     concurrency (8): handlers at a time, 1 to 1,000.
     prefetch_count (as many as handlers): items taken beyond those in work, so that no handler waits for the network, up
         to 1,000. Use 0 where a handler takes minutes: another worker may have time for the item meanwhile.
@@ -63,9 +64,10 @@ class AsyncWorker:
         self,
         client: AsyncClient,
         namespace: str,
-        topics: str | Sequence[str],
-        handler: Callable[[AsyncLeasedItem], Awaitable[None]],
+        topics: str | Sequence[str] = (),
+        handler: Callable[[AsyncLeasedItem], Awaitable[None]] | None = None,
         *,
+        topic_prefix: str | None = None,
         concurrency: int = 8,
         prefetch_count: int | None = None,
         lease_ms: int | None = None,
@@ -77,9 +79,11 @@ class AsyncWorker:
         drain: timedelta | None = None,
     ) -> None:
         check_async_handler(handler)
+        assert handler is not None, "it was checked"
         self._client = client
         self._namespace = namespace
-        self._topics = topic_names(topics)
+        self._topics = topic_names(topics, topic_prefix)
+        self._topic_prefix = topic_prefix
         self._handler = handler
         self._settings = WorkerSettings(
             concurrency=concurrency,
@@ -126,12 +130,18 @@ class AsyncWorker:
                 failure = await self._control.get()
             finally:
                 await run_to_the_end(lambda: self._shut_down(fetcher, handlers))
-        log.info("worker stopped: namespace %s, topics %s: %s", self._namespace, named(self._topics), self.stats)
+        log.info(
+            "worker stopped: namespace %s, topics %s: %s",
+            self._namespace,
+            named(self._topics, self._topic_prefix),
+            self.stats,
+        )
         if failure is not None:
             raise failure
 
     def _description(self) -> str:
-        return description(self._namespace, self._topics, self._settings, self._client.options.addresses)
+        topics = named(self._topics, self._topic_prefix)
+        return description(self._namespace, topics, self._settings, self._client.options.addresses)
 
     async def _shut_down(self, fetcher: AsyncBackground, handlers: Sequence[AsyncBackground]) -> None:
         clock_ms = self._client.options.clock_ms
@@ -204,6 +214,7 @@ class AsyncWorker:
             self._namespace,
             self._topics,
             count_of_each(free_count, self._topics),
+            topic_prefix=self._topic_prefix,
             lease_ms=settings.lease_ms,
             wait_ms=settings.wait_ms,
         )

@@ -189,9 +189,10 @@ class Client(BaseClient):
     def dequeue(
         self,
         namespace: str,
-        topics: Topics,
+        topics: Topics = (),
         count: int = 1,
         *,
+        topic_prefix: str | None = None,
         lease_ms: int | None = None,
         lease: timedelta | None = None,
         wait_ms: int | None = None,
@@ -202,6 +203,8 @@ class Client(BaseClient):
         """Take up to `count` of the most urgent ready items of each topic, under a lease; fewer or none if there are.
 
         topics: a topic; or a mapping or pairs of topic and count, at most 1,000 topics and 1,000 items in all.
+        topic_prefix: instead of topics. Up to `count` items of any topics that begin with it ("" for all topics), which
+            get turns by their weights.
         lease or lease_ms: 1 s to 12 h; without it, what the item, then the namespace says.
         wait or wait_ms (0): how long to wait for the first item, up to 30 s, and less than the deadline.
         It is repeated after an unknown outcome: the items of a lost response are redelivered when their lease ends.
@@ -209,7 +212,7 @@ class Client(BaseClient):
         lease_ms = duration_ms("lease_ms", lease_ms, lease)
         wait_ms = duration_or("wait_ms", wait_ms, wait, 0)
         terms = self._within(deadline_ms, deadline)
-        return self._run(verbs.dequeue(terms, namespace, topics, count, lease_ms, wait_ms))
+        return self._run(verbs.dequeue(terms, namespace, topics, count, lease_ms, wait_ms, topic_prefix))
 
     def ack(
         self,
@@ -321,8 +324,9 @@ class Client(BaseClient):
     def consume(
         self,
         namespace: str,
-        topics: Topics,
+        topics: Topics = (),
         *,
+        topic_prefix: str | None = None,
         batch_count: int = 100,
         lease_ms: int | None = None,
         lease: timedelta | None = None,
@@ -334,6 +338,7 @@ class Client(BaseClient):
             self,
             namespace,
             topics,
+            topic_prefix=topic_prefix,
             batch_count=batch_count,
             lease_ms=duration_or("lease_ms", lease_ms, lease, limits.LEASE_MS_DEFAULT),
             wait_ms=duration_or("wait_ms", wait_ms, wait, 5_000),

@@ -48,6 +48,7 @@ class Worker:
     (up to `drain`), items not begun are released, and settlements are flushed. Handlers that are still at work then
     are left behind, and their items redelivered when the leases end. A worker runs once.
 
+    topic_prefix: instead of topics; items of any topics that begin with it ("" for all), also of those that are new.
     concurrency (8): handlers at a time, 1 to 1,000.
     prefetch_count (as many as handlers): items taken beyond those in work, so that no handler waits for the network, up
         to 1,000. Use 0 where a handler takes minutes: another worker may have time for the item meanwhile.
@@ -64,9 +65,10 @@ class Worker:
         self,
         client: Client,
         namespace: str,
-        topics: str | Sequence[str],
-        handler: Callable[[LeasedItem], None],
+        topics: str | Sequence[str] = (),
+        handler: Callable[[LeasedItem], None] | None = None,
         *,
+        topic_prefix: str | None = None,
         concurrency: int = 8,
         prefetch_count: int | None = None,
         lease_ms: int | None = None,
@@ -78,9 +80,11 @@ class Worker:
         drain: timedelta | None = None,
     ) -> None:
         check_handler(handler)
+        assert handler is not None, "it was checked"
         self._client = client
         self._namespace = namespace
-        self._topics = topic_names(topics)
+        self._topics = topic_names(topics, topic_prefix)
+        self._topic_prefix = topic_prefix
         self._handler = handler
         self._settings = WorkerSettings(
             concurrency=concurrency,
@@ -127,12 +131,18 @@ class Worker:
                 failure = self._control.get()
             finally:
                 run_to_the_end(lambda: self._shut_down(fetcher, handlers))
-        log.info("worker stopped: namespace %s, topics %s: %s", self._namespace, named(self._topics), self.stats)
+        log.info(
+            "worker stopped: namespace %s, topics %s: %s",
+            self._namespace,
+            named(self._topics, self._topic_prefix),
+            self.stats,
+        )
         if failure is not None:
             raise failure
 
     def _description(self) -> str:
-        return description(self._namespace, self._topics, self._settings, self._client.options.addresses)
+        topics = named(self._topics, self._topic_prefix)
+        return description(self._namespace, topics, self._settings, self._client.options.addresses)
 
     def _shut_down(self, fetcher: Background, handlers: Sequence[Background]) -> None:
         clock_ms = self._client.options.clock_ms
@@ -205,6 +215,7 @@ class Worker:
             self._namespace,
             self._topics,
             count_of_each(free_count, self._topics),
+            topic_prefix=self._topic_prefix,
             lease_ms=settings.lease_ms,
             wait_ms=settings.wait_ms,
         )

@@ -1,0 +1,210 @@
+"""How much of each topic may go now: caps, pauses, and the wheel on which capped topics wait."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from mypy_extensions import mypyc_attr
+
+from foqs.host.claiming import Claiming
+from foqs.host.tenant import Tenant
+from foqs.host.topic_queue import TopicQueue
+from foqs.model import limits
+from foqs.model.caps import TokenBucket, TokenSource
+from foqs.model.namespace import SettingsTable
+from foqs.shard.writer.shard_writer import ShardWriter
+
+SLOT_MS = 20
+"""Topics wait for their tokens in slots of this time: the least time in which they are looked at again."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Capping(Claiming):
+    """The part of the dispatcher that holds topics back: it owns the caps, and the topics that wait for tokens.
+
+    A token is taken before an item is claimed, used up by its delivery, and given back if there is none. So nothing is
+    claimed that may not go. A topic that waits for a token, or is paused, costs nothing meanwhile: it is not active,
+    stands in no ring, and at most in one slot of the wheel.
+    """
+
+    def __init__(self, writers: Mapping[int, ShardWriter], clock: Callable[[], float], settings: SettingsTable) -> None:
+        super().__init__(writers, clock, settings)
+        self._caps: dict[tuple[int, str], TokenBucket] = {}
+        """The caps of topics, and of namespaces under the name "". They outlive their queues: else a topic that comes
+        and goes had none.
+        """
+        self._slots: dict[int, list[TopicQueue]] = {}
+        """Topics that wait for tokens of their own, by slot."""
+        self._tenant_slots: dict[int, list[Tenant]] = {}
+        """Namespaces that do."""
+        self._slot = math.floor(clock() * 1000 / SLOT_MS)
+        """The last slot that was looked at."""
+        self._due: list[TopicQueue] = []
+        """Topics whose slots are over, and which were not looked at yet."""
+
+    # ---- what operators say ----
+
+    def _refresh(self, queue: TopicQueue) -> None:
+        """Whatever operators have said of the topic and its namespace holds from now on."""
+        queue.version = self.settings.version
+        policy = self.settings.policy(queue.namespace, queue.name)
+        queue.weight = policy.weight
+        self._refresh_tenant(queue.tenant)
+        cap = self._cap_of(queue.namespace, queue.name, policy.deliveries_per_second_max)
+        shared_cap = queue.tenant.cap
+        if cap is not queue.cap or shared_cap is not queue.shared_cap:
+            self._return_tokens(queue, queue.allowed_count)
+            queue.cap, queue.shared_cap = cap, shared_cap
+        queue.is_paused = policy.dequeue_paused
+        queue.is_throttled = queue.is_paused or cap is not None or shared_cap is not None
+
+    def _refresh_tenant(self, tenant: Tenant) -> None:
+        if tenant.version != self.settings.version:
+            tenant.version = self.settings.version
+            tenant.cap = self._cap_of(tenant.namespace, "", self.settings.caps.get(tenant.namespace, 0.0))
+
+    def _cap_of(self, namespace: int, name: str, rate: float) -> TokenBucket | None:
+        """The cap as it is now. Where hosts share the tokens of a topic, its home would feed what this returns."""
+        if not rate:
+            self._caps.pop((namespace, name), None)
+            return None
+        cap = self._caps.get((namespace, name))
+        if cap is None:
+            cap = self._caps[namespace, name] = TokenBucket(rate, self._clock())
+        elif cap.rate != rate:
+            cap.change_rate(rate, self._clock())
+        return cap
+
+    def _forget(self, queue: TopicQueue) -> None:
+        self._return_tokens(queue, queue.allowed_count)
+        queue.tenant.starved.pop(queue, None)
+        super()._forget(queue)
+
+    # ---- tokens ----
+
+    def _take_tokens(self, queue: TopicQueue, count: int, now_s: float) -> int:
+        """Take up to `count` tokens of each of its caps. Returns how many it got."""
+        if queue.is_paused:
+            return 0
+        cap, shared_cap = queue.cap, queue.shared_cap
+        if cap is not None:
+            count = cap.take(count, now_s)
+        if shared_cap is not None and count:
+            granted = shared_cap.take(count, now_s)
+            if cap is not None:
+                cap.give_back(count - granted)
+            count = granted
+        queue.allowed_count += count
+        return count
+
+    def _spend_tokens(self, queue: TopicQueue, count: int) -> None:
+        """So many of its items were delivered."""
+        count = min(count, queue.allowed_count)
+        queue.allowed_count -= count
+        for cap in (queue.cap, queue.shared_cap):
+            if cap is not None:
+                cap.spend(count)
+
+    def _return_tokens(self, queue: TopicQueue, count: int) -> None:
+        queue.allowed_count -= count
+        for cap in (queue.cap, queue.shared_cap):
+            if cap is not None:
+                cap.give_back(count)
+
+    def _admit(self, queue: TopicQueue) -> None:
+        """Take tokens for what its calls want, if there is something."""
+        tenant = queue.tenant
+        wanted = min(queue.waiting_count, limits.TRANSACTION_CLAIMS_MAX) - queue.allowed_count
+        if wanted <= 0 or queue.is_paused or not queue.has_something():
+            return
+        if queue.shared_cap is not None:
+            if tenant.turn_count:
+                wanted = min(wanted, tenant.turn_count)
+            elif tenant.starved or tenant.is_parked:
+                # Others came first.
+                tenant.starved[queue] = None
+                self._park_tenant(tenant)
+                return
+        now_s = self._clock()
+        is_short = self._take_tokens(queue, wanted, now_s) < wanted and queue.shared_cap is not None
+        if is_short and (queue.cap is None or not queue.cap.wait_s(now_s)):
+            tenant.starved[queue] = None
+            self._park_tenant(tenant)
+
+    def _settle_tokens(self, queue: TopicQueue) -> None:
+        """Hold no more of it, and no more tokens, than may go now; and wait for more tokens if calls do."""
+        buffer = queue.buffer
+        excess = len(buffer) if not queue.calls else len(buffer) - queue.allowed_count
+        if excess > 0:
+            self._unclaim(buffer, buffer.least_urgent(excess))
+        held_count = len(buffer) + queue.coming_count
+        if queue.allowed_count > held_count:
+            self._return_tokens(queue, queue.allowed_count - held_count)
+        if queue.allowed_count or queue.buffer.sort_keys or queue.claims_count or not queue.calls:
+            return
+        lacks_tokens = queue in queue.tenant.starved or (queue.cap is not None and queue.cap.wait_s(self._clock()) > 0)
+        if queue.is_paused or (lacks_tokens and queue.has_something()):
+            self._park(queue)
+
+    def _admit_arriving(self, queue: TopicQueue) -> None:
+        """Take tokens for what its calls want of items that are about to be written."""
+        wanted = min(queue.waiting_count, limits.TRANSACTION_CLAIMS_MAX) - queue.allowed_count
+        is_behind = queue.shared_cap is not None and (queue.tenant.starved or queue.tenant.is_parked)
+        if wanted > 0 and not is_behind:
+            self._take_tokens(queue, wanted, self._clock())
+
+    # ---- the wheel ----
+
+    def _park(self, queue: TopicQueue) -> None:
+        """Nothing of it may go now: let it cost nothing until it may."""
+        self._active.pop(queue, None)
+        if queue in queue.tenant.starved:
+            return  # Its namespace has no tokens, and wakes it.
+        if queue.in_ring:
+            queue.tenant.leave(queue)
+        if queue.parked_slot or queue.is_paused or queue.cap is None:
+            return  # It waits already, or for an operator.
+        slot = self._slot_after(queue.cap)
+        queue.parked_slot = slot
+        self._slots.setdefault(slot, []).append(queue)
+
+    def _park_tenant(self, tenant: Tenant) -> None:
+        if not tenant.is_parked and tenant.cap is not None:
+            tenant.is_parked = True
+            self._tenant_slots.setdefault(self._slot_after(tenant.cap), []).append(tenant)
+
+    def _slot_after(self, cap: TokenSource) -> int:
+        now_s = self._clock()
+        wait_s = min(cap.wait_s(now_s), limits.MINUTE_MS / 1000)
+        return max(self._slot + 1, math.ceil((now_s + wait_s) * 1000 / SLOT_MS))
+
+    def _take_due(self) -> list[TopicQueue]:
+        """Topics that have waited until now, not too many at once."""
+        slot = math.floor(self._clock() * 1000 / SLOT_MS)
+        for number in _slots_between(self._slots, self._slot, slot):
+            self._due += [queue for queue in self._slots.pop(number) if queue.parked_slot == number]
+        some, self._due = self._due[: limits.SWEEP_QUEUES_MAX], self._due[limits.SWEEP_QUEUES_MAX :]
+        for queue in some:
+            queue.parked_slot = 0
+        return some
+
+    def _take_due_tenants(self) -> list[Tenant]:
+        slot = math.floor(self._clock() * 1000 / SLOT_MS)
+        found: list[Tenant] = []
+        for number in _slots_between(self._tenant_slots, self._slot, slot):
+            found += self._tenant_slots.pop(number)
+        for tenant in found:
+            tenant.is_parked = False
+        return found
+
+    def _note_slot(self) -> None:
+        """All slots until now have been looked at."""
+        self._slot = math.floor(self._clock() * 1000 / SLOT_MS)
+
+
+def _slots_between(slots: Mapping[int, object], after: int, last: int) -> list[int]:
+    """The numbers of slots that are there, whichever is less to look at: them, or the time between."""
+    if last - after < len(slots):
+        return [number for number in range(after + 1, last + 1) if number in slots]
+    return sorted([number for number in slots if number <= last])

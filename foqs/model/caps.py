@@ -1,0 +1,99 @@
+"""Caps on deliveries: tokens, one for each item that is delivered."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+CAP_BURST_MS = 100
+"""A cap that was not used gives at once what it gives in this time."""
+CAP_BURST_ITEMS_MIN = 2
+"""It gives at least so many items, so that none is lost to the time that a claim takes."""
+
+_ALMOST = 1e-9
+"""Sums of many small parts of a token fall short of a whole one by less than this."""
+
+
+class TokenSource(Protocol):
+    """Where the tokens of a cap come from.
+
+    `TokenBucket` makes them of time alone. One that is fed by another host would keep what that sends.
+    """
+
+    def take(self, count: int, now_s: float) -> int:
+        """Take up to `count` tokens, and hold them. Returns how many there were."""
+
+    def spend(self, count: int) -> None:
+        """As many of those that are held have been used."""
+
+    def give_back(self, count: int) -> None:
+        """As many of those that are held are not needed now."""
+
+    def count(self, now_s: float) -> int:
+        """How many there are."""
+
+    def wait_s(self, now_s: float) -> float:
+        """How long it takes until there is a token; infinite if nobody knows."""
+
+
+class TokenBucket:
+    """Tokens at a rate: in any time t no more than rate * t + burst are spent.
+
+    What is held counts against the burst, so a claim that takes long lets no more through at its end.
+    """
+
+    __slots__ = ("_at_s", "_held_count", "_tokens", "burst", "rate")
+
+    def __init__(self, rate: float, now_s: float) -> None:
+        """`rate` is in items a second, and above 0. There is one token at once."""
+        self.rate = rate
+        self.burst = burst_of(rate)
+        self._tokens = 1.0
+        self._held_count = 0
+        self._at_s = now_s
+
+    def change_rate(self, rate: float, now_s: float) -> None:
+        """From now on; what was saved up stays, as far as the new rate allows."""
+        self._refill(now_s)
+        self.rate = rate
+        self.burst = burst_of(rate)
+        self._tokens = max(0.0, min(self._tokens, self.burst - self._held_count))
+
+    def take(self, count: int, now_s: float) -> int:
+        self._refill(now_s)
+        granted = min(count, int(self._tokens + _ALMOST))
+        self._tokens -= granted
+        self._held_count += granted
+        return granted
+
+    def spend(self, count: int) -> None:
+        self._held_count -= count
+
+    def give_back(self, count: int) -> None:
+        self._held_count -= count
+        self._tokens = min(self._tokens + count, max(0.0, self.burst - self._held_count))
+
+    def count(self, now_s: float) -> int:
+        self._refill(now_s)
+        return int(self._tokens + _ALMOST)
+
+    def wait_s(self, now_s: float) -> float:
+        self._refill(now_s)
+        return 0.0 if self._tokens >= 1 - _ALMOST else (1 - self._tokens) / self.rate
+
+    def _refill(self, now_s: float) -> None:
+        elapsed_s = now_s - self._at_s
+        if elapsed_s > 0:
+            self._at_s = now_s
+            room = self.burst - self._held_count
+            if self._tokens < room:
+                self._tokens = min(room, self._tokens + elapsed_s * self.rate)
+
+
+def burst_of(rate: float) -> float:
+    """The items that a cap lets through at once after it was not used."""
+    return max(float(CAP_BURST_ITEMS_MIN), rate * CAP_BURST_MS / 1000)
+
+
+NEVER_S = math.inf
+"""A wait that no time ends."""

@@ -1,0 +1,159 @@
+"""Dequeues from any topic, on the dispatcher itself, in the time of the test."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from foqs.model import limits
+from foqs.model.errors import OverloadedError
+from tests.support.shards import NAMESPACE, Shards
+from tests.unit.test_caps import Consumers, check, stocked
+
+
+def topics_of(shards: Shards, count: int, prefix: str = "") -> Counter[str]:
+    call = shards.dequeue_any(count, prefix)
+    shards.pass_ms(20)
+    shards.dispatcher.end(call)
+    return Counter(item.topic.name for item in call.items or [])
+
+
+@pytest.mark.parametrize("shard_count", [1, 3])
+def test_a_topic_with_very_many_items_gets_no_more_than_its_share(shard_count: int) -> None:
+    shards = stocked({"big": 18_000} | {f"t{number}": 2_700 for number in range(5)}, shard_count)
+    shards.set_policy("t1", weight=2)
+    shards.set_policy("t2", weight=5)
+    shards.dispatcher.tick()
+    consumers = Consumers(shards, [], 40, any_count=3)
+    weights = {"big": 1, "t0": 1, "t1": 2, "t2": 5, "t3": 1, "t4": 1}
+    while consumers.got["t2"] < 2_200:
+        before = consumers.got.copy()
+        while (consumers.got - before).total() < 550:
+            consumers.pass_ms(20)
+        got, total = consumers.got - before, (consumers.got - before).total()
+        for topic, weight in weights.items():
+            share = total * weight / sum(weights.values())
+            assert abs(got[topic] - share) <= share * 0.05 + weight + 1, (topic, got)
+    check(shards)
+
+
+def test_topics_that_have_nothing_more_leave_their_share_to_the_others() -> None:
+    shards = stocked({"big": 5_000, **{f"t{number}": 100 for number in range(99)}})
+    consumers = Consumers(shards, [], 100, any_count=2)
+    while consumers.got.total() < 9_900:
+        consumers.pass_ms(20)
+    assert consumers.got["big"] <= 250
+    assert all(consumers.got[f"t{number}"] >= 95 for number in range(99))
+
+
+def test_within_a_topic_the_most_urgent_comes_first() -> None:
+    shards = Shards(2)
+    for number in (0, 1):
+        for priority in (5, 1, 3):
+            shards.enqueue(number, "a", priority, count=2)
+            shards.enqueue(number, "b", priority, count=2)
+        shards.run(number)
+    call = shards.dequeue_any(8)
+    shards.pass_ms(40)
+    assert call.items is not None
+    for topic in ("a", "b"):
+        assert [item.priority for item in call.items if item.topic.name == topic] == [1, 1, 1, 1]
+
+
+def test_a_call_gets_items_of_topics_with_its_prefix_alone() -> None:
+    shards = stocked({"a/1": 5, "a/2": 5, "b/1": 5, "a": 5})
+    assert topics_of(shards, 100, "a/") == {"a/1": 5, "a/2": 5}
+    assert topics_of(shards, 100, "c") == {}
+    assert topics_of(shards, 100) == {"b/1": 5, "a": 5}
+    check(shards)
+
+
+@pytest.mark.parametrize("prefix", ["", "n"])
+def test_a_waiting_call_gets_what_comes_in_a_topic_that_is_new_with_the_transaction_that_writes_it(prefix: str) -> None:
+    shards = stocked({"old": 1})
+    shards.run(0)
+    first = shards.dequeue_any(10, "o")
+    shards.run(0)
+    assert first.items
+    call = shards.dequeue_any(10, prefix)
+    shards.enqueue(0, "other" if prefix == "n" else "new")
+    shards.enqueue(0, "new")
+    shards.begin(0)
+    shards.end(0)
+    assert call.items
+    assert call.items[0].topic.name == "new"
+    check(shards)
+
+
+def test_many_waiting_calls_share_what_comes_at_once() -> None:
+    shards = stocked({})
+    calls = [shards.dequeue_any(10) for _ in range(5)]
+    shards.enqueue(0, "a", count=30)
+    for _ in range(5):
+        shards.pass_ms(20)
+    assert sum(len(call.items or []) for call in calls) == 30
+    for call in calls:
+        shards.dispatcher.end(call)
+    check(shards)
+
+
+def test_a_call_that_was_outrun_looks_elsewhere() -> None:
+    shards = stocked({})
+    anyone, named = shards.dequeue_any(10), shards.dequeue({"a": 10})
+    shards.enqueue(0, "a", count=1)
+    shards.pass_ms(20)
+    assert bool(anyone.items) != bool(named.items)
+    if anyone.items is None:
+        shards.enqueue(0, "b", count=1)
+        shards.pass_ms(40)
+        assert anyone.items
+    check(shards)
+
+
+def test_capped_and_paused_topics_hold_calls_for_any_topic_up_no_longer_than_they_must() -> None:
+    shards = stocked({"capped": 1_000, "paused": 1_000, "free": 1_000})
+    shards.set_policy("capped", deliveries_per_second_max=5)
+    shards.set_policy("paused", dequeue_paused=True)
+    shards.dispatcher.tick()
+    consumers = Consumers(shards, [], 10, any_count=2)
+    consumers.pass_ms(2_000)
+    assert 9 <= consumers.got["capped"] <= 12
+    assert consumers.got["free"] == 1_000
+    assert not consumers.got["paused"]
+    shards.set_policy("paused", dequeue_paused=False)
+    consumers.pass_ms(2_000)
+    assert consumers.got["paused"] == 1_000
+    check(shards)
+
+
+def test_a_call_for_any_topic_ends_when_its_namespace_is_paused() -> None:
+    shards = stocked({})
+    call = shards.dequeue_any(10)
+    shards.change_settings(dequeue_paused=True)
+    shards.dispatcher.tick()
+    assert call.is_paused
+    check(shards)
+
+
+def test_nested_prefixes_and_all_prefixes_are_bounded_and_forgotten_when_they_are_idle() -> None:
+    shards = stocked({})
+    for length in range(1, limits.TOPIC_PREFIXES_NESTED_MAX + 1):
+        shards.dispatcher.ring(NAMESPACE, "x" * length)
+    with pytest.raises(OverloadedError):
+        shards.dispatcher.ring(NAMESPACE, "xx" * length)
+    shards.dispatcher.ring(NAMESPACE, "y")
+    shards.clock_ms += limits.TOPIC_PREFIX_IDLE_MS + 1
+    shards.dispatcher.forget_prefixes()
+    assert not shards.dispatcher._prefixed
+    for number in range(limits.TOPIC_PREFIXES_MAX):
+        shards.dispatcher.ring(NAMESPACE, f"{number:04}")
+    with pytest.raises(OverloadedError):
+        shards.dispatcher.ring(NAMESPACE, "z")
+
+
+def test_a_call_with_a_new_prefix_finds_what_was_there_before() -> None:
+    shards = stocked({f"{'ab'[number % 2]}/{number}": 1 for number in range(400)})
+    assert topics_of(shards, 1_000, "a/").total() == limits.ANY_TOPICS_PER_CALL_MAX
+    assert topics_of(shards, 1_000, "a/").total() == 200 - limits.ANY_TOPICS_PER_CALL_MAX
+    assert not topics_of(shards, 1_000, "a/")

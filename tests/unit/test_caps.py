@@ -1,0 +1,239 @@
+"""Caps of topics and namespaces, and pauses, on the dispatcher itself, in the time of the test."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from foqs.host.topic_queue import DequeueCall
+from foqs.model.caps import TokenBucket, burst_of
+from tests.support.invariants import dispatcher_problems
+from tests.support.shards import NAMESPACE, Shards
+
+
+class Consumers:
+    """One consumer of each topic, or `any_count` of any topic, who ask again as soon as they got something."""
+
+    def __init__(
+        self, shards: Shards, topics: list[str], count: int = 10, any_count: int = 0, prefix: str = ""
+    ) -> None:
+        self.got: Counter[str] = Counter()
+        self._shards = shards
+        self._count = count
+        self._prefix = prefix
+        self._calls: list[tuple[str, DequeueCall]] = []
+        for topic in [*topics, *[""] * any_count]:
+            self._ask(topic)
+
+    def _ask(self, topic: str) -> None:
+        for _ in range(1_000):
+            call = (
+                self._shards.dequeue({topic: self._count})
+                if topic
+                else self._shards.dequeue_any(self._count, self._prefix)
+            )
+            if not call.done:
+                self._calls.append((topic, call))
+                return
+            self._take(call)
+
+    def _take(self, call: DequeueCall) -> None:
+        for item in call.items or []:
+            self.got[item.topic.name] += 1
+            shard = self._shards.states[item.topic.shard_id]
+            shard.end_lease(item)
+
+    def pass_ms(self, passed_ms: int, step_ms: int = 20) -> None:
+        for _ in range(passed_ms // step_ms):
+            self._shards.pass_ms(step_ms, step_ms)
+            self.ask_again()
+
+    def ask_again(self) -> None:
+        """Those whose calls are over."""
+        calls, self._calls = self._calls, []
+        for topic, call in calls:
+            if call.done:
+                self._take(call)
+                self._ask(topic)
+            else:
+                self._calls.append((topic, call))
+        for number in self._shards.states:
+            self._shards.run(number)
+
+
+def stocked(topics: dict[str, int], shard_count: int = 1) -> Shards:
+    shards = Shards(shard_count)
+    for topic, count in topics.items():
+        for number in range(shard_count):
+            shards.enqueue(number, topic, count=count // shard_count)
+            shards.run(number)
+    return shards
+
+
+def check(shards: Shards) -> None:
+    assert not list(dispatcher_problems(shards.dispatcher, list(shards.states.values())))
+
+
+@pytest.mark.parametrize("rate", [0.5, 3, 40, 700])
+@pytest.mark.parametrize("shard_count", [1, 3])
+def test_a_topic_with_a_cap_is_delivered_at_it(rate: float, shard_count: int) -> None:
+    shards = stocked({"a": 12_000}, shard_count)
+    shards.set_policy("a", deliveries_per_second_max=rate)
+    shards.dispatcher.tick()
+    consumers = Consumers(shards, ["a"], 100)
+    consumers.pass_ms(10_000)
+    assert abs(consumers.got["a"] - rate * 10) <= max(rate * 0.2, burst_of(rate))
+    assert consumers.got["a"] <= rate * 10 + burst_of(rate)
+    check(shards)
+
+
+def test_all_priorities_of_a_topic_share_its_cap() -> None:
+    shards = stocked({})
+    for priority in range(5):
+        shards.enqueue(0, "a", priority, count=100)
+    shards.run(0)
+    shards.set_policy("a", deliveries_per_second_max=20)
+    shards.dispatcher.tick()
+    consumers = Consumers(shards, ["a"])
+    consumers.pass_ms(5_000)
+    assert 98 <= consumers.got["a"] <= 103
+
+
+def test_nothing_is_claimed_of_a_capped_topic_that_may_not_go() -> None:
+    shards = stocked({"a": 1_000})
+    shards.set_policy("a", deliveries_per_second_max=2)
+    shards.dispatcher.tick()
+    consumers = Consumers(shards, ["a"], 100)
+    for _ in range(100):
+        consumers.pass_ms(20)
+        shard = shards.states[0]
+        held = shards.dispatcher.prefetched(NAMESPACE, "a")
+        assert len(held) + sum(topic.claiming_count for topic in shard.index.topics.values()) <= 2
+        assert not held or shards.dispatcher._queues[NAMESPACE, "a"].allowed_count
+
+
+def test_a_capped_topic_that_waits_is_neither_active_nor_in_a_ring() -> None:
+    shards = stocked({"a": 100})
+    shards.set_policy("a", deliveries_per_second_max=0.1)
+    shards.dispatcher.tick()
+    consumers = Consumers(shards, ["a"])
+    consumers.pass_ms(200)
+    queue = shards.dispatcher._queues[NAMESPACE, "a"]
+    assert queue.calls
+    assert queue not in shards.dispatcher._active
+    assert not queue.in_ring
+    assert queue.parked_slot
+
+
+def test_a_cap_holds_nobody_else_up() -> None:
+    shards = stocked({"a": 100, "b": 100})
+    shards.set_policy("a", deliveries_per_second_max=0.1)
+    shards.dispatcher.tick()
+    call = shards.dequeue({"a": 10, "b": 10})
+    shards.pass_ms(100)
+    assert call.items is not None
+    assert {item.topic.name for item in call.items} >= {"b"} or len(call.items) == 1
+    call = shards.dequeue({"a": 10, "b": 10})
+    shards.pass_ms(100)
+    assert Counter(item.topic.name for item in call.items or []) == {"b": 10}
+
+
+def test_a_cap_may_change_while_calls_wait() -> None:
+    shards = stocked({"a": 10_000})
+    shards.set_policy("a", deliveries_per_second_max=0.01)
+    shards.dispatcher.tick()
+    consumers = Consumers(shards, ["a"], 100)
+    consumers.pass_ms(1_000)
+    assert consumers.got["a"] == 1
+    shards.set_policy("a", deliveries_per_second_max=100)
+    consumers.pass_ms(1_000)
+    assert 90 <= consumers.got["a"] <= 111
+    shards.set_policy("a", deliveries_per_second_max=0)
+    consumers.pass_ms(1_000)
+    assert consumers.got["a"] > 2_000
+    check(shards)
+
+
+def test_a_namespace_with_a_cap_gives_each_of_its_topics_a_turn() -> None:
+    shards = stocked({f"t{number}": 1_000 for number in range(10)})
+    shards.change_settings(deliveries_per_second_max=100.0)
+    shards.dispatcher.tick()
+    consumers = Consumers(shards, [f"t{number}" for number in range(10)], 50)
+    consumers.pass_ms(10_000)
+    assert 980 <= consumers.got.total() <= 1_012
+    assert min(consumers.got.values()) >= 80
+    check(shards)
+
+
+def test_calls_for_any_topic_and_for_certain_ones_share_the_cap_of_a_namespace() -> None:
+    shards = stocked({f"t{number}": 2_000 for number in range(4)})
+    shards.change_settings(deliveries_per_second_max=50.0)
+    shards.dispatcher.tick()
+    named = Consumers(shards, ["t0", "t1"], 50)
+    anyone = Consumers(shards, [], 50, any_count=2)
+    for _ in range(500):
+        named.pass_ms(20)
+        anyone.ask_again()
+    total = named.got.total() + anyone.got.total()
+    assert 485 <= total <= 506
+    assert named.got.total() > 100
+    assert anyone.got.total() > 100
+    check(shards)
+
+
+def test_a_paused_topic_ends_its_calls_and_is_delivered_again_when_it_is_resumed() -> None:
+    shards = stocked({"a": 10})
+    waiting = shards.dequeue({"empty": 1})
+    shards.set_policy("empty", dequeue_paused=True)
+    shards.set_policy("a", dequeue_paused=True)
+    shards.pass_ms(20)
+    assert waiting.is_paused
+    call = shards.dequeue({"a": 1, "b": 1})
+    shards.pass_ms(1_000)
+    assert not call.done
+    check(shards)
+    shards.set_policy("a", dequeue_paused=False)
+    shards.pass_ms(20)
+    assert call.items
+    check(shards)
+
+
+def test_what_was_prefetched_of_a_topic_goes_back_when_it_is_paused() -> None:
+    shards = stocked({"a": 100})
+    for _ in range(3):
+        shards.dequeue({"a": 10})
+        shards.run(0)
+    assert len(shards.dispatcher.prefetched(NAMESPACE, "a"))
+    shards.set_policy("a", dequeue_paused=True)
+    shards.pass_ms(20)
+    assert not len(shards.dispatcher.prefetched(NAMESPACE, "a"))
+    check(shards)
+
+
+def test_a_topic_that_comes_and_goes_keeps_its_cap() -> None:
+    shards = stocked({})
+    shards.set_policy("a", deliveries_per_second_max=0.01)
+    shards.dispatcher.tick()
+    got = 0
+    for _ in range(20):
+        shards.enqueue(0, "a")
+        call = shards.dequeue({"a": 1})
+        shards.pass_ms(100)
+        got += len(call.items or [])
+        shards.dispatcher.end(call)
+    assert got == 1
+
+
+def test_a_bucket_gives_its_rate_and_never_more_than_its_burst_at_once() -> None:
+    bucket = TokenBucket(10.0, 0.0)
+    spent = 0
+    for step in range(1, 10_001):
+        taken = bucket.take(5, step / 1000)
+        spent += taken
+        bucket.spend(taken)
+    assert 100 <= spent <= 102
+    assert bucket.take(100, 1_000.0) == 2
+    assert bucket.take(100, 2_000.0) == 0, "what is held counts"
+    bucket.give_back(2)
+    assert bucket.take(100, 2_000.0) == 2
