@@ -53,7 +53,7 @@ class Capping(Claiming):
         self._refresh_tenant(queue.tenant)
         cap = self._cap_of(queue.namespace, queue.name, policy.deliveries_per_second_max)
         shared_cap = queue.tenant.cap
-        if cap is not queue.cap or shared_cap is not queue.shared_cap:
+        if policy.dequeue_paused or cap is not queue.cap or shared_cap is not queue.shared_cap:
             self._return_tokens(queue, queue.allowed_count)
             queue.cap, queue.shared_cap = cap, shared_cap
         queue.is_paused = policy.dequeue_paused
@@ -70,10 +70,11 @@ class Capping(Claiming):
             self._caps.pop((namespace, name), None)
             return None
         cap = self._caps.get((namespace, name))
-        if cap is None:
-            cap = self._caps[namespace, name] = TokenBucket(rate, self._clock())
-        elif cap.rate != rate:
-            cap.change_rate(rate, self._clock())
+        if cap is None or cap.rate != rate:
+            now_s = self._clock()
+            # Another one, so that nobody goes on with tokens of the old rate.
+            cap = TokenBucket(rate, now_s) if cap is None else cap.at_rate(rate, now_s)
+            self._caps[namespace, name] = cap
         return cap
 
     def _forget(self, queue: TopicQueue) -> None:
@@ -93,24 +94,25 @@ class Capping(Claiming):
         if shared_cap is not None and count:
             granted = shared_cap.take(count, now_s)
             if cap is not None:
-                cap.give_back(count - granted)
+                cap.give_back(count - granted, now_s)
             count = granted
         queue.allowed_count += count
         return count
 
     def _spend_tokens(self, queue: TopicQueue, count: int) -> None:
         """So many of its items were delivered."""
-        count = min(count, queue.allowed_count)
+        count, now_s = min(count, queue.allowed_count), self._clock()
         queue.allowed_count -= count
         for cap in (queue.cap, queue.shared_cap):
             if cap is not None:
-                cap.spend(count)
+                cap.spend(count, now_s)
 
     def _return_tokens(self, queue: TopicQueue, count: int) -> None:
         queue.allowed_count -= count
+        now_s = self._clock()
         for cap in (queue.cap, queue.shared_cap):
             if cap is not None:
-                cap.give_back(count)
+                cap.give_back(count, now_s)
 
     def _admit(self, queue: TopicQueue) -> None:
         """Take tokens for what its calls want, if there is something."""

@@ -122,6 +122,9 @@ class HandOut(Capping):
         Returns whether something has left a buffer; if not, the call has to wait for claims.
         """
         turns = [queue for queue in call.wants if next(iter(queue.calls)) is call]
+        for queue in turns:
+            if queue.version != self.settings.version:
+                self._refresh(queue)
         clocks: dict[int, Now] = {}
         next_items, unbacked = call.next_items(turns, clocks, self._writers)
         while unbacked:

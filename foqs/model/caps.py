@@ -23,10 +23,10 @@ class TokenSource(Protocol):
     def take(self, count: int, now_s: float) -> int:
         """Take up to `count` tokens, and hold them. Returns how many there were."""
 
-    def spend(self, count: int) -> None:
+    def spend(self, count: int, now_s: float) -> None:
         """As many of those that are held have been used."""
 
-    def give_back(self, count: int) -> None:
+    def give_back(self, count: int, now_s: float) -> None:
         """As many of those that are held are not needed now."""
 
     def count(self, now_s: float) -> int:
@@ -52,12 +52,12 @@ class TokenBucket:
         self._held_count = 0
         self._at_s = now_s
 
-    def change_rate(self, rate: float, now_s: float) -> None:
-        """From now on; what was saved up stays, as far as the new rate allows."""
+    def at_rate(self, rate: float, now_s: float) -> TokenBucket:
+        """A bucket of another rate with what was saved up here, as far as that allows, and without what is held."""
         self._refill(now_s)
-        self.rate = rate
-        self.burst = burst_of(rate)
-        self._tokens = max(0.0, min(self._tokens, self.burst - self._held_count))
+        other = TokenBucket(rate, now_s)
+        other._tokens = min(self._tokens, other.burst)
+        return other
 
     def take(self, count: int, now_s: float) -> int:
         self._refill(now_s)
@@ -66,10 +66,12 @@ class TokenBucket:
         self._held_count += granted
         return granted
 
-    def spend(self, count: int) -> None:
+    def spend(self, count: int, now_s: float) -> None:
+        self._refill(now_s)  # While these were held there was no room for as many.
         self._held_count -= count
 
-    def give_back(self, count: int) -> None:
+    def give_back(self, count: int, now_s: float) -> None:
+        self._refill(now_s)
         self._held_count -= count
         self._tokens = min(self._tokens + count, max(0.0, self.burst - self._held_count))
 

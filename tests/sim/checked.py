@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from foqs.host.dispatch import Dispatcher
 from foqs.host.topic_queue import DequeueCall
@@ -15,6 +15,7 @@ from foqs.model.topic import ShardTopic
 from foqs.shard.port import ShardImage, Transaction, TransactionResult
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Demand, Events
+from tests.sim.caps import CapCheck
 from tests.support.invariants import claim_problems, order_problems, problems_of_ended_calls, state_problems
 
 if TYPE_CHECKING:
@@ -75,6 +76,14 @@ def checked_dispatcher(world_of: Callable[[], World]) -> type[Dispatcher]:
         passed: Container[ShardTopic] = ()
         """Topics that had no room for more claims when an answer was put together: they hold nobody up."""
 
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self.cap_check = CapCheck(self.settings)
+
+        def _follow_settings(self) -> None:
+            super()._follow_settings()
+            self.cap_check.look()
+
         def _deliver_to(self, call: DequeueCall) -> bool:
             parts = chain.from_iterable(queue.parts.values() for queue in call.wants)
             self.passed = {part for part in parts if not part.room}
@@ -83,6 +92,8 @@ def checked_dispatcher(world_of: Callable[[], World]) -> type[Dispatcher]:
         def answer(self, call: DequeueCall, items: list[ShardItem]) -> None:
             world = world_of()
             for problem in order_problems(self, items, world.tables, self.passed):
+                world.complain(problem)
+            for problem in self.cap_check.delivered(items, world.loop.time()):
                 world.complain(problem)
             world.clocks.handed_out(call, items)
             super().answer(call, items)

@@ -67,6 +67,7 @@ class SimClient:
         # Of its own, so that the calls of a seed stay what they were with one namespace.
         self._apart = random.Random(f"{world.seed} {name}")
         self._loads = random.Random(f"{world.seed} {name} loads")
+        self._any = random.Random(f"{world.seed} {name} any")
         self._grouping = random.Random(f"{world.seed} {name} groups")
         self._groups: dict[str, slots.SlotGroups] = {}
         self.namespace = NAMESPACE
@@ -158,10 +159,17 @@ class SimClient:
         wait_ms = wait_ms if wait_ms >= 0 else chance.choice([0, 0, 30, 300])
         lease_ms = lease_ms if lease_ms != -1 else chance.choice([None, 150, 500, 2_000])
         demands = [Demand(topic, count or chance.choice([1, 2, 5, 15])) for topic in topics]
+        prefix = self._any.choice(["", "", *TOPICS]) if self._any.random() < 0.3 else None
+        any_count = None if prefix is None else sum(demand.count for demand in demands)
+        if prefix is not None:
+            topics, demands = [topic for topic in TOPICS if topic.startswith(prefix)], []
+            self._world.counts["dequeues from any topic"] += 1
         label = self._world.label_of(self.namespace)
         call = self._begin(Verb.DEQUEUE, [f"{label}/{topic}" for topic in topics])
         try:
-            items = await self._call(lambda door, namespace: door.queue.dequeue(namespace, demands, lease_ms, wait_ms))
+            items = await self._call(
+                lambda door, namespace: door.queue.dequeue(namespace, demands, lease_ms, wait_ms, prefix, any_count)
+            )
         except FoqsError as error:
             call.error = name_of(error)
             self._end(call, outcome_of(error), repr(error))

@@ -124,7 +124,8 @@ async def _live(world: World, chance: random.Random) -> None:
     world.start_host()
     nemesis = Nemesis(world, random.Random(chance.random()))
     keeper = Keeper(world, random.Random(world.seed ^ 0xBEEF))
-    await asyncio.gather(nemesis.run(until_s), keeper.run(until_s), *[client.run(until_s) for client in world.clients])
+    clients = [client.run(until_s) for client in world.clients]
+    await asyncio.gather(nemesis.run(until_s), keeper.run(until_s), world.cap_keeper.run(until_s), *clients)
     world.trace("sim", "load is over")
     await _work_off(world, keeper)
     host = world.primary
@@ -150,6 +151,7 @@ async def _work_off(world: World, keeper: Keeper) -> None:
             world.complain(f"not consumed, or not served, after {_WORK_OFF_S_MAX} s of calm: {left[:5]}")
             return
         await keeper.recover()
+        await world.cap_keeper.lift()
         stored = world.namespaces_stored()
         names = [namespace.name for namespace in world.meta.tables.namespaces.values() if namespace.number in stored]
         for name in names or [NAMESPACE]:
@@ -181,6 +183,8 @@ def _problems(world: World) -> Iterator[str]:
 
 def _rest_problems(world: World, host: SimHost) -> Iterator[str]:
     """When all is quiet the shards' states must be exact."""
+    if host.host._namespaces.settings.policies != world.meta.tables.policies:
+        yield f"{host.name} does not follow the policies of the meta database"
     for writer in host.host._shards.writers.values():
         if writer.shard is None:
             yield f"shard {writer.shard_id} is not owned after all is well again: {writer.detail}"
@@ -190,9 +194,9 @@ def _rest_problems(world: World, host: SimHost) -> Iterator[str]:
 
 
 def _check_history(world: World) -> Counter[str]:
-    # With few leases, or no room for what was prefetched, an empty answer is right although something is ready.
+    # With few leases, no room for what was prefetched, or a cap, an empty answer is right although something is ready.
     bounds = ("OPEN_LEASES_MAX", "PREFETCH_BYTES_MAX")
-    bounded = any(world.profile.limits[name] < getattr(limits, name) for name in bounds)
+    bounded = any(world.profile.limits[name] < getattr(limits, name) for name in bounds) or world.cap_keeper.is_there
     report = check(
         world.calls,
         world.stored(),

@@ -25,8 +25,9 @@ from foqs.testing.fake_tables import FakeServerError, Tables
 from tests.histories.dedup_checks import DedupWindow
 from tests.histories.history import Call, uid_of
 from tests.histories.lives import Stored
+from tests.sim.caps import CapKeeper
 from tests.sim.chance import Delays, Layout, Profile
-from tests.sim.clients import NAMESPACE, OTHERS, Held, SimClient
+from tests.sim.clients import NAMESPACE, OTHERS, TOPICS, Held, SimClient
 from tests.sim.clocks import SimClocks
 from tests.sim.events import EventBook
 from tests.sim.host import FakeDoor, SimHost
@@ -102,6 +103,7 @@ class World:
         self.uids_redriven: set[str] = set()
         """Of items that somebody tried to redrive, which gives them a new deliver_after."""
         self.loads = Loads()
+        self.cap_keeper = CapKeeper(self, NAMESPACE, TOPICS)
         self.events = EventBook(self)
         self.claims_left: dict[str, set[int]] = {}
         """By uid: deliveries that a new owner takes for delivered and that the last one gave to nobody."""

@@ -231,9 +231,17 @@ def test_a_bucket_gives_its_rate_and_never_more_than_its_burst_at_once() -> None
     for step in range(1, 10_001):
         taken = bucket.take(5, step / 1000)
         spent += taken
-        bucket.spend(taken)
+        bucket.spend(taken, step / 1000)
     assert 100 <= spent <= 102
     assert bucket.take(100, 1_000.0) == 2
     assert bucket.take(100, 2_000.0) == 0, "what is held counts"
-    bucket.give_back(2)
+    bucket.give_back(2, 2_000.0)
     assert bucket.take(100, 2_000.0) == 2
+
+
+def test_a_claim_that_takes_long_lets_no_more_through_at_its_end() -> None:
+    bucket = TokenBucket(40.0, 0.0)
+    assert bucket.take(10, 10.0) == 4
+    bucket.spend(4, 20.0)
+    assert bucket.take(10, 20.0) == 0
+    assert bucket.take(10, 20.05) == 2

@@ -1,0 +1,136 @@
+"""Caps, pauses and weights in the simulation: an operator who changes them, and what must hold of deliveries."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from foqs.client.errors import NotSentError
+from foqs.model import limits
+from foqs.model.caps import burst_of
+from foqs.model.errors import FoqsError
+from foqs.model.item import ShardItem
+from foqs.model.namespace import SettingsTable
+from tests.sim.host import FakeDoor
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+_CHANGE_S = 0.3
+"""How often the operator changes something."""
+_RATES = (0.0, 5.0, 40.0, 300.0)
+_RATES_AT_REST = (0.0, 0.0, 300.0)
+"""All that there is has to be consumed at them."""
+
+
+class CapKeeper:
+    """Pauses, limits and weighs topics, and limits their namespace, in some of the runs."""
+
+    def __init__(self, world: World, namespace: str, topics: Iterable[str]) -> None:
+        self._world = world
+        self._chance = random.Random(f"caps {world.seed}")
+        self._namespace = namespace
+        self._topics = tuple(topics)
+        self.is_there = self._chance.random() < 0.4
+
+    async def run(self, until_s: float) -> None:
+        chance = self._chance
+        while self.is_there and self._world.loop.time() < until_s:
+            await asyncio.sleep(chance.expovariate(1 / _CHANGE_S))
+            if chance.random() < 0.2:
+                await self._limit_namespace(chance.choice(_RATES))
+            else:
+                await self._set(
+                    chance.choice(self._topics), dequeue_paused=chance.random() < 0.3,
+                    enqueue_paused=chance.random() < 0.1, deliveries_per_second_max=chance.choice(_RATES),
+                    weight=chance.choice([1, 1, 4]),
+                )  # fmt: skip
+
+    async def lift(self) -> None:
+        """Let everything go on, some of it at a rate: a restored meta database may have brought anything back."""
+        tables = self._world.meta.tables
+        numbers = {one.number: name for name, one in tables.namespaces.items()}
+        for number, policies in list(tables.policies.items()):
+            for topic, policy in policies.items():
+                is_slow = policy.deliveries_per_second_max not in _RATES_AT_REST
+                if number in numbers and (policy.dequeue_paused or policy.enqueue_paused or is_slow):
+                    rate = self._chance.choice(_RATES_AT_REST)
+                    changes = {"dequeue_paused": False, "enqueue_paused": False, "deliveries_per_second_max": rate}
+                    await self._set(topic, numbers[number], **changes)
+        for name, namespace in list(tables.namespaces.items()):
+            if namespace.settings.deliveries_per_second_max not in _RATES_AT_REST:
+                await self._limit_namespace(self._chance.choice(_RATES_AT_REST), name)
+
+    async def _set(self, topic: str, namespace: str = "", **changes: Any) -> None:
+        name = namespace or self._namespace
+        work = SimpleNamespace(**changes)
+        if await self._quietly(lambda door: door.admin.set_topic_policy(name, topic, work)):
+            self._world.counts["policies changed"] += 1
+
+    async def _limit_namespace(self, rate: float, namespace: str = "") -> None:
+        changes = SimpleNamespace(deliveries_per_second_max=rate)
+        await self._quietly(lambda door: door.admin.update_namespace(namespace or self._namespace, changes))
+
+    async def _quietly(self, work: Callable[[FakeDoor], Awaitable[Any]]) -> bool:
+        """Whether it was done, as far as is known."""
+        host = self._world.pick_host(self._chance)
+        try:
+            if host is None:
+                raise NotSentError("no host listens")
+            await self._world.call(host, work, limits.CALL_MS_MAX / 1000 + 2)
+        except FoqsError as error:
+            self._world.trace("caps", f"failed: {error!r}")
+            return False
+        return True
+
+
+class CapCheck:
+    """What one dispatcher delivers, against what the settings of its host say: P10.
+
+    `look` is called when the dispatcher has followed the settings, and `delivered` with the items of each answer.
+    """
+
+    def __init__(self, settings: SettingsTable) -> None:
+        self._settings = settings
+        self._paused: set[tuple[int, str]] = set()
+        self._rates: dict[tuple[int, str], float] = {}
+        self._levels: dict[tuple[int, str], tuple[float, float]] = {}
+        """Of each cap: how much of its burst was used, and when."""
+        self._version = -1
+
+    def look(self) -> None:
+        """Also what waits follows the settings from now on."""
+        policies = self._settings.policies
+        self._paused = {(number, name) for number, some in policies.items() for name, one in some.items()
+                        if one.dequeue_paused}  # fmt: skip
+        self._read_rates()
+
+    def _read_rates(self) -> None:
+        settings = self._settings
+        self._version = settings.version
+        rates = {(number, ""): rate for number, rate in settings.caps.items()}
+        for number, some in settings.policies.items():
+            rates |= {(number, name): one.deliveries_per_second_max for name, one in some.items()}
+        # A cap that has changed begins anew.
+        self._levels = {key: level for key, level in self._levels.items() if rates.get(key) == self._rates.get(key)}
+        self._rates = {key: rate for key, rate in rates.items() if rate}
+
+    def delivered(self, items: list[ShardItem], now_s: float) -> Iterator[str]:
+        if self._version != self._settings.version:
+            self._read_rates()
+        for item in items:
+            topic = item.topic
+            is_paused = self._settings.policy(topic.namespace, topic.name).dequeue_paused
+            if is_paused and (topic.namespace, topic.name) in self._paused:
+                yield f"P10: {item.key:x} of {topic.name} was delivered, which is paused"
+            for key in ((topic.namespace, topic.name), (topic.namespace, "")):
+                rate = self._rates.get(key)
+                if rate:
+                    level, at_s = self._levels.get(key, (0.0, now_s))
+                    level = max(0.0, level - rate * (now_s - at_s)) + 1
+                    self._levels[key] = (level, now_s)
+                    if level > burst_of(rate) + 1e-6:
+                        yield f"P10: {key} was delivered faster than {rate} a second: {level:.3f} at once"
