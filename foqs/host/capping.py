@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from mypy_extensions import mypyc_attr
 
-from foqs.host.claiming import Claiming
+from foqs.host.prefetching import Prefetching
 from foqs.host.tenant import Tenant
 from foqs.host.topic_queue import TopicQueue
 from foqs.model import limits
@@ -20,7 +20,7 @@ SLOT_MS = 20
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Capping(Claiming):
+class Capping(Prefetching):
     """The part of the dispatcher that holds topics back: it owns the caps, and the topics that wait for tokens.
 
     A token is taken before an item is claimed, used up by its delivery, and given back if there is none. So nothing is
@@ -178,7 +178,7 @@ class Capping(Claiming):
 
     def _slot_after(self, cap: TokenSource) -> int:
         now_s = self._clock()
-        wait_s = min(cap.wait_s(now_s), limits.MINUTE_MS / 1000)
+        wait_s = min(cap.wait_s(now_s), limits.DAY_MS / 1000)  # The wait may be without end.
         return max(self._slot + 1, math.ceil((now_s + wait_s) * 1000 / SLOT_MS))
 
     def _take_due(self) -> list[TopicQueue]:

@@ -32,7 +32,7 @@ class Dispatcher(AnyTopic):
         settings: SettingsTable,
         record: Callable[[Events], None],
     ) -> None:
-        """`record` takes down what has become of items; all else is as of `Claiming`."""
+        """`record` takes down what has become of items; all else is as of `Prefetching`."""
         super().__init__(writers, clock, settings)
         self._record = record
         self._unswept: list[TopicQueue] = []

@@ -67,7 +67,7 @@ class Tenant:
         self.ring = ReadyRing(self, "")
         """All its topics."""
         self.rings: dict[str, ReadyRing] = {}
-        """By prefix, those of calls that name one."""
+        """The rings of calls that name a prefix, by it."""
         self.prefix_lengths: list[int] = []
         """The lengths of these prefixes, each once."""
         self.hungry_count = 0

@@ -24,10 +24,10 @@ class TokenSource(Protocol):
         """Take up to `count` tokens, and hold them. Returns how many there were."""
 
     def spend(self, count: int, now_s: float) -> None:
-        """As many of those that are held have been used."""
+        """Count so many of the held tokens as used."""
 
     def give_back(self, count: int, now_s: float) -> None:
-        """As many of those that are held are not needed now."""
+        """Take back so many of the held tokens, which are not needed now."""
 
     def count(self, now_s: float) -> int:
         """How many there are."""

@@ -32,7 +32,7 @@ _NAMESPACES_AT_ONCE = 100
 """Those whose policies have changed that one statement asks for."""
 
 Policies = Mapping[int, Mapping[str, TopicPolicy]]
-"""By the number of a namespace and the name of a topic."""
+"""The policies of topics, by the number of their namespace and by name."""
 
 
 class PolicyBlocks:

@@ -18,7 +18,7 @@ from foqs.shard.writer.shard_writer import ShardWriter
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Claiming:
+class Prefetching:
     """The part of the dispatcher that claims items: it owns the queues of all topics and what is prefetched.
 
     A k-way merge over the shards' windows picks what to claim (after FOQS's prefetch buffer).
