@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from foqs.client.sync.settler import LeasedItem
     from foqs.client.sync.worker import Worker
     from foqs.model.calls import (
+        ClusterShard,
         DeadLettersResult,
         DeliveryPolicy,
         EnqueueResult,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         StoredItemPage,
         TopicStats,
     )
+    from foqs.model.cluster import ShardUse
     from foqs.model.errors import (
         AlreadyExistsError,
         ErrorCode,
@@ -67,6 +69,7 @@ _HOME = {
     "foqs.client.sync.settler": ("LeasedItem",),
     "foqs.client.sync.worker": ("Worker",),
     "foqs.model.calls": (
+        "ClusterShard",
         "DeadLettersResult",
         "DeliveryPolicy",
         "EnqueueResult",
@@ -78,6 +81,7 @@ _HOME = {
         "StoredItemPage",
         "TopicStats",
     ),
+    "foqs.model.cluster": ("ShardUse",),
     "foqs.model.errors": (
         "AlreadyExistsError",
         "ErrorCode",
@@ -110,6 +114,7 @@ __all__ = [
     "BatchError",
     "Client",
     "ClientClosedError",
+    "ClusterShard",
     "Consumer",
     "DeadLetter",
     "DeadLettersResult",
@@ -146,6 +151,7 @@ __all__ = [
     "RetryPolicy",
     "SettleStats",
     "ShardStatus",
+    "ShardUse",
     "StaleLeaseError",
     "StoredItem",
     "StoredItemPage",

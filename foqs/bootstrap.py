@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,10 @@ from zlib import crc32
 import structlog
 from sqlalchemy import make_url
 
+from foqs.cluster.membership import Membership
+from foqs.cluster.meta_backend import MetaBackend
+from foqs.cluster.owner_map import OwnerMap
+from foqs.cluster.sharing import Sharing
 from foqs.config import HostConfig
 from foqs.host.admin import Admin
 from foqs.host.ages import Ages
@@ -28,7 +32,6 @@ from foqs.host.inspection import Inspection
 from foqs.host.job_calls import JobCalls, JobEnqueues
 from foqs.host.jobs import Jobs
 from foqs.host.leases import Leases
-from foqs.host.membership import Membership
 from foqs.host.metrics import Metrics
 from foqs.host.namespace_calls import NamespaceCalls
 from foqs.host.namespaces import Namespaces
@@ -36,6 +39,7 @@ from foqs.host.page_budget import PageBudget
 from foqs.host.pulse import Pulse
 from foqs.host.queue import Queue
 from foqs.host.quotas import Quotas
+from foqs.host.shard_calls import ShardCalls
 from foqs.host.shard_maps import ShardMaps
 from foqs.host.shards import OwnedShard, Shards
 from foqs.host.slices import Slices
@@ -43,6 +47,8 @@ from foqs.host.slots import Slots
 from foqs.host.topics import Topics
 from foqs.host.waiting import Waiting
 from foqs.model import limits
+from foqs.model.cluster import HostRow, ShardUse, process_id
+from foqs.model.errors import InvalidArgumentError, UnavailableError
 from foqs.model.item import ItemEvent
 from foqs.model.service import Service, ServiceState
 from foqs.model.topic import ShardTopic
@@ -50,9 +56,10 @@ from foqs.server.mysql_server import CommitScheduler, MysqlServer, TurningTime
 from foqs.shard.state.events import Events
 from foqs.shard.writer.shard_writer import ShardWriter
 from foqs.storage.meta import MetaStore
-from foqs.storage.migrations import SchemaKind, check_current
+from foqs.storage.migrations import MigrationError, SchemaKind, check_current
 from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.index import PackIndex
+from foqs.storage.places import place_of, url_at
 from foqs.storage.session import server_of
 from foqs.storage.shard_reader import ShardReader
 from foqs.storage.shard_store import ShardAccess, ShardStore
@@ -108,17 +115,17 @@ class Host(Service):
         self._parts = parts = parts or real_parts()
         self._loop = asyncio.get_running_loop()
         self._meta = parts.meta(config.meta_url)
-        address = f"{config.listen_address}:{config.port}"
+        self._meta_url = config.meta_url
+        self._shard_urls = dict(config.shards)
         started_at_ms = parts.wall_ms()
-        self._membership = Membership(
-            parts.meta(config.meta_url), config.host_name, address, started_at_ms, parts.monotonic_s
-        )
+        self.id = process_id(config.host_name, started_at_ms)
+        self._membership = self._make_membership(started_at_ms)
         self._jobs = Jobs(self._meta, config.host_name, started_at_ms, self._loop.time)
         self._namespaces = Namespaces(
-            self._meta, config.host_name, parts.wall_ms, allow_undurable=config.allow_undurable_servers
+            self._meta, self.id, parts.wall_ms, allow_undurable=config.allow_undurable_servers
         )
         self.metrics = parts.metrics(self._namespaces.name_of)
-        self._shards = Shards()
+        self._shards = Shards(config.shards)
         self._event_log = self._make_event_log()
         self._dispatcher = Dispatcher(
             self._shards.writers,
@@ -130,8 +137,8 @@ class Host(Service):
         self._servers: dict[str, MysqlServer] = {}
         """Each stands under the address in the URLs of its shards."""
         self._pack_budget = PackBudget(limits.PACKS_OF_HOST_BYTES_MAX)
-        for shard_id, url in config.shards.items():
-            self._shards.add(self._make_shard(shard_id, url))
+        self.owners = OwnerMap()
+        self._sharing = Sharing(self, self.owners, self._membership, parts.monotonic_s)
         self._waiting = Waiting(self._loop)
         self._slots = self._namespaces.slots = Slots(self._shards)
         self._censuses = self._namespaces.shards = Censuses(self._shards, self._namespaces, self._slots, self._waiting)
@@ -170,17 +177,39 @@ class Host(Service):
 
     def use_urls(self, meta_url: str, shard_urls: Mapping[int, str]) -> None:
         """New sessions are opened by these URLs, which lead to the same databases; those that are open stay."""
+        self._meta_url, self._shard_urls = meta_url, dict(shard_urls)
         self._meta.use_url(meta_url)
         self._membership.use_url(meta_url)
-        for shard_id, url in shard_urls.items():
-            self._shards.by_id[shard_id].use_url(url)
+        for shard_id, shard in self._shards.by_id.items():
+            shard.use_url(self._url_of(shard_id, shard.place))
 
-    async def gain_shard(self, shard_id: int, url: str) -> None:
+    # ---- foqs.cluster.sharing.LocalShards ----
+
+    @property
+    def shards_run(self) -> Collection[int]:
+        return self._shards.by_id.keys()
+
+    @property
+    def shards_owned(self) -> Collection[int]:
+        return {shard.shard_id for _, shard in self._shards.owned()}
+
+    def knows_shards(self, uses: Mapping[int, ShardUse], moving: Collection[int]) -> None:
+        self._shards.know(uses, moving)
+
+    def expect_shards(self, shard_ids: Collection[int]) -> None:
+        for shard_id, writer in self._shards.writers.items():
+            writer.expect(is_expected=shard_id in shard_ids)
+
+    async def gain_shard(self, shard_id: int, place: str) -> None:
         """Try to own one more shard from now on, while the host runs. Another host may own it for a while yet."""
         assert shard_id not in self._shards.by_id, f"the host has shard {shard_id}"
-        shard = self._make_shard(shard_id, url)
+        shard = self._make_shard(shard_id, place)
         self._shards.add(shard)
         await shard.start()
+
+    def _url_of(self, shard_id: int, place: str) -> str:
+        """What this host was told of the shard, and else its place for the user of all shards."""
+        return self._shard_urls.get(shard_id) or url_at(place, self._config.shard_login or self._meta_url)
 
     async def lose_shard(self, shard_id: int) -> None:
         """Hand a shard on while the host runs: all that was accepted is written before it is owned no more.
@@ -213,10 +242,12 @@ class Host(Service):
         await self._quotas.start()
         if self._event_log is not None:
             await self._event_log.start()
-        await asyncio.gather(*[shard.start() for shard in self._shards.by_id.values()])
+        await self._sharing.start()
         await self._server.start()
+        self._membership.advertise(self._advertised())
 
     async def _drain(self) -> None:
+        await self._sharing.leave()
         self._dequeues.drain()
         await self._server.drain()
         self._dispatcher.drain()
@@ -230,6 +261,7 @@ class Host(Service):
         await self._server.stop()
         await self._namespace_calls.stop()
         await self._slots.stop()
+        await self._sharing.stop()
         await asyncio.gather(*[shard.stop() for shard in self._shards.by_id.values()])
         if self._event_log is not None:
             await self._event_log.stop()
@@ -272,13 +304,32 @@ class Host(Service):
     def _is_draining(self) -> bool:
         return self.state is ServiceState.DRAINING
 
-    def _make_shard(self, shard_id: int, url: str) -> OwnedShard:
+    def _check_database(self, place: str) -> None:
+        """Raises InvalidArgumentError for a place that this host cannot serve a shard at. It blocks."""
+        try:
+            self._parts.check_schema(url_at(place, self._config.shard_login or self._meta_url), SchemaKind.SHARD)
+        except (MigrationError, UnavailableError) as error:
+            raise InvalidArgumentError(f"no shard can be served at {place}: {error}") from error
+
+    def _make_membership(self, started_at_ms: int) -> Membership:
         config, parts = self._config, self._parts
+        meta = parts.meta(config.meta_url)
+        # Where it listens is known once it does.
+        me = HostRow(self.id, "", started_at_ms, 0, tier=config.tier)
+        places = {shard_id: place_of(url) for shard_id, url in config.shards.items()}
+        return Membership(MetaBackend(meta), meta, me, places, parts.monotonic_s)
+
+    def _advertised(self) -> str:
+        """The address and the port by which clients and other hosts reach this one."""
+        return self._config.advertised(self.port)
+
+    def _make_shard(self, shard_id: int, place: str) -> OwnedShard:
+        config, parts, url = self._config, self._parts, self._url_of(shard_id, place)
         access = ShardAccess(
             shard_id=shard_id,
             url=url,
             lock_name=_lock_name(config.cluster, shard_id, url),
-            owner=config.host_name,
+            owner=self.id,
             allow_undurable=config.allow_undurable_servers,
         )
         packs = PackIndex(self._pack_budget)
@@ -292,7 +343,7 @@ class Host(Service):
             self._namespaces.shard_opened,
         )
         reader, exporter = [parts.reader(shard_id, url, packs) for _ in range(2)]
-        return OwnedShard(writer, store, reader, exporter, packs, self._dispatcher.on_events)
+        return OwnedShard(writer, store, reader, exporter, packs, self._dispatcher.on_events, place)
 
     def _make_event_log(self) -> EventLog | None:
         """None unless it has a directory."""
@@ -339,7 +390,7 @@ class Host(Service):
             self._dequeues,
             Leases(namespaces, shards, self._inspection, self._waiting, happened),
             Topics(namespaces, shards, self._dispatcher, slices),
-            ShardMaps(namespaces, self._namespace_calls, shards, lambda: (config.listen_address, self.port)),
+            ShardMaps(namespaces, self._namespace_calls, shards, self._advertised),
             lane,
         )
         admin = Admin(
@@ -350,6 +401,7 @@ class Host(Service):
             self._inspection,
             JobCalls(self._namespaces, self._jobs),
             self._exports,
+            ShardCalls(namespaces, shards, self._slots, self._waiting, self._sharing.address_of, self._check_database),
             self._is_draining,
         )
         return self._parts.server(
@@ -370,7 +422,7 @@ class Host(Service):
 
     def _take_epoch(self, shard_id: int, at_least: int) -> int:
         self._namespaces.require_durable()
-        epoch = self._meta.take_shard_epoch(shard_id, self._config.host_name, self._parts.wall_ms(), at_least)
+        epoch = self._meta.take_shard_epoch(shard_id, self.id, self._parts.wall_ms(), at_least)
         # Only now, so that the owner of this epoch knows which namespaces were closed or deleted before it.
         self._namespaces.read(self._meta)
         return epoch

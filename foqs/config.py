@@ -91,7 +91,7 @@ def _mysql_url(value: str) -> str:
 def _shard_urls(value: object) -> dict[int, str]:
     """`{id: url}`, the same as JSON, or `ID=URL` separated by spaces, in one string or several."""
     given = _shard_pairs(value)
-    problems = [] if given else ["names no shard; allowed: at least one ID=URL"]
+    problems = [] if given or value == {} else ["names no shard; allowed: at least one ID=URL"]
     if len(given) > limits.SHARDS_PER_HOST_MAX:
         problems.append(f"names {len(given)} shards; allowed: up to {limits.SHARDS_PER_HOST_MAX} for one host")
     shards: dict[int, str] = {}
@@ -150,6 +150,20 @@ def _default_host_name(values: dict[str, Any]) -> str:
     return f"{socket.gethostname()}:{values['port'] or f'pid{os.getpid()}'}"
 
 
+def _login_url(value: str) -> str:
+    """Any MySQL URL: its server and database do not matter."""
+    if not value:
+        return ""
+    try:
+        url = make_url(value)
+    except (ArgumentError, ValueError) as error:
+        raise ValueError("is not a URL; allowed: mysql://USER:PASSWORD@HOST") from error
+    if url.drivername not in _DRIVERS or re.search(r"\s", value):
+        raise ValueError(f"is not a MySQL URL; allowed: mysql://USER:PASSWORD@HOST, with {', '.join(_DRIVERS)}")
+    return url.set(drivername=_DRIVER).render_as_string(hide_password=False)
+
+
+ShardLogin = Annotated[str, AfterValidator(_login_url)]
 MysqlUrl = Annotated[str, AfterValidator(_mysql_url)]
 ShardUrls = Annotated[dict[int, str], NoDecode, BeforeValidator(_shard_urls)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
@@ -161,12 +175,32 @@ class HostConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     meta_url: MysqlUrl = Field(description="MySQL URL of the meta database, shared by all hosts of the cluster")
-    shards: ShardUrls = Field(description="MySQL URLs of the shards that this host serves, by shard id")
+    shards: ShardUrls = Field(
+        default_factory=dict,
+        description="MySQL URLs of shards, by shard id, which the cluster learns of by this host; others it learns of "
+        "from the meta database",
+    )
+    shard_login: ShardLogin = Field(
+        default="",
+        description="MySQL URL with the user, password and TLS options for shards that are not named in shards "
+        "(default: those of meta_url)",
+    )
     listen_address: str = Field(default="127.0.0.1", pattern=_ADDRESS_PATTERN, description="address to listen on")
     port: Port = Field(default=7600, description="port to listen on; 0 lets the kernel choose")
+    advertise_address: str = Field(
+        default="",
+        pattern=r"^(|\[?[A-Za-z0-9._:%-]{1,200}\]?(:\d{1,5})?)$",
+        description="address, or ADDRESS:PORT, by which clients and other hosts reach this one (default: what it "
+        "listens on)",
+    )
+    tier: str = Field(
+        default="",
+        pattern=r"^[A-Za-z0-9._-]{0,64}$",
+        description="tier of this host; it serves the shards of the same tier",
+    )
     host_name: str = Field(
         default_factory=_default_host_name,
-        pattern=r"^[A-Za-z0-9._:-]{1,128}$",
+        pattern=r"^[A-Za-z0-9._:-]{1,112}$",
         description="name of this host, unique in its cluster (default: system name and port)",
     )
     cluster: str = Field(
@@ -246,10 +280,23 @@ class HostConfig(BaseModel):
             raise ValueError("; ".join(misfits))
         return self
 
+    def advertised(self, port: int) -> str:
+        """The address and the port by which others reach this host, which listens on `port`; empty if it is not known.
+
+        A host that listens on every address of its machine does not know by which one it is reached.
+        """
+        address = self.advertise_address or self.listen_address
+        if address in ("", "0.0.0.0", "::"):
+            return ""
+        if re.search(r"^[^:]+:\d+$|\]:\d+$", address):
+            return address
+        return f"[{address}]:{port}" if ":" in address and not address.startswith("[") else f"{address}:{port}"
+
     def redacted(self) -> dict[str, Any]:
         """All values, for people: without passwords."""
         values = self.model_dump()
         values["meta_url"] = redact_url(self.meta_url)
+        values["shard_login"] = redact_url(self.shard_login) if self.shard_login else ""
         values["shards"] = {shard_id: redact_url(url) for shard_id, url in sorted(self.shards.items())}
         return values
 

@@ -525,6 +525,65 @@ struct ExportItemsResponse {
   2: i64 next_after_key
 }
 
+/** Whether a shard takes items. */
+enum ShardUse {
+  SERVING = 0,
+  /** It takes no new items without dedup_ids; what it holds is served. */
+  DRAINING = 1,
+  /** Nobody serves it. */
+  REMOVED = 2
+}
+/** A shard of the cluster, as the meta database knows it. */
+struct ClusterShard {
+  1: i32 shard_id,
+  /** The URL of its database without user and password; empty if only the configurations of hosts say it. */
+  2: string place,
+  3: ShardUse state,
+  /** The tier of the hosts that serve it. */
+  4: string tier,
+  /** The name of the host that is to serve it while that host is there; empty for any. */
+  5: string pinned_to,
+  /** The name of the host that took it last; empty if none ever did. */
+  6: string owner,
+  /** Where the owner listens; empty if it has ended or does not know it. */
+  7: string owner_address,
+  8: i64 epoch,
+  /** The name of the host that is ready to take it from its owner; empty for none. */
+  9: string moving_to,
+  /** When place, state, tier or pinned_to was changed last. */
+  10: i64 changed_at_ms
+}
+struct ListShardsRequest {}
+struct ListShardsResponse {
+  /** All shards that there are or were, by id. */
+  1: list<ClusterShard> shards
+}
+/** Lets the hosts of a tier serve one more shard. Its database must have the tables of this version. */
+struct AddShardRequest {
+  /** 0 to 65,535, and no id that a shard at another place ever had. */
+  1: required i32 shard_id,
+  /** The URL of its database without user and password, such as mysql://HOST:PORT/DATABASE. */
+  2: required string place,
+  3: string tier = ""
+}
+/** Changes what is given. All hosts act on it within about a second. */
+struct UpdateShardRequest {
+  1: required i32 shard_id,
+  /** SERVING or DRAINING. */
+  2: optional ShardUse state,
+  /** The name of the host that is to serve it while that host is there; empty for any. */
+  3: optional string pinned_to,
+  4: optional string tier
+}
+/**
+ * Lets nobody serve the shard any more. INVALID_ARGUMENT if it is not draining, holds items or has slots of dedup_ids.
+ * UNAVAILABLE says that another host owns it, and has to be asked.
+ */
+struct RemoveShardRequest {
+  1: required i32 shard_id
+}
+struct RemoveShardResponse {}
+
 struct HostStatusRequest {}
 struct ShardStatus { 1: i32 shard_id, 2: string state /* owned, sick (its circuit breaker is open) or lost (not owned now); detail says why */, 3: i64 epoch, 4: i64 items, 5: i64 open_leases, 6: string detail }
 struct HostStatus { 1: string host, 2: string version, 3: i64 started_at_ms, 4: list<ShardStatus> shards, 5: bool draining }
@@ -551,5 +610,9 @@ service FoqsAdmin {
   ListJobsResponse listJobs(1: ListJobsRequest request) throws (1: FoqsError error)
   PlanExportResponse planExport(1: PlanExportRequest request) throws (1: FoqsError error)
   ExportItemsResponse exportItems(1: ExportItemsRequest request) throws (1: FoqsError error)
+  ListShardsResponse listShards(1: ListShardsRequest request) throws (1: FoqsError error)
+  ClusterShard addShard(1: AddShardRequest request) throws (1: FoqsError error)
+  ClusterShard updateShard(1: UpdateShardRequest request) throws (1: FoqsError error)
+  RemoveShardResponse removeShard(1: RemoveShardRequest request) throws (1: FoqsError error)
   HostStatus getHostStatus(1: HostStatusRequest request) throws (1: FoqsError error)
 }

@@ -15,6 +15,7 @@ from foqs.client.retry import Repeat
 from foqs.client.verbs import judged
 from foqs.model import limits
 from foqs.model.calls import (
+    ClusterShard,
     DeadLettersResult,
     DeliveryPolicy,
     ExportPage,
@@ -28,6 +29,7 @@ from foqs.model.calls import (
     StoredItem,
     StoredItemPage,
 )
+from foqs.model.cluster import ShardUse
 from foqs.model.jobs import Job, JobPage, JobState
 from foqs.model.namespace import SETTING_CHOICES, DedupScope, Namespace, NamespaceSettings
 from foqs.model.policy import TopicPolicyEntry, TopicPolicyPage
@@ -228,6 +230,28 @@ def job_page(terms: Terms, namespace: str, limit: int, page_token: str) -> Flow[
     return JobPage([_job(told) for told in response.jobs or ()], response.next_page_token or "")
 
 
+def list_shards(terms: Terms) -> Flow[list[ClusterShard]]:
+    response = yield from call_flow(terms, Call("listShards", wire.structs.ListShardsRequest(), Repeat.ALWAYS))
+    return [_shard(told) for told in response.shards or ()]
+
+
+def add_shard(terms: Terms, shard_id: int, place: str, tier: str) -> Flow[ClusterShard]:
+    request = wire.structs.AddShardRequest(shard_id=shard_id, place=place, tier=tier)
+    return _shard((yield from call_flow(terms, Call("addShard", request, Repeat.UNLESS_UNKNOWN))))
+
+
+def update_shard(
+    terms: Terms, shard_id: int, state: ShardUse | None, pinned_to: str | None, tier: str | None
+) -> Flow[ClusterShard]:
+    request = wire.structs.UpdateShardRequest(shard_id=shard_id, state=state, pinned_to=pinned_to, tier=tier)
+    return _shard((yield from call_flow(terms, Call("updateShard", request, Repeat.ALWAYS))))
+
+
+def remove_shard(terms: Terms, shard_id: int) -> Flow[None]:
+    request = wire.structs.RemoveShardRequest(shard_id=shard_id)
+    yield from call_flow(terms, Call("removeShard", request, Repeat.UNLESS_UNKNOWN))
+
+
 def host_status(terms: Terms) -> Flow[HostStatus]:
     call = Call("getHostStatus", wire.structs.HostStatusRequest(), Repeat.ALWAYS)
     response = yield from call_flow(terms, call)
@@ -235,6 +259,11 @@ def host_status(terms: Terms) -> Flow[HostStatus]:
         ShardStatus(s.shard_id, s.state, s.epoch, s.items, s.open_leases, s.detail or "") for s in response.shards or ()
     ]
     return HostStatus(response.host, response.version, response.started_at_ms, shards, bool(response.draining))
+
+
+def _shard(w: Any) -> ClusterShard:
+    values = {field.name: getattr(w, field.name) for field in fields(ClusterShard)}
+    return ClusterShard(**values | {"state": ShardUse(w.state)})
 
 
 def _namespace_call(terms: Terms, call: Call) -> Flow[Namespace]:

@@ -12,10 +12,13 @@ from foqs.host.inspection import Inspection
 from foqs.host.job_calls import JobCalls
 from foqs.host.namespace_calls import NamespaceCalls
 from foqs.host.namespaces import Namespaces
+from foqs.host.shard_calls import ShardCalls
 from foqs.host.shards import Shards
 from foqs.model import limits
 from foqs.model.calls import (
     CallContext,
+    ClusterShard,
+    ClusterShards,
     DeadLettersResult,
     ExportPage,
     ExportPlan,
@@ -47,6 +50,7 @@ class Admin:
         inspection: Inspection,
         job_calls: JobCalls,
         exports: Exports,
+        shard_calls: ShardCalls,
         draining: Callable[[], bool],
     ) -> None:
         self._host_name = host_name
@@ -56,6 +60,7 @@ class Admin:
         self._inspection = inspection
         self._job_calls = job_calls
         self._exports = exports
+        self._shard_calls = shard_calls
         self._draining = draining
         self._started_at_ms = _now_ms()
         # Read from files, which no call shall wait for.
@@ -171,6 +176,20 @@ class Admin:
 
     async def export_items(self, context: CallContext, namespace_name: str, query: ExportQuery) -> ExportPage:
         return await self._exports.page(self._namespaces.get(namespace_name), query)
+
+    async def list_shards(self, context: CallContext) -> ClusterShards:
+        return ClusterShards(await self._shard_calls.all())
+
+    async def add_shard(self, context: CallContext, shard_id: int, place: str, tier: str) -> ClusterShard:
+        return await self._shard_calls.add(shard_id, place, tier)
+
+    async def update_shard(
+        self, context: CallContext, shard_id: int, state: int | None, pinned_to: str | None, tier: str | None
+    ) -> ClusterShard:
+        return await self._shard_calls.update(shard_id, state, pinned_to, tier)
+
+    async def remove_shard(self, context: CallContext, shard_id: int) -> None:
+        await self._shard_calls.remove(shard_id)
 
     async def get_host_status(self, context: CallContext) -> HostStatus:
         shards = []

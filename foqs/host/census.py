@@ -41,8 +41,8 @@ class Censuses:
         self._shards.check_owns_any()
 
     def epochs(self) -> dict[int, int]:
-        writers = self._shards.writers.items()
-        return {shard_id: writer.shard.epoch if writer.shard is not None else 0 for shard_id, writer in writers}
+        owned = {shard.shard_id: shard.epoch for _, shard in self._shards.owned()}
+        return dict.fromkeys(self._shards.uses, 0) | owned
 
     def conflicts(self, view: NamespaceView) -> dict[str, FoqsError]:
         self._look_for_unknown(view)

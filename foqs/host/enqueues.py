@@ -87,6 +87,7 @@ class Placement:
 
     def __init__(self, shards: Shards, dispatcher: Dispatcher, slots: Slots) -> None:
         self._writers = shards.writers
+        self._shards = shards
         self._slots = slots
         self._sick = dispatcher.sick
         self._current: ShardWriter | None = None
@@ -150,6 +151,7 @@ class Placement:
             and shard.buffered_bytes < 2 * limits.TRANSACTION_INSERT_BYTES_MAX
             and shard_id not in self._sick
             and shard_id not in avoided
+            and shard_id not in self._shards.draining
         )
 
     def _next(self, avoided: Collection[int]) -> ShardWriter:
@@ -158,7 +160,10 @@ class Placement:
             # Among equals the next one after the last, so that each has its turn.
             (writer.shard.buffered_count, shard_id <= last_id, shard_id)
             for shard_id, writer in self._writers.items()
-            if writer.shard is not None and shard_id not in avoided and shard_id not in self._sick
+            if writer.shard is not None
+            and shard_id not in avoided
+            and shard_id not in self._sick
+            and shard_id not in self._shards.draining
         ]
         if not healthy:
             raise OverloadedError(

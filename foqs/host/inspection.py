@@ -308,7 +308,7 @@ class Inspection:
 
     def _owned(self) -> list[tuple[int, ShardState]]:
         """Raises UnavailableError when a shard is not owned: a page without it would be wrong."""
-        return [(shard_id, self._shards.serving(shard_id)[1]) for shard_id in self._shards.writers]
+        return [(shard_id, self._shards.serving(shard_id)[1]) for shard_id in self._shards.uses]
 
 
 def _delete(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:

@@ -52,7 +52,7 @@ class OwnedShards(Protocol):
         """Raises UnavailableError while this host owns none."""
 
     def epochs(self) -> dict[int, int]:
-        """The epoch of each shard that this host is given; 0 where it does not own the shard now."""
+        """The epoch of each shard of the cluster that this host knows of; 0 where it does not own the shard now."""
 
     def answer(self, censuses: Sequence[Census]) -> None:
         """Begin to answer those that are new. On the event loop."""
@@ -65,7 +65,7 @@ class Namespaces(Service):
     database, with a thread for what no call of an operator may delay.
     """
 
-    def __init__(self, meta: MetaStore, host_name: str, wall_ms: Callable[[], int], *, allow_undurable: bool) -> None:
+    def __init__(self, meta: MetaStore, host_id: str, wall_ms: Callable[[], int], *, allow_undurable: bool) -> None:
         """`wall_ms` is the time of day."""
         super().__init__("namespaces")
         self.calls = MetaCalls(meta)
@@ -78,7 +78,7 @@ class Namespaces(Service):
         self.number_max = 0
         """The highest number of a namespace that this process ever saw."""
         self._meta = meta
-        self._host_name = host_name
+        self._host_id = host_id
         self._wall_ms = wall_ms
         self._allow_undurable = allow_undurable
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="namespaces")
@@ -173,7 +173,7 @@ class Namespaces(Service):
         if lost:
             if any(lost.values()):
                 _log.error("meta_went_back", lost_epochs={shard: epoch for shard, epoch in lost.items() if epoch})
-            await self.on_thread(lambda meta: meta.raise_epochs(self._host_name, lost, self._wall_ms()))
+            await self.on_thread(lambda meta: meta.raise_epochs(self._host_id, lost, self._wall_ms()))
 
     def read(self, meta: MetaStore) -> NamespaceList:
         """Read the namespaces, on a worker thread, and serve them from now on.

@@ -9,9 +9,6 @@ from foqs.host.namespaces import Namespaces
 from foqs.host.shards import Shards
 from foqs.model.calls import CallContext, ShardAddress, ShardMap
 
-_ANY_ADDRESS = ("", "0.0.0.0", "::")
-"""A host that listens here does not know by which address its clients reach it."""
-
 
 class ShardMaps:
     """The verb getShardMap."""
@@ -21,13 +18,13 @@ class ShardMaps:
         namespaces: Namespaces,
         namespace_calls: NamespaceCalls,
         shards: Shards,
-        listens_at: Callable[[], tuple[str, int]],
+        advertised: Callable[[], str],
     ) -> None:
-        """`listens_at` is the address and the port of this host."""
+        """`advertised` is the address and the port by which clients reach this host; empty if it does not know."""
         self._namespaces = namespaces
         self._namespace_calls = namespace_calls
         self._shards = shards
-        self._listens_at = listens_at
+        self._advertised = advertised
 
     async def get(self, context: CallContext, namespace_name: str | None) -> ShardMap:
         """The map, with what it says of the namespace if one is named.
@@ -36,9 +33,9 @@ class ShardMaps:
         """
         namespace = self._namespaces.serving(namespace_name) if namespace_name is not None else None
         table = await self._namespace_calls.slots()
-        host, port = self._listens_at()
-        owned = sorted(shard.shard_id for _, shard in self._shards.owned()) if host not in _ANY_ADDRESS else []
-        found = ShardMap(table.version, table.shards, [ShardAddress(shard_id, f"{host}:{port}") for shard_id in owned])
+        address = self._advertised()
+        owned = sorted(shard.shard_id for _, shard in self._shards.owned()) if address else []
+        found = ShardMap(table.version, table.shards, [ShardAddress(shard_id, address) for shard_id in owned])
         if namespace is not None:
             found.key_spread = namespace.settings.key_spread
             windows = [shard.dedup_window_ms(namespace.number) for _, shard in self._shards.owned()]

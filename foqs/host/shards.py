@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from foqs.host.ttl_scan import TtlScan
+from foqs.model.cluster import ShardUse
 from foqs.model.errors import UnavailableError
 from foqs.model.service import Service
 from foqs.shard.state.engine import ShardState
@@ -19,6 +20,9 @@ from foqs.storage.shard_store import ShardStore
 
 NO_SHARD_RETRY_MS = 500
 """The retry_after_ms of a host that owns no shard."""
+
+MOVING_RETRY_MS = 100
+"""The retry_after_ms of a call for a shard that is on its way from one living host to another."""
 
 T = TypeVar("T")
 
@@ -38,6 +42,7 @@ class OwnedShard(Service):
         exporter: ShardReader,
         packs: PackIndex,
         on_events: Callable[[Events], None],
+        place: str = "",
     ) -> None:
         """`on_events` is told what the deletions of expired items bring with them.
 
@@ -50,6 +55,8 @@ class OwnedShard(Service):
         self.reader = reader
         self.exporter = exporter
         self.packs = packs
+        self.place = place
+        """Where its database is, as the cluster knows it."""
         self._store = store
         self._scan = TtlScan(writer, reader, self.read, on_events)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"reader-{writer.shard_id}")
@@ -96,10 +103,22 @@ class Shards:
     which changes with every takeover.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, shard_ids: Iterable[int] = ()) -> None:
+        """`shard_ids` are the shards that the host knows of before it has asked."""
+        self.uses: Mapping[int, ShardUse] = dict.fromkeys(shard_ids, ShardUse.SERVING)
+        """All shards of the cluster, whoever has them."""
+        self.draining: frozenset[int] = frozenset()
+        """Those of them that take no new items without dedup ids."""
+        self.moving: Collection[int] = ()
+        """Those of them that are about to go from one living host to another."""
         self.by_id: dict[int, OwnedShard] = {}
         self.writers: dict[int, ShardWriter] = {}
         """Those of the same shards."""
+
+    def know(self, uses: Mapping[int, ShardUse], moving: Collection[int]) -> None:
+        """These are all shards of the cluster, and those of them that are about to move."""
+        self.uses, self.moving = uses, moving
+        self.draining = frozenset([shard_id for shard_id, use in uses.items() if use is ShardUse.DRAINING])
 
     def add(self, shard: OwnedShard) -> None:
         self.by_id[shard.shard_id] = shard
@@ -125,11 +144,16 @@ class Shards:
     def not_served(self, shard_id: int) -> UnavailableError:
         """What is to be said of a shard that is not here or not owned now."""
         writer = self.writers.get(shard_id)
+        retry_after_ms = MOVING_RETRY_MS if shard_id in self.moving else None
         if writer is None:
-            return UnavailableError(f"this host has no shard {shard_id}: ask the one that has", nothing_done=True)
+            return UnavailableError(
+                f"this host has no shard {shard_id}: ask the one that has",
+                retry_after_ms=retry_after_ms,
+                nothing_done=True,
+            )
         return UnavailableError(
             f"shard {writer.shard_id} is not served by this host now: {writer.detail}",
-            retry_after_ms=NO_SHARD_RETRY_MS,
+            retry_after_ms=retry_after_ms or NO_SHARD_RETRY_MS,
             nothing_done=True,
         )
 

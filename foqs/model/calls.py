@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
+from foqs.model.cluster import ShardUse
 from foqs.model.errors import FoqsError
 from foqs.model.jobs import Job, JobPage
 from foqs.model.namespace import Namespace
@@ -248,6 +249,34 @@ class DeadLettersResult:
 
 
 @dataclass(slots=True)
+class ClusterShard:
+    """A shard of the cluster, whoever serves it.
+
+    `place` is the URL of its database without user and password; `owner` is the name of the host that took it last, and
+    `owner_address` where that one listens, empty if it has ended. `pinned_to` is the host that is to serve it while it
+    is there, and `moving_to` the one that is about to take it; both are empty for none.
+    """
+
+    shard_id: int
+    place: str
+    state: ShardUse
+    tier: str
+    pinned_to: str
+    owner: str
+    owner_address: str
+    epoch: int
+    moving_to: str
+    changed_at_ms: int
+
+
+@dataclass(slots=True)
+class ClusterShards:
+    """All shards of the cluster, by id."""
+
+    shards: list[ClusterShard]
+
+
+@dataclass(slots=True)
 class ShardStatus:
     """What a host says of one of its shards: who owns it, how many items and open leases it has."""
 
@@ -419,5 +448,15 @@ class AdminCalls(Protocol):
     async def plan_export(self, context: CallContext, namespace_name: str, splits_per_shard: int) -> ExportPlan: ...
 
     async def export_items(self, context: CallContext, namespace_name: str, query: ExportQuery) -> ExportPage: ...
+
+    async def list_shards(self, context: CallContext) -> ClusterShards: ...
+
+    async def add_shard(self, context: CallContext, shard_id: int, place: str, tier: str) -> ClusterShard: ...
+
+    async def update_shard(
+        self, context: CallContext, shard_id: int, state: int | None, pinned_to: str | None, tier: str | None
+    ) -> ClusterShard: ...
+
+    async def remove_shard(self, context: CallContext, shard_id: int) -> None: ...
 
     async def get_host_status(self, context: CallContext) -> HostStatus: ...

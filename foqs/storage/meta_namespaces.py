@@ -18,6 +18,7 @@ from sqlalchemy.exc import IntegrityError
 
 from foqs.model import limits
 from foqs.model.census import Census, CensusAnswer, unanswered
+from foqs.model.cluster import ShardUse
 from foqs.model.errors import (
     AlreadyExistsError,
     FoqsError,
@@ -43,6 +44,9 @@ from foqs.storage.meta_slots import SlotRows, make_slots, restore_slots
 from foqs.storage.meta_tables import CENSUS, CENSUS_ANSWER, NAMESPACE, NAMESPACE_NUMBER, SERVER_NOW_MS, SHARD
 
 T = TypeVar("T")
+
+_REMOVED = int(ShardUse.REMOVED)
+"""A shard in this state has no owner who could be asked."""
 
 _ID_BITS = 63
 _SETTING_TYPES = {field.name: type(getattr(NamespaceSettings(), field.name)) for field in fields(NamespaceSettings)}
@@ -98,7 +102,7 @@ class MetaNamespaces(ABC):
             found = connection.execute(select(CENSUS.c.id, CENSUS.c.namespace, CENSUS.c.expires_at < SERVER_NOW_MS))
             censuses = found.all()
             namespaces = self._blocks.read(connection)
-            epochs = connection.execute(select(SHARD.c.shard_id, SHARD.c.epoch)).all()
+            epochs = _epochs(connection)
             slots = self._slots.read(connection)
             policies = self._policies.read(connection, namespaces)
         if any(is_over for _, _, is_over in censuses):
@@ -107,7 +111,7 @@ class MetaNamespaces(ABC):
         if closing:
             namespaces = [replace(one, closing=True) if one.number in closing else one for one in namespaces]
         open_ = [Census(census_id, namespace) for census_id, namespace, _ in censuses]
-        return NamespaceList(namespaces, open_, {row.shard_id: row.epoch for row in epochs}, slots, policies)
+        return NamespaceList(namespaces, open_, epochs, slots, policies)
 
     def update_namespace(self, name: str, changes: object) -> Namespace:
         """Change the settings that are not None in `changes` (see namespace.updated), all or none.
@@ -359,8 +363,13 @@ def _counted(connection: Connection, census: Census) -> tuple[list[CensusAnswer]
     columns = [CENSUS_ANSWER.c[name] for name in CensusAnswer._fields]
     found = connection.execute(select(*columns).where(CENSUS_ANSWER.c.census == census.id)).all()
     answers = [CensusAnswer(*row) for row in found]
-    epochs = {row.shard_id: row.epoch for row in connection.execute(select(SHARD.c.shard_id, SHARD.c.epoch))}
-    return answers, unanswered(epochs, answers)
+    return answers, unanswered(_epochs(connection), answers)
+
+
+def _epochs(connection: Connection) -> dict[int, int]:
+    """The last epoch of every shard that was not removed."""
+    known = select(SHARD.c.shard_id, SHARD.c.epoch).where(SHARD.c.state != _REMOVED)
+    return {row.shard_id: row.epoch for row in connection.execute(known)}
 
 
 def _delete_census(connection: Connection, census: Census) -> None:

@@ -59,6 +59,12 @@ SHARD = Table(
     Column("epoch", BigInteger, nullable=False),
     Column("owner", VARBINARY(128), nullable=False),
     Column("owned_since", BigInteger, nullable=False),
+    Column("place", VARBINARY(255), nullable=False),
+    Column("state", SmallInteger, nullable=False),
+    Column("tier", VARBINARY(64), nullable=False),
+    Column("pinned_to", VARBINARY(128), nullable=False),
+    Column("moving_to", VARBINARY(128), nullable=False),
+    Column("changed_at", BigInteger, nullable=False),
 )
 JOB = Table(
     "job",
@@ -118,6 +124,9 @@ HOST = Table(
     Column("address", VARBINARY(255), nullable=False),
     Column("started_at", BigInteger, nullable=False),
     Column("heartbeat_at", BigInteger, nullable=False),
+    Column("beat_number", BigInteger, nullable=False),
+    Column("state", SmallInteger, nullable=False),
+    Column("tier", VARBINARY(64), nullable=False),
 )
 
 SERVER_NOW_MS = literal_column("CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)", BigInteger)

@@ -96,6 +96,8 @@ class ShardStore:
         self._snapshot: Any = None
         self._owning_session_id = 0
         """The session that holds the lock, or held it last."""
+        self._is_prepared = False
+        """The session holds the lock for the next `open`."""
         self.packs = packs
         self._plan: PackPlan | None = None
         """The plan of the last transaction."""
@@ -117,11 +119,13 @@ class ShardStore:
         SessionLostError when it cannot be reached, and UnavailableError when there is no new epoch to be had.
         """
         self.packs.clear()
-        try:
-            check_current(self._access.url, SchemaKind.SHARD)
-        except (MigrationError, UnavailableError) as error:
-            raise OwnershipLostError(str(error)) from error
-        self._connect()
+        is_prepared, self._is_prepared = self._is_prepared, False
+        if not is_prepared:
+            try:
+                check_current(self._access.url, SchemaKind.SHARD)
+            except (MigrationError, UnavailableError) as error:
+                raise OwnershipLostError(str(error)) from error
+            self._connect()
         with self._closing_on_error():
             self._take_lock(self._is_free_to_take)
             written = self._read_writer()
@@ -136,16 +140,23 @@ class ShardStore:
             self._session.commit()
             return self._read_image(last_key)
 
-    def wait_for_owner(self) -> None:
-        """After OwnedError: return when the shard's lock is free, or limits.OWNER_WAIT_MS_MAX later. Takes nothing.
+    def wait_for_owner(self, *, stay: bool = False) -> bool:
+        """After OwnedError: return when the shard's lock is free, or limits.OWNER_WAIT_MS_MAX later.
 
-        Raises SessionLostError.
+        It takes nothing, unless the owner is about to hand the shard to this host: with `stay` the lock is kept for
+        `open`, which comes next, and True is returned. Raises SessionLostError, and with `stay` what `open` does of a
+        server.
         """
         self.close()
         with self._losing_session():
-            self._session = connect(self._access.url)
-            self._rows(sql.LOCK_SHARD, self._access.lock_name, limits.OWNER_WAIT_MS_MAX // 1000)
-        self.close()  # With the session the lock goes.
+            if stay:
+                self._connect()
+            else:
+                self._session = connect(self._access.url)
+            self._is_prepared = self._lock(limits.OWNER_WAIT_MS_MAX // 1000) and stay
+        if not self._is_prepared:
+            self.close()  # With the session the lock goes.
+        return self._is_prepared
 
     def sort_key_after(self, lane: int, edge: int, count: int) -> int | None:
         """The sort key of the `count`-th row of the lane after `edge`; None when there are fewer.

@@ -16,6 +16,7 @@ from foqs.model.policy import NO_POLICY, TopicPolicy, TopicPolicyEntry, with_pol
 from foqs.model.slots import NO_SLOTS, SlotTable, first_table
 from foqs.storage.meta_namespaces import NamespaceList
 from foqs.storage.meta_policies import Policies
+from foqs.testing.fake_cluster import ClusterTables, FakeCluster
 from foqs.testing.fake_jobs import FakeJobs, JobTables
 from foqs.testing.fake_quotas import FakeQuotas
 
@@ -30,8 +31,7 @@ class NamespaceTables:
     """Open censuses by id, each with the time at which it expires."""
     answers: dict[int, dict[int, CensusAnswer]] = field(default_factory=dict)
     """Answers by census and shard."""
-    epochs: dict[int, int] = field(default_factory=dict)
-    """The last epoch of each shard."""
+    cluster: ClusterTables = field(default_factory=ClusterTables)
     jobs: JobTables = field(default_factory=JobTables)
     slots: SlotTable = NO_SLOTS
     quotas: dict[int, bytes] = field(default_factory=dict)
@@ -39,11 +39,16 @@ class NamespaceTables:
     policies: Policies = field(default_factory=dict)
     """Replaced with every change."""
 
+    @property
+    def epochs(self) -> dict[int, int]:
+        """The last epoch of each shard."""
+        return self.cluster.epochs
+
     def copy(self) -> NamespaceTables:
         return copy.deepcopy(self)
 
 
-class FakeNamespaces(FakeJobs, FakeQuotas):
+class FakeNamespaces(FakeCluster, FakeJobs, FakeQuotas):
     """The database for one host; `chance` draws the ids of censuses.
 
     A subclass says where the tables are, and adds what else the host asks of its meta database.
@@ -56,6 +61,10 @@ class FakeNamespaces(FakeJobs, FakeQuotas):
     @abstractmethod
     def _tables(self) -> NamespaceTables:
         """What the database holds. Raises UnavailableError while it is away."""
+
+    @property
+    def _cluster(self) -> ClusterTables:
+        return self._tables.cluster
 
     @property
     def _job_tables(self) -> JobTables:
@@ -187,10 +196,6 @@ class FakeNamespaces(FakeJobs, FakeQuotas):
     def end_census(self, census: Census) -> None:
         self._tables.censuses.pop(census.id, None)
         self._tables.answers.pop(census.id, None)
-
-    def raise_epochs(self, owner: str, epochs: dict[int, int], now_ms: int) -> None:
-        known = self._tables.epochs
-        known.update({shard_id: max(known.get(shard_id, 0), epoch) for shard_id, epoch in epochs.items()})
 
     def _make_slots(self, answers: Sequence[CensusAnswer]) -> None:
         if self._tables.slots == NO_SLOTS and answers:

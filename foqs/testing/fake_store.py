@@ -69,6 +69,8 @@ class FakeStore:
         self._reopened_number = 0
         self._session: FakeSession | None = None
         self._lost_session_number = 0
+        self._is_prepared = False
+        """The session holds the lock for the next `open`."""
         self.epoch = 0
 
     def open(self, tenure: Tenure | None = None) -> ShardImage:
@@ -83,7 +85,9 @@ class FakeStore:
     def opening(self, tenure: Tenure | None) -> Generator[None, None, ShardImage]:
         """Like `open`, with a `yield` wherever the server and others may do something before it goes on."""
         self.packs.clear()
-        self._connect()
+        is_prepared, self._is_prepared = self._is_prepared, False
+        if not is_prepared:
+            self._connect()
         try:
             self._take_lock(self._is_free_to_take)
             yield
@@ -124,8 +128,15 @@ class FakeStore:
     def _promote_all(self) -> None:
         self._server.tables.promote_all()
 
-    def wait_for_owner(self) -> None:
-        """Not at all: its caller tries again soon."""
+    def wait_for_owner(self, *, stay: bool = False) -> bool:
+        """Wait not at all: its caller tries again soon. With `stay` the lock is kept if it is free."""
+        if stay:
+            self._connect()
+            assert self._session is not None
+            self._is_prepared = self._server.lock(self._session, self._lock_name) == self._session.number
+            if not self._is_prepared:
+                self.close()
+        return self._is_prepared
 
     def sort_key_after(self, lane: int, edge: int, count: int) -> int | None:
         self._touch()

@@ -15,8 +15,8 @@ from foqs.client.flows import Send, no_answer
 from foqs.config import HostConfig
 from foqs.host.metrics import Metrics
 from foqs.model import limits
+from foqs.model.cluster import HostRow
 from foqs.shard.state.leases import SLOT_MS
-from foqs.storage.meta import HostRow
 from foqs.storage.packs.index import PackIndex
 from foqs.storage.shard_store import ShardAccess
 from foqs.testing.fake_namespaces import FakeNamespaces, NamespaceTables
@@ -39,6 +39,7 @@ class MemoryMeta(FakeNamespaces):
     def __init__(self, now_ms: Callable[[], int]) -> None:
         super().__init__(random.Random(0))
         self._stored = NamespaceTables()
+        self._rows: dict[str, HostRow] = {}
         self._clock = now_ms
 
     @property
@@ -51,19 +52,9 @@ class MemoryMeta(FakeNamespaces):
     def check_durable(self) -> list[str]:
         return []
 
-    def beat(self, name: str, address: str, started_at_ms: int) -> list[HostRow]:
-        return [HostRow(name, address, started_at_ms, self._clock())]
-
-    def forget_hosts(self) -> None:
-        return None
-
-    def remove_host(self, name: str) -> None:
-        return None
-
-    def take_shard_epoch(self, shard_id: int, owner: str, now_ms: int, at_least: int) -> int:
-        epochs = self._stored.epochs
-        epochs[shard_id] = max(epochs.get(shard_id, 0), at_least) + 1
-        return epochs[shard_id]
+    @property
+    def _hosts(self) -> dict[str, HostRow]:
+        return self._rows
 
     def close(self) -> None:
         return None

@@ -40,6 +40,8 @@ for _cls, _struct in (
     (calls.ShardStatus, structs.ShardStatus),
     (calls.HostStatus, structs.HostStatus),
     (calls.ShardAddress, structs.ShardAddress),
+    (calls.ClusterShard, structs.ClusterShard),
+    (calls.ClusterShards, structs.ListShardsResponse),
     (calls.ShardMap, structs.ShardMap),
     (Namespace, structs.Namespace),
     (Job, structs.Job),
@@ -153,6 +155,12 @@ class Verbs:
             ),
             "planExport": _Verb(lambda c, r: admin.plan_export(c, r.namespace_name, r.splits_per_shard)),
             "exportItems": _Verb(lambda c, r: admin.export_items(c, r.namespace_name, r), list_name="items"),
+            "listShards": _Verb(lambda c, _: admin.list_shards(c), list_name="shards"),
+            "addShard": _Verb(lambda c, r: admin.add_shard(c, r.shard_id, r.place, r.tier)),
+            "updateShard": _Verb(lambda c, r: admin.update_shard(c, r.shard_id, r.state, r.pinned_to, r.tier)),
+            "removeShard": _Verb(
+                lambda c, r: admin.remove_shard(c, r.shard_id), lambda _: structs.RemoveShardResponse()
+            ),
             "getHostStatus": _Verb(lambda c, _: admin.get_host_status(c), list_name="shards"),
         }
 

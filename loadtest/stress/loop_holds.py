@@ -242,6 +242,7 @@ def _works(course: Course, caller: _Caller, server: LocalServer) -> Iterator[tup
     prefixed = s.ActiveTopicsRequest(_NAMESPACE, "topic-0", _PAGE)
     yield "getActiveTopics, prefix", times("getActiveTopics", lambda n: prefixed)[1]
     yield times("getHostStatus", lambda n: s.HostStatusRequest())
+    yield times("listShards", lambda n: s.ListShardsRequest())
     yield times("listNamespaces", lambda n: s.ListNamespacesRequest("", _PAGE, names[n]))
     yield times("getNamespace", lambda n: s.GetNamespaceRequest(_NAMESPACE))
     settings = s.NamespaceSettings()

@@ -199,6 +199,30 @@ def test_a_waiting_host_takes_nothing_and_returns_when_the_owner_has_gone(shard)
         two.open()
 
 
+def test_a_host_that_is_handed_the_shard_has_it_before_anybody_else_can_take_it(shard):
+    one = Owner(shard, "one")
+    one.run(inserts=[new_item(1)])
+    two, three = shard.store("two"), shard.store("three")
+    with pytest.raises(OwnedError):
+        two.open()
+    one.store.close()
+    assert two.wait_for_owner(stay=True)
+    with pytest.raises(OwnershipLostError):
+        three.open()
+    assert two.open().epoch > one.image.epoch
+    two.close()
+    assert three.open().epoch > one.image.epoch + 1
+
+
+def test_a_host_that_is_not_handed_the_shard_in_time_asks_anew(shard):
+    one = Owner(shard, "one")
+    two = shard.store("two")
+    assert not two.wait_for_owner(stay=True)
+    with pytest.raises(OwnedError):
+        two.open()
+    one.run(inserts=[new_item(1)])
+
+
 def test_after_a_reopening_a_dead_owner_is_put_out_all_the_same(shard):
     """The session that may be killed is the one that it had last."""
     one = Owner(shard, "one")

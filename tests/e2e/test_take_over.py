@@ -7,6 +7,8 @@ from contextlib import closing
 
 import pytest
 
+from foqs.model.cluster import host_name_of
+from foqs.storage.meta import MetaStore
 from foqs.storage.session import connect
 from tests.e2e.conftest import StartHost
 from tests.e2e.test_kill import CLAIM_TICKS_MS_MAX, CLOCK_TOLERANCE_MS
@@ -27,8 +29,15 @@ def owners(databases: Databases) -> list[tuple[int, str]]:
         with closing(connect(url)) as session, session.cursor() as cursor:
             cursor.execute("SELECT epoch, owner FROM writer")
             ((epoch, owner),) = cursor.fetchall()
-            found.append((epoch, owner.decode()))
+            found.append((epoch, host_name_of(owner.decode())))
     return found
+
+
+def pin(databases: Databases, host_name: str) -> None:
+    """Let that host keep all the shards that it has, and no other host get some of them back."""
+    with closing(MetaStore(databases.meta_url)) as meta:
+        for shard_id in databases.shard_urls:
+            meta.update_shard(shard_id, None, host_name, None)
 
 
 def wait_until_all_are_owned(host: HostProgram) -> None:
@@ -53,7 +62,9 @@ def effects(calls: list[Call]) -> list[Call]:
 def test_a_host_that_lost_its_shards_while_it_hung_can_change_nothing(
     own_databases: Databases, start_host: StartHost
 ) -> None:
-    first, second = start_host("host-1", free_port()), start_host("host-2", free_port())
+    first = start_host("host-1", free_port())
+    pin(own_databases, "host-1")
+    second = start_host("host-2", free_port())
     first_load = Load(first.address, "first")
     second_load = Load(second.address, "second", first_load.history)
     with first_load, second_load:
@@ -62,6 +73,7 @@ def test_a_host_that_lost_its_shards_while_it_hung_can_change_nothing(
         stopped_at_ms = now_ns() // 1_000_000
         first.signal(signal.SIGSTOP)
         wait_until_all_are_owned(second)
+        pin(own_databases, "host-2")
         second_load.wait_for(enqueued=800, settled=800)
         of_second = owners(own_databases)
 

@@ -96,7 +96,6 @@ def test_config_check_names_every_problem_and_leaves_with_2() -> None:
     assert result.exit_code == 2
     assert [line.split()[1] for line in result.stderr.splitlines()] == [
         "meta_url",
-        "shards",
         "port",
         "log_level",
     ]

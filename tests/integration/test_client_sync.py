@@ -138,6 +138,10 @@ SILENT_CALLS: dict[str, Callable[[foqs.Client, foqs.AdminClient, Any], object]] 
     "list_dead_letters": lambda _, admin, within: admin.list_dead_letters("ns", "t", **within),
     "redrive_dead_letters": lambda _, admin, within: admin.redrive_dead_letters("ns", "t", **within),
     "purge_dead_letters": lambda _, admin, within: admin.purge_dead_letters("ns", "t", **within),
+    "list_shards": lambda _, admin, within: admin.list_shards(**within),
+    "add_shard": lambda _, admin, within: admin.add_shard(1, "mysql://h/s1", **within),
+    "update_shard": lambda _, admin, within: admin.update_shard(1, **within),
+    "remove_shard": lambda _, admin, within: admin.remove_shard(1, **within),
     "host_status": lambda _, admin, within: admin.host_status(**within),
 }
 

@@ -10,13 +10,15 @@ from contextlib import asynccontextmanager, closing, contextmanager
 import pytest
 from structlog.testing import capture_logs
 
+from foqs.cluster import host_watch
+from foqs.cluster.membership import Membership
+from foqs.cluster.meta_backend import MetaBackend
 from foqs.dev.local_server import LocalServer
-from foqs.host import host_watch
-from foqs.host.membership import Membership
 from foqs.host.meta_calls import MetaCalls
 from foqs.model import limits
+from foqs.model.cluster import HostRow
 from foqs.model.errors import FoqsError
-from foqs.storage.meta import HostRow, MetaStore
+from foqs.storage.meta import MetaStore
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.database
@@ -30,9 +32,9 @@ class CountedMeta(MetaStore):
 
     asked_count = answered_count = 0
 
-    def beat(self, name: str, address: str, started_at_ms: int) -> list[HostRow]:
+    def beat(self, host: HostRow) -> list[HostRow]:
         self.asked_count += 1
-        rows = super().beat(name, address, started_at_ms)
+        rows = super().beat(host)
         self.answered_count += 1
         return rows
 
@@ -48,7 +50,9 @@ class Hosts:
     @asynccontextmanager
     async def host(self, name: str) -> AsyncIterator[Membership]:
         meta = self.metas[name] = CountedMeta(self._url)
-        membership = Membership(meta, name, "127.0.0.1:7600", len(self.metas), lambda: self.now_s)
+        me = HostRow(name, "127.0.0.1:7600", len(self.metas), 0)
+        membership = Membership(MetaBackend(meta), meta, me, {}, lambda: self.now_s)
+        membership.is_busy = lambda: True
         await membership.start()
         try:
             yield membership
@@ -57,9 +61,9 @@ class Hosts:
             del self.metas[name]
 
     async def beat(self) -> None:
-        """Everybody goes through whole rounds."""
+        """Everybody goes through whole rounds: when a third one has begun to be answered, two are over."""
         counts = {name: meta.answered_count for name, meta in self.metas.items()}
-        await until(lambda: all(meta.answered_count >= counts[name] + 2 for name, meta in self.metas.items()))
+        await until(lambda: all(meta.answered_count >= counts[name] + 3 for name, meta in self.metas.items()))
 
     async def go_on(self, seconds: float) -> None:
         """With heartbeats in between, so that no watch has a gap."""
@@ -72,9 +76,8 @@ class Hosts:
 @pytest.fixture
 def hosts(meta_url: str, monkeypatch: pytest.MonkeyPatch) -> Hosts:
     hosts = Hosts(meta_url)
-    pause_s = asyncio.sleep
     # Rounds come as fast as they can, whatever the clock says.
-    monkeypatch.setattr("foqs.host.membership.asyncio.sleep", lambda seconds: pause_s(min(seconds, 0.005)))
+    monkeypatch.setattr("foqs.cluster.membership.BUSY_BEAT_MS", 5)
     return hosts
 
 
@@ -154,7 +157,8 @@ async def test_heartbeats_go_on_while_calls_of_operators_hang(hosts: Hosts, meta
 
 
 async def test_a_host_does_not_start_without_the_meta_database() -> None:
-    membership = Membership(MetaStore("mysql+pymysql://nobody@127.0.0.1:1/meta"), "one", "", 1, lambda: 0.0)
+    meta = MetaStore("mysql+pymysql://nobody@127.0.0.1:1/meta")
+    membership = Membership(MetaBackend(meta), meta, HostRow("one", "", 1, 0), {}, lambda: 0.0)
     with pytest.raises(FoqsError):
         await membership.start()
 
@@ -172,7 +176,8 @@ def hosts_only_to_read(server: LocalServer) -> Iterator[None]:
     with closing(server.connect("meta")) as session, session.cursor() as cursor:
         cursor.execute("RENAME TABLE host TO host_away")
         cursor.execute(
-            "CREATE VIEW host AS SELECT name, address, started_at, heartbeat_at + 0 AS heartbeat_at FROM host_away"
+            "CREATE VIEW host AS SELECT name, address, started_at, heartbeat_at + 0 AS heartbeat_at, beat_number, "
+            "state, tier FROM host_away"
         )
         try:
             yield

@@ -14,6 +14,7 @@ from sqlalchemy import make_url
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
 from foqs.model.census import CensusAnswer
+from foqs.model.cluster import HostRow
 from foqs.model.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
@@ -23,7 +24,8 @@ from foqs.model.errors import (
 )
 from foqs.model.namespace import DedupScope, Namespace, NamespaceSettings
 from foqs.model.slots import NO_SLOTS, SlotTable, first_table
-from foqs.storage.meta import HOST_ROW_MS, MetaStore
+from foqs.storage.meta import MetaStore
+from foqs.storage.meta_cluster import HOST_ROW_MS, NAMESAKE_ROW_MS
 from foqs.storage.meta_tables import METADATA
 from foqs.storage.migrations import SchemaKind, apply
 from tests.support.databases import prepared_server
@@ -231,29 +233,38 @@ def test_no_epoch_is_given_twice_to_takers_at_the_same_time(store: MetaStore) ->
     assert sorted(taken) == list(range(1, 41))
 
 
+def host(name: str, *, beat: int = 1, address: str = "127.0.0.1:7600", is_leaving: bool = False) -> HostRow:
+    return HostRow(name, address, 5, beat, is_leaving, "gold")
+
+
 def test_a_heartbeat_gives_all_rows_as_they_were_before_it(store: MetaStore) -> None:
-    assert store.beat("h1", "127.0.0.1:7600", started_at_ms=5) == []
-    (first,) = store.beat("h2", "127.0.0.1:7601", started_at_ms=6)
-    assert first[:3] == ("h1", "127.0.0.1:7600", 5)
-    assert {row.name: row.started_at for row in store.beat("h1", "127.0.0.1:7602", started_at_ms=7)} == {
-        "h1": 5,
-        "h2": 6,
-    }
-    again = {row.name: row for row in store.beat("h1", "127.0.0.1:7602", started_at_ms=7)}
-    assert again["h1"][:3] == ("h1", "127.0.0.1:7602", 7)
-    assert again["h1"].heartbeat_at >= first.heartbeat_at
-    store.remove_host("h1")
-    assert [row.name for row in store.beat("h2", "127.0.0.1:7601", started_at_ms=6)] == ["h2"]
+    first, second = host("h1#1"), host("h2#1", address="127.0.0.1:7601")
+    assert store.beat(first) == []
+    assert store.beat(second) == [first]
+    changed = host("h1#1", beat=2, address="127.0.0.1:7602", is_leaving=True)
+    assert sorted(store.beat(changed)) == [first, second]
+    assert sorted(store.beat(second)) == [changed, second]
+    store.remove_host("h1#1")
+    assert store.beat(second) == [second]
 
 
-def test_rows_of_hosts_that_crashed_long_ago_are_forgotten(
+def test_a_host_of_a_version_that_counted_no_beats_lives_as_long_as_its_heartbeats_are_of_other_times(
     store: MetaStore, mysql_server: LocalServer, meta_url: str
 ) -> None:
-    for name in ("h1", "h2"):
-        store.beat(name, "127.0.0.1:7600", started_at_ms=5)
-    query(mysql_server, meta_url, f"UPDATE host SET heartbeat_at = heartbeat_at - {HOST_ROW_MS} WHERE name = 'h1'")
-    store.forget_hosts()
-    assert [row.name for row in store.beat("h2", "127.0.0.1:7600", started_at_ms=5)] == ["h2"]
+    query(mysql_server, meta_url, "INSERT INTO host (name, address, started_at, heartbeat_at) VALUES ('old', '', 1, 7)")
+    (row,) = store.beat(host("h1#1"))
+    assert (row.id, row.beat_number, row.is_leaving, row.tier) == ("old", 7, False, "")
+
+
+def test_rows_of_processes_that_crashed_are_forgotten_and_of_a_host_that_starts_anew_sooner(
+    store: MetaStore, mysql_server: LocalServer, meta_url: str
+) -> None:
+    ages_ms = {"a_1#1": HOST_ROW_MS, "a_1#2": NAMESAKE_ROW_MS, "a_1#3": 0, "ab1#1": NAMESAKE_ROW_MS, "a_1": 0}
+    for name, age_ms in ages_ms.items():
+        store.beat(host(name))
+        query(mysql_server, meta_url, f"UPDATE host SET heartbeat_at = heartbeat_at - {age_ms} WHERE name = '{name}'")
+    store.forget_hosts("a_1")
+    assert {row.id for row in store.beat(host("h#1"))} == {"a_1#3", "ab1#1", "a_1"}
 
 
 def test_more_hosts_than_can_be_watched_are_an_error_and_none_of_them_looks_gone(
@@ -261,9 +272,9 @@ def test_more_hosts_than_can_be_watched_are_an_error_and_none_of_them_looks_gone
 ) -> None:
     monkeypatch.setattr(limits, "HOSTS_MAX", 2)
     for name in ("h1", "h2", "h3"):
-        store.beat(name, "127.0.0.1:7600", started_at_ms=5)
+        store.beat(host(name))
     with pytest.raises(UnavailableError, match="more than 2 hosts"):
-        store.beat("h1", "127.0.0.1:7600", started_at_ms=5)
+        store.beat(host("h1"))
 
 
 def test_sessions_are_in_utc_so_that_no_hour_comes_twice(store: MetaStore) -> None:

@@ -76,7 +76,7 @@ async def consume(host: RunningHost, name: str) -> list[bytes]:
 async def test_items_on_the_shards_of_another_host_keep_a_namespace(meta_url, halves):
     async with (
         running_host(meta_url, halves[0], name="one") as one,
-        running_host(meta_url, halves[1], name="two") as two,
+        running_host(meta_url, halves[1], name="two", tier="two") as two,
     ):
         await one.admin.create_namespace("n")
         await until(lambda: "n" in two.host._namespaces.view.by_name)
@@ -95,7 +95,7 @@ async def test_a_shard_that_nobody_serves_keeps_namespaces_from_being_deleted_an
     meta_url, halves, monkeypatch
 ):
     async with running_host(meta_url, halves[0], name="one") as one:
-        async with running_host(meta_url, halves[1], name="two") as two:
+        async with running_host(meta_url, halves[1], name="two", tier="two") as two:
             await until(lambda: len(two.host._shards.writers) == len(halves[1]))
             await two.client.enqueue("jobs", "t", b"x")
         monkeypatch.setattr(limits, "CENSUS_MS_MAX", 300)
@@ -279,13 +279,13 @@ def gauge(metrics: Metrics) -> float | None:
 
 async def test_a_number_that_a_shard_knows_by_another_name_serves_neither(meta_url, halves):
     empty = dump(meta_url)
-    async with running_host(meta_url, halves[1], name="two") as two:
+    async with running_host(meta_url, halves[1], name="two", tier="two") as two:
         await two.client.enqueue("jobs", "t", b"secret")
     restore(meta_url, empty)
     async with running_host(meta_url, halves[0], name="one", namespace="thief") as one:
         # Nothing told this host of the other shards: all that was known of them is lost.
         assert number_of(one, "thief") == 1
-        async with running_host(meta_url, halves[1], name="two", namespace=None) as two:
+        async with running_host(meta_url, halves[1], name="two", tier="two", namespace=None) as two:
             for call in (
                 two.client.dequeue("thief", "t"),
                 two.client.enqueue("thief", "t", b"x"),

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
 from foqs.client.aio import AsyncClient
 from foqs.client.items import NewItem
-from foqs.model.errors import FoqsError, OverloadedError, UnavailableError
-from tests.support.running_host import RunningHost, running_host, shard_of
+from foqs.cluster import membership
+from foqs.model import limits
+from foqs.model.cluster import ShardUse
+from foqs.model.errors import FoqsError, UnavailableError
+from foqs.server import mysql_server
+from foqs.storage.meta import MetaStore
+from foqs.storage.places import place_of
+from tests.support.running_host import PATIENCE_S, RunningHost, running_host, shard_of
 from tests.support.waiting import until
 
 
@@ -43,32 +51,52 @@ class Traffic:
             self.consumed.update(item.id for position, item in enumerate(items) if position not in errors)
 
 
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts notice in no time what an operator wants."""
+    monkeypatch.setattr(limits, "HEARTBEAT_MS", 50)
+    monkeypatch.setattr(membership, "SETTLED_MS", 0)
+    monkeypatch.setattr(mysql_server, "PLACEMENT_RUN_ITEMS", 10)
+
+
+@pytest.fixture
+def meta(meta_url: str, shard_urls: dict[int, str]) -> Iterator[MetaStore]:
+    """Shards 0 and 1 are for the host `first`, 2 for `second`, and 3 for nobody."""
+    with closing(MetaStore(meta_url)) as meta:
+        for shard_id in range(3):
+            meta.add_shard(shard_id, place_of(shard_urls[shard_id]), "")
+            meta.update_shard(shard_id, None, "second" if shard_id == 2 else "first", None)
+        yield meta
+
+
+def move(meta: MetaStore, shard_id: int, host_name: str) -> None:
+    meta.update_shard(shard_id, None, host_name, None)
+
+
 def owns(host: RunningHost, shard_id: int) -> bool:
     return any(writer.shard_id == shard_id for writer, _ in host.host._shards.owned())
 
 
 async def test_a_shard_goes_to_another_host_under_load_and_no_item_is_lost_or_consumed_twice(
-    meta_url: str, shard_urls: dict[int, str]
+    meta: MetaStore, meta_url: str
 ) -> None:
-    moved_url = shard_urls[1]
     async with (
-        running_host(meta_url, {0: shard_urls[0], 1: moved_url}, name="first") as first,
-        running_host(meta_url, {2: shard_urls[2]}, name="second") as second,
+        running_host(meta_url, {}, name="first") as first,
+        running_host(meta_url, {}, name="second") as second,
     ):
+        await until(lambda: owns(first, 0) and owns(first, 1) and owns(second, 2))
         traffic = Traffic()
         works = [
             asyncio.create_task(work)
             for host in (first, second)
             for work in (traffic.produce(host.client), traffic.consume(host.client), traffic.consume(host.client))
         ]
-        await until(lambda: {shard_of(item_id) for item_id in traffic.consumed} == {0, 1, 2})
-        await first.host.lose_shard(1)
-        assert not owns(first, 1)
-        assert not [key for key in first.host._dispatcher._queues.values() if 1 in {*key.parts, *key.sick_parts}]
-        await second.host.gain_shard(1, moved_url)
+        await until(lambda: {shard_of(item_id) for item_id in traffic.consumed} == {0, 1, 2}, PATIENCE_S)
+        move(meta, 1, "second")
         await until(lambda: owns(second, 1))
+        assert not owns(first, 1)
         before = sum(shard_of(item_id) == 1 for item_id in traffic.consumed)
-        await until(lambda: sum(shard_of(item_id) == 1 for item_id in traffic.consumed) > before + 100)
+        await until(lambda: sum(shard_of(item_id) == 1 for item_id in traffic.consumed) > before + 100, PATIENCE_S)
         traffic.ends = True
         await asyncio.gather(*works)
         for host in (first, second):
@@ -81,43 +109,72 @@ async def test_a_shard_goes_to_another_host_under_load_and_no_item_is_lost_or_co
 
 
 async def test_leases_of_a_shard_go_on_at_its_next_host_and_what_was_prefetched_is_ready_there_at_once(
-    meta_url: str, shard_urls: dict[int, str]
+    meta: MetaStore, meta_url: str
 ) -> None:
     async with (
-        running_host(meta_url, {0: shard_urls[0], 1: shard_urls[1]}, name="first") as first,
-        running_host(meta_url, {2: shard_urls[2]}, name="second") as second,
+        running_host(meta_url, {}, name="first") as first,
+        running_host(meta_url, {}, name="second") as second,
     ):
-        await first.enqueue_on_all_shards("jobs", [[NewItem("t", b"x")] * 50] * 4)
+        await until(lambda: owns(first, 0) and owns(first, 1))
+        for _ in range(4):
+            await first.client.enqueue_many("jobs", [NewItem("t", b"x")] * 50)
         leased = await first.client.dequeue("jobs", "t", count=100, wait_ms=5_000)
         of_moved = [item for item in leased if shard_of(item.id) == 1]
         assert of_moved
         await until(lambda: first.host._dispatcher.prefetched_bytes > 0)
-        await first.host.lose_shard(1)
-        await second.host.gain_shard(1, shard_urls[1])
+        move(meta, 1, "second")
         await until(lambda: owns(second, 1))
+        assert not [queue for queue in first.host._dispatcher._queues.values() if 1 in {*queue.parts}]
         at_first = await first.client.ack("jobs", [item.receipt for item in of_moved], return_errors=True)
-        assert all("no shard 1" in str(error) for error in at_first.values())
+        assert all(error.nothing_done for error in at_first.values())
         assert len(at_first) == len(of_moved)
         assert not await second.client.ack("jobs", [item.receipt for item in of_moved], return_errors=True)
         rest = []
-        while items := await second.client.dequeue("jobs", "t", count=100, wait_ms=200):
-            rest += items
+        for host in (first, second):
+            while items := await host.client.dequeue("jobs", "t", count=100, wait_ms=200):
+                rest += items
         assert {item.attempt for item in rest} == {1}
-        assert len(rest) + len(of_moved) == 100
+        assert len(rest) + len(leased) == 200
 
 
-async def test_a_shard_can_come_back_to_the_host_that_has_lost_it(meta_url: str, shard_urls: dict[int, str]) -> None:
-    async with running_host(meta_url, {0: shard_urls[0]}) as host:
-        item_id = await host.client.enqueue("jobs", "t", b"x")
-        waiting = asyncio.create_task(host.client.dequeue("jobs", "u", wait_ms=20_000))
-        await until(lambda: bool(host.host._dispatcher.waiting_count))
-        await host.host.lose_shard(0)
-        with pytest.raises(OverloadedError):
-            await host.client.enqueue("jobs", "t", b"x")
-        with pytest.raises(UnavailableError) as raised:
-            await waiting
+async def test_a_shard_can_come_back_to_the_host_that_has_handed_it_on(meta: MetaStore, meta_url: str) -> None:
+    async with (
+        running_host(meta_url, {}, name="first") as first,
+        running_host(meta_url, {}, name="second") as second,
+    ):
+        await until(lambda: owns(first, 1))
+        for host, other in ((second, first), (first, second), (second, first)):
+            move(meta, 1, "second" if host is second else "first")
+            await until(lambda host=host: owns(host, 1))
+            assert not owns(other, 1)
+
+
+async def test_a_host_that_ends_hands_all_its_shards_on_before_it_lets_go_of_its_clients(
+    meta: MetaStore, meta_url: str
+) -> None:
+    async with (
+        running_host(meta_url, {}, name="second") as second,
+        running_host(meta_url, {}, name="first") as first,
+    ):
+        await until(lambda: owns(first, 0) and owns(first, 1))
+        draining = asyncio.create_task(first.host.drain())
+        await until(lambda: first.host.owned_count == 0)
+        # It still answers, and says that another one may serve the call.
+        with pytest.raises(FoqsError) as raised:
+            await first.client.dequeue("jobs", "t")
         assert raised.value.nothing_done
-        await host.host.gain_shard(0, shard_urls[0])
-        (item,) = await host.client.dequeue("jobs", "t", wait_ms=5_000)
-        assert item.id == item_id
-        assert host.host.owned_count == 1
+        await draining
+        await until(lambda: second.host.owned_count == 3)
+
+
+async def test_a_shard_that_was_removed_is_served_by_nobody_and_kept_from_no_census(
+    meta: MetaStore, meta_url: str
+) -> None:
+    async with running_host(meta_url, {}, name="first") as first:
+        await until(lambda: first.host.owned_count == 3)
+        meta.update_shard(1, ShardUse.DRAINING, None, None)
+        epoch = next(row.epoch for row in meta.list_shards() if row.shard_id == 1)
+        meta.remove_shard(1, epoch)
+        await until(lambda: not owns(first, 1))
+        await first.admin.create_namespace("n")
+        assert first.host.shards_run == {0, 2}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from contextlib import closing
 from unittest.mock import patch
 
@@ -11,63 +9,37 @@ import pytest
 from structlog.testing import capture_logs
 
 from foqs.dev.local_server import LocalServer
-from foqs.host.membership import Membership
 from foqs.model import limits
-from foqs.storage.meta import HostRow, MetaStore
 from foqs.storage.migrations import SchemaKind, apply
 from tests.support.running_host import running_host
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.database
 
-PATIENCE_S = 20
+
+async def test_two_hosts_of_one_name_say_so_and_do_not_end_each_others_sessions(
+    meta_url: str, shard_urls: dict[int, str]
+) -> None:
+    with patch.object(limits, "HEARTBEAT_MS", 20), capture_logs() as logs:
+        async with running_host(meta_url, shard_urls, name="host-1") as first:
+            async with running_host(meta_url, shard_urls, name="host-1") as second:
+                assert first.host.id != second.host.id
+                await until(lambda: sum(log["event"] == "host_name_shared" for log in logs) >= 2)
+                assert first.host.owned_count + second.host.owned_count == len(shard_urls)
+                events = {log["event"] for log in logs}
+            logs.clear()
+            await first.client.enqueue("jobs", "t", b"1")
+    assert not {"session_lost"} & events
+    assert {log["other_address"] for log in logs if log["event"] == "host_name_shared"} == set()
 
 
-class WatchedMeta(MetaStore):
-    """Sets `beaten` after every heartbeat."""
-
-    loop: asyncio.AbstractEventLoop
-    beaten: asyncio.Event
-
-    def beat(self, name: str, address: str, started_at_ms: int) -> list[HostRow]:
-        rows = super().beat(name, address, started_at_ms)
-        self.loop.call_soon_threadsafe(self.beaten.set)
-        return rows
-
-
-async def test_both_of_two_hosts_with_one_name_say_so_and_a_restarted_one_does_not(meta_url: str) -> None:
-    with patch.object(limits, "HEARTBEAT_MS", 10):
-        first, second = [await _started(meta_url, number) for number in (1, 2)]
-        with capture_logs() as logs:
-            for _ in range(3):
-                await _beat(first)
-                await _beat(second)
-        told = {(log["event"], log["other_address"]) for log in logs}
-        await first.stop()
-        with capture_logs() as logs_alone:
-            await _beat(second)  # This one may still meet the other's last.
-            logs_alone.clear()
-            await _beat(second)
-        await second.stop()
-    assert told == {("host_name_shared", "10.0.0.1:7600"), ("host_name_shared", "10.0.0.2:7600")}
-    assert logs_alone == []
-
-
-async def _started(meta_url: str, number: int) -> Membership:
-    meta = WatchedMeta(meta_url)
-    meta.loop, meta.beaten = asyncio.get_running_loop(), asyncio.Event()
-    membership = Membership(meta, "host-1", f"10.0.0.{number}:7600", number, time.monotonic)
-    await membership.start()
-    return membership
-
-
-async def _beat(membership: Membership) -> None:
-    """Return after one more whole round."""
-    meta = membership._meta
-    assert isinstance(meta, WatchedMeta)
-    async with asyncio.timeout(PATIENCE_S):
-        for _ in range(2):
-            meta.beaten.clear()
-            await meta.beaten.wait()
+async def test_a_host_that_is_started_again_is_no_namesake_of_itself(meta_url: str, shard_urls: dict[int, str]) -> None:
+    with patch.object(limits, "HEARTBEAT_MS", 20), capture_logs() as logs:
+        for number in range(2):
+            async with running_host(meta_url, shard_urls, name="host-1") as host:
+                await host.client.enqueue("jobs", "t", b"1")
+                assert host.host.owned_count == len(shard_urls), number
+    assert "host_name_shared" not in {log["event"] for log in logs}
 
 
 async def test_two_clusters_of_one_name_share_a_server_as_long_as_their_databases_differ(

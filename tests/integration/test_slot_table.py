@@ -13,6 +13,7 @@ from foqs.model import limits
 from foqs.model.errors import FoqsError, UnavailableError, UnknownNamespaceError
 from foqs.model.slots import NO_SLOTS, SlotTable, first_table
 from foqs.storage.meta import MetaStore
+from foqs.storage.places import place_of
 from foqs.storage.session import connect
 from foqs.wire.codec import Reply, structs
 from tests.support.running_host import RunningHost, running_host
@@ -81,7 +82,9 @@ async def test_hosts_that_need_the_table_at_once_make_it_over_the_shards_of_all(
 async def test_a_shard_that_comes_later_gets_no_slots(meta_url, shard_urls):
     first = {n: url for n, url in shard_urls.items() if n < 3}
     async with running_host(meta_url, first) as host:
-        await host.host.gain_shard(3, shard_urls[3])
+        with closing(MetaStore(meta_url)) as meta:
+            meta.add_shard(3, place_of(shard_urls[3]), "")
+        await until(lambda: host.host.owned_count == 4)
         await host.admin.create_namespace("later")
         assert set((await shard_map(host)).response.shard_by_slot) == {0, 1, 2}
         assert in_meta(meta_url) == first_table([0, 1, 2])
@@ -112,8 +115,9 @@ async def test_a_meta_database_that_lost_the_table_gets_it_back_from_shards(meta
 async def test_no_table_is_made_while_a_shard_is_not_served(meta_url, shard_urls, monkeypatch):
     monkeypatch.setattr(limits, "CENSUS_MS_MAX", 300)
     few = {n: url for n, url in shard_urls.items() if n < 2}
-    async with running_host(meta_url, shard_urls, namespace=None, name="two") as two:
-        await until(lambda: len(list(two.host._shards.owned())) == 4)
+    others = {n: url for n, url in shard_urls.items() if n >= 2}
+    async with running_host(meta_url, others, namespace=None, name="two", tier="two") as two:
+        await until(lambda: two.host.owned_count == 2)
     async with running_host(meta_url, few, namespace=None, name="one") as one:
         error = (await shard_map(one)).error
         assert isinstance(error, UnavailableError)

@@ -17,8 +17,8 @@ import pytest
 import structlog
 
 from foqs.bootstrap import Host
+from foqs.cluster.membership import Membership
 from foqs.config import HostConfig
-from foqs.host.membership import Membership
 from foqs.host.pulse import Pulse
 from foqs.model.errors import UnavailableError
 from foqs.supervised import Orders, run_host

@@ -48,6 +48,8 @@ class Profile:
     layout: Layout = field(default=Layout.APART, repr=False)
     quota_items: int = field(default=0, repr=False)
     """Of one namespace, in a minute; 0 where it has no quota to speak of."""
+    contends: bool = field(default=False, repr=False)
+    """Every host wants every shard, whatever is planned: then the locks alone decide."""
 
     @property
     def disturbed(self) -> bool:
@@ -101,6 +103,7 @@ def make_profile(chance: random.Random) -> Profile:
         layout=apart.choice(list(Layout)),
         has_wrong_hints=has_wrong_hints,
         quota_items=_quota_items(random.Random(f"quota {profile!r}")),
+        contends=apart.random() < 0.5,
     )
 
 
@@ -180,6 +183,12 @@ def _times(chance: random.Random) -> dict[str, Any]:
         "META_CALL_MS_MAX": 1_500,
         "HOST_DEAD_MS": 1_200,
         "HOST_WATCH_GAP_MS_MAX": 600,
+        # Shards of living hosts stay where they are; tests.sim.cluster has them move.
+        "SETTLED_MS": 10**9,
+        "BUSY_BEAT_MS": 60,
+        "NEGLECTED_MS": 500,
+        "RELEASE_MS_MAX": 400,
+        "LEAVE_MS_MAX": 1_500,
         "CLOCK_PROBE_MS": pick([300, 10_000]),
         "CLOCK_RETRY_MS": 50,
         "STEADY_WRITE_MS": 200,

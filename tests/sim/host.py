@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
 from foqs import bootstrap
+from foqs.cluster.decision import Decision, shards_in_use
+from foqs.cluster.sharing import Sharing
+from foqs.cluster.view import ClusterView
 from foqs.config import HostConfig
 from foqs.host.event_log.service import EventLog, EventLogOptions, EventLogSource
 from foqs.model import limits
@@ -126,6 +129,16 @@ class SimReader(FakeReader):
         return super().keep_slots(known)
 
 
+class Contending(Sharing):
+    """Wants all shards and hands none on: the locks decide, as they have to where hosts do not plan the same."""
+
+    def _decide(self, view: ClusterView) -> Decision:
+        return Decision(wanted=set(shards_in_use(view)))
+
+    async def leave(self) -> None:
+        return None
+
+
 class SimHost:
     """One process of the world with a host in it."""
 
@@ -209,6 +222,8 @@ def simulated(
         "_wall_ms": lambda: world_of().now_ms(),
         "_monotonic_s": world_of().loop.time,
     }
+    if world_of().profile.contends:
+        replaced["Sharing"] = Contending
     # So small that slices wait for each other.
     slices = tuned_lane()
     with patch.multiple(bootstrap, **replaced), patch.object(ownership, "ShardState", shard_state), slices:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
-from foqs.host import host_watch
-from foqs.host.host_watch import HostWatch
+from foqs.cluster import host_watch
+from foqs.cluster.host_watch import HostWatch
 from foqs.model import ids
 from foqs.model.clock import Now
 from foqs.shard.port import Tenure
@@ -20,6 +20,11 @@ from tests.sim.planting import in_place_of, plant
 
 def _has_takeovers(profile: Profile) -> bool:
     return profile.host_fault_rate > 0
+
+
+def _has_contests(profile: Profile) -> bool:
+    """Several hosts try to take one shard."""
+    return profile.contends and _has_takeovers(profile)
 
 
 _at = ShardClock.at
@@ -69,7 +74,7 @@ def checks_durability_only_at_the_opening(self: Keeper, now_s: float) -> bool:
     return False
 
 
-@in_place_of(FakeStore, "_is_owners", _has_takeovers)
+@in_place_of(FakeStore, "_is_owners", _has_contests)
 def kills_whoever_has_the_lock_of_a_dead_host(self: FakeStore, session_number: int, writer: Any) -> bool:
     return True
 
@@ -98,7 +103,7 @@ def calls_nobody_dead(self: HostWatch, name: str, owner_since_s: float, now_s: f
 _is_dead = HostWatch.is_dead
 
 
-@in_place_of(HostWatch, "is_dead", _has_takeovers)
+@in_place_of(HostWatch, "is_dead", _has_contests)
 def calls_owners_dead_that_came_after_its_last_round(
     self: HostWatch, name: str, owner_since_s: float, now_s: float
 ) -> bool:

@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from foqs.model.census import Census, CensusAnswer
+from foqs.model.cluster import HostRow
 from foqs.model.errors import UnavailableError
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.model.slots import SlotTable
 from foqs.shard.port import ShardImage, Tenure, Transaction, TransactionResult
-from foqs.storage.meta import HostRow
 from foqs.storage.packs.index import PackIndex
 from foqs.storage.packs.pack import PackPlan
 from foqs.storage.shard_store import ShardAccess
@@ -99,24 +99,10 @@ class FakeMeta(FakeNamespaces):
         self._touch()
         return list(self._world.meta.problems)
 
-    def beat(self, name: str, address: str, started_at_ms: int) -> list[HostRow]:
+    @property
+    def _hosts(self) -> dict[str, HostRow]:
         self._touch()
-        hosts = self._world.meta.hosts
-        rows = list(hosts.values())
-        hosts[name] = HostRow(name, address, started_at_ms, self._world.now_ms())
-        return rows
-
-    def forget_hosts(self) -> None:
-        self._touch()
-
-    def remove_host(self, name: str) -> None:
-        self._touch()
-        self._world.meta.hosts.pop(name, None)
-
-    def take_shard_epoch(self, shard_id: int, owner: str, now_ms: int, at_least: int) -> int:
-        epochs = self._tables.epochs
-        epochs[shard_id] = max(epochs.get(shard_id, 0), at_least) + 1
-        return epochs[shard_id]
+        return self._world.meta.hosts
 
     def close(self) -> None:
         return None

@@ -8,7 +8,8 @@ from typing import Any
 from unittest.mock import patch
 
 from foqs import bootstrap
-from foqs.host import host_watch, namespace_calls, topic_queue, ttl_scan
+from foqs.cluster import host_watch, membership, sharing
+from foqs.host import namespace_calls, topic_queue, ttl_scan
 from foqs.model import grants, limits, seen, seen_image
 from foqs.server import mysql_server
 from foqs.shard.state import engine, journal
@@ -18,8 +19,8 @@ from foqs.shard.writer import keeper, leased_runs, ownership, seen_loading
 from foqs.storage.packs import index as pack_index
 
 _MODULES = (
-    limits, bootstrap, host_watch, namespace_calls, topic_queue, ttl_scan, mysql_server, keeper, leased_runs, ownership,
-    engine, journal, shard_index, refill, wake, pack_index, seen, seen_image, forget, image,
+    limits, bootstrap, host_watch, membership, sharing, namespace_calls, topic_queue, ttl_scan, mysql_server, keeper,
+    leased_runs, ownership, engine, journal, shard_index, refill, wake, pack_index, seen, seen_image, forget, image,
     seen_loading, grants,
 )  # fmt: skip
 

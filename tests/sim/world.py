@@ -145,7 +145,7 @@ class World:
         self.calm_since_s = math.inf
         """When the delays of a part of the run became ordinary ones."""
         self.session_owners: dict[tuple[int, int], str] = {}
-        """Names of hosts by shard and number of a session."""
+        """Ids of processes by shard and number of a session."""
 
     # ---- time and words ----
 
@@ -224,12 +224,12 @@ class World:
     def stores_of(self, host: SimHost) -> list[FakeStore]:
         return [cast(FakeStore, writer._store) for writer in host.host._shards.writers.values()]
 
-    def is_surely_alive(self, name: str) -> bool:
+    def is_surely_alive(self, process_id: str) -> bool:
         """Its heartbeats can have been late for no reason that others do not have, too."""
-        host = next((host for host in self.hosts if host.name == name), None)
+        host = next((host for host in self.hosts if host.host.id == process_id), None)
         if host is None or not host.ready or host.ended:
             return False
-        since_s = max(host.process.resumed_s, self.meta.cut_off.get(name, -math.inf))
+        since_s = max(host.process.resumed_s, self.meta.cut_off.get(host.name, -math.inf))
         if self.profile.slow_share:
             since_s = max(since_s, self.calm_since_s)
         return host.process.state is ProcessState.RUNNING and self.loop.time() - since_s > limits.HOST_DEAD_MS / 500

@@ -44,16 +44,18 @@ from foqs.model.limits import PAYLOAD_BYTES_DEFAULT
 from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_name, updated, with_changes
 from foqs.model.slots import SLOTS_COUNT
 from tests.support.fake_job_calls import FakeJobCalls
+from tests.support.fake_shard_calls import FakeShardCalls
 
 NOW_MS = 1_700_000_000_000
 _PATIENCE_S = 20
 
 
-class FakeQueue(FakeJobCalls):
+class FakeQueue(FakeJobCalls, FakeShardCalls):
     """Serves the namespaces `ns` and those created. Time stands still at NOW_MS."""
 
     def __init__(self) -> None:
-        super().__init__()
+        FakeJobCalls.__init__(self)
+        FakeShardCalls.__init__(self)
         self.seen: dict[tuple[str, str], str] = {}
         """The ids of items by namespace and dedup id."""
         self.namespaces: dict[str, Namespace] = {}

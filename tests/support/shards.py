@@ -58,6 +58,7 @@ class Shards:
     """Numbered from 0. What is passed as `shards` to others is this itself, as foqs.host.shards.Shards is."""
 
     def __init__(self, count: int, dispatcher: Callable[..., Dispatcher] = Dispatcher) -> None:
+        self.draining: frozenset[int] = frozenset()
         self.clock_ms = 1_000_000
         """Steady; callers and tests that care for no steps take it for the server's too."""
         self.server_ahead_ms = 0

@@ -80,7 +80,7 @@ class SlowStore:
         last_key = tenure.last_key if tenure is not None else self.epoch << ids.SEQUENCE_BITS
         return ShardImage(self.epoch, last_key, self.number_stored, 0, 0, now_ms, 0, [], [], self.count, [], {})
 
-    def wait_for_owner(self) -> None:
+    def wait_for_owner(self, *, stay: bool = False) -> bool:
         self.waited_count += 1
 
     def sort_key_after(self, lane: int, edge: int, count: int) -> int | None:

@@ -87,7 +87,7 @@ def test_every_problem_is_reported_at_once_with_key_value_origin_and_range(
 @pytest.mark.parametrize(
     ("shards", "problem"),
     [
-        ({}, "at least one"),
+        ("", "at least one"),
         ("{", "not JSON"),
         ("what", "not a map"),
         ({"65536": "mysql://h/a"}, "'65536' is not within 0..65535"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from foqs.host import host_watch
-from foqs.host.host_watch import HostSign, HostWatch
+from foqs.cluster import host_watch
+from foqs.cluster.host_watch import HostSign, HostWatch
 from foqs.model import limits
 
 DEAD_S = limits.HOST_DEAD_MS / 1000

@@ -36,7 +36,7 @@ def message_of(frame: bytes) -> bytes:
 
 def test_both_services_are_known_with_what_they_require() -> None:
     assert {m.service for m in METHODS.values()} == {"Foqs", "FoqsAdmin"}
-    assert len(METHODS) == 29
+    assert len(METHODS) == 33
     assert ENQUEUE.required == ("namespace_name", "items")
     assert METHODS["listNamespaces"].required == ()
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 from foqs.client import admin_verbs
 from foqs.client.sync.base import BaseClient
 from foqs.model.calls import (
+    ClusterShard,
     DeadLettersResult,
     ExportPage,
     ExportPlan,
@@ -19,6 +20,7 @@ from foqs.model.calls import (
     StoredItem,
     StoredItemPage,
 )
+from foqs.model.cluster import ShardUse
 from foqs.model.jobs import Job, JobPage, JobState
 from foqs.model.namespace import DedupScope, DedupWhenAway, Namespace
 from foqs.model.policy import TopicPolicyEntry
@@ -487,6 +489,51 @@ class AdminClient(BaseClient):
         """Return one page of a namespace's jobs, the newest first. page_token: as with `peek_items`."""
         terms = self._within(deadline_ms, deadline)
         return self._run(admin_verbs.job_page(terms, namespace, limit, page_token))
+
+    def list_shards(self, *, deadline_ms: int | None = None, deadline: timedelta | None = None) -> list[ClusterShard]:
+        """Return all shards that the cluster has or had, by id."""
+        return self._run(admin_verbs.list_shards(self._within(deadline_ms, deadline)))
+
+    def add_shard(
+        self,
+        shard_id: int,
+        place: str,
+        *,
+        tier: str = "",
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
+    ) -> ClusterShard:
+        """Let the hosts of a tier serve one more shard, whose database has the tables of the hosts' version.
+
+        place: its URL without user and password. Raises AlreadyExistsError, and InvalidArgumentError when no shard can
+        be served there.
+        """
+        terms = self._within(deadline_ms, deadline)
+        return self._run(admin_verbs.add_shard(terms, shard_id, place, tier))
+
+    def update_shard(
+        self,
+        shard_id: int,
+        *,
+        state: ShardUse | None = None,
+        pinned_to: str | None = None,
+        tier: str | None = None,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
+    ) -> ClusterShard:
+        """Change what is given, and return the shard. Raises NotFoundError.
+
+        state: SERVING or DRAINING. pinned_to: the host that is to serve it while it is there, or "" for any.
+        """
+        terms = self._within(deadline_ms, deadline)
+        return self._run(admin_verbs.update_shard(terms, shard_id, state, pinned_to, tier))
+
+    def remove_shard(self, shard_id: int, *, deadline_ms: int | None = None, deadline: timedelta | None = None) -> None:
+        """Let nobody serve a shard any more that is drained and empty; give the client the addresses of all hosts.
+
+        Raises InvalidArgumentError when it still holds items, dead letters included, or has slots of dedup ids.
+        """
+        return self._run(admin_verbs.remove_shard(self._within(deadline_ms, deadline), shard_id))
 
     def host_status(self, *, deadline_ms: int | None = None, deadline: timedelta | None = None) -> HostStatus:
         """Return the status of the host that answers, and of its shards."""

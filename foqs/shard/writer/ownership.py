@@ -78,6 +78,8 @@ class Ownership:
         """It is to be taken over anew, after the transaction that is under way."""
         self.is_epoch_due = False
         """`keep_epoch` has something to do."""
+        self.is_expected = False
+        """The living owner was asked to hand the shard to this host, which takes it as soon as the lock is free."""
         self.committed_number = 0
         """The number of the last transaction that this process saw committed."""
         self._shard_id = shard_id
@@ -144,18 +146,14 @@ class Ownership:
 
     async def wait_for_next_try(self, error: BaseException) -> None:
         """After `error` ended an ownership, or kept the shard from being opened."""
-        if isinstance(error, OwnedError) and await self._await_owner():
-            await asyncio.sleep(OWNER_RETURN_MS / 1000)
-        else:
-            await asyncio.sleep(REOPEN_PAUSE_MS / 1000)
-
-    async def _await_owner(self) -> bool:
-        """Return when the lock of a living owner is free, or after a while; False when nobody can tell."""
-        try:
-            await self._thread.run(self._store.wait_for_owner)
-        except SessionLostError:
-            return False
-        return True
+        pause_ms = REOPEN_PAUSE_MS
+        if isinstance(error, OwnedError):
+            try:
+                has_lock = await self._thread.run(partial(self._store.wait_for_owner, stay=self.is_expected))
+                pause_ms = 0 if has_lock else OWNER_RETURN_MS
+            except (SessionLostError, OwnershipLostError):
+                pass  # Nobody can tell when it is free.
+        await asyncio.sleep(pause_ms / 1000)
 
     async def _supervised(self, shard: ShardState, loading: Awaitable[None]) -> None:
         try:

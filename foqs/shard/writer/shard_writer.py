@@ -97,6 +97,15 @@ class ShardWriter(Service):
         """How it stands with the shard, in words for operators."""
         return self._ownership.detail
 
+    def expect(self, *, is_expected: bool) -> None:
+        """Say whether the living owner of the shard was asked to hand it to this host."""
+        self._ownership.is_expected = is_expected
+
+    @property
+    def is_expected(self) -> bool:
+        """The shard is about to come from its living owner."""
+        return self._ownership.is_expected and self.shard is None
+
     def now(self) -> Now:
         return self.clock.at(self._loop.time())
 

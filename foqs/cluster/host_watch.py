@@ -19,10 +19,10 @@ assert limits.HEARTBEAT_MS * 2 < HOST_WATCH_GAP_MS_MAX <= limits.HOST_DEAD_MS //
 
 
 class HostSign(NamedTuple):
-    """What changes with every heartbeat of a host, by whatever clock."""
+    """What changes with every heartbeat of a host."""
 
     started_at_ms: int
-    heartbeat_at_ms: int
+    beat_number: int
 
 
 class _Sight(NamedTuple):

@@ -1,0 +1,111 @@
+"""`foqs shard ...`: the shards of the cluster, and which host serves which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import click
+
+from foqs.cli.output import note, time_of
+from foqs.cli.remote import Remote, confirmed, remote_command
+from foqs.model import limits
+from foqs.model.calls import ClusterShard
+from foqs.model.cluster import ShardUse
+
+_SHARD_ID = click.IntRange(0, limits.SHARD_ID_MAX)
+
+
+@click.group()
+def shard() -> None:
+    """List, add, drain, move and remove the shards of the cluster."""
+
+
+@shard.command("list")
+@remote_command
+def list_(remote: Remote) -> None:
+    """List all shards that the cluster has or had: where they are, and who serves them."""
+    with remote.admin() as admin:
+        found = admin.list_shards()
+    remote.output.document(found)
+    _table(remote, found)
+
+
+@shard.command()
+@click.argument("shard_id", type=_SHARD_ID)
+@click.argument("place")
+@click.option("--tier", default="", help="Tier of the hosts that are to serve it.")
+@remote_command
+def add(remote: Remote, shard_id: int, place: str, tier: str) -> None:
+    """Let the hosts serve a new shard SHARD_ID at PLACE, such as mysql://HOST:3306/DATABASE.
+
+    Its database must be there, with tables of this version: see `foqs schema apply`. The hosts open it as the user of
+    their setting `shard_login`, or else of `meta_url`.
+    """
+    with remote.admin() as admin:
+        _show(remote, admin.add_shard(shard_id, place, tier=tier))
+
+
+@shard.command()
+@click.argument("shard_id", type=_SHARD_ID)
+@remote_command
+def drain(remote: Remote, shard_id: int) -> None:
+    """Let the shard SHARD_ID take no new items; what it holds is served until it is empty.
+
+    Items with dedup ids still go to it as long as slots lead to it.
+    """
+    with remote.admin() as admin:
+        _show(remote, admin.update_shard(shard_id, state=ShardUse.DRAINING))
+
+
+@shard.command()
+@click.argument("shard_id", type=_SHARD_ID)
+@remote_command
+def serve(remote: Remote, shard_id: int) -> None:
+    """Let the shard SHARD_ID take items again after `foqs shard drain`."""
+    with remote.admin() as admin:
+        _show(remote, admin.update_shard(shard_id, state=ShardUse.SERVING))
+
+
+@shard.command()
+@click.argument("shard_id", type=_SHARD_ID)
+@click.argument("host_name", default="")
+@click.option("--tier", help="Give it to the hosts of another tier.")
+@remote_command
+def move(remote: Remote, shard_id: int, host_name: str, tier: str | None) -> None:
+    """Pin the shard SHARD_ID to the host HOST_NAME, which serves it while it is there; without a name to none."""
+    with remote.admin() as admin:
+        _show(remote, admin.update_shard(shard_id, pinned_to=host_name, tier=tier))
+
+
+@shard.command()
+@click.argument("shard_id", type=_SHARD_ID)
+@remote_command
+@confirmed
+def remove(remote: Remote, shard_id: int) -> None:
+    """Let nobody serve the shard SHARD_ID any more, once it is drained and empty. Its database stays.
+
+    Only its owner can tell that it is empty: give the addresses of all hosts. Its id cannot be used again for another
+    place.
+    """
+    with remote.admin() as admin:
+        admin.remove_shard(shard_id)
+    remote.output.document({"removed": shard_id})
+    note(f"shard {shard_id} was removed; drop its database when it is not needed any more")
+
+
+def _show(remote: Remote, found: ClusterShard) -> None:
+    remote.output.document(found)
+    _table(remote, [found])
+
+
+def _table(remote: Remote, shards: Iterable[ClusterShard]) -> None:
+    remote.output.table(
+        ["SHARD", "STATE", "OWNER", "ADDRESS", "MOVING TO", "PINNED TO", "TIER", "EPOCH", "PLACE", "CHANGED"],
+        (
+            (
+                one.shard_id, one.state.name.lower(), one.owner, one.owner_address, one.moving_to, one.pinned_to,
+                one.tier, one.epoch, one.place, time_of(one.changed_at_ms) if one.changed_at_ms else "",
+            )
+            for one in shards
+        ),
+    )  # fmt: skip

@@ -1,0 +1,91 @@
+"""What one host does about the shards of the cluster after each round: pure, and the same for all that see the same."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from foqs.cluster.view import ClusterView
+from foqs.model.assignment import ShardWish, heirs_of, plan
+from foqs.model.cluster import ShardRow, ShardUse
+
+
+class Intent(NamedTuple):
+    """Who is to serve which shard, by what one round has read."""
+
+    planned: dict[int, str]
+    """The id of the process that each shard is planned for."""
+    inherited: frozenset[int]
+    """Shards of others that come to this host should the process end that they are planned for."""
+
+
+NOTHING_PLANNED = Intent({}, frozenset())
+
+
+class Planner:
+    """Plans after each round, and once for all rounds that read the same: a large cluster takes a while."""
+
+    def __init__(self) -> None:
+        self._of: object = None
+        self._intent = NOTHING_PLANNED
+
+    def plan(self, view: ClusterView) -> Intent:
+        """One thread at a time may call it."""
+        shards = shards_in_use(view)
+        members = view.members
+        wishes = [ShardWish(row.shard_id, row.tier, row.pinned_to) for row in shards.values()]
+        owners = owners_of(view)
+        if (view.me, members, wishes, owners) != self._of:
+            planned = plan(members, wishes, owners)
+            inherited: set[int] = set()
+            if any(member.id == view.me for member in members):
+                for member in members:
+                    heirs = heirs_of(member.id, members, wishes, planned)
+                    inherited.update([shard_id for shard_id, heir in heirs.items() if heir == view.me])
+            self._of, self._intent = (view.me, members, wishes, owners), Intent(planned, frozenset(inherited))
+        return self._intent
+
+
+def shards_in_use(view: ClusterView) -> dict[int, ShardRow]:
+    """The shards that can be served: those that were not removed, and whose place is known."""
+    return {row.shard_id: row for row in view.shards.values() if row.use is not ShardUse.REMOVED and row.place}
+
+
+def owners_of(view: ClusterView) -> dict[int, str]:
+    """The owners of shards that live, by shard."""
+    return {row.shard_id: row.owner for row in view.shards.values() if row.owner in view.hosts}
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What this host is to do now."""
+
+    wanted: set[int] = field(default_factory=set)
+    """Shards that it has, is to have, or stands by for, should their owners end."""
+    asked: dict[int, str] = field(default_factory=dict)
+    """Shards that it asks their living owners for, with these."""
+    released: list[int] = field(default_factory=list)
+    """Shards of its own that it hands to the host that asks for them."""
+
+
+def decide(view: ClusterView, intent: Intent, owned: Collection[int], neglected: Collection[int]) -> Decision:
+    """Who has a shard keeps it until the plan, and the host that it plans for, both want otherwise.
+
+    `owned` are the shards that this host serves now, `neglected` those that nobody has though the plan names somebody.
+    """
+    me, decision, owners = view.me, Decision(), owners_of(view)
+    for shard_id, row in shards_in_use(view).items():
+        target, owner = intent.planned.get(shard_id), owners.get(shard_id)
+        if shard_id in owned:
+            decision.wanted.add(shard_id)
+            if target not in (None, me) and row.moving_to == target:
+                decision.released.append(shard_id)
+        elif target == me:
+            decision.wanted.add(shard_id)
+            if owner is not None and owner != me and (view.is_settled or view.is_leaving(owner)):
+                decision.asked[shard_id] = owner
+        elif owner == me or (shard_id in intent.inherited and (owner == target or shard_id in neglected)):
+            # Its own that it has lost for a moment, or that of another one which it stands by for.
+            decision.wanted.add(shard_id)
+    return decision

@@ -1,0 +1,229 @@
+"""Which hosts there are: this one's heartbeats, and the watch of all others'."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
+
+import structlog
+
+from foqs.cluster.host_watch import HostSign, HostWatch
+from foqs.cluster.view import ClusterView, MembershipBackend
+from foqs.model import limits
+from foqs.model.cluster import HostRow, ShardRow, ShardUse, host_name_of
+from foqs.model.errors import FoqsError
+from foqs.model.outage import Outage
+from foqs.model.service import Service
+from foqs.storage.meta import MetaStore
+
+SETTLED_MS = 3 * limits.SECOND_MS
+"""Shards are moved between living hosts when no host has come or gone for this long."""
+OWNER_ASKED_MS = limits.MINUTE_MS
+"""How long it is known that an owner was asked about; who waits for its death asks again every few seconds."""
+BUSY_BEAT_MS = 250
+"""The pause between two rounds of a host that waits for a shard to move."""
+
+_log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+
+async def _ignore(view: ClusterView) -> None:
+    return None
+
+
+class _Round(NamedTuple):
+    hosts: list[HostRow]
+    shards: list[ShardRow]
+
+
+class Membership(Service):
+    """Beats every limits.HEARTBEAT_MS, and reads all hosts and shards in the same round.
+
+    It has a thread and a session of its own, so that no call of an operator stands in front of a heartbeat. While it
+    cannot read, nobody dies and nothing moves: what follows from a round follows from rounds that were answered.
+    """
+
+    def __init__(
+        self,
+        backend: MembershipBackend,
+        meta: MetaStore,
+        me: HostRow,
+        places: Mapping[int, str],
+        now_s: Callable[[], float],
+    ) -> None:
+        """`backend` and `meta` are closed with it. `places` are those of shards that this host's configuration names.
+
+        `now_s` is a monotonic clock that any thread may read.
+        """
+        super().__init__("membership")
+        self.on_view: Callable[[ClusterView], Awaitable[None]] = _ignore
+        """It is told of each round that was answered."""
+        self.is_busy: Callable[[], bool] = lambda: False
+        """Whether rounds should come faster, because a shard is to move."""
+        self._backend = backend
+        self._meta = meta
+        self._me = me
+        self.hosts_count = 1
+        """Hosts that live as far as this one knows, itself included."""
+        self._places = dict(places)
+        """The places of all shards that this process ever knew, but removed ones."""
+        self._now_s = now_s
+        self._watch = HostWatch()
+        self._asked: dict[tuple[str, int], tuple[float, float]] = {}
+        """When each owner, a process and its epoch, was asked about first and last; long ago is forgotten."""
+        self._outage = Outage(now_s)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self.name)
+        self._task: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+        self._living: frozenset[str] = frozenset()
+        self._changed_s = now_s()
+        """When a host came or went last."""
+        self._namesakes: dict[str, int] = {}
+        """The last beat of other processes with this host's name."""
+        self._strange: set[int] = set()
+        """Shards of which it was told that the configuration says something else of them."""
+
+    @property
+    def me(self) -> HostRow:
+        return self._me
+
+    def is_dead(self, host_id: str, epoch: int) -> bool:
+        """Whether the owner of that epoch was watched long enough to be sure; any thread may ask, and nothing blocks.
+
+        A host that has just started, or could not reach the meta database lately, calls nobody dead. Nor does one that
+        is asked about an owner for the first time: it asks again after the next round.
+        """
+        now_s = self._now_s()
+        since_s, _ = self._asked.get((host_id, epoch), (now_s, now_s))
+        self._asked[host_id, epoch] = since_s, now_s
+        return self._watch.is_dead(host_id, since_s, now_s)
+
+    def use_url(self, url: str) -> None:
+        """New sessions are opened by this URL, which leads to the same database."""
+        self._meta.use_url(url)
+
+    def advertise(self, address: str) -> None:
+        """Clients and peers reach this host here from now on."""
+        self._me = self._me._replace(address=address)
+        self._hurry.set()
+
+    def leave(self) -> None:
+        """Let the others know that this host wants to hand its shards on."""
+        self._me = self._me._replace(is_leaving=True)
+        self._hurry.set()
+
+    async def ask_for_shards(self, by_owner: Mapping[int, str]) -> None:
+        """Tell the owners of these shards that this host is ready for them. Raises UnavailableError."""
+        await self.on_thread(lambda: self._meta.ask_for_shards(by_owner, self._me.id))
+
+    async def _start(self) -> None:
+        await self.on_thread(lambda: self._backend.join(self._me))
+        await self._round()
+        self._task = asyncio.create_task(self._run(), name=self.name)
+
+    async def _stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            try:
+                await self.on_thread(lambda: self._backend.leave(self._me))
+            except FoqsError as error:
+                _log.warning("host_row_left_behind", error=str(error))
+        self._thread.shutdown(wait=True)
+        self._backend.close()
+        self._meta.close()
+
+    async def _run(self) -> None:
+        while True:
+            await self._pause()
+            try:
+                await self._round()
+                self._outage.has_ended()
+            except FoqsError as error:
+                if self._outage.is_to_be_told(str(error)):
+                    _log.warning("heartbeat_missed", error=str(error))
+            except Exception:  # A defect must not end the heartbeats for good.
+                _log.error("host_defect", work="heartbeat", exc_info=True)
+
+    async def _pause(self) -> None:
+        pause_ms = min(BUSY_BEAT_MS, limits.HEARTBEAT_MS) if self.is_busy() else limits.HEARTBEAT_MS
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_ms / 1000):
+                await self._hurry.wait()
+        self._hurry.clear()
+
+    async def _round(self) -> None:
+        asked_s = self._now_s()
+        self._me = me = self._me._replace(beat_number=self._me.beat_number + 1)
+        try:
+            found = await self.on_thread(lambda: self._beat_and_read(me))
+        except BaseException:
+            self._watch.missed()
+            raise
+        answered_s = self._now_s()
+        signs = {row.id: HostSign(row.started_at_ms, row.beat_number) for row in found.hosts}
+        self._watch.saw(asked_s, answered_s, signs)
+        self.hosts_count = 1 + self._watch.others_count(self._me.id)
+        self._forget_asked(answered_s - OWNER_ASKED_MS / 1000)
+        self._look_for_namesakes(found.hosts)
+        self._note_places(found.shards)
+        await self.on_view(self._view_of(found, answered_s))
+
+    def _forget_asked(self, before_s: float) -> None:
+        for owner, (_, last_s) in list(self._asked.items()):
+            if last_s < before_s:
+                self._asked.pop(owner, None)
+
+    def _beat_and_read(self, me: HostRow) -> _Round:
+        hosts = self._backend.beat(me)
+        shards = self._meta.list_shards()
+        known = {row.shard_id for row in shards if row.place or row.use is ShardUse.REMOVED}
+        unknown = {shard_id: place for shard_id, place in self._places.items() if shard_id not in known}
+        if unknown:
+            # The database is new, or was restored from an older state.
+            self._meta.adopt_shards(unknown, me.tier)
+            shards = self._meta.list_shards()
+        return _Round(hosts, shards)
+
+    def _view_of(self, found: _Round, now_s: float) -> ClusterView:
+        hosts = {row.id: row for row in found.hosts if not self._watch.is_dead(row.id, -math.inf, now_s)}
+        hosts[self._me.id] = self._me
+        members = frozenset([host.id for host in hosts.values() if not host.is_leaving])
+        if members != self._living:
+            self._living, self._changed_s = members, now_s
+        is_settled = now_s - self._changed_s >= SETTLED_MS / 1000
+        # Until it has adopted them, the database does not know the places of shards that this host was configured with.
+        shards = {
+            row.shard_id: row._replace(place=row.place or self._places.get(row.shard_id, "")) for row in found.shards
+        }
+        return ClusterView(self._me.id, hosts, shards, is_settled)
+
+    def _note_places(self, shards: Collection[ShardRow]) -> None:
+        for row in shards:
+            mine = self._places.get(row.shard_id, row.place)
+            if row.use is ShardUse.REMOVED:
+                if self._places.pop(row.shard_id, None) is not None:
+                    _log.warning("shard_removed", shard=row.shard_id)
+            elif row.place:
+                self._places.setdefault(row.shard_id, row.place)
+                if mine != row.place and row.shard_id not in self._strange:
+                    self._strange.add(row.shard_id)
+                    _log.warning("shard_place_differs", shard=row.shard_id, configured=mine, place=row.place)
+
+    def _look_for_namesakes(self, hosts: Collection[HostRow]) -> None:
+        name = host_name_of(self._me.id)
+        before, self._namesakes = self._namesakes, {}
+        for row in hosts:
+            if row.id == self._me.id or host_name_of(row.id) != name:
+                continue
+            self._namesakes[row.id] = row.beat_number
+            if before.get(row.id, row.beat_number) != row.beat_number:
+                _log.error("host_name_shared", host_name=name, other_address=row.address)
+
+    async def on_thread(self, work: Callable[[], T]) -> T:
+        """Do it between two rounds: it must not take long."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -1,0 +1,233 @@
+"""Brings together what the plan says of this host's shards and what the host does: opens them, and hands them on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, Protocol
+
+import structlog
+
+from foqs.cluster.decision import NOTHING_PLANNED, Decision, Planner, decide, shards_in_use
+from foqs.cluster.membership import Membership
+from foqs.cluster.owner_map import OwnerMap
+from foqs.cluster.view import ClusterView
+from foqs.model import limits
+from foqs.model.cluster import ShardUse
+from foqs.model.errors import FoqsError
+from foqs.model.outage import Outage
+from foqs.model.service import Service, ServiceState
+
+NEGLECTED_MS = 5 * limits.SECOND_MS
+"""A shard that nobody has for so long is taken by its heir, whatever keeps the host that it is planned for."""
+RELEASE_MS_MAX = 2 * limits.SECOND_MS
+"""A host that has handed a shard on, and does not see its next owner for so long, takes the shard again."""
+LEAVE_MS_MAX = 8 * limits.SECOND_MS
+"""A host that ends waits so long for others to take its shards one by one; then it just lets go of them."""
+
+_log = structlog.get_logger(__name__)
+
+
+class LocalShards(Protocol):
+    """What a host does with its own shards; foqs.bootstrap.Host is the real one."""
+
+    @property
+    def shards_run(self) -> Collection[int]:
+        """Shards that it has or tries to have."""
+
+    @property
+    def shards_owned(self) -> Collection[int]:
+        """Those of them that it serves now."""
+
+    def knows_shards(self, uses: Mapping[int, ShardUse], moving: Collection[int]) -> None:
+        """These shards there are in the cluster, whoever has them; `moving` are about to go to other hosts."""
+
+    def expect_shards(self, shard_ids: Collection[int]) -> None:
+        """The living owners of these shards are asked to hand them to this host."""
+
+    async def gain_shard(self, shard_id: int, place: str) -> None:
+        """Try to own one more shard from now on."""
+
+    async def lose_shard(self, shard_id: int) -> None:
+        """Hand a shard on, or stop trying to own it."""
+
+
+class Sharing(Service):
+    """Decides after each round of `Membership` what to do, and does it: for each shard one thing after the other.
+
+    The host starts it after its membership, and lets it `leave` before it drains. It owns the tasks that open shards
+    and hand them on.
+    """
+
+    def __init__(
+        self,
+        local: LocalShards,
+        owners: OwnerMap,
+        membership: Membership,
+        now_s: Callable[[], float],
+    ) -> None:
+        """`now_s` is a monotonic clock."""
+        super().__init__("sharing")
+        self._local = local
+        self._owners = owners
+        self._membership = membership
+        membership.on_view = self._look
+        self._now_s = now_s
+        self._planner = Planner()
+        self._view: ClusterView | None = None
+        self._intent = NOTHING_PLANNED
+        self._works: dict[int, asyncio.Task[None]] = {}
+        self._asking: asyncio.Task[None] | None = None
+        self._ask_outage = Outage(now_s)
+        self._released_s: dict[int, float] = {}
+        """When this host handed on shards that have no next owner yet."""
+        self._orphan_since: dict[int, tuple[int, float]] = {}
+        """The last epoch of shards that nobody has, and since when that is seen here."""
+        self._is_moving = False
+        self._changed = asyncio.Event()
+        """There was another round, or something was done."""
+
+    @property
+    def is_busy(self) -> bool:
+        """A shard is about to move, here or from here."""
+        return self._is_moving
+
+    def address_of(self, host_id: str) -> str:
+        """Where a process listens; empty when it does not live."""
+        host = self._view.hosts.get(host_id) if self._view is not None else None
+        return host.address if host is not None else ""
+
+    async def _look(self, view: ClusterView) -> None:
+        """Decide anew, after a round of the membership."""
+        self._intent = await self._membership.on_thread(lambda: self._planner.plan(view))
+        self._view = view
+        self._changed.set()
+        self._owners.look(view)
+        uses = {row.shard_id: row.use for row in view.shards.values() if row.use is not ShardUse.REMOVED}
+        self._local.knows_shards(uses, {row.shard_id for row in view.shards.values() if row.moving_to in view.hosts})
+        if self.state is ServiceState.RUNNING:
+            self._act(view)
+
+    async def leave(self) -> None:
+        """Hand on all shards to hosts that ask for them; the others know by the membership that this one leaves.
+
+        Returns when that is done, when nobody is there to ask, or after LEAVE_MS_MAX.
+        """
+        until_s = self._now_s() + LEAVE_MS_MAX / 1000
+        if self._is_to_hand_on():
+            self._is_moving = True
+            self._membership.leave()
+        while self._is_to_hand_on() and self._now_s() < until_s:
+            self._changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(until_s - self._now_s()):
+                    await self._changed.wait()
+        while self._works:
+            await asyncio.wait(list(self._works.values()))
+
+    def _is_to_hand_on(self) -> bool:
+        """A shard has no later owner than this host, and there is another host for it."""
+        view = self._view
+        if view is None:
+            return False
+        tiers = {row.tier for row in shards_in_use(view).values() if row.owner == view.me}
+        return any(member.id != view.me and member.tier in tiers for member in view.members)
+
+    async def _start(self) -> None:
+        """Return when this host has the shards that it can have at once."""
+        assert self._view is not None, "the membership was started before"
+        self._act(self._view)
+        if self._works:
+            await asyncio.wait(list(self._works.values()))
+
+    async def _stop(self) -> None:
+        """What is under way is given up: the host stops all of its shards."""
+        tasks = [*self._works.values(), *([self._asking] if self._asking is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _act(self, view: ClusterView) -> None:
+        decision = self._decide(view)
+        self._forget_released(view)
+        run = set(self._local.shards_run)
+        for shard_id in decision.wanted - run - self._released_s.keys():
+            self._begin(shard_id, self._local.gain_shard(shard_id, view.shards[shard_id].place))
+        for shard_id in run - decision.wanted:
+            self._begin(shard_id, self._local.lose_shard(shard_id))
+        self._release(view, decision)
+        self._local.expect_shards(decision.asked.keys())
+        self._ask_for(view, decision)
+        self._is_moving = bool(decision.asked or decision.released or view.is_leaving(view.me))
+
+    def _decide(self, view: ClusterView) -> Decision:
+        return decide(view, self._intent, self._local.shards_owned, self._neglected(view))
+
+    def _neglected(self, view: ClusterView) -> set[int]:
+        now_s, before = self._now_s(), self._orphan_since
+        self._orphan_since = {}
+        for row in view.shards.values():
+            if row.owner not in view.hosts:
+                epoch, since_s = before.get(row.shard_id, (row.epoch, now_s))
+                self._orphan_since[row.shard_id] = (row.epoch, since_s if epoch == row.epoch else now_s)
+        return {at for at, (_, since_s) in self._orphan_since.items() if now_s - since_s >= NEGLECTED_MS / 1000}
+
+    def _forget_released(self, view: ClusterView) -> None:
+        now_s = self._now_s()
+        for shard_id, since_s in list(self._released_s.items()):
+            row = view.shards.get(shard_id)
+            if row is None or row.owner != view.me or now_s - since_s > RELEASE_MS_MAX / 1000:
+                del self._released_s[shard_id]
+
+    def _release(self, view: ClusterView, decision: Decision) -> None:
+        """One at a time, unless this host leaves: what is on its way is held up for a moment."""
+        for shard_id in decision.released:
+            if self._released_s and not view.is_leaving(view.me):
+                return
+            if shard_id not in self._works:
+                _log.info("shard_released", shard=shard_id, to=view.shards[shard_id].moving_to)
+                self._released_s[shard_id] = self._now_s()
+                self._begin(shard_id, self._local.lose_shard(shard_id))
+
+    def _ask_for(self, view: ClusterView, decision: Decision) -> None:
+        """Ask for one shard at a time, and for all of hosts that leave."""
+        staying = [shard_id for shard_id, owner in decision.asked.items() if not view.is_leaving(owner)]
+        asked = {
+            shard_id: owner
+            for shard_id, owner in decision.asked.items()
+            if view.is_leaving(owner) or shard_id == min(staying)
+        }
+        ready = self._local.shards_run
+        asked = {
+            shard_id: owner
+            for shard_id, owner in asked.items()
+            if shard_id in ready and shard_id not in self._works and view.shards[shard_id].moving_to != view.me
+        }
+        if asked and (self._asking is None or self._asking.done()):
+            self._asking = asyncio.create_task(self._ask_now(asked), name="sharing-ask")
+
+    async def _ask_now(self, asked: Mapping[int, str]) -> None:
+        try:
+            await self._membership.ask_for_shards(asked)
+            self._ask_outage.has_ended()
+        except FoqsError as error:
+            if self._ask_outage.is_to_be_told(str(error)):
+                _log.warning("shards_not_asked_for", shards=sorted(asked), error=str(error))
+        except Exception:
+            _log.error("host_defect", work="sharing", exc_info=True)
+
+    def _begin(self, shard_id: int, work: Coroutine[Any, Any, None]) -> None:
+        if shard_id in self._works:
+            work.close()
+            return
+        self._works[shard_id] = asyncio.create_task(self._do(shard_id, work), name=f"sharing-{shard_id}")
+
+    async def _do(self, shard_id: int, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception:  # A defect of one shard's must not keep the others from moving.
+            _log.error("host_defect", work="sharing", shard=shard_id, exc_info=True)
+        finally:
+            del self._works[shard_id]
+            self._changed.set()

@@ -1,0 +1,55 @@
+"""The cluster as one host sees it after one round of its membership."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from foqs.model.assignment import ClusterMember
+from foqs.model.cluster import HostRow, ShardRow, host_name_of
+
+
+class ClusterView(NamedTuple):
+    """What was read in one round. Never changed."""
+
+    me: str
+    """The id of this process."""
+    hosts: Mapping[str, HostRow]
+    """The hosts that live as far as this one knows, by id, itself included."""
+    shards: Mapping[int, ShardRow]
+    """All shards that there are or were, by id."""
+    is_settled: bool
+    """No host has come or gone for a while."""
+
+    @property
+    def members(self) -> list[ClusterMember]:
+        """Those that shards may be given to."""
+        return [
+            ClusterMember(host.id, host_name_of(host.id), host.tier)
+            for host in self.hosts.values()
+            if not host.is_leaving
+        ]
+
+    def is_leaving(self, host_id: str) -> bool:
+        """Whether that host wants to be rid of its shards."""
+        host = self.hosts.get(host_id)
+        return host is not None and host.is_leaving
+
+
+class MembershipBackend(Protocol):
+    """Where hosts find each other. Its methods block and are called by one thread; each raises UnavailableError."""
+
+    def join(self, host: HostRow) -> None:
+        """Begin to be there."""
+
+    def beat(self, host: HostRow) -> list[HostRow]:
+        """Say that this host lives, and return all that there are. Of those that live each `beat_number` has changed.
+
+        It has changed since the last round but a few. The row of the caller may be the one before.
+        """
+
+    def leave(self, host: HostRow) -> None:
+        """End in order: nobody has to wait until this host looks dead."""
+
+    def close(self) -> None:
+        """Let go of what is open; not a round is under way."""

@@ -1,0 +1,123 @@
+"""The shards of the cluster for operators: listed, added, drained, moved and removed."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+
+from foqs.host import arguments
+from foqs.host.namespaces import Namespaces
+from foqs.host.shards import MOVING_RETRY_MS, Shards
+from foqs.host.slots import Slots
+from foqs.host.waiting import Answer, Waiting
+from foqs.model import limits
+from foqs.model.calls import ClusterShard
+from foqs.model.cluster import ShardRow, ShardUse, host_name_of
+from foqs.model.errors import InvalidArgumentError, UnavailableError, shown
+from foqs.storage.places import check_place
+
+_HOST_NAME = re.compile(r"[A-Za-z0-9._:-]{0,112}")
+_TIER = re.compile(r"[A-Za-z0-9._-]{0,64}")
+
+
+class ShardCalls:
+    """Does the verbs on shards. `Admin` calls it.
+
+    All hosts see what it writes into the meta database within a second. Only the owner of a shard can remove it.
+    """
+
+    def __init__(
+        self,
+        namespaces: Namespaces,
+        shards: Shards,
+        slots: Slots,
+        waiting: Waiting,
+        address_of: Callable[[str], str],
+        check_database: Callable[[str], None],
+    ) -> None:
+        """`address_of` tells the address of a process, or nothing; `check_database` raises FoqsError for a place where
+        no shard can be served.
+        """
+        self._calls = namespaces.calls
+        self._shards = shards
+        self._slots = slots
+        self._waiting = waiting
+        self._address_of = address_of
+        self._check_database = check_database
+
+    async def all(self) -> list[ClusterShard]:
+        """All shards that there are or were, by id."""
+        return [self._told(row) for row in await self._calls.run(lambda meta: meta.list_shards())]
+
+    async def add(self, shard_id: int, place: str, tier: str) -> ClusterShard:
+        """Let the hosts of the tier serve one more shard. Its database has the tables of this version already."""
+        arguments.check_range("shard_id", shard_id, 0, limits.SHARD_ID_MAX)
+        _check_name("tier", tier, _TIER)
+        checked = check_place(place)
+        # Before anybody tries to serve it, and fails.
+        await self._calls.run(lambda _: self._check_database(checked))
+        return self._told(await self._calls.run(lambda meta: meta.add_shard(shard_id, checked, tier)))
+
+    async def update(self, shard_id: int, state: int | None, pinned_to: str | None, tier: str | None) -> ClusterShard:
+        """Drain the shard, let it serve again, pin it to a host or to none, or give it to other hosts."""
+        arguments.check_range("shard_id", shard_id, 0, limits.SHARD_ID_MAX)
+        if state is not None and state not in (ShardUse.SERVING, ShardUse.DRAINING):
+            raise InvalidArgumentError(f"state = {state} is not possible: {list(ShardUse)[:2]} are; see removeShard")
+        _check_name("pinned_to", pinned_to or "", _HOST_NAME)
+        _check_name("tier", tier or "", _TIER)
+        wanted = None if state is None else ShardUse(state)
+        return self._told(await self._calls.run(lambda meta: meta.update_shard(shard_id, wanted, pinned_to, tier)))
+
+    async def remove(self, shard_id: int) -> None:
+        """Let nobody serve the shard any more, which has to be here, drained and empty.
+
+        Raises InvalidArgumentError when it is not, and UnavailableError when it is not served here.
+        """
+        arguments.check_range("shard_id", shard_id, 0, limits.SHARD_ID_MAX)
+        writer, shard = self._shards.serving(shard_id)
+        if self._shards.uses.get(shard_id) is not ShardUse.DRAINING:
+            raise InvalidArgumentError(f"shard {shard_id} takes items: drain it first, and wait for a second")
+        slots_count = self._slots.table.shards.count(shard_id)
+        if slots_count:
+            raise InvalidArgumentError(f"{slots_count} slots of dedup ids lead to shard {shard_id}: move them first")
+        try:
+            async with asyncio.timeout(limits.CENSUS_MS_MAX / 1000):
+                await writer.counted.wait()
+                # Nobody else owns it, and what came before it was to be drained is written and counted.
+                fence = Answer(self._waiting)
+                shard.ask_fence(0, fence)
+                writer.wake()
+                await fence.done
+        except TimeoutError as error:
+            raise UnavailableError(
+                f"shard {shard_id} was not counted in time: nothing was done, try again",
+                retry_after_ms=MOVING_RETRY_MS,
+                nothing_done=True,
+            ) from error
+        held_count = shard.items_count + shard.buffered_count
+        if held_count:
+            raise InvalidArgumentError(
+                f"shard {shard_id} still holds {held_count} items, dead letters included: consume or delete them first"
+            )
+        epoch = shard.epoch
+        await self._calls.run(lambda meta: meta.remove_shard(shard_id, epoch))
+
+    def _told(self, row: ShardRow) -> ClusterShard:
+        return ClusterShard(
+            shard_id=row.shard_id,
+            place=row.place,
+            state=row.use,
+            tier=row.tier,
+            pinned_to=row.pinned_to,
+            owner=host_name_of(row.owner),
+            owner_address=self._address_of(row.owner),
+            epoch=row.epoch,
+            moving_to=host_name_of(row.moving_to),
+            changed_at_ms=row.changed_at_ms,
+        )
+
+
+def _check_name(what: str, value: str, pattern: re.Pattern[str]) -> None:
+    if pattern.fullmatch(value) is None:
+        raise InvalidArgumentError(f"{what} {shown(value)} is not valid: it does not match {pattern.pattern}")

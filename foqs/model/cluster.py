@@ -1,0 +1,67 @@
+"""What the hosts of a cluster know of each other and of their shards: the rows of the meta database as values."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+PROCESS_MARK = "#"
+"""This stands between the name of a host and the start of its process. No name of a host has it."""
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+class ShardUse(IntEnum):
+    """Whether a shard takes items."""
+
+    SERVING = 0
+    DRAINING = 1
+    """It takes no new items without dedup ids; what it holds is served."""
+    REMOVED = 2
+    """Nobody serves it."""
+
+
+class HostRow(NamedTuple):
+    """A process that serves shards, as it says itself."""
+
+    id: str
+    address: str
+    """Where peers and clients reach it."""
+    started_at_ms: int
+    beat_number: int
+    """It grows with each heartbeat."""
+    is_leaving: bool = False
+    """It hands its shards on and takes none."""
+    tier: str = ""
+
+
+class ShardRow(NamedTuple):
+    """A shard of the cluster. Its owner took its last epoch, and lives or not."""
+
+    shard_id: int
+    epoch: int
+    owner: str
+    """The id of the process, or empty when nobody ever had it."""
+    owned_since_ms: int
+    place: str
+    """The URL of its database without user and password; empty where only configurations of hosts know it."""
+    use: ShardUse
+    tier: str
+    pinned_to: str
+    """The name of the host that is to serve it while that is there; empty for any."""
+    moving_to: str
+    """The id of the process that is ready to take it over from its living owner; empty for none."""
+    changed_at_ms: int
+
+
+def process_id(host_name: str, started_at_ms: int) -> str:
+    """What no other process has: two hosts that were given one name are two, and so are two lives of one host."""
+    digits, rest = "", max(0, started_at_ms)
+    while rest or not digits:
+        rest, digit = divmod(rest, len(_DIGITS))
+        digits = _DIGITS[digit] + digits
+    return f"{host_name}{PROCESS_MARK}{digits}"
+
+
+def host_name_of(host_id: str) -> str:
+    """The name of the host whose process this is."""
+    return host_id.partition(PROCESS_MARK)[0]

@@ -1,0 +1,247 @@
+"""Hosts and shards in the meta database: who lives, which shards there are, who has them, and who is to have them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, and_, delete, func, select, update
+from sqlalchemy.dialects.mysql import insert
+
+from foqs.model import limits
+from foqs.model.cluster import PROCESS_MARK, HostRow, ShardRow, ShardUse
+from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, UnavailableError
+from foqs.storage.meta_tables import HOST, SERVER_NOW_MS, SHARD
+
+HOST_ROW_MS = limits.DAY_MS
+"""The next host that starts deletes the rows of hosts whose last heartbeat is older than this."""
+NAMESAKE_ROW_MS = limits.MINUTE_MS
+"""A host that starts deletes the rows of earlier processes of its name that are older than this."""
+
+T = TypeVar("T")
+
+
+class MetaCluster(ABC):
+    """The part of MetaStore that hosts find each other by."""
+
+    @abstractmethod
+    def _transaction(self) -> AbstractContextManager[Connection]: ...
+
+    @abstractmethod
+    def _retry_deadlocks(self, work: Callable[[Connection], T]) -> T: ...
+
+    # --- hosts ---
+
+    def beat(self, host: HostRow) -> list[HostRow]:
+        """Say that this host is alive, with another `beat_number` than before. Returns all rows as they were before.
+
+        Hosts of earlier versions do not count their beats: the time of the last one is as good a sign of life.
+        """
+
+        def beat(connection: Connection) -> list[HostRow]:
+            statement = select(HOST).order_by(HOST.c.heartbeat_at.desc()).limit(limits.HOSTS_MAX + 1)
+            hosts = [
+                HostRow(
+                    row.name.decode(), row.address.decode(), row.started_at, row.beat_number or row.heartbeat_at,
+                    bool(row.state), row.tier.decode(),
+                )
+                for row in connection.execute(statement)
+            ]  # fmt: skip
+            if len(hosts) > limits.HOSTS_MAX:
+                # Those that are left out would look as if they had ended.
+                raise UnavailableError(
+                    f"the meta database has more than {limits.HOSTS_MAX} hosts, which is the limit: "
+                    "delete rows of its table host whose heartbeat_at is long ago"
+                )
+            values = {
+                "address": host.address.encode(), "started_at": host.started_at_ms, "heartbeat_at": SERVER_NOW_MS,
+                "beat_number": host.beat_number, "state": int(host.is_leaving), "tier": host.tier.encode(),
+            }  # fmt: skip
+            connection.execute(insert(HOST).values(name=host.id.encode(), **values).on_duplicate_key_update(**values))
+            return hosts
+
+        return self._retry_deadlocks(beat)
+
+    def forget_hosts(self, name: str) -> None:
+        """Delete rows that no process beats any more: nobody else does so for a host that crashed.
+
+        A host that lives all the same, beside a clock that was stepped, has its row back with its next heartbeat.
+        """
+        first = (name + PROCESS_MARK).encode()
+        of_name = and_(HOST.c.name >= first, HOST.c.name < first + b"\xff")
+        is_old = HOST.c.heartbeat_at < SERVER_NOW_MS - HOST_ROW_MS
+        is_gone = and_(of_name, HOST.c.heartbeat_at < SERVER_NOW_MS - NAMESAKE_ROW_MS)
+        with self._transaction() as connection:
+            connection.execute(delete(HOST).where(is_old | is_gone))
+
+    def remove_host(self, host_id: str) -> None:
+        """The host ended in order. Does nothing when there is no such host."""
+        with self._transaction() as connection:
+            connection.execute(delete(HOST).where(HOST.c.name == host_id.encode()))
+
+    # --- who has which shard ---
+
+    def take_shard_epoch(self, shard_id: int, owner: str, now_ms: int, at_least: int) -> int:
+        """Make `owner` the owner of the shard and return its epoch: above all before it and above `at_least`.
+
+        `at_least` is the epoch found in the shard, in case this database lost its own. No epoch is returned
+        twice; one whose answer was lost is never used.
+        """
+
+        def take(connection: Connection) -> int:
+            values = {"owner": owner.encode(), "owned_since": now_ms, "moving_to": b""}
+            statement = insert(SHARD).values(shard_id=shard_id, epoch=at_least + 1, **values)
+            raised = func.greatest(SHARD.c.epoch, at_least) + 1
+            connection.execute(statement.on_duplicate_key_update(epoch=raised, **values))
+            # The row is locked by the statement before: nobody raised it further.
+            epoch: int = connection.execute(select(SHARD.c.epoch).where(SHARD.c.shard_id == shard_id)).scalar_one()
+            return epoch
+
+        return self._retry_deadlocks(take)
+
+    def shard_owner(self, shard_id: int) -> str | None:
+        """The process that took the last epoch of the shard, alive or not; None when nobody ever did."""
+        with self._transaction() as connection:
+            owner = connection.execute(select(SHARD.c.owner).where(SHARD.c.shard_id == shard_id)).scalar()
+        return None if owner is None else owner.decode()
+
+    def ask_for_shards(self, by_owner: Mapping[int, str], heir: str) -> None:
+        """Tell the owners of shards that `heir` is ready to take them over; `by_owner` has the owner of each.
+
+        Does nothing for a shard that has another owner meanwhile.
+        """
+
+        def ask(connection: Connection) -> None:
+            for shard_id, owner in sorted(by_owner.items()):
+                mine = and_(SHARD.c.shard_id == shard_id, SHARD.c.owner == owner.encode())
+                connection.execute(update(SHARD).where(mine).values(moving_to=heir.encode()))
+
+        self._retry_deadlocks(ask)
+
+    # --- which shards there are ---
+
+    def list_shards(self) -> list[ShardRow]:
+        """All shards that there are or were, by id."""
+        with self._transaction() as connection:
+            return _read_shards(connection)
+
+    def adopt_shards(self, places: Mapping[int, str], tier: str) -> None:
+        """Tell a database that does not know them where shards are, from the configuration of a host of this tier."""
+
+        def adopt(connection: Connection) -> None:
+            for shard_id, place in sorted(places.items()):
+                values = {"epoch": 0, "owner": b"", "owned_since": 0, "tier": tier.encode()}
+                statement = insert(SHARD).values(
+                    shard_id=shard_id, place=place.encode(), changed_at=SERVER_NOW_MS, **values
+                )
+                kept = SHARD.c.place
+                # In this order: the place that is compared with must be the old one.
+                changes = [
+                    ("tier", func.if_(kept == b"", statement.inserted.tier, SHARD.c.tier)),
+                    ("changed_at", func.if_(kept == b"", SERVER_NOW_MS, SHARD.c.changed_at)),
+                    ("place", func.if_(kept == b"", statement.inserted.place, kept)),
+                ]
+                connection.execute(statement.on_duplicate_key_update(changes))
+
+        self._retry_deadlocks(adopt)
+
+    def add_shard(self, shard_id: int, place: str, tier: str) -> ShardRow:
+        """A new shard, which hosts of the tier serve from now on.
+
+        Raises AlreadyExistsError when there is a shard of this id, or was one with another place, and
+        InvalidArgumentError when another shard is there.
+        """
+
+        def add(connection: Connection) -> ShardRow:
+            others = {row.place: row.shard_id for row in _read_shards(connection) if row.use is not ShardUse.REMOVED}
+            if others.get(place, shard_id) != shard_id:
+                raise InvalidArgumentError(f"shard {others[place]} is at {place}: two shards need two databases")
+            found = _lock_shard(connection, shard_id)
+            if found is not None and (found.use is not ShardUse.REMOVED or found.place not in ("", place)):
+                raise AlreadyExistsError(
+                    f"shard {shard_id} exists already, or was elsewhere ({found.place or 'in configurations alone'}): "
+                    "use an id that was never used"
+                )
+            values = {
+                "place": place.encode(), "tier": tier.encode(), "state": int(ShardUse.SERVING), "pinned_to": b"",
+                "changed_at": SERVER_NOW_MS,
+            }  # fmt: skip
+            statement = insert(SHARD).values(shard_id=shard_id, epoch=0, owner=b"", owned_since=0, **values)
+            connection.execute(statement.on_duplicate_key_update(**values))
+            return _read_shard(connection, shard_id)
+
+        return self._retry_deadlocks(add)
+
+    def update_shard(self, shard_id: int, use: ShardUse | None, pinned_to: str | None, tier: str | None) -> ShardRow:
+        """Change what is not None. Raises NotFoundError for a shard that is not there or was removed."""
+        assert use is not ShardUse.REMOVED, "see remove_shard"
+
+        def change(connection: Connection) -> ShardRow:
+            found = _lock_shard(connection, shard_id)
+            if found is None or found.use is ShardUse.REMOVED:
+                raise not_known(shard_id)
+            given = {
+                "state": None if use is None else int(use),
+                "pinned_to": None if pinned_to is None else pinned_to.encode(),
+                "tier": None if tier is None else tier.encode(),
+            }
+            changes = {name: value for name, value in given.items() if value is not None}
+            if changes:
+                mine = SHARD.c.shard_id == shard_id
+                connection.execute(update(SHARD).where(mine).values(**changes, changed_at=SERVER_NOW_MS))
+            return _read_shard(connection, shard_id)
+
+        return self._retry_deadlocks(change)
+
+    def remove_shard(self, shard_id: int, epoch: int) -> None:
+        """The owner of this epoch has found the draining shard empty: nobody serves it from now on.
+
+        Raises UnavailableError when it has another owner meanwhile or does not drain any more.
+        """
+
+        def remove(connection: Connection) -> None:
+            found = _lock_shard(connection, shard_id)
+            if found is None or found.use is not ShardUse.DRAINING or found.epoch != epoch:
+                raise UnavailableError(
+                    f"shard {shard_id} has another owner now, or takes items again: nothing was done, try again",
+                    retry_after_ms=limits.META_CALLS_RETRY_MS,
+                    nothing_done=True,
+                )
+            values = {"state": int(ShardUse.REMOVED), "moving_to": b"", "pinned_to": b"", "changed_at": SERVER_NOW_MS}
+            connection.execute(update(SHARD).where(SHARD.c.shard_id == shard_id).values(**values))
+
+        self._retry_deadlocks(remove)
+
+
+def not_known(shard_id: int) -> NotFoundError:
+    return NotFoundError(f"there is no shard {shard_id}: see foqs shard list")
+
+
+def _read_shards(connection: Connection) -> list[ShardRow]:
+    return [_shard_of(row) for row in connection.execute(select(SHARD).order_by(SHARD.c.shard_id))]
+
+
+def _read_shard(connection: Connection, shard_id: int) -> ShardRow:
+    return _shard_of(connection.execute(select(SHARD).where(SHARD.c.shard_id == shard_id)).one())
+
+
+def _lock_shard(connection: Connection, shard_id: int) -> ShardRow | None:
+    row = connection.execute(select(SHARD).where(SHARD.c.shard_id == shard_id).with_for_update()).one_or_none()
+    return None if row is None else _shard_of(row)
+
+
+def _shard_of(row: Any) -> ShardRow:
+    return ShardRow(
+        row.shard_id,
+        row.epoch,
+        row.owner.decode(),
+        row.owned_since,
+        row.place.decode(),
+        ShardUse(row.state),
+        row.tier.decode(),
+        row.pinned_to.decode(),
+        row.moving_to.decode(),
+        row.changed_at,
+    )

@@ -1,0 +1,121 @@
+"""The hosts and shards of a meta database in memory: foqs.storage.meta_cluster on dictionaries."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from foqs.model.cluster import HostRow, ShardRow, ShardUse
+from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError
+from foqs.storage.meta_cluster import not_known
+
+
+@dataclass(slots=True)
+class ClusterTables:
+    """What is committed of the cluster's shards."""
+
+    shards: dict[int, ShardRow] = field(default_factory=dict)
+
+    @property
+    def epochs(self) -> dict[int, int]:
+        """The last epoch of each shard that there is."""
+        return {row.shard_id: row.epoch for row in self.shards.values() if row.use is not ShardUse.REMOVED}
+
+    def shard(self, shard_id: int) -> ShardRow:
+        """The row of the shard, as it is before anything was written."""
+        return self.shards.get(shard_id) or ShardRow(shard_id, 0, "", 0, "", ShardUse.SERVING, "", "", "", 0)
+
+
+class FakeCluster(ABC):
+    """A subclass says where the tables are."""
+
+    @property
+    @abstractmethod
+    def _cluster(self) -> ClusterTables:
+        """What the database holds. Raises UnavailableError while it is away."""
+
+    @property
+    @abstractmethod
+    def _hosts(self) -> dict[str, HostRow]:
+        """The rows of hosts, likewise."""
+
+    @abstractmethod
+    def _now_ms(self) -> int:
+        """The clock of the database's server."""
+
+    def beat(self, host: HostRow) -> list[HostRow]:
+        hosts = self._hosts
+        rows = list(hosts.values())
+        hosts[host.id] = host
+        return rows
+
+    def forget_hosts(self, name: str) -> None:
+        assert self._hosts is not None
+
+    def remove_host(self, host_id: str) -> None:
+        self._hosts.pop(host_id, None)
+
+    def take_shard_epoch(self, shard_id: int, owner: str, now_ms: int, at_least: int) -> int:
+        row = self._cluster.shard(shard_id)
+        epoch = max(row.epoch, at_least) + 1
+        self._cluster.shards[shard_id] = row._replace(epoch=epoch, owner=owner, owned_since_ms=now_ms, moving_to="")
+        return epoch
+
+    def raise_epochs(self, owner: str, epochs: dict[int, int], now_ms: int) -> None:
+        for shard_id, epoch in epochs.items():
+            row = self._cluster.shard(shard_id)
+            named = row if shard_id in self._cluster.shards else row._replace(owner=owner if epoch else "")
+            self._cluster.shards[shard_id] = named._replace(epoch=max(row.epoch, epoch))
+
+    def shard_owner(self, shard_id: int) -> str | None:
+        row = self._cluster.shards.get(shard_id)
+        return None if row is None else row.owner
+
+    def ask_for_shards(self, by_owner: Mapping[int, str], heir: str) -> None:
+        for shard_id, owner in by_owner.items():
+            row = self._cluster.shard(shard_id)
+            if row.owner == owner:
+                self._cluster.shards[shard_id] = row._replace(moving_to=heir)
+
+    def list_shards(self) -> list[ShardRow]:
+        return [row for _, row in sorted(self._cluster.shards.items())]
+
+    def adopt_shards(self, places: Mapping[int, str], tier: str) -> None:
+        for shard_id, place in places.items():
+            row = self._cluster.shard(shard_id)
+            if not row.place:
+                self._cluster.shards[shard_id] = row._replace(place=place, tier=tier, changed_at_ms=self._now_ms())
+
+    def add_shard(self, shard_id: int, place: str, tier: str) -> ShardRow:
+        row = self._cluster.shard(shard_id)
+        others = {row.place: row.shard_id for row in self.list_shards() if row.use is not ShardUse.REMOVED}
+        if others.get(place, shard_id) != shard_id:
+            raise InvalidArgumentError(f"shard {others[place]} is at {place}")
+        is_new = shard_id not in self._cluster.shards
+        if not is_new and (row.use is not ShardUse.REMOVED or row.place not in ("", place)):
+            raise AlreadyExistsError(f"shard {shard_id} exists already")
+        added = row._replace(
+            place=place, tier=tier, use=ShardUse.SERVING, pinned_to="", changed_at_ms=self._now_ms()
+        )  # fmt: skip
+        self._cluster.shards[shard_id] = added
+        return added
+
+    def update_shard(self, shard_id: int, use: ShardUse | None, pinned_to: str | None, tier: str | None) -> ShardRow:
+        row = self._cluster.shards.get(shard_id)
+        if row is None or row.use is ShardUse.REMOVED:
+            raise not_known(shard_id)
+        changed = row._replace(
+            use=row.use if use is None else use,
+            pinned_to=row.pinned_to if pinned_to is None else pinned_to,
+            tier=row.tier if tier is None else tier,
+            changed_at_ms=self._now_ms(),
+        )
+        self._cluster.shards[shard_id] = changed
+        return changed
+
+    def remove_shard(self, shard_id: int, epoch: int) -> None:
+        row = self._cluster.shards.get(shard_id)
+        if row is None or row.use is not ShardUse.DRAINING or row.epoch != epoch:
+            raise UnavailableError(f"shard {shard_id} has another owner now", nothing_done=True)
+        self._cluster.shards[shard_id] = row._replace(use=ShardUse.REMOVED, moving_to="", pinned_to="")

@@ -1,0 +1,183 @@
+"""The verbs on shards: a cluster gets shards, drains them, and loses them, while its host runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from foqs.cluster import membership
+from foqs.model import limits
+from foqs.model.calls import ClusterShard
+from foqs.model.cluster import ShardUse
+from foqs.model.errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    NotFoundError,
+    OverloadedError,
+    UnavailableError,
+)
+from foqs.server import mysql_server
+from foqs.storage.places import place_of
+from tests.support.running_host import RunningHost, running_host, shard_of
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.database
+
+
+@pytest.fixture
+async def host(
+    meta_url: str, shard_urls: dict[int, str], monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[RunningHost]:
+    """A host of two shards, which have slots."""
+    monkeypatch.setattr(limits, "HEARTBEAT_MS", 50)
+    monkeypatch.setattr(membership, "SETTLED_MS", 0)
+    monkeypatch.setattr(mysql_server, "PLACEMENT_RUN_ITEMS", 1)
+    async with running_host(meta_url, {0: shard_urls[0], 1: shard_urls[1]}, name="host-1") as host:
+        yield host
+
+
+async def shard(host: RunningHost, shard_id: int) -> ClusterShard:
+    return next(one for one in await host.admin.list_shards() if one.shard_id == shard_id)
+
+
+async def placed(host: RunningHost, count: int = 30) -> set[int]:
+    return {shard_of(await host.client.enqueue("jobs", "t", b"x")) for _ in range(count)}
+
+
+async def empty(host: RunningHost) -> None:
+    while items := await host.client.dequeue("jobs", "t", 100, wait_ms=300):
+        await host.client.ack("jobs", items)
+
+
+async def test_the_list_tells_places_without_passwords_and_who_owns_what(
+    host: RunningHost, shard_urls: dict[int, str]
+) -> None:
+    await until(lambda: host.host.owned_count == 2)
+    found = await host.admin.list_shards()
+    assert [one.shard_id for one in found] == [0, 1]
+    assert [one.place for one in found] == [place_of(shard_urls[0]), place_of(shard_urls[1])]
+    assert "@" not in found[0].place
+    assert {(one.owner, one.state, one.tier, one.pinned_to, one.moving_to) for one in found} == {
+        ("host-1", ShardUse.SERVING, "", "", "")
+    }
+    assert {one.epoch for one in found} == {1}
+    while (await shard(host, 0)).owner_address != host.address:
+        pass
+
+
+async def test_a_shard_that_is_added_takes_items_soon(host: RunningHost, shard_urls: dict[int, str]) -> None:
+    added = await host.admin.add_shard(2, place_of(shard_urls[2]))
+    assert (added.shard_id, added.owner, added.state) == (2, "", ShardUse.SERVING)
+    await until(lambda: host.host.owned_count == 3)
+    assert await placed(host) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("shard_id", "place", "error"),
+    [
+        (7, "nonsense", InvalidArgumentError),
+        (7, "postgresql://h/d", InvalidArgumentError),
+        (7, "mysql://user:secret@h/d", InvalidArgumentError),
+        (7, "mysql://127.0.0.1:1/d", InvalidArgumentError),
+        (70_000, "mysql://h/d", InvalidArgumentError),
+    ],
+)
+async def test_a_place_where_no_shard_can_be_served_is_not_added(
+    host: RunningHost, shard_id: int, place: str, error: type[Exception]
+) -> None:
+    with pytest.raises(error) as raised:
+        await host.admin.add_shard(shard_id, place)
+    assert "secret" not in str(raised.value)
+    assert len(await host.admin.list_shards()) == 2
+
+
+async def test_two_shards_need_two_databases_and_two_ids(host: RunningHost, shard_urls: dict[int, str]) -> None:
+    with pytest.raises(InvalidArgumentError, match="shard 0 is at"):
+        await host.admin.add_shard(2, place_of(shard_urls[0]))
+    with pytest.raises(AlreadyExistsError):
+        await host.admin.add_shard(1, place_of(shard_urls[2]))
+    with pytest.raises(NotFoundError):
+        await host.admin.update_shard(9, state=ShardUse.DRAINING)
+    with pytest.raises(InvalidArgumentError):
+        await host.admin.update_shard(1, state=ShardUse.REMOVED)
+    with pytest.raises(InvalidArgumentError):
+        await host.admin.update_shard(1, pinned_to="a host")
+
+
+async def test_a_draining_shard_takes_nothing_new_and_gives_what_it_has(
+    host: RunningHost, shard_urls: dict[int, str]
+) -> None:
+    await host.admin.add_shard(2, place_of(shard_urls[2]))
+    await until(lambda: host.host.owned_count == 3)
+    assert await placed(host) == {0, 1, 2}
+    await host.admin.update_shard(2, state=ShardUse.DRAINING)
+    await until(lambda: 2 in host.host._shards.draining)
+    assert await placed(host) == {0, 1}
+    await empty(host)
+    assert await host.stats("jobs") == {}
+    await host.admin.update_shard(2, state=ShardUse.SERVING)
+    await until(lambda: not host.host._shards.draining)
+    assert 2 in await placed(host)
+
+
+async def test_where_all_shards_drain_nothing_is_taken(host: RunningHost) -> None:
+    for shard_id in (0, 1):
+        await host.admin.update_shard(shard_id, state=ShardUse.DRAINING)
+    await until(lambda: len(host.host._shards.draining) == 2)
+    with pytest.raises(OverloadedError):
+        await host.client.enqueue("jobs", "t", b"x")
+
+
+async def test_a_shard_is_removed_once_it_is_drained_and_empty(host: RunningHost, shard_urls: dict[int, str]) -> None:
+    place = place_of(shard_urls[2])
+    await host.admin.add_shard(2, place)
+    await until(lambda: host.host.owned_count == 3)
+    assert 2 in await placed(host)
+    with pytest.raises(InvalidArgumentError, match="drain it first"):
+        await host.admin.remove_shard(2)
+    await host.admin.update_shard(2, state=ShardUse.DRAINING)
+    await until(lambda: 2 in host.host._shards.draining)
+    with pytest.raises(InvalidArgumentError, match="still holds"):
+        await host.admin.remove_shard(2)
+    await empty(host)
+    await host.admin.remove_shard(2)
+    await until(lambda: host.host.shards_run == {0, 1})
+    assert (await shard(host, 2)).state is ShardUse.REMOVED
+    with pytest.raises(UnavailableError):
+        await host.admin.remove_shard(2)
+    with pytest.raises(NotFoundError):
+        await host.admin.update_shard(2, state=ShardUse.SERVING)
+    # Nobody is asked for it any more, and it may come back where it was.
+    await host.admin.create_namespace("n")
+    assert await host.admin.delete_namespace("n") is None
+    with pytest.raises(AlreadyExistsError):
+        await host.admin.add_shard(2, place_of(shard_urls[3]))
+    await host.admin.add_shard(2, place)
+    await until(lambda: host.host.owned_count == 3)
+
+
+async def test_a_shard_that_slots_lead_to_is_not_removed(host: RunningHost) -> None:
+    await host.admin.update_shard(1, state=ShardUse.DRAINING)
+    await until(lambda: 1 in host.host._shards.draining)
+    with pytest.raises(InvalidArgumentError, match="512 slots"):
+        await host.admin.remove_shard(1)
+
+
+async def test_a_shard_moves_to_the_host_that_it_is_pinned_to(host: RunningHost, meta_url: str) -> None:
+    async with running_host(meta_url, {}, name="host-2") as other:
+        await until(lambda: (host.host.owned_count, other.host.owned_count) == (1, 1))
+        for shard_id in (0, 1):
+            await host.admin.update_shard(shard_id, pinned_to="host-2")
+        await until(lambda: (host.host.owned_count, other.host.owned_count) == (0, 2))
+        assert {one.owner for one in await other.admin.list_shards()} == {"host-2"}
+        with pytest.raises(UnavailableError):
+            await host.admin.remove_shard(1)
+
+
+async def test_a_shard_of_a_tier_that_no_host_has_stays_unserved(host: RunningHost, shard_urls: dict[int, str]) -> None:
+    await host.admin.add_shard(2, place_of(shard_urls[2]), tier="gold")
+    await until(lambda: 2 in host.host._shards.uses)
+    assert host.host.shards_run == {0, 1}
+    await host.admin.update_shard(2, tier="")
+    await until(lambda: host.host.owned_count == 3)

@@ -1,0 +1,45 @@
+"""The verbs on shards for a fake queue, on a dictionary."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from foqs.model.calls import CallContext, ClusterShard, ClusterShards
+from foqs.model.cluster import ShardUse
+from foqs.model.errors import AlreadyExistsError, NotFoundError
+
+
+class FakeShardCalls:
+    """A part of tests.support.fake_queue.FakeQueue."""
+
+    def __init__(self) -> None:
+        self.shards: dict[int, ClusterShard] = {}
+
+    async def list_shards(self, context: CallContext) -> ClusterShards:
+        return ClusterShards([one for _, one in sorted(self.shards.items())])
+
+    async def add_shard(self, context: CallContext, shard_id: int, place: str, tier: str) -> ClusterShard:
+        if shard_id in self.shards:
+            raise AlreadyExistsError(f"shard {shard_id} exists already")
+        self.shards[shard_id] = ClusterShard(shard_id, place, ShardUse.SERVING, tier, "", "", "", 0, "", 1)
+        return self.shards[shard_id]
+
+    async def update_shard(
+        self, context: CallContext, shard_id: int, state: int | None, pinned_to: str | None, tier: str | None
+    ) -> ClusterShard:
+        before = self._shard(shard_id)
+        after = self.shards[shard_id] = replace(
+            before,
+            state=before.state if state is None else ShardUse(state),
+            pinned_to=before.pinned_to if pinned_to is None else pinned_to,
+            tier=before.tier if tier is None else tier,
+        )
+        return after
+
+    async def remove_shard(self, context: CallContext, shard_id: int) -> None:
+        self.shards[shard_id] = replace(self._shard(shard_id), state=ShardUse.REMOVED)
+
+    def _shard(self, shard_id: int) -> ClusterShard:
+        if shard_id not in self.shards:
+            raise NotFoundError(f"there is no shard {shard_id}")
+        return self.shards[shard_id]
