@@ -19,14 +19,17 @@ from tests.sim.run import run_seed
 @click.option("--load-s", type=float, default=math.inf, help="The virtual seconds of load of a run at most.")
 @click.option("-v", "--verbose", is_flag=True, help="Print everything that happens.")
 @click.option("--keep-going", is_flag=True, help="Do not stop at the first run that fails.")
-def main(seed: int | None, first: int, seeds: int, load_s: float, verbose: bool, keep_going: bool) -> None:
+@click.option("--cluster", "is_cluster", is_flag=True, help="Several hosts that share shards.")
+def main(
+    seed: int | None, first: int, seeds: int, load_s: float, verbose: bool, keep_going: bool, is_cluster: bool
+) -> None:
     """Simulate the queue with faults, once per seed."""
     began_s = time.monotonic()
     chosen = range(first, first + seeds) if seed is None else [seed]
     counts: Counter[str] = Counter()
     failed = 0
     for number in chosen:
-        outcome = run_seed(number, load_s_max=load_s, verbose=verbose)
+        outcome = run_seed(number, load_s_max=load_s, verbose=verbose, is_cluster=is_cluster)
         counts.update(outcome.counts)
         counts["steps"] += outcome.steps_count
         counts["virtual seconds"] += round(outcome.virtual_s)

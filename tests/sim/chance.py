@@ -48,6 +48,8 @@ class Profile:
     layout: Layout = field(default=Layout.APART, repr=False)
     quota_items: int = field(default=0, repr=False)
     """Of one namespace, in a minute; 0 where it has no quota to speak of."""
+    is_cluster: bool = field(default=False, repr=False)
+    """Several hosts serve at the same time (tests.sim.cluster)."""
     contends: bool = field(default=False, repr=False)
     """Every host wants every shard, whatever is planned: then the locks alone decide."""
 

@@ -20,6 +20,7 @@ from tests.histories.checker import check
 from tests.sim.chance import Delays, Profile, make_profile
 from tests.sim.checked import checked_dispatcher, checked_state
 from tests.sim.clients import NAMESPACE, TOPICS
+from tests.sim.cluster import ClusterNemesis, ClusterWorld, cluster_problems, cluster_profile
 from tests.sim.events import event_sizes
 from tests.sim.host import SimHost, simulated
 from tests.sim.keeper import Keeper
@@ -61,14 +62,17 @@ def profile_of(seed: int) -> Profile:
     return make_profile(random.Random(seed))
 
 
-def run_seed(seed: int, *, load_s_max: float = math.inf, verbose: bool = False) -> Outcome:
+def run_seed(seed: int, *, load_s_max: float = math.inf, verbose: bool = False, is_cluster: bool = False) -> Outcome:
     """Repeatable by the seed. The cyclic garbage collector rests meanwhile: when it runs is not up to the seed."""
     chance = random.Random(seed)
     profile = make_profile(chance)
+    if is_cluster:
+        profile = cluster_profile(profile, seed)
     profile = replace(profile, load_s=min(profile.load_s, load_s_max))
     delays = Delays(random.Random(chance.random()), profile)
     loop = VirtualLoop(delays.thread, delays.lateness)
-    world = World(seed, profile, loop, delays, verbose=verbose)
+    kind = ClusterWorld if is_cluster else World
+    world = kind(seed, profile, loop, delays, verbose=verbose)
     if verbose:
         print(profile)
     every = chance.choice([1, 5, 25])
@@ -121,19 +125,28 @@ async def _watch(world: World, chance: random.Random) -> None:
 
 async def _live(world: World, chance: random.Random) -> None:
     until_s = world.profile.load_s
-    world.start_host()
-    nemesis = Nemesis(world, random.Random(chance.random()))
+    nemesis: Nemesis | ClusterNemesis
+    if isinstance(world, ClusterWorld):
+        for _ in range(chance.choice([1, 2, 3])):
+            world.start_host()
+        nemesis = ClusterNemesis(world, random.Random(chance.random()))
+    else:
+        world.start_host()
+        nemesis = Nemesis(world, random.Random(chance.random()))
     keeper = Keeper(world, random.Random(world.seed ^ 0xBEEF))
     clients = [client.run(until_s) for client in world.clients]
     await asyncio.gather(nemesis.run(until_s), keeper.run(until_s), world.cap_keeper.run(until_s), *clients)
     world.trace("sim", "load is over")
     await _work_off(world, keeper)
     host = world.primary
-    assert host is not None
-    await world.slots.settled(host)
-    for problem in [*_problems(world), *_rest_problems(world, host)]:
+    hosts = world.ready if isinstance(world, ClusterWorld) else [host] if host is not None else []
+    assert hosts
+    for host in hosts:
+        await world.slots.settled(host)
+    for problem in [*_problems(world), *[problem for host in hosts for problem in _rest_problems(world, host)]]:
         world.complain(problem)
-    await world.drain_host(host)
+    for host in hosts:
+        await world.drain_host(host)
     for problem in [*world.loads.problems(world), *world.events.problems(), *quota_problems(world)]:
         world.complain(problem)
     for shard_id, server in world.servers.items():
@@ -168,6 +181,7 @@ async def _look(world: World) -> None:
 
 
 def _problems(world: World) -> Iterator[str]:
+    yield from cluster_problems(world)
     for host in world.hosts:
         if host.ended:
             continue
@@ -187,6 +201,8 @@ def _rest_problems(world: World, host: SimHost) -> Iterator[str]:
         yield f"{host.name} does not follow the policies of the meta database"
     for writer in host.host._shards.writers.values():
         if writer.shard is None:
+            if isinstance(world, ClusterWorld):
+                continue  # Another host has it.
             yield f"shard {writer.shard_id} is not owned after all is well again: {writer.detail}"
         elif writer.shard.in_flight is None:
             packs = world.packs_of(writer.shard_id, writer.shard.epoch)

@@ -41,6 +41,9 @@ class SlotWatch:
         chance = random.Random(f"slots {world.seed}")
         self.key_spread = chance.choice([1, 2, 4])
         self.when_away = chance.choice([DedupWhenAway.REFUSE, DedupWhenAway.REFUSE, DedupWhenAway.ACCEPT])
+        if world.profile.is_cluster:
+            # A client that goes on to another host does not say that the first one would have taken its item.
+            self.when_away = DedupWhenAway.REFUSE
         self.in_meta = self._make_past(chance) if chance.random() < 0.6 else NO_SLOTS
         self.readable_from_s = chance.choice([0.0, 0.0, 0.6])
         """Before this time no copy can be read."""
@@ -69,7 +72,9 @@ class SlotWatch:
         return NamespaceSettings(
             key_spread=chance.choice([1, 2, 4]),
             dedup_scope=chance.choice(list(DedupScope)),
-            dedup_when_away=chance.choice(list(DedupWhenAway)),
+            dedup_when_away=DedupWhenAway.REFUSE
+            if self._world.profile.is_cluster
+            else chance.choice(list(DedupWhenAway)),
         )
 
     # ---- what is seen ----
