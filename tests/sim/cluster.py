@@ -98,8 +98,8 @@ class ClusterWorld(World):
     async def call(self, host: SimHost, work: Callable[[FakeDoor], Awaitable[Any]], patience_s: float) -> Any:
         """One call of a client that goes on to other hosts as long as certainly nothing was done."""
         until_s = self.loop.time() + min(patience_s, _PATIENCE_S)
-        kept: dict[int, Any] = {}
-        errors: PositionErrors = {}
+        judged: PositionErrors | None = None
+        """The errors by position, once a host has answered; those that are elsewhere may still change."""
         asked = [host]
         while True:
             try:
@@ -107,18 +107,17 @@ class ClusterWorld(World):
             except FoqsError as error:
                 is_elsewhere = isinstance(error, NotSentError) or error.code in _ELSEWHERE
                 if not (is_elsewhere and error.nothing_done) or self.loop.time() > until_s:
-                    if not kept:
+                    if judged is None:
                         raise
-                    # Of what no host has judged it is all that is known.
-                    return {at: error if _is_open(judged) else judged for at, judged in kept.items() if judged}
+                    return {at: error if _is_elsewhere(old) else old for at, old in judged.items()}
             else:
                 if not isinstance(answer, dict):
                     return answer
                 # A settlement: what one host has judged counts, whatever another one says of it later.
-                errors = _merged(kept, answer)
-                if not any(map(_is_elsewhere, errors.values())) or self.loop.time() > until_s:
-                    self._check_settled(errors)
-                    return errors
+                judged = answer if judged is None else _merged(judged, answer)
+                if not any(map(_is_elsewhere, judged.values())) or self.loop.time() > until_s:
+                    self._check_settled(judged)
+                    return judged
             others = [other for other in self.ready if other not in asked]
             if not others:
                 await asyncio.sleep(_PAUSE_S)
@@ -137,17 +136,10 @@ def _is_elsewhere(error: FoqsError) -> bool:
     return error.code is ErrorCode.UNAVAILABLE and error.nothing_done
 
 
-def _is_open(judged: FoqsError | None) -> bool:
-    return judged is not None and _is_elsewhere(judged)
-
-
-def _merged(kept: dict[int, Any], errors: PositionErrors) -> PositionErrors:
-    """`kept` has the judgements so far: an error, or None once a position was done."""
-    count = 1 + max([*kept, *errors], default=-1)
-    for position in range(count):
-        if position not in kept or _is_open(kept[position]):
-            kept[position] = errors.get(position)
-    return {position: error for position, error in kept.items() if error is not None}
+def _merged(judged: PositionErrors, answer: PositionErrors) -> PositionErrors:
+    """What is known after another answer. A position that is elsewhere for one host may be done by the next."""
+    found = {at: error if not _is_elsewhere(error) else answer.get(at) for at, error in judged.items()}
+    return {at: error for at, error in found.items() if error is not None}
 
 
 class ClusterNemesis:
