@@ -1,0 +1,26 @@
+"""Simulated lives of clusters, whose hosts share shards that move between them (tests.sim.cluster)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.run import run_seed
+
+SEEDS = 300
+CHUNK = 50
+LOAD_S_MAX = 2.0
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_every_promise_holds_while_shards_move(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        outcome = run_seed(seed, load_s_max=LOAD_S_MAX, is_cluster=True)
+        assert not outcome.complaints, str(outcome)
+
+
+def test_a_seed_of_a_cluster_always_gives_the_same_run() -> None:
+    for seed in range(3):
+        first, second = [run_seed(seed, load_s_max=LOAD_S_MAX, is_cluster=True) for _ in range(2)]
+        assert (first.steps_count, first.virtual_s, first.counts) == (
+            second.steps_count, second.virtual_s, second.counts
+        )  # fmt: skip
