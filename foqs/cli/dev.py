@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 
 import click
@@ -20,6 +21,10 @@ from foqs.storage.migrations import MigrationError, SchemaKind, apply
 
 _SHARDS_DEFAULT = 4
 _SHARDS_MAX = 64
+_HOSTS_MAX = 8
+_SERVERS_MAX = 8
+_SERVER_DIR = "server-"
+"""The data directories of the second server and those after it begin so."""
 _ADDRESS = "127.0.0.1"
 _NAMESPACE = "default"
 _PORT = click.IntRange(0, 65_535)
@@ -40,6 +45,20 @@ _PORT = click.IntRange(0, 65_535)
     type=click.IntRange(1, _SHARDS_MAX),
     help=f"Number of shards; {_SHARDS_DEFAULT}, or as many as the data directory has.",
 )
+@click.option(
+    "--hosts",
+    "host_count",
+    type=click.IntRange(1, _HOSTS_MAX),
+    default=1,
+    show_default=True,
+    help="Hosts that share the shards, on ports that follow each other.",
+)
+@click.option(
+    "--servers",
+    "server_count",
+    type=click.IntRange(1, _SERVERS_MAX),
+    help="MySQL servers that the shards are spread over; 1, or as many as the data directory has.",
+)
 @click.option("--metrics-port", type=_PORT, default=0, help="Serve metrics there; 0 serves none.")
 @click.option(
     "--log-level",
@@ -48,16 +67,29 @@ _PORT = click.IntRange(0, 65_535)
     show_default=True,
     help="Least level to log.",
 )
-def dev(data_dir: Path, port: int, shard_count: int | None, metrics_port: int, log_level: str) -> None:
+def dev(
+    data_dir: Path,
+    port: int,
+    shard_count: int | None,
+    host_count: int,
+    server_count: int | None,
+    metrics_port: int,
+    log_level: str,
+) -> None:
     """Run a whole queue on this machine until Ctrl-C; its items survive restarts.
 
     Needs a MySQL or MariaDB server program, the one that FOQS_MYSQLD names or else the one that is found. It runs
     privately in the data directory, which is closed to other users of the machine.
     """
+    if host_count > 1 and not port:
+        raise click.UsageError("several hosts need a --port, which the first of them gets")
     try:
-        with LocalServer(data_dir) as server:
-            config = _prepare(server, port, shard_count, metrics_port, log_level)
-            run_until_signal(config, lambda bound: _say_ready(server, bound, len(config.shards)))
+        with ExitStack() as running:
+            servers = [running.enter_context(LocalServer(at)) for at in _directories(data_dir, server_count)]
+            config = _prepare(servers, port, shard_count, metrics_port, log_level)
+            others = [_other(config, number) for number in range(2, host_count + 1)]
+            say_ready = partial(_say_ready, servers, len(config.shards), others)
+            run_until_signal(config, say_ready, others=others)
     except (LocalServerError, MigrationError) as error:
         note(f"error: {error}")
         leave(Exit.FAILURE)
@@ -66,14 +98,38 @@ def dev(data_dir: Path, port: int, shard_count: int | None, metrics_port: int, l
         leave(Exit.FAILURE)
 
 
-def _prepare(server: LocalServer, port: int, shard_count: int | None, metrics_port: int, log_level: str) -> HostConfig:
+def _directories(data_dir: Path, server_count: int | None) -> list[Path]:
+    """The data directories of the servers: the first one is that of all, and has the others in it."""
+    found = 1 + len(list(data_dir.glob(f"{_SERVER_DIR}*")))
+    if server_count is not None and server_count < found:
+        raise click.UsageError(f"{data_dir} has {found} servers; fewer would hide items")
+    return [data_dir, *[data_dir / f"{_SERVER_DIR}{number}" for number in range(2, (server_count or found) + 1)]]
+
+
+def _other(config: HostConfig, number: int) -> HostConfig:
+    """A further host of the same shards."""
+    changes: dict[str, object] = {"host_name": f"{config.host_name}-{number}"}
+    for key in ("port", "metrics_port"):
+        first = getattr(config, key)
+        changes[key] = first + number - 1 if first else 0
+    return config.model_copy(update=changes)
+
+
+def _prepare(
+    servers: list[LocalServer], port: int, shard_count: int | None, metrics_port: int, log_level: str
+) -> HostConfig:
     """The databases, brought up to date, and the configuration of a host that serves them."""
-    count_before = _shard_count(server)
+    server = servers[0]
+    found = {shard_id: one for one in servers for shard_id in _shard_ids(one)}
+    count_before = max(found, default=-1) + 1
     if shard_count is not None and shard_count < count_before:
         raise click.UsageError(f"{server.data_dir} has {count_before} shards; fewer would hide items")
     meta_url = server.url("foqs_meta")
     count = shard_count or count_before or _SHARDS_DEFAULT
-    shards = {shard_id: server.url(f"foqs_shard_{shard_id}") for shard_id in range(count)}
+    shards = {
+        shard_id: found.get(shard_id, servers[shard_id % len(servers)]).url(f"foqs_shard_{shard_id}")
+        for shard_id in range(count)
+    }
     apply(meta_url, SchemaKind.META)
     for url in shards.values():
         apply(url, SchemaKind.SHARD)
@@ -92,15 +148,17 @@ def _prepare(server: LocalServer, port: int, shard_count: int | None, metrics_po
     )
 
 
-def _shard_count(server: LocalServer) -> int:
+def _shard_ids(server: LocalServer) -> list[int]:
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT schema_name FROM information_schema.schemata")
         names = [re.fullmatch(r"foqs_shard_(\d+)", name) for (name,) in cursor.fetchall()]
-        return max((int(name[1]) + 1 for name in names if name), default=0)
+        return [int(name[1]) for name in names if name]
 
 
-def _say_ready(server: LocalServer, port: int, shard_count: int) -> None:
+def _say_ready(servers: list[LocalServer], shard_count: int, others: list[HostConfig], port: int) -> None:
+    more = f", and on {', '.join(f'{_ADDRESS}:{one.port}' for one in others)}" if others else ""
+    on_servers = f" on {len(servers)} servers" if len(servers) > 1 else ""
     click.echo(
-        f"foqs is ready on {_ADDRESS}:{port}: namespace {_NAMESPACE}, {shard_count} shards, "
-        f"data in {server.data_dir}. Ctrl-C stops it.",
+        f"foqs is ready on {_ADDRESS}:{port}{more}: namespace {_NAMESPACE}, {shard_count} shards{on_servers}, "
+        f"data in {servers[0].data_dir}. Ctrl-C stops it.",
     )

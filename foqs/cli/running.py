@@ -8,8 +8,9 @@ import errno
 import gc
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 
 import uvloop
@@ -39,19 +40,23 @@ _SWITCH_S = 0.0005
 
 
 def run_until_signal(
-    config: HostConfig, on_ready: Callable[[int], None], load_config: Callable[[], HostConfig] | None = None
+    config: HostConfig,
+    on_ready: Callable[[int], None],
+    load_config: Callable[[], HostConfig] | None = None,
+    others: Sequence[HostConfig] = (),
 ) -> None:
     """Run a host until SIGINT or SIGTERM, then drain it; the second of these signals ends the process at once.
 
     SIGHUP has the host take what may change from `load_config`; without one it drains like the others, for then the
-    terminal was closed. `on_ready` gets the port that is bound. Leaves with FAILURE when the host cannot start.
+    terminal was closed. `on_ready` gets the port that is bound, once all hosts serve. `others` are further hosts that
+    run beside it in this process. Leaves with FAILURE when a host cannot start.
     """
     if load_config is not None:
         # A reload that comes while the host is still being imported: its configuration was read a moment ago.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     tune_interpreter()
     try:
-        uvloop.run(_serve(config, on_ready, load_config))
+        uvloop.run(_serve(config, on_ready, load_config, others))
     except OSError as error:
         metrics = f", with metrics on {config.metrics_address}:{config.metrics_port}" if config.metrics_port else ""
         note(f"error: cannot serve on {config.listen_address}:{config.port}{metrics}: {error}")
@@ -81,7 +86,10 @@ def tune_interpreter() -> None:
 
 
 async def _serve(
-    config: HostConfig, on_ready: Callable[[int], None], load_config: Callable[[], HostConfig] | None
+    config: HostConfig,
+    on_ready: Callable[[int], None],
+    load_config: Callable[[], HostConfig] | None,
+    others: Sequence[HostConfig],
 ) -> None:
     from foqs.supervised import Orders, run_host
 
@@ -103,4 +111,16 @@ async def _serve(
         loop.add_signal_handler(signal.SIGHUP, stop, signal.SIGHUP.name)
     else:
         loop.add_signal_handler(signal.SIGHUP, orders.reload.set)
-    await run_host(config, orders, on_ready)
+    ports: dict[str, int] = {}
+
+    def serves(name: str, port: int) -> None:
+        ports[name] = port
+        if len(ports) == 1 + len(others):
+            on_ready(ports[config.host_name])
+
+    try:
+        async with asyncio.TaskGroup() as hosts:
+            for one in (config, *others):
+                hosts.create_task(run_host(one, orders, partial(serves, one.host_name)), name=one.host_name)
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from failed

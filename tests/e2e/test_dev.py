@@ -5,9 +5,11 @@ from __future__ import annotations
 import fcntl
 import re
 import signal
+import socket
 import threading
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,8 +18,9 @@ from typing import Protocol
 import pytest
 
 from foqs.client.items import Item
-from foqs.client.sync import Client
+from foqs.client.sync import AdminClient, Client
 from tests.support.faults.programs import FOQS, PATIENCE_S, Program, foqs, free_port
+from tests.support.waiting import until_true
 
 pytestmark = [pytest.mark.database, pytest.mark.slow]
 
@@ -124,3 +127,37 @@ def test_after_kill_9_of_dev_its_server_ends_too_and_the_next_start_has_the_item
         client.ack("default", item)
     program.signal(signal.SIGTERM)
     assert program.wait() == 0, program.output
+
+
+def test_several_hosts_share_shards_on_several_servers(data_dir: Path) -> None:
+    port, directory = free_port_for(2), str(data_dir.parent / "cluster")
+    arguments = ["--data-dir", directory, "--port", str(port), "--hosts", "2", "--servers", "2"]
+    dev = Program(str(FOQS), "dev", *arguments, name="dev")
+    try:
+        dev.wait_for_line("2 servers")
+        addresses = [f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"]
+        with AdminClient(addresses) as admin:
+            until_true(lambda: Counter(one.owner for one in admin.list_shards()) == {"dev": 2, "dev-2": 2}, PATIENCE_S)
+            assert len({one.place.partition("?")[2] for one in admin.list_shards()}) == 2
+        for address in addresses:
+            with Client(address) as client:
+                client.enqueue("default", "t", b"x")
+                assert client.dequeue("default", "t", wait_ms=5_000)
+        dev.signal(signal.SIGINT)
+        assert dev.wait() == 0, dev.output
+    finally:
+        dev.close()
+    assert_nothing_runs(Path(directory))
+
+
+def free_port_for(count: int) -> int:
+    """The first of so many ports that nobody listens on."""
+    while True:
+        port = free_port()
+        try:
+            with ExitStack() as sockets:
+                for at in range(port, port + count):
+                    sockets.enter_context(socket.create_server(("127.0.0.1", at)))
+                return port
+        except OSError:
+            continue
