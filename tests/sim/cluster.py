@@ -21,6 +21,7 @@ from foqs.model.calls import PositionErrors
 from foqs.model.errors import ErrorCode, FoqsError
 from foqs.testing.fake_server import FakeServer
 from tests.sim.chance import Profile
+from tests.sim.clients import Held, SimClient
 from tests.sim.host import FakeDoor, SimHost
 from tests.sim.world import World
 
@@ -92,8 +93,12 @@ class ClusterWorld(World):
                 found[writer.shard_id].append(host.name)
         return found
 
-    def refused(self, client: Any, host: SimHost | None, held: Any, invoked_at_ms: int) -> None:
-        """Who owns no shard must not say STALE_LEASE, but it may have owned it when the lease began."""
+    def refused(self, client: SimClient, host: SimHost | None, held: Held, invoked_at_ms: int) -> None:
+        """STALE_LEASE for a lease that runs is a lie: an owner knows it, and others must not judge."""
+        sure_ms = held.until_ms - self.profile.tolerance_ms
+        is_ended = held.receipt.split(":")[0] in self.ids_ended
+        if self.is_orderly and not self.restored and not held.doubtful and self.now_ms() < sure_ms and not is_ended:
+            self.complain(f"STALE_LEASE for {held.receipt} of {client.name}, whose lease runs until {held.until_ms}")
 
     async def call(self, host: SimHost, work: Callable[[FakeDoor], Awaitable[Any]], patience_s: float) -> Any:
         """One call of a client that goes on to other hosts as long as certainly nothing was done."""

@@ -48,11 +48,12 @@ def names(module: ModuleType) -> list[str]:
     return list(_DEFECTS[module.__name__])
 
 
-def check_found(module: ModuleType, name: str) -> None:
+def check_found(module: ModuleType, name: str, *, is_cluster: bool = False) -> None:
     """A seed is red with the defect and green without it."""
     defect = _DEFECTS[module.__name__][name]
     seeds = (seed for seed in count() if defect.can_show(profile_of(seed)))
     with defect.plant():
-        red = next((seed for seed in islice(seeds, SEEDS_MAX) if run_seed(seed).complaints), None)
+        some = islice(seeds, SEEDS_MAX)
+        red = next((seed for seed in some if run_seed(seed, is_cluster=is_cluster).complaints), None)
     assert red is not None, f"{SEEDS_MAX} seeds do not see it"
-    assert not run_seed(red).complaints, f"seed {red} is red without the defect, too"
+    assert not run_seed(red, is_cluster=is_cluster).complaints, f"seed {red} is red without the defect, too"

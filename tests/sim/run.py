@@ -49,11 +49,13 @@ class Outcome:
     steps_count: int
     virtual_s: float
     counts: Counter[str] = field(default_factory=Counter)
+    is_cluster: bool = False
 
     def __str__(self) -> str:
         shown = "\n".join([f"  {complaint}" for complaint in self.complaints[:_COMPLAINTS_SHOWN_MAX]])
         short = "" if math.isinf(self.load_s_max) else f" --load-s {self.load_s_max}"
-        replay = f"python -m tests.sim --seed {self.seed}{short} -v"
+        cluster = " --cluster" if self.is_cluster else ""
+        replay = f"python -m tests.sim --seed {self.seed}{short}{cluster} -v"
         return f"seed {self.seed}: {len(self.complaints)} complaints (replay: {replay})\n{shown}"
 
 
@@ -105,7 +107,7 @@ def run_seed(seed: int, *, load_s_max: float = math.inf, verbose: bool = False, 
     for failure in loop.failures:
         if "exception" in failure and not world.complaints:
             world.complaints.append(f"nobody handled {failure['exception']!r}")
-    return Outcome(seed, load_s_max, world.complaints, loop.steps_count, loop.time(), counts)
+    return Outcome(seed, load_s_max, world.complaints, loop.steps_count, loop.time(), counts, is_cluster)
 
 
 async def _watch(world: World, chance: random.Random) -> None:
