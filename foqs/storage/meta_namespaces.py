@@ -270,14 +270,21 @@ class MetaNamespaces(ABC):
         self._retry_deadlocks(lambda connection: _delete_census(connection, census))
 
     def raise_epochs(self, owner: str, epochs: dict[int, int], now_ms: int) -> None:
-        """Tell a database that is new, or was restored from an older state, which shards there are and their epochs."""
+        """Tell a database that is new, or was restored from an older state, which shards there are and who has them."""
 
         def write(connection: Connection) -> None:
             for shard_id, epoch in sorted(epochs.items()):
                 values = {"owner": owner.encode() if epoch else b"", "owned_since": now_ms}
                 statement = insert(SHARD).values(shard_id=shard_id, epoch=epoch, **values)
-                raised = func.greatest(SHARD.c.epoch, statement.inserted.epoch)
-                connection.execute(statement.on_duplicate_key_update(epoch=raised))
+                given, kept = statement.inserted, SHARD.c
+                is_later = given.epoch > kept.epoch
+                # In this order: the epoch that is compared with must be the old one.
+                changes = [
+                    ("owner", func.if_(is_later, given.owner, kept.owner)),
+                    ("owned_since", func.if_(is_later, given.owned_since, kept.owned_since)),
+                    ("epoch", func.greatest(kept.epoch, given.epoch)),
+                ]
+                connection.execute(statement.on_duplicate_key_update(changes))
 
         self._retry_deadlocks(write)
 

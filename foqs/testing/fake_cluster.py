@@ -65,8 +65,7 @@ class FakeCluster(ABC):
     def raise_epochs(self, owner: str, epochs: dict[int, int], now_ms: int) -> None:
         for shard_id, epoch in epochs.items():
             row = self._cluster.shard(shard_id)
-            named = row if shard_id in self._cluster.shards else row._replace(owner=owner if epoch else "")
-            self._cluster.shards[shard_id] = named._replace(epoch=max(row.epoch, epoch))
+            self._cluster.shards[shard_id] = row._replace(epoch=epoch, owner=owner) if epoch > row.epoch else row
 
     def shard_owner(self, shard_id: int) -> str | None:
         row = self._cluster.shards.get(shard_id)

@@ -204,7 +204,11 @@ def test_a_restored_database_learns_the_epochs_that_shards_have(store: MetaStore
     store.take_shard_epoch(1, "h1", 1, at_least=7)
     store.raise_epochs("h2", {1: 5, 2: 6}, 1)
     assert store.read_namespaces().epochs == {1: 8, 2: 6}
-    assert store.shard_owner(1) == "h1"
+    assert (store.shard_owner(1), store.shard_owner(2)) == ("h1", "h2")
+    # Who has the later epoch is the owner: who was it in the older state has lost the shard since.
+    store.raise_epochs("h2", {1: 9, 2: 0}, 1)
+    assert store.read_namespaces().epochs == {1: 9, 2: 6}
+    assert (store.shard_owner(1), store.shard_owner(2)) == ("h2", "h2")
 
 
 def test_the_durability_of_its_server_is_told(store: MetaStore) -> None:
