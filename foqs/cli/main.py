@@ -39,7 +39,7 @@ _COMMANDS = {
     "schema": _Place("schema", "schema", "Create and bring up to date the databases of the configuration.", "host"),
     "namespace": _Place("namespaces", "namespace", "Create, list, show, change and delete namespaces."),
     "topics": _Place("queue", "topics", "List the topics of NAMESPACE that hold an item."),
-    "topic": _Place("topic", "topic", "Work on all items of a topic."),
+    "topic": _Place("topic", "topic", "Pause a topic, limit its rate, or work on all its items."),
     "enqueue": _Place(
         "queue", "enqueue", "Store an item with PAYLOAD, or with what comes from stdin (-), and print its id."
     ),
