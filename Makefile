@@ -62,6 +62,9 @@ bulk: setup ## interactive calls beside a bulk load of the same namespace from t
 export: setup ## deliveries at rest and beside an export of a million items, by turns: make export ITEMS=N
 	@$(BIN)/python -m loadtest.stress export --items $${ITEMS:-1000000} --rounds $${ROUNDS:-5} --json build/stress/export.json
 
+caps: setup ## thousands of topics with a cap each, and very many that wait for theirs
+	@$(BIN)/python -m loadtest.stress caps --json build/stress/caps.json
+
 isolation: setup ## a tenant next to one that sends five times its quota, and next to one that reads all it can
 	@$(BIN)/python -m loadtest.stress isolation --json build/stress/isolation.json
 	@$(BIN)/python -m loadtest.stress reading --json build/stress/reading.json

@@ -1,4 +1,4 @@
-"""`python -m loadtest.stress`: overload, isolation, bulk, export, reading, loop-holds, take-over, dedup and others.
+"""`python -m loadtest.stress`: overload, isolation, bulk, caps, export, reading, loop-holds, take-over and others.
 
 The exit code is 1 when a bound does not hold.
 """
@@ -14,6 +14,7 @@ from rich.console import Console
 
 from foqs.model import limits
 from loadtest.stress import bulk as bulk_run
+from loadtest.stress import caps as caps_run
 from loadtest.stress import dedup as dedup_run
 from loadtest.stress import dedup_window as dedup_window_run
 from loadtest.stress import export as export_run
@@ -142,6 +143,18 @@ def dedup(ids: int, kills: int, seed: int, json_path: Path | None) -> None:
 def dedup_window(ids: int, new_ids: int, json_path: Path | None) -> None:
     """A window full of dedup ids: its cost in MySQL and in memory, and kill -9 of the host that has it."""
     _publish(dedup_window_run.run(dedup_window_run.Course(ids, new_ids)), json_path)
+
+
+@main.command()
+@click.option("--topics", default=3_000, show_default=True, help="Each with a cap of its own.")
+@click.option("--items-per-s", default=1_000, show_default=True, help="All of them together.")
+@click.option("--seconds", default=60, show_default=True, help="The time of the run, which is virtual.")
+@click.option("--parked", default=100_000, show_default=True, help="Topics that wait for their caps.")
+@click.option("--rounds", default=3, show_default=True)
+@_json
+def caps(topics: int, items_per_s: int, seconds: int, parked: int, rounds: int, json_path: Path | None) -> None:
+    """What caps cost the dispatcher, and what topics cost that wait."""
+    _publish(caps_run.run(caps_run.Course(topics, items_per_s, seconds, parked, rounds)), json_path)
 
 
 @main.command()

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from loadtest.stress import (
     bulk,
+    caps,
     dedup,
     dedup_window,
     export,
@@ -209,3 +210,12 @@ def test_a_bound_that_does_not_hold_fails_the_run_after_all_was_written(tmp_path
     found = json.loads(path.read_text())
     assert [bound["holds"] for bound in found["bounds"]] == [False, True, False]
     assert found["bounds"][2]["found"] is None
+
+
+def test_caps_hold_for_each_topic_and_what_they_cost_is_counted() -> None:
+    verdict = caps.run(caps.Course(topics=60, items_per_s=100, seconds=20, parked=500, rounds=1))
+    (row,) = verdict.rows
+    assert row["topics off"] == 0
+    assert row["capped us an item"] > 0
+    assert row["uncapped us an item"] > 0
+    assert row["parked ms a second"] > 0
