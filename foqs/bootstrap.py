@@ -13,8 +13,8 @@ from zlib import crc32
 import structlog
 from sqlalchemy import make_url
 
+from foqs.cluster.backends import membership_backend
 from foqs.cluster.membership import Membership
-from foqs.cluster.meta_backend import MetaBackend
 from foqs.cluster.owner_map import OwnerMap
 from foqs.cluster.sharing import Sharing
 from foqs.config import HostConfig
@@ -317,7 +317,8 @@ class Host(Service):
         # Where it listens is known once it does.
         me = HostRow(self.id, "", started_at_ms, 0, tier=config.tier)
         places = {shard_id: place_of(url) for shard_id, url in config.shards.items()}
-        return Membership(MetaBackend(meta), meta, me, places, parts.monotonic_s)
+        backend = membership_backend(config.membership, config.cluster, meta, parts.monotonic_s)
+        return Membership(backend, meta, me, places, parts.monotonic_s)
 
     def _advertised(self) -> str:
         """The address and the port by which clients and other hosts reach this one."""

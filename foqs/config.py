@@ -41,6 +41,7 @@ from pydantic_settings import (
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from foqs.cluster import zookeeper_url
 from foqs.model import limits
 
 CONFIG_VARIABLE = "FOQS_CONFIG"
@@ -163,6 +164,11 @@ def _login_url(value: str) -> str:
     return url.set(drivername=_DRIVER).render_as_string(hide_password=False)
 
 
+def _membership_url(value: str) -> str:
+    return str(zookeeper_url.parse(value)) if value else ""
+
+
+MembershipUrl = Annotated[str, AfterValidator(_membership_url)]
 ShardLogin = Annotated[str, AfterValidator(_login_url)]
 MysqlUrl = Annotated[str, AfterValidator(_mysql_url)]
 ShardUrls = Annotated[dict[int, str], NoDecode, BeforeValidator(_shard_urls)]
@@ -184,6 +190,11 @@ class HostConfig(BaseModel):
         default="",
         description="MySQL URL with the user, password and TLS options for shards that are not named in shards "
         "(default: those of meta_url)",
+    )
+    membership: MembershipUrl = Field(
+        default="",
+        description="zookeeper://HOST:PORT,HOST:PORT/PATH, by which the hosts of the cluster find each other, all of "
+        "them by the same (default: the meta database)",
     )
     listen_address: str = Field(default="127.0.0.1", pattern=_ADDRESS_PATTERN, description="address to listen on")
     port: Port = Field(default=7600, description="port to listen on; 0 lets the kernel choose")

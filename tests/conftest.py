@@ -8,6 +8,7 @@ import pytest
 
 from foqs.dev.local_server import LocalServer, LocalServerError
 from tests.support import databases
+from tests.support.zookeeper import ZookeeperServer
 
 _DATABASE_FIXTURES = {"mysql_server", "databases_of_session", "meta_url", "shard_urls"}
 
@@ -36,6 +37,13 @@ def mysql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServ
         pytest.fail(str(error), pytrace=False)
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZookeeperServer]:
+    """The ZooKeeper of this test process; who freezes or kills it brings it back."""
+    with ZookeeperServer(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -68,7 +68,8 @@ class HostWatch:
             sights[name] = before if before is not None and is_same else _Sight(sign, answered_s)
         for name, before in last.sights.items():
             if name not in signs:
-                gone = before if before.sign is None else _Sight(None, answered_s)
+                is_known = before.sign is None or _is_long(before.since_s, asked_s)
+                gone = before if is_known else _Sight(None, answered_s)
                 # One that has been away for long is as good as one that never was there.
                 if not _is_long(gone.since_s, asked_s):
                     sights[name] = gone

@@ -7,7 +7,7 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import structlog
 
@@ -35,16 +35,12 @@ async def _ignore(view: ClusterView) -> None:
     return None
 
 
-class _Round(NamedTuple):
-    hosts: list[HostRow]
-    shards: list[ShardRow]
-
-
 class Membership(Service):
-    """Beats every limits.HEARTBEAT_MS, and reads all hosts and shards in the same round.
+    """Beats every limits.HEARTBEAT_MS and reads all hosts, and then all shards from the meta database.
 
-    It has a thread and a session of its own, so that no call of an operator stands in front of a heartbeat. While it
-    cannot read, nobody dies and nothing moves: what follows from a round follows from rounds that were answered.
+    It has threads and sessions of its own, so that no call of an operator stands in front of a heartbeat, and one for
+    heartbeats alone: with another backend than the meta database they go on while that one hangs. While either cannot
+    be read, nobody dies and nothing moves: what follows from a round follows from rounds that were answered.
     """
 
     def __init__(
@@ -75,8 +71,16 @@ class Membership(Service):
         self._watch = HostWatch()
         self._asked: dict[tuple[str, int], tuple[float, float]] = {}
         """When each owner, a process and its epoch, was asked about first and last; long ago is forgotten."""
-        self._outage = Outage(now_s)
+        self._beat_outage = Outage(now_s)
+        self._read_outage = Outage(now_s)
+        self._beats = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{self.name}-beats")
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self.name)
+        self._hosts: list[HostRow] = []
+        """What the last heartbeat found."""
+        self._found = asyncio.Event()
+        """There was a heartbeat since shards were read."""
+        self._knows_shards = False
+        """The last time that shards were to be read, they were."""
         self._task: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
         self._living: frozenset[str] = frozenset()
@@ -94,13 +98,13 @@ class Membership(Service):
     def is_dead(self, host_id: str, epoch: int) -> bool:
         """Whether the owner of that epoch was watched long enough to be sure; any thread may ask, and nothing blocks.
 
-        A host that has just started, or could not reach the meta database lately, calls nobody dead. Nor does one that
-        is asked about an owner for the first time: it asks again after the next round.
+        A host that has just started, or could not reach the meta database lately, calls nobody dead: it could take
+        nobody's place. Nor does one that is asked about an owner for the first time: it asks again after the next round.
         """
         now_s = self._now_s()
         since_s, _ = self._asked.get((host_id, epoch), (now_s, now_s))
         self._asked[host_id, epoch] = since_s, now_s
-        return self._watch.is_dead(host_id, since_s, now_s)
+        return self._knows_shards and self._watch.is_dead(host_id, since_s, now_s)
 
     def use_url(self, url: str) -> None:
         """New sessions are opened by this URL, which leads to the same database."""
@@ -121,8 +125,9 @@ class Membership(Service):
         await self.on_thread(lambda: self._meta.ask_for_shards(by_owner, self._me.id))
 
     async def _start(self) -> None:
-        await self.on_thread(lambda: self._backend.join(self._me))
-        await self._round()
+        await self._on_beats(lambda: self._backend.join(self._me))
+        await self._beat()
+        await self._look()
         self._task = asyncio.create_task(self._run(), name=self.name)
 
     async def _stop(self) -> None:
@@ -130,24 +135,36 @@ class Membership(Service):
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             try:
-                await self.on_thread(lambda: self._backend.leave(self._me))
+                await self._on_beats(lambda: self._backend.leave(self._me))
             except FoqsError as error:
                 _log.warning("host_row_left_behind", error=str(error))
+        await self._on_beats(self._backend.close)
+        self._beats.shutdown(wait=True)
         self._thread.shutdown(wait=True)
-        self._backend.close()
         self._meta.close()
 
     async def _run(self) -> None:
+        await asyncio.gather(self._run_beats(), self._run_looks())
+
+    async def _run_beats(self) -> None:
         while True:
             await self._pause()
-            try:
-                await self._round()
-                self._outage.has_ended()
-            except FoqsError as error:
-                if self._outage.is_to_be_told(str(error)):
-                    _log.warning("heartbeat_missed", error=str(error))
-            except Exception:  # A defect must not end the heartbeats for good.
-                _log.error("host_defect", work="heartbeat", exc_info=True)
+            await self._try(self._beat, self._beat_outage, "heartbeat_missed")
+
+    async def _run_looks(self) -> None:
+        while True:
+            await self._found.wait()
+            await self._try(self._look, self._read_outage, "shards_not_read")
+
+    async def _try(self, work: Callable[[], Awaitable[None]], outage: Outage, event: str) -> None:
+        try:
+            await work()
+            outage.has_ended()
+        except FoqsError as error:
+            if outage.is_to_be_told(str(error)):
+                _log.warning(event, error=str(error))
+        except Exception:  # A defect must not end the heartbeats for good.
+            _log.error("host_defect", work=event, exc_info=True)
 
     async def _pause(self) -> None:
         pause_ms = min(BUSY_BEAT_MS, limits.HEARTBEAT_MS) if self.is_busy() else limits.HEARTBEAT_MS
@@ -156,30 +173,43 @@ class Membership(Service):
                 await self._hurry.wait()
         self._hurry.clear()
 
-    async def _round(self) -> None:
+    async def _beat(self) -> None:
         asked_s = self._now_s()
         self._me = me = self._me._replace(beat_number=self._me.beat_number + 1)
         try:
-            found = await self.on_thread(lambda: self._beat_and_read(me))
+            hosts = await self._on_beats(lambda: self._backend.beat(me))
         except BaseException:
             self._watch.missed()
             raise
         answered_s = self._now_s()
-        signs = {row.id: HostSign(row.started_at_ms, row.beat_number) for row in found.hosts}
+        signs = {row.id: HostSign(row.started_at_ms, row.beat_number) for row in hosts}
         self._watch.saw(asked_s, answered_s, signs)
         self.hosts_count = 1 + self._watch.others_count(self._me.id)
         self._forget_asked(answered_s - OWNER_ASKED_MS / 1000)
-        self._look_for_namesakes(found.hosts)
-        self._note_places(found.shards)
-        await self.on_view(self._view_of(found, answered_s))
+        self._look_for_namesakes(hosts)
+        self._hosts = hosts
+        self._found.set()
 
     def _forget_asked(self, before_s: float) -> None:
         for owner, (_, last_s) in list(self._asked.items()):
             if last_s < before_s:
                 self._asked.pop(owner, None)
 
-    def _beat_and_read(self, me: HostRow) -> _Round:
-        hosts = self._backend.beat(me)
+    async def _look(self) -> None:
+        """Read the shards, after the hosts, and tell what there is."""
+        self._found.clear()
+        hosts, me = self._hosts, self._me
+        try:
+            shards = await self.on_thread(lambda: self._read_shards(me))
+        except BaseException:
+            self._knows_shards = False
+            raise
+        self._knows_shards = True
+        self._note_places(shards)
+        await self.on_view(self._view_of(hosts, shards, self._now_s()))
+
+    def _read_shards(self, me: HostRow) -> list[ShardRow]:
+        self._backend.announce(me)
         shards = self._meta.list_shards()
         known = {row.shard_id for row in shards if row.place or row.use is ShardUse.REMOVED}
         unknown = {shard_id: place for shard_id, place in self._places.items() if shard_id not in known}
@@ -187,20 +217,18 @@ class Membership(Service):
             # The database is new, or was restored from an older state.
             self._meta.adopt_shards(unknown, me.tier)
             shards = self._meta.list_shards()
-        return _Round(hosts, shards)
+        return shards
 
-    def _view_of(self, found: _Round, now_s: float) -> ClusterView:
-        hosts = {row.id: row for row in found.hosts if not self._watch.is_dead(row.id, -math.inf, now_s)}
-        hosts[self._me.id] = self._me
-        members = frozenset([host.id for host in hosts.values() if not host.is_leaving])
+    def _view_of(self, hosts: Collection[HostRow], shards: Collection[ShardRow], now_s: float) -> ClusterView:
+        living = {row.id: row for row in hosts if not self._watch.is_dead(row.id, -math.inf, now_s)}
+        living[self._me.id] = self._me
+        members = frozenset([host.id for host in living.values() if not host.is_leaving])
         if members != self._living:
             self._living, self._changed_s = members, now_s
         is_settled = now_s - self._changed_s >= SETTLED_MS / 1000
         # Until it has adopted them, the database does not know the places of shards that this host was configured with.
-        shards = {
-            row.shard_id: row._replace(place=row.place or self._places.get(row.shard_id, "")) for row in found.shards
-        }
-        return ClusterView(self._me.id, hosts, shards, is_settled)
+        known = {row.shard_id: row._replace(place=row.place or self._places.get(row.shard_id, "")) for row in shards}
+        return ClusterView(self._me.id, living, known, is_settled)
 
     def _note_places(self, shards: Collection[ShardRow]) -> None:
         for row in shards:
@@ -225,5 +253,8 @@ class Membership(Service):
                 _log.error("host_name_shared", host_name=name, other_address=row.address)
 
     async def on_thread(self, work: Callable[[], T]) -> T:
-        """Do it between two rounds: it must not take long."""
+        """Do it between two readings of the shards: it must not take long."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def _on_beats(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._beats, work)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from foqs.model.cluster import HostRow, host_name_of
+from foqs.model.errors import InvalidArgumentError
 from foqs.storage.meta import MetaStore
 
 
@@ -13,10 +14,18 @@ class MetaBackend:
         self._meta = meta
 
     def join(self, host: HostRow) -> None:
+        if others := self._meta.hosts_beating(elsewhere=True):
+            raise InvalidArgumentError(
+                f"membership is the meta database, and {others[0]} finds others by ZooKeeper: all hosts of a cluster "
+                "need the same membership, so set it here as there, or stop those hosts and start this one 10 s later"
+            )
         self._meta.forget_hosts(host_name_of(host.id))
 
     def beat(self, host: HostRow) -> list[HostRow]:
         return self._meta.beat(host)
+
+    def announce(self, host: HostRow) -> None:
+        return None
 
     def leave(self, host: HostRow) -> None:
         self._meta.remove_host(host.id)

@@ -37,7 +37,7 @@ class ClusterView(NamedTuple):
 
 
 class MembershipBackend(Protocol):
-    """Where hosts find each other. Its methods block and are called by one thread; each raises UnavailableError."""
+    """Where hosts find each other. Its methods block, are called by one thread, and raise UnavailableError."""
 
     def join(self, host: HostRow) -> None:
         """Begin to be there."""
@@ -46,6 +46,12 @@ class MembershipBackend(Protocol):
         """Say that this host lives, and return all that there are. Of those that live each `beat_number` has changed.
 
         It has changed since the last round but a few. The row of the caller may be the one before.
+        """
+
+    def announce(self, host: HostRow) -> None:
+        """Note in the meta database what others need to know of this membership, after each round.
+
+        Another thread than the one of the other methods calls it: the meta database may hang.
         """
 
     def leave(self, host: HostRow) -> None:

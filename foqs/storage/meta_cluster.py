@@ -17,8 +17,13 @@ from foqs.storage.meta_tables import HOST, SERVER_NOW_MS, SHARD
 
 HOST_ROW_MS = limits.DAY_MS
 """The next host that starts deletes the rows of hosts whose last heartbeat is older than this."""
+BEATING_MS = 10 * limits.SECOND_MS
+"""A host that has beaten within this time counts as running when another one starts with another membership."""
 NAMESAKE_ROW_MS = limits.MINUTE_MS
 """A host that starts deletes the rows of earlier processes of its name that are older than this."""
+
+_ELSEWHERE = 2
+"""The state of a host that has another membership than this database. To those that beat here it takes no shards."""
 
 T = TypeVar("T")
 
@@ -55,14 +60,23 @@ class MetaCluster(ABC):
                     f"the meta database has more than {limits.HOSTS_MAX} hosts, which is the limit: "
                     "delete rows of its table host whose heartbeat_at is long ago"
                 )
-            values = {
-                "address": host.address.encode(), "started_at": host.started_at_ms, "heartbeat_at": SERVER_NOW_MS,
-                "beat_number": host.beat_number, "state": int(host.is_leaving), "tier": host.tier.encode(),
-            }  # fmt: skip
-            connection.execute(insert(HOST).values(name=host.id.encode(), **values).on_duplicate_key_update(**values))
+            _write_host(connection, host, int(host.is_leaving))
             return hosts
 
         return self._retry_deadlocks(beat)
+
+    def hosts_beating(self, *, elsewhere: bool) -> list[str]:
+        """Hosts whose rows were written a moment ago: those that find others by this table, or those that do not."""
+        is_fresh = HOST.c.heartbeat_at > SERVER_NOW_MS - BEATING_MS
+        is_of_kind = HOST.c.state == _ELSEWHERE if elsewhere else HOST.c.state != _ELSEWHERE
+        with self._transaction() as connection:
+            rows = connection.execute(select(HOST.c.name).where(is_fresh, is_of_kind).order_by(HOST.c.name)).all()
+        return [row.name.decode() for row in rows]
+
+    def note_elsewhere(self, host: HostRow) -> None:
+        """Note a host that finds others by something else than this table, for those that would look for it here."""
+        with self._transaction() as connection:
+            _write_host(connection, host, _ELSEWHERE)
 
     def forget_hosts(self, name: str) -> None:
         """Delete rows that no process beats any more: nobody else does so for a host that crashed.
@@ -217,6 +231,14 @@ class MetaCluster(ABC):
 
 def not_known(shard_id: int) -> NotFoundError:
     return NotFoundError(f"there is no shard {shard_id}: see foqs shard list")
+
+
+def _write_host(connection: Connection, host: HostRow, state: int) -> None:
+    values = {
+        "address": host.address.encode(), "started_at": host.started_at_ms, "heartbeat_at": SERVER_NOW_MS,
+        "beat_number": host.beat_number, "state": state, "tier": host.tier.encode(),
+    }  # fmt: skip
+    connection.execute(insert(HOST).values(name=host.id.encode(), **values).on_duplicate_key_update(**values))
 
 
 def _read_shards(connection: Connection) -> list[ShardRow]:

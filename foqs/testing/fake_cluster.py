@@ -50,6 +50,10 @@ class FakeCluster(ABC):
         hosts[host.id] = host
         return rows
 
+    def hosts_beating(self, *, elsewhere: bool) -> list[str]:
+        assert self._hosts is not None
+        return []
+
     def forget_hosts(self, name: str) -> None:
         assert self._hosts is not None
 

@@ -128,12 +128,28 @@ def test_what_a_module_imports_is_installed_by_its_extra() -> None:
     allowed = {
         "client": _packages_of(),
         "cli": _packages_of("cli", "host"),
+        "cluster": _packages_of("host", "zookeeper"),
         "testing": _packages_of("testing") | {"pytest"},  # Who uses the fixture has that.
         "spark": _packages_of("spark") | {"pyspark", "py4j", "pyarrow"},  # Not every developer has them.
     }
     for path, package in _imported(_ROOT / "foqs"):
         part = path.relative_to(_ROOT / "foqs").parts[0]
         assert package in shared | allowed.get(part, _packages_of("host")), f"{path} imports {package}"
+
+
+def test_a_host_without_zookeeper_needs_nothing_of_it() -> None:
+    done = _run("import foqs.supervised, foqs.cluster.backends", without={"kazoo"})
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_host_that_is_to_use_zookeeper_says_what_to_install() -> None:
+    arguments = ("--meta-url", "mysql://nobody@127.0.0.1:1/meta", "--membership", "zookeeper://zk-1", "--port", "0")
+    done = _run("from foqs.__main__ import main; main()", "host", *arguments, without={"kazoo"})
+    assert done.returncode == 1, done.stderr
+    assert done.stderr == (
+        "error: membership is zookeeper://zk-1:2181/foqs, which needs the package kazoo: "
+        "pip install 'foqs[zookeeper]'\n"
+    )
 
 
 def test_a_queue_in_memory_needs_what_its_extra_installs() -> None:
