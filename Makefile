@@ -33,7 +33,7 @@ imports: setup ## import-linter: the layers
 unit: setup spark ## only the tests that need no database
 	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not database"
 
-test-mysql: setup spark ## the database tests against the server that FOQS_TEST_MYSQLD names
+test-mysql: setup test-tools spark ## the database tests against the server that FOQS_TEST_MYSQLD names
 	@test -n "$$FOQS_TEST_MYSQLD" || { echo "error: FOQS_TEST_MYSQLD must name a mysqld or mariadbd" >&2; exit 2; }
 	$(BIN)/pytest -m database
 
@@ -119,7 +119,7 @@ spark-exact: setup spark ## a million rows through a Spark cluster that meets ev
 spark: # PySpark and a Java runtime
 	@scripts/spark.sh
 
-test-tools: # Thrift, C++ and Node, for the tests of other languages
+test-tools: # Thrift, C++ and Node, for the tests of other languages, and ZooKeeper
 	@scripts/test-tools.sh
 
 clean: ## remove all that was made here, the data of `foqs dev` excepted

@@ -1,5 +1,6 @@
 #!/bin/sh
 # What the tests with clients of other languages need: the Thrift compiler, C++ and Node with their Thrift libraries.
+# And a ZooKeeper, of which they start servers of their own.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -12,8 +13,10 @@ command -v thrift >/dev/null || missing="$missing thrift-compiler"
 has_cpp_thrift || missing="$missing g++ libthrift-dev libboost-dev"
 command -v node >/dev/null || missing="$missing nodejs"
 command -v npm >/dev/null || missing="$missing npm"
+command -v java >/dev/null || missing="$missing default-jre-headless"
+[ -e /usr/share/java/zookeeper.jar ] || missing="$missing libzookeeper-java"
 # shellcheck disable=SC2086 # a list of packages
-[ -z "$missing" ] || scripts/system-packages.sh "tests of other languages need tools" $missing
+[ -z "$missing" ] || scripts/system-packages.sh "tests need tools" $missing
 
 if [ ! -d tests/e2e/node/node_modules/thrift ]; then
     mkdir -p tests/e2e/node

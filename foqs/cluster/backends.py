@@ -12,7 +12,7 @@ from foqs.storage.meta import MetaStore
 
 
 def membership_backend(url: str, cluster: str, meta: MetaStore, now_s: Callable[[], float]) -> MembershipBackend:
-    """By ZooKeeper where the URL names an ensemble, and else by the meta database.
+    """A membership kept by ZooKeeper where the URL names an ensemble, and else by the meta database.
 
     Raises InvalidArgumentError when the package is missing that it needs.
     """

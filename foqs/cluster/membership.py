@@ -76,7 +76,7 @@ class Membership(Service):
         self._beats = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{self.name}-beats")
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self.name)
         self._hosts: list[HostRow] = []
-        """What the last heartbeat found."""
+        """The hosts that were there at the last heartbeat."""
         self._found = asyncio.Event()
         """There was a heartbeat since shards were read."""
         self._knows_shards = False
@@ -149,22 +149,26 @@ class Membership(Service):
     async def _run_beats(self) -> None:
         while True:
             await self._pause()
-            await self._try(self._beat, self._beat_outage, "heartbeat_missed")
+            try:
+                await self._beat()
+                self._beat_outage.has_ended()
+            except FoqsError as error:
+                if self._beat_outage.is_to_be_told(str(error)):
+                    _log.warning("heartbeat_missed", error=str(error))
+            except Exception:  # A defect must not end the heartbeats for good.
+                _log.error("host_defect", work="heartbeat", exc_info=True)
 
     async def _run_looks(self) -> None:
         while True:
             await self._found.wait()
-            await self._try(self._look, self._read_outage, "shards_not_read")
-
-    async def _try(self, work: Callable[[], Awaitable[None]], outage: Outage, event: str) -> None:
-        try:
-            await work()
-            outage.has_ended()
-        except FoqsError as error:
-            if outage.is_to_be_told(str(error)):
-                _log.warning(event, error=str(error))
-        except Exception:  # A defect must not end the heartbeats for good.
-            _log.error("host_defect", work=event, exc_info=True)
+            try:
+                await self._look()
+                self._read_outage.has_ended()
+            except FoqsError as error:
+                if self._read_outage.is_to_be_told(str(error)):
+                    _log.warning("shards_not_read", error=str(error))
+            except Exception:  # Nor the moves of shards.
+                _log.error("host_defect", work="reading shards", exc_info=True)
 
     async def _pause(self) -> None:
         pause_ms = min(BUSY_BEAT_MS, limits.HEARTBEAT_MS) if self.is_busy() else limits.HEARTBEAT_MS

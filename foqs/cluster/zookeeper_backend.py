@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import structlog
 from kazoo.client import KazooClient
-from kazoo.exceptions import AuthFailedError, ConnectionClosedError, KazooException, NoNodeError
+from kazoo.exceptions import ConnectionClosedError, KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from foqs.cluster.zookeeper_url import ZookeeperUrl
@@ -35,6 +35,8 @@ ensemble before others take it for dead.
 """
 RECONNECT_MS_MAX = limits.SECOND_MS
 """The longest pause between two attempts to connect. By itself kazoo lets up to a minute pass."""
+CLIENT_MS_MAX = 5 * limits.SECOND_MS
+"""A client that has had no connection for so long, longer than its session lasts, is replaced by a new one."""
 CONNECT_MS_MAX = 10 * limits.SECOND_MS
 """A host that starts waits so long for the ensemble."""
 ROUND_MS_MAX = 2 * limits.SECOND_MS
@@ -53,7 +55,7 @@ assert VANISHED_MS > 2 * limits.HOST_DEAD_MS, "a host whose node has gone is dea
 
 _log = structlog.get_logger(__name__)
 _quiet = logging.getLogger(f"{__name__}.kazoo")
-"""Of kazoo's words nothing is logged: what a host has to say of an outage it says itself."""
+"""What kazoo says is not logged: a host itself tells what there is to say of an outage."""
 _quiet.addHandler(logging.NullHandler())
 _quiet.propagate = False
 
@@ -84,6 +86,8 @@ class ZookeeperBackend:
         self._is_away = False
         self._back_s: float | None = None
         """When the ensemble came back, until rounds count again."""
+        self._lost_s: float | None = None
+        """The time since which there is no connection."""
         self._announced_s: float | None = None
 
     def join(self, host: HostRow) -> None:
@@ -144,9 +148,22 @@ class ZookeeperBackend:
         )
 
     def _require_connection(self) -> None:
-        """Raises ConnectionClosedError at once, instead of adding to what waits for a connection."""
-        if self._client is None or not self._client.connected:
-            raise ConnectionClosedError("there is no connection")
+        """Raises ConnectionClosedError at once, instead of adding to what waits for a connection.
+
+        A client that has none for long is replaced: kazoo may have given up, and an ensemble that has lost its data
+        refuses a session that has seen later ones.
+        """
+        client = self._client
+        if client is not None and client.connected:
+            self._lost_s = None
+            return
+        now_s = self._now_s()
+        self._lost_s = now_s if self._lost_s is None else self._lost_s
+        if client is not None and now_s - self._lost_s >= CLIENT_MS_MAX / 1000:
+            self._client, self._lost_s = self._connect(), now_s
+            self._client.start_async()
+            _close(client)
+        raise ConnectionClosedError("there is no connection")
 
     def _write(self, host: HostRow, until_s: float) -> None:
         """Write this host's row into a node that goes with this session: a lost session's is made anew."""
@@ -161,7 +178,7 @@ class ZookeeperBackend:
             self._replace(path, data, until_s, ephemeral=True)
 
     def _replace(self, path: str, data: bytes, until_s: float, *, ephemeral: bool) -> None:
-        """At once: nobody sees that there is none."""
+        """Put a node in the place of the one that is there, if any, so that nobody sees that there is none."""
         transaction = self._client.transaction()
         if self._wait(self._client.exists_async(path), until_s) is not None:
             transaction.delete(path)
@@ -228,14 +245,7 @@ class ZookeeperBackend:
         self._seen = {name: seen._replace(at_s=now_s) for name, seen in self._seen.items()}
 
     def _wait(self, answer: Any, until_s: float) -> Any:
-        try:
-            return answer.get(timeout=max(0.0, until_s - time.monotonic()))
-        except (ConnectionClosedError, AuthFailedError):
-            # kazoo has given up: it never comes back by itself.
-            broken, self._client = self._client, self._connect()
-            self._client.start_async()
-            _close(broken)
-            raise
+        return answer.get(timeout=max(0.0, until_s - time.monotonic()))
 
     def _path(self, host_id: str) -> str:
         return f"{self._directory}/{host_id}"

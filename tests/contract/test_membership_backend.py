@@ -109,7 +109,13 @@ class ZookeeperRoom:
 _paths = count()
 
 
-@pytest.fixture(params=["memory", pytest.param("meta", marks=pytest.mark.database), "zookeeper"])
+@pytest.fixture(
+    params=[
+        "memory",
+        pytest.param("meta", marks=pytest.mark.database),
+        pytest.param("zookeeper", marks=pytest.mark.database),
+    ]
+)
 def room(request: pytest.FixtureRequest) -> Iterator[Room]:
     with ExitStack() as closing:
         if request.param == "memory":

@@ -18,7 +18,13 @@ from tests.support.impatient_foqs import COMMAND
 
 
 class StartHost(Protocol):
-    def __call__(self, name: str, port: int, shard_urls: Mapping[int, str] | None = None) -> HostProgram: ...
+    def __call__(
+        self,
+        name: str,
+        port: int,
+        shard_urls: Mapping[int, str] | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> HostProgram: ...
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -55,12 +61,17 @@ def start_host(own_databases: Databases) -> Iterator[StartHost]:
     """
     with ExitStack() as programs:
 
-        def start(name: str, port: int, shard_urls: Mapping[int, str] | None = None) -> HostProgram:
+        def start(
+            name: str,
+            port: int,
+            shard_urls: Mapping[int, str] | None = None,
+            variables: Mapping[str, str] | None = None,
+        ) -> HostProgram:
             with closing(MetaStore(own_databases.meta_url)) as meta:
                 if not meta.list_namespaces():  # A host that gets no shard could not make one.
                     meta.insert_namespace(NAMESPACE, NamespaceSettings(), 0)
             urls = shard_urls or own_databases.shard_urls
-            host = HostProgram(name, port, own_databases.meta_url, urls, command=COMMAND)
+            host = HostProgram(name, port, own_databases.meta_url, urls, variables, command=COMMAND)
             programs.callback(host.close)
             return host
 

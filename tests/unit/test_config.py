@@ -161,3 +161,46 @@ def test_all_that_is_wrong_with_one_url_is_told():
     (problem,) = caught.value.problems
     assert "names the driver postgres" in problem
     assert "names no database" in problem
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ("", ""),
+        ("zookeeper://zk-1", "zookeeper://zk-1:2181/foqs"),
+        ("zookeeper://zk-1,zk-2:2182/", "zookeeper://zk-1:2181,zk-2:2182/foqs"),
+        ("zookeeper://10.0.0.1:1,[::1]:65535/a/b.c_d-e/", "zookeeper://10.0.0.1:1,[::1]:65535/a/b.c_d-e"),
+    ],
+)
+def test_the_url_of_zookeeper_has_servers_and_may_have_ports_and_a_path(given, used):
+    assert HostConfig(meta_url=META, membership=given).membership == used
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("zk-1:2181", "is no URL of ZooKeeper"),
+        ("etcd://zk-1", "is no URL of ZooKeeper"),
+        ("zookeeper://", "names a server ''"),
+        ("zookeeper://zk-1,", "names a server ''"),
+        ("zookeeper://zk-1:0", "names a server 'zk-1:0'"),
+        ("zookeeper://zk-1:65536", "names a server 'zk-1:65536'"),
+        ("zookeeper://zk 1", "names a server 'zk 1'"),
+        ("zookeeper://" + ",".join(["zk"] * 33), "names 33 servers; allowed: up to 32"),
+        ("zookeeper://zk-1/zookeeper/foqs", "names the path '/zookeeper/foqs'"),
+        ("zookeeper://zk-1/a/../b", "names the path '/a/../b'"),
+        ("zookeeper://zk-1/a//b", "names the path '/a//b'"),
+        ("zookeeper://zk-1" + "/a" * 9, "names the path"),
+    ],
+)
+def test_what_is_wrong_with_the_url_of_zookeeper_is_told(given, told):
+    (problem,) = problems_of({"meta_url": META, "shards": SHARDS, "membership": given})
+    assert problem.startswith("membership (flag): ")
+    assert told in problem
+    assert "allowed: " in problem
+
+
+def test_the_url_of_zookeeper_has_no_secret_which_would_be_told_with_it():
+    (problem,) = problems_of({"meta_url": META, "shards": SHARDS, "membership": "zookeeper://user:geheim@zk-1"})
+    assert "has a user in it" in problem
+    assert "geheim" not in problem

@@ -93,6 +93,15 @@ def test_a_host_without_a_row_is_dead_when_it_was_seen_to_have_none_for_as_long(
     assert seen.is_dead("other")
 
 
+def test_a_dead_host_stays_dead_when_its_row_goes() -> None:
+    """The session of a host that hangs ends at last, or somebody tidies up: that is no sign of life."""
+    seen = Rounds()
+    seen.rounds(DEAD_S, other=5)
+    for _ in range(20):
+        assert seen.is_dead("other")
+        seen.rounds(BEAT_S)
+
+
 def test_a_host_whose_row_comes_back_lives() -> None:
     seen = Rounds()
     seen.rounds(2 * DEAD_S)
