@@ -99,7 +99,8 @@ class Membership(Service):
         """Whether the owner of that epoch was watched long enough to be sure; any thread may ask, and nothing blocks.
 
         A host that has just started, or could not reach the meta database lately, calls nobody dead: it could take
-        nobody's place. Nor does one that is asked about an owner for the first time: it asks again after the next round.
+        nobody's place. Nor does one that is asked about an owner for the first time: who asks does so again after the
+        next round.
         """
         now_s = self._now_s()
         since_s, _ = self._asked.get((host_id, epoch), (now_s, now_s))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
@@ -26,6 +27,8 @@ from tests.support.zookeeper import ZookeeperServer
 
 DEAD_S = limits.HOST_DEAD_MS / 1000
 PATIENCE_S = 30.0
+EPOCH = 1
+NAMES = ("one#1", "two#1", "three#1", "nobody")
 
 _paths = count()
 
@@ -268,11 +271,14 @@ def test_hosts_of_one_cluster_with_different_memberships_do_not_start(hosts: Hos
 
 
 class SlowMeta(MetaStore):
-    """`is_away`: it does not give the shards."""
+    """`is_away`: it does not give the shards, and says so; `hangs`: it says nothing until that is set."""
 
     is_away = False
+    hangs: threading.Event | None = None
 
     def list_shards(self) -> list[ShardRow]:
+        if self.hangs is not None:
+            self.hangs.wait(PATIENCE_S)
         if self.is_away:
             raise UnavailableError("the meta database does not answer")
         return super().list_shards()
@@ -298,6 +304,8 @@ class Cluster:
         membership.is_busy = lambda: True
 
         async def look(view: ClusterView) -> None:
+            for other in NAMES:  # As hosts do that want their shards: who asks for the first time gets no answer.
+                membership.is_dead(other, EPOCH)
             self.rounds[name] = self.rounds.get(name, 0) + 1
             if name in self.views and not self.views[name].hosts.keys() <= view.hosts.keys():
                 self.shrunk.append(view)
@@ -333,14 +341,14 @@ def cluster(hosts: Hosts, meta_url: str, monkeypatch: pytest.MonkeyPatch) -> Clu
 async def test_a_host_that_hangs_is_dead_though_its_session_lives_and_one_that_beats_is_not(cluster: Cluster) -> None:
     async with cluster.host("one#1") as one, cluster.host("two#1"), cluster.host("three#1") as three:
         await cluster.go_on(DEAD_S + 1)
-        assert not one.is_dead("three#1")
+        assert not one.is_dead("three#1", EPOCH)
         assert three._task is not None
         three._task.cancel()  # Its event loop stands still, and kazoo's threads go on.
         cluster.forget("three#1")
         await cluster.go_on(DEAD_S - 1)
-        assert not one.is_dead("three#1")
+        assert not one.is_dead("three#1", EPOCH)
         await cluster.go_on(2)
-        assert one.is_dead("three#1")
+        assert one.is_dead("three#1", EPOCH)
         assert "three#1" in cluster.hosts.nodes()
         assert cluster.views["one#1"].hosts.keys() == {"one#1", "two#1"}
 
@@ -354,11 +362,11 @@ async def test_a_host_that_is_gone_is_dead_from_its_last_heartbeat_on_and_stays_
         await cluster.go_on(DEAD_S / 2)
         await two._on_beats(two._backend.close)  # As the server does some seconds after kill -9.
         await cluster.go_on(DEAD_S / 2 - 1)
-        assert not one.is_dead("two#1")
+        assert not one.is_dead("two#1", EPOCH)
         assert "two#1" in cluster.views["one#1"].hosts
         await cluster.go_on(2)
         for _ in range(2 * VANISHED_MS // 1000):
-            assert one.is_dead("two#1")
+            assert one.is_dead("two#1", EPOCH)
             await cluster.go_on(1)
 
 
@@ -367,39 +375,39 @@ async def test_nobody_is_dead_and_nobody_missing_because_zookeeper_was_away(
 ) -> None:
     async with cluster.host("one#1") as one, cluster.host("two#1") as two:
         await cluster.go_on(DEAD_S + 1)
-        assert one.is_dead("nobody")
+        assert one.is_dead("nobody", EPOCH)
         for loses_data in (False, True):
             zookeeper_server.kill()
             try:
                 with capture_logs() as logged:
                     await until(lambda seen=logged: [event["event"] for event in seen].count("heartbeat_missed") >= 2)
                 cluster.hosts.now_s += 10 * DEAD_S
-                assert not one.is_dead("nobody")
+                assert not one.is_dead("nobody", EPOCH)
                 if loses_data:
                     zookeeper_server.forget()
             finally:
                 zookeeper_server.start()
             began_s, before = cluster.hosts.now_s, dict(cluster.rounds)
             while any(cluster.rounds[name] < before[name] + 3 for name in before):
-                assert not one.is_dead("two#1")
-                assert not two.is_dead("one#1")
+                assert not one.is_dead("two#1", EPOCH)
+                assert not two.is_dead("one#1", EPOCH)
                 await asyncio.sleep(0.01)
                 cluster.hosts.now_s += 0.03
             assert cluster.hosts.now_s - began_s >= RETURN_MS / 1000
             await cluster.go_on(2 * DEAD_S)
-            assert not one.is_dead("two#1")
-            assert not two.is_dead("one#1")
-            assert one.is_dead("nobody")
+            assert not one.is_dead("two#1", EPOCH)
+            assert not two.is_dead("one#1", EPOCH)
+            assert one.is_dead("nobody", EPOCH)
         assert cluster.shrunk == []
 
 
 async def test_while_the_meta_database_is_away_heartbeats_go_on_and_nobody_is_called_dead(cluster: Cluster) -> None:
     async with cluster.host("one#1") as one, cluster.host("two#1") as two, cluster.host("three#1") as three:
         await cluster.go_on(DEAD_S + 1)
-        assert one.is_dead("nobody")
+        assert one.is_dead("nobody", EPOCH)
         for meta in cluster.metas.values():
             meta.is_away = True
-        await until(lambda: not one.is_dead("nobody"))
+        await until(lambda: not one.is_dead("nobody", EPOCH))
         assert three._task is not None
         three._task.cancel()
         cluster.forget("three#1")
@@ -408,13 +416,32 @@ async def test_while_the_meta_database_is_away_heartbeats_go_on_and_nobody_is_ca
             cluster.hosts.now_s += 1
             now = {membership: membership.me.beat_number for membership in (one, two)}
             await until(lambda seen=now: all(one.me.beat_number > number + 2 for one, number in seen.items()))
-            assert not one.is_dead("three#1")
+            assert not one.is_dead("three#1", EPOCH)
         assert one.me.beat_number > beats
         for meta in cluster.metas.values():
             meta.is_away = False
-        await until(lambda: one.is_dead("three#1"))  # Its heartbeats were watched all the time.
-        assert not one.is_dead("two#1")
-        assert not two.is_dead("one#1")
+        await until(lambda: one.is_dead("three#1", EPOCH))  # Its heartbeats were watched all the time.
+        assert not one.is_dead("two#1", EPOCH)
+        assert not two.is_dead("one#1", EPOCH)
+
+
+async def test_a_host_that_the_meta_database_does_not_answer_is_alive_to_those_that_it_answers(
+    cluster: Cluster,
+) -> None:
+    async with cluster.host("one#1") as one, cluster.host("two#1") as two:
+        await cluster.go_on(DEAD_S + 1)
+        cluster.metas["two#1"].hangs = released = threading.Event()
+        cluster.forget("two#1")
+        try:
+            for _ in range(2 * round(DEAD_S)):
+                beats = two.me.beat_number
+                await until(lambda seen=beats: two.me.beat_number > seen + 2)
+                await cluster.go_on(1)
+                assert one.is_dead("nobody", EPOCH)
+                assert not one.is_dead("two#1", EPOCH)
+                assert cluster.views["one#1"].hosts.keys() == {"one#1", "two#1"}
+        finally:
+            released.set()
 
 
 async def test_a_host_does_not_start_without_zookeeper(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
