@@ -18,7 +18,7 @@ from foqs.testing.fake_cluster import FakeCluster
 from tests.sim.planting import in_place_of
 
 _decide = decisions.decide
-_round = Membership._round
+_beat = Membership._beat
 _take_shard_epoch = FakeCluster.take_shard_epoch
 
 
@@ -40,10 +40,10 @@ def keeps_what_it_is_asked_for(view: ClusterView, *arguments: Any) -> Decision:
     return Decision(decision.wanted, decision.asked, [])
 
 
-@in_place_of(Membership, "_round")
+@in_place_of(Membership, "_beat")
 async def gives_its_shards_up_when_the_meta_database_is_away(self: Membership) -> None:
     try:
-        await _round(self)
+        await _beat(self)
     except FoqsError:
         shards = {
             at: ShardRow(at, 1, "", 0, place, ShardUse.REMOVED, "", "", "", 0) for at, place in self._places.items()
