@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from contextlib import suppress
 from typing import Any, ClassVar, Final
@@ -118,3 +119,10 @@ def is_lost(error: Exception) -> bool:
     """The session is gone, so that what became of the last statement is unknown."""
     code = error.args[0] if error.args else 0
     return code in _LOST_CODES or isinstance(error, pymysql.err.InterfaceError | OSError)
+
+
+def interrupt(session: Any) -> None:
+    """Make a statement of the session that is under way fail; any thread may call it."""
+    if session is not None and session._sock is not None:
+        with suppress(OSError):  # It has failed by itself meanwhile.
+            session._sock.shutdown(socket.SHUT_RDWR)

@@ -7,9 +7,8 @@ into the `writer` row: after a lost answer that number tells whether the transac
 from __future__ import annotations
 
 import select
-import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -54,12 +53,19 @@ from foqs.storage.script import (
     write_script,
 )
 from foqs.storage.seen_log import SeenLogReader, read_seen_extents, read_seen_images
-from foqs.storage.session import connect, is_lost
-from foqs.storage.take_over import WriterRow, promote_all, read_claimed, read_claims, read_namespaces, read_writer
+from foqs.storage.session import connect, interrupt, is_lost
+from foqs.storage.take_over import (
+    WriterRow,
+    kill_owner,
+    promote_all,
+    read_claimed,
+    read_claims,
+    read_namespaces,
+    read_writer,
+)
 
 _READ_ONLY_CODES = frozenset({1290, 1792, 1836})
 """The server is read-only by an option, in a transaction, or by its mode."""
-_KILL_DENIED_CODES = frozenset({ER.KILL_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR})
 _DISK_FULL_CODES = frozenset({ER.DISK_FULL, ER.RECORD_FILE_FULL})
 
 _log = structlog.get_logger(__name__)
@@ -260,7 +266,7 @@ class ShardStore:
     def interrupt(self) -> None:
         """Make a statement that is under way fail; the one method that another thread may call."""
         for session in (self._session, self._snapshot):
-            _interrupt(session)
+            interrupt(session)
 
     def is_session_lost(self) -> bool:
         """Whether the server has ended the session; to be asked when no call is under way. Does not block."""
@@ -431,18 +437,7 @@ class ShardStore:
         return taken
 
     def _kill(self, session_id: int, owner: str) -> None:
-        try:
-            self._rows(sql.KILL_SESSION.format(session_id))
-        except pymysql.err.Error as error:
-            if error.args[0] == ER.NO_SUCH_THREAD:
-                return  # It has ended by itself.
-            if error.args[0] not in _KILL_DENIED_CODES:
-                raise
-            raise OwnershipLostError(
-                f"shard {self._access.shard_id}: its user must not KILL session {session_id} of {owner!r}: let all "
-                "hosts use one user, or grant it CONNECTION ADMIN (MySQL: CONNECTION_ADMIN); "
-                f"the server ends that session after {limits.OWNER_SILENT_MS_MAX} ms without a word from it"
-            ) from error
+        kill_owner(self._rows, self._access.shard_id, session_id, owner)
 
     def _read_writer(self) -> WriterRow:
         return read_writer(self._rows)
@@ -501,15 +496,8 @@ class ShardStore:
 
     def _open_snapshot(self) -> None:
         """A session that sees the rows as they are now, between the last owner's transactions and ours."""
-        _interrupt(self._snapshot)  # Nobody waits for the count of an earlier take-over.
+        interrupt(self._snapshot)  # Nobody waits for the count of an earlier take-over.
         self._snapshot = connect(self._access.url, limits.COUNT_MS_MAX)
         with self._snapshot.cursor() as cursor:
             cursor.execute(sql.REPEATABLE)
             cursor.execute(sql.SNAPSHOT)
-
-
-def _interrupt(session: Any) -> None:
-    """Make a statement of the session that is under way fail."""
-    if session is not None and session._sock is not None:
-        with suppress(OSError):  # It has failed by itself meanwhile.
-            session._sock.shutdown(socket.SHUT_RDWR)

@@ -8,6 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
+import pymysql
+from pymysql.constants import ER
+
+from foqs.model import limits
 from foqs.shard.port import ClaimedRow, OwnershipLostError, StoredClaim
 from foqs.storage import statements as sql
 from foqs.storage.formats import UnknownFormatError, unpack_entries, unpack_items, unpack_keys
@@ -15,6 +19,7 @@ from foqs.storage.script import chunks_by_bytes, key_conditions, stored_row_lite
 
 RunStatement = Callable[..., Any]
 T = TypeVar("T")
+_KILL_DENIED_CODES = frozenset({ER.KILL_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR})
 
 
 class WriterRow(NamedTuple):
@@ -33,6 +38,22 @@ class WriterRow(NamedTuple):
 def read_writer(rows: RunStatement) -> WriterRow:
     ((epoch, owner, *rest),) = rows(sql.READ_WRITER)
     return WriterRow(epoch, owner.decode(), *rest)
+
+
+def kill_owner(rows: RunStatement, shard_id: int, session_id: int, owner: str) -> None:
+    """End the session of a dead owner. Raises OwnershipLostError when this user must not."""
+    try:
+        rows(sql.KILL_SESSION.format(session_id))
+    except pymysql.err.Error as error:
+        if error.args[0] == ER.NO_SUCH_THREAD:
+            return  # It has ended by itself.
+        if error.args[0] not in _KILL_DENIED_CODES:
+            raise
+        raise OwnershipLostError(
+            f"shard {shard_id}: its user must not KILL session {session_id} of {owner!r}: let all "
+            "hosts use one user, or grant it CONNECTION ADMIN (MySQL: CONNECTION_ADMIN); "
+            f"the server ends that session after {limits.OWNER_SILENT_MS_MAX} ms without a word from it"
+        ) from error
 
 
 def promote_all(rows: RunStatement, shard_id: int) -> None:

@@ -48,7 +48,7 @@ class MysqlShard:
     def store(self, owner: str) -> ShardStore:
         access = ShardAccess(shard_id=self.SHARD_ID, url=self._url, lock_name=self.LOCK_NAME, owner=owner)
         packs = PackIndex(PackBudget(limits.PACKS_OF_HOST_BYTES_MAX))
-        store = ShardStore(access, self._take_epoch, self.dead_owners.__contains__, packs)
+        store = ShardStore(access, self._take_epoch, lambda owner, epoch: owner in self.dead_owners, packs)
         self._stores.append(store)
         return store
 

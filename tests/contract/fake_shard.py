@@ -26,7 +26,9 @@ class FakeShard:
 
     def store(self, owner: str) -> FakeStore:
         packs = PackIndex(PackBudget(limits.PACKS_OF_HOST_BYTES_MAX))
-        return FakeStore(self._server, "lock", owner, self._take_epoch, self.dead_owners.__contains__, packs)
+        return FakeStore(
+            self._server, "lock", owner, self._take_epoch, lambda owner, epoch: owner in self.dead_owners, packs
+        )
 
     def reader(self, store: Store) -> AbstractContextManager[FakeReader]:
         assert isinstance(store, FakeStore)

@@ -14,6 +14,7 @@ from thriftpy2.rpc import make_client
 from thriftpy2.transport import TFramedTransportFactory
 
 from foqs.model.calls import CallContext
+from foqs.model.cluster import ShardUse
 from foqs.model.errors import ErrorCode, InvalidArgumentError, OverloadedError, RateLimitedError
 from foqs.model.limits import FRAME_BYTES_MAX
 from foqs.transport.bounds import TransportLimits
@@ -88,6 +89,7 @@ def test_every_admin_verb_answers() -> None:
             assert status.response.shards == [s.ShardStatus(1, "owned", 3, 5, 2, "")]
             await _call_the_verbs_on_jobs(client)
             await _call_the_verbs_on_exports(client)
+            await _call_the_verbs_on_shards(client)
             called = {method for method, _ in w.counts.finished} | {"enqueue"}
             assert {m.name for m in METHODS.values() if m.service == "FoqsAdmin"} <= called
 
@@ -106,6 +108,18 @@ async def _call_the_verbs_on_jobs(client: RawClient) -> None:
     assert absent.error.code == ErrorCode.NOT_FOUND
     listed = await client.call("listJobs", s.ListJobsRequest("ns"))
     assert (listed.response.jobs, listed.response.next_page_token) == ([got.response], "")
+
+
+async def _call_the_verbs_on_shards(client: RawClient) -> None:
+    s = structs
+    added = await client.call("addShard", s.AddShardRequest(7, "mysql://h:3306/s7", "gold"))
+    assert (added.response.shard_id, added.response.place, added.response.tier) == (7, "mysql://h:3306/s7", "gold")
+    changed = await client.call("updateShard", s.UpdateShardRequest(7, ShardUse.DRAINING, "host-2"))
+    assert (changed.response.state, changed.response.pinned_to) == (ShardUse.DRAINING, "host-2")
+    assert (await client.call("listShards", s.ListShardsRequest())).response.shards == [changed.response]
+    assert (await client.call("removeShard", s.RemoveShardRequest(7))).response == s.RemoveShardResponse()
+    absent = await client.call("removeShard", s.RemoveShardRequest(8))
+    assert absent.error.code == ErrorCode.NOT_FOUND
 
 
 async def _call_the_verbs_on_exports(client: RawClient) -> None:
