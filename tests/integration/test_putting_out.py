@@ -34,7 +34,7 @@ def make_store(shard_urls: dict[int, str]) -> Iterator[Open]:
     def make(owner: str, user: str = "root") -> ShardStore:
         url = shard_urls[0].replace("//root@", f"//{user}@")
         access = ShardAccess(shard_id=0, url=url, lock_name="putting-out", owner=owner, allow_undurable=True)
-        stores.append(ShardStore(access, take_epoch, lambda name: name == "dead", PackIndex(PackBudget(0))))
+        stores.append(ShardStore(access, take_epoch, lambda name, epoch: name == "dead", PackIndex(PackBudget(0))))
         return stores[-1]
 
     yield make
