@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import random
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -16,6 +18,8 @@ from sqlalchemy import make_url
 from foqs.cluster.backends import membership_backend
 from foqs.cluster.membership import Membership
 from foqs.cluster.owner_map import OwnerMap
+from foqs.cluster.peers import PeerTable
+from foqs.cluster.routing import Chance, Routing
 from foqs.cluster.sharing import Sharing
 from foqs.config import HostConfig
 from foqs.host.admin import Admin
@@ -44,12 +48,14 @@ from foqs.host.shard_maps import ShardMaps
 from foqs.host.shards import OwnedShard, Shards
 from foqs.host.slices import Slices
 from foqs.host.slots import Slots
+from foqs.host.stocks import Stocks
 from foqs.host.topics import Topics
 from foqs.host.waiting import Waiting
 from foqs.model import limits
 from foqs.model.cluster import HostRow, ShardUse, process_id
 from foqs.model.errors import InvalidArgumentError, UnavailableError
 from foqs.model.item import ItemEvent
+from foqs.model.peers import SECRET_BYTES
 from foqs.model.service import Service, ServiceState
 from foqs.model.topic import ShardTopic
 from foqs.server.mysql_server import CommitScheduler, MysqlServer, TurningTime
@@ -64,6 +70,7 @@ from foqs.storage.session import server_of
 from foqs.storage.shard_reader import ShardReader
 from foqs.storage.shard_store import ShardAccess, ShardStore
 from foqs.transport.bounds import TransportLimits
+from foqs.transport.peers import Peers as ThriftPeers
 from foqs.transport.server import ThriftServer
 
 PREFETCH_SWEEP_MS = 500
@@ -84,6 +91,8 @@ class Parts:
     metrics: Callable[[Callable[[int], str | None]], Metrics]
     wall_ms: Callable[[], int]
     monotonic_s: Callable[[], float]
+    chance: Chance
+    peers: Callable[..., PeerTable]
     event_log: Callable[[EventLogOptions, EventLogSource], EventLog] = EventLog
 
 
@@ -98,6 +107,8 @@ def real_parts() -> Parts:
         metrics=Metrics,
         wall_ms=_wall_ms,
         monotonic_s=_monotonic_s,
+        chance=_chance(),
+        peers=ThriftPeers,
         event_log=EventLog,
     )
 
@@ -157,7 +168,11 @@ class Host(Service):
         self._dequeues = Dequeues(
             self._namespaces, self._shards, self._dispatcher, self._loop.time, self.metrics.items.happened
         )
-        self._server = self._make_server(slices)
+        self._shards.is_elsewhere = self._is_elsewhere
+        self._routing = self._make_routing(*self._make_verbs(slices))
+        self._server = self._make_server()
+        self._secret: bytes | None = None
+        """That of the cluster, from the meta database."""
         self._ticker: asyncio.Task[None] | None = None
         self._pulse = Pulse()
         self._ages = Ages(self._shards, self._loop.time)
@@ -236,6 +251,9 @@ class Host(Service):
         # First of all: it tells that the event loop turns.
         self._ticker = asyncio.create_task(self._tick(), name="ticker")
         await self._namespaces.calls.run(lambda _: self._parts.check_schema(self._config.meta_url, SchemaKind.META))
+        proposed = self._parts.chance.random_bytes(SECRET_BYTES)
+        self._secret = await self._namespaces.calls.run(lambda meta: meta.cluster_secret(proposed))
+        await self._routing.start()
         await self._membership.start()
         await self._namespaces.start()
         await self._jobs.start()
@@ -249,6 +267,7 @@ class Host(Service):
     async def _drain(self) -> None:
         await self._sharing.leave()
         self._dequeues.drain()
+        await self._routing.drain()
         await self._server.drain()
         self._dispatcher.drain()
         await asyncio.gather(*[shard.drain() for shard in self._shards.by_id.values()])
@@ -259,6 +278,7 @@ class Host(Service):
 
     async def _stop(self) -> None:
         await self._server.stop()
+        await self._routing.stop()
         await self._namespace_calls.stop()
         await self._slots.stop()
         await self._sharing.stop()
@@ -300,6 +320,11 @@ class Host(Service):
 
     def _forget_quotas(self) -> None:
         self._quotas.forget(self._namespaces.numbers)
+
+    def _is_elsewhere(self, shard_id: int) -> bool:
+        """Whether another host serves the shard, as far as this one knows."""
+        owner = self.owners.get(shard_id)
+        return owner is not None and owner.host_id != self.id and bool(owner.address)
 
     def _is_draining(self) -> bool:
         return self.state is ServiceState.DRAINING
@@ -378,9 +403,8 @@ class Host(Service):
             self._servers[address] = MysqlServer(address, scheduler, self._turning)
         return self._servers[address]
 
-    def _make_server(self, slices: Slices) -> ThriftServer:
-        """The front door, with the verbs of users and of operators behind it."""
-        config = self._config
+    def _make_verbs(self, slices: Slices) -> tuple[Queue, Admin]:
+        """The verbs of users and of operators on the shards of this host."""
         namespaces, shards, happened = self._namespaces, self._shards, self.metrics.items.happened
         placement = Placement(shards, self._dispatcher, self._slots)
         lane = BulkLane(self._loop)
@@ -395,7 +419,7 @@ class Host(Service):
             lane,
         )
         admin = Admin(
-            config.host_name,
+            self._config.host_name,
             self._namespaces,
             self._namespace_calls,
             self._shards,
@@ -405,9 +429,26 @@ class Host(Service):
             ShardCalls(namespaces, shards, self._slots, self._waiting, self._sharing.address_of, self._check_database),
             self._is_draining,
         )
+        return queue, admin
+
+    def _make_routing(self, queue: Queue, admin: Admin) -> Routing:
+        """The same verbs on all shards of the cluster."""
+        chance, now_s = self._parts.chance, self._loop.time
+
+        def secret() -> bytes | None:
+            return self._secret
+
+        peers = self._parts.peers(self.id, secret, chance.random_bytes, now_s)
+        local = Stocks(self._dispatcher, self._shards, self._namespaces, now_s)
+        return Routing(self.id, queue, admin, local, self.owners, peers, secret, chance, now_s)
+
+    def _make_server(self) -> ThriftServer:
+        """The front door."""
+        config = self._config
         return self._parts.server(
-            queue,
-            admin,
+            self._routing.queue,
+            self._routing.admin,
+            peers=self._routing.door,
             address=config.listen_address,
             port=config.port,
             namespaces=self._namespaces,
@@ -441,6 +482,10 @@ def _lock_name(cluster: str, shard_id: int, url: str) -> str:
     """Locks belong to the server, so that two clusters of one name on it need the database in theirs."""
     database = (make_url(url).database or "").encode()
     return f"{cluster}.shard.{shard_id}.{crc32(database):08x}"
+
+
+def _chance() -> Chance:
+    return Chance(random.randrange, os.urandom)
 
 
 def _wall_ms() -> int:

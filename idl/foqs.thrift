@@ -212,7 +212,9 @@ struct ActiveTopicsRequest {
   /** The maximum number of topics. */
   3: i32 limit = 1000,
   /** The next_page_token of the previous page, or "" for the first page. */
-  4: string page_token = ""
+  4: string page_token = "",
+  /** If true, shards and hosts that do not respond are left out and named in `missing`, instead of failing the call. */
+  5: optional bool partial
 }
 
 struct TopicStats {
@@ -231,7 +233,9 @@ struct TopicStats {
 struct ActiveTopicsResponse {
   1: list<TopicStats> topics,
   /** "" on the last page. */
-  2: string next_page_token
+  2: string next_page_token,
+  /** With partial: whose items are not counted, each in words. */
+  3: optional list<string> missing
 }
 
 struct ShardMapRequest {
@@ -615,4 +619,53 @@ service FoqsAdmin {
   ClusterShard updateShard(1: UpdateShardRequest request) throws (1: FoqsError error)
   RemoveShardResponse removeShard(1: RemoveShardRequest request) throws (1: FoqsError error)
   HostStatus getHostStatus(1: HostStatusRequest request) throws (1: FoqsError error)
+}
+
+/* ---- Between the hosts of one cluster, on the same port. Clients get PERMISSION_DENIED. ---- */
+
+/**
+ * The first call of a host to another one. Each shows that it knows the secret of the cluster, which is in the meta
+ * database and never on the wire: a proof is an HMAC-SHA-256 over who shows it to whom, and a challenge of the other.
+ */
+struct HelloRequest { 1: required string host_id, 2: required binary challenge }
+struct HelloResponse { 1: string host_id, 2: binary proof, 3: binary challenge }
+/** The second call, with the proof over the challenge of the first one's response. Peers' calls come on this connection from then on. */
+struct ProveRequest { 1: required string host_id, 2: required binary challenge, 3: required binary proof }
+struct ProveResponse {}
+
+/** What a host has ready of a topic; ready_count 0: nothing any more. */
+struct TopicStock {
+  1: i32 namespace_number,
+  2: string topic,
+  3: i64 ready_count,
+  /** The most urgent priority, and when the first item of it was due. */
+  4: i32 priority,
+  5: i64 oldest_at_ms,
+  /** Consumers have asked this host for the topic lately. */
+  6: bool is_wanted
+}
+/** Another host has ready items of a topic, for so many of which nobody else was told. */
+struct TopicPointer {
+  1: i32 namespace_number,
+  2: string topic,
+  3: string host_id,
+  4: i64 ready_count,
+  5: i32 priority,
+  6: i64 oldest_at_ms
+}
+struct TopicWish { 1: i32 namespace_number, 2: string topic, 3: i64 count }
+/** Tells the home of topics what the caller has of them. The response names hosts whose items should go first. */
+struct ReportRequest { 1: list<TopicStock> stocks }
+/** Asks the home of topics who has ready items. If nobody has, the caller gets a hint when somebody does, for 2 s. */
+struct SeekRequest { 1: list<TopicWish> wishes }
+struct PointersResponse { 1: list<TopicPointer> pointers }
+struct HintRequest { 1: list<TopicPointer> pointers }
+struct HintResponse {}
+
+service FoqsPeer {
+  HelloResponse hello(1: HelloRequest request) throws (1: FoqsError error)
+  ProveResponse prove(1: ProveRequest request) throws (1: FoqsError error)
+  PointersResponse report(1: ReportRequest request) throws (1: FoqsError error)
+  PointersResponse seek(1: SeekRequest request) throws (1: FoqsError error)
+  HintResponse hint(1: HintRequest request) throws (1: FoqsError error)
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, BinaryIO
 
@@ -51,9 +51,17 @@ def _item_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--prefix", default="", help="Only topics that start so.")
 @remote_command
 def topics(remote: Remote, namespace: str, prefix: str) -> None:
-    """List the topics of NAMESPACE that hold an item."""
+    """List the topics of NAMESPACE that hold an item.
+
+    Shards and hosts that do not respond are named, and their items are not counted.
+    """
+
+    def tell(missing: Sequence[str]) -> None:
+        for what in missing:
+            note(f"not counted: {what}")
+
     with remote.client() as client:
-        stats = client.topics(namespace, prefix)
+        stats = client.topics(namespace, prefix, on_missing=tell)
         if remote.output.as_json:
             remote.output.document(list(stats))
             return

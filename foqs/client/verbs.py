@@ -220,16 +220,20 @@ def judged(verb: str, errors: PositionErrors, count: int, is_single: bool, retur
     raise errors[0] if is_single else BatchError(verb, errors, count)
 
 
-def topic_page(terms: Terms, namespace: str, prefix: str, page_token: str) -> Flow[TopicPage]:
+def topic_page(terms: Terms, namespace: str, prefix: str, page_token: str, partial: bool) -> Flow[TopicPage]:
     request = wire.structs.ActiveTopicsRequest(
-        namespace_name=namespace, prefix=prefix, limit=limits.PAGE_ITEMS_MAX, page_token=page_token
+        namespace_name=namespace,
+        prefix=prefix,
+        limit=limits.PAGE_ITEMS_MAX,
+        page_token=page_token,
+        partial=partial or None,
     )
     response = yield from call_flow(terms, Call("getActiveTopics", request, Repeat.ALWAYS))
     stats = [
         TopicStats(t.topic, t.ready, t.delayed, t.leased, t.dead, t.most_urgent_priority, t.oldest_ready_at_ms)
         for t in response.topics or ()
     ]
-    return TopicPage(stats, response.next_page_token or "")
+    return TopicPage(stats, response.next_page_token or "", list(response.missing or ()))
 
 
 def _settle(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from foqs.cluster.view import ClusterView
@@ -33,6 +34,13 @@ class OwnerMap:
     def __init__(self) -> None:
         self._owners: dict[int, ShardOwner] = {}
         self._changed: dict[int, asyncio.Event] = {}
+        self._news = asyncio.Event()
+        """It is set, and another one takes its place, when something is learned that was not known."""
+        self.on_change: Callable[[], None] = lambda: None
+        """It is called when something is learned that was not known."""
+        self.on_hosts: Callable[[Mapping[str, str]], None] = lambda addresses: None
+        """It is told of the addresses of the living hosts, by their ids, when they have changed."""
+        self._addresses: dict[str, str] = {}
 
     def get(self, shard_id: int) -> ShardOwner | None:
         """None for a shard that nobody has ever had, or that was removed."""
@@ -45,27 +53,51 @@ class OwnerMap:
 
     def learn(self, news: Iterable[ShardOwner]) -> None:
         """Take what is as new as what is known, or newer."""
+        has_news = False
         for new in news:
             old = self._owners.get(new.shard_id)
-            if old is None or new.epoch >= old.epoch:
+            if (old is None or new.epoch >= old.epoch) and new != old:
                 self._owners[new.shard_id] = new
+                has_news = True
                 if old is None or new.epoch > old.epoch:
                     self._changed.pop(new.shard_id, asyncio.Event()).set()
+        if has_news:
+            self._tell()
+
+    def _tell(self) -> None:
+        told, self._news = self._news, asyncio.Event()
+        told.set()
+        self.on_change()
 
     def look(self, view: ClusterView) -> None:
         """Take what the meta database says, which alone knows of removed shards."""
         news = []
         for row in view.shards.values():
             if row.use is ShardUse.REMOVED:
-                self._owners.pop(row.shard_id, None)
+                if self._owners.pop(row.shard_id, None) is not None:
+                    self._tell()
             elif row.owner:
                 host = view.hosts.get(row.owner)
                 address = host.address if host is not None else ""
                 news.append(ShardOwner(row.shard_id, row.epoch, row.owner, address, bool(row.moving_to)))
         self.learn(news)
+        addresses = {host.id: host.address for host in view.hosts.values() if host.address}
+        if addresses != self._addresses:
+            self._addresses = addresses
+            self.on_hosts(addresses)
 
     async def moved(self, shard_id: int, epoch: int) -> ShardOwner:
         """Return the owner of the shard once it has a later epoch than this one. The caller bounds the wait."""
         while (owner := self._owners.get(shard_id)) is None or owner.epoch <= epoch:
             await self._changed.setdefault(shard_id, asyncio.Event()).wait()
         return owner
+
+    def has_others(self, me: str) -> bool:
+        """Whether any other host has a shard, as far as it is known."""
+        return any(owner.host_id != me and owner.address for owner in self._owners.values())
+
+    async def news(self, timeout_s: float) -> None:
+        """Return when something is learned that was not known, or after this time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._news.wait()

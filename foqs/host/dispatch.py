@@ -12,6 +12,7 @@ from foqs.host.topic_queue import DequeueCall, TopicQueue
 from foqs.model import limits, order
 from foqs.model.item import Phase, ShardItem
 from foqs.model.namespace import SettingsTable
+from foqs.model.stocks import Topic
 from foqs.model.topic import ShardTopic
 from foqs.shard.state.events import ClaimsEnded, Demand, Events
 from foqs.shard.writer.shard_writer import ShardWriter
@@ -37,6 +38,8 @@ class Dispatcher(AnyTopic):
         self._record = record
         self._unswept: list[TopicQueue] = []
         """What the sweep that began has still to look at."""
+        self.on_changed: Callable[[Topic], None] | None = None
+        """It is told of topics whose ready items may be others, where other hosts have to know."""
 
     # ---- what shards' writers ask and bring (ShardListener) ----
 
@@ -76,7 +79,10 @@ class Dispatcher(AnyTopic):
                 look_up.on_rows(rows)
             else:
                 look_up.on_failed(error)
+        changed = self.on_changed
         for topic in events.topics_changed:
+            if changed is not None:
+                changed((topic.namespace, topic.name))
             queue = self._queues.get((topic.namespace, topic.name))
             if queue is None or queue.parts.get(topic.shard_id) is not topic:
                 queue = self._queue_of(topic)
@@ -127,15 +133,22 @@ class Dispatcher(AnyTopic):
             queue = self._queue_of(topic)
             if not queue.in_ring:
                 self._enter(queue)
+            self._changed(topic)
             if queue.calls:
                 self.serve(queue)
         self._serve_any()
+
+    def _changed(self, topic: ShardTopic) -> None:
+        """Other hosts may have to know."""
+        if self.on_changed is not None:
+            self.on_changed((topic.namespace, topic.name))
 
     def _set_aside(self, topic: ShardTopic) -> None:
         self._memory.forget_claims(topic)
         queue = self._queues.get((topic.namespace, topic.name))
         if queue is not None and queue.parts.pop(topic.shard_id, None) is not None:
             queue.sick_parts[topic.shard_id] = topic
+            self._changed(topic)
             self.serve(queue)
 
     def shard_lost(self, shard_id: int, topics: Collection[ShardTopic]) -> None:
@@ -155,6 +168,7 @@ class Dispatcher(AnyTopic):
                 if parts.get(topic.shard_id) is topic:
                     del parts[topic.shard_id]
             queue.claims_ended_count += topic.claiming_count
+            self._changed(topic)
             queues[queue] = None
         # Only now: a call of several topics is served from all of them.
         for queue in queues:
@@ -185,6 +199,14 @@ class Dispatcher(AnyTopic):
         self.sick.discard(shard_id)
 
     # ---- calls ----
+
+    def find(self, topic: Topic) -> TopicQueue | None:
+        """The queue of a topic that this host knows."""
+        return self._queues.get(topic)
+
+    @property
+    def known_topics(self) -> Collection[Topic]:
+        return self._queues.keys()
 
     def prefetched(self, namespace: int, name: str) -> PrefetchBuffer:
         """What is claimed of a topic and not delivered yet."""

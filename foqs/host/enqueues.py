@@ -21,6 +21,7 @@ from foqs.model.errors import (
     OverloadedError,
     PausedError,
     RateLimitedError,
+    ShardElsewhereError,
     UnavailableError,
 )
 from foqs.model.item import ItemEvent, Phase, ShardItem
@@ -87,6 +88,7 @@ class Placement:
 
     def __init__(self, shards: Shards, dispatcher: Dispatcher, slots: Slots) -> None:
         self._writers = shards.writers
+        self._is_elsewhere = shards.is_elsewhere
         self._shards = shards
         self._slots = slots
         self._sick = dispatcher.sick
@@ -136,7 +138,7 @@ class Placement:
             shard = writer.shard if writer is not None else None
             if writer is not None and shard is not None and shard_id not in self._sick and self._slots.keeps(shard):
                 placed[writer] = some
-            elif namespace.settings.dedup_when_away is DedupWhenAway.ACCEPT:
+            elif namespace.settings.dedup_when_away is DedupWhenAway.ACCEPT and not self._is_elsewhere(shard_id):
                 anywhere += some
             else:
                 errors.update(dict.fromkeys(some, _slot_away(shard_id)))
@@ -178,10 +180,10 @@ def _topic_paused(name: str, policy: TopicPolicy) -> PausedError:
 
 
 def _slot_away(shard_id: int) -> UnavailableError:
-    return UnavailableError(
+    return ShardElsewhereError(
         f"shard {shard_id}, which knows the dedup ids of these items, takes no items here now: nothing was enqueued",
+        shard_id=shard_id,
         retry_after_ms=NO_SHARD_RETRY_MS,
-        nothing_done=True,
     )
 
 

@@ -83,7 +83,7 @@ class Exports:
         self._shards.check_owns_any()
         # All keys are taken at one moment: what is enqueued after it has greater ones.
         as_of_ms = self._wall_ms()
-        last_keys = [(shard_id, self._serving(shard_id)[1]) for shard_id in sorted(self._shards.uses)]
+        last_keys = [(shard_id, self._serving(shard_id)[1]) for shard_id in sorted(self._shards.here)]
         parts = [
             (shard_id, shard.index.last_key, shard.items_of(namespace.number))
             for shard_id, shard in last_keys

@@ -307,8 +307,8 @@ class Inspection:
         return stored_item(shard, row, topic_name, writer.now())
 
     def _owned(self) -> list[tuple[int, ShardState]]:
-        """Raises UnavailableError when a shard is not owned: a page without it would be wrong."""
-        return [(shard_id, self._shards.serving(shard_id)[1]) for shard_id in self._shards.uses]
+        """Raises UnavailableError when a shard is owned by nobody: a page without it would be wrong."""
+        return [(shard_id, self._shards.serving(shard_id)[1]) for shard_id in self._shards.here]
 
 
 def _delete(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:

@@ -114,6 +114,18 @@ class Shards:
         self.by_id: dict[int, OwnedShard] = {}
         self.writers: dict[int, ShardWriter] = {}
         """Those of the same shards."""
+        self.is_elsewhere: Callable[[int], bool] = lambda shard_id: False
+        """Whether another host serves a shard, whose part of a page is asked of that one."""
+
+    @property
+    def here(self) -> list[int]:
+        """The shards that this host serves, and those that nobody does."""
+        return [shard_id for shard_id in self.uses if self.serves(shard_id) or not self.is_elsewhere(shard_id)]
+
+    def serves(self, shard_id: int) -> bool:
+        """Whether this host owns the shard now."""
+        writer = self.writers.get(shard_id)
+        return writer is not None and writer.shard is not None
 
     def know(self, uses: Mapping[int, ShardUse], moving: Collection[int]) -> None:
         """These are all shards of the cluster, and those of them that are about to move."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import heapq
-from functools import partial
 from itertools import groupby
 
 from foqs.host import arguments
@@ -34,23 +34,34 @@ class Topics:
         self._slices = slices
 
     async def page(
-        self, context: CallContext, namespace_name: str, prefix: str, limit: int, page_token: str
+        self,
+        context: CallContext,
+        namespace_name: str,
+        prefix: str,
+        limit: int,
+        page_token: str,
+        partial: bool = False,
     ) -> TopicPage:
         """Topics of the shards that this host owns, by name, after `page_token`.
 
-        A shard that is lost or sick stops no discovery of the others. Raises UnavailableError when the host owns none,
-        and while rows are still being counted.
+        A sick shard is counted like the others. Raises UnavailableError when the host owns none, while rows are still
+        being counted, and for a shard that nobody serves, unless a `partial` page will do, which names it.
         """
         namespace = self._namespaces.serving(namespace_name)
         arguments.check_range("limit", limit, 1, limits.PAGE_ITEMS_MAX)
         self._shards.check_owns_any()
+        lost = [self._shards.not_served(at) for at in self._shards.here if not self._shards.serves(at)]
+        if lost and not partial:
+            raise lost[0]
         await self._wait_for_counts()
         found: list[TopicStats] = []
         after: str | None = page_token
         while after is not None and len(found) <= limit:
-            after = await self._slices.run(partial(self._find, namespace.number, prefix, after, limit + 1, found))
+            after = await self._slices.run(
+                functools.partial(self._find, namespace.number, prefix, after, limit + 1, found)
+            )
         token = found[limit - 1].topic if len(found) > limit else ""
-        return TopicPage(found[:limit], token)
+        return TopicPage(found[:limit], token, [error.message for error in lost])
 
     def _find(self, number: int, prefix: str, after: str, count: int, found: list[TopicStats]) -> str | None:
         """Add topics that hold items to `found`, up to `count` in all.

@@ -145,8 +145,11 @@ class TopicStats:
 
 @dataclass(slots=True)
 class TopicPage:
+    """A page of topics. missing: the shards and hosts whose items are not counted, in words, if that was allowed."""
+
     topics: list[TopicStats]
     next_page_token: str
+    missing: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -330,6 +333,8 @@ class CallContext:
     """The address that the call came from."""
     deadline_s: float | None = None
     """The time of the event loop until which a response is of use to the caller; None if it is not known."""
+    peer: str = ""
+    """The id of the host that has handed the call on, which this one must do by itself or refuse; empty for clients."""
 
 
 class QueueCalls(Protocol):
@@ -366,7 +371,13 @@ class QueueCalls(Protocol):
     ) -> PositionErrors: ...
 
     async def get_active_topics(
-        self, context: CallContext, namespace_name: str, prefix: str, limit: int, page_token: str
+        self,
+        context: CallContext,
+        namespace_name: str,
+        prefix: str,
+        limit: int,
+        page_token: str,
+        partial: bool = False,
     ) -> TopicPage: ...
 
     async def get_shard_map(self, context: CallContext, namespace_name: str | None) -> ShardMap: ...

@@ -92,6 +92,18 @@ class UnavailableError(FoqsError):
     is_refusal = False
 
 
+class ShardElsewhereError(UnavailableError):
+    """This host does not serve the shard, so that nothing was done; another one may."""
+
+    is_refusal = True
+
+    def __init__(
+        self, message: str, *, shard_id: int, retry_after_ms: int | None = None, nothing_done: bool | None = None
+    ) -> None:
+        super().__init__(message, retry_after_ms=retry_after_ms, nothing_done=nothing_done)
+        self.shard_id = shard_id
+
+
 class NotFoundError(FoqsError):
     """There is no such item, topic or shard."""
 

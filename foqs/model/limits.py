@@ -230,6 +230,10 @@ chore in each of them.
 # Calls in flight and calls that wait.
 CALLS_IN_FLIGHT_PER_CONNECTION_MAX = 64
 """Calls in flight on one connection. Further ones are not read until one of them ends."""
+CALLS_IN_FLIGHT_PER_PEER_MAX = 4_096
+"""Calls in flight on the connection of another host of the cluster, which hands on those of many callers. Further
+ones get OVERLOADED from that host.
+"""
 CALLS_IN_FLIGHT_MAX = 65_536
 """Calls in flight on all connections together. Further calls get OVERLOADED."""
 CALLS_WAITING_MAX = 1_024
@@ -277,6 +281,8 @@ QUOTAS_CALLS_WAITING_MAX = 10_000
 # Memory of connections.
 CALL_BYTES_PER_CONNECTION_MAX = 32 * MIB
 """Frames of the calls in flight on one connection. Beyond it, nothing more is read from the connection."""
+CALL_BYTES_PER_PEER_MAX = 128 * MIB
+"""The same for the connection of another host of the cluster."""
 CALL_BYTES_MAX = 512 * MIB
 """Frames of calls in flight on all connections together. Further calls get OVERLOADED."""
 WAITING_BYTES_PER_CONNECTION_MAX = 256 * KIB
@@ -411,6 +417,10 @@ never come back take no more of the rate.
 """
 
 # Waits of callers.
+ROUTE_WAIT_MS_MAX = 5 * SECOND_MS
+"""How long a call is held for a shard that is on its way from one host to another."""
+ROUTE_RETRY_MS = 500
+"""The retry_after_ms of a call that needs a shard which no host serves."""
 CALL_MS_MAX = 20 * SECOND_MS
 """How long a call waits for a shard's commit. Then it gets UNAVAILABLE, and its outcome is unknown."""
 DEDUP_WAIT_MS_MAX = 10 * SECOND_MS

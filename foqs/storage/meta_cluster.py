@@ -13,7 +13,7 @@ from sqlalchemy.dialects.mysql import insert
 from foqs.model import limits
 from foqs.model.cluster import PROCESS_MARK, HostRow, ShardRow, ShardUse
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, UnavailableError
-from foqs.storage.meta_tables import HOST, SERVER_NOW_MS, SHARD
+from foqs.storage.meta_tables import CLUSTER_SECRET, HOST, SERVER_NOW_MS, SHARD
 
 HOST_ROW_MS = limits.DAY_MS
 """The next host that starts deletes the rows of hosts whose last heartbeat is older than this."""
@@ -89,6 +89,13 @@ class MetaCluster(ABC):
         is_gone = and_(of_name, HOST.c.heartbeat_at < SERVER_NOW_MS - NAMESAKE_ROW_MS)
         with self._transaction() as connection:
             connection.execute(delete(HOST).where(is_old | is_gone))
+
+    def cluster_secret(self, proposed: bytes) -> bytes:
+        """What the hosts of the cluster show each other; the first host that asks proposes it."""
+        with self._transaction() as connection:
+            connection.execute(insert(CLUSTER_SECRET).prefix_with("IGNORE").values(one=1, secret=proposed))
+            secret: bytes = connection.execute(select(CLUSTER_SECRET.c.secret)).scalar_one()
+        return secret
 
     def remove_host(self, host_id: str) -> None:
         """The host ended in order. Does nothing when there is no such host."""

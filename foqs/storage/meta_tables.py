@@ -128,6 +128,12 @@ HOST = Table(
     Column("state", SmallInteger, nullable=False),
     Column("tier", VARBINARY(64), nullable=False),
 )
+CLUSTER_SECRET = Table(
+    "cluster_secret",
+    METADATA,
+    Column("one", SmallInteger, primary_key=True, autoincrement=False),
+    Column("secret", VARBINARY(64), nullable=False),
+)
 
 SERVER_NOW_MS = literal_column("CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)", BigInteger)
 """Right only in a session in UTC: elsewhere an hour comes twice a year."""

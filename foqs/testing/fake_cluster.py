@@ -16,6 +16,7 @@ class ClusterTables:
     """What is committed of the cluster's shards."""
 
     shards: dict[int, ShardRow] = field(default_factory=dict)
+    secret: bytes = b""
 
     @property
     def epochs(self) -> dict[int, int]:
@@ -56,6 +57,10 @@ class FakeCluster(ABC):
 
     def forget_hosts(self, name: str) -> None:
         assert self._hosts is not None
+
+    def cluster_secret(self, proposed: bytes) -> bytes:
+        self._cluster.secret = self._cluster.secret or proposed
+        return self._cluster.secret
 
     def remove_host(self, host_id: str) -> None:
         self._hosts.pop(host_id, None)

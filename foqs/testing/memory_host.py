@@ -12,6 +12,7 @@ import structlog
 from foqs.bootstrap import Host, Parts
 from foqs.client.dialogue import outcome_of
 from foqs.client.flows import Send, no_answer
+from foqs.cluster.routing import Chance
 from foqs.config import HostConfig
 from foqs.host.metrics import Metrics
 from foqs.model import limits
@@ -24,6 +25,7 @@ from foqs.testing.fake_server import FakeServer
 from foqs.testing.fake_store import FakeReader, FakeStore
 from foqs.testing.manual_loop import ManualLoop
 from foqs.testing.memory_server import MemoryDialogue, MemoryServer
+from foqs.transport.peers import Peers
 
 START_MS = 1_700_000_000_000
 """What the clock shows at first: in November 2023."""
@@ -91,6 +93,9 @@ class MemoryHost:
             "metrics": Metrics,
             "wall_ms": self.now_ms,
             "monotonic_s": self._loop.time,
+            # Nobody is there to draw lots with, or to prove anything to.
+            "chance": Chance(lambda count: 0, bytes),
+            "peers": Peers,
         }
         return Host(config, Parts(**fakes))
 

@@ -8,6 +8,7 @@ from typing import Any
 from foqs.client.dialogue import Dialogue, FrameReader
 from foqs.client.flows import Call
 from foqs.model.calls import AdminCalls, QueueCalls
+from foqs.model.peers import PeerCalls
 from foqs.model.service import Service
 from foqs.transport.bounds import KnownNamespaces, TransportLimits, TransportMetrics
 from foqs.transport.connection import Connection
@@ -26,6 +27,7 @@ class MemoryServer(Service):
         *,
         address: str,
         port: int,
+        peers: PeerCalls,
         metrics: TransportMetrics,
         bounds: TransportLimits,
         namespaces: KnownNamespaces,
@@ -34,6 +36,7 @@ class MemoryServer(Service):
         self.port = port
         self._queue = queue
         self._admin = admin
+        self._peers = peers
         self._metrics = metrics
         self._bounds = bounds
         self._namespaces = namespaces
@@ -41,7 +44,7 @@ class MemoryServer(Service):
 
     async def _start(self) -> None:
         codec = Codec()
-        verbs = Verbs(self._queue, self._admin, codec)
+        verbs = Verbs(self._queue, self._admin, self._peers, codec)
         self._table = ConnectionTable(verbs, codec, self._metrics, self._bounds, self._namespaces)
 
     def connect(self) -> MemoryDialogue:

@@ -24,6 +24,8 @@ class TransportLimits:
     connections_per_address_max: int = limits.CONNECTIONS_PER_ADDRESS_MAX
     calls_in_flight_max: int = limits.CALLS_IN_FLIGHT_PER_CONNECTION_MAX
     call_bytes_max: int = limits.CALL_BYTES_PER_CONNECTION_MAX
+    peer_calls_in_flight_max: int = limits.CALLS_IN_FLIGHT_PER_PEER_MAX
+    peer_call_bytes_max: int = limits.CALL_BYTES_PER_PEER_MAX
     waiting_bytes_max: int = limits.WAITING_BYTES_PER_CONNECTION_MAX
     all_calls_in_flight_max: int = limits.CALLS_IN_FLIGHT_MAX
     all_call_bytes_max: int = limits.CALL_BYTES_MAX

@@ -16,8 +16,11 @@ from foqs.model.calls import CallContext
 from foqs.model.errors import ErrorCode, FoqsError, OverloadedError
 from foqs.transport.bounds import TransportLimits, TransportMetrics
 from foqs.transport.fair_scheduler import CallerQueue, FairScheduler
-from foqs.transport.verbs import Answered, Verbs, dequeue_response
-from foqs.wire.codec import DEQUEUE, ENQUEUE, Codec, Method, UnreadableCallError, for_seqid, seqid_of
+from foqs.transport.verbs import OK, Answered, Verbs, dequeue_response
+from foqs.wire.codec import DEQUEUE, ENQUEUE, PROVE, Codec, Method, UnreadableCallError, for_seqid, seqid_of
+
+PEER_LANES_COUNT = 64
+"""A peer's callers are told apart by the rest of their seqids by this: the peer gives each of its callers one rest."""
 
 
 class CallOwner(Protocol):
@@ -180,13 +183,26 @@ class CallTable:
         self.waiting_bytes = 0
         self.no_long_polls = False
         """Whether nobody may be there any more, so that a dequeue does not wait for items."""
+        self.calls_in_flight_max = server.limits.calls_in_flight_max
+        self.bytes_max = server.limits.call_bytes_max
+
+    def _become_peer(self, host_id: str) -> None:
+        """Calls come from another host of the cluster now, which hands on what many callers ask of it."""
+        self.context = CallContext(self.context.caller, peer=host_id)
+        self.calls_in_flight_max = self._server.limits.peer_calls_in_flight_max
+        self.bytes_max = self._server.limits.peer_call_bytes_max
+
+    def caller_of(self, address: str, message: bytes) -> str:
+        """Who is to be told apart from others in the scheduler: an address, or some of the callers of a peer."""
+        peer = self.context.peer
+        return address if not peer else f"{peer}/{seqid_of(message) % PEER_LANES_COUNT}"
 
     def has_room(self) -> bool:
         """Whether the connection may have one more call: by their count, by their bytes and by what waits in all."""
         bounds = self._server.limits
         return (
-            self.count < bounds.calls_in_flight_max
-            and self._bytes < bounds.call_bytes_max
+            self.count < self.calls_in_flight_max
+            and self._bytes < self.bytes_max
             and not (self._waiting and (self.waiting_bytes >= bounds.waiting_bytes_max or self._scheduler.is_full))
         )
 
@@ -279,6 +295,8 @@ class CallTable:
             metrics.long_poll_finished(answered.outcome, now_s - call.began_s)
         else:
             metrics.call_finished(call.method.name, answered.outcome, now_s - call.began_s)
+        if call.method is PROVE and answered.outcome == OK:
+            self._become_peer(call.request.host_id)
         if answered.looked_at_count:  # What a page holds is charged to the queue of the call that asked for it.
             self._scheduler.charge(call.queue, answered.looked_at_count, len(answered.frame), now_s)
         call.owner.answer_call(answered.frame)

@@ -120,7 +120,7 @@ class Connection(asyncio.Protocol):
                 tenant = self._namespaces.number_by_name.get(namespace, NO_TENANT)
                 is_enqueue = name == ENQUEUE.name_bytes
                 is_bulk = is_enqueue and says_bulk(message)
-                queue = self._scheduler.queue_of(tenant, self.address, is_enqueue, is_bulk)
+                queue = self._scheduler.queue_of(tenant, calls.caller_of(self.address, message), is_enqueue, is_bulk)
                 backlog_since_s = self._backlog_since_s
                 since_s = self._loop.time() if backlog_since_s is None else backlog_since_s
                 call = CallInFlight(self, queue, message, since_s, len(message))

@@ -11,6 +11,7 @@ import structlog
 
 from foqs.model import limits
 from foqs.model.calls import AdminCalls, QueueCalls
+from foqs.model.peers import NoPeers, PeerCalls
 from foqs.model.service import Service
 from foqs.transport.bounds import KnownNamespaces, NoMetrics, TransportLimits, TransportMetrics
 from foqs.transport.connection import Connection
@@ -55,16 +56,18 @@ class ThriftServer(Service):
         address: str,
         port: int,
         namespaces: KnownNamespaces,
+        peers: PeerCalls | None = None,
         metrics: TransportMetrics | None = None,
         bounds: TransportLimits | None = None,
     ) -> None:
-        """Calls are scheduled by the namespaces that this host knows: see FairScheduler."""
+        """Calls are scheduled by the namespaces that this host knows: see FairScheduler. `peers` is for other hosts."""
         super().__init__("thrift-server")
         self._queue = queue
         self._admin = admin
         self._address = address
         self._port = port
         self._namespaces = namespaces
+        self._peers = peers or NoPeers()
         self._metrics = metrics or NoMetrics()
         self._bounds = bounds or TransportLimits()
         self._table: ConnectionTable | None = None
@@ -83,7 +86,7 @@ class ThriftServer(Service):
         if allowed < bounds.connections_max:
             _log.warning("connections_max_lowered", connections_max=bounds.connections_max, allowed=allowed)
             bounds = replace(bounds, connections_max=allowed)
-        verbs = Verbs(self._queue, self._admin, codec)
+        verbs = Verbs(self._queue, self._admin, self._peers, codec)
         self._table = table = ConnectionTable(verbs, codec, self._metrics, bounds, self._namespaces)
         self._listener = Listener(table.loop, lambda: Connection(table), table.turns_away)
         self._port = await self._listener.open(self._address, self._port)

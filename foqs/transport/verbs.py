@@ -19,6 +19,7 @@ from foqs.model.calls import AdminCalls, CallContext, PositionErrors, QueueCalls
 from foqs.model.errors import FoqsError, InternalError, InvalidArgumentError, TooLargeError
 from foqs.model.jobs import Job, JobPage
 from foqs.model.namespace import Namespace, NamespaceSettings
+from foqs.model.peers import HelloResult, PeerCalls, TopicPointer
 from foqs.model.policy import TopicPolicyEntry, TopicPolicyPage
 from foqs.wire.codec import Codec, Method, encode_as, structs
 
@@ -43,6 +44,8 @@ for _cls, _struct in (
     (calls.ClusterShard, structs.ClusterShard),
     (calls.ClusterShards, structs.ListShardsResponse),
     (calls.ShardMap, structs.ShardMap),
+    (HelloResult, structs.HelloResponse),
+    (TopicPointer, structs.TopicPointer),
     (Namespace, structs.Namespace),
     (Job, structs.Job),
     (JobPage, structs.ListJobsResponse),
@@ -83,8 +86,8 @@ class Verbs:
     The call tables of all connections use the one that their server made. It owns nothing but the table of verbs.
     """
 
-    def __init__(self, queue: QueueCalls, admin: AdminCalls, codec: Codec) -> None:
-        """`queue` and `admin` do the work; `codec` is the server's."""
+    def __init__(self, queue: QueueCalls, admin: AdminCalls, peers: PeerCalls, codec: Codec) -> None:
+        """`queue` and `admin` do the work, `peers` what other hosts ask; `codec` is the server's."""
         self._codec = codec
         # A lambda makes no coroutine of its own: one call goes through this file in one coroutine.
         self._by_name: dict[str, _Verb] = {
@@ -104,7 +107,9 @@ class Verbs:
                 lambda c, r: queue.extend_lease(c, r.namespace_name, r.receipts, r.lease_ms), _batch_response
             ),
             "getActiveTopics": _Verb(
-                lambda c, r: queue.get_active_topics(c, r.namespace_name, r.prefix, r.limit, r.page_token),
+                lambda c, r: queue.get_active_topics(
+                    c, r.namespace_name, r.prefix, r.limit, r.page_token, r.partial or False
+                ),
                 list_name="topics",
             ),
             "getShardMap": _Verb(lambda c, r: queue.get_shard_map(c, r.namespace_name)),
@@ -161,6 +166,13 @@ class Verbs:
             "removeShard": _Verb(
                 lambda c, r: admin.remove_shard(c, r.shard_id), lambda _: structs.RemoveShardResponse()
             ),
+            "hello": _Verb(lambda c, r: peers.hello(c, r.host_id, r.challenge)),
+            "prove": _Verb(
+                lambda c, r: peers.prove(c, r.host_id, r.challenge, r.proof), lambda _: structs.ProveResponse()
+            ),
+            "report": _Verb(lambda c, r: peers.report(c, r.stocks or ()), structs.PointersResponse),
+            "seek": _Verb(lambda c, r: peers.seek(c, r.wishes or ()), structs.PointersResponse),
+            "hint": _Verb(lambda c, r: peers.hint(c, r.pointers or ()), lambda _: structs.HintResponse()),
             "getHostStatus": _Verb(lambda c, _: admin.get_host_status(c), list_name="shards"),
         }
 

@@ -128,14 +128,17 @@ def _methods_of(service: Any) -> list[Method]:
 
 
 METHODS: Final[dict[str, Method]] = {
-    method.name: method for service in (structs.Foqs, structs.FoqsAdmin) for method in _methods_of(service)
+    method.name: method
+    for service in (structs.Foqs, structs.FoqsAdmin, structs.FoqsPeer)
+    for method in _methods_of(service)
 }
-"""Every verb of both services by its name on the wire, such as `extendLease`."""
+"""Every verb of all services by its name on the wire, such as `extendLease`."""
 
 METHODS_BY_NAME_BYTES: Final[dict[bytes, Method]] = {m.name_bytes: m for m in METHODS.values()}
 
 ENQUEUE: Final = METHODS["enqueue"]
 DEQUEUE: Final = METHODS["dequeue"]
+PROVE: Final = METHODS["prove"]
 
 
 def encode_as(cls: type, struct: Any) -> None:

@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 
 from foqs.model import limits
+from loadtest.stress import any_host as any_host_run
 from loadtest.stress import bulk as bulk_run
 from loadtest.stress import caps as caps_run
 from loadtest.stress import dedup as dedup_run
@@ -179,6 +180,16 @@ def long_life(minutes: float, rate: int, json_path: Path | None) -> None:
     seconds = minutes * 60
     course = long_life_run.Course(seconds=seconds, part_s=min(60.0, seconds / 9), items_per_s=rate)
     _publish(long_life_run.run(course, _console.print), json_path)
+
+
+@main.command()
+@click.option("--hosts", default=4, show_default=True)
+@click.option("--trials", default=1_000, show_default=True, help="Single items to a consumer that waits elsewhere.")
+@click.option("--calls", default=2_000, show_default=True, help="Acks at the owner and at another host, by turns.")
+@_json
+def any_host(hosts: int, trials: int, calls: int, json_path: Path | None) -> None:
+    """Hosts that share the shards of a cluster: a waiting consumer anywhere, and the cost of a hop."""
+    _publish(any_host_run.run(any_host_run.Course(hosts=hosts, trials=trials, calls=calls)), json_path)
 
 
 def _publish(verdict: Verdict, json_path: Path | None) -> None:

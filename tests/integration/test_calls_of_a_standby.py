@@ -9,7 +9,7 @@ import pytest
 from foqs.client.aio import AsyncClient
 from foqs.client.errors import OutcomeUnknownError
 from foqs.client.items import Nack, NewItem
-from foqs.model.errors import ErrorCode, FoqsError, StaleLeaseError, UnavailableError
+from foqs.model.errors import ErrorCode, StaleLeaseError, UnavailableError
 from foqs.wire.codec import structs
 from tests.support.raw_client import codes_of
 from tests.support.running_host import running_host
@@ -32,24 +32,6 @@ async def leased(host, count: int = 1):
     return await host.client.dequeue("jobs", "t", count, lease_ms=60_000, wait_ms=2_000)
 
 
-async def test_a_standby_says_of_every_call_that_certainly_nothing_was_done(owner, standby):
-    (item,) = await leased(owner)
-    calls = {
-        "enqueue": structs.EnqueueRequest("jobs", [structs.NewItem("t", b"x")]),
-        "dequeue": structs.DequeueRequest("jobs", [structs.TopicDemand("t", 1)], None, 5_000),
-        "getActiveTopics": structs.ActiveTopicsRequest("jobs"),
-        "peekItems": structs.PeekItemsRequest("jobs", "t"),
-        "getItem": structs.GetItemRequest("jobs", item.id),
-        "planExport": structs.PlanExportRequest("jobs"),
-        "exportItems": structs.ExportItemsRequest("jobs", structs.ExportSplit(0, 0, 1)),
-    }
-    for method, request in calls.items():
-        error = (await standby.call(method, request)).error
-        assert isinstance(error, FoqsError), method
-        wanted = ErrorCode.OVERLOADED if method == "enqueue" else ErrorCode.UNAVAILABLE
-        assert (error.code, error.nothing_done, error.retry_after_ms) == (wanted, True, 500), (method, error)
-
-
 async def test_a_standby_does_not_say_that_a_namespace_is_unknown(owner, standby):
     """It may be new: only who serves it has to know."""
     error = (await standby.call("dequeue", structs.DequeueRequest("new", [structs.TopicDemand("t", 1)]))).error
@@ -57,25 +39,6 @@ async def test_a_standby_does_not_say_that_a_namespace_is_unknown(owner, standby
     assert (await owner.call("dequeue", structs.DequeueRequest("new", [structs.TopicDemand("t", 1)]))).error.code is (
         ErrorCode.UNKNOWN_NAMESPACE
     )
-
-
-async def test_a_standby_says_so_of_each_position_of_a_batch(owner, standby):
-    (item,) = await leased(owner)
-    calls = {
-        "ack": structs.AckRequest("jobs", [item.receipt, item.id, "garbage"]),
-        "nack": structs.NackRequest("jobs", [structs.Nack(item.receipt), structs.Nack(item.id), structs.Nack("x")]),
-        "extendLease": structs.ExtendRequest("jobs", [item.receipt, item.id, "garbage"], 5_000),
-        "deleteItems": structs.DeleteItemsRequest("jobs", [item.id, item.id + "1", "garbage"]),
-    }
-    for method, request in calls.items():
-        reply = await standby.call(method, request)
-        assert codes_of(reply) == {
-            0: ErrorCode.UNAVAILABLE,
-            1: ErrorCode.UNAVAILABLE,
-            2: ErrorCode.INVALID_ARGUMENT,
-        }, method
-        assert all(error.nothing_done for error in reply.response.errors.values()), method
-    assert await owner.client.ack("jobs", [item]) == {}
 
 
 async def test_a_shard_that_a_host_was_never_given_is_not_an_item_that_is_gone(owner):

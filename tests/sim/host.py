@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -11,6 +12,7 @@ from unittest.mock import patch
 
 from foqs import bootstrap
 from foqs.cluster.decision import Decision, shards_in_use
+from foqs.cluster.routing import Chance
 from foqs.cluster.sharing import Sharing
 from foqs.cluster.view import ClusterView
 from foqs.config import HostConfig
@@ -31,6 +33,7 @@ from tests.sim.chance import Layout
 from tests.sim.lane import tuned_lane
 from tests.sim.loop import Process
 from tests.sim.ownership import FakeMeta, SteppingStore
+from tests.sim.peers import SimPeers
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -53,6 +56,8 @@ class FakeDoor(Service):
 
     def __init__(self, queue: Any, admin: Any, **_: Any) -> None:
         super().__init__("door")
+        self.queue_verbs: Any = queue
+        self.admin_verbs: Any = admin
         self.queue: Any = WithContext(queue)
         self.admin: Any = WithContext(admin)
         self.port = 0
@@ -210,12 +215,15 @@ def simulated(
 ) -> Iterator[None]:
     """Every Host that is made meanwhile gets the world's servers, and the checked state and parts, by their names."""
 
+    chance = random.Random(0)
     replaced: dict[str, Any] = {
         "MetaStore": lambda url: FakeMeta(world_of()),
         "ShardStore": lambda *arguments: SteppingStore(world_of(), *arguments),
         "ShardReader": lambda shard_id, url, packs: SimReader(world_of(), shard_id, packs),
         "EventLog": partial(_event_log_of, world_of),
         "ThriftServer": FakeDoor,
+        "ThriftPeers": lambda *arguments: SimPeers(world_of(), *arguments),
+        "_chance": lambda: Chance(chance.randrange, chance.randbytes),
         "Metrics": NoMetrics,
         **checked,
         "check_current": lambda url, kind: None,

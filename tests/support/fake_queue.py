@@ -175,7 +175,13 @@ class FakeQueue(FakeJobCalls, FakeShardCalls):
         return {n: StaleLeaseError(r) for n, r in enumerate(receipts) if r not in self.leased}
 
     async def get_active_topics(
-        self, context: CallContext, namespace_name: str, prefix: str, limit: int, page_token: str
+        self,
+        context: CallContext,
+        namespace_name: str,
+        prefix: str,
+        limit: int,
+        page_token: str,
+        partial: bool = False,
     ) -> TopicPage:
         if self.failure is not None:
             raise self.failure

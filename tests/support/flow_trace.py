@@ -15,7 +15,7 @@ import foqs
 
 _ROOT = str(Path(foqs.__file__).parent) + "/"
 _RESPONSE_WRITTEN = ("transport/connection.py", "Connection.answer_call")
-_BACKGROUND = {"Host._tick", "Membership._beat"}
+_BACKGROUND = {"Host._tick", "Membership._beat_and_read", "Listener._accept_from_now_on"}
 """What runs by the clock has nothing to do with the call."""
 
 

@@ -86,6 +86,16 @@ class Shards:
             self.dispatcher.shard_opened(number, shard.index.topics.values())
             list(shard.add_counts(image.count()))
 
+    @property
+    def here(self) -> list[int]:
+        return list(self.writers)
+
+    def serves(self, number: int) -> bool:
+        return number in self.states
+
+    def is_elsewhere(self, number: int) -> bool:
+        return False
+
     def change_settings(self, namespace: int = 0, **settings: float | str) -> None:
         """Of one namespace, NAMESPACE unless another is named; all else stays as it is."""
         number = namespace or NAMESPACE

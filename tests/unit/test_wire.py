@@ -12,6 +12,7 @@ from foqs.model import calls, limits
 from foqs.model.errors import ERROR_BY_CODE, ErrorCode, FoqsError, InternalError, TooLargeError, error_for_code
 from foqs.model.limits import FRAME_BYTES_MAX, MIB
 from foqs.model.namespace import NamespaceSettings
+from foqs.model.peers import NoPeers
 from foqs.transport.verbs import Answered, Verbs, dequeue_response
 from foqs.wire.codec import (
     LENGTH_BYTES,
@@ -34,9 +35,9 @@ def message_of(frame: bytes) -> bytes:
     return frame[LENGTH_BYTES:]
 
 
-def test_both_services_are_known_with_what_they_require() -> None:
-    assert {m.service for m in METHODS.values()} == {"Foqs", "FoqsAdmin"}
-    assert len(METHODS) == 33
+def test_all_services_are_known_with_what_they_require() -> None:
+    assert {m.service for m in METHODS.values()} == {"Foqs", "FoqsAdmin", "FoqsPeer"}
+    assert len(METHODS) == 38
     assert ENQUEUE.required == ("namespace_name", "items")
     assert METHODS["listNamespaces"].required == ()
 
@@ -200,7 +201,7 @@ def test_an_answer_that_no_frame_holds_does_not_say_that_nothing_was_done() -> N
             return {0: InternalError("x" * (FRAME_BYTES_MAX + 1))}
 
     codec = Codec()
-    verbs = Verbs(cast(Any, Done()), cast(Any, None), codec)
+    verbs = Verbs(cast(Any, Done()), cast(Any, None), NoPeers(), codec)
     request = structs.AckRequest("jobs", ["0-1:1"])
     ended: list[Answered | None] = []
     asyncio.run(verbs.serve(calls.CallContext("a"), METHODS["ack"], request, 1, ended.append))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 from foqs.client import slots, verbs
@@ -298,15 +298,25 @@ class Client(BaseClient):
         return self._run(verbs.extend(terms, namespace, receipts, lease_ms, return_errors))
 
     def topics(
-        self, namespace: str, prefix: str = "", *, deadline_ms: int | None = None, deadline: timedelta | None = None
+        self,
+        namespace: str,
+        prefix: str = "",
+        *,
+        on_missing: Callable[[Sequence[str]], None] | None = None,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
     ) -> Iterator[TopicStats]:
         """Iterate over the topics that hold an item and start with the prefix, page by page.
 
-        A deadline is for each page.
+        on_missing: is told, in words, of shards and hosts that do not respond, whose items are then not counted.
+        Without it a page that is not complete raises UnavailableError. A deadline is for each page.
         """
-        token = ""
+        token, partial = "", on_missing is not None
         while True:
-            page = self._run(verbs.topic_page(self._within(deadline_ms, deadline), namespace, prefix, token))
+            terms = self._within(deadline_ms, deadline)
+            page = self._run(verbs.topic_page(terms, namespace, prefix, token, partial))
+            if page.missing and on_missing is not None:
+                on_missing(page.missing)
             yield from page.topics
             token = page.next_page_token
             if not token:

@@ -1,0 +1,173 @@
+"""What the home of a topic knows of it: which hosts have ready items, and which have consumers that wait for some.
+
+Each topic has one home, which all hosts find by the same hash over the hosts that live. Nothing of it is stored: hosts
+report again what they have, and a new home knows as much a moment later. After FOQS's topic discovery, but asked for
+single topics, so that the messages grow with the topics that change and not with the square of the hosts.
+
+Pure: times come in, and chance as a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Set
+from typing import NamedTuple
+
+from foqs.model import limits
+from foqs.model.stocks import ANY_TOPIC, Pointer, Stock, Topic
+
+STOCK_MS_MAX = 15 * limits.SECOND_MS
+"""A report that was not repeated for so long is forgotten: hosts repeat theirs every 5 s."""
+WISH_MS_MAX = 2 * limits.SECOND_MS
+"""A host that waits for a topic says so again every second."""
+OLDER_MS_MIN = 1 * limits.SECOND_MS
+"""Items that have waited for so much longer go before others of their urgency; with less between, chance decides."""
+PROMISE_MS = 300
+"""Items that a host was sent for are not told to another one for so long, unless their owner reports them anew."""
+TOPICS_OF_HOME_MAX = 200_000
+"""Topics that one home knows of. Of more of them, consumers on other hosts hear later or not at all."""
+
+
+class _Holder(NamedTuple):
+    stock: Stock
+    told_s: float
+    promised_count: int = 0
+    """Items of it for which others have been told to come, until `promised_until_s`: they may not."""
+    promised_until_s: float = 0.0
+
+    def left(self, now_s: float) -> Stock:
+        promised_count = self.promised_count if now_s < self.promised_until_s else 0
+        return self.stock._replace(ready_count=max(0, self.stock.ready_count - promised_count))
+
+    def promised(self, count: int, now_s: float) -> _Holder:
+        before = self.promised_count if now_s < self.promised_until_s else 0
+        return self._replace(promised_count=before + count, promised_until_s=now_s + PROMISE_MS / 1000)
+
+
+class _Entry:
+    """What is known of one topic."""
+
+    __slots__ = ("holders", "seekers")
+
+    def __init__(self) -> None:
+        self.holders: dict[str, _Holder] = {}
+        self.seekers: dict[str, tuple[int, float]] = {}
+        """How many items each host waits for, and until when that holds."""
+
+
+class Directory:
+    """The topics whose home this host is. `TopicNews` owns it and asks it."""
+
+    def __init__(self, choose: Callable[[int], int]) -> None:
+        """`choose(count)` draws a number from 0 to below that."""
+        self._choose = choose
+        self._entries: dict[Topic, _Entry] = {}
+        self._unswept: list[Topic] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def report(self, host_id: str, topic: Topic, stock: Stock, now_s: float) -> list[tuple[str, Pointer]]:
+        """Note what a host has now. Returns whom to tell of it, of those who wait: as many as there are items."""
+        entry = self._entry(topic)
+        if entry is None:
+            return []
+        if not stock.ready_count:
+            entry.holders.pop(host_id, None)
+            self._drop_empty(topic, entry)
+            return []
+        entry.holders[host_id] = _Holder(stock, now_s)
+        hints: list[tuple[str, Pointer]] = []
+        waiting = [seeker for seeker, (_, until_s) in entry.seekers.items() if until_s > now_s and seeker != host_id]
+        while waiting and (left := entry.holders[host_id].left(now_s)).ready_count:
+            seeker = waiting.pop(self._choose(len(waiting)))
+            wanted_count, _ = entry.seekers.pop(seeker)
+            hints.append((seeker, Pointer(topic, host_id, left)))
+            entry.holders[host_id] = entry.holders[host_id].promised(wanted_count, now_s)
+        return hints
+
+    def seek(self, host_id: str, topic: Topic, count: int, now_s: float) -> Pointer | None:
+        """The host with the best items for one that waits. If there is none, it is told by a hint, for WISH_MS_MAX."""
+        entry = self._entry(topic)
+        if entry is None:
+            return None
+        best = self._best(entry, host_id, now_s)
+        if best is None:
+            entry.seekers[host_id] = count, now_s + WISH_MS_MAX / 1000
+            return None
+        entry.holders[best[0]] = entry.holders[best[0]].promised(count, now_s)
+        return Pointer(topic, *best)
+
+    def better(self, host_id: str, topic: Topic, stock: Stock, now_s: float) -> Pointer | None:
+        """A host whose items should go before those that `host_id` has: more urgent ones, or much older ones.
+
+        Of all topics of a namespace together, any other host that has some.
+        """
+        entry = self._entries.get(topic)
+        best = self._best(entry, host_id, now_s) if entry is not None else None
+        if best is None or (topic[1] != ANY_TOPIC and not _goes_before(best[1], stock)):
+            return None
+        return Pointer(topic, *best)
+
+    def keep(self, host_ids: Set[str]) -> None:
+        """Only these hosts live: forget what others have told. They are few who go, and it looks at all topics."""
+        for topic, entry in list(self._entries.items()):
+            for host_id in entry.holders.keys() - host_ids:
+                del entry.holders[host_id]
+            for host_id in entry.seekers.keys() - host_ids:
+                del entry.seekers[host_id]
+            self._drop_empty(topic, entry)
+
+    def sweep(self, count: int, now_s: float) -> None:
+        """Look at so many topics, in turn, for what is too old."""
+        if not self._unswept:
+            self._unswept = list(self._entries)
+        some, self._unswept = self._unswept[:count], self._unswept[count:]
+        for topic in some:
+            entry = self._entries.get(topic)
+            if entry is None:
+                continue
+            for host_id in [at for at, told in entry.holders.items() if now_s - told.told_s > STOCK_MS_MAX / 1000]:
+                del entry.holders[host_id]
+            for host_id in [at for at, (_, until_s) in entry.seekers.items() if until_s <= now_s]:
+                del entry.seekers[host_id]
+            self._drop_empty(topic, entry)
+
+    def _entry(self, topic: Topic) -> _Entry | None:
+        entry = self._entries.get(topic)
+        if entry is None and len(self._entries) < TOPICS_OF_HOME_MAX:
+            entry = self._entries[topic] = _Entry()
+        return entry
+
+    def _drop_empty(self, topic: Topic, entry: _Entry) -> None:
+        if not entry.holders and not entry.seekers:
+            self._entries.pop(topic, None)
+
+    def _best(self, entry: _Entry, but: str, now_s: float) -> tuple[str, Stock] | None:
+        """One of the most urgent stocks of others, at random among those that are about as old as the oldest."""
+        stocks = [
+            (host_id, left)
+            for host_id, holder in entry.holders.items()
+            if host_id != but
+            and now_s - holder.told_s <= STOCK_MS_MAX / 1000
+            and (left := holder.left(now_s)).ready_count
+        ]
+        if not stocks:
+            return None
+        priority = min([stock.priority for _, stock in stocks])
+        urgent = [(host_id, stock) for host_id, stock in stocks if stock.priority == priority]
+        oldest_ms = min([stock.oldest_at_ms for _, stock in urgent])
+        old = [(host_id, stock) for host_id, stock in urgent if stock.oldest_at_ms <= oldest_ms + OLDER_MS_MIN]
+        return old[self._choose(len(old))]
+
+
+def _goes_before(one: Stock, other: Stock) -> bool:
+    if not other.ready_count:
+        return True
+    if one.priority != other.priority:
+        return one.priority < other.priority
+    return one.oldest_at_ms + OLDER_MS_MIN < other.oldest_at_ms
+
+
+def best_of(pointers: Iterable[Pointer]) -> Pointer | None:
+    """The one whose items should go first."""
+    return min(pointers, key=lambda at: (at.stock.priority, at.stock.oldest_at_ms), default=None)

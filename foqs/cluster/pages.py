@@ -1,0 +1,66 @@
+"""Pages of several hosts as one page, and what of it is to be asked next."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from itertools import groupby
+
+from foqs.model import ids, limits, order
+from foqs.model.calls import StoredItem, StoredItemPage, TopicPage, TopicStats
+
+
+def merged_topics(pages: Sequence[TopicPage], limit: int) -> TopicPage:
+    """The first topics by name, each with the sums of all pages, which are in that order and ask for the same."""
+    known_up_to = min([page.next_page_token for page in pages if page.next_page_token], default=None)
+    found: list[TopicStats] = []
+    has_more = any(page.next_page_token for page in pages)
+    for name, parts in groupby(heapq.merge(*[page.topics for page in pages], key=_name), key=_name):
+        if len(found) == limit or (known_up_to is not None and name > known_up_to):
+            has_more = True
+            break
+        found.append(_summed(name, list(parts)))
+    missing = sorted({what for page in pages for what in page.missing or ()})
+    return TopicPage(found, found[-1].topic if found and has_more else "", missing)
+
+
+def _summed(name: str, parts: Sequence[TopicStats]) -> TopicStats:
+    ready = [part for part in parts if part.ready]
+    oldest = [part.oldest_ready_at_ms for part in ready if part.oldest_ready_at_ms]
+    return TopicStats(
+        name,
+        sum([part.ready for part in parts]),
+        sum([part.delayed for part in parts]),
+        sum([part.leased for part in parts]),
+        sum([part.dead for part in parts]),
+        min([part.most_urgent_priority for part in ready], default=0),
+        min(oldest, default=0),
+    )
+
+
+def merged_items(pages: Sequence[StoredItemPage], limit: int) -> StoredItemPage:
+    """The first items of a topic in its order, of pages that ask for the same. Tokens are sort keys in hex."""
+    tokens = [int(page.next_page_token, 16) for page in pages if page.next_page_token]
+    known_up_to = min(tokens, default=order.LAST)
+    chosen: list[tuple[int, StoredItem]] = []
+    size_bytes = 0
+    keyed = [[(_sort_key(item), item) for item in page.items] for page in pages]
+    for place, item in heapq.merge(*keyed, key=lambda pair: pair[0]):
+        size_bytes += len(item.payload) + len(item.metadata)
+        if len(chosen) == limit or place > known_up_to or (chosen and size_bytes > limits.PAGE_BYTES_MAX):
+            break
+        chosen.append((place, item))
+    has_more = bool(tokens) or sum(len(page.items) for page in pages) > len(chosen)
+    return StoredItemPage([item for _, item in chosen], f"{chosen[-1][0]:x}" if chosen and has_more else "")
+
+
+def _sort_key(item: StoredItem) -> int:
+    """Where the item stands in its lane; dead letters stand by when they died."""
+    shard_id, key, _ = ids.parse(item.id)
+    if item.died_at_ms is not None:
+        return order.sort_key(0, item.died_at_ms, key, shard_id)
+    return order.sort_key(item.priority, item.deliver_after_ms, key, shard_id)
+
+
+def _name(topic: TopicStats) -> str:
+    return topic.topic

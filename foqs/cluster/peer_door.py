@@ -1,0 +1,136 @@
+"""The side of a host that its peers call first: it lets in whoever knows the secret of the cluster."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from foqs.cluster.topic_news import Reported, TopicNews
+from foqs.model.calls import CallContext
+from foqs.model.errors import InvalidArgumentError, PermissionDeniedError, UnavailableError
+from foqs.model.peers import (
+    CHALLENGE_BYTES,
+    HelloResult,
+    TopicPointer,
+    TopicPointerFields,
+    TopicStockFields,
+    TopicWishFields,
+    is_proof,
+    proof_of,
+)
+from foqs.model.stocks import Pointer, Stock
+
+CHALLENGE_MS = 10_000
+"""How long a challenge may wait for its proof."""
+CHALLENGES_MAX = 1_000
+"""Challenges that wait; the oldest one gives way. Anybody can ask for one, and a host that loses its asks again."""
+HOST_ID_BYTES_MAX = 255
+
+_log = structlog.get_logger(__name__)
+
+
+class PeerDoor:
+    """Implements foqs.model.peers.PeerCalls. It owns the challenges that wait for their proofs.
+
+    After `prove` the front door takes the connection for that of a peer (see foqs/transport/call_table.py).
+    """
+
+    def __init__(
+        self,
+        me: str,
+        news: TopicNews,
+        secret: Callable[[], bytes | None],
+        random_bytes: Callable[[int], bytes],
+        now_s: Callable[[], float],
+    ) -> None:
+        """`news` is told what peers report and ask. `me` is the id of this host, `now_s` a monotonic clock.
+
+        `secret` is None until it was read.
+        """
+        self._me = me
+        self._news = news
+        self._secret = secret
+        self._random_bytes = random_bytes
+        self._now_s = now_s
+        self._challenges: OrderedDict[bytes, float] = OrderedDict()
+        """When each was given."""
+
+    async def hello(self, context: CallContext, host_id: str, challenge: bytes) -> HelloResult:
+        """Show that this host knows the secret, and ask the caller for the same."""
+        secret = self._known_secret()
+        _check(host_id, challenge)
+        mine = self._random_bytes(CHALLENGE_BYTES)
+        while len(self._challenges) >= CHALLENGES_MAX:
+            self._challenges.popitem(last=False)
+        self._challenges[mine] = self._now_s()
+        return HelloResult(self._me, proof_of(secret, self._me, host_id, challenge), mine)
+
+    async def prove(self, context: CallContext, host_id: str, challenge: bytes, proof: bytes) -> None:
+        """Raises PermissionDeniedError for whoever does not know the secret, or took too long to show it."""
+        secret = self._known_secret()
+        _check(host_id, challenge)
+        given_s = self._challenges.pop(challenge, None)
+        is_known = given_s is not None and self._now_s() - given_s <= CHALLENGE_MS / 1000
+        if not is_known or not is_proof(proof, secret, host_id, self._me, challenge):
+            _log.warning("peer_refused", address=context.caller, host_id=host_id[:80], is_known=is_known)
+            raise PermissionDeniedError("this is not the proof of a host of this cluster")
+
+    async def report(self, context: CallContext, stocks: Sequence[TopicStockFields]) -> Sequence[TopicPointer]:
+        """A peer tells what it has of topics whose home this host is."""
+        _check_peer(context)
+        told = {
+            (at.namespace_number or 0, at.topic or ""): Reported(
+                Stock(at.ready_count or 0, at.priority or 0, at.oldest_at_ms or 0), bool(at.is_wanted)
+            )
+            for at in stocks
+        }
+        return [told_pointer(pointer) for pointer in self._news.reported(context.peer, told)]
+
+    async def seek(self, context: CallContext, wishes: Sequence[TopicWishFields]) -> Sequence[TopicPointer]:
+        """A peer has consumers that wait for topics whose home this host is."""
+        _check_peer(context)
+        told = {(at.namespace_number or 0, at.topic or ""): max(1, at.count or 0) for at in wishes}
+        return [told_pointer(pointer) for pointer in self._news.sought(context.peer, told)]
+
+    async def hint(self, context: CallContext, pointers: Sequence[TopicPointerFields]) -> None:
+        """The home of topics tells who has items that this host waits for."""
+        _check_peer(context)
+        self._news.hinted(pointers_of(pointers))
+
+    def _known_secret(self) -> bytes:
+        secret = self._secret()
+        if secret is None:
+            raise UnavailableError("this host has not read the secret of its cluster yet: try again", nothing_done=True)
+        return secret
+
+
+def told_pointer(pointer: Pointer) -> TopicPointer:
+    """The pointer as it goes over the wire."""
+    number, name = pointer.topic
+    return TopicPointer(number, name, pointer.host_id, *pointer.stock)
+
+
+def pointers_of(told: Sequence[TopicPointerFields] | None) -> list[Pointer]:
+    """The pointers that came over the wire."""
+    return [
+        Pointer(
+            (at.namespace_number or 0, at.topic or ""),
+            at.host_id or "",
+            Stock(at.ready_count or 0, at.priority or 0, at.oldest_at_ms or 0),
+        )
+        for at in told or ()
+    ]
+
+
+def _check_peer(context: CallContext) -> None:
+    if not context.peer:
+        raise PermissionDeniedError("only hosts of this cluster may call this, after hello and prove")
+
+
+def _check(host_id: str, challenge: bytes) -> None:
+    if not 0 < len(host_id.encode()) <= HOST_ID_BYTES_MAX:
+        raise InvalidArgumentError(f"host_id has {len(host_id.encode())} bytes, not 1..{HOST_ID_BYTES_MAX}")
+    if len(challenge) != CHALLENGE_BYTES:
+        raise InvalidArgumentError(f"challenge has {len(challenge)} bytes, not {CHALLENGE_BYTES}")

@@ -1,0 +1,252 @@
+"""Dequeues on all hosts: from here first, and from another host that has more urgent or older items, or any at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import structlog
+
+from foqs.cluster.directory import best_of
+from foqs.cluster.peers import Peer
+from foqs.cluster.topic_news import TopicNews, Wait
+from foqs.model import limits
+from foqs.model.calls import CallContext, Delivery, QueueCalls, TopicDemand
+from foqs.model.errors import FoqsError, UnavailableError
+from foqs.model.stocks import ANY_TOPIC, Pointer, Topic
+
+PULL_TRIES_MAX = 3
+"""Hosts that one call which does not wait asks for items, one after the other."""
+SEEK_WAIT_MS = 50
+"""How long a call that does not wait gives the homes of its topics to say who has items."""
+
+_log = structlog.get_logger(__name__)
+
+
+class _Wanted(NamedTuple):
+    """The call as it came."""
+
+    context: CallContext
+    namespace_name: str
+    topics: Sequence[TopicDemand]
+    lease_ms: int | None
+    topic_prefix: str | None
+    items_max: int | None
+    by_topic: Mapping[Topic, TopicDemand | None]
+    """None for any topic, of which the call wants `items_max` items."""
+
+
+@dataclass(slots=True)
+class GivenBack:
+    """A nack that gives a delivery back without counting it."""
+
+    receipt: str | None
+    delay_ms: int | None = 0
+    metadata: bytes | None = None
+    release: bool | None = True
+    dead_letter: bool | None = False
+
+
+class Pulls:
+    """The verb dequeue on all shards of the cluster. It owns the pulls whose callers have gone.
+
+    A pull is a dequeue at another host that waits for nothing. So no items are claimed for calls that may be over.
+    """
+
+    def __init__(
+        self,
+        local: QueueCalls,
+        news: TopicNews,
+        remote: Callable[[str], Peer | None],
+        number_of: Callable[[str], int | None],
+        serves_any: Callable[[], bool],
+    ) -> None:
+        """`remote` gives a host by its id, `number_of` the number of a namespace, None where this host knows none."""
+        self._local = local
+        self._news = news
+        self._remote = remote
+        self._number_of = number_of
+        self._serves_any = serves_any
+        self._waits: set[Wait] = set()
+        self._is_draining = False
+        self._is_elsewhere_next = False
+        """The next call that names no topic goes to another host first."""
+        self._orphans: set[asyncio.Task[Any]] = set()
+
+    async def dequeue(
+        self,
+        context: CallContext,
+        namespace_name: str,
+        topics: Sequence[TopicDemand],
+        lease_ms: int | None,
+        wait_ms: int,
+        topic_prefix: str | None = None,
+        count: int | None = None,
+    ) -> list[Delivery]:
+        """Lease items of any host; wait up to `wait_ms` while there are none.
+
+        Calls that name no topic go to another host first every other time, so that each host's items have their turn.
+        """
+        number = self._number_of(namespace_name)
+        if number is None or not isinstance(wait_ms, int) or not 0 <= wait_ms <= limits.WAIT_MS_MAX:
+            # It says what is wrong.
+            return await self._local.dequeue(context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count)
+        until_s = asyncio.get_running_loop().time() + wait_ms / 1000
+        if context.deadline_s is not None:
+            until_s = min(until_s, context.deadline_s)
+        by_topic: dict[Topic, TopicDemand | None] = {(number, demand.topic or "?"): demand for demand in topics}
+        if topic_prefix is not None:
+            by_topic = {(number, ANY_TOPIC): None}
+            self._is_elsewhere_next = not self._is_elsewhere_next
+        wanted = _Wanted(context, namespace_name, topics, lease_ms, topic_prefix, count, by_topic)
+        self._news.asked(by_topic)
+        pointer = self._news.better(by_topic) if topic_prefix is None or self._is_elsewhere_next else None
+        if pointer is not None and (items := await self._pull(wanted, pointer)):
+            return items
+        if items := await self._dequeue_here(wanted):
+            return items
+        wait = self._news.wait(
+            {topic: (demand.count if demand is not None else count) or 1 for topic, demand in by_topic.items()}
+        )
+        self._waits.add(wait)
+        try:
+            if wait_ms and not self._is_draining:
+                return await self._wait(wanted, wait, until_s)
+            return await self._look(wanted, wait)
+        finally:
+            self._waits.discard(wait)
+            self._news.leave(wait)
+
+    def drain(self) -> None:
+        """Let no call wait any more."""
+        self._is_draining = True
+        for wait in self._waits:
+            wait.end()
+
+    async def _dequeue_here(self, wanted: _Wanted, wait_ms: int = 0) -> list[Delivery]:
+        """What this host has. Raises what is wrong with the call; that this host has no shard is not."""
+        try:
+            return await self._local.dequeue(
+                wanted.context,
+                wanted.namespace_name,
+                wanted.topics,
+                wanted.lease_ms,
+                wait_ms,
+                wanted.topic_prefix,
+                wanted.items_max,
+            )
+        except UnavailableError:
+            if self._serves_any():
+                raise
+            return []
+
+    async def _look(self, wanted: _Wanted, wait: Wait) -> list[Delivery]:
+        """Take what there is elsewhere now."""
+        for _ in range(PULL_TRIES_MAX):
+            try:
+                async with asyncio.timeout(SEEK_WAIT_MS / 1000):
+                    await wait.arrived()
+            except TimeoutError:
+                return []
+            if items := await self._pull_best(wanted, wait):
+                return items
+        return []
+
+    async def _wait(self, wanted: _Wanted, wait: Wait, until_s: float) -> list[Delivery]:
+        """Wait for items here and elsewhere, whichever come first."""
+        loop = asyncio.get_running_loop()
+        while (left_s := until_s - loop.time()) > 0 and not self._is_draining:
+            if self._serves_any():
+                items, is_over = await self._wait_here(wanted, wait, left_s)
+                if items or is_over:
+                    return items
+            else:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left_s):
+                        await wait.arrived()
+            if items := await self._pull_best(wanted, wait):
+                return items
+            self._news.seek_again(wait)
+        return []
+
+    async def _wait_here(self, wanted: _Wanted, wait: Wait, left_s: float) -> tuple[list[Delivery], bool]:
+        """Wait for items of this host until others have some. Returns them, and whether the time is over."""
+        here = asyncio.create_task(self._dequeue_here(wanted, round(left_s * 1000)), name="dequeue-here")
+        arrived = asyncio.create_task(wait.arrived(), name="dequeue-elsewhere")
+        try:
+            await asyncio.wait([here, arrived], timeout=left_s + 1, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._keep(self._give_back_here(wanted, here))
+            raise
+        finally:
+            arrived.cancel()
+            here.cancel()
+        is_over = here.done() and not wait.pointers and self._serves_any()
+        try:
+            return await here, is_over
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            return [], False
+
+    async def _give_back_here(self, wanted: _Wanted, here: asyncio.Task[list[Delivery]]) -> None:
+        """What this host has given in the moment in which the caller went."""
+        with suppress(asyncio.CancelledError, FoqsError):
+            if items := await here:
+                nacks = [GivenBack(item.receipt) for item in items]
+                await self._local.nack(wanted.context, wanted.namespace_name, nacks)
+
+    async def _pull_best(self, wanted: _Wanted, wait: Wait) -> list[Delivery]:
+        pointer = best_of(wait.take())
+        return await self._pull(wanted, pointer) if pointer is not None else []
+
+    async def _pull(self, wanted: _Wanted, pointer: Pointer) -> list[Delivery]:
+        """What that host has of the topic; nothing if it has none any more, or does not respond."""
+        remote = self._remote(pointer.host_id)
+        if remote is None or pointer.topic not in wanted.by_topic:
+            return []
+        pull = asyncio.create_task(
+            self._dequeue_there(remote, wanted, wanted.by_topic[pointer.topic]), name=f"pull-{pointer.host_id}"
+        )
+        try:
+            items = await asyncio.shield(pull)
+        except asyncio.CancelledError:
+            self._keep(self._give_back(remote, wanted, pull))
+            raise
+        except FoqsError as error:
+            if not isinstance(error, UnavailableError):
+                raise
+            items = []
+        if not items:
+            self._news.was_empty(pointer)
+        return items
+
+    async def _dequeue_there(self, remote: Peer, wanted: _Wanted, demand: TopicDemand | None) -> list[Delivery]:
+        context, name, lease_ms = wanted.context, wanted.namespace_name, wanted.lease_ms
+        if demand is None:
+            return await remote.dequeue(context, name, [], lease_ms, 0, wanted.topic_prefix, wanted.items_max)
+        return await remote.dequeue(context, name, [demand], lease_ms, 0)
+
+    async def _give_back(self, remote: Peer, wanted: _Wanted, pull: asyncio.Task[list[Delivery]]) -> None:
+        """The caller has gone while its items were on their way: whoever else waits for them gets them."""
+        try:
+            items = await pull
+            if items:
+                nacks = [GivenBack(item.receipt) for item in items]
+                await remote.nack(wanted.context, wanted.namespace_name, nacks)
+        except FoqsError as error:
+            _log.warning("pull_not_given_back", peer=remote.host_id, error=str(error))  # Their leases end.
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name="pull-given-back")
+        self._orphans.add(task)
+        task.add_done_callback(self._orphans.discard)
+
+    async def stop(self) -> None:
+        """Nobody calls any more."""
+        for task in list(self._orphans):
+            task.cancel()
+        await asyncio.gather(*self._orphans, return_exceptions=True)

@@ -1,0 +1,208 @@
+"""The verbs of operators on all shards of the cluster, whichever host they are asked of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from foqs.cluster.pages import merged_items
+from foqs.cluster.peers import Peer
+from foqs.cluster.routes import Routes
+from foqs.model import ids, limits
+from foqs.model.calls import (
+    AdminCalls,
+    CallContext,
+    DeadLettersResult,
+    ExportPage,
+    ExportPlan,
+    ExportQuery,
+    HostStatus,
+    PositionErrors,
+    StoredItem,
+    StoredItemPage,
+)
+from foqs.model.errors import FoqsError
+
+
+class RoutedAdmin:
+    """Implements foqs.model.calls.AdminCalls: what concerns stored items is done by the hosts that have them.
+
+    Namespaces and jobs are the same on every host, and the status of a host is its own: those verbs are this host's.
+    """
+
+    def __init__(self, local: AdminCalls, routes: Routes) -> None:
+        self._local = local
+        self._routes = routes
+
+    def __getattr__(self, verb: str) -> Any:
+        """The verbs that any host does alone."""
+        return getattr(self._local, verb)
+
+    async def peek_items(
+        self, context: CallContext, namespace_name: str, topic: str, limit: int, page_token: str
+    ) -> StoredItemPage:
+        local = self._local
+        if self._routes.is_alone and not context.peer:
+            return await local.peek_items(context, namespace_name, topic, limit, page_token)
+        if self._routes.is_unknown(namespace_name):
+            await self._routes.know(namespace_name)
+        if context.peer:
+            return await local.peek_items(context, namespace_name, topic, limit, page_token)
+        pages = await self._routes.by_all(
+            lambda: local.peek_items(context, namespace_name, topic, limit, page_token),
+            lambda remote: remote.peek_items(context, namespace_name, topic, limit, page_token),
+        )
+        return merged_items(pages, limit)
+
+    async def list_dead_letters(
+        self, context: CallContext, namespace_name: str, topic: str, limit: int, page_token: str
+    ) -> StoredItemPage:
+        local = self._local
+        if self._routes.is_alone and not context.peer:
+            return await local.list_dead_letters(context, namespace_name, topic, limit, page_token)
+        if self._routes.is_unknown(namespace_name):
+            await self._routes.know(namespace_name)
+        if context.peer:
+            return await local.list_dead_letters(context, namespace_name, topic, limit, page_token)
+        pages = await self._routes.by_all(
+            lambda: local.list_dead_letters(context, namespace_name, topic, limit, page_token),
+            lambda remote: remote.list_dead_letters(context, namespace_name, topic, limit, page_token),
+        )
+        return merged_items(pages, limit)
+
+    async def get_item(self, context: CallContext, namespace_name: str, item_id: str) -> StoredItem:
+        local = self._local
+        if self._routes.is_alone and not context.peer:
+            return await local.get_item(context, namespace_name, item_id)
+        if self._routes.is_unknown(namespace_name):
+            await self._routes.know(namespace_name)
+        if context.peer:
+            return await local.get_item(context, namespace_name, item_id)
+        found: list[StoredItem] = []
+
+        async def here(_: Sequence[int] | None) -> PositionErrors:
+            found.append(await local.get_item(context, namespace_name, item_id))
+            return {}
+
+        async def there(remote: Peer, _: Sequence[int]) -> PositionErrors:
+            found.append(await remote.get_item(context, namespace_name, item_id))
+            return {}
+
+        _raise_first(await self._routes.by_shard([item_id], here, there))
+        return found[-1]
+
+    async def delete_items(self, context: CallContext, namespace_name: str, item_ids: Sequence[str]) -> PositionErrors:
+        local = self._local
+        if self._routes.is_alone and not context.peer:
+            return await local.delete_items(context, namespace_name, item_ids)
+        if self._routes.is_unknown(namespace_name):
+            await self._routes.know(namespace_name)
+        if context.peer:
+            return await local.delete_items(context, namespace_name, item_ids)
+        return await self._routes.by_shard(
+            item_ids,
+            lambda some: local.delete_items(context, namespace_name, _at(item_ids, some)),
+            lambda remote, some: remote.delete_items(context, namespace_name, _at(item_ids, some)),
+        )
+
+    async def redrive_dead_letters(
+        self, context: CallContext, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
+    ) -> DeadLettersResult:
+        if self._routes.is_alone and not context.peer:
+            return await self._local.redrive_dead_letters(context, namespace_name, topic, item_ids, limit)
+        if self._routes.is_unknown(namespace_name):
+            await self._routes.know(namespace_name)
+        if context.peer:
+            return await self._local.redrive_dead_letters(context, namespace_name, topic, item_ids, limit)
+        return await self._on_dead(context, namespace_name, topic, item_ids, limit, "redrive_dead_letters")
+
+    async def purge_dead_letters(
+        self, context: CallContext, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
+    ) -> DeadLettersResult:
+        if self._routes.is_alone and not context.peer:
+            return await self._local.purge_dead_letters(context, namespace_name, topic, item_ids, limit)
+        if self._routes.is_unknown(namespace_name):
+            await self._routes.know(namespace_name)
+        if context.peer:
+            return await self._local.purge_dead_letters(context, namespace_name, topic, item_ids, limit)
+        return await self._on_dead(context, namespace_name, topic, item_ids, limit, "purge_dead_letters")
+
+    async def plan_export(self, context: CallContext, namespace_name: str, splits_per_shard: int) -> ExportPlan:
+        """All splits together; they hold what was stored when the first host made its own."""
+        local = self._local
+        if self._routes.is_alone and not context.peer:
+            return await local.plan_export(context, namespace_name, splits_per_shard)
+        if self._routes.is_unknown(namespace_name):
+            await self._routes.know(namespace_name)
+        if context.peer:
+            return await local.plan_export(context, namespace_name, splits_per_shard)
+        plans = await self._routes.by_all(
+            lambda: local.plan_export(context, namespace_name, splits_per_shard),
+            lambda remote: remote.plan_export(context, namespace_name, splits_per_shard),
+        )
+        splits = sorted([split for plan in plans for split in plan.splits], key=lambda at: (at.shard_id, at.from_key))
+        return ExportPlan(splits, min([plan.as_of_ms for plan in plans]))
+
+    async def export_items(self, context: CallContext, namespace_name: str, query: ExportQuery) -> ExportPage:
+        local = self._local
+        shard_id = query.split.shard_id
+        if self._routes.is_alone and not context.peer:
+            return await local.export_items(context, namespace_name, query)
+        if self._routes.is_unknown(namespace_name):
+            await self._routes.know(namespace_name)
+        if context.peer or not isinstance(shard_id, int) or not 0 <= shard_id <= limits.SHARD_ID_MAX:
+            return await local.export_items(context, namespace_name, query)
+        found: list[ExportPage] = []
+
+        async def here(_: Sequence[int] | None) -> PositionErrors:
+            found.append(await local.export_items(context, namespace_name, query))
+            return {}
+
+        async def there(remote: Peer, _: Sequence[int]) -> PositionErrors:
+            found.append(await remote.export_items(context, namespace_name, query))
+            return {}
+
+        _raise_first(await self._routes.by_shard([ids.item_id(shard_id, 0)], here, there))
+        return found[-1]
+
+    async def get_host_status(self, context: CallContext) -> HostStatus:
+        return await self._local.get_host_status(context)
+
+    async def _on_dead(
+        self,
+        context: CallContext,
+        namespace_name: str,
+        topic: str,
+        item_ids: Sequence[str] | None,
+        limit: int,
+        verb: str,
+    ) -> DeadLettersResult:
+        """Dead letters by their ids; without them the oldest of all hosts are looked up first."""
+        if item_ids is None:
+            page = await self.list_dead_letters(context, namespace_name, topic, limit, "")
+            item_ids = [item.id for item in page.items]
+        given = item_ids
+        act: Callable[[Any, Sequence[str]], Any] = lambda host, some: getattr(host, verb)(  # noqa: E731
+            context, namespace_name, topic, some, limit
+        )
+
+        async def here(some: Sequence[int] | None) -> PositionErrors:
+            result: DeadLettersResult = await act(self._local, _at(given, some))
+            return result.errors
+
+        async def there(remote: Peer, some: Sequence[int]) -> PositionErrors:
+            result: DeadLettersResult = await act(remote, _at(given, some))
+            return result.errors
+
+        errors = await self._routes.by_shard(given, here, there) if given else {}
+        return DeadLettersResult(len(given) - len(errors), errors)
+
+
+def _at(values: Sequence[str], positions: Sequence[int] | None) -> Sequence[str]:
+    return values if positions is None else [values[position] for position in positions]
+
+
+def _raise_first(errors: PositionErrors) -> None:
+    error: FoqsError
+    for error in errors.values():
+        raise error

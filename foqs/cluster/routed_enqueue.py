@@ -1,0 +1,139 @@
+"""Enqueues that this host cannot do, or not all of: others are asked, once, for what was certainly not done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from foqs.cluster.peers import Peer
+from foqs.cluster.routes import Routes
+from foqs.model.calls import CallContext, EnqueueResult, NewItemFields, QueueCalls
+from foqs.model.errors import FoqsError, NotWrittenError, OverloadedError, ShardElsewhereError, UnavailableError
+
+FULL_MS = 500
+"""A host that had no room is asked last for so long, if it does not say longer."""
+CANDIDATES = 2
+"""So many hosts with room are drawn at random, and the one of them that refused longest ago is asked."""
+
+
+class _Load(NamedTuple):
+    """The call as it came."""
+
+    context: CallContext
+    namespace_name: str
+    items: Sequence[NewItemFields]
+    bulk: bool
+    job_id: str | None
+
+
+class RoutedEnqueue:
+    """The verb enqueue on all shards of the cluster. It owns what it knows of the room of others.
+
+    Items with dedup ids go to the owner of their shard. All others are taken here as long as there is room, and else go
+    to another host together: that one takes them or refuses, and asks nobody.
+    """
+
+    def __init__(
+        self, local: QueueCalls, routes: Routes, choose: Callable[[int], int], now_s: Callable[[], float]
+    ) -> None:
+        """`choose(count)` draws a number from 0 to below that; `now_s` is monotonic."""
+        self._local = local
+        self._routes = routes
+        self._choose = choose
+        self._now_s = now_s
+        self._full_until_s: dict[str, float] = {}
+
+    async def enqueue(
+        self,
+        context: CallContext,
+        namespace_name: str,
+        items: Sequence[NewItemFields],
+        bulk: bool,
+        job_id: str | None = None,
+    ) -> EnqueueResult:
+        """Write what is valid; `errors` has the rest. Raises FoqsError when nothing was written, here or elsewhere."""
+        if self._routes.is_alone and not context.peer:
+            return await self._local.enqueue(context, namespace_name, items, bulk, job_id)
+        if self._routes.is_unknown(namespace_name):
+            await self._routes.know(namespace_name)
+        if context.peer:
+            return await self._local.enqueue(context, namespace_name, items, bulk, job_id)
+        refusal: FoqsError | None = None
+        try:
+            result = await self._local.enqueue(context, namespace_name, items, bulk, job_id)
+        except FoqsError as error:
+            if not _may_go_on(error, bulk=bulk):
+                raise
+            refusal = error.with_traceback(None)
+            result = EnqueueResult([""] * len(items), dict.fromkeys(range(len(items)), refusal))
+        if result.errors:
+            await self._go_on(_Load(context, namespace_name, items, bulk, job_id), result)
+        if (
+            refusal is not None
+            and len(result.errors) == len(items)
+            and len(reasons := set(result.errors.values())) == 1
+        ):
+            raise reasons.pop()
+        return result
+
+    async def _go_on(self, load: _Load, result: EnqueueResult) -> None:
+        """Have others do what may be done by them, and enter what came of it."""
+        groups: dict[str, tuple[Peer, list[int]]] = {}
+        anybody: Peer | None = None
+        for position, error in sorted(result.errors.items()):
+            if not _may_go_on(error, bulk=load.bulk):
+                continue
+            if isinstance(error, ShardElsewhereError):
+                remote = self._routes.remote_of(error.shard_id)
+            else:
+                remote = anybody = anybody or self._with_room()
+            if remote is not None:
+                groups.setdefault(remote.host_id, (remote, []))[1].append(position)
+        if groups:
+            await asyncio.gather(*[self._hand_on(load, *group, result) for group in groups.values()])
+            result.duplicates = sorted(result.duplicates)
+
+    async def _hand_on(self, load: _Load, remote: Peer, positions: Sequence[int], result: EnqueueResult) -> None:
+        items = [load.items[position] for position in positions]
+        try:
+            told = await remote.enqueue(load.context, load.namespace_name, items, load.bulk, load.job_id)
+        except FoqsError as error:
+            if error.nothing_done:
+                rest_s = max(FULL_MS, error.retry_after_ms or 0) / 1000
+                self._full_until_s[remote.host_id] = self._now_s() + rest_s
+                error = _refused(error)
+            result.errors.update(dict.fromkeys(positions, error.with_traceback(None)))
+            return
+        for index, position in enumerate(positions):
+            failed = told.errors.get(index)
+            if failed is None:
+                del result.errors[position]
+                result.ids[position] = told.ids[index]
+            else:
+                result.errors[position] = failed
+        result.duplicates = [*result.duplicates, *[positions[index] for index in told.duplicates]]
+
+    def _with_room(self) -> Peer | None:
+        """One of the hosts that have had room of late."""
+        now_s, others = self._now_s(), self._routes.reachable()
+        known: Mapping[str, float] = self._full_until_s
+        free = [remote for remote in others if known.get(remote.host_id, 0.0) <= now_s]
+        drawn = [free.pop(self._choose(len(free))) for _ in range(min(CANDIDATES, len(free)))]
+        return min(drawn, key=lambda remote: known.get(remote.host_id, 0.0), default=None)
+
+
+def _may_go_on(error: FoqsError, *, bulk: bool) -> bool:
+    """Whether another host may do what was refused with this error. Bulk loads wait rather than push others."""
+    if not error.nothing_done:
+        return False
+    if isinstance(error, UnavailableError):
+        return True
+    return not bulk and isinstance(error, OverloadedError | NotWrittenError)
+
+
+def _refused(error: FoqsError) -> FoqsError:
+    """What a caller is told when nobody had room."""
+    if isinstance(error, UnavailableError | OverloadedError):
+        return error
+    return OverloadedError(error.message, retry_after_ms=error.retry_after_ms or FULL_MS)

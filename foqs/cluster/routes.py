@@ -1,0 +1,234 @@
+"""Which host does which part of a call: by the shard in each id, or all of them together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from foqs.cluster.owner_map import OwnerMap, ShardOwner
+from foqs.cluster.peers import Peer, PeerTable
+from foqs.model import limits
+from foqs.model.calls import PositionErrors
+from foqs.model.errors import FoqsError, UnavailableError
+
+LOOK_MS = 100
+"""Who waits for a shard that is on its way looks again after so long, if nothing is heard of it before."""
+
+T = TypeVar("T")
+Here = Callable[[Sequence[int] | None], Awaitable[PositionErrors]]
+"""Does the positions of a call by this host, all of them for None."""
+There = Callable[[Peer, Sequence[int]], Awaitable[PositionErrors]]
+"""Does the positions of a call by another host."""
+
+
+class LocalServing(Protocol):
+    """What this host serves at the moment."""
+
+    def serves(self, shard_id: int) -> bool: ...
+
+    def serves_any(self) -> bool: ...
+
+    def number_of(self, namespace_name: str) -> int | None:
+        """The number of a namespace; None where this host knows none of that name."""
+
+    async def know(self, namespace_name: str | None) -> None:
+        """Read the namespaces anew if there is none of this name."""
+
+
+class _Group(NamedTuple):
+    """Positions of a call that one host does."""
+
+    remote: Peer | None
+    """None: this one."""
+    positions: Sequence[int]
+
+
+class Routes:
+    """Finds the hosts of a call. It owns nothing: the owner map tells who has which shard.
+
+    A call that a peer has handed on is done here or refused, so that no call goes round.
+    """
+
+    def __init__(self, me: str, owners: OwnerMap, peers: PeerTable, local: LocalServing) -> None:
+        """`me` is the id of this host, `local` tells what it serves now."""
+        self._me = me
+        self._owners = owners
+        self._peers = peers
+        self.is_alone = True
+        """No other host has a shard: each call is this host's, and nothing else here is entered."""
+        owners.on_change = self._look
+        self._look()
+        self._serves = local.serves
+        self._has_any = local.serves_any
+        self._know = local.know
+        self._number_of = local.number_of
+
+    def _look(self) -> None:
+        self.is_alone = not self._owners.has_others(self._me)
+
+    def is_unknown(self, namespace_name: str | None) -> bool:
+        """Whether another host may know the namespace sooner than this one: it may have made it just now."""
+        return namespace_name is not None and self._number_of(namespace_name) is None
+
+    async def know(self, namespace_name: str | None) -> None:
+        """Look for this namespace in the meta database, if that was not done a moment ago."""
+        await self._know(namespace_name)
+
+    def remote_of(self, shard_id: int) -> Peer | None:
+        """The host that has the shard, if it is another one and can be reached as far as this one knows."""
+        if self._serves(shard_id):
+            return None
+        owner = self._owners.get(shard_id)
+        return None if owner is None else self._remote(owner)
+
+    def others(self) -> tuple[list[Peer], list[UnavailableError]]:
+        """All other hosts that have shards, and what is to be said of each shard that nobody serves."""
+        found: dict[str, Peer] = {}
+        unserved: list[UnavailableError] = []
+        for owner in self._owners.owners.values():
+            if self._serves(owner.shard_id) or owner.host_id in found:
+                continue
+            remote = self._remote(owner)
+            if remote is not None:
+                found[owner.host_id] = remote
+            else:
+                unserved.append(
+                    UnavailableError(
+                        f"shard {owner.shard_id} is served by no host now: nothing was done, try again",
+                        retry_after_ms=limits.ROUTE_RETRY_MS,
+                        nothing_done=True,
+                    )
+                )
+        return list(found.values()), unserved
+
+    def reachable(self) -> list[Peer]:
+        """The other hosts that have shards, as far as this one knows where they are."""
+        found: dict[str, Peer] = {}
+        for owner in self._owners.owners.values():
+            if owner.host_id not in found and (remote := self._remote(owner)) is not None:
+                found[owner.host_id] = remote
+        return list(found.values())
+
+    async def by_all(
+        self,
+        here: Callable[[], Awaitable[T]],
+        there: Callable[[Peer], Awaitable[T]],
+        missing: list[str] | None = None,
+    ) -> list[T]:
+        """What each host that has shards responds.
+
+        Raises what one of them raises, and names it. `missing`, if given, is told of hosts and shards that cannot be
+        reached instead.
+        """
+        others, unserved = self.others()
+        if unserved and missing is None:
+            raise unserved[0]
+        errors = [*unserved]
+
+        async def ask(remote: Peer) -> T | None:
+            try:
+                return await there(remote)
+            except UnavailableError as error:
+                named = UnavailableError(
+                    f"host {remote.host_id} is needed for a whole answer: {error.message}",
+                    retry_after_ms=error.retry_after_ms or limits.ROUTE_RETRY_MS,
+                    nothing_done=error.nothing_done,
+                )
+                if missing is None:
+                    raise named from error
+                errors.append(named)
+                return None
+
+        works: list[Awaitable[T | None]] = [ask(remote) for remote in others]
+        if self._has_any():
+            works.append(here())
+        results = await asyncio.gather(*works)
+        if missing is not None:
+            missing += [error.message for error in errors]
+        return [result for result in results if result is not None]
+
+    def _remote(self, owner: ShardOwner) -> Peer | None:
+        if owner.host_id == self._me or not owner.address:
+            return None
+        return self._peers.get(owner.host_id, owner.address)
+
+    async def by_shard(self, ids: Sequence[str], here: Here, there: There) -> PositionErrors:
+        """Have each position done by the host that has the shard of its id, and return the errors.
+
+        A position that was not done, because its shard is on its way to another host, is tried again there, until
+        limits.ROUTE_WAIT_MS_MAX have passed. Raises what all positions have in common.
+        """
+        if len(ids) > limits.BATCH_ITEMS_MAX:
+            return await here(None)  # It is refused as a whole.
+        shards = _shards_of(ids)
+        raised: list[FoqsError] = []
+        errors: PositionErrors = {}
+        pending: Sequence[int] = range(len(ids))
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + limits.ROUTE_WAIT_MS_MAX / 1000
+        while True:
+            groups = self._groups(shards, pending)
+            found = await _in_groups(groups, len(ids), here, there, raised)
+            for position in pending:
+                errors.pop(position, None)
+            errors.update(found)
+            pending = sorted(position for position, error in found.items() if is_elsewhere(error))
+            left_s = until_s - loop.time()
+            if not pending or left_s <= 0:
+                break
+            await self._owners.news(min(left_s, LOOK_MS / 1000))
+        if len(errors) == len(ids) and len(distinct := set(errors.values())) == 1 and raised and raised[-1] in distinct:
+            raise raised[-1]
+        return errors
+
+    def _groups(self, shards: Sequence[int | None], positions: Sequence[int]) -> list[_Group]:
+        """The positions by who is to do them."""
+        remotes: dict[int | None, Peer | None] = {
+            shard_id: None if shard_id is None else self.remote_of(shard_id) for shard_id in set(shards)
+        }
+        if not any(remotes.values()):
+            return [_Group(None, positions)]
+        groups: dict[str, tuple[Peer | None, list[int]]] = {}
+        for position in positions:
+            remote = remotes[shards[position]]
+            _, some = groups.setdefault("" if remote is None else remote.host_id, (remote, []))
+            some.append(position)
+        return [_Group(remote, some) for remote, some in groups.values()]
+
+
+def _shards_of(ids: Sequence[str]) -> list[int | None]:
+    """The shard of each id or receipt; None for what is none, which this host refuses itself."""
+    known: dict[str, int | None] = {}
+    for text in {item_id.partition("-")[0] for item_id in ids}:
+        try:
+            known[text] = int(text, 16)
+        except ValueError:
+            known[text] = None
+    return [known[item_id.partition("-")[0]] for item_id in ids]
+
+
+def is_elsewhere(error: FoqsError) -> bool:
+    """Whether another host may do what this error says was not done."""
+    return isinstance(error, UnavailableError) and error.nothing_done
+
+
+async def _in_groups(
+    groups: list[_Group], count: int, here: Here, there: There, raised: list[FoqsError]
+) -> PositionErrors:
+    """The errors by position of the call. What a group's work raises is the error of each of its positions."""
+
+    async def do(group: _Group) -> PositionErrors:
+        remote, positions = group
+        try:
+            if remote is not None:
+                found = await there(remote, positions)
+            else:
+                found = await here(None if len(positions) == count else positions)
+        except FoqsError as error:
+            raised.append(error.with_traceback(None))
+            return dict.fromkeys(positions, error)
+        return {positions[index]: error for index, error in found.items() if 0 <= index < len(positions)}
+
+    results = [await do(groups[0])] if len(groups) == 1 else await asyncio.gather(*map(do, groups))
+    return {position: error for errors in results for position, error in errors.items()}

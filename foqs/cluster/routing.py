@@ -1,0 +1,146 @@
+"""What makes a host one of a cluster for its callers: every verb on all shards, whichever host is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from foqs.cluster.owner_map import OwnerMap
+from foqs.cluster.peer_door import PeerDoor
+from foqs.cluster.peers import Peer, PeerTable
+from foqs.cluster.pulls import Pulls
+from foqs.cluster.routed_admin import RoutedAdmin
+from foqs.cluster.routed_enqueue import RoutedEnqueue
+from foqs.cluster.routed_queue import RoutedQueue
+from foqs.cluster.routes import LocalServing, Routes
+from foqs.cluster.topic_news import LocalTopics, Reported, TopicNews
+from foqs.model import limits
+from foqs.model.calls import AdminCalls, QueueCalls
+from foqs.model.errors import UnavailableError
+from foqs.model.service import Service
+from foqs.model.stocks import Pointer, Topic
+
+
+class Chance(NamedTuple):
+    """Random numbers and bytes, which come from outside."""
+
+    choose: Callable[[int], int]
+    """Draws a number from 0 to below its argument."""
+    random_bytes: Callable[[int], bytes]
+
+
+class LocalHost(LocalServing, LocalTopics, Protocol):
+    """This host's own shards and topics, as routing sees them."""
+
+    def tell_changes(self, changed: Callable[[Topic], None] | None) -> None:
+        """Tell of topics whose ready items may be others from now on; None: to nobody."""
+
+    def known_topics(self) -> Collection[Topic]:
+        """All topics that may have ready items here."""
+
+
+class Homes:
+    """Implements foqs.cluster.topic_news.HomeCalls on the hosts that live."""
+
+    def __init__(self, peers: PeerTable) -> None:
+        self._peers = peers
+        self.addresses: Mapping[str, str] = {}
+        """Where each living host listens."""
+
+    @property
+    def host_ids(self) -> Sequence[str]:
+        return sorted(self.addresses)
+
+    def remote(self, host_id: str) -> Peer | None:
+        """That host, if it lives as far as this one knows."""
+        address = self.addresses.get(host_id)
+        return self._peers.get(host_id, address) if address else None
+
+    async def report(self, host_id: str, stocks: Mapping[Topic, Reported]) -> Sequence[Pointer]:
+        return await self._there(host_id).report(stocks)
+
+    async def seek(self, host_id: str, wishes: Mapping[Topic, int]) -> Sequence[Pointer]:
+        return await self._there(host_id).seek(wishes)
+
+    async def hint(self, host_id: str, pointers: Sequence[Pointer]) -> None:
+        await self._there(host_id).hint(pointers)
+
+    def _there(self, host_id: str) -> Peer:
+        remote = self.remote(host_id)
+        if remote is None:
+            raise UnavailableError(f"host {host_id} is gone", nothing_done=True)
+        return remote
+
+
+class Routing(Service):
+    """Joins the parts that route calls. The host makes it around its own verbs, and starts, drains and stops it.
+
+    As long as no other host lives it only passes calls on.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        queue: QueueCalls,
+        admin: AdminCalls,
+        local: LocalHost,
+        owners: OwnerMap,
+        peers: PeerTable,
+        secret: Callable[[], bytes | None],
+        chance: Chance,
+        now_s: Callable[[], float],
+    ) -> None:
+        """`queue` and `admin` are the verbs of this host alone. `secret` is that of the cluster, None until it is read.
+
+        `now_s` is the time of the event loop.
+        """
+        super().__init__("routing")
+        self._me = me
+        self._local = local
+        self._peers = peers
+        self._homes = Homes(peers)
+        routes = Routes(me, owners, peers, local)
+        self._news = TopicNews(me, self._homes, local, chance.choose, now_s)
+        self._pulls = Pulls(queue, self._news, self._homes.remote, local.number_of, local.serves_any)
+        enqueues = RoutedEnqueue(queue, routes, chance.choose, now_s)
+        self.queue = RoutedQueue(queue, routes, owners, enqueues, self._pulls)
+        self.admin = RoutedAdmin(admin, routes)
+        self.door = PeerDoor(me, self._news, secret, chance.random_bytes, now_s)
+        self._telling: asyncio.Task[None] | None = None
+        owners.on_hosts = self._hosts_live
+
+    async def _start(self) -> None:
+        await self._news.start()
+
+    async def _drain(self) -> None:
+        self._pulls.drain()
+
+    async def _stop(self) -> None:
+        self._local.tell_changes(None)
+        if self._telling is not None:
+            self._telling.cancel()
+            await asyncio.gather(self._telling, return_exceptions=True)
+        await self._pulls.stop()
+        await self._news.stop()
+        await self._peers.stop()
+
+    def _hosts_live(self, addresses: Mapping[str, str]) -> None:
+        """These hosts live and listen there."""
+        was_alone = len(self._homes.addresses) < 2
+        self._homes.addresses = addresses
+        self._peers.keep(set(addresses))
+        self._news.members(self._homes.host_ids)
+        is_alone = len(addresses) < 2
+        if is_alone:
+            self._local.tell_changes(None)
+        elif was_alone:
+            self._local.tell_changes(self._news.changed)
+            self._telling = asyncio.create_task(self._tell(self._local.known_topics()), name="topics-told")
+
+    async def _tell(self, topics: Iterable[Topic]) -> None:
+        """What there was before anybody had to know."""
+        for number, topic in enumerate(list(topics)):
+            self._news.changed(topic)
+            if number % limits.TOPICS_PER_TICK_MAX == 0:
+                await asyncio.sleep(0)

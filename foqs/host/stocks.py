@@ -1,0 +1,84 @@
+"""What this host has ready of a topic, as other hosts are told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from contextlib import suppress
+
+from foqs.host.dispatch import Dispatcher
+from foqs.host.namespaces import Namespaces
+from foqs.host.shards import Shards
+from foqs.model import order
+from foqs.model.errors import FoqsError
+from foqs.model.stocks import NO_STOCK, Stock, Topic
+
+READ_MS_MIN = 200
+"""Names that nobody has cost the meta database no more than one look in this time."""
+
+
+class Stocks:
+    """Implements foqs.cluster.routing.LocalHost: what this host has and serves."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, shards: Shards, namespaces: Namespaces, now_s: Callable[[], float]
+    ) -> None:
+        """`now_s` is monotonic."""
+        self._dispatcher = dispatcher
+        self._shards = shards
+        self._namespaces = namespaces
+        self._now_s = now_s
+        self._read_s = float("-inf")
+        self._reading: asyncio.Future[None] | None = None
+
+    def serves(self, shard_id: int) -> bool:
+        return self._shards.serves(shard_id)
+
+    def serves_any(self) -> bool:
+        return self._shards.owns_any
+
+    async def know(self, namespace_name: str | None) -> None:
+        """Read the namespaces anew, if there is none of this name and they were not read lately."""
+        if namespace_name is None or self.number_of(namespace_name) is not None:
+            return
+        now_s = self._now_s()
+        if now_s - self._read_s >= READ_MS_MIN / 1000:
+            self._read_s = now_s
+            self._reading = asyncio.ensure_future(self._read())
+        if self._reading is not None:
+            await asyncio.shield(self._reading)
+
+    async def _read(self) -> None:
+        with suppress(FoqsError):  # The caller is told that there is no such namespace, and may ask again.
+            await self._namespaces.refresh()
+
+    def number_of(self, namespace_name: str) -> int | None:
+        return self._namespaces.number_by_name.get(namespace_name.encode())
+
+    def tell_changes(self, changed: Callable[[Topic], None] | None) -> None:
+        self._dispatcher.on_changed = changed
+
+    def known_topics(self) -> Collection[Topic]:
+        return self._dispatcher.known_topics
+
+    def stock(self, topic: Topic) -> Stock:
+        """The ready items of healthy shards that may be delivered now.
+
+        Those that are being claimed for calls here count as well.
+        """
+        queue = self._dispatcher.find(topic)
+        if queue is None or queue.is_paused or queue.parked_slot:
+            return NO_STOCK
+        first = min(queue.first_unclaimed(), queue.buffer.first)
+        if first == order.LAST:
+            return NO_STOCK
+        ready_count = sum([part.ready for part in queue.parts.values()])
+        return (
+            Stock(max(1, ready_count), order.urgency_of(first), order.due_at_of(first))
+            if first > order.FIRST
+            else NO_STOCK
+        )
+
+    def is_waited_for(self, topic: Topic) -> bool:
+        queue = self._dispatcher.find(topic)
+        return queue is not None and bool(queue.calls)

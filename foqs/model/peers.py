@@ -1,0 +1,112 @@
+"""How hosts of one cluster show each other that they are, without Thrift and without sockets.
+
+Both know a secret, which whoever can read the meta database knows. Each sends the other a challenge, and gets a proof
+that only the secret and that challenge make: so nothing that was overheard is of use again.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from foqs.model.calls import CallContext
+from foqs.model.errors import PermissionDeniedError
+
+CHALLENGE_BYTES = 16
+SECRET_BYTES = 32
+
+
+class HelloResult(NamedTuple):
+    """What a host says to one that calls it first."""
+
+    host_id: str
+    proof: bytes
+    """Over the caller's challenge."""
+    challenge: bytes
+    """A challenge for the caller, good for one proof."""
+
+
+class TopicStockFields(Protocol):
+    """What a host has ready of a topic, as it comes over the wire."""
+
+    namespace_number: int | None
+    topic: str | None
+    ready_count: int | None
+    priority: int | None
+    oldest_at_ms: int | None
+    is_wanted: bool | None
+
+
+class TopicWishFields(Protocol):
+    namespace_number: int | None
+    topic: str | None
+    count: int | None
+
+
+class TopicPointerFields(Protocol):
+    namespace_number: int | None
+    topic: str | None
+    host_id: str | None
+    ready_count: int | None
+    priority: int | None
+    oldest_at_ms: int | None
+
+
+class TopicPointer(NamedTuple):
+    """A host that has ready items of a topic."""
+
+    namespace_number: int
+    topic: str
+    host_id: str
+    ready_count: int
+    priority: int
+    oldest_at_ms: int
+
+
+class PeerCalls(Protocol):
+    """The verbs of service FoqsPeer."""
+
+    async def hello(self, context: CallContext, host_id: str, challenge: bytes) -> HelloResult: ...
+
+    async def prove(self, context: CallContext, host_id: str, challenge: bytes, proof: bytes) -> None: ...
+
+    async def report(self, context: CallContext, stocks: Sequence[TopicStockFields]) -> Sequence[TopicPointer]: ...
+
+    async def seek(self, context: CallContext, wishes: Sequence[TopicWishFields]) -> Sequence[TopicPointer]: ...
+
+    async def hint(self, context: CallContext, pointers: Sequence[TopicPointerFields]) -> None: ...
+
+
+class NoPeers:
+    """The peer verbs of a host that has no peers."""
+
+    async def hello(self, context: CallContext, host_id: str, challenge: bytes) -> HelloResult:
+        raise _no_peers()
+
+    async def prove(self, context: CallContext, host_id: str, challenge: bytes, proof: bytes) -> None:
+        raise _no_peers()
+
+    async def report(self, context: CallContext, stocks: Sequence[TopicStockFields]) -> Sequence[TopicPointer]:
+        raise _no_peers()
+
+    async def seek(self, context: CallContext, wishes: Sequence[TopicWishFields]) -> Sequence[TopicPointer]:
+        raise _no_peers()
+
+    async def hint(self, context: CallContext, pointers: Sequence[TopicPointerFields]) -> None:
+        raise _no_peers()
+
+
+def _no_peers() -> PermissionDeniedError:
+    return PermissionDeniedError("this host has no peers: only hosts of its own cluster may call this")
+
+
+def proof_of(secret: bytes, shown_by: str, shown_to: str, challenge: bytes) -> bytes:
+    """What host `shown_by` shows to host `shown_to`, which has sent the challenge."""
+    names = [name.encode() for name in (shown_by, shown_to)]
+    message = b"".join(len(part).to_bytes(4, "big") + part for part in (*names, challenge))
+    return hmac.digest(secret, message, "sha256")
+
+
+def is_proof(proof: bytes, secret: bytes, shown_by: str, shown_to: str, challenge: bytes) -> bool:
+    return hmac.compare_digest(proof, proof_of(secret, shown_by, shown_to, challenge))

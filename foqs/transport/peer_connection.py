@@ -1,0 +1,121 @@
+"""The connection of this host to another one of its cluster: calls go out under seqids, and responses find them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from itertools import count
+from typing import Any, cast
+
+from foqs.model import limits
+from foqs.model.errors import FoqsError, InternalError, OverloadedError, UnavailableError
+from foqs.transport.call_table import PEER_LANES_COUNT
+from foqs.wire import codec as wire
+from foqs.wire.frames import FrameCutter, FrameError
+
+_NUMBERS_COUNT = (1 << 31) // PEER_LANES_COUNT - 1
+
+
+class PeerConnection(asyncio.Protocol):
+    """One socket with many calls in flight. `Peers` opens it, and drops it once it `is_lost`.
+
+    What is not a response to one of its calls ends it: the outcome of all calls in flight is unknown then.
+    """
+
+    def __init__(self, codec: wire.Codec, host_id: str) -> None:
+        self._codec = codec
+        self._host_id = host_id
+        self._transport = cast(asyncio.Transport, None)
+        self._cutter = FrameCutter()
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._numbers = count()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self.is_lost = False
+
+    async def call(self, method: str, request: Any, lane: int, timeout_ms: int) -> Any:
+        """Return the response struct. Raises what the peer says, as it says it.
+
+        Raises OverloadedError when too much is in flight, UnavailableError when there is no response in time: that says
+        `nothing_done` only where the call was not sent.
+        """
+        if len(self._waiting) >= limits.CALLS_IN_FLIGHT_PER_PEER_MAX - 1:
+            raise OverloadedError(
+                f"{len(self._waiting)} calls to host {self._host_id} are in flight, which is the limit: try again",
+                retry_after_ms=100,
+            )
+        seqid = (next(self._numbers) % _NUMBERS_COUNT + 1) * PEER_LANES_COUNT + lane % PEER_LANES_COUNT
+        frame = self._codec.encode_call(method, request, seqid)
+        response: asyncio.Future[Any] | None = None
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._writable.wait()
+                if self.is_lost:
+                    raise _not_sent(self._host_id, "the connection is gone")
+                # It stays there when nobody waits any more, so that a late response finds it, and is dropped.
+                response = self._waiting[seqid] = asyncio.get_running_loop().create_future()
+                self._transport.write(frame)
+                return await response
+        except TimeoutError:
+            if response is None:
+                raise _not_sent(self._host_id, f"it read nothing for {timeout_ms} ms") from None
+            raise UnavailableError(f"host {self._host_id} has not responded within {timeout_ms} ms") from None
+
+    def close(self) -> None:
+        """Calls in flight end with an unknown outcome."""
+        self._lose("it was closed")
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- asyncio.Protocol ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lose(str(exc or "closed by the peer"))
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._cutter.feed(data)
+            while (message := self._cutter.next_message()) is not None:
+                self._responded(self._codec.decode_reply(message))
+        except FrameError as error:
+            self._lose(f"it sent no response, {error}")
+            self._transport.abort()
+
+    def _responded(self, reply: wire.Reply) -> None:
+        waiting = self._waiting.pop(reply.seqid, None)
+        if waiting is None:
+            raise FrameError("seqid", f"nobody waits for {reply.seqid}")
+        if waiting.done():
+            return
+        if reply.error is None:
+            waiting.set_result(reply.response)
+        elif isinstance(reply.error, FoqsError):
+            waiting.set_exception(reply.error)
+        elif reply.error.kind == wire.UNKNOWN_METHOD:
+            waiting.set_exception(_not_sent(self._host_id, f"it does not know the call: {reply.error}"))
+        else:
+            waiting.set_exception(InternalError(f"host {self._host_id} could not respond: {reply.error}"))
+
+    def _lose(self, reason: str) -> None:
+        if self.is_lost:
+            return
+        self.is_lost = True
+        self._writable.set()
+        waiting, self._waiting = self._waiting, {}
+        for response in waiting.values():
+            if not response.done():
+                response.set_exception(UnavailableError(f"the connection to host {self._host_id} broke: {reason}"))
+
+
+def _not_sent(host_id: str, reason: str) -> UnavailableError:
+    return UnavailableError(f"host {host_id} was not asked: {reason}", retry_after_ms=100, nothing_done=True)

@@ -1,0 +1,147 @@
+"""The connections of this host to the other hosts of its cluster, opened when they are needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+import structlog
+
+from foqs.model.errors import FoqsError, PermissionDeniedError, UnavailableError
+from foqs.model.outage import Outage
+from foqs.model.peers import CHALLENGE_BYTES, is_proof, proof_of
+from foqs.model.service import Service
+from foqs.transport.peer_connection import PeerConnection
+from foqs.transport.remote_host import RemoteHost
+from foqs.wire.codec import Codec, structs
+
+CONNECT_MS_MAX = 1_000
+"""How long it may take to connect to a peer and to prove each other's membership."""
+CONNECT_RETRY_MS = 200
+"""A peer that could not be reached is not tried again for so long: who asks for it is refused at once."""
+HELLO_LANE = 0
+
+_log = structlog.get_logger(__name__)
+
+
+class _Link:
+    """One peer: its connection, or the try to have one, or why there is none."""
+
+    def __init__(self, host_id: str, address: str, now_s: Callable[[], float]) -> None:
+        self.host_id = host_id
+        self.address = address
+        self.connection: PeerConnection | None = None
+        self.opening: asyncio.Task[PeerConnection] | None = None
+        self.failed_s = float("-inf")
+        self.reason = ""
+        self.outage = Outage(now_s)
+
+
+class Peers(Service):
+    """One connection to each peer that is asked for something. The host starts and stops it; `get` gives a peer.
+
+    Each side shows the other that it knows the secret of the cluster (foqs/model/peers.py), before any call.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        secret: Callable[[], bytes | None],
+        random_bytes: Callable[[int], bytes],
+        now_s: Callable[[], float],
+    ) -> None:
+        """`me` is the id of this host, `now_s` a monotonic clock."""
+        super().__init__("peers")
+        self._me = me
+        self._secret = secret
+        self._random_bytes = random_bytes
+        self._now_s = now_s
+        self._codec = Codec()
+        self._links: dict[str, _Link] = {}
+
+    def get(self, host_id: str, address: str) -> RemoteHost:
+        """That host, which listens there. Its calls raise UnavailableError while it cannot be reached."""
+        return RemoteHost(host_id, partial(self._connected, host_id, address))
+
+    def keep(self, host_ids: set[str]) -> None:
+        """Only these are there: close what is open to others."""
+        for host_id in self._links.keys() - host_ids:
+            self._drop(self._links.pop(host_id))
+
+    async def _start(self) -> None:
+        """Connections come with calls."""
+
+    async def _stop(self) -> None:
+        links, self._links = list(self._links.values()), {}
+        for link in links:
+            self._drop(link)
+        await asyncio.gather(*[link.opening for link in links if link.opening is not None], return_exceptions=True)
+
+    def _drop(self, link: _Link) -> None:
+        if link.opening is not None:
+            link.opening.cancel()
+        if link.connection is not None:
+            link.connection.close()
+
+    async def _connected(self, host_id: str, address: str) -> PeerConnection:
+        link = self._links.get(host_id)
+        if link is None or link.address != address:
+            if link is not None:
+                self._drop(link)
+            link = self._links[host_id] = _Link(host_id, address, self._now_s)
+        if link.connection is not None and not link.connection.is_lost:
+            return link.connection
+        if link.opening is None:
+            if self._now_s() - link.failed_s < CONNECT_RETRY_MS / 1000:
+                raise _unreachable(link)
+            link.opening = asyncio.create_task(self._open(link), name=f"peer-{host_id}")
+        # Whoever gives up must not take the connection from the others.
+        return await asyncio.shield(link.opening)
+
+    async def _open(self, link: _Link) -> PeerConnection:
+        try:
+            async with asyncio.timeout(CONNECT_MS_MAX / 1000):
+                link.connection = await self._greeted(link)
+                link.outage.has_ended()
+                return link.connection
+        except (OSError, FoqsError) as error:
+            link.failed_s, link.reason = self._now_s(), str(error) or "no connection in time"
+            if link.outage.is_to_be_told(link.reason):
+                _log.warning("peer_not_reached", peer=link.host_id, address=link.address, error=link.reason)
+            raise _unreachable(link) from error
+        finally:
+            link.opening = None
+
+    async def _greeted(self, link: _Link) -> PeerConnection:
+        secret = self._secret()
+        if secret is None:
+            raise UnavailableError("the secret of the cluster is not known yet", nothing_done=True)
+        host, _, port = link.address.rpartition(":")
+        _, connection = await asyncio.get_running_loop().create_connection(
+            partial(PeerConnection, self._codec, link.host_id), host.strip("[]"), int(port)
+        )
+        try:
+            challenge = self._random_bytes(CHALLENGE_BYTES)
+            hello = await connection.call(
+                "hello", structs.HelloRequest(self._me, challenge), HELLO_LANE, CONNECT_MS_MAX
+            )
+            if hello.host_id != link.host_id:
+                raise PermissionDeniedError(f"{link.address} is that of {hello.host_id} now, not of {link.host_id}")
+            if not is_proof(hello.proof, secret, link.host_id, self._me, challenge):
+                raise PermissionDeniedError(f"what listens on {link.address} does not know the secret of the cluster")
+            proof = proof_of(secret, self._me, link.host_id, hello.challenge)
+            prove = structs.ProveRequest(self._me, hello.challenge, proof)
+            await connection.call("prove", prove, HELLO_LANE, CONNECT_MS_MAX)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _unreachable(link: _Link) -> UnavailableError:
+    return UnavailableError(
+        f"host {link.host_id} cannot be reached by {link.address}: {link.reason}",
+        retry_after_ms=CONNECT_RETRY_MS,
+        nothing_done=True,
+    )

@@ -1,0 +1,203 @@
+"""The connection of one host to another: who is let in, what comes back, and what is known when nothing does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from foqs.cluster.peer_door import CHALLENGES_MAX, PeerDoor
+from foqs.cluster.topic_news import TopicNews
+from foqs.model import limits
+from foqs.model.calls import CallContext, TopicDemand
+from foqs.model.errors import OverloadedError, PermissionDeniedError, RateLimitedError, UnavailableError
+from foqs.transport import peers as peers_module
+from foqs.transport.peers import Peers
+from foqs.transport.remote_host import RemoteHost
+from foqs.transport.server import ThriftServer
+from foqs.wire.codec import structs
+from tests.support.fake_queue import FakeQueue
+from tests.support.raw_client import RawClient
+
+CALLER = CallContext("10.0.0.1")
+SECRET = b"s" * 32
+
+
+class World:
+    """A host that is called, and the connections of one that calls."""
+
+    def __init__(self) -> None:
+        self.queue = FakeQueue()
+        self.secret: bytes | None = SECRET
+        now_s = asyncio.get_running_loop().time
+        news: Any = TopicNews("callee", None, None, lambda count: 0, now_s)  # type: ignore[arg-type]
+        self.door = PeerDoor("callee", news, lambda: self.secret, os.urandom, now_s)
+        self.server = ThriftServer(
+            self.queue, self.queue, address="127.0.0.1", port=0, namespaces=self.queue, peers=self.door
+        )
+        self.peers = Peers("caller", lambda: SECRET, os.urandom, now_s)
+
+    def remote(self, host_id: str = "callee") -> RemoteHost:
+        return self.peers.get(host_id, f"127.0.0.1:{self.server.port}")
+
+
+@asynccontextmanager
+async def world() -> AsyncIterator[World]:
+    made = World()
+    await made.server.start()
+    try:
+        yield made
+    finally:
+        await made.peers.stop()
+        await made.server.stop()
+
+
+def new_item(payload: bytes = b"x") -> Any:
+    return structs.NewItem("t", payload)
+
+
+def demands(count: int) -> list[TopicDemand]:
+    return [structs.TopicDemand("t", count)]
+
+
+async def test_calls_are_done_there_and_the_host_knows_that_a_peer_asks() -> None:
+    async with world() as w:
+        remote = w.remote()
+        result = await remote.enqueue(CALLER, "ns", [new_item(), structs.NewItem("t", None)], False)
+        assert result.ids[0]
+        assert [error.code.name for error in result.errors.values()] == ["INVALID_ARGUMENT"]
+        (item,) = await remote.dequeue(CALLER, "ns", demands(5), None, 0)
+        assert item.id == result.ids[0]
+        assert await remote.ack(CALLER, "ns", [item.receipt, "no"]) != {}
+        assert {context.peer for context in w.queue.contexts} == {"caller"}
+
+
+async def test_an_error_of_the_peer_is_the_error_of_the_call() -> None:
+    async with world() as w:
+        w.queue.failure = RateLimitedError("slow down", retry_after_ms=77)
+        with pytest.raises(RateLimitedError) as told:
+            await w.remote().get_active_topics(CALLER, "ns", "", 10, "")
+        assert told.value.retry_after_ms == 77
+
+
+@pytest.mark.parametrize("secret", [b"another", None])
+async def test_a_host_that_does_not_know_the_secret_is_no_peer(secret: bytes | None) -> None:
+    async with world() as w:
+        w.secret = secret
+        with pytest.raises(UnavailableError) as told:
+            await w.remote().get_host_status(CALLER)
+        assert told.value.nothing_done
+
+
+async def test_another_process_at_the_address_is_not_taken_for_the_peer() -> None:
+    async with world() as w:
+        with pytest.raises(UnavailableError, match="that of callee now") as told:
+            await w.remote("one before").get_host_status(CALLER)
+        assert told.value.nothing_done
+        assert not w.queue.contexts
+
+
+async def test_a_proof_is_good_for_one_connection_alone() -> None:
+    async with world() as w:
+        await w.remote().get_host_status(CALLER)
+        async with RawClient.connect("127.0.0.1", w.server.port) as client:
+            hello = await client.call("hello", structs.HelloRequest("caller", b"0" * 16))
+            for proof in (hello.response.proof, b"0" * 32):  # That of the other side, and an invention.
+                reply = await client.call("prove", structs.ProveRequest("caller", hello.response.challenge, proof))
+                assert isinstance(reply.error, PermissionDeniedError)
+
+
+async def test_whoever_asks_for_many_challenges_costs_no_memory() -> None:
+    async with world() as w:
+        for _ in range(CHALLENGES_MAX + 10):
+            await w.door.hello(CALLER, "somebody", b"0" * 16)
+        assert len(w.door._challenges) == CHALLENGES_MAX
+        await w.remote().get_host_status(CALLER)
+
+
+async def test_the_outcome_is_unknown_when_the_connection_breaks_and_certain_when_nothing_was_sent() -> None:
+    async with world() as w:
+        remote = w.remote()
+        await remote.get_host_status(CALLER)
+        w.queue.gate = asyncio.Event()
+        calls = [asyncio.create_task(remote.enqueue(CALLER, "ns", [new_item()], False)) for _ in range(3)]
+        await w.queue.until_running(3)
+        await w.server.stop()
+        for call in calls:
+            with pytest.raises(UnavailableError) as told:
+                await call
+            assert not told.value.nothing_done
+        with pytest.raises(UnavailableError) as told:
+            await remote.enqueue(CALLER, "ns", [new_item()], False)
+        assert told.value.nothing_done
+        assert told.value.retry_after_ms
+
+
+async def test_a_response_that_comes_too_late_is_dropped_and_the_connection_goes_on() -> None:
+    async with world() as w:
+        remote = w.remote()
+        await remote.get_host_status(CALLER)
+        w.queue.gate = asyncio.Event()
+        with patch.object(limits, "CALL_MS_MAX", 1), pytest.raises(UnavailableError) as told:
+            await remote.enqueue(CALLER, "ns", [new_item()], False)
+        assert not told.value.nothing_done
+        w.queue.gate.set()
+        w.queue.gate = None
+        connection = w.peers._links["callee"].connection
+        assert (await remote.enqueue(CALLER, "ns", [new_item()], False)).ids[0]
+        assert w.peers._links["callee"].connection is connection
+
+
+async def test_there_is_a_bound_on_what_is_in_flight() -> None:
+    async with world() as w:
+        remote = w.remote()
+        w.queue.gate = asyncio.Event()
+        with patch.object(limits, "CALLS_IN_FLIGHT_PER_PEER_MAX", 3):
+            calls = [asyncio.create_task(remote.enqueue(CALLER, "ns", [new_item()], False)) for _ in range(2)]
+            await w.queue.until_running(2)
+            with pytest.raises(OverloadedError) as told:
+                await remote.enqueue(CALLER, "ns", [new_item()], False)
+            assert told.value.retry_after_ms
+            w.queue.gate.set()
+            for call in calls:
+                assert (await call).ids[0]
+
+
+async def test_many_callers_share_one_connection_with_more_calls_than_a_client_may_have() -> None:
+    async with world() as w:
+        w.queue.gate = asyncio.Event()
+        remote = w.remote()
+        count = limits.CALLS_IN_FLIGHT_PER_CONNECTION_MAX * 2
+        calls = [
+            asyncio.create_task(remote.enqueue(CallContext(f"10.0.0.{number}"), "ns", [new_item()], False))
+            for number in range(count)
+        ]
+        await w.queue.until_running(count)
+        w.queue.gate.set()
+        for call in calls:
+            assert (await call).ids[0]
+        assert len(w.peers._links) == 1
+
+
+async def test_a_peer_that_cannot_be_reached_is_not_dialled_for_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as w:
+        await w.server.stop()
+        dialled = 0
+        create_connection = asyncio.get_running_loop().create_connection
+
+        async def dial(*arguments: Any, **options: Any) -> Any:
+            nonlocal dialled
+            dialled += 1
+            return await create_connection(*arguments, **options)
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", dial, raising=False)
+        monkeypatch.setattr(peers_module, "CONNECT_RETRY_MS", 60_000)
+        for _ in range(10):
+            with pytest.raises(UnavailableError):
+                await w.remote().get_host_status(CALLER)
+        assert dialled == 1

@@ -1,0 +1,144 @@
+"""The home of topics: who has items, and who hears of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from foqs.cluster.directory import (
+    OLDER_MS_MIN,
+    PROMISE_MS,
+    STOCK_MS_MAX,
+    TOPICS_OF_HOME_MAX,
+    WISH_MS_MAX,
+    Directory,
+    best_of,
+)
+from foqs.model.stocks import NO_STOCK, Pointer, Stock
+
+TOPIC = (1, "mail")
+
+
+def first(count: int) -> int:
+    return 0
+
+
+def made(choose: Callable[[int], int] = first) -> Directory:
+    return Directory(choose)
+
+
+def test_who_asks_is_told_of_the_host_that_has_items() -> None:
+    home = made()
+    assert home.report("a", TOPIC, Stock(5, 3, 70), 0.0) == []
+    assert home.seek("b", TOPIC, 1, 0.1) == Pointer(TOPIC, "a", Stock(5, 3, 70))
+
+
+def test_nobody_is_told_of_himself() -> None:
+    home = made()
+    home.report("a", TOPIC, Stock(5), 0.0)
+    assert home.seek("a", TOPIC, 1, 0.1) is None
+
+
+def test_who_waits_gets_a_hint_when_there_is_an_item() -> None:
+    home = made()
+    assert home.seek("b", TOPIC, 1, 0.0) is None
+    assert home.report("a", TOPIC, Stock(1, 0, 5), 1.0) == [("b", Pointer(TOPIC, "a", Stock(1, 0, 5)))]
+    assert home.report("a", TOPIC, Stock(1, 0, 5), 1.1) == [], "a hint ends the wish"
+
+
+def test_a_wish_that_is_not_repeated_ends() -> None:
+    home = made()
+    home.seek("b", TOPIC, 1, 0.0)
+    assert home.report("a", TOPIC, Stock(1), WISH_MS_MAX / 1000) == []
+
+
+def test_as_many_hosts_get_a_hint_as_there_are_items() -> None:
+    home = made()
+    for host in "bcd":
+        home.seek(host, TOPIC, 2, 0.0)
+    assert [seeker for seeker, _ in home.report("a", TOPIC, Stock(3), 0.1)] == ["b", "c"]
+
+
+def test_items_that_somebody_was_sent_for_are_not_told_to_others_for_a_while() -> None:
+    home = made()
+    home.report("a", TOPIC, Stock(2), 0.0)
+    assert home.seek("b", TOPIC, 2, 0.0) is not None
+    assert home.seek("c", TOPIC, 1, 0.1) is None
+    assert home.seek("c", TOPIC, 1, PROMISE_MS / 1000) is not None, "the first one may not have come"
+
+
+def test_a_report_says_what_is_left_whatever_was_promised() -> None:
+    home = made()
+    home.report("a", TOPIC, Stock(2), 0.0)
+    home.seek("b", TOPIC, 2, 0.0)
+    home.report("a", TOPIC, Stock(7), 0.1)
+    assert home.seek("c", TOPIC, 1, 0.1) == Pointer(TOPIC, "a", Stock(7))
+
+
+def test_the_more_urgent_items_go_first_whatever_their_age() -> None:
+    home = made()
+    home.report("a", TOPIC, Stock(5, 3, 0), 0.0)
+    home.report("b", TOPIC, Stock(1, 2, 90_000), 0.0)
+    assert home.seek("c", TOPIC, 1, 0.0) == Pointer(TOPIC, "b", Stock(1, 2, 90_000))
+
+
+def test_chance_decides_among_those_that_have_waited_about_as_long() -> None:
+    drawn: list[int] = []
+
+    def choose(count: int) -> int:
+        drawn.append(count)
+        return count - 1
+
+    home = made(choose)
+    home.report("a", TOPIC, Stock(9, 3, 0), 0.0)
+    home.report("b", TOPIC, Stock(9, 3, OLDER_MS_MIN), 0.0)
+    home.report("c", TOPIC, Stock(9, 3, OLDER_MS_MIN + 1), 0.0)
+    found = home.seek("d", TOPIC, 1, 0.0)
+    assert found is not None
+    assert (found.host_id, drawn) == ("b", [2])
+
+
+def test_a_host_hears_of_items_that_should_go_before_its_own() -> None:
+    home = made()
+    home.report("a", TOPIC, Stock(5, 3, 5_000), 0.0)
+    assert home.better("b", TOPIC, Stock(5, 2, 9_999), 0.0) is None, "its own are more urgent"
+    assert home.better("b", TOPIC, Stock(5, 3, 5_000 + OLDER_MS_MIN), 0.0) is None, "they are about as old"
+    assert home.better("b", TOPIC, Stock(5, 3, 5_001 + OLDER_MS_MIN), 0.0) is not None
+    assert home.better("b", TOPIC, Stock(5, 4, 0), 0.0) is not None
+    assert home.better("b", TOPIC, NO_STOCK, 0.0) is not None
+
+
+def test_what_was_not_reported_again_and_whoever_is_gone_is_forgotten() -> None:
+    home = made()
+    home.report("a", TOPIC, Stock(5), 0.0)
+    assert home.seek("b", TOPIC, 1, STOCK_MS_MAX / 1000 + 0.1) is None
+    home.report("a", TOPIC, Stock(5), 20.0)
+    home.keep({"b"})
+    assert home.seek("b", TOPIC, 1, 20.0) is None
+    home.keep(set())
+    assert len(home) == 0
+
+
+def test_nothing_is_kept_of_topics_that_nobody_has_or_wants() -> None:
+    home = made()
+    for number in range(100):
+        home.seek("a", (1, str(number)), 1, 0.0)
+        home.report("b", (2, str(number)), Stock(1), 0.0)
+        home.report("b", (2, str(number)), NO_STOCK, 0.0)
+    assert len(home) == 100
+    home.sweep(60, WISH_MS_MAX / 1000)
+    home.sweep(60, WISH_MS_MAX / 1000)
+    assert len(home) == 0
+
+
+def test_there_is_a_bound_on_the_topics_of_a_home() -> None:
+    home = made()
+    for number in range(TOPICS_OF_HOME_MAX + 1):
+        home.report("a", (1, str(number)), Stock(1), 0.0)
+    assert len(home) == TOPICS_OF_HOME_MAX
+    assert home.seek("b", (1, str(TOPICS_OF_HOME_MAX)), 1, 0.0) is None
+
+
+def test_of_several_topics_the_most_urgent_goes_first() -> None:
+    late, soon = Pointer(TOPIC, "a", Stock(1, 5, 0)), Pointer((1, "x"), "b", Stock(1, 4, 9))
+    assert best_of([late, soon]) == soon
+    assert best_of([]) is None
