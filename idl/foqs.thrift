@@ -214,7 +214,9 @@ struct ActiveTopicsRequest {
   /** The next_page_token of the previous page, or "" for the first page. */
   4: string page_token = "",
   /** If true, shards and hosts that do not respond are left out and named in `missing`, instead of failing the call. */
-  5: optional bool partial
+  5: optional bool partial,
+  /** Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. Hosts ask each other so. */
+  6: optional list<i32> shard_ids
 }
 
 struct TopicStats {
@@ -422,13 +424,27 @@ struct StoredItem {
 }
 
 /** Lists the ready and leased items of one topic, the most urgent first. */
-struct PeekItemsRequest { 1: required string namespace_name, 2: required string topic, 3: i32 limit = 100, 4: string page_token = "" }
+struct PeekItemsRequest {
+  1: required string namespace_name,
+  2: required string topic,
+  3: i32 limit = 100,
+  4: string page_token = "",
+  /** Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. Hosts ask each other so. */
+  5: optional list<i32> shard_ids
+}
 struct GetItemRequest   { 1: required string namespace_name, 2: required string id }
 struct StoredItemsResponse { 1: list<StoredItem> items, 2: string next_page_token }
 /** Deletes items in any state. A later ack of their receipts gets STALE_LEASE. */
 struct DeleteItemsRequest { 1: required string namespace_name, 2: required list<string> ids }
 
-struct ListDeadLettersRequest  { 1: required string namespace_name, 2: required string topic, 3: i32 limit = 100, 4: string page_token = "" }
+struct ListDeadLettersRequest {
+  1: required string namespace_name,
+  2: required string topic,
+  3: i32 limit = 100,
+  4: string page_token = "",
+  /** Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. Hosts ask each other so. */
+  5: optional list<i32> shard_ids
+}
 /** Makes dead letters ready again, with no failed attempts and a new TTL: those with these ids, or the oldest of the topic, up to limit. */
 struct RedriveDeadLettersRequest { 1: required string namespace_name, 2: required string topic, 3: optional list<string> ids, 4: i32 limit = 1000 }
 /** Deletes dead letters: those with these ids, or the oldest of the topic, up to limit. */
@@ -491,7 +507,9 @@ struct ExportSplit {
 struct PlanExportRequest {
   1: required string namespace_name,
   /** The maximum number of splits of one shard, 1 to 64. Items are spread evenly over them, as far as a sample tells. */
-  2: i32 splits_per_shard = 1
+  2: i32 splits_per_shard = 1,
+  /** Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. Hosts ask each other so. */
+  3: optional list<i32> shard_ids
 }
 struct PlanExportResponse {
   /** They hold every item that is stored now, and none that is enqueued later; empty if the namespace has no items. */

@@ -36,6 +36,8 @@ class OwnerMap:
         self._changed: dict[int, asyncio.Event] = {}
         self._news = asyncio.Event()
         """It is set, and another one takes its place, when something is learned that was not known."""
+        self.version = 0
+        """It grows with everything that is learned."""
         self.on_change: Callable[[], None] = lambda: None
         """It is called when something is learned that was not known."""
         self.on_hosts: Callable[[Mapping[str, str]], None] = lambda addresses: None
@@ -65,6 +67,7 @@ class OwnerMap:
             self._tell()
 
     def _tell(self) -> None:
+        self.version += 1
         told, self._news = self._news, asyncio.Event()
         told.set()
         self.on_change()

@@ -46,11 +46,12 @@ class RoutedAdmin:
             return await local.peek_items(context, namespace_name, topic, limit, page_token)
         if self._routes.is_unknown(namespace_name):
             await self._routes.know(namespace_name)
-        if context.peer:
+        if context.peer or context.shards is not None:
             return await local.peek_items(context, namespace_name, topic, limit, page_token)
         pages = await self._routes.by_all(
-            lambda: local.peek_items(context, namespace_name, topic, limit, page_token),
-            lambda remote: remote.peek_items(context, namespace_name, topic, limit, page_token),
+            context,
+            lambda asking: local.peek_items(asking, namespace_name, topic, limit, page_token),
+            lambda remote, asking: remote.peek_items(asking, namespace_name, topic, limit, page_token),
         )
         return merged_items(pages, limit)
 
@@ -62,11 +63,12 @@ class RoutedAdmin:
             return await local.list_dead_letters(context, namespace_name, topic, limit, page_token)
         if self._routes.is_unknown(namespace_name):
             await self._routes.know(namespace_name)
-        if context.peer:
+        if context.peer or context.shards is not None:
             return await local.list_dead_letters(context, namespace_name, topic, limit, page_token)
         pages = await self._routes.by_all(
-            lambda: local.list_dead_letters(context, namespace_name, topic, limit, page_token),
-            lambda remote: remote.list_dead_letters(context, namespace_name, topic, limit, page_token),
+            context,
+            lambda asking: local.list_dead_letters(asking, namespace_name, topic, limit, page_token),
+            lambda remote, asking: remote.list_dead_letters(asking, namespace_name, topic, limit, page_token),
         )
         return merged_items(pages, limit)
 
@@ -76,7 +78,7 @@ class RoutedAdmin:
             return await local.get_item(context, namespace_name, item_id)
         if self._routes.is_unknown(namespace_name):
             await self._routes.know(namespace_name)
-        if context.peer:
+        if context.peer or context.shards is not None:
             return await local.get_item(context, namespace_name, item_id)
         found: list[StoredItem] = []
 
@@ -97,7 +99,7 @@ class RoutedAdmin:
             return await local.delete_items(context, namespace_name, item_ids)
         if self._routes.is_unknown(namespace_name):
             await self._routes.know(namespace_name)
-        if context.peer:
+        if context.peer or context.shards is not None:
             return await local.delete_items(context, namespace_name, item_ids)
         return await self._routes.by_shard(
             item_ids,
@@ -112,7 +114,7 @@ class RoutedAdmin:
             return await self._local.redrive_dead_letters(context, namespace_name, topic, item_ids, limit)
         if self._routes.is_unknown(namespace_name):
             await self._routes.know(namespace_name)
-        if context.peer:
+        if context.peer or context.shards is not None:
             return await self._local.redrive_dead_letters(context, namespace_name, topic, item_ids, limit)
         return await self._on_dead(context, namespace_name, topic, item_ids, limit, "redrive_dead_letters")
 
@@ -123,7 +125,7 @@ class RoutedAdmin:
             return await self._local.purge_dead_letters(context, namespace_name, topic, item_ids, limit)
         if self._routes.is_unknown(namespace_name):
             await self._routes.know(namespace_name)
-        if context.peer:
+        if context.peer or context.shards is not None:
             return await self._local.purge_dead_letters(context, namespace_name, topic, item_ids, limit)
         return await self._on_dead(context, namespace_name, topic, item_ids, limit, "purge_dead_letters")
 
@@ -134,11 +136,12 @@ class RoutedAdmin:
             return await local.plan_export(context, namespace_name, splits_per_shard)
         if self._routes.is_unknown(namespace_name):
             await self._routes.know(namespace_name)
-        if context.peer:
+        if context.peer or context.shards is not None:
             return await local.plan_export(context, namespace_name, splits_per_shard)
         plans = await self._routes.by_all(
-            lambda: local.plan_export(context, namespace_name, splits_per_shard),
-            lambda remote: remote.plan_export(context, namespace_name, splits_per_shard),
+            context,
+            lambda asking: local.plan_export(asking, namespace_name, splits_per_shard),
+            lambda remote, asking: remote.plan_export(asking, namespace_name, splits_per_shard),
         )
         splits = sorted([split for plan in plans for split in plan.splits], key=lambda at: (at.shard_id, at.from_key))
         return ExportPlan(splits, min([plan.as_of_ms for plan in plans]))

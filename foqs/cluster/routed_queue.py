@@ -53,7 +53,7 @@ class RoutedQueue:
             return await self._local.dequeue(context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count)
         if self._routes.is_unknown(namespace_name):
             await self._routes.know(namespace_name)
-        if context.peer:
+        if context.peer or context.shards is not None:
             return await self._local.dequeue(context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count)
         return await self._pulls.dequeue(context, namespace_name, topics, lease_ms, wait_ms, topic_prefix, count)
 
@@ -65,7 +65,7 @@ class RoutedQueue:
             return await local.ack(context, namespace_name, receipts, repeated)
         if self._routes.is_unknown(namespace_name):
             await self._routes.know(namespace_name)
-        if context.peer:
+        if context.peer or context.shards is not None:
             return await local.ack(context, namespace_name, receipts, repeated)
         return await self._routes.by_shard(
             receipts,
@@ -79,7 +79,7 @@ class RoutedQueue:
             return await local.nack(context, namespace_name, nacks)
         if self._routes.is_unknown(namespace_name):
             await self._routes.know(namespace_name)
-        if context.peer:
+        if context.peer or context.shards is not None:
             return await local.nack(context, namespace_name, nacks)
         return await self._routes.by_shard(
             [nack.receipt or "" for nack in nacks],
@@ -95,7 +95,7 @@ class RoutedQueue:
             return await local.extend_lease(context, namespace_name, receipts, lease_ms)
         if self._routes.is_unknown(namespace_name):
             await self._routes.know(namespace_name)
-        if context.peer:
+        if context.peer or context.shards is not None:
             return await local.extend_lease(context, namespace_name, receipts, lease_ms)
         return await self._routes.by_shard(
             receipts,
@@ -121,12 +121,13 @@ class RoutedQueue:
             return await local.get_active_topics(context, namespace_name, prefix, limit, page_token, partial)
         if self._routes.is_unknown(namespace_name):
             await self._routes.know(namespace_name)
-        if context.peer:
+        if context.peer or context.shards is not None:
             return await local.get_active_topics(context, namespace_name, prefix, limit, page_token, partial)
         missing: list[str] = []
         pages = await self._routes.by_all(
-            lambda: local.get_active_topics(context, namespace_name, prefix, limit, page_token, partial),
-            lambda remote: remote.get_active_topics(context, namespace_name, prefix, limit, page_token, partial),
+            context,
+            lambda asking: local.get_active_topics(asking, namespace_name, prefix, limit, page_token, partial),
+            lambda remote, asking: remote.get_active_topics(asking, namespace_name, prefix, limit, page_token, partial),
             missing if partial else None,
         )
         page = merged_topics(pages, limit)
@@ -140,11 +141,12 @@ class RoutedQueue:
             return await local.get_shard_map(context, namespace_name)
         if self._routes.is_unknown(namespace_name):
             await self._routes.know(namespace_name)
-        if context.peer:
+        if context.peer or context.shards is not None:
             return await local.get_shard_map(context, namespace_name)
         maps = await self._routes.by_all(
-            lambda: local.get_shard_map(context, namespace_name),
-            lambda remote: remote.get_shard_map(context, namespace_name),
+            context,
+            lambda asking: local.get_shard_map(asking, namespace_name),
+            lambda remote, asking: remote.get_shard_map(asking, namespace_name),
         )
         newest = max(maps, key=lambda found: found.version)
         windows = [found.dedup_window_ms for found in maps if found.dedup_window_ms is not None]

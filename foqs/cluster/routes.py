@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple, Protocol, TypeVar
 
 from foqs.cluster.owner_map import OwnerMap, ShardOwner
 from foqs.cluster.peers import Peer, PeerTable
 from foqs.model import limits
-from foqs.model.calls import PositionErrors
+from foqs.model.calls import CallContext, PositionErrors
 from foqs.model.errors import FoqsError, UnavailableError
 
 LOOK_MS = 100
@@ -44,6 +45,15 @@ class _Group(NamedTuple):
     positions: Sequence[int]
 
 
+class _Part(NamedTuple):
+    """Shards that one host serves."""
+
+    remote: Peer | None
+    shards: frozenset[int]
+    is_here: bool
+    """False, without a `remote`: nobody serves them."""
+
+
 class Routes:
     """Finds the hosts of a call. It owns nothing: the owner map tells who has which shard.
 
@@ -60,7 +70,6 @@ class Routes:
         owners.on_change = self._look
         self._look()
         self._serves = local.serves
-        self._has_any = local.serves_any
         self._know = local.know
         self._number_of = local.number_of
 
@@ -82,26 +91,6 @@ class Routes:
         owner = self._owners.get(shard_id)
         return None if owner is None else self._remote(owner)
 
-    def others(self) -> tuple[list[Peer], list[UnavailableError]]:
-        """All other hosts that have shards, and what is to be said of each shard that nobody serves."""
-        found: dict[str, Peer] = {}
-        unserved: list[UnavailableError] = []
-        for owner in self._owners.owners.values():
-            if self._serves(owner.shard_id) or owner.host_id in found:
-                continue
-            remote = self._remote(owner)
-            if remote is not None:
-                found[owner.host_id] = remote
-            else:
-                unserved.append(
-                    UnavailableError(
-                        f"shard {owner.shard_id} is served by no host now: nothing was done, try again",
-                        retry_after_ms=limits.ROUTE_RETRY_MS,
-                        nothing_done=True,
-                    )
-                )
-        return list(found.values()), unserved
-
     def reachable(self) -> list[Peer]:
         """The other hosts that have shards, as far as this one knows where they are."""
         found: dict[str, Peer] = {}
@@ -112,41 +101,72 @@ class Routes:
 
     async def by_all(
         self,
-        here: Callable[[], Awaitable[T]],
-        there: Callable[[Peer], Awaitable[T]],
+        context: CallContext,
+        here: Callable[[CallContext], Awaitable[T]],
+        there: Callable[[Peer, CallContext], Awaitable[T]],
         missing: list[str] | None = None,
     ) -> list[T]:
-        """What each host that has shards responds.
+        """What each host responds of the shards that it has: each shard is asked of one host alone.
 
-        Raises what one of them raises, and names it. `missing`, if given, is told of hosts and shards that cannot be
-        reached instead.
+        A shard that is on its way is waited for, for up to limits.ROUTE_WAIT_MS_MAX. Raises what a host raises, and
+        names it. `missing`, if given, is told of hosts and shards that do not respond instead.
         """
-        others, unserved = self.others()
-        if unserved and missing is None:
-            raise unserved[0]
-        errors = [*unserved]
-
-        async def ask(remote: Peer) -> T | None:
-            try:
-                return await there(remote)
-            except UnavailableError as error:
-                named = UnavailableError(
-                    f"host {remote.host_id} is needed for a whole answer: {error.message}",
-                    retry_after_ms=error.retry_after_ms or limits.ROUTE_RETRY_MS,
-                    nothing_done=error.nothing_done,
-                )
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + limits.ROUTE_WAIT_MS_MAX / 1000
+        while True:
+            version = self._owners.version
+            asked = [self._ask(part, context, here, there) for part in self._parts()]
+            results = await asyncio.gather(*asked, return_exceptions=True)
+            failed = [result for result in results if isinstance(result, BaseException)]
+            if not failed:
+                break
+            for error in failed:
+                if not isinstance(error, UnavailableError):
+                    raise error
+            if version == self._owners.version:
+                await self._owners.news(LOOK_MS / 1000)
+            if version == self._owners.version or loop.time() >= until_s:
                 if missing is None:
-                    raise named from error
-                errors.append(named)
-                return None
+                    raise failed[0]
+                missing += [str(error) for error in failed]
+                break
+        return [result for result in results if not isinstance(result, BaseException)]
 
-        works: list[Awaitable[T | None]] = [ask(remote) for remote in others]
-        if self._has_any():
-            works.append(here())
-        results = await asyncio.gather(*works)
-        if missing is not None:
-            missing += [error.message for error in errors]
-        return [result for result in results if result is not None]
+    def _parts(self) -> list[_Part]:
+        """All shards by who serves them, as far as this host knows."""
+        by_host: dict[str, tuple[Peer | None, set[int]]] = {}
+        for owner in self._owners.owners.values():
+            is_here = self._serves(owner.shard_id)
+            remote = None if is_here else self._remote(owner)
+            name = "" if is_here else owner.host_id if remote is not None else "?"
+            by_host.setdefault(name, (remote, set()))[1].add(owner.shard_id)
+        return [_Part(remote, frozenset(some), name == "") for name, (remote, some) in by_host.items()]
+
+    async def _ask(
+        self,
+        part: _Part,
+        context: CallContext,
+        here: Callable[[CallContext], Awaitable[T]],
+        there: Callable[[Peer, CallContext], Awaitable[T]],
+    ) -> T:
+        remote, shards = part.remote, part.shards
+        if remote is None and not part.is_here:
+            raise UnavailableError(
+                f"shard {min(shards)} is served by no host now: nothing was done, try again",
+                retry_after_ms=limits.ROUTE_RETRY_MS,
+                nothing_done=True,
+            )
+        asking = replace(context, shards=shards)
+        if remote is None:
+            return await here(asking)
+        try:
+            return await there(remote, asking)
+        except UnavailableError as error:
+            raise UnavailableError(
+                f"host {remote.host_id} is needed for a whole answer: {error.message}",
+                retry_after_ms=error.retry_after_ms or limits.ROUTE_RETRY_MS,
+                nothing_done=error.nothing_done,
+            ) from error
 
     def _remote(self, owner: ShardOwner) -> Peer | None:
         if owner.host_id == self._me or not owner.address:

@@ -124,7 +124,7 @@ class Admin:
         self, context: CallContext, namespace_name: str, topic: str, limit: int, page_token: str
     ) -> StoredItemPage:
         namespace = self._namespaces.get(namespace_name)
-        return await self._inspection.page(namespace, topic, limit, page_token, dead=False)
+        return await self._inspection.page(namespace, topic, limit, page_token, dead=False, wanted=context.shards)
 
     async def get_item(self, context: CallContext, namespace_name: str, item_id: str) -> StoredItem:
         return await self._inspection.get(self._namespaces.get(namespace_name), item_id)
@@ -136,7 +136,7 @@ class Admin:
         self, context: CallContext, namespace_name: str, topic: str, limit: int, page_token: str
     ) -> StoredItemPage:
         namespace = self._namespaces.get(namespace_name)
-        return await self._inspection.page(namespace, topic, limit, page_token, dead=True)
+        return await self._inspection.page(namespace, topic, limit, page_token, dead=True, wanted=context.shards)
 
     async def redrive_dead_letters(
         self, context: CallContext, namespace_name: str, topic: str, item_ids: Sequence[str] | None, limit: int
@@ -172,7 +172,7 @@ class Admin:
         return await self._job_calls.page(namespace_name, limit, page_token)
 
     async def plan_export(self, context: CallContext, namespace_name: str, splits_per_shard: int) -> ExportPlan:
-        return await self._exports.plan(self._namespaces.get(namespace_name), splits_per_shard)
+        return await self._exports.plan(self._namespaces.get(namespace_name), splits_per_shard, context.shards)
 
     async def export_items(self, context: CallContext, namespace_name: str, query: ExportQuery) -> ExportPage:
         return await self._exports.page(self._namespaces.get(namespace_name), query)

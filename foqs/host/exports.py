@@ -8,7 +8,7 @@ what is there from the plan to the last page comes exactly once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from itertools import islice
@@ -77,13 +77,18 @@ class Exports:
         self._turns: dict[int, _Turns] = {}
         """Who may read, by shard."""
 
-    async def plan(self, namespace: Namespace, splits_per_shard: int) -> ExportPlan:
-        """Splits that hold all items of the namespace. Raises UnavailableError for a shard that is not owned now."""
+    async def plan(
+        self, namespace: Namespace, splits_per_shard: int, wanted: Collection[int] | None = None
+    ) -> ExportPlan:
+        """Splits that hold all items of the namespace on the wanted shards.
+
+        Raises UnavailableError for a shard that is not owned now.
+        """
         arguments.check_range("splits_per_shard", splits_per_shard, 1, limits.EXPORT_SPLITS_MAX)
         self._shards.check_owns_any()
         # All keys are taken at one moment: what is enqueued after it has greater ones.
         as_of_ms = self._wall_ms()
-        last_keys = [(shard_id, self._serving(shard_id)[1]) for shard_id in sorted(self._shards.here)]
+        last_keys = [(shard_id, self._serving(shard_id)[1]) for shard_id, _ in self._shards.asked(wanted)]
         parts = [
             (shard_id, shard.index.last_key, shard.items_of(namespace.number))
             for shard_id, shard in last_keys

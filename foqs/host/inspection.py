@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from foqs.host import arguments
@@ -67,16 +67,23 @@ class Inspection:
         self._slices = slices
 
     async def page(
-        self, namespace: Namespace, topic_name: str, limit: int, page_token: str, *, dead: bool
+        self,
+        namespace: Namespace,
+        topic_name: str,
+        limit: int,
+        page_token: str,
+        *,
+        dead: bool,
+        wanted: Collection[int] | None = None,
     ) -> StoredItemPage:
-        """Ready items (those under lease included) or dead letters of a topic, in order over all shards."""
+        """Ready items (those under lease included) or dead letters of a topic, in order over all wanted shards."""
         arguments.check_topic(topic_name)
         arguments.check_range("limit", limit, 1, limits.PAGE_ITEMS_MAX)
         edge = _edge_of(page_token)
-        self._parts(namespace, topic_name)  # Who waits in vain need not wait.
+        self._parts(namespace, topic_name, wanted)  # Who waits in vain need not wait.
         # Until they are merged there are a page of rows and one of what the stores have in memory.
         async with self._budget.hold(2 * limits.PAGE_BYTES_MAX + len(self._shards.by_id) * limits.CONTENT_BYTES_MAX):
-            parts = self._parts(namespace, topic_name)
+            parts = self._parts(namespace, topic_name, wanted)
             bytes_each = limits.PAGE_BYTES_MAX // max(1, len(parts))
             reads = {
                 shard.shard_id: asyncio.create_task(self._read_page(shard, topic, edge, limit, bytes_each, dead=dead))
@@ -84,9 +91,13 @@ class Inspection:
             }
             return await self._merged(topic_name, limit, await self._all(reads))
 
-    def _parts(self, namespace: Namespace, topic_name: str) -> list[tuple[ShardState, ShardTopic]]:
+    def _parts(
+        self, namespace: Namespace, topic_name: str, wanted: Collection[int] | None
+    ) -> list[tuple[ShardState, ShardTopic]]:
         """The topic on each shard that has it. Raises UnavailableError when one of them is sick, or not owned."""
-        found = [(shard, shard.index.topics.get((namespace.number, topic_name))) for _, shard in self._owned()]
+        found = [
+            (shard, shard.index.topics.get((namespace.number, topic_name))) for _, shard in self._shards.asked(wanted)
+        ]
         parts = [(shard, topic) for shard, topic in found if topic is not None]
         for shard, _ in parts:
             self._shards.check_healthy(shard.shard_id)
@@ -305,10 +316,6 @@ class Inspection:
     def _stored_item(self, shard_id: int, row: ItemRow, topic_name: str) -> StoredItem:
         writer, shard = self._shards.serving(shard_id)
         return stored_item(shard, row, topic_name, writer.now())
-
-    def _owned(self) -> list[tuple[int, ShardState]]:
-        """Raises UnavailableError when a shard is owned by nobody: a page without it would be wrong."""
-        return [(shard_id, self._shards.serving(shard_id)[1]) for shard_id in self._shards.here]
 
 
 def _delete(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:

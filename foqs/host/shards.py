@@ -122,6 +122,13 @@ class Shards:
         """The shards that this host serves, and those that nobody does."""
         return [shard_id for shard_id in self.uses if self.serves(shard_id) or not self.is_elsewhere(shard_id)]
 
+    def asked(self, wanted: Collection[int] | None) -> list[tuple[int, ShardState]]:
+        """The shards that a page is wanted of: these, or else all that are `here`.
+
+        Raises UnavailableError for one that is not served: a page without it would be wrong.
+        """
+        return [(shard_id, self.serving(shard_id)[1]) for shard_id in sorted(self.here if wanted is None else wanted)]
+
     def serves(self, shard_id: int) -> bool:
         """Whether this host owns the shard now."""
         writer = self.writers.get(shard_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import heapq
+from collections.abc import Collection
 from itertools import groupby
 
 from foqs.host import arguments
@@ -50,7 +51,8 @@ class Topics:
         namespace = self._namespaces.serving(namespace_name)
         arguments.check_range("limit", limit, 1, limits.PAGE_ITEMS_MAX)
         self._shards.check_owns_any()
-        lost = [self._shards.not_served(at) for at in self._shards.here if not self._shards.serves(at)]
+        asked = self._shards.here if context.shards is None else context.shards
+        lost = [self._shards.not_served(at) for at in asked if not self._shards.serves(at)]
         if lost and not partial:
             raise lost[0]
         await self._wait_for_counts()
@@ -58,18 +60,32 @@ class Topics:
         after: str | None = page_token
         while after is not None and len(found) <= limit:
             after = await self._slices.run(
-                functools.partial(self._find, namespace.number, prefix, after, limit + 1, found)
+                functools.partial(self._find, context.shards, namespace.number, prefix, after, limit + 1, found)
             )
+        if context.shards is not None and not partial:
+            self._shards.asked(context.shards)  # One that has left meanwhile is not counted in full.
         token = found[limit - 1].topic if len(found) > limit else ""
         return TopicPage(found[:limit], token, [error.message for error in lost])
 
-    def _find(self, number: int, prefix: str, after: str, count: int, found: list[TopicStats]) -> str | None:
+    def _find(
+        self,
+        asked: Collection[int] | None,
+        number: int,
+        prefix: str,
+        after: str,
+        count: int,
+        found: list[TopicStats],
+    ) -> str | None:
         """Add topics that hold items to `found`, up to `count` in all.
 
         Returns the name to go on after, or None when there are no more: no more than SLICE_TOPICS_MAX are
         looked at.
         """
-        namespaces = [shard.index.namespaces.get(number) for _, shard in self._shards.owned()]
+        namespaces = [
+            shard.index.namespaces.get(number)
+            for _, shard in self._shards.owned()
+            if asked is None or shard.shard_id in asked
+        ]
         parts_of = [namespace.after(after, prefix) for namespace in namespaces if namespace is not None]
         looked_count = 0
         for name, parts in groupby(heapq.merge(*parts_of, key=_name), key=_name):

@@ -335,6 +335,8 @@ class CallContext:
     """The time of the event loop until which a response is of use to the caller; None if it is not known."""
     peer: str = ""
     """The id of the host that has handed the call on, which this one must do by itself or refuse; empty for clients."""
+    shards: frozenset[int] | None = None
+    """The shards that a page is wanted of, all of which must be here; None for all that are."""
 
 
 class QueueCalls(Protocol):

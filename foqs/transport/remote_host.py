@@ -101,7 +101,7 @@ class RemoteHost:
         page_token: str,
         partial: bool = False,
     ) -> TopicPage:
-        request = structs.ActiveTopicsRequest(namespace_name, prefix, limit, page_token, partial)
+        request = structs.ActiveTopicsRequest(namespace_name, prefix, limit, page_token, partial, _shards_of(context))
         page: TopicPage = await self._call(context, "getActiveTopics", request)
         return page
 
@@ -112,7 +112,7 @@ class RemoteHost:
     async def peek_items(
         self, context: CallContext, namespace_name: str, topic: str, limit: int, page_token: str
     ) -> StoredItemPage:
-        request = structs.PeekItemsRequest(namespace_name, topic, limit, page_token)
+        request = structs.PeekItemsRequest(namespace_name, topic, limit, page_token, _shards_of(context))
         page: StoredItemPage = await self._call(context, "peekItems", request)
         return page
 
@@ -126,7 +126,7 @@ class RemoteHost:
     async def list_dead_letters(
         self, context: CallContext, namespace_name: str, topic: str, limit: int, page_token: str
     ) -> StoredItemPage:
-        request = structs.ListDeadLettersRequest(namespace_name, topic, limit, page_token)
+        request = structs.ListDeadLettersRequest(namespace_name, topic, limit, page_token, _shards_of(context))
         page: StoredItemPage = await self._call(context, "listDeadLetters", request)
         return page
 
@@ -145,7 +145,7 @@ class RemoteHost:
         return DeadLettersResult(told.count, _errors(told.errors))
 
     async def plan_export(self, context: CallContext, namespace_name: str, splits_per_shard: int) -> ExportPlan:
-        request = structs.PlanExportRequest(namespace_name, splits_per_shard)
+        request = structs.PlanExportRequest(namespace_name, splits_per_shard, _shards_of(context))
         plan: ExportPlan = await self._call(context, "planExport", request)
         return plan
 
@@ -175,6 +175,10 @@ class RemoteHost:
 
     async def _batch(self, context: CallContext, method: str, request: Any) -> PositionErrors:
         return _errors((await self._call(context, method, request)).errors)
+
+
+def _shards_of(context: CallContext) -> list[int] | None:
+    return None if context.shards is None else sorted(context.shards)
 
 
 def _errors(told: dict[int, Any] | None) -> PositionErrors:

@@ -108,7 +108,7 @@ class Verbs:
             ),
             "getActiveTopics": _Verb(
                 lambda c, r: queue.get_active_topics(
-                    c, r.namespace_name, r.prefix, r.limit, r.page_token, r.partial or False
+                    _of_shards(c, r), r.namespace_name, r.prefix, r.limit, r.page_token, r.partial or False
                 ),
                 list_name="topics",
             ),
@@ -130,12 +130,15 @@ class Verbs:
                 list_name="policies",
             ),
             "peekItems": _Verb(
-                lambda c, r: admin.peek_items(c, r.namespace_name, r.topic, r.limit, r.page_token), list_name="items"
+                lambda c, r: admin.peek_items(_of_shards(c, r), r.namespace_name, r.topic, r.limit, r.page_token),
+                list_name="items",
             ),
             "getItem": _Verb(lambda c, r: admin.get_item(c, r.namespace_name, r.id)),
             "deleteItems": _Verb(lambda c, r: admin.delete_items(c, r.namespace_name, r.ids), _batch_response),
             "listDeadLetters": _Verb(
-                lambda c, r: admin.list_dead_letters(c, r.namespace_name, r.topic, r.limit, r.page_token),
+                lambda c, r: admin.list_dead_letters(
+                    _of_shards(c, r), r.namespace_name, r.topic, r.limit, r.page_token
+                ),
                 list_name="items",
             ),
             "redriveDeadLetters": _Verb(
@@ -158,7 +161,7 @@ class Verbs:
             "listJobs": _Verb(
                 lambda c, r: admin.list_jobs(c, r.namespace_name, r.limit, r.page_token), list_name="jobs"
             ),
-            "planExport": _Verb(lambda c, r: admin.plan_export(c, r.namespace_name, r.splits_per_shard)),
+            "planExport": _Verb(lambda c, r: admin.plan_export(_of_shards(c, r), r.namespace_name, r.splits_per_shard)),
             "exportItems": _Verb(lambda c, r: admin.export_items(c, r.namespace_name, r), list_name="items"),
             "listShards": _Verb(lambda c, _: admin.list_shards(c), list_name="shards"),
             "addShard": _Verb(lambda c, r: admin.add_shard(c, r.shard_id, r.place, r.tier)),
@@ -253,6 +256,11 @@ def dequeue_response(deliveries: Sequence[object]) -> Any:
             encode_as(cls, structs.Item)
             _item_classes.add(cls)
     return structs.DequeueResponse(deliveries)
+
+
+def _of_shards(context: CallContext, request: Any) -> CallContext:
+    """The context of a call that may name the shards that it is about."""
+    return context if request.shard_ids is None else replace(context, shards=frozenset(request.shard_ids))
 
 
 def _batch_response(errors: PositionErrors) -> Any:

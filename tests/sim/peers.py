@@ -50,7 +50,7 @@ class SimRemote:
 
     def __getattr__(self, verb: str) -> Callable[..., Awaitable[Any]]:
         async def call(context: CallContext, *arguments: Any) -> Any:
-            handed_on = CallContext(context.caller, peer=self._me)
+            handed_on = CallContext(context.caller, peer=self._me, shards=context.shards)
 
             async def do(door: FakeDoor) -> Any:
                 verbs = door.admin_verbs if verb in _OF_ADMIN else door.queue_verbs
