@@ -258,16 +258,6 @@ async def test_a_shard_that_is_not_here_is_named(host):
         assert caught.value.nothing_done
 
 
-async def test_a_standby_exports_nothing_and_says_so(host, meta_url, shard_urls):
-    await host.client.enqueue("jobs", "t", b"x")
-    (split,) = (await host.admin.plan_export("jobs")).splits
-    async with running_host(meta_url, shard_urls, name="standby") as standby:
-        for call in (standby.admin.plan_export("jobs"), standby.admin.export_items("jobs", split)):
-            with pytest.raises(UnavailableError) as caught:
-                await call
-            assert (caught.value.nothing_done, caught.value.retry_after_ms) == (True, 500)
-
-
 async def test_too_many_that_wait_for_one_shard_are_told_to_come_back(host, monkeypatch):
     await host.client.enqueue("jobs", "t", b"x")
     (split,) = (await host.admin.plan_export("jobs")).splits

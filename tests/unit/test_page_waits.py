@@ -30,7 +30,12 @@ async def test_calls_behind_a_read_that_hangs_are_answered_in_time_and_not_read_
     shards, reader, server_answers = Shards(1), Mock(spec=ShardReader), threading.Event()
     shards.enqueue(0, "a")
     owned = owned_of(shards, reader)
-    served = Mock(by_id=owned, here=list(owned), writers=shards.writers, serving=shards.serving)
+    served = Mock(
+        by_id=owned,
+        asked=lambda wanted: [(number, shards.serving(number)[1]) for number in owned],
+        writers=shards.writers,
+        serving=shards.serving,
+    )
     reader.page.return_value = reads = Mock(side_effect=lambda: (server_answers.wait(), ([], False))[1])
     inspection = Inspection(served, Mock(spec=Waiting), Mock(), Slices(asyncio.get_running_loop()), PageBudget())
     namespace = Mock(number=NAMESPACE)
@@ -79,7 +84,7 @@ async def test_a_page_of_a_sick_shard_fails_at_once_and_one_that_waits_for_it_as
     owned = owned_of(shards, hung, well)
     served = Mock(
         by_id=owned,
-        here=list(owned),
+        asked=lambda wanted: [(number, shards.serving(number)[1]) for number in owned],
         writers=shards.writers,
         serving=shards.serving,
         check_healthy=sickness.check_healthy,
