@@ -123,11 +123,9 @@ class SlotWatch:
         """S1, an item and its dedup id are written together, and both where the slot of the id leads."""
         world = self._world
         uids = {row.key: uid_of(row.content.payload) for row in script.rows_new}
-        with_ids = {key for key, uid in uids.items() if uid in world.dedup_ids}
-        # A host that has accepted an item without its id, and had no room, has handed it on with it.
-        accepted = {key for key in with_ids if uids[key] in self.accepted}
+        with_ids = {key for key, uid in uids.items() if uid in world.dedup_ids and uid not in self.accepted}
         noted = [key for row in script.seen_new for key in row.keys]
-        if len(noted) != len(set(noted)) or not with_ids - accepted <= set(noted) <= with_ids:
+        if len(noted) != len(with_ids) or with_ids != set(noted):
             world.complain(f"P13: items {with_ids} with dedup ids were written, and the ids of items {noted}")
             return
         if noted and world.servers[shard_id].tables.slots != self.table:
@@ -179,7 +177,10 @@ def checked_placement(world_of: Callable[[], World]) -> type[Placement]:
             self, namespace: Namespace, news: Sequence[NewItemFields], positions: Sequence[int], errors: PositionErrors
         ) -> tuple[dict[ShardWriter, Sequence[int]], list[int]]:
             placed, anywhere = super().place_ids(namespace, news, positions, errors)
-            world_of().slots.placed(self._is_served, namespace, news, anywhere, errors)
+            slots = world_of().slots
+            slots.placed(self._is_served, namespace, news, anywhere, errors)
+            # A host that accepted them without their ids had no room for them, and handed them on.
+            slots.accepted -= {uid_of(news[at].payload or b"") for some in placed.values() for at in some}
             return placed, anywhere
 
         def _is_served(self, shard_id: int) -> bool:
