@@ -1,0 +1,63 @@
+"""`foqs shard ...` over a socket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+from click.testing import CliRunner, Result
+
+from foqs.cli.main import cli
+from foqs.model.cluster import ShardUse
+from tests.support.background_host import background_host
+from tests.support.fake_queue import FakeQueue
+
+PLACE = "mysql://db-2:3306/foqs_shard_7"
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def shell() -> Iterator[tuple[Run, FakeQueue]]:
+    with background_host() as (address, queue):
+
+        def run(*arguments: str) -> Result:
+            return CliRunner().invoke(cli, ["shard", *arguments, "--address", address], prog_name="foqs")
+
+        yield run, queue
+
+
+def test_a_shard_is_added_drained_moved_and_removed(shell: tuple[Run, FakeQueue]) -> None:
+    run, queue = shell
+    assert run("add", "7", PLACE, "--tier", "gold").exit_code == 0
+    assert (queue.shards[7].place, queue.shards[7].tier) == (PLACE, "gold")
+    assert run("drain", "7").exit_code == 0
+    assert queue.shards[7].state is ShardUse.DRAINING
+    assert run("serve", "7").exit_code == 0
+    assert queue.shards[7].state is ShardUse.SERVING
+    assert run("move", "7", "host-2").exit_code == 0
+    assert (queue.shards[7].pinned_to, queue.shards[7].tier) == ("host-2", "gold")
+    assert run("move", "7").exit_code == 0
+    assert queue.shards[7].pinned_to == ""
+    refused = run("remove", "7")
+    assert (refused.exit_code, queue.shards[7].state) == (1, ShardUse.SERVING), "it was not confirmed"
+    assert run("remove", "7", "--yes").exit_code == 0
+    assert queue.shards[7].state is ShardUse.REMOVED
+
+
+def test_the_list_is_a_table_or_json(shell: tuple[Run, FakeQueue]) -> None:
+    run, _ = shell
+    run("add", "7", PLACE)
+    header, row = [line.split("\t") for line in run("list").stdout.splitlines()]
+    shown = dict(zip(header, row, strict=True))
+    assert (shown["SHARD"], shown["STATE"], shown["PLACE"]) == ("7", "serving", PLACE)
+    (document,) = json.loads(run("list", "--output", "json").stdout)
+    assert (document["shard_id"], document["place"]) == (7, PLACE)
+
+
+def test_what_is_not_there_or_there_already_has_an_exit_code_of_its_own(shell: tuple[Run, FakeQueue]) -> None:
+    run, _ = shell
+    assert run("drain", "8").exit_code == 3
+    run("add", "7", PLACE)
+    assert run("add", "7", PLACE).exit_code == 4
+    assert run("add", "70000", PLACE).exit_code == 2
