@@ -204,7 +204,10 @@ class Pulls:
         return await self._pull(wanted, pointer) if pointer is not None else []
 
     async def _pull(self, wanted: _Wanted, pointer: Pointer) -> list[Delivery]:
-        """What that host has of the topic; nothing if it has none any more, or does not respond."""
+        """What that host has of the topic; nothing if it has none any more, or was not asked.
+
+        Raises UnavailableError when it was asked, and nobody knows what it has done.
+        """
         remote = self._remote(pointer.host_id)
         if remote is None or pointer.topic not in wanted.by_topic:
             return []
@@ -217,8 +220,8 @@ class Pulls:
             self._keep(self._give_back(remote, wanted, pull))
             raise
         except FoqsError as error:
-            if not isinstance(error, UnavailableError):
-                raise
+            if not isinstance(error, UnavailableError) or not error.nothing_done:
+                raise  # Items may have been leased to this caller: an empty response would not be true.
             items = []
         if not items:
             self._news.was_empty(pointer)

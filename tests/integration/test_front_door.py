@@ -90,10 +90,21 @@ def test_every_admin_verb_answers() -> None:
             await _call_the_verbs_on_jobs(client)
             await _call_the_verbs_on_exports(client)
             await _call_the_verbs_on_shards(client)
+            await _call_the_verbs_on_policies(client)
             called = {method for method, _ in w.counts.finished} | {"enqueue"}
             assert {m.name for m in METHODS.values() if m.service == "FoqsAdmin"} <= called
 
     run(main)
+
+
+async def _call_the_verbs_on_policies(client: RawClient) -> None:
+    s = structs
+    changed = await client.call("setTopicPolicy", s.SetTopicPolicyRequest("ns", "topic", weight=3))
+    assert (changed.response.topic, changed.response.weight, changed.response.enqueue_paused) == ("topic", 3, False)
+    found = await client.call("getTopicPolicy", s.GetTopicPolicyRequest("ns", "topic"))
+    assert found.response == changed.response
+    listed = await client.call("listTopicPolicies", s.ListTopicPoliciesRequest("ns"))
+    assert listed.response.policies == [changed.response]
 
 
 async def _call_the_verbs_on_jobs(client: RawClient) -> None:

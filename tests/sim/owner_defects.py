@@ -100,16 +100,6 @@ def calls_nobody_dead(self: HostWatch, name: str, owner_since_s: float, now_s: f
     return False
 
 
-_is_dead = HostWatch.is_dead
-
-
-@in_place_of(HostWatch, "is_dead", _has_contests)
-def calls_owners_dead_that_came_after_its_last_round(
-    self: HostWatch, name: str, owner_since_s: float, now_s: float
-) -> bool:
-    return _is_dead(self, name, -1.0, now_s)
-
-
 _remember = Ownership._remember
 
 

@@ -42,6 +42,7 @@ from foqs.model.errors import (
 )
 from foqs.model.limits import PAYLOAD_BYTES_DEFAULT
 from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_name, updated, with_changes
+from foqs.model.policy import NO_POLICY, TopicPolicy, TopicPolicyEntry, TopicPolicyPage, with_policy_changes
 from foqs.model.slots import SLOTS_COUNT
 from tests.support.fake_job_calls import FakeJobCalls
 from tests.support.fake_shard_calls import FakeShardCalls
@@ -59,6 +60,7 @@ class FakeQueue(FakeJobCalls, FakeShardCalls):
         self.seen: dict[tuple[str, str], str] = {}
         """The ids of items by namespace and dedup id."""
         self.namespaces: dict[str, Namespace] = {}
+        self.policies: dict[tuple[str, str], TopicPolicy] = {}
         self.ready: dict[tuple[str, str], list[Delivery]] = defaultdict(list)
         self.leased: dict[str, tuple[str, Delivery]] = {}
         self.calls_running = 0
@@ -225,6 +227,27 @@ class FakeQueue(FakeJobCalls, FakeShardCalls):
     async def list_namespaces(self, context: CallContext, prefix: str, limit: int, page_token: str) -> NamespacePage:
         found = [ns for name, ns in sorted(self.namespaces.items()) if name.startswith(prefix)]
         return NamespacePage(found[:limit], "")
+
+    async def set_topic_policy(
+        self, context: CallContext, namespace_name: str, topic: str, changes: object
+    ) -> TopicPolicyEntry:
+        self._check(namespace_name)
+        before = self.policies.get((namespace_name, topic), NO_POLICY)
+        self.policies[namespace_name, topic] = with_policy_changes(before, changes)
+        return await self.get_topic_policy(context, namespace_name, topic)
+
+    async def get_topic_policy(self, context: CallContext, namespace_name: str, topic: str) -> TopicPolicyEntry:
+        self._check(namespace_name)
+        return TopicPolicyEntry.of(topic, self.policies.get((namespace_name, topic), NO_POLICY))
+
+    async def list_topic_policies(
+        self, context: CallContext, namespace_name: str, prefix: str, limit: int, page_token: str
+    ) -> TopicPolicyPage:
+        self._check(namespace_name)
+        found = [
+            TopicPolicyEntry.of(topic, at) for (name, topic), at in self.policies.items() if name == namespace_name
+        ]
+        return TopicPolicyPage(found, "")
 
     async def delete_namespace(self, context: CallContext, name: str) -> None:
         self._check(name)

@@ -26,7 +26,7 @@ class HangingMeta:
         if self.hang:
             self.is_asked = True
             self.gave_up = not self.answers.wait(5)
-        return NamespaceList([], [], {}, NO_SLOTS)
+        return NamespaceList([], [], {}, NO_SLOTS, {})
 
     def close(self) -> None:
         return None
