@@ -244,6 +244,9 @@ class Host(Service):
         for topics in others:
             await asyncio.sleep(0)
             dispatcher.disown(topics)
+        for queues in dispatcher.queue_slices():
+            await asyncio.sleep(0)
+            dispatcher.drop_parts(shard_id, queues)
         dispatcher.shard_left(shard_id)
         self._shards.remove(shard_id)
 

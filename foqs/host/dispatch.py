@@ -193,6 +193,19 @@ class Dispatcher(AnyTopic):
         for queue in self._active:
             self._unclaim(queue.buffer, [item for item in queue.buffer.items if item.topic.shard_id == shard_id])
 
+    def queue_slices(self) -> list[list[TopicQueue]]:
+        """All topics that are known, for one turn of the event loop after the other."""
+        queues, size = list(self._queues.values()), limits.TOPICS_PER_TICK_MAX
+        return [queues[start : start + size] for start in range(0, len(queues), size)]
+
+    def drop_parts(self, shard_id: int, queues: Iterable[TopicQueue]) -> None:
+        """Nothing of the shard is in these any more. What ended with it may have put a topic back after it was lost."""
+        for queue in queues:
+            for parts in (queue.parts, queue.sick_parts):
+                if parts.pop(shard_id, None) is not None:
+                    self.serve(queue)
+                    self._rest(queue)
+
     def shard_left(self, shard_id: int) -> None:
         """The shard is gone, and so are its topics (`disown`)."""
         self._leaving.discard(shard_id)

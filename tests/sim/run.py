@@ -116,6 +116,8 @@ async def _watch(world: World, chance: random.Random) -> None:
     broken = asyncio.create_task(world.broken.wait())
     look = asyncio.create_task(_look(world))
     done, _ = await asyncio.wait([live, broken, look], return_when=asyncio.FIRST_COMPLETED)
+    if look in done:
+        look.result()  # It never ends by itself.
     broken.cancel()
     look.cancel()
     if live in done:

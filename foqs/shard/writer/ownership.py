@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -269,9 +270,14 @@ class Ownership:
         first, *others = self._announcing.lost(shard)
         self._try(first)
         self._try(lambda: self._listener.on_events(shard.abandon(reason)))
-        for tell in others:
-            await asyncio.sleep(0)
-            self._try(tell)
+        left = deque(others)
+        try:
+            while left:
+                await asyncio.sleep(0)
+                self._try(left.popleft())
+        finally:  # Who stops the shard meanwhile must not leave topics behind of which nobody knows that they are gone.
+            while left:
+                self._try(left.popleft())
 
     def _remember(self, shard: ShardState) -> None:
         """What it takes to open the shard again without the meta database."""
