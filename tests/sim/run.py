@@ -33,6 +33,8 @@ from tests.sim.tuned import tuned
 from tests.sim.world import World
 from tests.support.invariants import dispatcher_problems, state_problems
 
+_POLICIES_S_MAX = 2.0
+"""Within so long a change of a policy holds on every host."""
 _WORK_OFF_S_MAX = 60.0
 _LOOK_EVERY_S = 0.05
 _LEASE_TOLERANCE_MS = 2
@@ -147,6 +149,7 @@ async def _live(world: World, chance: random.Random) -> None:
     assert hosts
     for host in hosts:
         await world.slots.settled(host)
+        await _policies_settled(world, host)
     for problem in [*_problems(world), *[problem for host in hosts for problem in _rest_problems(world, host)]]:
         world.complain(problem)
     for host in hosts:
@@ -197,6 +200,13 @@ def _problems(world: World) -> Iterator[str]:
             task = writer._task
             if task is not None and task.done() and not task.cancelled():
                 yield f"the writer of shard {writer.shard_id} ended: {task.exception()!r}"
+
+
+async def _policies_settled(world: World, host: SimHost) -> None:
+    """Return when the host has read what is set, or should have: one that did not set it itself reads every second."""
+    until_s = world.loop.time() + _POLICIES_S_MAX
+    while host.host._namespaces.settings.policies != world.meta.tables.policies and world.loop.time() < until_s:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
 
 
 def _rest_problems(world: World, host: SimHost) -> Iterator[str]:
