@@ -262,6 +262,7 @@ class AnyTopic(HandOut):
                 attached[queue] = None
             if is_last:
                 tenant.leave(queue)  # There is nothing more of it.
+                call.passed = queue
                 if queue.lacks_room():
                     self._roomless[queue] = None
             elif queue.in_ring:

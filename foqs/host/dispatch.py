@@ -251,6 +251,8 @@ class Dispatcher(AnyTopic):
         ring = call.ring
         if ring is not None and call.count_left and ring.entries and not ring.tenant.is_parked:
             return True
+        if call.passed is not None and call.passed.may_bring():
+            return True  # Calls before it want all that is known of it, and may leave some.
         return any(queue.may_bring() for queue in call.wants)
 
     def end(self, call: DequeueCall) -> None:

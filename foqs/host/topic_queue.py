@@ -29,7 +29,7 @@ class DequeueCall:
 
     __slots__ = (
         "answered", "attached_number", "attached_s", "awaited", "claimed_for", "claimed_for_s", "count_left",
-        "is_paused", "items", "lease_ms", "lease_ms_default", "ring", "since_s", "timer", "wants",
+        "is_paused", "items", "lease_ms", "lease_ms_default", "passed", "ring", "since_s", "timer", "wants",
     )  # fmt: skip
 
     def __init__(self, lease_ms: int | None, lease_ms_default: int, since_s: float) -> None:
@@ -46,6 +46,8 @@ class DequeueCall:
         self.lease_ms_default = lease_ms_default
         self.since_s = since_s
         self.items: list[ShardItem] | None = None
+        self.passed: TopicQueue | None = None
+        """The last topic of which there was nothing more for a call that names none."""
         self.answered: asyncio.Future[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.ring: ReadyRing | None = None
