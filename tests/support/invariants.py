@@ -284,8 +284,9 @@ def _dedup_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
         if [number for number, _, _ in found] != list(range(window.edge, window.end)):
             yield f"rows of the dedup ids of namespace {namespace} are missing between {window.edge} and {window.end}"
         settings = shard.index.settings
-        if namespace in settings.by_number:  # Else the bounds of its window are not known.
-            yield from _twice(found, namespace, settings.dedup_ids(namespace), settings.dedup_ms(namespace))
+        # The bounds may have been narrower once: a namespace that was recovered has those that it is given.
+        ids_max, ms_max = min(settings.dedup_ids(namespace), 40), min(settings.dedup_ms(namespace), 1_500)
+        yield from _twice(found, namespace, ids_max, ms_max)
         places = window.probe([digest for _, digest, _ in found])
         for at, (number, _, _) in enumerate(found):
             if number // BLOCK_IDS not in places.get(at, ()):
@@ -342,7 +343,8 @@ def _twice(found: list[tuple[int, bytes, int]], namespace: int, ids_max: int, ms
         last_number, last_ms = last.get(digest, (-limits.NEVER_MS, 0))
         if number - last_number <= ids_max and at_ms - last_ms < ms_max:
             yield (
-                f"dedup ids {last_number} and {number} of namespace {namespace}, of {last_ms} and {at_ms} ms, are the same"
+                f"dedup ids {last_number} and {number} of namespace {namespace} are the same, "
+                f"of {last_ms} and {at_ms} ms"
             )
         last[digest] = (number, at_ms)
 
