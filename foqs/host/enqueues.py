@@ -211,6 +211,9 @@ class Enqueues:
         self, context: CallContext, namespace_name: str, items: Sequence[NewItemFields], bulk: bool
     ) -> EnqueueResult:
         """Write what is valid; `errors` has the rest. Raises FoqsError when nothing was written."""
+        if not items:
+            self._namespaces.serving(namespace_name)
+            return EnqueueResult([])
         result = EnqueueResult([""] * len(items))
         namespace, charge = await self._admit(namespace_name, len(items))
         if any(map(_dedup_id, items)):

@@ -54,7 +54,7 @@ CENSUSES_MAX = 100
 # One message and one call.
 FRAME_BYTES_MAX = 16 * MIB
 """The largest request or response on the wire. A connection that announces a larger frame is closed."""
-FRAME_ELEMENTS_MAX = 20_000
+FRAME_ELEMENTS_MAX = 40_000
 """Container elements and struct fields in one message."""
 FRAME_FIELDS_PER_STRUCT_MAX = 1_000
 """Fields in one struct."""

@@ -134,6 +134,7 @@ async def test_every_setting_travels(host):
     values = {name: bounds[0] + 1 for name, bounds in SETTING_BOUNDS.items()}
     values |= {"ttl_ms_max": 50, "enqueue_paused": True, "dequeue_paused": True}
     values |= {"dedup_scope": DedupScope.TOPIC, "dedup_when_away": DedupWhenAway.ACCEPT}
+    values |= {"deliveries_per_second_max": 2.5, "pause_reason": "a deployment"}
     assert set(values) == {field.name for field in fields(NamespaceSettings)}
     created = await host.admin.create_namespace("all", **values)
     assert created.settings == NamespaceSettings(**values)

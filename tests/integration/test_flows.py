@@ -113,10 +113,10 @@ async def _leased(host: RunningHost) -> str:
 @pytest.mark.parametrize(
     ("trace", "files_max", "returns_max"),
     [
-        (_enqueue, 33, 37),
-        (_enqueue_for_a_waiting_consumer, 44, 95),  # Two calls, and between them the dispatcher.
-        (_ack, 28, 35),
-        (_nack_with_delay, 31, 37),
+        (_enqueue, 36, 38),
+        (_enqueue_for_a_waiting_consumer, 50, 105),  # Two calls, and between them the dispatcher.
+        (_ack, 29, 35),
+        (_nack_with_delay, 32, 37),
     ],
 )
 async def test_a_call_passes_through_few_files_and_seldom_comes_back_to_one(

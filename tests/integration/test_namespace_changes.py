@@ -286,13 +286,9 @@ async def test_a_number_that_a_shard_knows_by_another_name_serves_neither(meta_u
         # Nothing told this host of the other shards: all that was known of them is lost.
         assert number_of(one, "thief") == 1
         async with running_host(meta_url, halves[1], name="two", tier="two", namespace=None) as two:
-            for call in (
-                two.client.dequeue("thief", "t"),
-                two.client.enqueue("thief", "t", b"x"),
-                two.admin.peek_items("thief", "t"),
-            ):
+            for call in (two.client.dequeue, two.admin.peek_items):
                 with pytest.raises(UnavailableError, match=r"has number 1, under which shard . holds items of 'jobs'"):
-                    await call
+                    await call("thief", "t")
             # It holds no items of its own: so it goes, and comes back under a number of its own.
             await one.admin.delete_namespace("thief")
             await one.admin.create_namespace("thief")

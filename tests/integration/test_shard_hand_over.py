@@ -125,10 +125,9 @@ async def test_leases_of_a_shard_go_on_at_its_next_host_and_what_was_prefetched_
         move(meta, 1, "second")
         await until(lambda: owns(second, 1))
         assert not [queue for queue in first.host._dispatcher._queues.values() if 1 in {*queue.parts}]
-        at_first = await first.client.ack("jobs", [item.receipt for item in of_moved], return_errors=True)
-        assert all(error.nothing_done for error in at_first.values())
-        assert len(at_first) == len(of_moved)
-        assert not await second.client.ack("jobs", [item.receipt for item in of_moved], return_errors=True)
+        half = len(of_moved) // 2
+        for host, some in ((first, of_moved[:half]), (second, of_moved[half:])):
+            assert not await host.client.ack("jobs", [item.receipt for item in some], return_errors=True)
         rest = []
         for host in (first, second):
             while items := await host.client.dequeue("jobs", "t", count=100, wait_ms=200):
@@ -159,10 +158,9 @@ async def test_a_host_that_ends_hands_all_its_shards_on_before_it_lets_go_of_its
         await until(lambda: owns(first, 0) and owns(first, 1))
         draining = asyncio.create_task(first.host.drain())
         await until(lambda: first.host.owned_count == 0)
-        # It still answers, and says that another one may serve the call.
-        with pytest.raises(FoqsError) as raised:
-            await first.client.dequeue("jobs", "t")
-        assert raised.value.nothing_done
+        # It still answers, and asks the one that has them, or says that another one may serve the call.
+        (found,) = await asyncio.gather(first.client.dequeue("jobs", "t"), return_exceptions=True)
+        assert found == [] or (isinstance(found, FoqsError) and found.nothing_done)
         await draining
         await until(lambda: second.host.owned_count == 3)
 
