@@ -47,11 +47,6 @@ def loses_the_tokens_of_what_was_not_delivered(self: Capping, queue: TopicQueue,
     queue.allowed_count -= count
 
 
-@in_place_of(Capping, "_take_due")
-def wakes_no_topic_that_waits_for_a_token(self: Capping) -> list[TopicQueue]:
-    return []
-
-
 @in_place_of(Capping, "_refresh")
 def delivers_what_is_paused(self: Capping, queue: TopicQueue) -> None:
     _seen["refresh"](self, queue)
@@ -60,11 +55,6 @@ def delivers_what_is_paused(self: Capping, queue: TopicQueue) -> None:
 
 @in_place_of(AnyTopic, "_woken")
 def does_not_serve_a_topic_that_goes_on(self: AnyTopic, queue: TopicQueue) -> None:
-    return None
-
-
-@in_place_of(AnyTopic, "_renew_calls")
-def lets_calls_wait_on_for_topics_that_have_nothing_more(self: AnyTopic) -> None:
     return None
 
 
