@@ -16,6 +16,7 @@ from typing import Any, cast
 from foqs import AdminClient, NewItem
 from foqs.client.slots import SlotGroups
 from foqs.dev.local_server import LocalServer
+from foqs.host.event_log.service import PASS_MS
 from foqs.model.errors import FoqsError
 from foqs.model.slots import SLOTS_COUNT, slot_of
 from foqs.storage.migrations import SchemaKind, apply
@@ -32,6 +33,8 @@ COMPILED = ROOT / "build" / "compiled"
 _START_S_MAX = 120
 _STOP_S_MAX = 60
 _FILL_ROWS = 10_000
+_EVENT_LOG_REST_S = 5 * PASS_MS / 1_000
+"""The event log has seen all that ended so long ago, in a host that has nothing else to do."""
 _S_MS = 1_000
 
 
@@ -61,7 +64,11 @@ class Foqs:
         self._key_spread, self._has_events = scenario.foqs.key_spread, scenario.has_events
 
     def log_events(self, per_mille: int) -> None:
-        """The host that is told does so at once; others would within a second."""
+        """The host that is told does so at once; others would within a second.
+
+        The event log samples an item when its thread sees that it ended, so that what has ended is seen first.
+        """
+        time.sleep(_EVENT_LOG_REST_S)
         with AdminClient(_address(self._ports[0])) as admin:
             admin.update_namespace(NAMESPACE, events_per_mille=per_mille)
 
