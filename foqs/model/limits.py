@@ -443,6 +443,8 @@ META_CALL_MS_MAX = 8 * SECOND_MS
 """An admin call on the meta database returns within this time, done or not."""
 DRAIN_MS_MAX = 20 * SECOND_MS
 """How long a host drains after SIGTERM (drain_ms_max). What is not done by then is cut off."""
+PART_MS = 500
+"""A host that drains closes a connection on which no call came for this long. Until then it refuses what comes."""
 
 # Waits for servers.
 CONNECT_MS_MAX = 5 * SECOND_MS

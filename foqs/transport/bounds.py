@@ -39,6 +39,7 @@ class TransportLimits:
     partial_frame_bytes_per_address_max: int = limits.PARTIAL_FRAME_BYTES_PER_ADDRESS_MAX
     unsent_bytes_max: int = limits.UNSENT_ANSWER_BYTES_MAX
     drain_ms_max: int = limits.DRAIN_MS_MAX
+    part_ms: int = limits.PART_MS
     sweep_ms: int = CONNECTION_SWEEP_MS
 
 

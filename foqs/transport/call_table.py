@@ -181,6 +181,8 @@ class CallTable:
         """Calls that wait or are in flight."""
         self._bytes = 0
         self.waiting_bytes = 0
+        self.refused_count = 0
+        """Calls that were read and not let in."""
         self.no_long_polls = False
         """Whether nobody may be there any more, so that a dequeue does not wait for items."""
         self.calls_in_flight_max = server.limits.calls_in_flight_max
@@ -282,7 +284,10 @@ class CallTable:
             call.topics_count = call.element_count
             call.context = CallContext(self.context.caller, call.since_s + request.wait_ms / 1000)
         refusal = server.admit(call)
-        return None if refusal is None else server.failed(call.method, refusal, call.seqid)
+        if refusal is None:
+            return None
+        self.refused_count += 1
+        return server.failed(call.method, refusal, call.seqid)
 
     def _answered(self, call: CallInFlight, answered: Answered | None) -> None:
         """Count a call that was done and write its response. The connection ends if there can be none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import structlog
@@ -93,7 +94,7 @@ class ThriftServer(Service):
         self._sweep_later(table)
 
     async def _drain(self) -> None:
-        """Refuse new calls with OVERLOADED, finish those in flight, send their answers, close."""
+        """Refuse new calls with OVERLOADED, finish those in flight, send their answers, and part from the clients."""
         table, listener = self._table, self._listener
         assert table is not None
         assert listener is not None
@@ -102,12 +103,8 @@ class ThriftServer(Service):
         await listener.wait_closed()
         deadline = table.loop.time() + self._bounds.drain_ms_max / 1000
         await self._finish_calls(table, deadline)
-        for connection in list(table.connections):
-            connection.close()
-        try:
-            async with asyncio.timeout_at(deadline):
-                await table.empty.wait()
-        except TimeoutError:
+        await self._part(table, deadline)
+        if table.connections:
             _log.warning("connections_left_behind", count=len(table.connections))
 
     async def _finish_calls(self, table: ConnectionTable, deadline_s: float) -> None:
@@ -120,6 +117,22 @@ class ThriftServer(Service):
                 await asyncio.wait(tasks, timeout=left_s)
             else:
                 await asyncio.sleep(limits.CHORE_PAUSE_MS / 1000)
+
+    async def _part(self, table: ConnectionTable, deadline_s: float) -> None:
+        """Close each connection on which no call came for `part_ms`; return when all are gone, or at the deadline.
+
+        A call that arrives at a connection which was just closed has an unknown outcome, though nothing was done. So a
+        client that still sends is refused until it goes to another host by itself.
+        """
+        while table.connections and (left_s := deadline_s - table.loop.time()) > 0:
+            refused_counts = {connection: connection.calls.refused_count for connection in table.connections}
+            with suppress(TimeoutError):
+                await asyncio.wait_for(table.empty.wait(), min(left_s, self._bounds.part_ms / 1000))
+            for connection, refused_count in refused_counts.items():
+                if not connection.calls.count and connection.calls.refused_count == refused_count:
+                    connection.close()
+        for connection in list(table.connections):
+            connection.close()
 
     async def _stop(self) -> None:
         if self._sweep_timer is not None:

@@ -368,6 +368,22 @@ def test_a_drain_finishes_what_runs_refuses_what_comes_and_closes() -> None:
     run(main)
 
 
+def test_a_drain_refuses_what_a_client_still_sends_until_the_client_goes() -> None:
+    async def main() -> None:
+        async with world(TransportLimits(part_ms=1_000 * int(PATIENCE_S))) as w, w.connect() as client:
+            assert (await client.call("enqueue", enqueue_request(b"before"))).error is None
+            draining = asyncio.ensure_future(w.server.drain())
+            await asyncio.sleep(0)
+            for _ in range(10):
+                refused = (await client.call("enqueue", enqueue_request(b"after"))).error
+                assert isinstance(refused, OverloadedError)
+                assert not draining.done()
+            client.reset()
+            await draining
+
+    run(main)
+
+
 def test_a_drain_gives_up_on_calls_that_do_not_end() -> None:
     async def main() -> None:
         async with world(TransportLimits(drain_ms_max=50)) as w, w.connect() as client:
