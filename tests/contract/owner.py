@@ -15,9 +15,9 @@ from foqs.model.topic import ShardTopic, WindowBudget
 from foqs.shard.port import ItemRow, OwnershipLostError, ShardImage, Store, Tenure, Transaction, TransactionResult
 from foqs.storage.exports import Cell, ExportWish, KeyPage
 from foqs.storage.packs.index import ExpiredPage, Page
+from tests.support.waiting import PATIENCE_S
 
 SHARD_ID = 3
-PATIENCE_S = 5.0
 LIFE_MS = 1_000_000
 
 

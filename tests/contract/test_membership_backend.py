@@ -18,9 +18,8 @@ from foqs.model.cluster import HostRow
 from foqs.model.errors import UnavailableError
 from foqs.storage.meta import MetaStore
 from foqs.testing.memory_host import MemoryMeta
+from tests.support.waiting import PATIENCE_S
 from tests.support.zookeeper import ZookeeperServer
-
-PATIENCE_S = 20.0
 
 
 class Room(Protocol):

@@ -13,7 +13,7 @@ from foqs.model import ids
 from foqs.model.errors import UnavailableError
 from foqs.shard.port import OwnedError, OwnershipLostError, SessionLostError, Tenure, Transaction
 from tests.contract.owner import Owner, new_item, new_topic, opened
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 LOST = (OwnershipLostError, SessionLostError)
 
@@ -169,7 +169,7 @@ def test_two_hosts_that_want_a_dead_ones_shard_settle_it_at_once(shard):
     start = threading.Barrier(2)
 
     def contend(store) -> object:
-        start.wait(10)
+        start.wait(PATIENCE_S)
         try:
             return store.open()
         except OwnershipLostError as error:
@@ -193,7 +193,7 @@ def test_a_waiting_host_takes_nothing_and_returns_when_the_owner_has_gone(shard)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(two.wait_for_owner)
         one.store.close()
-        waiting.result(10)
+        waiting.result(PATIENCE_S)
     reopen(one)
     with pytest.raises(OwnedError):
         two.open()

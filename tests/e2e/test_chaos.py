@@ -17,6 +17,7 @@ from loadtest.chaos.room import Room
 from loadtest.chaos.run import Course, run_round
 from tests.support.faults.network import BadNetwork
 from tests.support.faults.volume import missing_for_mounts
+from tests.support.waiting import PATIENCE_S
 
 PLAN_MS = 3_600_000
 
@@ -78,7 +79,7 @@ def echo_port() -> Iterator[int]:
         thread = threading.Thread(target=run)
         thread.start()
         yield listener.getsockname()[1]
-        thread.join(10)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
 
 
@@ -90,7 +91,7 @@ def network(echo_port: int) -> Iterator[BadNetwork]:
 
 @pytest.fixture
 def connection(network: BadNetwork) -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", network.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", network.port), timeout=PATIENCE_S) as connection:
         connection.sendall(b"hello")
         assert connection.recv(5) == b"hello"
         yield connection
@@ -119,7 +120,7 @@ def test_what_is_sent_into_a_network_that_is_gone_is_lost_without_a_word(
     with pytest.raises(TimeoutError):
         connection.recv(4)
     network.find()
-    connection.settimeout(10)
+    connection.settimeout(PATIENCE_S)
     with pytest.raises(ConnectionResetError):
         connection.recv(4)
 
@@ -132,5 +133,5 @@ def test_a_slow_network_changes_nothing_but_the_time(network: BadNetwork, connec
     received = b""
     while len(received) < len(sent):
         received += connection.recv(65_536)
-    thread.join(10)
+    thread.join(PATIENCE_S)
     assert received == sent

@@ -19,8 +19,8 @@ import pytest
 
 from foqs.client.items import Item
 from foqs.client.sync import AdminClient, Client
-from tests.support.faults.programs import FOQS, PATIENCE_S, Program, foqs, free_port
-from tests.support.waiting import until_true
+from tests.support.faults.programs import FOQS, Program, foqs, free_port
+from tests.support.waiting import PATIENCE_S, until_true
 
 pytestmark = [pytest.mark.database, pytest.mark.slow]
 

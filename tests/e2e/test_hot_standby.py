@@ -17,10 +17,10 @@ from foqs.model.errors import FoqsError
 from tests.e2e.conftest import StartHost
 from tests.support.faults.load import NAMESPACE
 from tests.support.faults.programs import HostProgram, free_port
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.database, pytest.mark.slow]
 
-PATIENCE_S = 60.0
 LEASE_MS = 1_000
 
 

@@ -18,11 +18,10 @@ from tests.support.databases import Databases
 from tests.support.faults.load import NAMESPACE
 from tests.support.faults.programs import HostProgram, foqs, free_port
 from tests.support.impatient_foqs import COMMAND
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.database, pytest.mark.slow]
 
-PATIENCE_S = 60.0
 GZIP_HEAD_BYTES = 20
 """What is in a file before anything is flushed to it."""
 

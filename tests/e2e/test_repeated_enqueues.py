@@ -23,6 +23,7 @@ from tests.support.faults.load import NAMESPACE, Load, Pressure
 from tests.support.faults.programs import free_port
 from tests.support.faults.proxy import Cut, CuttingProxy
 from tests.support.impatient_foqs import CLAIM_MS_MAX
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.database, pytest.mark.slow]
 
@@ -88,9 +89,9 @@ def test_an_idempotent_client_makes_each_item_once_through_kills_and_lost_respon
                 host.kill()
                 host = start_host("host-1", port)
         for done in producing:
-            done.result(60)
+            done.result(PATIENCE_S)
         ended.set()
-        taking.result(60)
+        taking.result(PATIENCE_S)
     host.signal(signal.SIGTERM)
     assert host.wait() == 0, host.output
     for shard, url in own_databases.shard_urls.items():

@@ -20,11 +20,11 @@ from tests.histories.stored import item_rows
 from tests.support.databases import SHARD_COUNT, Databases
 from tests.support.faults.load import NAMESPACE
 from tests.support.faults.programs import HostProgram, free_port
+from tests.support.waiting import PATIENCE_S
 from tests.support.zookeeper import ZookeeperServer
 
 pytestmark = [pytest.mark.database, pytest.mark.slow]
 
-PATIENCE_S = 60.0
 AWAY_S = 10.0
 """ZooKeeper is away for longer than a host has to be, to be dead."""
 AFTER_S = 12.0

@@ -18,7 +18,8 @@ from foqs.wire.frames import FrameError, scan_call
 from loadtest.fuzz.floods import Row, floods, median
 from loadtest.fuzz.inputs import worst_inputs
 from loadtest.fuzz.peers import Flood, Tally
-from tests.support.front_door import PATIENCE_S, World, run, world
+from tests.support.front_door import World, run, world
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(90)
 

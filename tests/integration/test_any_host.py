@@ -56,7 +56,7 @@ async def test_items_of_all_hosts_are_dequeued_and_acked_by_one(hosts: Hosts) ->
     assert {shard_of(item_id) in shards_of(second) for item_id in ids} == {True, False}
     found: list[str] = []
     while len(found) < len(ids):
-        items = await first.client.dequeue("jobs", "t", count=7, wait_ms=5_000)
+        items = await first.client.dequeue("jobs", "t", count=7, wait_ms=20_000)
         assert items
         found += [item.id for item in items]
         await first.client.ack("jobs", [item.receipt for item in items])
@@ -82,7 +82,7 @@ async def test_leases_are_extended_and_given_back_through_any_host(hosts: Hosts)
     (item,) = await second.client.dequeue("jobs", "t")
     await first.client.extend("jobs", item.receipt, 60_000)
     await first.client.nack("jobs", item.receipt)
-    (again,) = await second.client.dequeue("jobs", "t", wait_ms=5_000)
+    (again,) = await second.client.dequeue("jobs", "t", wait_ms=20_000)
     assert (again.id, again.attempt) == (item_id, 2)
     with pytest.raises(StaleLeaseError):
         await first.client.ack("jobs", item.receipt)
@@ -94,7 +94,7 @@ async def test_each_position_of_a_batch_has_the_outcome_of_its_own_host(hosts: H
     await fill(hosts, 2)
     items = []
     while len(items) < 4:
-        items += await first.client.dequeue("jobs", "t", count=4, wait_ms=5_000)
+        items += await first.client.dequeue("jobs", "t", count=4, wait_ms=20_000)
     receipts = [items[0].receipt, "no receipt", items[1].receipt, items[2].receipt + "0", items[3].receipt]
     errors = await first.client.ack("jobs", receipts, return_errors=True)
     assert {position: error.code.name for position, error in errors.items()} == {
@@ -123,7 +123,7 @@ async def test_dead_letters_of_all_hosts_are_redriven_and_purged_by_one(hosts: H
     ids = await fill(hosts, 3)
     dead = 0
     while dead < len(ids):
-        items = await first.client.dequeue("jobs", "t", count=10, wait_ms=5_000)
+        items = await first.client.dequeue("jobs", "t", count=10, wait_ms=20_000)
         for item in items:
             await second.client.nack("jobs", item.receipt, dead_letter=True)
         dead += len(items)
@@ -152,7 +152,7 @@ async def test_a_host_without_shards_takes_every_call(meta_url: str, shard_urls:
     async with cluster(meta_url, {0: shard_urls[0]}, 2) as hosts:
         (gateway,) = [host for host in hosts if not shards_of(host)]
         item_id = await gateway.client.enqueue("jobs", "t", b"x")
-        (item,) = await gateway.client.dequeue("jobs", "t", wait_ms=5_000)
+        (item,) = await gateway.client.dequeue("jobs", "t", wait_ms=20_000)
         assert item.id == item_id
         await gateway.client.ack("jobs", item.receipt)
         assert await gateway.client.dequeue("jobs", "t") == []
@@ -179,7 +179,7 @@ async def test_clients_of_both_hosts_see_one_queue(hosts: Hosts) -> None:
         made = await client.enqueue_many("jobs", [NewItem("t", b"%d" % number) for number in range(100)])
         found: set[str] = set()
         while len(found) < 100:
-            items = await client.dequeue("jobs", "t", count=10, wait_ms=5_000)
+            items = await client.dequeue("jobs", "t", count=10, wait_ms=20_000)
             found.update(item.id for item in items)
             await client.ack("jobs", [item.receipt for item in items])
         assert found == set(made.ids)

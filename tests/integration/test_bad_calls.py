@@ -69,10 +69,10 @@ class Stage:
         await self.host.admin.create_namespace("other")
         self.foreign = await client.enqueue("other", "t", b"foreign")
         self.dead = await client.enqueue("jobs", "t", b"dead")
-        (item,) = await client.dequeue("jobs", "t", wait_ms=5_000)
+        (item,) = await client.dequeue("jobs", "t", wait_ms=20_000)
         await client.nack("jobs", [item.receipt], dead_letter=True)
         self.leased = await client.enqueue("jobs", "t", b"leased")
-        (item,) = await client.dequeue("jobs", "t", lease_ms=limits.HOUR_MS, wait_ms=5_000)
+        (item,) = await client.dequeue("jobs", "t", lease_ms=limits.HOUR_MS, wait_ms=20_000)
         self.receipt = item.receipt
         self.ready = await client.enqueue("jobs", "t", b"ready")
         self.delayed = await client.enqueue("jobs", "t", b"delayed", delay_ms=limits.HOUR_MS)
@@ -135,7 +135,7 @@ def messages_of(reply: Any) -> list[str]:
 
 async def whole_life(host: RunningHost) -> None:
     item_id = await host.client.enqueue("jobs", "next", b"good")
-    (item,) = await host.client.dequeue("jobs", "next", wait_ms=5_000)
+    (item,) = await host.client.dequeue("jobs", "next", wait_ms=20_000)
     assert (item.id, item.payload) == (item_id, b"good")
     assert await host.client.extend("jobs", [item.receipt], 60_000) == {}
     assert await host.client.ack("jobs", [item.receipt]) == {}
@@ -464,7 +464,7 @@ async def test_topics_that_look_like_code_are_only_names(stage):
         assert list(await stage.host.stats("jobs", name)) == [name]
         page = await stage.host.admin.peek_items("jobs", name)
         assert [item.id for item in page.items] == [item_id]
-        (item,) = await stage.host.client.dequeue("jobs", name, 10, wait_ms=5_000)
+        (item,) = await stage.host.client.dequeue("jobs", name, 10, wait_ms=20_000)
         assert (item.id, item.topic, item.payload) == (item_id, name, name.encode())
         assert await stage.host.client.ack("jobs", [item]) == {}
     assert list(await stage.host.stats("jobs")) == ["t"]

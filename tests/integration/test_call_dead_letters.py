@@ -16,6 +16,7 @@ from foqs.model.errors import InvalidArgumentError, NotFoundError, StaleLeaseErr
 from foqs.storage.session import connect
 from foqs.wire.codec import structs
 from tests.support.running_host import running_host, shard_of
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ async def dead_letters(host, count: int, *, topic: str = "t", priority: int = 0)
     await host.client.enqueue_many("jobs", news)
     items = []
     while len(items) < count:
-        items += await host.client.dequeue("jobs", topic, count - len(items), wait_ms=2_000)
+        items += await host.client.dequeue("jobs", topic, count - len(items), wait_ms=20_000)
     for item in items:
         assert await host.client.nack("jobs", [item.receipt], dead_letter=True) == {}
     return [item.id for item in items]
@@ -44,7 +45,7 @@ async def dead_on_all_shards(host, count_per_batch: int) -> list[str]:
     ids = await host.enqueue_on_all_shards("jobs", [[NewItem("t", b"x")] * count_per_batch for _ in range(8)])
     items = []
     while len(items) < len(ids):
-        items += await host.client.dequeue("jobs", "t", 100, wait_ms=2_000)
+        items += await host.client.dequeue("jobs", "t", 100, wait_ms=20_000)
     for start in range(0, len(items), 10):
         nacks = [Nack(item.receipt, dead_letter=True) for item in items[start : start + 10]]
         assert await host.client.nack("jobs", nacks) == {}
@@ -87,7 +88,7 @@ async def test_a_redriven_item_is_ready_again_with_no_failed_attempts(host):
     assert (result.count, result.errors) == (1, {})
     stored = await host.admin.get_item("jobs", item_id)
     assert (stored.state, stored.failed_attempts, stored.died_at_ms) == (ItemState.READY, 0, None)
-    (item,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+    (item,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)
     assert (item.id, item.attempt, item.priority, item.payload) == (item_id, 1, -4, b"0")
     assert item.metadata == b"m"
     assert await host.client.ack("jobs", [item]) == {}
@@ -98,7 +99,7 @@ async def test_the_ttl_of_a_redriven_item_starts_anew_though_it_had_long_ended(h
     settings = {"ttl_ms_max": 40 * limits.MINUTE_MS, "ttl_ms_default": limits.MINUTE_MS}
     await host.admin.update_namespace("jobs", **settings)
     await host.client.enqueue_many("jobs", [NewItem("t", b"x", ttl_ms=ms * limits.MINUTE_MS) for ms in (1, 30)])
-    items = await host.client.dequeue("jobs", "t", 2, wait_ms=2_000)
+    items = await host.client.dequeue("jobs", "t", 2, wait_ms=20_000)
     await host.client.nack("jobs", items, dead_letter=True)
     for url in host.shard_urls.values():  # As if that had been two hours ago.
         with closing(connect(url)) as session, session.cursor() as cursor:
@@ -107,7 +108,7 @@ async def test_the_ttl_of_a_redriven_item_starts_anew_though_it_had_long_ended(h
     ids = [item.id for item in items]
     before_ms = time.time_ns() // 1_000_000
     assert (await host.admin.redrive_dead_letters("jobs", "t", ids)).count == 2
-    again = await host.client.dequeue("jobs", "t", 2, wait_ms=2_000)
+    again = await host.client.dequeue("jobs", "t", 2, wait_ms=20_000)
     assert [item.id for item in again] == ids
     lasts_ms = [(await host.admin.get_item("jobs", item_id)).expires_at_ms - before_ms for item_id in ids]
     assert [round(ms / limits.MINUTE_MS) for ms in lasts_ms] == [1, 30]
@@ -121,10 +122,10 @@ async def test_the_ttl_of_a_redriven_item_starts_anew_though_it_had_long_ended(h
 
 async def test_the_receipt_of_before_the_death_does_not_settle_the_redriven_item(host):
     await host.client.enqueue("jobs", "t", b"x")
-    (first,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+    (first,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)
     await host.client.nack("jobs", [first.receipt], dead_letter=True)
     await host.admin.redrive_dead_letters("jobs", "t", [first.id])
-    (second,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+    (second,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)
     assert kinds(await host.client.ack("jobs", [first.receipt], return_errors=True)) == {0: StaleLeaseError}
     assert await host.client.ack("jobs", [second.receipt]) == {}
 
@@ -134,7 +135,7 @@ async def test_a_redrive_without_ids_takes_the_oldest_up_to_its_limit(host):
     result = await host.admin.redrive_dead_letters("jobs", "t", limit=4)
     assert (result.count, result.errors) == (4, {})
     assert [item.id for item in (await host.admin.list_dead_letters("jobs", "t")).items] == ids[4:]
-    got = await host.client.dequeue("jobs", "t", 10, wait_ms=2_000)
+    got = await host.client.dequeue("jobs", "t", 10, wait_ms=20_000)
     assert {item.id for item in got} == set(ids[:4])
     assert (await host.admin.redrive_dead_letters("jobs", "t")).count == 6
     assert (await host.admin.redrive_dead_letters("jobs", "t")).count == 0
@@ -155,7 +156,7 @@ async def test_redrive_and_purge_reach_all_shards(host):
     ids = await dead_on_all_shards(host, 5)
     assert (await host.admin.redrive_dead_letters("jobs", "t", ids[::2])).count == 20
     assert (await host.admin.purge_dead_letters("jobs", "t")).count == 20
-    got = await host.client.dequeue("jobs", "t", 100, wait_ms=2_000)
+    got = await host.client.dequeue("jobs", "t", 100, wait_ms=20_000)
     while more := await host.client.dequeue("jobs", "t", 100):
         got += more
     assert sorted(item.id for item in got) == sorted(ids[::2])
@@ -201,7 +202,7 @@ async def test_arguments_out_of_range_are_refused_and_an_empty_list_does_nothing
 async def test_dead_letters_outlive_their_ttl_and_a_restart(meta_url, shard_urls):
     async with running_host(meta_url, shard_urls) as host:
         await host.client.enqueue("jobs", "t", b"x", ttl_ms=1_000)
-        (item,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+        (item,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)
         await host.client.nack("jobs", [item.receipt], dead_letter=True)
         assert await host.client.dequeue("jobs", "t", wait_ms=2_000) == []
     async with running_host(meta_url, shard_urls) as host:
@@ -214,18 +215,18 @@ async def test_a_dead_letter_that_is_redriven_after_its_ttl_goes(host, monkeypat
     monkeypatch.setattr(ttl_scan, "EXPIRY_LAP_PAUSE_MS", 50)
     assert await host.client.dequeue("jobs", "other", wait_ms=2_000) == []
     await host.client.enqueue("jobs", "t", b"x", ttl_ms=1_000)
-    (item,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+    (item,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)
     await host.client.nack("jobs", [item.receipt], dead_letter=True)
     assert await host.client.dequeue("jobs", "other", wait_ms=1_500) == [], "a walk goes past it"
     assert (await host.admin.redrive_dead_letters("jobs", "t", [item.id])).count == 1
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while host.items_stored():
             await host.client.dequeue("jobs", "other", wait_ms=100)
 
 
 async def test_an_at_most_once_item_may_become_a_dead_letter_but_is_never_redriven(host):
     await host.client.enqueue("jobs", "t", b"x", delivery=DeliveryPolicy.AT_MOST_ONCE)
-    (item,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+    (item,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)
     assert await host.client.nack("jobs", [item.receipt], dead_letter=True) == {}
     stored = await host.admin.get_item("jobs", item.id)
     assert (stored.state, stored.delivery) == (ItemState.DEAD, DeliveryPolicy.AT_MOST_ONCE)

@@ -18,8 +18,8 @@ from foqs.shard.state.index import ShardIndex
 from foqs.storage.packs import index as pack_index
 from foqs.wire.codec import structs
 from tests.support.raw_client import RawClient
-from tests.support.running_host import PATIENCE_S, running_host
-from tests.support.waiting import until
+from tests.support.running_host import running_host
+from tests.support.waiting import PATIENCE_S, until
 
 CLOCK_SLACK_MS = 100
 
@@ -54,7 +54,7 @@ async def until_gone(host, topic: str) -> None:
 async def test_many_topics_in_one_call_each_give_their_count(host):
     news = [NewItem(topic, b"%d" % n) for topic in ("a", "b", "c") for n in range(5)]
     await host.client.enqueue_many("jobs", news)
-    items = await host.client.dequeue("jobs", {"a": 2, "b": 5, "none": 3, "c": 9}, wait_ms=2_000)
+    items = await host.client.dequeue("jobs", {"a": 2, "b": 5, "none": 3, "c": 9}, wait_ms=20_000)
     rest = await host.client.dequeue("jobs", {"b": 5, "c": 9})
     taken = [item.topic for item in items]
     assert taken.count("a") == 2
@@ -81,7 +81,7 @@ async def test_one_answer_has_at_most_a_thousand_items(host):
     topics = [f"t{n}" for n in range(3)]
     for topic in topics:
         await host.client.enqueue_many("jobs", [NewItem(topic, b"x")] * 600)
-    items = await host.client.dequeue("jobs", dict.fromkeys(topics, 600), wait_ms=2_000)
+    items = await host.client.dequeue("jobs", dict.fromkeys(topics, 600), wait_ms=20_000)
     assert len(items) <= limits.DEQUEUE_ITEMS_MAX
     while more := await host.client.dequeue("jobs", dict.fromkeys(topics, 600)):
         assert len(more) <= limits.DEQUEUE_ITEMS_MAX
@@ -94,7 +94,7 @@ async def test_large_items_come_in_several_answers(host):
     payload = b"x" * limits.PAYLOAD_BYTES_MAX
     for _ in range(4):
         assert not (await host.client.enqueue_many("jobs", [NewItem("t", payload)] * 5)).errors
-    items = await host.client.dequeue("jobs", "t", 100, wait_ms=5_000)
+    items = await host.client.dequeue("jobs", "t", 100, wait_ms=20_000)
     assert sum(len(item.payload) for item in items) <= limits.DEQUEUE_ANSWER_BYTES_MAX + limits.PAYLOAD_BYTES_MAX
     items += await drained(host.client, "t", 100)
     assert len({item.id for item in items}) == 20
@@ -155,7 +155,7 @@ async def test_a_call_that_waits_ends_when_its_namespace_is_paused(host):
     await host.client.dequeue("jobs", "other")
     await host.admin.update_namespace("jobs", dequeue_paused=True)
     with pytest.raises(PausedError):
-        await asyncio.wait_for(waits, 15)
+        await waits
 
 
 async def test_an_unknown_namespace_is_refused(host):
@@ -214,7 +214,7 @@ async def test_an_item_for_a_consumer_that_hung_up_goes_to_the_next(host):
         assert await host.client.dequeue("jobs", "t", wait_ms=200) == []
         gone.reset()
     item_id = await host.client.enqueue("jobs", "t", b"x")
-    (item,) = await host.client.dequeue("jobs", "t", wait_ms=5_000)
+    (item,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)
     assert (item.id, item.attempt) == (item_id, 1)
 
 
@@ -227,7 +227,7 @@ async def test_the_lease_is_the_calls_else_the_items_else_the_namespaces(host):
     for call_lease_ms, item_lease_ms, lease_ms in cases:
         item_id = await host.client.enqueue("jobs", "t", b"x", lease_ms=item_lease_ms)
         before = now_ms()
-        (item,) = await host.client.dequeue("jobs", "t", lease_ms=call_lease_ms, wait_ms=5_000)
+        (item,) = await host.client.dequeue("jobs", "t", lease_ms=call_lease_ms, wait_ms=20_000)
         after = now_ms()
         assert item.id == item_id
         assert before - CLOCK_SLACK_MS <= item.lease_expires_at_ms - lease_ms <= after + CLOCK_SLACK_MS
@@ -244,7 +244,7 @@ async def test_a_long_lease_after_short_ones_is_granted_in_full(host):
         async with asyncio.timeout(PATIENCE_S):
             while got < 20:
                 before = now_ms()
-                items = await host.client.dequeue("jobs", "t", 20, lease_ms=lease_ms, wait_ms=2_000)
+                items = await host.client.dequeue("jobs", "t", 20, lease_ms=lease_ms, wait_ms=20_000)
                 for item in items:
                     assert item.lease_expires_at_ms >= before + lease_ms - CLOCK_SLACK_MS
                     assert item.lease_expires_at_ms <= now_ms() + lease_ms + CLOCK_SLACK_MS
@@ -286,20 +286,20 @@ async def test_ready_items_come_by_priority_then_deliver_after_then_id_over_all_
 async def test_a_more_urgent_item_overtakes_what_is_buffered(host):
     await host.enqueue_on_all_shards("jobs", [[NewItem("t", b"later", priority=5)] * 100 for _ in range(8)])
     for _ in range(20):  # So much that the host prefetches.
-        assert len(await host.client.dequeue("jobs", "t", 10, wait_ms=2_000)) == 10
+        assert len(await host.client.dequeue("jobs", "t", 10, wait_ms=20_000)) == 10
     for priority in (4, 3, -9):
         item_id = await host.client.enqueue("jobs", "t", b"now", priority=priority)
-        items = await host.client.dequeue("jobs", "t", 5, wait_ms=2_000)
+        items = await host.client.dequeue("jobs", "t", 5, wait_ms=20_000)
         assert items[0].id == item_id
         assert [item.priority for item in items] == sorted(item.priority for item in items)
 
 
 async def test_an_item_given_back_comes_first_again(host):
     await host.client.enqueue_many("jobs", [NewItem("t", b"%d" % n) for n in range(200)])
-    items = await host.client.dequeue("jobs", "t", 3, wait_ms=2_000)
-    await host.client.dequeue("jobs", "t", 50, wait_ms=2_000)
+    items = await host.client.dequeue("jobs", "t", 3, wait_ms=20_000)
+    await host.client.dequeue("jobs", "t", 50, wait_ms=20_000)
     assert await host.client.nack("jobs", items) == {}
-    again = await host.client.dequeue("jobs", "t", 3, wait_ms=2_000)
+    again = await host.client.dequeue("jobs", "t", 3, wait_ms=20_000)
     assert [item.id for item in again] == [item.id for item in items]
 
 
@@ -386,7 +386,7 @@ async def test_a_lease_that_outlives_the_ttl_may_be_acked_but_is_not_redelivered
 @pytest.mark.parametrize("end", ["nack", "delayed nack", "release", "lease end"])
 async def test_an_at_most_once_item_is_not_delivered_again_however_its_delivery_ends(host, end):
     await host.client.enqueue("jobs", "t", b"x", delivery=DeliveryPolicy.AT_MOST_ONCE)
-    (item,) = await host.client.dequeue("jobs", "t", lease_ms=1_000, wait_ms=2_000)
+    (item,) = await host.client.dequeue("jobs", "t", lease_ms=1_000, wait_ms=20_000)
     if end == "nack":
         assert await host.client.nack("jobs", [item.receipt]) == {}
     elif end == "delayed nack":
@@ -403,9 +403,9 @@ async def test_a_restart_delivers_no_at_most_once_item_twice(meta_url, shard_url
     policy = DeliveryPolicy.AT_MOST_ONCE
     async with running_host(meta_url, shard_urls) as host:
         await host.client.enqueue_many("jobs", [NewItem("t", b"x", delivery=policy)] * 30)
-        first = await host.client.dequeue("jobs", "t", 10, lease_ms=1_000, wait_ms=2_000)
+        first = await host.client.dequeue("jobs", "t", 10, lease_ms=1_000, wait_ms=20_000)
         assert len(first) == 10
     async with running_host(meta_url, shard_urls) as host:
-        second = await host.client.dequeue("jobs", "t", 100, wait_ms=2_000)
-        second += await host.client.dequeue("jobs", "t", 100, wait_ms=8_000)
+        second = await host.client.dequeue("jobs", "t", 100, wait_ms=20_000)
+        second += await host.client.dequeue("jobs", "t", 100, wait_ms=20_000)
     assert len({item.id for item in first + second}) == len(first) + len(second) == 30

@@ -127,8 +127,8 @@ async def test_leased_items_are_found_by_their_leases_alone(host, monkeypatch, p
     await host.admin.create_namespace("other")
     await everywhere(host, 30)
     await everywhere(host, 5, namespace="other")
-    leased = [await host.client.dequeue(name, "t", 25, wait_ms=5_000) for name in ("jobs", "other")]
-    held = {item.id for item in [*leased[0], *await host.client.dequeue("jobs", "u", 25, wait_ms=5_000)]}
+    leased = [await host.client.dequeue(name, "t", 25, wait_ms=20_000) for name in ("jobs", "other")]
+    held = {item.id for item in [*leased[0], *await host.client.dequeue("jobs", "u", 25, wait_ms=20_000)]}
     wanted = {item.id for item in leased[0]} if topics else held
     for walk in ("_keys_by_walk", "_keys_by_lane"):
         monkeypatch.setattr(stored_exports, walk, lambda *_: pytest.fail("rows are looked for"))
@@ -138,12 +138,17 @@ async def test_leased_items_are_found_by_their_leases_alone(host, monkeypatch, p
 
 
 async def test_a_shard_with_more_leases_than_a_walk_pays_for_is_walked(host, monkeypatch):
-    await everywhere(host, 30)
-    held = await host.client.dequeue("jobs", "t", 25, wait_ms=5_000)
-    monkeypatch.setattr(host_exports, "LEASE_COST_RATIO", 10_000)
-    monkeypatch.setattr(host_exports.Exports, "_leased_keys", lambda *_: pytest.fail("all leases are looked at"))
+    ids = await everywhere(host, 30)
+    held: list[str] = []
+    while len(held) < len(ids) // 2:  # All of one topic, so that each shard has leases, however a dequeue shares.
+        held += [item.id for item in await host.client.dequeue("jobs", "t", 100, wait_ms=20_000)]
+    by_lease = []
+    leased_keys = host_exports.Exports._leased_keys
+    monkeypatch.setattr(host_exports, "LEASE_COST_RATIO", limits.KEY_MAX)
+    monkeypatch.setattr(host_exports.Exports, "_leased_keys", lambda *args: by_lease.append(args) or leased_keys(*args))
     found = await exported(host, states=[ItemState.LEASED])
-    assert sorted(item.id for item in found) == sorted(item.id for item in held)
+    assert sorted(item.id for item in found) == sorted(held)
+    assert not by_lease, "all leases are looked at"
 
 
 async def test_more_topics_than_a_statement_names_are_found(host, monkeypatch):

@@ -35,7 +35,7 @@ async def one_of_each_state(host) -> dict[ItemState, str]:
     ids = {}
     for state in (ItemState.DEAD, ItemState.LEASED):
         ids[state] = await host.client.enqueue("jobs", "t", state.name.encode(), priority=-int(state))
-        (item,) = await host.client.dequeue("jobs", "t", lease_ms=60_000, wait_ms=2_000)
+        (item,) = await host.client.dequeue("jobs", "t", lease_ms=60_000, wait_ms=20_000)
         assert item.id == ids[state]
         if state is ItemState.DEAD:
             assert await host.client.nack("jobs", [item.receipt], dead_letter=True) == {}
@@ -91,7 +91,7 @@ async def test_a_peek_shows_ready_and_leased_items_in_the_order_of_delivery_over
     batches = [[NewItem("t", b"x", priority=(n * 5 + b) % 7) for n in range(25)] for b in range(8)]
     ids = await host.enqueue_on_all_shards("jobs", batches)
     await host.client.enqueue("jobs", "t", b"x", delay_ms=60_000)
-    taken = await host.client.dequeue("jobs", "t", 10, lease_ms=60_000, wait_ms=2_000)
+    taken = await host.client.dequeue("jobs", "t", 10, lease_ms=60_000, wait_ms=20_000)
     page = await host.admin.peek_items("jobs", "t", limit=1_000)
     assert page.next_page_token == ""
     assert sorted(item.id for item in page.items) == sorted(ids)
@@ -99,7 +99,7 @@ async def test_a_peek_shows_ready_and_leased_items_in_the_order_of_delivery_over
     assert sorted(leased) == sorted(item.id for item in taken)
     places = [(item.priority, item.deliver_after_ms, int(item.id.split("-")[1], 16)) for item in page.items]
     assert places == sorted(places)
-    rest = await host.client.dequeue("jobs", "t", 1_000, wait_ms=2_000)
+    rest = await host.client.dequeue("jobs", "t", 1_000, wait_ms=20_000)
     ready = [item.id for item in page.items if item.state is ItemState.READY]
     assert [item.id for item in rest] == ready[: len(rest)]
 
@@ -186,7 +186,7 @@ async def test_a_cancelled_item_is_not_delivered_though_it_was_prefetched(host):
     ids = (await host.client.enqueue_many("jobs", [NewItem("t", b"x")] * 500)).ids
     got = []
     for _ in range(10):  # So much that the host prefetches.
-        got += await host.client.dequeue("jobs", "t", 10, wait_ms=2_000)
+        got += await host.client.dequeue("jobs", "t", 10, wait_ms=20_000)
     cancelled = [item_id for item_id in ids if item_id not in {item.id for item in got}][::2]
     assert await host.admin.delete_items("jobs", cancelled) == {}
     while items := await host.client.dequeue("jobs", "t", 100, wait_ms=500):
@@ -197,7 +197,7 @@ async def test_a_cancelled_item_is_not_delivered_though_it_was_prefetched(host):
 
 async def test_the_holder_of_a_cancelled_item_cannot_settle_it_any_more(host):
     await host.client.enqueue("jobs", "t", b"x")
-    (item,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+    (item,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)
     assert await host.admin.delete_items("jobs", [item.id]) == {}
     for errors in (
         await host.client.ack("jobs", [item.receipt], return_errors=True),

@@ -22,6 +22,7 @@ from foqs.model.errors import (
 from foqs.wire.codec import structs
 from tests.support.raw_client import codes_of
 from tests.support.running_host import running_host, shard_of
+from tests.support.waiting import PATIENCE_S
 
 CLOCK_SLACK_MS = 100
 
@@ -43,7 +44,7 @@ def kinds(errors) -> dict[int, type]:
 async def leased(host, count: int = 1, *, lease_ms: int = 60_000, topic: str = "t"):
     """So many new items under lease."""
     await host.client.enqueue_many("jobs", [NewItem(topic, b"%d" % n) for n in range(count)])
-    items = await host.client.dequeue("jobs", topic, count, lease_ms=lease_ms, wait_ms=2_000)
+    items = await host.client.dequeue("jobs", topic, count, lease_ms=lease_ms, wait_ms=20_000)
     assert len(items) == count
     return items
 
@@ -55,7 +56,7 @@ async def test_an_acked_row_is_gone_and_the_item_never_comes_back(host):
     items = await leased(host, 10, lease_ms=1_000)
     assert await host.client.ack("jobs", items[:6]) == {}
     assert host.items_stored() == 4
-    again = await host.client.dequeue("jobs", "t", 10, wait_ms=3_000)
+    again = await host.client.dequeue("jobs", "t", 10, wait_ms=20_000)
     again += await host.client.dequeue("jobs", "t", 10, wait_ms=500)
     assert {item.id for item in again} == {item.id for item in items[6:]}
 
@@ -134,7 +135,7 @@ async def test_after_its_lease_a_receipt_changes_nothing(host, end):
     elif end == "ack":
         await host.client.ack("jobs", [item.receipt])
     elif end == "lease end":
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while (await host.stats("jobs"))["t"].leased:
                 await host.client.dequeue("jobs", "other", wait_ms=50)
     before = host.rows("SELECT * FROM item")
@@ -153,7 +154,7 @@ async def test_after_its_lease_a_receipt_changes_nothing(host, end):
 async def test_the_receipt_of_an_earlier_delivery_does_not_touch_the_present_one(host):
     (first,) = await leased(host)
     await host.client.nack("jobs", [first.receipt])
-    (second,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+    (second,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)
     assert second.receipt != first.receipt
     for errors in (
         await host.client.ack("jobs", [first.receipt], return_errors=True),
@@ -223,7 +224,7 @@ async def test_an_unknown_namespace_is_refused_whole(host):
 async def test_a_nack_counts_an_attempt_and_gives_the_item_back_at_once(host):
     (item,) = await leased(host)
     assert await host.client.nack("jobs", [item.receipt]) == {}
-    (again,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+    (again,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)
     assert (again.id, again.attempt, again.payload) == (item.id, 2, item.payload)
     assert again.deliver_after_ms == item.deliver_after_ms
     assert (await host.admin.get_item("jobs", item.id)).failed_attempts == 1
@@ -237,7 +238,7 @@ async def test_a_delayed_nack_comes_back_when_its_delay_is_over(host):
     assert stored.state is ItemState.DELAYED
     assert before + 600 - CLOCK_SLACK_MS <= stored.deliver_after_ms <= now_ms() + 600 + CLOCK_SLACK_MS
     assert await host.client.dequeue("jobs", "t") == []
-    (again,) = await host.client.dequeue("jobs", "t", wait_ms=5_000)
+    (again,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)
     assert now_ms() >= before + 600 - CLOCK_SLACK_MS
     assert (again.id, again.attempt, again.deliver_after_ms) == (item.id, 2, stored.deliver_after_ms)
 
@@ -246,10 +247,10 @@ async def test_a_nack_may_rewrite_the_metadata_up_to_its_limit(host):
     (item,) = await leased(host)
     for attempt, metadata in enumerate([b"\x00'\xff%s\\", b"", b"m" * 512], start=2):
         assert await host.client.nack("jobs", [Nack(item.receipt, metadata=metadata)]) == {}
-        (item,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+        (item,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)
         assert (item.metadata, item.attempt) == (metadata, attempt)
     assert await host.client.nack("jobs", [Nack(item.receipt)]) == {}
-    (item,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+    (item,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)
     assert item.metadata == b"m" * 512
 
 
@@ -257,7 +258,7 @@ async def test_a_release_counts_no_attempt_and_invalidates_the_receipt(host):
     (item,) = await leased(host)
     for _ in range(limits.ATTEMPTS_DEFAULT + 2):
         assert await host.client.nack("jobs", [Nack(item.receipt, metadata=b"kept", release=True)]) == {}
-        (again,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+        (again,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)
         assert (again.id, again.attempt, again.metadata) == (item.id, 1, b"kept")
         assert again.receipt != item.receipt
         item = again
@@ -267,7 +268,7 @@ async def test_a_delayed_release_waits_and_counts_no_attempt(host):
     (item,) = await leased(host)
     assert await host.client.release("jobs", [item.receipt], delay_ms=300) == {}
     assert await host.client.dequeue("jobs", "t") == []
-    (again,) = await host.client.dequeue("jobs", "t", wait_ms=5_000)
+    (again,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)
     assert (again.id, again.attempt) == (item.id, 1)
 
 
@@ -303,7 +304,7 @@ async def test_a_bare_id_nacks_an_item_under_lease_and_no_other(host):
     (item,) = await leased(host)
     ready = await host.client.enqueue("jobs", "ready", b"x")
     assert kinds(await host.client.nack("jobs", [item.id, ready], return_errors=True)) == {1: StaleLeaseError}
-    (again,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+    (again,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)
     assert (again.id, again.attempt) == (item.id, 2)
 
 
@@ -340,7 +341,7 @@ async def test_the_last_attempt_makes_a_dead_letter_with_reason_and_time(host):
     await host.admin.update_namespace("jobs", attempts_max=3)
     item_id = await host.client.enqueue("jobs", "t", b"x", metadata=b"m")
     for attempt in (1, 2, 3):
-        (item,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+        (item,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)
         assert item.attempt == attempt
         before = now_ms()
         assert await host.client.nack("jobs", [Nack(item.receipt, metadata=b"try %d" % attempt)]) == {}
@@ -354,7 +355,7 @@ async def test_the_last_attempt_makes_a_dead_letter_with_reason_and_time(host):
 async def test_an_ended_lease_is_an_attempt_too(host):
     await host.admin.update_namespace("jobs", attempts_max=1)
     (item,) = await leased(host, lease_ms=1_000)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while (await host.stats("jobs"))["t"].leased:
             await host.client.dequeue("jobs", "other", wait_ms=50)
     dead = await host.admin.get_item("jobs", item.id)
@@ -380,7 +381,7 @@ async def test_an_extension_counts_from_now_and_may_shorten(host):
         assert await host.client.extend("jobs", [item.receipt], lease_ms) == {}
         stored = await host.admin.get_item("jobs", item.id)
         assert before - CLOCK_SLACK_MS <= stored.lease_expires_at_ms - lease_ms <= now_ms() + CLOCK_SLACK_MS
-    (again,) = await host.client.dequeue("jobs", "t", wait_ms=4_000)
+    (again,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)
     assert (again.id, again.attempt) == (item.id, 2)
     assert now_ms() <= stored.lease_expires_at_ms + 1_000 + CLOCK_SLACK_MS
 

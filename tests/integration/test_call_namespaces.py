@@ -177,7 +177,7 @@ async def test_an_unknown_namespace_cannot_be_read_changed_or_deleted(host):
 async def test_a_namespace_that_holds_items_is_not_deleted(host, held):
     item_id = await host.client.enqueue("jobs", "t", b"x", delay_ms=60_000 if held == "delayed" else None)
     if held in ("leased", "dead"):
-        (item,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+        (item,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)
         if held == "dead":
             await host.client.nack("jobs", [item.receipt], dead_letter=True)
     with pytest.raises(InvalidArgumentError, match="1 items"):
@@ -200,7 +200,7 @@ async def test_a_deleted_namespace_is_unknown_and_a_new_one_of_its_name_starts_e
     assert (await host.admin.get_namespace("n")).settings == NamespaceSettings()
     assert await host.stats("n") == {}
     await host.client.enqueue("n", "t", b"y")
-    (item,) = await host.client.dequeue("n", "t", wait_ms=2_000)
+    (item,) = await host.client.dequeue("n", "t", wait_ms=20_000)
     assert item.payload == b"y"
 
 
@@ -250,7 +250,7 @@ async def test_lowered_limits_hold_for_the_next_call(host):
     with pytest.raises(InvalidArgumentError):
         await host.client.dequeue("jobs", "now", lease_ms=4_001)
     before = now_ms()
-    (item,) = await host.client.dequeue("jobs", "now", wait_ms=2_000)
+    (item,) = await host.client.dequeue("jobs", "now", wait_ms=20_000)
     assert before - CLOCK_SLACK_MS <= item.lease_expires_at_ms - 2_000 <= now_ms() + CLOCK_SLACK_MS
     with pytest.raises(InvalidArgumentError):
         await host.client.extend("jobs", [item.receipt], 4_001)
@@ -265,7 +265,7 @@ async def test_lowered_limits_leave_stored_items_deliverable(host):
     await host.admin.update_namespace(
         "jobs", payload_bytes_max=0, metadata_bytes_max=0, lease_ms_default=1_000, lease_ms_max=1_000
     )
-    (item,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+    (item,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)
     assert (len(item.payload), len(item.metadata)) == (5_000, 500)
     assert await host.client.ack("jobs", [item]) == {}
 
@@ -292,7 +292,7 @@ async def test_the_status_names_the_host_and_each_of_its_shards(host):
 async def test_the_status_counts_items_and_leases_of_each_shard(host):
     ids = await host.enqueue_on_all_shards("jobs", [[NewItem("t", b"x")] * 10 for _ in range(8)])
     await host.client.enqueue("jobs", "t", b"x", delay_ms=60_000)
-    taken = await host.client.dequeue("jobs", "t", 20, wait_ms=2_000)
+    taken = await host.client.dequeue("jobs", "t", 20, wait_ms=20_000)
     shards = (await host.admin.host_status()).shards
     assert [shard.items for shard in shards] == [len(item_rows(url)) for url in host.shard_urls.values()]
     assert sum(shard.items for shard in shards) == len(ids) + 1

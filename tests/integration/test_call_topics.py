@@ -11,7 +11,8 @@ from foqs.model import limits
 from foqs.model.calls import DeliveryPolicy
 from foqs.model.errors import InvalidArgumentError, UnknownNamespaceError
 from foqs.wire.codec import structs
-from tests.support.running_host import PATIENCE_S, running_host
+from tests.support.running_host import running_host
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ async def test_the_counts_are_exact_after_every_step_of_a_life(host):
 async def test_the_counts_follow_time(host):
     await host.client.enqueue_many("jobs", [NewItem("t", b"x", delay_ms=200)] * 5)
     assert await counts(host) == (0, 5, 0, 0)
-    assert len(await host.client.dequeue("jobs", "t", 1, lease_ms=1_000, wait_ms=5_000)) == 1
+    assert len(await host.client.dequeue("jobs", "t", 1, lease_ms=1_000, wait_ms=20_000)) == 1
     async with asyncio.timeout(PATIENCE_S):
         while await counts(host) != (5, 0, 0, 0):
             assert sum(await counts(host)) == 5
@@ -75,7 +76,7 @@ async def test_the_counts_of_all_shards_add_up_and_survive_a_restart(meta_url, s
             await host.enqueue_on_all_shards("jobs", batches)
         items = []
         while len(items) < 90:
-            items += await host.client.dequeue("jobs", "t", 90 - len(items), lease_ms=60_000, wait_ms=2_000)
+            items += await host.client.dequeue("jobs", "t", 90 - len(items), lease_ms=60_000, wait_ms=20_000)
         await host.client.nack("jobs", [item.receipt for item in items[:20]], dead_letter=True)
         assert await counts(host) == (150, 240, 70, 20)
     async with running_host(meta_url, shard_urls) as host:

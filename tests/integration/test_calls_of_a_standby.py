@@ -13,6 +13,7 @@ from foqs.model.errors import ErrorCode, StaleLeaseError, UnavailableError
 from foqs.wire.codec import structs
 from tests.support.raw_client import codes_of
 from tests.support.running_host import running_host
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ async def standby(owner, meta_url, shard_urls):
 
 async def leased(host, count: int = 1):
     await host.client.enqueue_many("jobs", [NewItem("t", b"x")] * count)
-    return await host.client.dequeue("jobs", "t", count, lease_ms=60_000, wait_ms=2_000)
+    return await host.client.dequeue("jobs", "t", count, lease_ms=60_000, wait_ms=20_000)
 
 
 async def test_a_standby_does_not_say_that_a_namespace_is_unknown(owner, standby):
@@ -50,10 +51,10 @@ async def test_a_shard_that_a_host_was_never_given_is_not_an_item_that_is_gone(o
 
 async def test_a_client_that_is_given_the_standby_first_does_not_fail_or_wait(owner, standby):
     addresses = [standby.address, owner.address]
-    async with AsyncClient(addresses, random=lambda: 0.0) as client, asyncio.timeout(10):
+    async with AsyncClient(addresses, random=lambda: 0.0) as client, asyncio.timeout(PATIENCE_S):
         for _ in range(20):
             await client.enqueue("jobs", "t", b"x")
-        items = await client.dequeue("jobs", "t", 20, wait_ms=2_000)
+        items = await client.dequeue("jobs", "t", 20, wait_ms=20_000)
         assert len(items) == 20
         assert await client.extend("jobs", items, 60_000) == {}
         assert await client.nack("jobs", [Nack(items[0].receipt)]) == {}
@@ -66,7 +67,7 @@ async def test_an_ack_is_repeated_by_the_truth_of_the_items(owner):
     done, again, waiting, held = await leased(owner, 4)
     assert await owner.client.ack("jobs", [done]) == {}
     assert await owner.client.nack("jobs", [again, waiting]) == {}
-    (once_more,) = await owner.client.dequeue("jobs", "t", 1, lease_ms=60_000, wait_ms=2_000)
+    (once_more,) = await owner.client.dequeue("jobs", "t", 1, lease_ms=60_000, wait_ms=20_000)
     receipts = [done.receipt, again.receipt, waiting.receipt, held.receipt, done.receipt]
     request = structs.AckRequest("jobs", receipts, True)
     assert codes_of(await owner.call("ack", request)) == {

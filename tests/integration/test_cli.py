@@ -22,6 +22,7 @@ from foqs.model.errors import FoqsError, OverloadedError, PausedError
 from foqs.model.namespace import NamespaceSettings
 from tests.support.background_host import background_host
 from tests.support.fake_queue import FakeQueue
+from tests.support.waiting import PATIENCE_S
 
 
 class Shell:
@@ -119,7 +120,7 @@ def test_enqueue_says_at_a_terminal_that_it_reads_from_there(shell: Shell) -> No
             assert program.stderr is not None
             assert "reading the payload from stdin" in program.stderr.readline()
             terminal.write(b"typed\n\x04")
-            assert program.wait(20) == 0
+            assert program.wait(PATIENCE_S) == 0
     assert [item.payload for item in shell.queue.ready["ns", "t"]] == [b"typed\n"]
 
 

@@ -16,6 +16,7 @@ from foqs.model.errors import UnavailableError
 from tests.integration.test_call_exports import everywhere
 from tests.integration.test_call_items import one_of_each_state
 from tests.support.running_host import running_host
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -122,7 +123,7 @@ async def test_what_is_enqueued_during_a_purge_stays(host, monkeypatch):
     loop, delete = asyncio.get_running_loop(), topic_command._delete
 
     def enqueue_first(*arguments):
-        asyncio.run_coroutine_threadsafe(host.client.enqueue("jobs", "t", b"new"), loop).result(10)
+        asyncio.run_coroutine_threadsafe(host.client.enqueue("jobs", "t", b"new"), loop).result(PATIENCE_S)
         delete(*arguments)
 
     monkeypatch.setattr(topic_command, "_delete", enqueue_first)
@@ -136,7 +137,7 @@ async def test_what_is_acked_during_a_purge_is_not_counted_as_deleted(host, monk
     loop, delete = asyncio.get_running_loop(), topic_command._delete
 
     def ack_first(*arguments):
-        asyncio.run_coroutine_threadsafe(host.client.ack("jobs", ids[:5]), loop).result(10)
+        asyncio.run_coroutine_threadsafe(host.client.ack("jobs", ids[:5]), loop).result(PATIENCE_S)
         delete(*arguments)
 
     monkeypatch.setattr(topic_command, "_delete", ack_first)

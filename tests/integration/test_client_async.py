@@ -12,8 +12,9 @@ import pytest
 import foqs
 from foqs.transport.server import ThriftServer
 from foqs.wire import codec as wire
-from tests.support.client_host import PATIENCE_S, Peer, refused_address, running_host, scripted_peer
+from tests.support.client_host import Peer, refused_address, running_host, scripted_peer
 from tests.support.fake_queue import FakeQueue
+from tests.support.waiting import PATIENCE_S
 
 ONCE = foqs.RetryPolicy(deadline_ms=0)
 S = wire.structs
@@ -183,7 +184,7 @@ def test_a_timed_out_call_retires_the_connection_without_harm_to_the_others() ->
     retired = threading.Event()
 
     async def scenario(client: foqs.AsyncClient) -> None:
-        polling = asyncio.create_task(client.dequeue("ns", "t", wait_ms=8_000))
+        polling = asyncio.create_task(client.dequeue("ns", "t", wait_ms=20_000))
         with pytest.raises(foqs.OutcomeUnknownError, match=r"no answer from 127\.0\.0\.1:\d+ within \d+ ms"):
             await names(client)
         retired.set()

@@ -11,7 +11,8 @@ import pytest
 import foqs
 from foqs.client.aio.settler import AsyncLeasedItem
 from foqs.model.errors import InternalError
-from tests.support.client_host import PATIENCE_S, HostThread, WatchedQueue, running_host
+from tests.support.client_host import HostThread, WatchedQueue, running_host
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture

@@ -18,14 +18,8 @@ from foqs.client.sync.connections import ClientConnection
 from foqs.model import limits
 from foqs.model.calls import ExportSplit
 from foqs.wire import codec as wire
-from tests.support.client_host import (
-    PATIENCE_S,
-    HostThread,
-    Peer,
-    refused_address,
-    running_host,
-    scripted_peer,
-)
+from tests.support.client_host import HostThread, Peer, refused_address, running_host, scripted_peer
+from tests.support.waiting import PATIENCE_S
 
 ONCE = foqs.RetryPolicy(deadline_ms=0)
 S = wire.structs

@@ -14,7 +14,8 @@ import pytest
 import foqs
 from foqs.client.sync.consumer import Consumer
 from foqs.client.sync.settler import LeasedItem
-from tests.support.client_host import PATIENCE_S, HostThread, WatchedQueue, running_host
+from tests.support.client_host import HostThread, WatchedQueue, running_host
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.support.running_host import PATIENCE_S, running_host
+from tests.support.running_host import running_host
+from tests.support.waiting import PATIENCE_S
 
 _PAGE = Path(__file__).parents[2] / "docs/python.md"
 _ADDRESS = "127.0.0.1:7600"

@@ -25,7 +25,7 @@ def directory(tmp_path):
 async def enqueue_and_lease(host, count: int, *, namespace: str = "jobs", lease_ms: int = 30_000, **item):
     news = [NewItem("t", b"x", priority=number % 3, **item) for number in range(count)]
     assert not (await host.client.enqueue_many(namespace, news)).errors
-    return await host.client.dequeue(namespace, "t", count, lease_ms=lease_ms, wait_ms=5_000)
+    return await host.client.dequeue(namespace, "t", count, lease_ms=lease_ms, wait_ms=20_000)
 
 
 async def test_the_end_of_an_acked_item_is_in_a_closed_file(meta_url, shard_urls, directory):
@@ -52,9 +52,9 @@ async def test_each_way_to_end_has_its_outcome_and_the_counts_agree(meta_url, sh
         # acked at the second attempt, after a nack and a release
         (item,) = await enqueue_and_lease(host, 1)
         assert await client.nack("jobs", [Nack(item.receipt)]) == {}
-        (again,) = await client.dequeue("jobs", "t", wait_ms=5_000)
+        (again,) = await client.dequeue("jobs", "t", wait_ms=20_000)
         assert await client.nack("jobs", [Nack(again.receipt, release=True)]) == {}
-        (last,) = await client.dequeue("jobs", "t", wait_ms=5_000)
+        (last,) = await client.dequeue("jobs", "t", wait_ms=20_000)
         assert await client.ack("jobs", [last.receipt]) == {}
         expected[item.id] = ("acked", 3)
         # acked by its id, without a lease
@@ -68,7 +68,7 @@ async def test_each_way_to_end_has_its_outcome_and_the_counts_agree(meta_url, sh
         for attempt in range(3):
             assert await client.nack("jobs", [Nack(failing.receipt)]) == {}
             if attempt < 2:
-                (failing,) = await client.dequeue("jobs", "t", wait_ms=5_000)
+                (failing,) = await client.dequeue("jobs", "t", wait_ms=20_000)
         expected[failing.id] = ("dead", 3)
         assert await host.admin.delete_items("jobs", [dead.id]) == {}
         # deleted: delayed, ready, leased
@@ -124,7 +124,7 @@ async def test_a_sample_has_whole_lives_and_the_rollups_have_all_of_them(meta_ur
         await host.admin.update_namespace("jobs", events_per_mille=250)
         items = await enqueue_and_lease(host, 1_000)
         assert await host.client.nack("jobs", [Nack(item.receipt) for item in items]) == {}
-        again = await host.client.dequeue("jobs", "t", 1_000, wait_ms=5_000)
+        again = await host.client.dequeue("jobs", "t", 1_000, wait_ms=20_000)
         assert await host.client.ack("jobs", [item.receipt for item in again]) == {}
     lives = event_log.lives(directory)
     assert 150 < len(lives) < 350

@@ -14,7 +14,7 @@ from foqs.wire.codec import Codec, structs
 from foqs.wire.frames import LENGTH_BYTES
 from tests.support.flow_trace import Flow, traced
 from tests.support.running_host import RunningHost, running_host
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.interpreted
 
@@ -25,7 +25,7 @@ class _Peer:
     """A client on a thread of its own, so that nothing of it is traced."""
 
     def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
 
     def exchange(self, frame: bytes) -> bytes:
         self._socket.sendall(frame)
@@ -106,7 +106,7 @@ async def _nack_with_delay(host: RunningHost, peer: _Peer, codec: Codec) -> Flow
 
 async def _leased(host: RunningHost) -> str:
     await host.client.enqueue("jobs", "c", b"x")
-    (item,) = await host.client.dequeue("jobs", "c", count=1, wait_ms=5_000)
+    (item,) = await host.client.dequeue("jobs", "c", count=1, wait_ms=20_000)
     return item.receipt
 
 

@@ -21,10 +21,9 @@ from foqs.transport.bounds import TransportLimits
 from foqs.transport.server import ThriftServer
 from foqs.wire.codec import METHODS, Reply, structs
 from tests.support.fake_queue import FakeQueue
-from tests.support.front_door import PATIENCE_S, dequeue_request, enqueue_request, run, world
+from tests.support.front_door import dequeue_request, enqueue_request, run, world
 from tests.support.raw_client import RawClient
-
-pytestmark = pytest.mark.timeout(60)
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.mark.parametrize("loop_factory", [uvloop.new_event_loop, asyncio.new_event_loop])

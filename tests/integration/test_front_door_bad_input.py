@@ -13,8 +13,6 @@ from tests.support.bad_frames import GOOD
 from tests.support.front_door import dequeue_request, run, until, world
 from tests.support.thrift_bytes import frame, u32
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_a_frame_that_the_peer_leaves_unfinished_is_counted_and_closed() -> None:
     async def main() -> None:

@@ -12,8 +12,6 @@ from foqs.transport.fair_scheduler import SchedulerLimits
 from foqs.wire.codec import structs
 from tests.support.front_door import World, enqueue_request, run, until, world
 
-pytestmark = pytest.mark.timeout(60)
-
 ONE_RUNS = SchedulerLimits(enqueues_running_max=1)
 
 

@@ -23,8 +23,6 @@ from foqs.wire.frames import FrameTimes
 from tests.support.front_door import dequeue_request, enqueue_request, run, until, world
 from tests.support.raw_client import RawClient
 
-pytestmark = pytest.mark.timeout(60)
-
 SHORT_MS = 50
 LONG_MS = 60_000
 

@@ -21,8 +21,6 @@ from foqs.wire.codec import structs
 from foqs.wire.frames import FrameTimes
 from tests.support.front_door import World, dequeue_request, enqueue_request, run, until, world
 
-pytestmark = pytest.mark.timeout(60)
-
 SHORT_MS = 50
 LONG_MS = 60_000
 

@@ -24,8 +24,6 @@ from tests.support.front_door import dequeue_request, enqueue_request, run, worl
 from tests.support.raw_client import codes_of
 from tests.support.thrift_bytes import frame, message
 
-pytestmark = pytest.mark.timeout(60)
-
 NOT_HERE = {
     63: "TLS: client certificates",
     64: "TLS: versions and ciphers",

@@ -13,7 +13,7 @@ async def test_an_item_is_delivered_once_and_its_row_is_gone_after_the_ack(meta_
     async with running_host(meta_url, shard_urls) as host:
         client = host.client
         item_id = await client.enqueue("jobs", "mail", b"\x00'payload\xff", priority=3, metadata=b"m")
-        (item,) = await client.dequeue("jobs", "mail", wait_ms=5_000)
+        (item,) = await client.dequeue("jobs", "mail", wait_ms=20_000)
         assert (item.id, item.payload, item.metadata, item.priority, item.attempt) == (
             item_id,
             b"\x00'payload\xff",
@@ -49,9 +49,9 @@ async def test_a_waiting_consumer_gets_what_is_delayed_and_what_is_nacked(meta_u
         client = host.client
         await client.enqueue("jobs", "t", b"x", delay_ms=300)
         assert await client.dequeue("jobs", "t") == []
-        (item,) = await client.dequeue("jobs", "t", wait_ms=5_000)
+        (item,) = await client.dequeue("jobs", "t", wait_ms=20_000)
         assert await client.nack("jobs", [item.receipt], delay_ms=200, metadata=b"half done") == {}
-        (again,) = await client.dequeue("jobs", "t", wait_ms=5_000)
+        (again,) = await client.dequeue("jobs", "t", wait_ms=20_000)
         assert (again.id, again.attempt, again.metadata) == (item.id, 2, b"half done")
         assert again.deliver_after_ms >= item.deliver_after_ms + 200
         assert isinstance((await client.ack("jobs", [item.receipt], return_errors=True))[0], StaleLeaseError)
@@ -62,8 +62,8 @@ async def test_an_ended_lease_is_delivered_again_within_a_second(meta_url, shard
     async with running_host(meta_url, shard_urls) as host:
         client = host.client
         await client.enqueue("jobs", "t", b"x")
-        (item,) = await client.dequeue("jobs", "t", lease_ms=1_000, wait_ms=5_000)
-        (again,) = await client.dequeue("jobs", "t", wait_ms=5_000)
+        (item,) = await client.dequeue("jobs", "t", lease_ms=1_000, wait_ms=20_000)
+        (again,) = await client.dequeue("jobs", "t", wait_ms=20_000)
         assert again.attempt == 2
         assert again.lease_expires_at_ms > item.lease_expires_at_ms
         assert isinstance((await client.ack("jobs", [item.receipt], return_errors=True))[0], StaleLeaseError)
@@ -73,7 +73,7 @@ async def test_an_extended_lease_holds(meta_url, shard_urls):
     async with running_host(meta_url, shard_urls) as host:
         client = host.client
         await client.enqueue("jobs", "t", b"x")
-        (item,) = await client.dequeue("jobs", "t", lease_ms=1_000, wait_ms=5_000)
+        (item,) = await client.dequeue("jobs", "t", lease_ms=1_000, wait_ms=20_000)
         assert await client.extend("jobs", [item.receipt], 60_000) == {}
         assert await client.dequeue("jobs", "t", wait_ms=1_500) == []
         assert await client.ack("jobs", [item.receipt]) == {}
@@ -84,11 +84,11 @@ async def test_a_restarted_host_honours_leases_and_serves_the_rest(meta_url, sha
         client = host.client
         for n in range(20):
             await client.enqueue("jobs", "t", b"%d" % n)
-        leased = await client.dequeue("jobs", "t", 5, wait_ms=5_000)
+        leased = await client.dequeue("jobs", "t", 5, wait_ms=20_000)
         assert len(leased) == 5
     async with running_host(meta_url, shard_urls) as host:
         client = host.client
-        rest = await client.dequeue("jobs", "t", 100, wait_ms=5_000)
+        rest = await client.dequeue("jobs", "t", 100, wait_ms=20_000)
         rest += await client.dequeue("jobs", "t", 100)
         assert {item.id for item in rest}.isdisjoint({item.id for item in leased})
         assert len(rest) == 15
@@ -101,7 +101,7 @@ async def test_a_dead_lettered_item_is_counted_and_not_delivered(meta_url, shard
     async with running_host(meta_url, shard_urls) as host:
         client = host.client
         await client.enqueue("jobs", "t", b"x")
-        (item,) = await client.dequeue("jobs", "t", wait_ms=5_000)
+        (item,) = await client.dequeue("jobs", "t", wait_ms=20_000)
         assert await client.nack("jobs", [item.receipt], dead_letter=True) == {}
         assert await client.dequeue("jobs", "t") == []
         (stats,) = [topic async for topic in client.topics("jobs")]

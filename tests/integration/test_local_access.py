@@ -126,7 +126,7 @@ def listening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalS
 
 
 def try_by_tcp(listener: TcpListener, user: str, password: str) -> pymysql.Connection:  # type: ignore[type-arg]
-    return pymysql.connect(host=listener.address, port=listener.port, user=user, password=password, connect_timeout=5)
+    return pymysql.connect(host=listener.address, port=listener.port, user=user, password=password, connect_timeout=60)
 
 
 @pytest.mark.database

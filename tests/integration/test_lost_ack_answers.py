@@ -17,6 +17,7 @@ from foqs.client.sync import Client
 from foqs.model.errors import StaleLeaseError
 from tests.support.faults.proxy import Cut, CuttingProxy
 from tests.support.running_host import running_host
+from tests.support.waiting import PATIENCE_S
 
 CUTS = [Cut.LATE, Cut.ABRUPT]
 
@@ -35,7 +36,7 @@ def proxy_to(host):
 
 async def leased(host, count: int):
     await host.client.enqueue_many("jobs", [NewItem("t", b"x")] * count)
-    return await host.client.dequeue("jobs", "t", count, lease_ms=60_000, wait_ms=2_000)
+    return await host.client.dequeue("jobs", "t", count, lease_ms=60_000, wait_ms=20_000)
 
 
 @pytest.mark.parametrize("how", CUTS)
@@ -77,7 +78,7 @@ async def test_an_ack_that_may_not_be_repeated_is_of_unknown_outcome(host):
 
 async def test_a_worker_counts_what_it_acked_though_the_answer_was_lost(host):
     with proxy_to(host) as proxy:
-        async with AsyncClient(f"127.0.0.1:{proxy.port}") as client, asyncio.timeout(30):
+        async with AsyncClient(f"127.0.0.1:{proxy.port}") as client, asyncio.timeout(PATIENCE_S):
 
             async def handle(item):
                 proxy.arm(Cut.LATE)

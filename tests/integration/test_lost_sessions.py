@@ -64,7 +64,7 @@ async def test_an_item_goes_its_way_over_sessions_that_were_killed(running: Runn
         cut_sessions(mysql_server)
         item_id = await running.client.enqueue("jobs", "t", b"%d" % n)
         cut_sessions(mysql_server)
-        (item,) = await running.client.dequeue("jobs", "t", wait_ms=5_000)
+        (item,) = await running.client.dequeue("jobs", "t", wait_ms=20_000)
         assert (item.id, item.attempt) == (item_id, 1)
         cut_sessions(mysql_server)
         assert await running.client.extend("jobs", item.receipt, 60_000) == {}

@@ -29,6 +29,7 @@ from foqs.storage.meta_cluster import HOST_ROW_MS, NAMESAKE_ROW_MS
 from foqs.storage.meta_tables import METADATA
 from foqs.storage.migrations import SchemaKind, apply
 from tests.support.databases import prepared_server
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -229,7 +230,7 @@ def test_no_epoch_is_given_twice_to_takers_at_the_same_time(store: MetaStore) ->
     start = threading.Barrier(4)
 
     def take(owner: str) -> list[int]:
-        start.wait(10)
+        start.wait(PATIENCE_S)
         return [store.take_shard_epoch(1, owner, 1, at_least=0) for _ in range(10)]
 
     with ThreadPoolExecutor(4) as threads:

@@ -40,7 +40,7 @@ async def test_what_becomes_of_items_is_counted_by_namespace(host):
     await host.admin.create_namespace("others", attempts_max=1)
     await host.client.enqueue_many("jobs", [NewItem("t", b"x")] * 5)
     await host.client.enqueue_many("others", [NewItem("t", b"x")] * 2)
-    items = await host.client.dequeue("jobs", "t", 5, wait_ms=2_000)
+    items = await host.client.dequeue("jobs", "t", 5, wait_ms=20_000)
     assert await host.client.extend("jobs", [items[0]], 60_000) == {}
     assert await host.client.ack("jobs", [*items[:3], items[0].receipt], return_errors=True) != {}
     assert await host.client.nack("jobs", [items[3]]) == {}
@@ -51,9 +51,9 @@ async def test_what_becomes_of_items_is_counted_by_namespace(host):
 async def test_leases_that_end_dead_letters_and_ended_ttls_are_counted(host):
     await host.admin.create_namespace("others", attempts_max=1)
     await host.client.enqueue_many("others", [NewItem("t", b"x")] * 2)
-    (nacked,) = await host.client.dequeue("others", "t", 1, wait_ms=2_000)
+    (nacked,) = await host.client.dequeue("others", "t", 1, wait_ms=20_000)
     assert await host.client.nack("others", [nacked]) == {}
-    assert await host.client.dequeue("others", "t", 1, lease_ms=1_000, wait_ms=2_000)
+    assert await host.client.dequeue("others", "t", 1, lease_ms=1_000, wait_ms=20_000)
     while counted(host, "others").get("dead_lettered", 0) < 2:
         await host.client.dequeue("others", "t", 1, wait_ms=100)
     await host.client.enqueue_many("others", [NewItem("u", b"x", ttl_ms=1)] * 3)
@@ -98,7 +98,7 @@ def sample(host, name: str, **labels: str) -> float | None:
 async def test_items_are_there_by_namespace_and_state(host):
     await host.admin.create_namespace("empty")
     await host.client.enqueue_many("jobs", [NewItem("t", b"x")] * 5 + [NewItem("u", b"x", delay_ms=60_000)] * 2)
-    await host.client.dequeue("jobs", "t", 3, wait_ms=2_000)
+    await host.client.dequeue("jobs", "t", 3, wait_ms=20_000)
     states = {state: sample(host, "foqs_namespace_items", namespace="jobs", state=state) for state in STATES}
     assert sum(states.values()) == 7
     assert (states["ready"] + states["leased"], states["delayed"], states["dead"]) == (5, 2, 0)
@@ -119,7 +119,7 @@ async def test_long_polls_do_not_count_among_calls(host):
 async def test_an_item_that_nobody_takes_ages(host):
     await host.client.enqueue_many("jobs", [NewItem("t", b"x")])
     await until(lambda: any((age(host, shard) or 0) > 0 for shard in host.shard_urls))
-    (item,) = await host.client.dequeue("jobs", "t", wait_ms=2_000)
+    (item,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)
     await host.client.ack("jobs", item)
     await until(lambda: all(age(host, shard) == 0 for shard in host.shard_urls))
 
@@ -144,7 +144,7 @@ async def test_how_often_a_breaker_opened_survives_a_take_over(host):
 
 async def test_metrics_keep_the_conventions_of_prometheus_and_the_document_names_all_of_them(host):
     await host.client.enqueue_many("jobs", [NewItem("t", b"x")])
-    await host.client.dequeue("jobs", "t", wait_ms=2_000)
+    await host.client.dequeue("jobs", "t", wait_ms=20_000)
     host.host.metrics.introduce("0.1.0", {"meta": 2})
     text = generate_latest(host.host.metrics.registry).decode()
     families = list(text_string_to_metric_families(text))

@@ -68,7 +68,7 @@ def unknown(host: RunningHost) -> dict[int, str]:
 
 
 async def consume(host: RunningHost, name: str) -> list[bytes]:
-    items = await host.client.dequeue(name, "t", count=10, wait_ms=2_000)
+    items = await host.client.dequeue(name, "t", count=10, wait_ms=20_000)
     await host.client.ack(name, [item.receipt for item in items])
     return [item.payload for item in items]
 

@@ -17,13 +17,13 @@ import pytest
 
 from loadtest.peers import registry
 from loadtest.peers.adapter import Adapter, Client, Held, Offer
+from tests.support.waiting import PATIENCE_MS
 
 pytestmark = pytest.mark.slow
 PEERS = [name for name in registry.names() if name not in ("foqs", "foqs-compiled", "raw")]
 NEEDED = "mariadb"
 """Its server is one that foqs's own tests need, so there is no excuse."""
 TOPICS = [f"topic-{number}" for number in range(8)]
-PATIENCE_MS = 10_000
 LEASE_MS = 1_000
 IN_FLIGHT = 4
 

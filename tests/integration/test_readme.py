@@ -8,7 +8,8 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.support.running_host import PATIENCE_S, running_host
+from tests.support.running_host import running_host
+from tests.support.waiting import PATIENCE_S
 
 _README = Path(__file__).parents[2] / "README.md"
 

@@ -118,7 +118,7 @@ async def test_a_server_that_is_read_only_opens_the_breaker_and_is_tried_at_leis
             await until(lambda: writer.health.healthy)
         assert writer._store._owning_session_id != session_id
         assert await running.client.ack("jobs", receipts) == {}
-        (item,) = await running.client.dequeue("jobs", "later", wait_ms=5_000)
+        (item,) = await running.client.dequeue("jobs", "later", wait_ms=20_000)
         assert await running.client.ack("jobs", item.receipt) == {}
         assert running.items_stored() == 0
 

@@ -18,8 +18,8 @@ from foqs.model.errors import FoqsError, UnavailableError
 from foqs.server import mysql_server
 from foqs.storage.meta import MetaStore
 from foqs.storage.places import place_of
-from tests.support.running_host import PATIENCE_S, RunningHost, running_host, shard_of
-from tests.support.waiting import until
+from tests.support.running_host import RunningHost, running_host, shard_of
+from tests.support.waiting import PATIENCE_S, until
 
 
 class Traffic:
@@ -118,7 +118,7 @@ async def test_leases_of_a_shard_go_on_at_its_next_host_and_what_was_prefetched_
         await until(lambda: owns(first, 0) and owns(first, 1))
         for _ in range(4):
             await first.client.enqueue_many("jobs", [NewItem("t", b"x")] * 50)
-        leased = await first.client.dequeue("jobs", "t", count=100, wait_ms=5_000)
+        leased = await first.client.dequeue("jobs", "t", count=100, wait_ms=20_000)
         of_moved = [item for item in leased if shard_of(item.id) == 1]
         assert of_moved
         await until(lambda: first.host._dispatcher.prefetched_bytes > 0)

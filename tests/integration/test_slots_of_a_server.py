@@ -14,6 +14,7 @@ from foqs.client.items import NewItem
 from foqs.server import mysql_server
 from foqs.storage.shard_store import ShardStore
 from tests.support.running_host import running_host, shard_of
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.database
 
@@ -51,7 +52,7 @@ async def test_a_server_has_so_many_transactions_at_a_time(
 ) -> None:
     monkeypatch.setattr(mysql_server, "HEAVY_TRANSACTION_ROWS", 1 << 30)
     async with running_host(meta_url, shard_urls, transactions_per_server_max=count_max) as host:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while most.most < count_max:
                 await host.enqueue_on_all_shards("jobs", [[NewItem("t", b"x")] * 100] * 8)
             await host.enqueue_on_all_shards("jobs", [[NewItem("t", b"x")] * 100] * 40)
@@ -63,7 +64,7 @@ async def test_those_of_many_rows_run_beside_the_others_up_to_a_bound(
 ) -> None:
     delayed = [NewItem("t", b"x", delay_ms=60_000)] * mysql_server.HEAVY_TRANSACTION_ROWS
     with patch.object(mysql_server, "HEAVY_TRANSACTIONS_MAX", 2):
-        async with running_host(meta_url, shard_urls) as host, asyncio.timeout(30):
+        async with running_host(meta_url, shard_urls) as host, asyncio.timeout(PATIENCE_S):
             while most.most < 3:
                 await host.enqueue_on_all_shards("jobs", [delayed] * 8)
             for _ in range(10):

@@ -23,7 +23,7 @@ from foqs.host.pulse import Pulse
 from foqs.model.errors import UnavailableError
 from foqs.supervised import Orders, run_host
 from tests.support.faults.programs import FOQS, Program, foqs, free_port
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.database
 
@@ -43,7 +43,7 @@ class Supervisor:
 
 def probe(port: int, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -110,7 +110,7 @@ async def test_the_event_loop_is_seen_to_turn_until_the_last_part_has_stopped(co
 
     async def stop_after_a_beat(membership: Membership) -> None:
         beaten.clear()
-        await asyncio.wait_for(beaten.wait(), 20)
+        await asyncio.wait_for(beaten.wait(), PATIENCE_S)
         await stop(membership)
 
     def beat_seen(pulse: Pulse, due_s: float) -> None:

@@ -19,19 +19,19 @@ async def host(meta_url, shard_urls):
 
 async def test_it_survives_a_nack_the_end_of_a_lease_a_release_and_new_metadata(host):
     await host.client.enqueue("jobs", "t", b"x", trace_context=PARENT)
-    (item,) = await host.client.dequeue("jobs", "t", lease_ms=1_000, wait_ms=5_000)
+    (item,) = await host.client.dequeue("jobs", "t", lease_ms=1_000, wait_ms=20_000)
     assert item.trace_context == PARENT
-    (item,) = await host.client.dequeue("jobs", "t", wait_ms=5_000)
+    (item,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)
     assert (item.attempt, item.trace_context) == (2, PARENT)
     for nack in (Nack(item.receipt, 10, b"half done"), None):
         assert await host.client.nack("jobs", [nack or Nack(item.receipt, release=True)]) == {}
-        (item,) = await host.client.dequeue("jobs", "t", wait_ms=5_000)
+        (item,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)
         assert (item.trace_context, item.metadata) == (PARENT, b"half done")
 
 
 async def test_it_survives_a_delay(host):
     await host.client.enqueue("jobs", "t", b"x", delay_ms=50, trace_context=PARENT)
-    (item,) = await host.client.dequeue("jobs", "t", wait_ms=5_000)
+    (item,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)
     assert item.trace_context == PARENT
 
 
@@ -40,12 +40,12 @@ async def test_it_is_shown_and_survives_the_dead_letters(host):
     assert (await host.admin.get_item("jobs", item_id)).trace_context == PARENT
     (peeked,) = (await host.admin.peek_items("jobs", "t")).items
     assert peeked.trace_context == PARENT
-    (item,) = await host.client.dequeue("jobs", "t", wait_ms=5_000)
+    (item,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)
     await host.client.nack("jobs", [item.receipt], dead_letter=True)
     (dead,) = (await host.admin.list_dead_letters("jobs", "t")).items
     assert dead.trace_context == PARENT
     assert (await host.admin.redrive_dead_letters("jobs", "t")).count == 1
-    (item,) = await host.client.dequeue("jobs", "t", wait_ms=5_000)
+    (item,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)
     assert item.trace_context == PARENT
 
 
@@ -58,7 +58,7 @@ async def test_each_item_of_a_pack_keeps_its_own_when_another_host_takes_over(me
     async with running_host(meta_url, shard_urls, name="other") as other:
         items = []
         while len(items) < len(news):
-            items += await other.client.dequeue("jobs", "t", 40, wait_ms=5_000)
+            items += await other.client.dequeue("jobs", "t", 40, wait_ms=20_000)
         found = {item.payload: item.trace_context for item in items}
         assert found == {new.payload: new.trace_context for new in news}
 
@@ -67,7 +67,7 @@ async def test_none_and_an_empty_one_are_none(host):
     news = [NewItem("t", b"x"), NewItem("t", b"x", trace_context="")]
     ids = (await host.client.enqueue_many("jobs", news)).ids
     assert [(await host.admin.get_item("jobs", item_id)).trace_context for item_id in ids] == [None, None]
-    items = await host.client.dequeue("jobs", "t", 2, wait_ms=5_000)
+    items = await host.client.dequeue("jobs", "t", 2, wait_ms=20_000)
     assert [item.trace_context for item in items] == [None, None]
 
 
@@ -78,5 +78,5 @@ async def test_it_has_at_most_128_bytes_of_utf_8(host, longest, too_long):
     )
     assert isinstance(result.errors[1], TooLargeError)
     assert result.errors[1].message == "trace_context of 129 bytes is over the limit of 128"
-    (item,) = await host.client.dequeue("jobs", "t", 2, wait_ms=5_000)
+    (item,) = await host.client.dequeue("jobs", "t", 2, wait_ms=20_000)
     assert item.trace_context == longest

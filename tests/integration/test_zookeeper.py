@@ -22,11 +22,10 @@ from foqs.model import limits
 from foqs.model.cluster import HostRow, ShardRow
 from foqs.model.errors import FoqsError, InvalidArgumentError, UnavailableError
 from foqs.storage.meta import MetaStore
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 from tests.support.zookeeper import ZookeeperServer
 
 DEAD_S = limits.HOST_DEAD_MS / 1000
-PATIENCE_S = 30.0
 EPOCH = 1
 NAMES = ("one#1", "two#1", "three#1", "nobody")
 

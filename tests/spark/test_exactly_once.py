@@ -15,11 +15,11 @@ from foqs import AdminClient, Client
 from loadtest.spark.faulty import told
 from tests.spark.conftest import KillableHost
 from tests.support.spark_rows import drained, numbered, save
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.timeout(300)]
 ROWS = 50_000
 STREAM_ROWS = 10_000
-PATIENCE_S = 60.0
 
 
 def keyed(spark: Any, count: int, partitions: int = 2) -> Any:

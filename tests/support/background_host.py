@@ -10,7 +10,8 @@ from contextlib import contextmanager
 import uvloop
 
 from tests.support.fake_queue import FakeQueue
-from tests.support.front_door import PATIENCE_S, world
+from tests.support.front_door import world
+from tests.support.waiting import PATIENCE_S
 
 
 @contextmanager

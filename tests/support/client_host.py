@@ -15,9 +15,9 @@ from foqs.transport.server import ThriftServer
 from foqs.wire import codec as wire
 from foqs.wire.frames import scan_call
 from tests.support.fake_queue import FakeQueue
+from tests.support.waiting import PATIENCE_S
 
 T = TypeVar("T")
-PATIENCE_S = 10.0
 
 
 class WatchedQueue(FakeQueue):

@@ -46,9 +46,9 @@ from foqs.model.policy import NO_POLICY, TopicPolicy, TopicPolicyEntry, TopicPol
 from foqs.model.slots import SLOTS_COUNT
 from tests.support.fake_job_calls import FakeJobCalls
 from tests.support.fake_shard_calls import FakeShardCalls
+from tests.support.waiting import PATIENCE_S
 
 NOW_MS = 1_700_000_000_000
-_PATIENCE_S = 20
 
 
 class FakeQueue(FakeJobCalls, FakeShardCalls):
@@ -84,7 +84,7 @@ class FakeQueue(FakeJobCalls, FakeShardCalls):
 
     async def until_running(self, count: int) -> None:
         """Return when so many enqueue calls stand in front of the gate."""
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while self.calls_running < count:
                 self._running_changed.clear()
                 await self._running_changed.wait()

@@ -15,8 +15,7 @@ from foqs.transport.server import ThriftServer
 from foqs.wire.codec import Codec, structs
 from tests.support.fake_queue import FakeQueue
 from tests.support.raw_client import RawClient
-
-PATIENCE_S = 20.0
+from tests.support.waiting import PATIENCE_S
 
 
 class Counts(NoMetrics):

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from foqs.dev.local_server import LocalServer
+from tests.support.waiting import PATIENCE_S
 
-PATIENCE_S = 20.0
 _WEIGHT_ROWS = 200
 """Changed by a transaction, they make it the one that the server does not choose to roll back."""
 _WAITING_COUNT = "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'"

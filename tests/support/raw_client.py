@@ -11,8 +11,7 @@ from typing import Any
 
 from foqs.model.errors import ErrorCode
 from foqs.wire.codec import LENGTH_BYTES, Codec, Reply
-
-_PATIENCE_S = 20
+from tests.support.waiting import PATIENCE_S
 
 
 class RawClient:
@@ -61,14 +60,14 @@ class RawClient:
         self._writer.transport.abort()
 
     async def receive(self) -> Reply:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             header = await self._reader.readexactly(LENGTH_BYTES)
             message = await self._reader.readexactly(int.from_bytes(header, "big"))
         return self._codec.decode_reply(message)
 
     async def receive_unframed(self) -> Reply:
         """An answer without a length, which the end of the connection follows."""
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             return self._codec.decode_reply(await self._reader.read())
 
     def pause_reading(self) -> None:
@@ -83,7 +82,7 @@ class RawClient:
         except TimeoutError:
             return False
 
-    async def is_closed(self, within_s: float = _PATIENCE_S) -> bool:
+    async def is_closed(self, within_s: float = PATIENCE_S) -> bool:
         """Whether the server ends the connection without another byte."""
         try:
             async with asyncio.timeout(within_s):

@@ -18,13 +18,13 @@ from foqs.config import HostConfig
 from foqs.model.calls import TopicStats
 from foqs.server import mysql_server
 from foqs.storage.session import connect
-from foqs.wire.codec import Reply
+from foqs.wire.codec import Reply, structs
 from tests.histories.stored import item_rows
 from tests.support.raw_client import RawClient
+from tests.support.waiting import PATIENCE_MS, PATIENCE_S
 
 ONCE = RetryPolicy(deadline_ms=0)
 """No repetition: tests see the host's own answer."""
-PATIENCE_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,12 @@ async def running_host(
     try:
         address = f"127.0.0.1:{host.port}"
         async with (
-            AsyncAdminClient(address, retry=ONCE) as admin,
-            AsyncClient(address, retry=ONCE) as client,
+            AsyncAdminClient(address, retry=ONCE, timeout_ms=PATIENCE_MS, connect_timeout_ms=PATIENCE_MS) as admin,
+            AsyncClient(address, retry=ONCE, timeout_ms=PATIENCE_MS, connect_timeout_ms=PATIENCE_MS) as client,
             RawClient.connect("127.0.0.1", host.port) as raw,
         ):
+            # A connection without a first frame is closed before long, and the test may need it late.
+            await raw.call("getHostStatus", structs.HostStatusRequest())
             if namespace is not None and namespace not in [one.name async for one in admin.list_namespaces()]:
                 await admin.create_namespace(namespace)
             yield RunningHost(host, client, admin, raw, shard_urls)

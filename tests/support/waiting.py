@@ -6,8 +6,12 @@ import asyncio
 import time
 from collections.abc import Callable
 
+PATIENCE_S = 60.0
+"""How long a test waits for what has to come: it comes at once, unless the machine does very much else."""
+PATIENCE_MS = 60_000
 
-async def until(condition: Callable[[], bool], patience_s: float = 10.0) -> float:
+
+async def until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> float:
     """Return when it holds: after how many seconds that was."""
     began_s = time.monotonic()
     while not condition():
@@ -16,7 +20,7 @@ async def until(condition: Callable[[], bool], patience_s: float = 10.0) -> floa
     return time.monotonic() - began_s
 
 
-def until_true(condition: Callable[[], bool], patience_s: float = 10.0) -> None:
+def until_true(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
     """Return when it holds, for threads."""
     began_s = time.monotonic()
     while not condition():

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from tests.support.faults.programs import free_port
+from tests.support.waiting import PATIENCE_S
 
 _JARS = Path("/usr/share/java")
-_PATIENCE_S = 30.0
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
@@ -62,7 +62,7 @@ class ZookeeperServer:
             )
         began_s = time.monotonic()
         while not self._answers():
-            if self._process.poll() is not None or time.monotonic() - began_s > _PATIENCE_S:
+            if self._process.poll() is not None or time.monotonic() - began_s > PATIENCE_S:
                 self.kill()
                 pytest.fail((self._directory / "output").read_text()[-4_000:], pytrace=False)
             time.sleep(0.05)
@@ -72,7 +72,7 @@ class ZookeeperServer:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            process.wait(_PATIENCE_S)
+            process.wait(PATIENCE_S)
 
     def forget(self) -> None:
         """Lose all data, while it does not run."""

@@ -16,9 +16,9 @@ from foqs.client.options import monotonic_ms
 from foqs.client.sync.coalescer import EnqueueCoalescer, RunBatch
 from foqs.model.calls import EnqueueResult
 from foqs.model.errors import OverloadedError, RateLimitedError, TooLargeError
+from tests.support.waiting import PATIENCE_S
 
 LANE: Lane = ("ns", False, None, -1)
-PATIENCE_S = 10.0
 
 
 def item(name: str, size: int = 0) -> NewItem:

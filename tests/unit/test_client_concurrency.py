@@ -10,8 +10,7 @@ import pytest
 
 from foqs.client.aio import concurrency as aio
 from foqs.client.sync import concurrency as sync
-
-PATIENCE_S = 10.0
+from tests.support.waiting import PATIENCE_S
 
 
 def test_both_twins_have_the_same_names() -> None:

@@ -17,9 +17,9 @@ from structlog.testing import capture_logs
 
 from foqs.transport import listener
 from foqs.transport.listener import Listener
+from tests.support.waiting import PATIENCE_S
 
 LOOPS = pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
-PATIENCE_S = 10.0
 
 
 class World:

@@ -19,10 +19,10 @@ import foqs
 from foqs import AsyncLeasedItem, AsyncWorker, LeasedItem, NewItem, RetryPolicy, Worker
 from foqs.testing import MemoryQueue
 from foqs.testing.memory_host import keep_stdout_clean
+from tests.support.waiting import PATIENCE_S
 
 NS = "default"
 ONCE = RetryPolicy(deadline_ms=0)
-PATIENCE_S = 20.0
 
 
 @pytest.fixture

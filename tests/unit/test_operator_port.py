@@ -15,8 +15,7 @@ from structlog.testing import capture_logs
 
 from foqs.model import limits
 from foqs.transport.operator_port import OperatorPort, Probe
-
-PATIENCE_S = 20.0
+from tests.support.waiting import PATIENCE_S
 
 
 class Watched:

@@ -18,7 +18,7 @@ from foqs.shard.port import (
 )
 from foqs.shard.writer import keeper, ownership, shard_writer
 from tests.support.slow_store import SlowStore, TickedWriter, run_one, start, until_health, writer_of
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ async def test_a_server_that_hangs_does_not_hold_up_the_start_and_is_served_once
 ) -> None:
     monkeypatch.setattr(shard_writer, "SHARD_OPEN_WAIT_MS_MAX", 50)
     store.answers.clear()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await writer.start()
         assert (writer.shard, writer.detail) == (None, "its server does not answer")
         store.answers.set()
@@ -225,7 +225,7 @@ async def test_a_defect_costs_a_take_over_and_not_the_shard(
     else:
         with capture_logs() as logs:
             await run_one(writer, store, ValueError("an item that cannot be packed"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await opened.wait()
     assert "shard_defect" in {log["event"] for log in logs}
     assert store.opened_count == opened_count + 1

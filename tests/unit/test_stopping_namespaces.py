@@ -12,7 +12,7 @@ from foqs.host.slots import Slots
 from foqs.model.census import Census
 from foqs.model.slots import NO_SLOTS
 from foqs.storage.meta_namespaces import NamespaceList
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 
 class HangingMeta:
@@ -25,7 +25,7 @@ class HangingMeta:
     def read_namespaces(self) -> NamespaceList:
         if self.hang:
             self.is_asked = True
-            self.gave_up = not self.answers.wait(5)
+            self.gave_up = not self.answers.wait(PATIENCE_S)
         return NamespaceList([], [], {}, NO_SLOTS, {})
 
     def close(self) -> None:

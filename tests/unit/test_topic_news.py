@@ -13,7 +13,7 @@ from foqs.cluster.directory import OLDER_MS_MIN
 from foqs.cluster.topic_news import Reported, TopicNews, home_of
 from foqs.model.errors import UnavailableError
 from foqs.model.stocks import NO_STOCK, Pointer, Stock, Topic
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 TOPIC = (1, "mail")
 NAMES = ["a", "b", "c"]
@@ -97,7 +97,7 @@ def topic_of(home: str) -> Topic:
 
 @pytest.mark.parametrize("home", NAMES)
 async def test_who_waits_hears_of_an_item_that_comes_to_another_host(home: str) -> None:
-    async with three_hosts() as net, asyncio.timeout(10):
+    async with three_hosts() as net, asyncio.timeout(PATIENCE_S):
         topic = topic_of(home)
         wait = net.news["b"].wait({topic: 1})
         await asyncio.sleep(0)
@@ -108,7 +108,7 @@ async def test_who_waits_hears_of_an_item_that_comes_to_another_host(home: str) 
 
 @pytest.mark.parametrize("home", NAMES)
 async def test_who_begins_to_wait_hears_of_what_is_there(home: str) -> None:
-    async with three_hosts() as net, asyncio.timeout(10):
+    async with three_hosts() as net, asyncio.timeout(PATIENCE_S):
         topic = topic_of(home)
         put(net, "a", Stock(7), topic)
         wait = net.news["c"].wait({topic: 3})
@@ -117,7 +117,7 @@ async def test_who_begins_to_wait_hears_of_what_is_there(home: str) -> None:
 
 
 async def test_a_home_that_is_away_is_soon_no_home_for_anybody() -> None:
-    async with three_hosts() as net, asyncio.timeout(10):
+    async with three_hosts() as net, asyncio.timeout(PATIENCE_S):
         topic = topic_of("c")
         net.cut_off.add("c")
         wait = net.news["b"].wait({topic: 1})
@@ -127,7 +127,7 @@ async def test_a_home_that_is_away_is_soon_no_home_for_anybody() -> None:
 
 
 async def test_a_new_home_is_told_all_that_there_is() -> None:
-    async with three_hosts() as net, asyncio.timeout(10):
+    async with three_hosts() as net, asyncio.timeout(PATIENCE_S):
         topic = topic_of("c")
         put(net, "a", Stock(1), topic)
         await until(lambda: len(net.news["c"].directory) > 0)
@@ -139,7 +139,7 @@ async def test_a_new_home_is_told_all_that_there_is() -> None:
 
 
 async def test_consumers_hear_of_items_that_should_go_before_those_of_their_host() -> None:
-    async with three_hosts() as net, asyncio.timeout(10):
+    async with three_hosts() as net, asyncio.timeout(PATIENCE_S):
         put(net, "a", Stock(1, 0, 0))
         await until(lambda: any(len(news.directory) for news in net.news.values()))
         news = net.news["b"]

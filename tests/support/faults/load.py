@@ -21,11 +21,11 @@ from tests.histories.lives import Stored
 from tests.histories.recorder import RecordedClient
 from tests.histories.stored import item_rows
 from tests.support.faults import FaultError
+from tests.support.waiting import PATIENCE_S
 
 NAMESPACE = "jobs"
 TOPICS = [f"topic-{number}" for number in range(4)]
 LEASE_MS = 1_000
-PATIENCE_S = 30.0
 _DRAIN_S = 70.0
 """What a killed host had claimed ahead of consumers is not to be had for 37 s."""
 PAUSE_AFTER_FAILURE_S = 0.02

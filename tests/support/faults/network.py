@@ -17,11 +17,11 @@ from types import TracebackType
 from typing import Self
 
 from tests.support.faults import FaultError
+from tests.support.waiting import PATIENCE_S
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Connect = Callable[[], Awaitable[Streams]]
 _CHUNK_BYTES = 64 * 1024
-_PATIENCE_S = 30.0
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 
 
@@ -90,12 +90,12 @@ class BadNetwork:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self.port = self._started.result(_PATIENCE_S)
+        self.port = self._started.result(PATIENCE_S)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(_PATIENCE_S)
+        self._thread.join(PATIENCE_S)
         if self._thread.is_alive():
             raise FaultError(f"{self._thread.name} does not end")
 
@@ -112,7 +112,7 @@ class BadNetwork:
             link.reset()
         serving = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         if serving:
-            await asyncio.wait(serving, timeout=_PATIENCE_S)
+            await asyncio.wait(serving, timeout=PATIENCE_S)
 
     async def _serve(self, near_reader: asyncio.StreamReader, near: asyncio.StreamWriter) -> None:
         try:

@@ -8,8 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.support.faults import FaultError
-
-_PATIENCE_S = 30.0
+from tests.support.waiting import PATIENCE_S
 
 
 class OwnThread(ABC):
@@ -32,7 +31,7 @@ class OwnThread(ABC):
     def stop(self) -> None:
         """Raises FaultError when it does not end."""
         self._stopped.set()
-        self._thread.join(_PATIENCE_S)
+        self._thread.join(PATIENCE_S)
         if self._thread.is_alive():
             raise FaultError(f"{self._thread.name} does not end")
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from foqs.config import HostConfig
 from tests.support.faults import FaultError
+from tests.support.waiting import PATIENCE_S
 
 FOQS = Path(sys.executable).with_name("foqs")
-PATIENCE_S = 30.0
 _LINES_MAX = 20_000
 _PORTS = range(20_000, 32_000)
 _EVENT = re.compile(r'"event": "([^"]+)"')

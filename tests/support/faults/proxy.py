@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Self
 
 from tests.support.faults import FaultError
+from tests.support.waiting import PATIENCE_S
 
-PATIENCE_S = 30.0
 _CHUNK_BYTES = 64 * 1024
 
 
