@@ -387,19 +387,19 @@ async def test_an_extension_counts_from_now_and_may_shorten(host):
 
 
 async def test_extensions_of_a_batch_hold_by_receipt_and_by_bare_id(host):
-    items = await leased(host, 50, lease_ms=1_000)
+    items = await leased(host, 50, lease_ms=3_000)
     names = [item.receipt if n % 2 else item.id for n, item in enumerate(items)]
     assert kinds(await host.client.extend("jobs", [*names, "garbage"], 60_000, return_errors=True)) == {
         50: InvalidArgumentError
     }
-    assert await host.client.dequeue("jobs", "t", wait_ms=1_500) == []
+    assert await host.client.dequeue("jobs", "t", wait_ms=3_500) == []
     assert await host.client.ack("jobs", items) == {}
 
 
 async def test_an_extension_survives_a_restart(meta_url, shard_urls):
     async with running_host(meta_url, shard_urls) as host:
-        (item,) = await leased(host, lease_ms=1_000)
+        (item,) = await leased(host, lease_ms=3_000)
         assert await host.client.extend("jobs", [item.receipt], 60_000) == {}
     async with running_host(meta_url, shard_urls) as host:
-        assert await host.client.dequeue("jobs", "t", wait_ms=1_500) == []
+        assert await host.client.dequeue("jobs", "t", wait_ms=3_500) == []
         assert await host.client.ack("jobs", [item.receipt]) == {}

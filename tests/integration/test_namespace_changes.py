@@ -286,6 +286,7 @@ async def test_a_number_that_a_shard_knows_by_another_name_serves_neither(meta_u
         # Nothing told this host of the other shards: all that was known of them is lost.
         assert number_of(one, "thief") == 1
         async with running_host(meta_url, halves[1], name="two", tier="two", namespace=None) as two:
+            await until(lambda: two.host.owned_count == len(halves[1]))
             for call in (two.client.dequeue, two.admin.peek_items):
                 with pytest.raises(UnavailableError, match=r"has number 1, under which shard . holds items of 'jobs'"):
                     await call("thief", "t")
