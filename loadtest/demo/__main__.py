@@ -1,8 +1,9 @@
 """The main job on real records: every flight that left New York in 2013 becomes an item, and all are worked off.
 
-Producers and consumers are processes of their own that speak Thrift to a host of its own. First all records but
-the last come at full speed, and one consumer is killed with kill -9 while it holds items; then the rest comes at a
-steady pace, to see what a delivery takes without a backlog. Ends with a report, and with 0 when everything held.
+Two hosts share four shards on two MySQL servers. Producers and consumers are processes of their own, each of which
+speaks Thrift to one of the hosts. First all records but the last come at full speed, and one consumer is killed with
+kill -9 while it holds items; then the rest comes at a steady pace, to see what a delivery takes without a backlog. Ends
+with a report, and with 0 when everything held.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from rich.console import Console
 
 from foqs import AdminClient
 from loadtest.demo.clients import NAMESPACE
-from loadtest.demo.cluster import DevCluster
+from loadtest.demo.cluster import DemoCluster
 from loadtest.demo.report import report
 from loadtest.demo.run import Demo, DemoError
 from loadtest.flights import flights
@@ -28,11 +29,14 @@ def main() -> int:
     try:
         with console.status("reading the records"):
             records = flights()
-        with DevCluster() as cluster:
-            demo = Demo(cluster.address, records, console)
+        with DemoCluster() as cluster:
+            owners = cluster.owners()
+            demo = Demo(cluster.addresses, owners, records, console)
             demo.run()
+            if cluster.owners() != owners:
+                raise DemoError("a shard has moved, so nobody can tell which host delivered what")
             with console.status("checking"):
-                purged_count = purge(cluster.address, sorted({record.topic for record in records}))
+                purged_count = purge(cluster.addresses[0], sorted({record.topic for record in records}))
                 rows_left = cluster.rows_left()
             held = report(console, demo.history, demo.course, rows_left, purged_count)
     except DemoError as error:

@@ -127,6 +127,7 @@ def _handout(item: Item) -> Handout:
         deliver_after_ms=item.deliver_after_ms,
         lease_expires_at_ms=item.lease_expires_at_ms,
         delayed=item.deliver_after_ms > item.enqueued_at_ms,
+        shard_id=shard_id,
     )
 
 

@@ -1,104 +1,105 @@
-"""`foqs dev` as a process of its own, in a directory that goes when it ends."""
+"""Two hosts that share the shards on two MySQL servers, all in processes of their own, which leave nothing behind."""
 
 from __future__ import annotations
 
-import re
-import select
-import signal
-import subprocess
-import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from signal import SIGTERM
 from types import TracebackType
 from typing import Self
 
-import pymysql
-
 from foqs import AdminClient, FoqsError
+from foqs.dev.local_server import LocalServer
+from loadtest.demo.clients import NAMESPACE
+from tests.support.faults.cluster import make_databases
+from tests.support.faults.programs import HostProgram, free_port
 
+HOSTS = 2
+SERVERS = 2
+SHARDS = 4
 _START_S_MAX = 60
-_STOP_S_MAX = 60
-_READY = re.compile(rb"foqs is ready on (\S+:\d+)")
+_POLL_S = 0.1
 
 
-class DevCluster:
-    """A host with its shards; `address` once it runs. Everything it made is gone on exit."""
+class DemoCluster:
+    """`addresses` of the hosts once they run. Everything it made is gone on exit."""
 
     def __init__(self) -> None:
-        self.address = ""
-        self._home = tempfile.TemporaryDirectory(prefix="foqs-demo-")
-        self._data_dir = Path(self._home.name, "data")
-        self._log_path = Path(self._home.name, "log")
-        self._process: subprocess.Popen[bytes] | None = None
+        self.addresses: list[str] = []
+        self._servers: list[LocalServer] = []
+        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self._stop()
-            raise
+        with self._stack as stack:
+            home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="foqs-demo-")))
+            self._servers = [
+                stack.enter_context(LocalServer(home / f"server-{number}")) for number in range(1, SERVERS + 1)
+            ]
+            databases = make_databases(
+                self._servers[0], {shard_id: self._servers[shard_id % SERVERS] for shard_id in range(SHARDS)}
+            )
+            for number in range(1, HOSTS + 1):
+                host = HostProgram(f"host-{number}", free_port(), databases.meta_url, databases.shard_urls)
+                stack.callback(_drain, host)
+                self.addresses.append(host.address)
+            self._wait_for_shards()
+            with AdminClient(self.addresses[0]) as admin:
+                admin.create_namespace(NAMESPACE)
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop()
+        self._stack.close()
+
+    def owners(self) -> dict[int, int]:
+        """The number of the host that serves each shard."""
+        owners: dict[int, int] = {}
+        for number, address in enumerate(self.addresses):
+            with AdminClient(address) as admin:
+                owned = [shard.shard_id for shard in admin.host_status().shards if shard.state == "owned"]
+            owners |= dict.fromkeys(owned, number)
+        return owners
 
     def rows_left(self) -> dict[str, int]:
-        """Item rows by shard database, asked of MySQL itself."""
-        session = pymysql.connect(unix_socket=str(self._data_dir / "mysql.sock"), user="root", autocommit=True)
-        with session, session.cursor() as cursor:
-            cursor.execute("SELECT schema_name FROM information_schema.schemata WHERE schema_name LIKE 'foqs\\_shard%'")
-            found = {}
-            for (database,) in cursor.fetchall():
-                cursor.execute(f"SELECT COUNT(*) FROM {database}.item")
-                row = cursor.fetchone()
-                assert row is not None
-                found[str(database)] = int(row[0])
-            return found
+        """Rows with items, by shard database, asked of MySQL itself: those of one item, and those that many share."""
+        found = {}
+        for shard_id in range(SHARDS):
+            name = f"shard_{shard_id}"
+            with self._servers[shard_id % SERVERS].connect(name) as session, session.cursor() as cursor:
+                cursor.execute("SELECT (SELECT COUNT(*) FROM item) + (SELECT COUNT(*) FROM pack)")
+                found[name] = int(cursor.fetchone()[0])
+        return found
 
-    def _start(self) -> None:
-        command = [str(Path(sys.executable).with_name("foqs")), "dev", "--port", "0", "--data-dir", str(self._data_dir)]
-        with self._log_path.open("wb") as log:
-            # Its own session: Ctrl-C is for the demo alone, which stops it in order.
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
+    def _wait_for_shards(self) -> None:
+        """Until each host has its part of the shards; none moves after that."""
         deadline_s = time.monotonic() + _START_S_MAX
-        ready = _READY.search(self._first_line(deadline_s))
-        if ready is None:
-            raise SystemExit(f"`foqs dev` did not start:\n{self._log_tail()}")
-        self.address = ready[1].decode()
-        self._wait_for_shards(deadline_s)
-
-    def _first_line(self, deadline_s: float) -> bytes:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        readable, _, _ = select.select([self._process.stdout], [], [], max(0.0, deadline_s - time.monotonic()))
-        return self._process.stdout.readline() if readable else b""
-
-    def _wait_for_shards(self, deadline_s: float) -> None:
-        with AdminClient(self.address) as admin:
-            while time.monotonic() < deadline_s:
-                try:
-                    if all(shard.state == "owned" for shard in admin.host_status().shards):
-                        return
-                except FoqsError as error:
-                    raise SystemExit(f"the host does not answer: {error}\n{self._log_tail()}") from error
-                time.sleep(0.1)
-        raise SystemExit(f"the host does not own its shards after {_START_S_MAX} s\n{self._log_tail()}")
-
-    def _log_tail(self) -> str:
-        return self._log_path.read_text(errors="replace")[-2_000:]
-
-    def _stop(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.send_signal(signal.SIGTERM)
+        state: Mapping[int, int] | FoqsError = {}
+        while time.monotonic() < deadline_s:
             try:
-                process.wait(_STOP_S_MAX)
-            except subprocess.TimeoutExpired:
-                process.kill()  # Its MySQL server ends with it.
-                process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
-        self._home.cleanup()
+                state = self.owners()
+            except FoqsError as error:
+                state = error
+            else:
+                if _is_shared(list(state.values())):
+                    return
+            time.sleep(_POLL_S)
+        raise SystemExit(f"the hosts have not shared the shards after {_START_S_MAX} s: {state}")
+
+
+def _is_shared(owners: Sequence[int]) -> bool:
+    return all(owners.count(number) == SHARDS // HOSTS for number in range(HOSTS))
+
+
+def _drain(host: HostProgram) -> None:
+    """As a supervisor ends it; whatever it does, nothing is left."""
+    try:
+        if host.is_running:
+            host.signal(SIGTERM)
+            host.wait()
+    finally:
+        host.close()

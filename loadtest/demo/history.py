@@ -1,8 +1,8 @@
 """Everything the demo's processes saw, and what of it must hold.
 
-The order of a topic (promise P6) is checked twice. Within an answer, a topic's items must be in order. Across
-answers, a violation is a pair: answer A hands out an item, a more urgent item of the topic is handed out by
-answer B, and
+The order of a topic (promise P6) is that of each host, so the items of a topic are checked by the host that has their
+shard. Within an answer they must be in order. Across answers, a violation is a pair: answer A hands out an item, a more
+urgent item of the topic and host is handed out by answer B, and
 
     the more urgent item was certainly ready before the call of A began, and
     the call of B began after A had been answered, so the item was not yet handed out when A was filled.
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -36,10 +36,14 @@ class OrderCheck:
 
 
 class History:
-    """`wall_minus_monotonic_ms`: what to add to the monotonic clock for the time of day."""
+    """`wall_minus_monotonic_ms`: what to add to the monotonic clock for the time of day.
 
-    def __init__(self, wall_minus_monotonic_ms: float) -> None:
+    `owners`: the host of each shard, all the time; without them, one host has all.
+    """
+
+    def __init__(self, wall_minus_monotonic_ms: float, owners: Mapping[int, int] | None = None) -> None:
         self._wall_minus_monotonic_ms = wall_minus_monotonic_ms
+        self._owners = owners or {}
         self.enqueued: dict[str, Enqueued] = {}
         """By item id, the call that stored it."""
         self.answers: list[Answer] = []
@@ -98,23 +102,23 @@ class History:
     # ---- what must hold ----
 
     def out_of_order_answers(self) -> int:
-        """Answers in which a topic's items are not in order."""
+        """Answers in which the items of a topic and host are not in order."""
         wrong = 0
         for answer in self.answers:
-            places: dict[str, list[int]] = defaultdict(list)
+            places: dict[tuple[str, int], list[int]] = defaultdict(list)
             for handout in answer.handouts:
-                places[handout.topic].append(handout.place)
+                places[self._queue_of(handout)].append(handout.place)
             wrong += any(first > second for of_topic in places.values() for first, second in pairwise(of_topic))
         return wrong
 
     def check_order(self) -> OrderCheck:
         """See the head of this module."""
         check = OrderCheck()
-        by_topic: dict[str, list[tuple[Answer, Handout]]] = defaultdict(list)
+        by_queue: dict[tuple[str, int], list[tuple[Answer, Handout]]] = defaultdict(list)
         for answer, handout in self.deliveries():
-            by_topic[handout.topic].append((answer, handout))
+            by_queue[self._queue_of(handout)].append((answer, handout))
         ready_ns = self._ready_times_ns()
-        for topic, deliveries in by_topic.items():
+        for (topic, _), deliveries in by_queue.items():
             _check_topic(topic, [(a, h, ready_ns[h.id, h.attempt]) for a, h in deliveries], check)
         return check
 
@@ -151,6 +155,10 @@ class History:
                 at_ns = max(at_ns, self._certain_ns(lease_ends_ms[handout.id, handout.attempt - 1]))
             ready[handout.id, handout.attempt] = at_ns
         return ready
+
+    def _queue_of(self, handout: Handout) -> tuple[str, int]:
+        """What has one order: the topic, on the host that delivers it."""
+        return handout.topic, self._owners.get(handout.shard_id, 0)
 
     def _certain_ns(self, at_ms: int) -> int:
         return int((at_ms + READY_MARGIN_MS - self._wall_minus_monotonic_ms) * _NS_PER_MS)

@@ -37,6 +37,7 @@ class Handout(NamedTuple):
     deliver_after_ms: int
     lease_expires_at_ms: int
     delayed: bool
+    shard_id: int = 0
 
 
 @dataclass(slots=True)

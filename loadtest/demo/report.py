@@ -8,6 +8,7 @@ from hdrh.histogram import HdrHistogram
 from rich.console import Console
 from rich.table import Table
 
+from loadtest.demo.cluster import HOSTS, SERVERS
 from loadtest.demo.history import READY_MARGIN_MS, History
 from loadtest.demo.messages import Phase
 from loadtest.demo.run import CONSUMERS, PRODUCERS, STEADY_PER_S, Course
@@ -16,11 +17,12 @@ _PERCENTILES = (50, 90, 99, 99.9, 100)
 _LATENCY_MS_MAX = 600_000
 _EXAMPLES_MAX = 3
 _HOW_ORDER_IS_CHECKED = (
-    "* The order of a topic is (priority, deliver_after, id). Counted is each delivery in a call begun after another "
-    "call was answered with a less urgent item of its topic, though the item was certainly ready before that other "
-    f"call began: its enqueue was answered, and {READY_MARGIN_MS} ms had passed since its deliver_after, if it was "
-    "delayed, or since the end of its last lease. Calls that overlap are not judged: nobody can tell who came first. "
-    "Looked at are the deliveries for which there is such an earlier call at all."
+    "* The order of a topic is (priority, deliver_after, id), on each host for its own shards. Counted is each "
+    "delivery in a call begun after another call was answered with a less urgent item of its topic and host, though "
+    "the item was certainly ready before that other call began: its enqueue was answered, and "
+    f"{READY_MARGIN_MS} ms had passed since its deliver_after, if it was delayed, or since the end of its last lease. "
+    "Calls that overlap are not judged: nobody can tell who came first. Looked at are the deliveries for which there "
+    "is such an earlier call at all."
 )
 
 
@@ -52,7 +54,7 @@ def _print_speed(console: Console, history: History, course: Course) -> None:
     deliveries_count = sum(len(answer.handouts) for answer in history.answers)
     table = Table("what", "figure", title="speed", title_justify="left")
     table.add_row("records", f"{len(history.enqueued):,}")
-    table.add_row("processes", f"{PRODUCERS} producers, {CONSUMERS} consumers, 1 host, 1 MySQL server")
+    table.add_row("processes", f"{PRODUCERS} producers, {CONSUMERS} consumers, {HOSTS} hosts, {SERVERS} MySQL servers")
     table.add_row("enqueued in the flood", f"{course.flood_count / course.flood_enqueue_s:,.0f} items/s")
     table.add_row("whole life in the flood", f"{course.flood_count / course.flood_s:,.0f} items/s")
     table.add_row("items per answer", f"{deliveries_count / len(history.answers):,.0f}")
@@ -87,7 +89,7 @@ def _findings(console: Console, history: History) -> list[Finding]:
     deliveries, items = f"{deliveries_count:,} deliveries", f"{len(history.enqueued):,} items"
     return [
         Finding(
-            "P6 within an answer, each topic is in order",
+            "P6 within an answer, each topic of a host is in order",
             history.out_of_order_answers(),
             f"{len(history.answers):,} answers",
         ),

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -55,12 +55,22 @@ class _Peer:
 
 
 class Demo:
-    """`steady_count`: how many of the records, the last ones, come at a steady pace."""
+    """`owners`: the number of the host that serves each shard, in `addresses`.
 
-    def __init__(self, address: str, records: list[Flight], console: Console, steady_count: int = STEADY_ITEMS) -> None:
+    `steady_count`: how many of the records, the last ones, come at a steady pace.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        owners: Mapping[int, int],
+        records: list[Flight],
+        console: Console,
+        steady_count: int = STEADY_ITEMS,
+    ) -> None:
         steady_from = len(records) - steady_count
         self._flood, self._steady = records[:steady_from], records[steady_from:]
-        self._address = address
+        self._addresses = addresses
         self._topics = sorted({record.topic for record in records})
         self._progress = Progress(
             TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
@@ -70,7 +80,7 @@ class Demo:
         self._peers: dict[Connection, _Peer] = {}
         self._victim: _Peer | None = None
         self._asked_to_hold = False
-        self.history = History((time.time_ns() - time.monotonic_ns()) / 1_000_000)
+        self.history = History((time.time_ns() - time.monotonic_ns()) / 1_000_000, owners)
         self.course = Course(len(self._flood))
 
     def run(self) -> None:
@@ -110,7 +120,9 @@ class Demo:
     def _spawn(self, target: Any, number: int, *arguments: Any) -> _Peer:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=target, args=(self._address, *arguments, theirs), daemon=True)
+        # Each process knows one host only: any of them does any call.
+        address = self._addresses[number % len(self._addresses)]
+        process = context.Process(target=target, args=(address, *arguments, theirs), daemon=True)
         process.start()
         theirs.close()
         return _Peer(process, ours, number, target is run_producer)

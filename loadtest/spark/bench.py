@@ -23,8 +23,8 @@ from typing import Any
 from foqs import AdminClient
 from foqs.model import limits
 from foqs.spark.options import KEY, NONE
-from loadtest.demo.cluster import DevCluster
 from loadtest.spark.bench_clients import CALLS_IN_FLIGHT, MEMORY, NAMESPACE, PARQUET, by_clients, drain, write_parquet
+from loadtest.spark.dev_cluster import DevCluster
 from loadtest.spark.measured import COLUMNS, ROWS, MeasuredSource
 from loadtest.spark.session import local_session
 

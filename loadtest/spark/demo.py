@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 from foqs import AdminClient, Client, Job, JobState
-from loadtest.demo.cluster import DevCluster
 from loadtest.flights import Flight, flights
+from loadtest.spark.dev_cluster import DevCluster
 from loadtest.spark.session import kill_python_worker, local_session
 
 NAMESPACE = "flights"

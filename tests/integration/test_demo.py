@@ -4,41 +4,38 @@ from __future__ import annotations
 
 import io
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from loadtest.demo.__main__ import purge
-from loadtest.demo.cluster import DevCluster
+from loadtest.demo.cluster import DemoCluster
 from loadtest.demo.report import report
 from loadtest.demo.run import Demo
 from loadtest.flights import flights
 from tests.support.databases import server_binary
 
 
-@pytest.fixture
-def short_dir() -> Iterator[Path]:
-    """The demo looks for the server's socket in the data directory, where its path has to fit."""
-    with tempfile.TemporaryDirectory(prefix="foqs-test-", dir="/tmp") as directory:
-        yield Path(directory)
-
-
 @pytest.mark.database
 @pytest.mark.slow
-def test_the_demo_runs_and_all_holds(monkeypatch: pytest.MonkeyPatch, short_dir: Path) -> None:
+def test_the_demo_runs_and_all_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FOQS_MYSQLD", str(server_binary().path))
-    monkeypatch.setattr(tempfile, "tempdir", str(short_dir))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     records = flights()[:8_000]
     printed = io.StringIO()
-    with DevCluster() as cluster:
-        demo = Demo(cluster.address, records, Console(file=printed), steady_count=500)
+    with DemoCluster() as cluster:
+        owners = cluster.owners()
+        demo = Demo(cluster.addresses, owners, records, Console(file=printed), steady_count=500)
         demo.run()
-        purged_count = purge(cluster.address, sorted({record.topic for record in records}))
+        assert cluster.owners() == owners
+        purged_count = purge(cluster.addresses[1], sorted({record.topic for record in records}))
         held = report(Console(file=printed), demo.history, demo.course, cluster.rows_left(), purged_count)
     assert held, printed.getvalue()
     assert len(demo.history.enqueued) == 8_000
+    assert set(owners.values()) == {0, 1}
+    delivering = {owners[handout.shard_id] for _, handout in demo.history.deliveries()}
+    assert delivering == {0, 1}, "both hosts delivered items"
     assert demo.course.held, "a consumer was killed with items in its hands"
     assert demo.history.check_order().compared_count > 1_000, "the order check must have something to look at"
-    assert not list(short_dir.iterdir())
+    assert not list(tmp_path.iterdir())
