@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -29,6 +29,9 @@ class LocalServing(Protocol):
     def serves(self, shard_id: int) -> bool: ...
 
     def serves_any(self) -> bool: ...
+
+    def served(self) -> Collection[int]:
+        """All shards that this host serves now."""
 
     def number_of(self, namespace_name: str) -> int | None:
         """The number of a namespace; None where this host knows none of that name."""
@@ -70,6 +73,7 @@ class Routes:
         owners.on_change = self._look
         self._look()
         self._serves = local.serves
+        self._served = local.served
         self._know = local.know
         self._number_of = local.number_of
 
@@ -133,8 +137,13 @@ class Routes:
         return [result for result in results if not isinstance(result, BaseException)]
 
     def _parts(self) -> list[_Part]:
-        """All shards by who serves them, as far as this host knows."""
+        """All shards by who serves them, as far as this host knows.
+
+        What it has opened itself may be a second ahead of what all hosts know.
+        """
         by_host: dict[str, tuple[Peer | None, set[int]]] = {}
+        if served := set(self._served()):
+            by_host[""] = (None, served)
         for owner in self._owners.owners.values():
             is_here = self._serves(owner.shard_id)
             remote = None if is_here else self._remote(owner)

@@ -37,6 +37,9 @@ class Stocks:
     def serves_any(self) -> bool:
         return self._shards.owns_any
 
+    def served(self) -> Collection[int]:
+        return [shard.shard_id for _, shard in self._shards.owned()]
+
     async def know(self, namespace_name: str | None) -> None:
         """Read the namespaces anew, if there is none of this name and they were not read lately."""
         if namespace_name is None or self.number_of(namespace_name) is not None:
