@@ -1,0 +1,101 @@
+"""Clients of a cluster that note all that they put in and get out, for tests in which no call may fail."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from foqs import Client
+from foqs.client.items import NewItem
+from foqs.client.retry import RetryPolicy
+from foqs.client.sync import AdminClient
+from foqs.model.calls import HostStatus
+from foqs.model.errors import FoqsError
+from tests.support.faults.load import NAMESPACE
+from tests.support.faults.programs import HostProgram
+
+PATIENCE_S = 90.0
+
+
+class Traffic:
+    """A producer and a consumer for each host, which ask it first and others when it cannot serve; a context manager.
+
+    What fails is kept. A consumer leases its items for so long that none comes twice.
+    """
+
+    def __init__(self, addresses: list[str]) -> None:
+        self._changed = threading.Condition()
+        self._ends = False
+        self.failures: list[FoqsError] = []
+        self.enqueued: set[str] = set()
+        self.consumed: list[str] = []
+        self._clients = [self._client(addresses[at:] + addresses[:at]) for at in range(len(addresses))]
+        works = [(work, client) for client in self._clients for work in (self._produce, self._consume)]
+        self._threads = [threading.Thread(target=self._run, args=(work, client)) for work, client in works]
+
+    @staticmethod
+    def _client(addresses: list[str]) -> Client:
+        # Of equal addresses the first one is tried first.
+        return Client(addresses, random=lambda: 0.0, retry=RetryPolicy(deadline_ms=20_000))
+
+    def __enter__(self) -> Traffic:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.end()
+        for client in self._clients:
+            client.close()
+
+    def go_on(self, *, consumed: int) -> None:
+        """Return when so many more items are consumed."""
+        with self._changed:
+            up_to = len(self.consumed) + consumed
+            self._wait(lambda: len(self.consumed) >= up_to)
+
+    def end(self) -> None:
+        """Return when all that was enqueued is consumed."""
+        with self._changed:
+            self._ends = True
+            self._wait(lambda: self.enqueued.issubset(self.consumed))
+        for thread in self._threads:
+            thread.join(PATIENCE_S)
+
+    def _wait(self, done: Callable[[], bool]) -> None:
+        assert self._changed.wait_for(lambda: bool(self.failures) or done(), PATIENCE_S), "it does not go on"
+
+    def _run(self, work: Callable[[Client], bool], client: Client) -> None:
+        try:
+            while work(client):
+                pass
+        except FoqsError as error:
+            with self._changed:
+                self.failures.append(error)
+                self._changed.notify_all()
+
+    def _produce(self, client: Client) -> bool:
+        ids = client.enqueue_many(NAMESPACE, [NewItem(f"t{number % 3}", b"x") for number in range(4)]).ids
+        with self._changed:
+            self.enqueued.update(ids)
+            self._changed.notify_all()
+            return not (self._ends or self.failures)
+
+    def _consume(self, client: Client) -> bool:
+        items = client.dequeue(NAMESPACE, ["t0", "t1", "t2"], 20, lease_ms=120_000, wait_ms=100)
+        if items:
+            client.ack(NAMESPACE, items)
+        with self._changed:
+            self.consumed += [item.id for item in items]
+            self._changed.notify_all()
+            return not (self.failures or (self._ends and self.enqueued.issubset(self.consumed)))
+
+
+def status_of(host: HostProgram) -> HostStatus:
+    with AdminClient(host.address) as admin:
+        return admin.host_status()
+
+
+def owned_count(host: HostProgram) -> int:
+    return sum(shard.state == "owned" for shard in status_of(host).shards)
