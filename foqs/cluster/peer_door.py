@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from foqs.cluster.topic_news import Reported, TopicNews
+from foqs.cluster.homes import Reported
+from foqs.cluster.topic_news import TopicNews
 from foqs.model.calls import CallContext
 from foqs.model.errors import InvalidArgumentError, PermissionDeniedError, UnavailableError
 from foqs.model.peers import (

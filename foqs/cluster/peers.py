@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from foqs.cluster.topic_news import Reported
+from foqs.cluster.homes import Reported
 from foqs.model.calls import (
     CallContext,
     DeadLettersResult,

@@ -12,7 +12,8 @@ import structlog
 
 from foqs.cluster.directory import best_of
 from foqs.cluster.peers import Peer
-from foqs.cluster.topic_news import TopicNews, Wait
+from foqs.cluster.topic_news import TopicNews
+from foqs.cluster.wishes import Wait
 from foqs.model import limits
 from foqs.model.calls import CallContext, Delivery, QueueCalls, TopicDemand
 from foqs.model.errors import FoqsError, UnavailableError

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from foqs.cluster.homes import Reported
 from foqs.cluster.owner_map import OwnerMap
 from foqs.cluster.peer_door import PeerDoor
 from foqs.cluster.peers import Peer, PeerTable
@@ -14,7 +15,8 @@ from foqs.cluster.routed_admin import RoutedAdmin
 from foqs.cluster.routed_enqueue import RoutedEnqueue
 from foqs.cluster.routed_queue import RoutedQueue
 from foqs.cluster.routes import LocalServing, Routes
-from foqs.cluster.topic_news import LocalTopics, Reported, TopicNews
+from foqs.cluster.topic_news import TopicNews
+from foqs.cluster.topic_reports import LocalTopics
 from foqs.model import limits
 from foqs.model.calls import AdminCalls, QueueCalls
 from foqs.model.errors import UnavailableError
@@ -41,7 +43,7 @@ class LocalHost(LocalServing, LocalTopics, Protocol):
 
 
 class Homes:
-    """Implements foqs.cluster.topic_news.HomeCalls on the hosts that live."""
+    """Implements foqs.cluster.homes.HomeCalls on the hosts that live."""
 
     def __init__(self, peers: PeerTable) -> None:
         self._peers = peers

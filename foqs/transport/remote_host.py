@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
+from foqs.cluster.homes import Reported
 from foqs.cluster.peer_door import pointers_of, told_pointer
 from foqs.cluster.pulls import GivenBack
-from foqs.cluster.topic_news import Reported
 from foqs.model import limits
 from foqs.model.calls import (
     CallContext,

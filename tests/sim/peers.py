@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from foqs.cluster.topic_news import Reported
+from foqs.cluster.homes import Reported
 from foqs.model import limits
 from foqs.model.calls import CallContext
 from foqs.model.errors import UnavailableError

@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from foqs.cluster import topic_news
+from foqs.cluster import topic_reports
 from foqs.cluster.directory import OLDER_MS_MIN
-from foqs.cluster.topic_news import Reported, TopicNews, home_of
+from foqs.cluster.homes import Reported, home_of
+from foqs.cluster.topic_news import TopicNews
 from foqs.model.errors import UnavailableError
 from foqs.model.stocks import NO_STOCK, Pointer, Stock, Topic
 from tests.support.waiting import PATIENCE_S, until
@@ -155,7 +156,7 @@ async def test_consumers_hear_of_items_that_should_go_before_those_of_their_host
 
 
 async def test_what_changes_all_the_time_is_not_reported_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_news, "CHANGE_MS", 60_000)
+    monkeypatch.setattr(topic_reports, "CHANGE_MS", 60_000)
     async with three_hosts() as net:
         topic = topic_of("c")
         for count in range(1, 50):

@@ -1,0 +1,52 @@
+"""Topics that come due in the order in which they were put in."""
+
+from __future__ import annotations
+
+from math import inf
+
+from foqs.model.stocks import Topic
+
+
+class DueTopics:
+    """All of them come due the same time after they were put in."""
+
+    __slots__ = ("_delay_s", "_due_s")
+
+    def __init__(self, delay_ms: int) -> None:
+        self._delay_s = delay_ms / 1000
+        self._due_s: dict[Topic, float] = {}
+
+    def __contains__(self, topic: Topic) -> bool:
+        return topic in self._due_s
+
+    def put(self, topic: Topic, now_s: float) -> None:
+        """Put it in, unless it is there."""
+        self._due_s.setdefault(topic, now_s + self._delay_s)
+
+    def renew(self, topic: Topic, now_s: float) -> None:
+        """Put it in, or to the end."""
+        self._due_s.pop(topic, None)
+        self._due_s[topic] = now_s + self._delay_s
+
+    def discard(self, topic: Topic) -> None:
+        self._due_s.pop(topic, None)
+
+    def having(self, name: str) -> list[Topic]:
+        """Those with this name."""
+        return [topic for topic in self._due_s if topic[1] == name]
+
+    def take(self, count: int, now_s: float) -> list[Topic]:
+        """So many of those that are due, which are gone then."""
+        due: list[Topic] = []
+        for topic, due_s in self._due_s.items():
+            if due_s > now_s or len(due) >= count:
+                break
+            due.append(topic)
+        for topic in due:
+            del self._due_s[topic]
+        return due
+
+    @property
+    def next_s(self) -> float:
+        """When the first is due."""
+        return next(iter(self._due_s.values()), inf)

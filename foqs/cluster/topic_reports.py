@@ -1,0 +1,137 @@
+"""Which topics of this host are to be reported to their homes, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+from typing import Protocol
+
+from foqs.cluster.due_topics import DueTopics
+from foqs.cluster.homes import Reported
+from foqs.model import limits
+from foqs.model.stocks import ANY_TOPIC, NO_STOCK, SOME_STOCK, Stock, Topic
+
+FLUSH_MS = 2
+"""What was noticed within this time is told together."""
+WAITED_FLUSH_MS = 50
+"""A topic that calls here wait for is reported so much later: most of it will be theirs."""
+CHANGE_MS = 200
+"""Changes of what was reported before are told so often."""
+REPEAT_MS = 5 * limits.SECOND_MS
+"""All that is known is reported again within this time."""
+ASKED_MS = 2 * limits.SECOND_MS
+"""What consumers have asked for is wanted for so long."""
+REPORTS_PER_SECOND_MAX = 5_000
+"""Topics that a host reports in a second; the others wait."""
+
+
+class LocalTopics(Protocol):
+    """This host's own topics; foqs.host.stocks.Stocks is the real one."""
+
+    def stock(self, topic: Topic) -> Stock: ...
+
+    def is_waited_for(self, topic: Topic) -> bool:
+        """Whether calls wait here for items of it."""
+
+
+class TopicReports:
+    """Notes changes, and gives what is due. It owns what the homes were told."""
+
+    def __init__(self, local: LocalTopics, now_s: float) -> None:
+        self._local = local
+        self._known: set[Topic] = set()
+        """The topics whose homes were told of ready items here."""
+        self._reported = DueTopics(REPEAT_MS)
+        """Those of them that are not due to be reported again."""
+        self._soon, self._waited, self._changes = DueTopics(FLUSH_MS), DueTopics(WAITED_FLUSH_MS), DueTopics(CHANGE_MS)
+        """The topics that have changed: such as were not reported, such as calls here wait for, and the others."""
+        self._ready: dict[int, set[str]] = {}
+        """The topics of `_known`, by namespace."""
+        self._asked = DueTopics(ASKED_MS)
+        """The topics that consumers have asked here for lately."""
+        self._left_count = REPORTS_PER_SECOND_MAX
+        self._refilled_s = now_s
+
+    def changed(self, topic: Topic, now_s: float) -> bool:
+        """What this host has ready of the topic may be another than before. Returns whether that is to be told."""
+        if topic in self._known:
+            queue = self._changes
+        elif self._local.is_waited_for(topic):
+            queue = self._waited
+        else:
+            queue = self._soon
+        if topic in queue:
+            return False
+        queue.put(topic, now_s)
+        return True
+
+    def asked(self, topics: Iterable[Topic], now_s: float) -> None:
+        """Consumers ask here for these topics."""
+        for topic in topics:
+            self._asked.renew(topic, now_s)
+
+    def not_told(self, topics: Iterable[Topic], now_s: float) -> None:
+        """The home did not hear of these: it may be the home again, or another one."""
+        for topic in topics:
+            self._changes.put(topic, now_s)
+
+    def tell_all(self, now_s: float) -> None:
+        """Topics have other homes now."""
+        for topic in self._known:
+            self._soon.put(topic, now_s)
+
+    def look_for_any(self, now_s: float) -> None:
+        """Report for consumers that name no topic: the response tells who else has some now."""
+        for topic in self._asked.having(ANY_TOPIC):
+            self._soon.put(topic, now_s)
+        self._asked.take(REPORTS_PER_SECOND_MAX, now_s)
+
+    def take_due(self, now_s: float) -> dict[Topic, Reported]:
+        """What is to be told now."""
+        refill = int((now_s - self._refilled_s) * REPORTS_PER_SECOND_MAX)
+        self._left_count = min(REPORTS_PER_SECOND_MAX, self._left_count + refill)
+        self._refilled_s = now_s
+        due: dict[Topic, None] = {}
+        for queue in (self._soon, self._waited, self._changes, self._reported):
+            due.update(dict.fromkeys(queue.take(self._left_count - len(due), now_s)))
+        self._left_count -= len(due)
+        told: dict[Topic, Reported] = {}
+        for topic in due:
+            stock, was_reported = self._stock(topic), topic in self._known
+            if stock.ready_count or was_reported:
+                told[topic] = Reported(stock, topic in self._asked)
+            if stock.ready_count:
+                self._known.add(topic)
+                self._reported.renew(topic, now_s)
+            else:
+                self._known.discard(topic)
+                self._reported.discard(topic)
+            self._note_ready(topic, now_s, has_some=stock.ready_count > 0)
+        return told
+
+    def next_s(self, now_s: float) -> float | None:
+        """When the next is due."""
+        next_s = min([queue.next_s for queue in (self._soon, self._waited, self._changes, self._reported)])
+        return None if next_s == inf else max(next_s, now_s + FLUSH_MS / 1000)
+
+    def _stock(self, topic: Topic) -> Stock:
+        if topic[1] == ANY_TOPIC:
+            return SOME_STOCK if topic[0] in self._ready else NO_STOCK
+        return self._local.stock(topic)
+
+    def _note_ready(self, topic: Topic, now_s: float, *, has_some: bool) -> None:
+        """Consumers that name no topic are told when a namespace has its first one, and when it has none any more."""
+        number, name = topic
+        if name == ANY_TOPIC:
+            return
+        names = self._ready.get(number)
+        if has_some and names is not None:
+            names.add(name)
+        elif has_some:
+            self._ready[number] = {name}
+            self._soon.put((number, ANY_TOPIC), now_s)
+        elif names is not None:
+            names.discard(name)
+            if not names:
+                del self._ready[number]
+                self._soon.put((number, ANY_TOPIC), now_s)
