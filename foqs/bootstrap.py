@@ -32,6 +32,7 @@ from foqs.host.dispatch import Dispatcher
 from foqs.host.enqueues import Enqueues, Placement
 from foqs.host.event_log.service import EventLog, EventLogOptions, EventLogSource
 from foqs.host.exports import Exports
+from foqs.host.hand_over import let_go
 from foqs.host.inspection import Inspection
 from foqs.host.job_calls import JobCalls, JobEnqueues
 from foqs.host.jobs import Jobs
@@ -57,7 +58,6 @@ from foqs.model.errors import InvalidArgumentError, UnavailableError
 from foqs.model.item import ItemEvent
 from foqs.model.peers import SECRET_BYTES
 from foqs.model.service import Service, ServiceState
-from foqs.model.topic import ShardTopic
 from foqs.server.mysql_server import CommitScheduler, MysqlServer, TurningTime
 from foqs.shard.state.events import Events
 from foqs.shard.writer.shard_writer import ShardWriter
@@ -83,7 +83,7 @@ _log = structlog.get_logger(__name__)
 class Parts:
     """What ties a host to the world outside of its process: databases, sockets, clocks and metrics."""
 
-    meta: Callable[[str], MetaStore]
+    meta: Callable[..., MetaStore]
     store: Callable[[ShardAccess, Callable[[int], int], Callable[[str, int], bool], PackIndex], ShardStore]
     reader: Callable[[int, str, PackIndex], ShardReader]
     check_schema: Callable[[str, SchemaKind], None]
@@ -215,6 +215,10 @@ class Host(Service):
         for shard_id, writer in self._shards.writers.items():
             writer.expect(is_expected=shard_id in shard_ids)
 
+    def look_again(self, shard_ids: Collection[int]) -> None:
+        for shard_id in shard_ids:
+            self._shards.writers[shard_id].look_again()
+
     async def gain_shard(self, shard_id: int, place: str) -> None:
         """Try to own one more shard from now on, while the host runs. Another host may own it for a while yet."""
         assert shard_id not in self._shards.by_id, f"the host has shard {shard_id}"
@@ -231,23 +235,7 @@ class Host(Service):
 
         What no consumer has got goes back. Leases go on: the next owner honours them.
         """
-        shard, dispatcher = self._shards.by_id[shard_id], self._dispatcher
-        first, *others = _topic_slices(shard)
-        dispatcher.shard_leaves(shard_id, first)
-        for topics in others:
-            await asyncio.sleep(0)
-            dispatcher.adopt(topics)
-        await shard.drain()
-        first, *others = _topic_slices(shard)
-        await shard.stop()
-        dispatcher.shard_lost(shard_id, first)
-        for topics in others:
-            await asyncio.sleep(0)
-            dispatcher.disown(topics)
-        for queues in dispatcher.queue_slices():
-            await asyncio.sleep(0)
-            dispatcher.drop_parts(shard_id, queues)
-        dispatcher.shard_left(shard_id)
+        await let_go(self._shards.by_id[shard_id], self._dispatcher)
         self._shards.remove(shard_id)
 
     async def _start(self) -> None:
@@ -345,8 +333,9 @@ class Host(Service):
         # Where it listens is known once it does.
         me = HostRow(self.id, "", started_at_ms, 0, tier=config.tier)
         places = {shard_id: place_of(url) for shard_id, url in config.shards.items()}
-        backend = membership_backend(config.membership, config.cluster, meta, parts.monotonic_s)
-        return Membership(backend, meta, me, places, parts.monotonic_s)
+        beats = partial(parts.meta, config.meta_url, limits.BEAT_STATEMENT_MS_MAX)
+        backend = membership_backend(config.membership, config.cluster, meta, parts.monotonic_s, beats)
+        return Membership(backend, meta, me, places, parts.monotonic_s, parts.chance.choose)
 
     def _advertised(self) -> str:
         """The address and the port by which clients and other hosts reach this one."""
@@ -471,14 +460,6 @@ class Host(Service):
         # Only now, so that the owner of this epoch knows which namespaces were closed or deleted before it.
         self._namespaces.read(self._meta)
         return epoch
-
-
-def _topic_slices(shard: OwnedShard) -> list[list[ShardTopic]]:
-    """The topics of the shard for one turn of the event loop after the other; at least one slice."""
-    state = shard.writer.shard
-    topics = list(state.index.topics.values()) if state is not None else []
-    size = limits.TOPICS_PER_TICK_MAX
-    return [topics[start : start + size] for start in range(0, max(1, len(topics)), size)]
 
 
 def _lock_name(cluster: str, shard_id: int, url: str) -> str:

@@ -11,13 +11,16 @@ from foqs.model.errors import InvalidArgumentError
 from foqs.storage.meta import MetaStore
 
 
-def membership_backend(url: str, cluster: str, meta: MetaStore, now_s: Callable[[], float]) -> MembershipBackend:
+def membership_backend(
+    url: str, cluster: str, meta: MetaStore, now_s: Callable[[], float], beats: Callable[[], MetaStore]
+) -> MembershipBackend:
     """A membership kept by ZooKeeper where the URL names an ensemble, and else by the meta database.
 
-    Raises InvalidArgumentError when the package is missing that it needs.
+    `beats` gives the meta database with the short waits of heartbeats, for a membership that is kept there. Raises
+    InvalidArgumentError when the package is missing that it needs.
     """
     if not url:
-        return MetaBackend(meta)
+        return MetaBackend(meta, beats())
     try:
         # Only here, so that a host without ZooKeeper needs nothing of it.
         from foqs.cluster.zookeeper_backend import ZookeeperBackend

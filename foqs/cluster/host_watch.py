@@ -7,15 +7,18 @@ watcher itself could read and write. So after an outage of the meta database, wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from foqs.model import limits
 
-HOST_WATCH_GAP_MS_MAX = 3 * limits.SECOND_MS
+HOST_WATCH_GAP_MS_MAX = limits.SECOND_MS
 """The longest gap between two rounds of the watch. After a longer one, the watch starts anew."""
+RETURN_MS_MAX = 3 * limits.SECOND_MS
+"""After a gap others get as much more time as it was too long, up to this: they may be back later than this one."""
 
-assert limits.HEARTBEAT_MS * 2 < HOST_WATCH_GAP_MS_MAX <= limits.HOST_DEAD_MS // 2, "a gap must not hide a life"
+assert limits.HEARTBEAT_MS * 2 <= HOST_WATCH_GAP_MS_MAX <= limits.HOST_DEAD_MS // 2, "a gap must not hide a life"
 
 
 class HostSign(NamedTuple):
@@ -29,7 +32,7 @@ class _Sight(NamedTuple):
     sign: HostSign | None
     """None: the host had no row."""
     since_s: float
-    """When the sign was there for the first time."""
+    """When the sign was there for the first time; somewhat later after an outage."""
 
 
 class _View(NamedTuple):
@@ -48,32 +51,51 @@ class HostWatch:
 
     def __init__(self) -> None:
         self._view: _View | None = None
+        self._answered_s = math.inf
+        """When the last round was answered, whatever failed since then."""
 
-    def saw(self, asked_s: float, answered_s: float, signs: Mapping[str, HostSign]) -> None:
+    def saw(self, asked_s: float, answered_s: float, signs: Mapping[str, HostSign]) -> bool:
         """The rows of all hosts, read somewhen between the two times, in a round that wrote an own heartbeat as well.
 
-        A sign counts from the answer that brought it first to the question of the answer that brought it last, so
-        that a slow server makes nobody look older.
+        Returns whether a host is dead that was not before. A sign counts from the answer that brought it first to the
+        question of the answer that brought it last, so that a slow server makes nobody look older.
         """
         last = self._view
+        before_s, self._answered_s = self._answered_s, answered_s
         # A round that takes long is a gap as well: what holds this one up holds up the heartbeats of others.
         if last is None or answered_s - last.answered_s > HOST_WATCH_GAP_MS_MAX / 1000:
-            sights = {name: _Sight(sign, answered_s) for name, sign in signs.items()}
-            self._view = _View(answered_s, asked_s, answered_s, sights)
-            return
+            since_s = answered_s + _grace_s(answered_s - before_s)
+            sights = {name: _Sight(sign, since_s) for name, sign in signs.items()}
+            self._view = _View(since_s, asked_s, answered_s, sights)
+            return False
         sights = {}
         for name, sign in signs.items():
             before = last.sights.get(name)
             is_same = before is not None and before.sign == sign
             sights[name] = before if before is not None and is_same else _Sight(sign, answered_s)
+        silent_since_s = [last.began_s, *[sight.since_s for sight in sights.values()]]
         for name, before in last.sights.items():
             if name not in signs:
                 is_known = before.sign is None or _is_long(before.since_s, asked_s)
                 gone = before if is_known else _Sight(None, answered_s)
+                silent_since_s.append(gone.since_s)
                 # One that has been away for long is as good as one that never was there.
                 if not _is_long(gone.since_s, asked_s):
                     sights[name] = gone
         self._view = _View(last.began_s, asked_s, answered_s, sights)
+        return any(_is_long(since_s, asked_s) and not _is_long(since_s, last.asked_s) for since_s in silent_since_s)
+
+    def next_death_s(self) -> float | None:
+        """When the next of those hosts is dead that have missed a heartbeat or two, if it goes on to be silent."""
+        view = self._view
+        if view is None:
+            return None
+        silent = [
+            sight.since_s
+            for sight in view.sights.values()
+            if 2 * limits.HEARTBEAT_MS / 1000 < view.asked_s - sight.since_s < limits.HOST_DEAD_MS / 1000
+        ]
+        return min(silent) + limits.HOST_DEAD_MS / 1000 if silent else None
 
     def missed(self) -> None:
         """A round failed: what went on meanwhile is not known, and the watch starts anew."""
@@ -100,6 +122,11 @@ class HostWatch:
             sight.sign is not None and other != name and not _is_long(sight.since_s, view.asked_s)
             for other, sight in view.sights.items()
         )
+
+
+def _grace_s(gap_s: float) -> float:
+    """How much later than the end of a gap the signs of others begin to count; none before the first round."""
+    return min(max(0.0, gap_s - HOST_WATCH_GAP_MS_MAX / 1000), RETURN_MS_MAX / 1000)
 
 
 def _is_long(since_s: float, until_s: float) -> bool:

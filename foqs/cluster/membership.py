@@ -27,6 +27,9 @@ OWNER_ASKED_MS = limits.MINUTE_MS
 BUSY_BEAT_MS = 250
 """The pause between two rounds of a host that waits for a shard to move."""
 
+JITTER_PART = 5
+"""A pause between two rounds is shorter by up to this part of it."""
+
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
@@ -50,14 +53,17 @@ class Membership(Service):
         me: HostRow,
         places: Mapping[int, str],
         now_s: Callable[[], float],
+        choose: Callable[[int], int],
     ) -> None:
         """`backend` and `meta` are closed with it. `places` are those of shards that this host's configuration names.
 
-        `now_s` is a monotonic clock that any thread may read.
+        `now_s` is a monotonic clock that any thread may read. `choose` draws a number from 0 to below its argument.
         """
         super().__init__("membership")
         self.on_view: Callable[[ClusterView], Awaitable[None]] = _ignore
         """It is told of each round that was answered."""
+        self.on_death: Callable[[], None] = lambda: None
+        """It is called when a host is dead that was not a moment ago."""
         self.is_busy: Callable[[], bool] = lambda: False
         """Whether rounds should come faster, because a shard is to move."""
         self._backend = backend
@@ -68,6 +74,7 @@ class Membership(Service):
         self._places = dict(places)
         """The places of all shards that this process ever knew, but removed ones."""
         self._now_s = now_s
+        self._choose = choose
         self._watch = HostWatch()
         self._asked: dict[tuple[str, int], tuple[float, float]] = {}
         """When each owner, a process and its epoch, was asked about first and last; long ago is forgotten."""
@@ -109,6 +116,7 @@ class Membership(Service):
 
     def use_url(self, url: str) -> None:
         """New sessions are opened by this URL, which leads to the same database."""
+        self._backend.use_url(url)
         self._meta.use_url(url)
 
     def advertise(self, address: str) -> None:
@@ -172,9 +180,14 @@ class Membership(Service):
                 _log.error("host_defect", work="reading shards", exc_info=True)
 
     async def _pause(self) -> None:
+        """Wait until the next round is due: no two hosts stay in step, and a death is known as soon as it can be."""
         pause_ms = min(BUSY_BEAT_MS, limits.HEARTBEAT_MS) if self.is_busy() else limits.HEARTBEAT_MS
+        pause_s = (pause_ms - self._choose(pause_ms // JITTER_PART + 1)) / 1000
+        if (death_s := self._watch.next_death_s()) is not None:
+            # A timer may ring a little too soon.
+            pause_s = min(pause_s, max(0.0, death_s - self._now_s()) + 0.001)
         with suppress(TimeoutError):
-            async with asyncio.timeout(pause_ms / 1000):
+            async with asyncio.timeout(pause_s):
                 await self._hurry.wait()
         self._hurry.clear()
 
@@ -188,12 +201,14 @@ class Membership(Service):
             raise
         answered_s = self._now_s()
         signs = {row.id: HostSign(row.started_at_ms, row.beat_number) for row in hosts}
-        self._watch.saw(asked_s, answered_s, signs)
+        has_death = self._watch.saw(asked_s, answered_s, signs)
         self.hosts_count = 1 + self._watch.others_count(self._me.id)
         self._forget_asked(answered_s - OWNER_ASKED_MS / 1000)
         self._look_for_namesakes(hosts)
         self._hosts = hosts
         self._found.set()
+        if has_death:
+            self.on_death()
 
     def _forget_asked(self, before_s: float) -> None:
         for owner, (_, last_s) in list(self._asked.items()):

@@ -1,4 +1,4 @@
-"""Membership by rows of the meta database, each of which its host writes once a second."""
+"""Membership by rows of the meta database, each of which its host writes all the time."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from foqs.storage.meta import MetaStore
 class MetaBackend:
     """Implements foqs.cluster.view.MembershipBackend on the sessions of `meta`, which others close."""
 
-    def __init__(self, meta: MetaStore) -> None:
+    def __init__(self, meta: MetaStore, beats: MetaStore) -> None:
+        """`beats` is the same database for heartbeats alone, which may not wait for long; it is closed with this."""
         self._meta = meta
+        self._beats = beats
 
     def join(self, host: HostRow) -> None:
         if others := self._meta.hosts_beating(elsewhere=True):
@@ -22,7 +24,7 @@ class MetaBackend:
         self._meta.forget_hosts(host_name_of(host.id))
 
     def beat(self, host: HostRow) -> list[HostRow]:
-        return self._meta.beat(host)
+        return self._beats.beat(host)
 
     def announce(self, host: HostRow) -> None:
         return None
@@ -30,5 +32,8 @@ class MetaBackend:
     def leave(self, host: HostRow) -> None:
         self._meta.remove_host(host.id)
 
+    def use_url(self, url: str) -> None:
+        self._beats.use_url(url)
+
     def close(self) -> None:
-        return None
+        self._beats.close()

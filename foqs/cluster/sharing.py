@@ -46,6 +46,9 @@ class LocalShards(Protocol):
     def expect_shards(self, shard_ids: Collection[int]) -> None:
         """The living owners of these shards are asked to hand them to this host."""
 
+    def look_again(self, shard_ids: Collection[int]) -> None:
+        """The owners of these shards are dead: who waits for one of them need not wait any longer."""
+
     async def gain_shard(self, shard_id: int, place: str) -> None:
         """Try to own one more shard from now on."""
 
@@ -73,6 +76,7 @@ class Sharing(Service):
         self._owners = owners
         self._membership = membership
         membership.on_view = self._look
+        membership.on_death = self._look_again
         self._now_s = now_s
         self._planner = Planner()
         self._view: ClusterView | None = None
@@ -80,6 +84,8 @@ class Sharing(Service):
         self._works: dict[int, asyncio.Task[None]] = {}
         self._asking: asyncio.Task[None] | None = None
         self._ask_outage = Outage(now_s)
+        self._expected: Collection[int] = ()
+        """Shards that this host wants of living owners."""
         self._released_s: dict[int, float] = {}
         """When this host handed on shards that have no next owner yet."""
         self._orphan_since: dict[int, tuple[int, float]] = {}
@@ -109,6 +115,13 @@ class Sharing(Service):
         if self.state is ServiceState.RUNNING:
             self._act(view)
 
+    def _look_again(self) -> None:
+        """A host is dead: whoever waits for a lock that its session may hold ends that session."""
+        owners = [owner for shard_id in self._local.shards_run if (owner := self._owners.get(shard_id)) is not None]
+        self._local.look_again(
+            {owner.shard_id for owner in owners if self._membership.is_dead(owner.host_id, owner.epoch)}
+        )
+
     async def leave(self) -> None:
         """Hand on all shards to hosts that ask for them; the others know by the membership that this one leaves.
 
@@ -127,11 +140,16 @@ class Sharing(Service):
             await asyncio.wait(list(self._works.values()))
 
     def _is_to_hand_on(self) -> bool:
-        """A shard has no later owner than this host, and there is another host for it."""
+        """A shard has no later owner than this host, or is on its way to it, and there is another host for it."""
         view = self._view
         if view is None:
             return False
-        tiers = {row.tier for row in shards_in_use(view).values() if row.owner == view.me}
+        run, owned = self._local.shards_run, self._local.shards_owned
+        tiers = {
+            row.tier
+            for row in shards_in_use(view).values()
+            if row.owner == view.me or row.shard_id in owned or (row.shard_id in self._expected and row.shard_id in run)
+        }
         return any(member.id != view.me and member.tier in tiers for member in view.members)
 
     async def _start(self) -> None:
@@ -157,7 +175,8 @@ class Sharing(Service):
         for shard_id in run - decision.wanted:
             self._begin(shard_id, self._local.lose_shard(shard_id))
         self._release(view, decision)
-        self._local.expect_shards(decision.asked.keys())
+        self._expected = decision.asked.keys()
+        self._local.expect_shards(self._expected)
         self._ask_for(view, decision)
         self._is_moving = bool(decision.asked or decision.released or view.is_leaving(view.me))
 

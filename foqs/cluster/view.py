@@ -57,5 +57,8 @@ class MembershipBackend(Protocol):
     def leave(self, host: HostRow) -> None:
         """End in order: nobody has to wait until this host looks dead."""
 
+    def use_url(self, url: str) -> None:
+        """New sessions with the meta database are opened by this URL; any thread may call it."""
+
     def close(self) -> None:
         """Let go of what is open; not a round is under way."""

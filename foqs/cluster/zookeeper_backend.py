@@ -1,4 +1,4 @@
-"""Membership by nodes of ZooKeeper: an ephemeral one for each host, which its host writes once a second.
+"""Membership by nodes of ZooKeeper: an ephemeral one for each host, which its host writes all the time.
 
 ZooKeeper says who is there, and never who is dead: a session ends for many reasons, and after an outage of the ensemble
 the nodes of hosts that live well are gone for a moment. So a node that has vanished stands for a host that does not
@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,20 +29,22 @@ from foqs.model.cluster import HostRow, host_name_of
 from foqs.model.errors import InvalidArgumentError, UnavailableError
 from foqs.storage.meta import MetaStore
 
-SESSION_MS = 4 * limits.SECOND_MS
-"""The session that is asked for, the shortest that servers grant by default.
+SESSION_MS = 2 * limits.SECOND_MS
+"""The session that is asked for. By default servers grant no shorter one than of 4 s, and nothing depends on it.
 
-A connection on which nothing comes is given up after two thirds of it, so that a host finds another server of the
-ensemble before others take it for dead.
+A server of the ensemble that takes a connection and says nothing is left after its part of it.
 """
-RECONNECT_MS_MAX = limits.SECOND_MS
+RECONNECT_MS_MAX = 500
 """The longest pause between two attempts to connect. By itself kazoo lets up to a minute pass."""
-CLIENT_MS_MAX = 5 * limits.SECOND_MS
-"""A client that has had no connection for so long, longer than its session lasts, is replaced by a new one."""
+CLIENT_MS_MAX = 3 * limits.SECOND_MS
+"""A client that has had no connection for so long, or no answer now and was not replaced for so long, is replaced."""
 CONNECT_MS_MAX = 10 * limits.SECOND_MS
 """A host that starts waits so long for the ensemble."""
-ROUND_MS_MAX = 2 * limits.SECOND_MS
-"""A round that is not answered in so long has failed."""
+ROUND_MS_MAX = limits.BEAT_STATEMENT_MS_MAX
+"""A round that is not answered in so long has failed, and the host looks for another server of the ensemble.
+
+kazoo itself would wait for two thirds of the session, in which others would take the host for dead.
+"""
 RETURN_MS = 3 * limits.SECOND_MS
 """After an outage rounds count again when the ensemble has answered for so long: meanwhile others make their nodes."""
 VANISHED_MS = limits.MINUTE_MS
@@ -50,7 +54,10 @@ ANNOUNCE_MS = 2 * limits.SECOND_MS
 _NODE_BYTES_MAX = 4 * limits.KIB
 _ENDED = b'{"is_ended": true}'
 
-assert RECONNECT_MS_MAX + SESSION_MS * 2 // 3 < limits.HOST_DEAD_MS, "a lost server of the ensemble kills no host"
+assert 2 * limits.HEARTBEAT_MS + ROUND_MS_MAX + SESSION_MS // 3 < limits.HOST_DEAD_MS, (
+    "a server of three that hangs kills no host, even if the client comes upon it again"
+)
+assert CLIENT_MS_MAX < RETURN_MS + limits.HOST_DEAD_MS, "a living host is back in time after an outage"
 assert VANISHED_MS > 2 * limits.HOST_DEAD_MS, "a host whose node has gone is dead before it is forgotten"
 
 _log = structlog.get_logger(__name__)
@@ -88,6 +95,8 @@ class ZookeeperBackend:
         """When the ensemble came back, until rounds count again."""
         self._lost_s: float | None = None
         """The time since which there is no connection."""
+        self._replaced_s = -math.inf
+        """When the client was replaced last."""
         self._announced_s: float | None = None
 
     def join(self, host: HostRow) -> None:
@@ -115,6 +124,8 @@ class ZookeeperBackend:
             self._remove_marks(ended, now_s, until_s)
         except (KazooException, KazooTimeoutError) as error:
             self._is_away, self._back_s = True, None
+            if isinstance(error, KazooTimeoutError) and self._now_s() - self._replaced_s >= CLIENT_MS_MAX / 1000:
+                self._replace_client()
             raise UnavailableError(f"ZooKeeper does not answer: {_cause_of(error)}") from error
         self._require_time_for_others(now_s)
         return self._known(rows, ended, now_s)
@@ -135,6 +146,9 @@ class ZookeeperBackend:
         except (KazooException, KazooTimeoutError) as error:
             raise UnavailableError(f"ZooKeeper does not answer: {_cause_of(error)}") from error
         self._meta.remove_host(host.id)
+
+    def use_url(self, url: str) -> None:
+        return None
 
     def close(self) -> None:
         client, self._client = self._client, None
@@ -159,11 +173,18 @@ class ZookeeperBackend:
             return
         now_s = self._now_s()
         self._lost_s = now_s if self._lost_s is None else self._lost_s
-        if client is not None and now_s - self._lost_s >= CLIENT_MS_MAX / 1000:
-            self._client, self._lost_s = self._connect(), now_s
-            self._client.start_async()
-            _close(client)
+        if now_s - self._lost_s >= CLIENT_MS_MAX / 1000:
+            self._replace_client()
         raise ConnectionClosedError("there is no connection")
+
+    def _replace_client(self) -> None:
+        client, self._client = self._client, self._connect()
+        self._client.start_async()
+        self._replaced_s = self._now_s()
+        self._lost_s = None
+        if client is not None:
+            # It may wait for a server that hangs, and the next heartbeat must not wait for it.
+            threading.Thread(target=_close, args=(client,), name="zookeeper-close", daemon=True).start()
 
     def _write(self, host: HostRow, until_s: float) -> None:
         """Write this host's row into a node that goes with this session: a lost session's is made anew."""

@@ -154,9 +154,9 @@ a prefetched item is ready again this and CLAIM_SLACK_MS after its claim.
 """
 CLAIM_SLACK_MS = 5 * SECOND_MS
 """A claim outlives the lease that it backs by this, so that a delivery needs no second write."""
-HEARTBEAT_MS = 1 * SECOND_MS
-"""How often a host writes its heartbeat and reads the namespaces."""
-HOST_DEAD_MS = 6 * SECOND_MS
+HEARTBEAT_MS = 500
+"""How often a host writes its heartbeat, and reads the others', the shards and the namespaces."""
+HOST_DEAD_MS = 2_500
 """A host is dead when another host has not seen its heartbeat change for this long, in a watch without gaps."""
 OWNER_SILENT_MS_MAX = 30 * SECOND_MS
 """A server ends the session of an owner that is silent for this long, so that a shard is free even where nobody may
@@ -453,6 +453,8 @@ STATEMENT_MS_MAX = 30 * SECOND_MS
 """How long a host waits for the response to any SQL statement."""
 META_STATEMENT_MS_MAX = 3 * SECOND_MS
 """How long a host waits for the response to a statement on the meta database."""
+BEAT_STATEMENT_MS_MAX = 600
+"""How long a host waits for a connection to the meta database, and for each response, when it writes a heartbeat."""
 LOCK_WAIT_MS_MAX = 5 * SECOND_MS
 """How long a host waits for the lock of a shard after it has killed the session of a dead owner."""
 OWNER_WAIT_MS_MAX = SECOND_MS
@@ -478,6 +480,7 @@ assert CALL_BYTES_PER_CONNECTION_MAX >= FRAME_BYTES_MAX, "the largest frame must
 assert HEARTBEAT_MS * 3 < CENSUS_MS_MAX < CENSUS_EXPIRY_MS, "every host sees a census in time, and before it ends"
 assert CENSUS_MS_MAX + 2 * META_STATEMENT_MS_MAX < CENSUS_EXPIRY_MS, "a deletion ends before its namespace opens again"
 assert HEARTBEAT_MS * 3 < HOST_DEAD_MS, "a host is not dead for one lost heartbeat"
+assert BEAT_STATEMENT_MS_MAX * 4 <= HOST_DEAD_MS, "a host that meets a hanging server has time for another heartbeat"
 assert PACKS_OF_SHARD_BYTES_MAX <= PACKS_OF_HOST_BYTES_MAX, "one shard may use what it may have"
 assert 2 * TRANSACTION_INSERTS_MAX + BATCH_ITEMS_MAX <= ENQUEUE_BUFFER_ITEMS_MAX, "no placement may fill a buffer"
 assert 2 * TRANSACTION_INSERT_BYTES_MAX + FRAME_BYTES_MAX <= ENQUEUE_BUFFER_BYTES_MAX, "no placement may fill a buffer"

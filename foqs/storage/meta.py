@@ -1,6 +1,6 @@
 """The meta database: namespaces, epochs of shards and heartbeats of hosts, shared by all hosts of a cluster.
 
-Its methods block for at most META_STATEMENT_MS_MAX a statement: call them from a worker thread. Hosts keep
+Its methods block for a bounded time a statement: call them from a worker thread. Hosts keep
 serving what they own while it is away, so nothing here stands on the path of an item.
 """
 
@@ -28,7 +28,6 @@ from foqs.storage.session import Session, session_arguments
 
 T = TypeVar("T")
 
-_STATEMENT_S = math.ceil(limits.META_STATEMENT_MS_MAX / 1000)
 _DEADLOCK_TRIES = 5
 
 
@@ -40,15 +39,17 @@ class MetaStore(MetaCluster, MetaNamespaces, MetaPolicies, MetaJobs, MetaQuotas)
     happened is unknown then.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, statement_ms_max: int = limits.META_STATEMENT_MS_MAX) -> None:
+        """A statement waits for its response for up to `statement_ms_max`, and a new session for each of its steps."""
         super().__init__()
         self._url = url
+        self._statement_s = statement_ms_max / 1000
         self._engine = create_engine(
             url,
             isolation_level="READ COMMITTED",
             pool_size=limits.META_SESSIONS_MAX,
             max_overflow=0,
-            pool_timeout=_STATEMENT_S,
+            pool_timeout=self._statement_s,
             pool_pre_ping=True,
             creator=self._connect,
         )
@@ -69,11 +70,13 @@ class MetaStore(MetaCluster, MetaNamespaces, MetaPolicies, MetaJobs, MetaQuotas)
             return check_durable(session)
 
     def _connect(self) -> Session:
+        statement_s, lock_wait_s = self._statement_s, math.ceil(self._statement_s)
         wanted = {
             "client_flag": CLIENT.FOUND_ROWS,
-            "read_timeout": _STATEMENT_S,
-            "write_timeout": _STATEMENT_S,
-            "init_command": f"SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = {_STATEMENT_S}",
+            "connect_timeout": min(limits.CONNECT_MS_MAX / 1000, statement_s),
+            "read_timeout": statement_s,
+            "write_timeout": statement_s,
+            "init_command": f"SET SESSION time_zone = '+00:00', innodb_lock_wait_timeout = {lock_wait_s}",
         }
         return Session(**session_arguments(self._url) | wanted)
 

@@ -52,15 +52,12 @@ from foqs.storage.script import (
     take_seen,
     write_script,
 )
-from foqs.storage.seen_log import SeenLogReader, read_seen_extents, read_seen_images
 from foqs.storage.session import connect, interrupt, is_lost
 from foqs.storage.take_over import (
     WriterRow,
     kill_owner,
     promote_all,
-    read_claimed,
-    read_claims,
-    read_namespaces,
+    read_image,
     read_writer,
 )
 
@@ -104,6 +101,8 @@ class ShardStore:
         """The session that holds the lock, or held it last."""
         self._is_prepared = False
         """The session holds the lock for the next `open`."""
+        self._is_waiting = self._is_hurried = False
+        """It waits for the owner, and need not wait any longer."""
         self.packs = packs
         self._plan: PackPlan | None = None
         """The plan of the last transaction."""
@@ -150,19 +149,33 @@ class ShardStore:
         """After OwnedError: return when the shard's lock is free, or limits.OWNER_WAIT_MS_MAX later.
 
         It takes nothing, unless the owner is about to hand the shard to this host: with `stay` the lock is kept for
-        `open`, which comes next, and True is returned. Raises SessionLostError, and with `stay` what `open` does of a
-        server.
+        `open`, which comes next, and True is returned. After `look_again` it returns at once. Raises SessionLostError,
+        and with `stay` what `open` does of a server.
         """
         self.close()
-        with self._losing_session():
-            if stay:
-                self._connect()
-            else:
-                self._session = connect(self._access.url)
-            self._is_prepared = self._lock(limits.OWNER_WAIT_MS_MAX // 1000) and stay
+        self._is_waiting = True
+        try:
+            with self._losing_session():
+                if stay:
+                    self._connect()
+                else:
+                    self._session = connect(self._access.url)
+                wait_s = 0 if self._is_hurried else limits.OWNER_WAIT_MS_MAX // 1000
+                self._is_prepared = self._lock(wait_s) and stay
+        except SessionLostError:
+            if not self._is_hurried:
+                raise
+        finally:
+            self._is_waiting = self._is_hurried = False
         if not self._is_prepared:
             self.close()  # With the session the lock goes.
         return self._is_prepared
+
+    def look_again(self) -> None:
+        """The owner is dead: let `wait_for_owner` return, this one or the next. Any thread may call it."""
+        self._is_hurried = True
+        if self._is_waiting:
+            interrupt(self._session)
 
     def sort_key_after(self, lane: int, edge: int, count: int) -> int | None:
         """The sort key of the `count`-th row of the lane after `edge`; None when there are fewer.
@@ -465,29 +478,8 @@ class ShardStore:
 
     def _read_image(self, last_key: int) -> ShardImage:
         self._open_snapshot()
-        writer = self._read_writer()
-        claims = read_claims(self._rows, self._access.shard_id, writer.claim_checkpoint)
-        claimed = read_claimed(self._rows, claims)
-        topics = list(self._rows(sql.READ_TOPICS))
-        seen, images = read_seen_extents(self._rows), read_seen_images(self._rows)
-        named = {namespace for _, namespace, _ in topics} | {extent.namespace for extent in seen}
-        image = ShardImage(
-            epoch=self.epoch,
-            last_key=last_key,
-            transaction_number=writer.transaction_number,
-            delay_checkpoint=writer.delay_checkpoint,
-            topic_number_last=writer.topic_number_last,
-            now_ms=int(self._rows(sql.NOW_MS)[0][0]),
-            steady_ms=writer.steady_ms,
-            topics=topics,
-            namespaces=read_namespaces(self._rows, named),
-            count=partial(count_lanes, self._snapshot),
-            claims=claims,
-            claimed_rows=claimed,
-            seen=seen,
-            seen_images=images,
-            seen_log=SeenLogReader(lambda: self._access.url, self._access.shard_id) if seen else None,
-        )
+        access, count = self._access, partial(count_lanes, self._snapshot)
+        image = read_image(self._rows, access.shard_id, self.epoch, last_key, count, lambda: self._access.url)
         self._session.commit()
         return image
 

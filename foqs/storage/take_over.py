@@ -12,10 +12,11 @@ import pymysql
 from pymysql.constants import ER
 
 from foqs.model import limits
-from foqs.shard.port import ClaimedRow, OwnershipLostError, StoredClaim
+from foqs.shard.port import ClaimedRow, LaneCounts, OwnershipLostError, ShardImage, StoredClaim
 from foqs.storage import statements as sql
 from foqs.storage.formats import UnknownFormatError, unpack_entries, unpack_items, unpack_keys
 from foqs.storage.script import chunks_by_bytes, key_conditions, stored_row_literal
+from foqs.storage.seen_log import SeenLogReader, read_seen_extents, read_seen_images
 
 RunStatement = Callable[..., Any]
 T = TypeVar("T")
@@ -70,6 +71,43 @@ def promote_all(rows: RunStatement, shard_id: int) -> None:
         rows(sql.DELETE_PACKS.format(f"id = {pack_id:d}", 1))
     for condition, count in key_conditions("id", [tombstone_id for tombstone_id, _ in tombstones]):
         rows(sql.DELETE_TOMBSTONES.format(condition, count))
+
+
+def read_image(
+    rows: RunStatement,
+    shard_id: int,
+    epoch: int,
+    last_key: int,
+    count: Callable[[], LaneCounts],
+    url: Callable[[], str],
+) -> ShardImage:
+    """What a shard holds in memory, as the last owner left it. Raises OwnershipLostError.
+
+    `url` tells at any time how the shard is reached, and `count` counts its rows.
+    """
+    writer = read_writer(rows)
+    claims = read_claims(rows, shard_id, writer.claim_checkpoint)
+    claimed = read_claimed(rows, claims)
+    topics = list(rows(sql.READ_TOPICS))
+    seen, images = read_seen_extents(rows), read_seen_images(rows)
+    named = {namespace for _, namespace, _ in topics} | {extent.namespace for extent in seen}
+    return ShardImage(
+        epoch=epoch,
+        last_key=last_key,
+        transaction_number=writer.transaction_number,
+        delay_checkpoint=writer.delay_checkpoint,
+        topic_number_last=writer.topic_number_last,
+        now_ms=int(rows(sql.NOW_MS)[0][0]),
+        steady_ms=writer.steady_ms,
+        topics=topics,
+        namespaces=read_namespaces(rows, named),
+        count=count,
+        claims=claims,
+        claimed_rows=claimed,
+        seen=seen,
+        seen_images=images,
+        seen_log=SeenLogReader(url, shard_id) if seen else None,
+    )
 
 
 def read_claims(rows: RunStatement, shard_id: int, checkpoint: int) -> list[StoredClaim]:

@@ -138,6 +138,9 @@ class FakeStore:
                 self.close()
         return self._is_prepared
 
+    def look_again(self) -> None:
+        """Nobody waits for long."""
+
     def sort_key_after(self, lane: int, edge: int, count: int) -> int | None:
         self._touch()
         found = self._server.tables.after(lane, edge, count)

@@ -85,7 +85,7 @@ class MemoryHost:
             meta_url="", host_name="memory", listen_address="memory", port=0, cluster="memory", shards=urls
         )
         fakes: Mapping[str, Any] = {
-            "meta": lambda url: self._meta,
+            "meta": lambda *_: self._meta,
             "store": self._make_store,
             "reader": lambda shard_id, url, packs: FakeReader(self._servers[shard_id], packs),
             "check_schema": lambda url, kind: None,

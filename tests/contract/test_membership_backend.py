@@ -48,7 +48,7 @@ class MemoryRoom:
         self._meta = AwayMeta(lambda: 1)
 
     def backend(self) -> MembershipBackend:
-        return MetaBackend(self._meta)  # type: ignore[arg-type]
+        return MetaBackend(self._meta, self._meta)  # type: ignore[arg-type]
 
     def outage(self) -> None:
         self._meta.is_away = True
@@ -69,7 +69,7 @@ class MetaRoom:
         return meta
 
     def backend(self) -> MembershipBackend:
-        return MetaBackend(self.meta())
+        return MetaBackend(self.meta(), self.meta())
 
     def outage(self) -> None:
         self._session = self._server.connect("meta")
@@ -93,7 +93,7 @@ class ZookeeperRoom:
         self._seconds = count()
 
     def backend(self) -> MembershipBackend:
-        backend = membership_backend(self._url, "foqs", self._meta(), lambda: float(next(self._seconds)))
+        backend = membership_backend(self._url, "foqs", self._meta(), lambda: float(next(self._seconds)), self._meta)
         self._closing.callback(backend.close)
         return backend
 

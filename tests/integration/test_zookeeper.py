@@ -14,6 +14,7 @@ from kazoo.client import KazooClient
 from structlog.testing import capture_logs
 
 from foqs.cluster import zookeeper_backend, zookeeper_url
+from foqs.cluster.host_watch import RETURN_MS_MAX
 from foqs.cluster.membership import Membership
 from foqs.cluster.meta_backend import MetaBackend
 from foqs.cluster.view import ClusterView
@@ -249,7 +250,7 @@ def test_an_ensemble_that_cannot_be_reached_is_told_at_the_start(hosts: Hosts, m
 
 def test_hosts_of_one_cluster_with_different_memberships_do_not_start(hosts: Hosts) -> None:
     """They would take each other for dead."""
-    by_meta, by_zookeeper = MetaBackend(hosts.meta()), hosts.backend()
+    by_meta, by_zookeeper = MetaBackend(hosts.meta(), hosts.meta()), hosts.backend()
     by_meta.join(row("one#1"))
     by_meta.beat(row("one#1"))
     with pytest.raises(InvalidArgumentError, match="one#1 beats in the meta database"):
@@ -299,7 +300,7 @@ class Cluster:
     async def host(self, name: str) -> AsyncIterator[Membership]:
         meta = self.metas[name] = SlowMeta(self._meta_url)
         backend = ZookeeperBackend(self.hosts.url, "foqs", meta, lambda: self.hosts.now_s)
-        membership = Membership(backend, meta, row(name, 0), {}, lambda: self.hosts.now_s)
+        membership = Membership(backend, meta, row(name, 0), {}, lambda: self.hosts.now_s, lambda _: 0)
         membership.is_busy = lambda: True
 
         async def look(view: ClusterView) -> None:
@@ -393,7 +394,7 @@ async def test_nobody_is_dead_and_nobody_missing_because_zookeeper_was_away(
                 await asyncio.sleep(0.01)
                 cluster.hosts.now_s += 0.01  # No faster than the clock that kazoo goes by.
             assert cluster.hosts.now_s - began_s >= RETURN_MS / 1000
-            await cluster.go_on(2 * DEAD_S)
+            await cluster.go_on(2 * DEAD_S + RETURN_MS_MAX / 1000)
             assert not one.is_dead("two#1", EPOCH)
             assert not two.is_dead("one#1", EPOCH)
             assert one.is_dead("nobody", EPOCH)
@@ -447,6 +448,6 @@ async def test_a_host_does_not_start_without_zookeeper(hosts: Hosts, monkeypatch
     monkeypatch.setattr(zookeeper_backend, "CONNECT_MS_MAX", 300)
     url, meta = zookeeper_url.parse("zookeeper://127.0.0.1:1"), hosts.meta()
     backend = ZookeeperBackend(url, "foqs", meta, lambda: 0.0)
-    membership = Membership(backend, meta, row("one#1"), {}, lambda: 0.0)
+    membership = Membership(backend, meta, row("one#1"), {}, lambda: 0.0, lambda _: 0)
     with pytest.raises(FoqsError, match="ZooKeeper at"):
         await membership.start()

@@ -183,8 +183,9 @@ def _times(chance: random.Random) -> dict[str, Any]:
         "CENSUS_POLL_MS": 20,
         "CENSUS_EXPIRY_MS": 1_500,
         "META_CALL_MS_MAX": 1_500,
-        "HOST_DEAD_MS": 1_200,
-        "HOST_WATCH_GAP_MS_MAX": 600,
+        "HOST_DEAD_MS": 1_250,
+        "HOST_WATCH_GAP_MS_MAX": 500,
+        "RETURN_MS_MAX": 800,
         # Shards of living hosts stay where they are; tests.sim.cluster has them move.
         "SETTLED_MS": 10**9,
         "BUSY_BEAT_MS": 60,

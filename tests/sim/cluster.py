@@ -13,13 +13,14 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from foqs.client.errors import NotSentError
 from foqs.model import limits
 from foqs.model.calls import PositionErrors
 from foqs.model.errors import ErrorCode, FoqsError
 from foqs.testing.fake_server import FakeServer
+from foqs.testing.fake_store import FakeStore
 from tests.sim.chance import Profile
 from tests.sim.clients import Held, SimClient
 from tests.sim.host import FakeDoor, SimHost
@@ -27,7 +28,7 @@ from tests.sim.world import World
 
 HOSTS_MAX = 4
 _OWNED_S_MAX = 4.0
-"""All shards have owners so soon after a host ended in whatever way: it is dead after 1.2 s."""
+"""All shards have owners so soon after a host ended in whatever way: it is dead after 1.25 s."""
 _EVEN_S_MAX = 8.0
 """Loads are even so long after the last host came or went; one shard moves at a time."""
 _PATIENCE_S = 4.0
@@ -91,6 +92,16 @@ class ClusterWorld(World):
         for host in self.ready:
             for writer, _ in host.host._shards.owned():
                 found[writer.shard_id].append(host.name)
+        return found
+
+    def tenures(self) -> dict[int, list[tuple[str, int | None]]]:
+        """Hosts that serve each shard, with the session in which they do; it is another one after a KILL."""
+        found: dict[int, list[tuple[str, int | None]]] = {shard_id: [] for shard_id in self.servers}
+        for host in self.ready:
+            for writer, _ in host.host._shards.owned():
+                store = cast(FakeStore, writer._store)
+                number = store._session.number if store._session is not None else None
+                found[writer.shard_id].append((host.name, number))
         return found
 
     def refused(self, client: SimClient, host: SimHost | None, held: Held, invoked_at_ms: int) -> None:
@@ -249,12 +260,16 @@ class ClusterNemesis:
         world = self._world
         if not await self._is_true_within(self._is_even, _EVEN_S_MAX):
             return
-        before = world.owners()
+        before = world.tenures()
         world.meta.away_count += 1
-        await asyncio.sleep(limits.HOST_DEAD_MS / 1000 + 1)
-        if before != world.owners():
-            world.complain(f"the meta database was away, and shards went from {before} to {world.owners()}")
+        await asyncio.sleep(limits.HOST_DEAD_MS / 1000 * self._chance.choice([1, 2, 12]) + 1)
+        if before != world.tenures():
+            world.complain(f"the meta database was away, and shards went from {before} to {world.tenures()}")
         world.meta.away_count -= 1
+        # Whoever comes back first must not take the others for dead.
+        await asyncio.sleep(2 * limits.HOST_DEAD_MS / 1000 + 1)
+        if before != world.tenures():
+            world.complain(f"the meta database is back, and shards went from {before} to {world.tenures()}")
         world.counts["outages of the meta database in which nothing moved"] += 1
 
     async def _cut_off(self) -> None:

@@ -217,7 +217,7 @@ def simulated(
 
     chance = random.Random(0)
     replaced: dict[str, Any] = {
-        "MetaStore": lambda url: FakeMeta(world_of()),
+        "MetaStore": lambda *_: FakeMeta(world_of()),
         "ShardStore": lambda *arguments: SteppingStore(world_of(), *arguments),
         "ShardReader": lambda shard_id, url, packs: SimReader(world_of(), shard_id, packs),
         "EventLog": partial(_event_log_of, world_of),

@@ -82,9 +82,9 @@ def kills_whoever_has_the_lock_of_a_dead_host(self: FakeStore, session_number: i
 _saw = HostWatch.saw
 
 
-def _saw_without_gaps(self: HostWatch, asked_s: float, answered_s: float, signs: Any) -> None:
+def _saw_without_gaps(self: HostWatch, asked_s: float, answered_s: float, signs: Any) -> bool:
     with patch.object(host_watch, "HOST_WATCH_GAP_MS_MAX", 1 << 40):
-        _saw(self, asked_s, answered_s, signs)
+        return _saw(self, asked_s, answered_s, signs)
 
 
 def calls_hosts_dead_by_the_first_look_after_an_outage() -> Any:

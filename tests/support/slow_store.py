@@ -82,6 +82,10 @@ class SlowStore:
 
     def wait_for_owner(self, *, stay: bool = False) -> bool:
         self.waited_count += 1
+        return False
+
+    def look_again(self) -> None:
+        return None
 
     def sort_key_after(self, lane: int, edge: int, count: int) -> int | None:
         return None

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+
+import pytest
+
 from foqs.cluster import host_watch
 from foqs.cluster.host_watch import HostSign, HostWatch
 from foqs.model import limits
@@ -9,6 +13,7 @@ from foqs.model import limits
 DEAD_S = limits.HOST_DEAD_MS / 1000
 BEAT_S = limits.HEARTBEAT_MS / 1000
 GAP_S = host_watch.HOST_WATCH_GAP_MS_MAX / 1000
+RETURN_S = host_watch.RETURN_MS_MAX / 1000
 
 
 class Rounds:
@@ -118,10 +123,69 @@ def test_after_an_outage_the_watch_starts_anew() -> None:
     seen.now_s += 60
     seen.round(other=5)
     assert not seen.is_dead("other")
+    seen.rounds(RETURN_S + DEAD_S - 0.1, other=5)
+    assert not seen.is_dead("other")
+    assert not seen.is_dead("nobody")
+    seen.rounds(0.1, other=5)
+    assert seen.is_dead("other")
+    assert seen.is_dead("nobody")
+
+
+def test_after_one_round_that_failed_death_is_hardly_later() -> None:
+    seen = Rounds()
+    seen.rounds(DEAD_S - 0.1, other=5)
+    seen.watch.missed()
+    seen.now_s += GAP_S
     seen.rounds(DEAD_S - 0.1, other=5)
     assert not seen.is_dead("other")
     seen.rounds(0.1, other=5)
     assert seen.is_dead("other")
+
+
+def test_who_is_back_seconds_later_than_the_watcher_after_each_of_20_outages_is_not_dead() -> None:
+    """It has to make new sessions, and the server has to answer all hosts at once."""
+    chance = random.Random(1)
+    seen, beat = Rounds(), 0
+    seen.round(other=beat)
+    for _ in range(20):
+        seen.watch.missed()
+        seen.now_s += 30 + chance.random()
+        back_s = seen.now_s + chance.uniform(0, RETURN_S + DEAD_S - BEAT_S)
+        until_s = back_s + 2 * DEAD_S
+        while seen.now_s < until_s:
+            beat += seen.now_s >= back_s
+            seen.round(other=beat)
+            assert not seen.is_dead("other")
+            seen.now_s += chance.uniform(0.8, 1) * BEAT_S
+
+
+@pytest.mark.parametrize("stall_s", [1.0, 1.5, 1.9])
+def test_a_host_whose_loop_or_disk_stands_still_for_seconds_is_not_dead(stall_s: float) -> None:
+    """Its heartbeat was just due, and the watcher looks at any time."""
+    for phase in range(50):
+        seen, last_s = Rounds(), 100.0
+        seen.now_s = last_s - phase / 50 * BEAT_S
+        while seen.now_s < last_s + BEAT_S + stall_s:
+            seen.round(other=int(seen.now_s >= last_s))
+            assert not seen.is_dead("other")
+            seen.now_s += BEAT_S
+            if (death_s := seen.watch.next_death_s()) is not None:
+                seen.now_s = min(seen.now_s, death_s)
+        seen.round(other=2)
+        assert not seen.is_dead("other")
+
+
+def test_the_watcher_looks_again_at_the_moment_at_which_a_silent_host_is_dead() -> None:
+    seen = Rounds()
+    seen.round(other=5)
+    assert seen.watch.next_death_s() is None, "all are well"
+    seen.rounds(DEAD_S - 0.1, other=5)
+    death_s = seen.watch.next_death_s()
+    assert death_s == pytest.approx(100 + DEAD_S)
+    seen.now_s = death_s
+    assert seen.watch.saw(seen.now_s, seen.now_s, {"other": HostSign(1, 5)}), "it is told once"
+    assert not seen.watch.saw(seen.now_s, seen.now_s, {"other": HostSign(1, 5)})
+    assert seen.watch.next_death_s() is None
 
 
 def test_a_gap_between_rounds_is_an_outage_too() -> None:

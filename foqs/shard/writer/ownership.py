@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 
 import structlog
@@ -81,6 +82,8 @@ class Ownership:
         """`keep_epoch` has something to do."""
         self.is_expected = False
         """The living owner was asked to hand the shard to this host, which takes it as soon as the lock is free."""
+        self._hurry = asyncio.Event()
+        """The owner that is waited for is dead."""
         self.committed_number = 0
         """The number of the last transaction that this process saw committed."""
         self._shard_id = shard_id
@@ -154,7 +157,16 @@ class Ownership:
                 pause_ms = 0 if has_lock else OWNER_RETURN_MS
             except (SessionLostError, OwnershipLostError):
                 pass  # Nobody can tell when it is free.
-        await asyncio.sleep(pause_ms / 1000)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_ms / 1000):
+                await self._hurry.wait()
+        self._hurry.clear()
+
+    def look_again(self) -> None:
+        """The owner is dead: let `wait_for_next_try` return, if this process does not have the shard."""
+        if self.shard is None:
+            self._hurry.set()
+            self._store.look_again()
 
     async def _supervised(self, shard: ShardState, loading: Awaitable[None]) -> None:
         try:

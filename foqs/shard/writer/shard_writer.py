@@ -101,6 +101,10 @@ class ShardWriter(Service):
         """Say whether the living owner of the shard was asked to hand it to this host."""
         self._ownership.is_expected = is_expected
 
+    def look_again(self) -> None:
+        """The owner of the shard is dead: who waits for it tries to open the shard now."""
+        self._ownership.look_again()
+
     @property
     def is_expected(self) -> bool:
         """The shard is about to come from its living owner."""

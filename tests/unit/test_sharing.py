@@ -1,0 +1,122 @@
+"""What a host does with its shards after each round of its membership."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar, cast
+
+from foqs.cluster.membership import Membership
+from foqs.cluster.owner_map import OwnerMap
+from foqs.cluster.sharing import Sharing
+from foqs.cluster.view import ClusterView
+from foqs.model.cluster import HostRow, ShardRow, ShardUse
+from tests.support.waiting import until
+
+T = TypeVar("T")
+ME, OTHER = "me#1", "other#1"
+
+
+class Local:
+    """Shards of this host, without anything behind them."""
+
+    def __init__(self) -> None:
+        self.shards_run: set[int] = set()
+        self.shards_owned: set[int] = set()
+        self.lost: list[int] = []
+        """Those that it was told to hand on, or not to try any more."""
+        self.hurried: set[int] = set()
+
+    def knows_shards(self, uses: Mapping[int, ShardUse], moving: Collection[int]) -> None:
+        return None
+
+    def expect_shards(self, shard_ids: Collection[int]) -> None:
+        return None
+
+    def look_again(self, shard_ids: Collection[int]) -> None:
+        self.hurried = set(shard_ids)
+
+    async def gain_shard(self, shard_id: int, place: str) -> None:
+        self.shards_run.add(shard_id)
+
+    async def lose_shard(self, shard_id: int) -> None:
+        self.lost.append(shard_id)
+        self.shards_run.discard(shard_id)
+        self.shards_owned.discard(shard_id)
+
+
+class Members:
+    """In place of Membership: rounds come when a test says so."""
+
+    def __init__(self) -> None:
+        self.on_view: Callable[[ClusterView], Any] = lambda view: None
+        self.on_death: Callable[[], None] = lambda: None
+        self.dead: set[str] = set()
+        self.asked: dict[int, str] = {}
+        self.is_leaving = False
+
+    def is_dead(self, host_id: str, epoch: int) -> bool:
+        return host_id in self.dead
+
+    def leave(self) -> None:
+        self.is_leaving = True
+
+    async def ask_for_shards(self, by_owner: Mapping[int, str]) -> None:
+        self.asked.update(by_owner)
+
+    async def on_thread(self, work: Callable[[], T]) -> T:
+        return work()
+
+
+class Room:
+    def __init__(self, shard_count: int = 2) -> None:
+        self.local, self.members, self.now_s = Local(), Members(), 100.0
+        self.sharing = Sharing(self.local, OwnerMap(), cast(Membership, self.members), lambda: self.now_s)
+        self.hosts = [ME, OTHER]
+        self.rows = {at: self.row(at, OTHER) for at in range(shard_count)}
+
+    def row(self, shard_id: int, owner: str, moving_to: str = "") -> ShardRow:
+        return ShardRow(shard_id, 1, owner, 0, f"mysql://db/{shard_id}", ShardUse.SERVING, "", "", moving_to, 0)
+
+    async def round(self) -> None:
+        rows = {name: HostRow(name, f"{name}:1", 1, 1) for name in self.hosts}
+        rows[ME] = rows[ME]._replace(is_leaving=self.members.is_leaving)
+        await self.members.on_view(ClusterView(ME, rows, dict(self.rows), True))
+
+
+@asynccontextmanager
+async def running(room: Room) -> AsyncIterator[Room]:
+    await room.round()
+    await room.sharing.start()
+    await room.round()
+    try:
+        yield room
+    finally:
+        await room.sharing.stop()
+
+
+async def test_a_host_that_leaves_while_a_shard_is_on_its_way_to_it_hands_that_on_too() -> None:
+    """It owns nothing yet; the owner has let go, and the lock may be its own by now."""
+    async with running(Room()) as room:
+        await until(lambda: bool(room.members.asked))
+        (shard_id,) = room.members.asked
+        leaving = asyncio.create_task(room.sharing.leave())
+        await until(lambda: room.members.is_leaving)
+        room.local.shards_owned = {shard_id}
+        await room.round()
+        assert not leaving.done()
+        assert shard_id not in room.local.lost
+        room.rows[shard_id] = room.row(shard_id, ME, moving_to=OTHER)
+        await room.round()
+        await until(lambda: shard_id in room.local.lost)
+        assert not leaving.done(), "nobody has it yet"
+        room.rows[shard_id] = room.row(shard_id, OTHER)
+        await room.round()
+        await leaving
+
+
+async def test_a_host_that_has_nothing_leaves_at_once() -> None:
+    async with running(Room(shard_count=0)) as room:
+        await room.sharing.leave()
+        assert not room.members.is_leaving
