@@ -50,8 +50,8 @@ sim: setup ## the whole host in virtual time with faults: make sim SEEDS=N
 power: setup ## the power of a MySQL server cut under load: make power CUTS=N (as root, for the mounts)
 	@$(BIN)/python -m loadtest.power --cuts $${CUTS:-100}
 
-chaos: setup ## one host with faults of all kinds: make chaos MINUTES=M SEED=S (as root, for the mounts)
-	@$(BIN)/python -m loadtest.chaos --minutes $${MINUTES:-2} --seed $${SEED:-1}
+chaos: setup ## faults of all kinds on one host, or HOSTS that share shards: make chaos MINUTES=M SEED=S HOSTS=N SERVERS=M (as root)
+	@$(BIN)/python -m loadtest.chaos --minutes $${MINUTES:-2} --seed $${SEED:-1} --hosts $${HOSTS:-1} --servers $${SERVERS:-2}
 
 overload: setup ## three times as much as the host can do, for five minutes: make overload MINUTES=M
 	@$(BIN)/python -m loadtest.stress overload --minutes $${MINUTES:-5} --json build/stress/overload.json

@@ -1,4 +1,4 @@
-"""`python -m loadtest.chaos`: every promise holds through everything that can go wrong on one host, by a seed."""
+"""`python -m loadtest.chaos`: every promise holds through everything that can go wrong, on one host or several."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ import json
 import signal
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.table import Table
 
+from loadtest.chaos import cluster_run
+from loadtest.chaos.cluster_links import HOSTS_MAX, missing_for_namespaces
+from loadtest.chaos.cluster_room import ClusterRoom, Layout
 from loadtest.chaos.room import Room, find_faketime
 from loadtest.chaos.run import Course, run_round
 from tests.support.faults.verdict import counts_table, promises_table, spread
@@ -27,33 +33,25 @@ _CALM_S = 48
 @click.command()
 @click.option("--minutes", default=2.0, show_default=True, help="About how long.")
 @click.option("--seed", default=1, show_default=True, help="The same seed plans the same faults at the same times.")
+@click.option(
+    "--hosts", type=click.IntRange(1, HOSTS_MAX), default=1, show_default=True, help="Hosts that share shards."
+)
+@click.option(
+    "--servers", type=click.IntRange(1, 8), default=2, show_default=True, help="MySQL servers of several hosts."
+)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write all figures there.")
-def main(minutes: float, seed: int, json_path: Path | None) -> None:
+def main(minutes: float, seed: int, hosts: int, servers: int, json_path: Path | None) -> None:
     """Exit code 1 when a promise broke."""
     console = Console()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    missing = missing_for_mounts()
-    if missing:
-        console.print(f"without full disks, which need {'; '.join(missing)}")
-    if find_faketime() is None:
-        console.print("without moved clocks, which need libfaketime (Debian: apt-get install libfaketime)")
     course = Course()
-    failure = ""
+    run = Run(console, course, minutes, seed, json_path)
     try:
-        with Room(with_small_disk=not missing) as room:
-            began_s = time.monotonic()
-            for number in itertools.count(1):
-                left_s = minutes * 60 - (time.monotonic() - began_s)
-                if left_s <= 0:
-                    break
-                chaos_s, calm_s = lengths(left_s)
-                run_round(room, f"chaos-{seed}-{number}", int(chaos_s * 1000), int(calm_s * 1000), course)
-                course.host_events = room.logged()
-                elapsed_s = time.monotonic() - began_s
-                faults, broken = course.faults.total(), course.tally.violation_count
-                console.print(f"{elapsed_s / 60:.1f} min, round {number}: {faults} faults, {broken} violations")
-                if json_path is not None:
-                    json_path.write_text(json.dumps(as_json(course, seed, elapsed_s), indent=1) + "\n")
+        if hosts == 1:
+            _on_one_host(run)
+        else:
+            _on_several(run, hosts, servers)
+        failure = ""
     except Exception as error:
         # Whatever it was: what was found until then is told.
         console.print_exception()
@@ -66,6 +64,60 @@ def main(minutes: float, seed: int, json_path: Path | None) -> None:
     if failure or course.tally.violation_count:
         kept = [f"history and rows in {path}" for path in course.kept]
         raise click.ClickException("\n".join([failure, *course.tally.examples, *kept]))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What was asked for, and what it comes to."""
+
+    console: Console
+    course: Course
+    minutes: float
+    seed: int
+    json_path: Path | None
+
+    def rounds(self, one: Callable[[str, int, int], Counter[str]]) -> None:
+        """Do rounds until the time is over. Each returns how often hosts have logged each event until then."""
+        course, began_s = self.course, time.monotonic()
+        for number in itertools.count(1):
+            left_s = self.minutes * 60 - (time.monotonic() - began_s)
+            if left_s <= 0:
+                break
+            chaos_s, calm_s = lengths(left_s)
+            course.host_events = one(f"chaos-{self.seed}-{number}", int(chaos_s * 1000), int(calm_s * 1000))
+            elapsed_s = time.monotonic() - began_s
+            faults, broken = course.faults.total(), course.tally.violation_count
+            self.console.print(f"{elapsed_s / 60:.1f} min, round {number}: {faults} faults, {broken} violations")
+            if self.json_path is not None:
+                self.json_path.write_text(json.dumps(as_json(course, self.seed, elapsed_s), indent=1) + "\n")
+
+
+def _on_one_host(run: Run) -> None:
+    missing = missing_for_mounts()
+    if missing:
+        run.console.print(f"without full disks, which need {'; '.join(missing)}")
+    if find_faketime() is None:
+        run.console.print("without moved clocks, which need libfaketime (Debian: apt-get install libfaketime)")
+    with Room(with_small_disk=not missing) as room:
+
+        def one(name: str, chaos_ms: int, calm_ms: int) -> Counter[str]:
+            run_round(room, name, chaos_ms, calm_ms, run.course)
+            return room.logged()
+
+        run.rounds(one)
+
+
+def _on_several(run: Run, hosts: int, servers: int) -> None:
+    missing = missing_for_namespaces()
+    if missing:
+        run.console.print(f"without partitions between two hosts, which need {missing}")
+    with ClusterRoom(Layout(hosts, servers, can_part=not missing)) as room:
+
+        def one(name: str, chaos_ms: int, calm_ms: int) -> Counter[str]:
+            cluster_run.run_round(room, name, chaos_ms, calm_ms, run.course)
+            return room.logged()
+
+        run.rounds(one)
 
 
 def lengths(left_s: float) -> tuple[float, float]:

@@ -1,18 +1,20 @@
-"""What a fault is. The kinds are in host_faults, server_faults, session_faults and network_faults."""
+"""What a fault is. The kinds are in host_faults, server_faults, session_faults, network_faults and cluster_faults."""
 
 from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar
 
-from loadtest.chaos.room import SHARDS, Room
+from loadtest.chaos.room import SHARDS
 from tests.support.faults.own_thread import OwnThread
 
+R = TypeVar("R")
+"""The room that it happens in: one host, or a cluster."""
 HOST, META, CLIENTS, CLOCK = "host", "meta", "clients", "clock"
 
 
-class Fault(ABC):
+class Fault(ABC, Generic[R]):
     """One fault with all that it draws by chance, drawn when it is planned: so a plan hangs on its seed alone.
 
     `targets`: what no other fault may touch meanwhile. `shards`: those that may be away.
@@ -28,14 +30,14 @@ class Fault(ABC):
     def __init__(self, rng: random.Random) -> None: ...
 
     @abstractmethod
-    def begin(self, room: Room) -> None: ...
+    def begin(self, room: R) -> None: ...
 
-    def tick(self, room: Room) -> None:
+    def tick(self, room: R) -> None:
         """Called some times a second while it lasts."""
         return
 
     @abstractmethod
-    def end(self, room: Room) -> None:
+    def end(self, room: R) -> None:
         """What it did is undone, and what it broke is started again."""
 
 

@@ -12,7 +12,7 @@ from tests.support.faults import FaultError
 _CLOCK_OFFSETS_S = (-3_600, -60, -5, -1, 1, 5, 60, 3_600)
 
 
-class HostKilled(Fault):
+class HostKilled(Fault[Room]):
     kind = "host: kill -9"
     length_ms = (1, 4_000)
 
@@ -31,7 +31,7 @@ class HostKilled(Fault):
             room.start_host()
 
 
-class HostRestarted(Fault):
+class HostRestarted(Fault[Room]):
     """SIGTERM, and a second one when it has not drained until the end."""
 
     kind = "host: SIGTERM and start"
@@ -57,7 +57,7 @@ class HostRestarted(Fault):
         room.start_host()
 
 
-class HostStopped(Fault):
+class HostStopped(Fault[Room]):
     kind = "host: SIGSTOP"
     length_ms = (100, 15_000)
 
@@ -73,7 +73,7 @@ class HostStopped(Fault):
         room.host.signal(signal.SIGCONT)
 
 
-class HostClockMoved(Fault):
+class HostClockMoved(Fault[Room]):
     kind = "host: clock moved"
 
     def __init__(self, rng: random.Random) -> None:
@@ -88,7 +88,7 @@ class HostClockMoved(Fault):
         room.set_host_clock(0)
 
 
-class MetaKilled(Fault):
+class MetaKilled(Fault[Room]):
     kind = "meta database: kill -9"
 
     def __init__(self, rng: random.Random) -> None:
@@ -102,7 +102,7 @@ class MetaKilled(Fault):
         room.servers[SERVER_COUNT].start()
 
 
-class MetaStopped(Fault):
+class MetaStopped(Fault[Room]):
     kind = "meta database: SIGSTOP"
 
     def __init__(self, rng: random.Random) -> None:

@@ -16,7 +16,7 @@ _SERVER_DELAYS_MS = (2, 5, 20)
 _LINKS_CUT_MAX = 3
 
 
-class NetworkFault(Fault):
+class NetworkFault(Fault[Room]):
     """Of the clients' network, or of one server's, drawn by chance."""
 
     of_clients: ClassVar[bool]

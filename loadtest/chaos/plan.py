@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from loadtest.chaos.fault import Fault
 from loadtest.chaos.host_faults import HostClockMoved, HostKilled, HostRestarted, HostStopped, MetaKilled, MetaStopped
@@ -16,6 +18,7 @@ from loadtest.chaos.network_faults import (
     ServerNetworkGone,
     ServerNetworkSlow,
 )
+from loadtest.chaos.room import Room
 from loadtest.chaos.server_faults import (
     DiskFull,
     ServerKilled,
@@ -26,7 +29,9 @@ from loadtest.chaos.server_faults import (
 )
 from loadtest.chaos.session_faults import Deadlocks, PurgeBlocked, RowsLocked, TablesLocked
 
-KINDS: dict[type[Fault], int] = {
+K = TypeVar("K", bound=Callable[[random.Random], Fault[Any]])
+
+KINDS: dict[type[Fault[Room]], int] = {
     HostKilled: 3,
     HostRestarted: 2,
     HostStopped: 2,
@@ -61,12 +66,12 @@ _REST_MS = 1_000
 class Planned:
     """`start_ms` and `end_ms` since the begin of the round."""
 
-    fault: Fault
+    fault: Fault[Any]
     start_ms: int
     end_ms: int
 
 
-def plan(rng: random.Random, length_ms: int, kinds: dict[type[Fault], int]) -> list[Planned]:
+def plan(rng: random.Random, length_ms: int, kinds: Mapping[K, int]) -> list[Planned]:
     """Faults that begin within the time, by their start; none on a target that another one has."""
     planned: list[Planned] = []
     free_at_ms: dict[str, int] = {}

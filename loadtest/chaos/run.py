@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from foqs import Client
 from foqs.model.calls import ItemState
@@ -44,7 +45,7 @@ _PRESSURE = Pressure(producers=2, consumers=4, items_per_s=500, pause_after_fail
 class Happened:
     """A fault as it was, in milliseconds since the epoch. `healing_ms`: when its end began, a restart of what died."""
 
-    fault: Fault
+    fault: Fault[Any]
     began_ms: int
     healing_ms: int
     healed_ms: int
@@ -62,9 +63,9 @@ class Course:
     """Where the histories of rounds are in which something was found."""
 
 
-def kinds_for(room: Room) -> dict[type[Fault], int]:
+def kinds_for(room: Room) -> dict[type[Fault[Room]], int]:
     """The kinds of faults that this machine can have, with their weights."""
-    lacking = {DiskFull: room.small_disk is None, HostClockMoved: room.faketime is None}
+    lacking: dict[type[Fault[Room]], bool] = {DiskFull: room.small_disk is None, HostClockMoved: room.faketime is None}
     return {kind: weight for kind, weight in KINDS.items() if not lacking.get(kind, False)}
 
 
@@ -89,14 +90,11 @@ def run_round(room: Room, name: str, chaos_ms: int, calm_ms: int, course: Course
         answers_due=True,
         dedup=WHOLE_WINDOW,
     )
-    problems = [f"round {name}: {problem}" for problem in [*audit(room.direct_urls), *miscounted(room, stored)]]
+    found = [*audit(room.direct_urls), *miscounted(room.host_address, stored)]
+    problems = [f"round {name}: {problem}" for problem in found]
     course.tally.add(report, problems)
     if report.violations or problems:
-        kept = keep(calls, stored)
-        lines = [f"{each.began_ms} {each.healing_ms} {each.healed_ms} {each.fault.kind}\n" for each in happened]
-        (kept / "faults").write_text("".join(lines))
-        (kept / "disturbed").write_text("".join(f"{start_ms} {end_ms}\n" for start_ms, end_ms in disturbed))
-        course.kept.append(kept)
+        keep_red(course, calls, stored, happened, disturbed)
     course.faults.update(each.fault.kind for each in happened)
     course.rss_mib_max = max(course.rss_mib_max, monitor.rss_mib_max)
     for each in happened:
@@ -106,11 +104,26 @@ def run_round(room: Room, name: str, chaos_ms: int, calm_ms: int, course: Course
     purge_dead_letters(room.host_address, TOPICS)
 
 
-def carry_out(room: Room, planned: Sequence[Planned]) -> list[Happened]:
+def keep_red(
+    course: Course,
+    calls: Sequence[Call],
+    stored: Sequence[Stored],
+    happened: Sequence[Happened],
+    disturbed: Sequence[tuple[int, int]],
+) -> None:
+    """Write down a round in which something was found."""
+    kept = keep(calls, stored)
+    lines = [f"{each.began_ms} {each.healing_ms} {each.healed_ms} {each.fault.kind}\n" for each in happened]
+    (kept / "faults").write_text("".join(lines))
+    (kept / "disturbed").write_text("".join(f"{start_ms} {end_ms}\n" for start_ms, end_ms in disturbed))
+    course.kept.append(kept)
+
+
+def carry_out(room: Any, planned: Sequence[Planned]) -> list[Happened]:
     """Begin and heal every fault at its time, or as soon after as the one before is done."""
     start_s = time.monotonic()
     due = [(each.start_ms, number, each) for number, each in enumerate(planned)]
-    began_ms: dict[Fault, int] = {}
+    began_ms: dict[Fault[Any], int] = {}
     happened = []
     try:
         while due:
@@ -165,12 +178,12 @@ def _is_everywhere(happened: Happened) -> bool:
     return bool({HOST, CLIENTS} & happened.fault.targets)
 
 
-def miscounted(room: Room, stored: Sequence[Stored]) -> Iterator[str]:
-    """What the host counts in memory and what its tables hold when all is at rest; a sentence when they differ."""
+def miscounted(address: str, stored: Sequence[Stored]) -> Iterator[str]:
+    """What all hosts count in memory, asked of one, and what the tables hold at rest; a sentence when they differ."""
     rows = {"dead": sum(row.state is ItemState.DEAD for row in stored), "live": 0}
     rows["live"] = len(stored) - rows["dead"]
     deadline_s = time.monotonic() + _COUNTED_S_MAX
-    with Client(room.host_address) as client:
+    with Client(address) as client:
         while True:
             topics = list(client.topics(NAMESPACE))
             counted = {
@@ -180,7 +193,7 @@ def miscounted(room: Room, stored: Sequence[Stored]) -> Iterator[str]:
             if counted == rows:
                 return
             if time.monotonic() > deadline_s:
-                yield f"the host counts {counted}, its tables hold {rows}"
+                yield f"the topics count {counted}, the tables hold {rows}"
                 return
             time.sleep(_TICK_S)
 

@@ -11,7 +11,7 @@ from loadtest.chaos.fault import Fault, shards_of
 from loadtest.chaos.room import SERVER_COUNT, SMALL, USER, Room
 
 
-class ServerFault(Fault):
+class ServerFault(Fault[Room]):
     """Of one server, drawn by chance."""
 
     def __init__(self, rng: random.Random) -> None:

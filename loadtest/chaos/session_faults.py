@@ -21,7 +21,7 @@ _BALLAST = "INSERT INTO chaos.ballast (filling) VALUES " + ", ".join(["('x')"] *
 """A transaction that changed this much is not the one that the server chooses to roll back."""
 
 
-class SessionFault(Fault):
+class SessionFault(Fault[Room]):
     """In the database of one shard, drawn by chance; on its server other faults may go on at the same time."""
 
     def __init__(self, rng: random.Random) -> None:

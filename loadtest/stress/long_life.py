@@ -88,7 +88,7 @@ def run(course: Course, say: Callable[[str], None]) -> Verdict:
             begin_ms = time.time() * 1_000
             parts = _live(room, load, course, [partial(_newcomer, path, pressure) for path in newcomers], say)
             stored = load.drain(room.direct_urls, patience_s=_DRAIN_S_MAX)
-        problems = [*audit(room.direct_urls), *miscounted(room, stored)]
+        problems = [*audit(room.direct_urls), *miscounted(room.host_address, stored)]
         disturbed = [(start, end + _AFTERMATH_MS) for start, end in monitor.away(frozenset(SHARDS))]
     # A part of the history is in memory at a time.
     report = check_files(

@@ -5,19 +5,28 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+import subprocess
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 
 import pytest
 
+from loadtest.chaos import cluster_run
+from loadtest.chaos.cluster_faults import KINDS as CLUSTER_KINDS
+from loadtest.chaos.cluster_faults import HostsApart, kinds_for
+from loadtest.chaos.cluster_links import links, missing_for_namespaces
+from loadtest.chaos.cluster_room import ClusterRoom, Layout
 from loadtest.chaos.plan import AT_ONCE_MAX, KINDS, Planned, plan
 from loadtest.chaos.room import Room
 from loadtest.chaos.run import Course, run_round
+from tests.support import impatient_foqs
 from tests.support.faults.network import BadNetwork
 from tests.support.faults.volume import missing_for_mounts
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until_true
 
 PLAN_MS = 3_600_000
 
@@ -32,6 +41,17 @@ def test_every_promise_holds_through_some_seconds_of_chaos() -> None:
     assert course.faults.total() >= 3
     assert course.tally.counts["items"] > 1_000
     assert course.tally.recovery_ms
+
+
+@pytest.mark.database
+@pytest.mark.slow
+def test_every_promise_holds_through_some_seconds_of_chaos_over_several_hosts() -> None:
+    course = Course()
+    with ClusterRoom(Layout(3, 2, can_part=not missing_for_namespaces()), impatient_foqs.COMMAND) as room:
+        cluster_run.run_round(room, "smoke-7", 14_000, 1_000, course, settle_ms=impatient_foqs.CLAIM_MS_MAX + 4_000)
+    assert not course.tally.violation_count, course.tally.examples
+    assert course.faults.total() >= 3
+    assert course.tally.counts["items"] > 1_000
 
 
 # ---- the plan ----
@@ -57,6 +77,14 @@ def test_a_long_plan_has_every_kind_and_no_two_faults_on_one_target_at_once() ->
         assert all(first.end_ms < second.start_ms for first, second in pairwise(found))
     at_once = [sum(other.start_ms <= each.start_ms < other.end_ms for other in planned) for each in planned]
     assert max(at_once) == AT_ONCE_MAX
+
+
+def test_a_long_plan_for_a_cluster_has_every_kind_that_it_can_have() -> None:
+    can_part, can_not = [Layout(4, 2, can_part=can_part) for can_part in (True, False)]
+    kinds = {type(each.fault) for each in plan(random.Random("1"), PLAN_MS, kinds_for(can_part))}
+    assert kinds == set(CLUSTER_KINDS)
+    kinds_left = {type(each.fault) for each in plan(random.Random("1"), PLAN_MS, kinds_for(can_not))}
+    assert kinds - kinds_left == {HostsApart}
 
 
 # ---- the network ----
@@ -135,3 +163,27 @@ def test_a_slow_network_changes_nothing_but_the_time(network: BadNetwork, connec
         received += connection.recv(65_536)
     thread.join(PATIENCE_S)
     assert received == sent
+
+
+# ---- networks of their own ----
+
+
+@pytest.mark.skipif(bool(missing_for_namespaces()), reason="needs network namespaces")
+def test_a_host_that_is_parted_from_another_or_cut_off_reaches_it_again_afterwards() -> None:
+    with links(2, with_namespaces=True) as found, socket.create_server((found.door_address(2), 0)) as listener:
+        address = listener.getsockname()[:2]
+        program = f"import socket; socket.create_connection({address!r}, timeout=1)"
+
+        def reaches() -> bool:
+            command = found.command(1, [sys.executable, "-c", program])
+            return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+        assert reaches()
+        for begin, end in (
+            (partial(found.part, 1, 2), partial(found.join, 1, 2)),
+            (partial(found.cut_off, 1), partial(found.take_back, 1)),
+        ):
+            begin()
+            assert not reaches()
+            end()
+            until_true(reaches)

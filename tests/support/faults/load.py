@@ -63,7 +63,7 @@ class Load:
 
     def __init__(
         self,
-        address: str,
+        address: str | Sequence[str],
         name: str = "load",
         history: History | None = None,
         pressure: Pressure = Pressure(),

@@ -42,12 +42,13 @@ class _Link:
 
 
 class BadNetwork:
-    """Listens on a port of 127.0.0.1; `connect` opens a connection to the far side. A context manager.
+    """Listens on a port of `address`; `connect` opens a connection to the far side. A context manager.
 
     Its methods are for one other thread; they return at once.
     """
 
-    def __init__(self, connect: Connect, name: str) -> None:
+    def __init__(self, connect: Connect, name: str, address: str = "127.0.0.1") -> None:
+        self.address = address
         self.port = 0
         self._connect = connect
         self._loop = asyncio.new_event_loop()
@@ -104,7 +105,7 @@ class BadNetwork:
             runner.run(self._listen())
 
     async def _listen(self) -> None:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._serve, self.address, 0)
         self._started.set_result(server.sockets[0].getsockname()[1])
         await self._stop.wait()
         server.close()

@@ -115,7 +115,10 @@ class Program:
 
 
 class HostProgram(Program):
-    """`foqs host` on a port of 127.0.0.1; ready when constructed. `command` is another program instead of `foqs`."""
+    """`foqs host` on a port of 127.0.0.1, or of `listen`; ready when constructed.
+
+    `command` is another program instead of `foqs`.
+    """
 
     def __init__(
         self,
@@ -126,14 +129,15 @@ class HostProgram(Program):
         variables: Mapping[str, str] | None = None,
         *,
         command: Sequence[str] = (str(FOQS),),
+        listen: str = "127.0.0.1",
     ) -> None:
         shards = [flag for shard_id, url in shard_urls.items() for flag in ("--shard", f"{shard_id}={url}")]
-        options = ["--host-name", name, "--port", str(port), "--meta-url", meta_url, *shards]
-        super().__init__(*command, "host", *options, name=name, variables=variables)
+        options = ["--host-name", name, "--listen-address", listen, "--port", str(port), "--meta-url", meta_url]
+        super().__init__(*command, "host", *options, *shards, name=name, variables=variables)
         self.port = port
-        self.address = f"127.0.0.1:{port}"
+        self.address = f"{listen}:{port}"
         try:
-            self.wait_for_line("serves 127.0.0.1")
+            self.wait_for_line(f"serves {listen}")
         except BaseException:
             self.close()
             raise

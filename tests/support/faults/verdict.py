@@ -28,6 +28,7 @@ PROMISES = {
     "P8": "written by a host that had lost the shard",
     "P9": "id used twice",
     "P12": "call without an answer in time",
+    "P13": "two items of one dedup id",
 }
 """What a violation of each means, as rows of the table."""
 EXAMPLES_MAX = 20
