@@ -73,7 +73,7 @@ isolation: setup ## a tenant next to one that sends five times its quota, and ne
 sick-shard: setup ## one of four servers frozen, killed, slow, full (the last as root, for the mount)
 	@$(BIN)/python -m loadtest.stress sick-shard --json build/stress/sick-shard.json
 
-take-over: setup ## a host with 90,000 leases killed, and how soon another one delivers: make take-over ROUNDS=N
+take-over: setup ## a host with 90,000 leases killed and stopped, and how soon another one delivers: make take-over ROUNDS=N
 	@$(BIN)/python -m loadtest.stress take-over --rounds $${ROUNDS:-20} --json build/stress/take-over.json
 
 dedup: setup ## exactly-once enqueue through kill -9, and what a window full of ids costs: make dedup IDS=N WINDOW_IDS=M

@@ -117,13 +117,14 @@ def sick_shard(seconds: float, rate: float, kinds: tuple[str, ...], json_path: P
 
 
 @main.command()
-@click.option("--rounds", default=5, show_default=True, help="Each on servers of its own.")
+@click.option("--rounds", default=5, show_default=True, help="Of each kind, each on servers of its own.")
 @click.option("--items", default=100_000, show_default=True)
 @click.option("--leased", default=90_000, show_default=True, help="Of them.")
+@click.option("--kind", "kinds", multiple=True, type=click.Choice(list(take_over_run.KINDS)), help="Both by default.")
 @_json
-def take_over(rounds: int, items: int, leased: int, json_path: Path | None) -> None:
-    """kill -9 of a host with many leases, and a standby that has another shard."""
-    course = take_over_run.Course(rounds=rounds, items=items, leased=leased)
+def take_over(rounds: int, items: int, leased: int, kinds: tuple[str, ...], json_path: Path | None) -> None:
+    """A host with many leases killed or stopped, and a standby that has another shard."""
+    course = take_over_run.Course(rounds, items, leased, kinds or tuple(take_over_run.KINDS))
     _publish(take_over_run.run(course), json_path)
 
 
