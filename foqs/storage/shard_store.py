@@ -54,6 +54,7 @@ from foqs.storage.script import (
 )
 from foqs.storage.session import connect, interrupt, is_lost
 from foqs.storage.take_over import (
+    KillCheck,
     WriterRow,
     kill_owner,
     promote_all,
@@ -99,6 +100,7 @@ class ShardStore:
         self._snapshot: Any = None
         self._owning_session_id = 0
         """The session that holds the lock, or held it last."""
+        self._kill_check = KillCheck(access.shard_id, access.lock_name)
         self._is_prepared = False
         """The session holds the lock for the next `open`."""
         self._is_waiting = self._is_hurried = False
@@ -434,6 +436,7 @@ class ShardStore:
                     f"and is not that of {writer.owner!r}"
                 )
             if not may_put_out(writer):
+                self._kill_check.look(self._rows, int(holder), writer.owner)
                 raise OwnedError(f"shard {self._access.shard_id} is owned by {writer.owner!r}")
             self._kill(int(holder), writer.owner)
         if not self._lock(limits.LOCK_WAIT_MS_MAX / 1000):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 import pymysql
+import structlog
 from pymysql.constants import ER
 
 from foqs.model import limits
@@ -20,6 +21,10 @@ from foqs.storage.seen_log import SeenLogReader, read_seen_extents, read_seen_im
 
 RunStatement = Callable[..., Any]
 T = TypeVar("T")
+_log = structlog.get_logger(__name__)
+_KILL_GRANTS = ("CONNECTION ADMIN", "CONNECTION_ADMIN", "SUPER", "ALL PRIVILEGES ON *.*")
+"""Any of these lets a user KILL sessions of others: of MariaDB, of MySQL, and of both."""
+_KILL_REMEDY = "let all hosts use one user, or grant it CONNECTION ADMIN (MySQL: CONNECTION_ADMIN)"
 _KILL_DENIED_CODES = frozenset({ER.KILL_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR})
 
 
@@ -51,10 +56,41 @@ def kill_owner(rows: RunStatement, shard_id: int, session_id: int, owner: str) -
         if error.args[0] not in _KILL_DENIED_CODES:
             raise
         raise OwnershipLostError(
-            f"shard {shard_id}: its user must not KILL session {session_id} of {owner!r}: let all "
-            "hosts use one user, or grant it CONNECTION ADMIN (MySQL: CONNECTION_ADMIN); "
+            f"shard {shard_id}: its user must not KILL session {session_id} of {owner!r}: {_KILL_REMEDY}; "
             f"the server ends that session after {limits.OWNER_SILENT_MS_MAX} ms without a word from it"
         ) from error
+
+
+class KillCheck:
+    """Tells operators while the owner of a shard lives that its session could not be ended once it is dead."""
+
+    def __init__(self, shard_id: int, lock_name: str) -> None:
+        self._shard_id = shard_id
+        self._lock_name = lock_name
+        self._checked_session_id = 0
+
+    def look(self, rows: RunStatement, session_id: int, owner: str) -> None:
+        """Check it once for each session that has the lock."""
+        if session_id == self._checked_session_id:
+            return
+        self._checked_session_id = session_id
+        if not self._may_kill(rows, session_id):
+            _log.warning(
+                "owner_not_to_be_ended",
+                shard=self._shard_id,
+                owner=owner,
+                error=f"this host's user must not KILL session {session_id}, which is another user's: {_KILL_REMEDY}. "
+                f"If the owner hangs, its shard is free only {limits.OWNER_SILENT_MS_MAX} ms later",
+            )
+
+    def _may_kill(self, rows: RunStatement, session_id: int) -> bool:
+        found = rows(sql.READ_SESSION_USER, session_id)
+        if found and found[0][0] == found[0][1]:
+            return True
+        if not found and rows(sql.LOCK_HOLDER, self._lock_name)[0][0] != session_id:
+            return True  # It has ended. Sessions of others are shown to few users.
+        grants = [grant for (grant,) in rows(sql.READ_GRANTS)]
+        return any(name in grant for grant in grants for name in _KILL_GRANTS)
 
 
 def promote_all(rows: RunStatement, shard_id: int) -> None:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
+from structlog.testing import capture_logs
 
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
-from foqs.shard.port import OwnershipLostError
+from foqs.shard.port import OwnedError, OwnershipLostError
 from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.index import PackIndex
 from foqs.storage.shard_store import ShardAccess, ShardStore
@@ -60,6 +61,45 @@ def test_who_may_not_kill_says_so_and_leaves_the_owner_alone(make_store: Open, w
     assert not dead.is_session_lost()
     dead.close()
     assert opened(weak).epoch == 2
+
+
+def warnings_of(store: ShardStore) -> list[str]:
+    """What it says when it meets the living owner twice."""
+    with capture_logs() as logged:
+        for _ in range(2):
+            with pytest.raises(OwnedError):
+                store.open()
+    return [event["error"] for event in logged if event["event"] == "owner_not_to_be_ended"]
+
+
+def test_a_host_that_stands_by_says_once_that_it_could_not_end_the_owners_session(
+    make_store: Open, weak_user: str, mysql_server: LocalServer
+) -> None:
+    living = make_store("host-1")
+    living.open()
+    weak = make_store("host-2", weak_user)
+    (warning,) = warnings_of(weak)
+    assert "let all hosts use one user, or grant it CONNECTION ADMIN (MySQL: CONNECTION_ADMIN)" in warning
+    assert f"session {living._owning_session_id}," in warning
+    living.close()
+    living.open()
+    assert len(warnings_of(weak)) == 1, "another session may be another user's"
+
+
+def test_a_host_that_may_end_the_owners_session_says_nothing(
+    make_store: Open, weak_user: str, mysql_server: LocalServer
+) -> None:
+    living = make_store("host-1", weak_user)
+    living.open()
+    assert warnings_of(make_store("host-2")) == [], "its user may do anything"
+    assert warnings_of(make_store("host-3", weak_user)) == [], "it is the same user"
+    living.close()
+    make_store("host-1").open()
+    with closing(mysql_server.connect()) as session, session.cursor() as cursor:
+        cursor.execute("SELECT VERSION()")
+        privilege = "CONNECTION ADMIN" if "MariaDB" in cursor.fetchall()[0][0] else "CONNECTION_ADMIN"
+        cursor.execute(f"GRANT {privilege} ON *.* TO {USER}@localhost")
+    assert warnings_of(make_store("host-4", weak_user)) == [], "it may end sessions of others"
 
 
 def test_a_user_kills_sessions_of_its_own(make_store: Open, weak_user: str) -> None:
