@@ -174,6 +174,7 @@ class ClusterNemesis:
             works: list[Callable[[], Awaitable[None]]] = [self._join, self._leave, self._restart, self._pin]
             if not world.is_orderly:
                 works += [self._kill, self._kill_and_restart, self._hang, self._meta_away, self._cut_off]
+                works += [self._cut_link, self._slow_link]
                 works += [self._server_fault] * bool(world.profile.server_fault_rate)
             else:
                 works += [self._meta_away_in_calm]
@@ -190,11 +191,12 @@ class ClusterNemesis:
             world.clocks.durable(shard_id, durable=True)
             server.problems = []
         world.meta.away_count = 0
+        world.links.heal()
         world.meta.cut_off = dict.fromkeys(world.meta.cut_off, world.loop.time())
         if not world.hosts:
             world.start_host()
         await self._until(self._is_owned, _OWNED_S_MAX + 2, "every shard has one owner")
-        await self._until(self._is_even, _EVEN_S_MAX, "loads are even")
+        await self._until(self.is_even, _EVEN_S_MAX, "loads are even")
 
     async def _join(self) -> None:
         if len(self._world.hosts) < HOSTS_MAX:
@@ -258,7 +260,7 @@ class ClusterNemesis:
     async def _meta_away_in_calm(self) -> None:
         """Without the meta database nobody dies and nothing moves, but what is on its way already."""
         world = self._world
-        if not await self._is_true_within(self._is_even, _EVEN_S_MAX):
+        if not await self._is_true_within(self.is_even, _EVEN_S_MAX):
             return
         before = world.tenures()
         world.meta.away_count += 1
@@ -281,6 +283,20 @@ class ClusterNemesis:
         await asyncio.sleep(self._chance.choice([0.3, 2.0]))
         world.meta.cut_off[host.name] = world.loop.time()
 
+    async def _cut_link(self) -> None:
+        """Between two hosts, in one direction or both."""
+        world, chance = self._world, self._chance
+        if len(world.ready) > 1:
+            one, other = [host.host.id for host in chance.sample(world.ready, 2)]
+            for sender, receiver in chance.choice([[(one, other)], [(one, other), (other, one)]]):
+                world.links.cut(sender, receiver, chance.choice([0.05, 0.5, 2.5, 5.0]))
+
+    async def _slow_link(self) -> None:
+        world, chance = self._world, self._chance
+        if len(world.ready) > 1:
+            one, other = [host.host.id for host in chance.sample(world.ready, 2)]
+            world.links.slow(one, other, chance.choice([0.03, 0.3]), chance.choice([1.0, 4.0]))
+
     async def _server_fault(self) -> None:
         world, chance = self._world, self._chance
         shard_id = chance.choice(list(world.servers))
@@ -294,7 +310,7 @@ class ClusterNemesis:
     def _is_owned(self) -> bool:
         return all(len(names) == 1 for names in self._world.owners().values())
 
-    def _is_even(self) -> bool:
+    def is_even(self) -> bool:
         """Loads of what is not pinned to a host that is there differ by one at most."""
         world = self._world
         names = {host.name for host in world.ready}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from tests.sim.host import FakeDoor, SimHost
     from tests.sim.world import World
 
+_HANDED_ON = " handed on"
+"""Ends the caller's name at a host that was handed the call."""
 _OF_ADMIN = frozenset(
     {
         "peek_items", "get_item", "delete_items", "list_dead_letters", "redrive_dead_letters", "purge_dead_letters",
@@ -50,7 +53,10 @@ class SimRemote:
 
     def __getattr__(self, verb: str) -> Callable[..., Awaitable[Any]]:
         async def call(context: CallContext, *arguments: Any) -> Any:
-            handed_on = CallContext(context.caller, peer=self._me, shards=context.shards)
+            if context.caller.endswith(_HANDED_ON):
+                self._world.complain(f"{verb} of {context.caller} goes on to {self.host_id}, although it was handed on")
+            handed_on = CallContext(context.caller + _HANDED_ON, peer=self._me, shards=context.shards)
+            self._world.counts[f"handed on: {verb}"] += 1
 
             async def do(door: FakeDoor) -> Any:
                 verbs = door.admin_verbs if verb in _OF_ADMIN else door.queue_verbs
@@ -78,7 +84,26 @@ class SimRemote:
         return await self._call(do)
 
     async def _call(self, work: Callable[[FakeDoor], Awaitable[Any]]) -> Any:
-        return await self._world.call(self._host(), work, limits.CALL_MS_MAX / 1000)
+        """What was sent is done there, even if nobody waits any more."""
+        world = self._world
+        host = self._host()
+        if world.links.is_refused(self._me, self.host_id):
+            raise UnavailableError(f"host {self.host_id} cannot be reached", nothing_done=True)
+        sent = world.loop.create_task(self._sent(host, work), context=world.context)
+        sent.add_done_callback(lambda task: task.cancelled() or task.exception(), context=world.context)
+        try:
+            async with asyncio.timeout(limits.CALL_MS_MAX / 1000):
+                return await asyncio.shield(sent)
+        except TimeoutError:
+            raise UnavailableError(f"host {self.host_id} has not responded") from None
+
+    async def _sent(self, host: SimHost, work: Callable[[FakeDoor], Awaitable[Any]]) -> Any:
+        links = self._world.links
+        await links.passed(self._me, self.host_id)
+        try:
+            return await self._world.send(host, work, limits.CALL_MS_MAX / 1000)
+        finally:
+            await links.passed(self.host_id, self._me)
 
     def _host(self) -> SimHost:
         for host in self._world.hosts:

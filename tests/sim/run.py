@@ -17,6 +17,7 @@ import structlog
 
 from foqs.model import limits
 from tests.histories.checker import check
+from tests.sim.any_host import AnyHost
 from tests.sim.chance import Delays, Profile, make_profile
 from tests.sim.checked import checked_dispatcher, checked_state
 from tests.sim.clients import NAMESPACE, TOPICS
@@ -36,6 +37,7 @@ from tests.support.invariants import dispatcher_problems, state_problems
 _POLICIES_S_MAX = 2.0
 """Within so long a change of a policy holds on every host."""
 _WORK_OFF_S_MAX = 60.0
+_LIMITS_AT_REST = {"TOPICS_PER_SHARD_MAX": 200, "OPEN_LEASES_MAX": 200}
 _LOOK_EVERY_S = 0.05
 _LEASE_TOLERANCE_MS = 2
 """What is lost of a lease by whole milliseconds."""
@@ -144,6 +146,9 @@ async def _live(world: World, chance: random.Random) -> None:
     await asyncio.gather(nemesis.run(until_s), keeper.run(until_s), world.cap_keeper.run(until_s), *clients)
     world.trace("sim", "load is over")
     await _work_off(world, keeper)
+    if isinstance(world, ClusterWorld) and isinstance(nemesis, ClusterNemesis):
+        with tuned(_LIMITS_AT_REST):
+            await AnyHost(world).run(nemesis.is_even)
     host = world.primary
     hosts = world.ready if isinstance(world, ClusterWorld) else [host] if host is not None else []
     assert hosts

@@ -31,6 +31,7 @@ from tests.sim.clients import NAMESPACE, OTHERS, TOPICS, Held, SimClient
 from tests.sim.clocks import SimClocks
 from tests.sim.events import EventBook
 from tests.sim.host import FakeDoor, SimHost
+from tests.sim.links import Links
 from tests.sim.loads import Loads
 from tests.sim.loop import ProcessState, VirtualLoop
 from tests.sim.ownership import MetaTables
@@ -88,6 +89,7 @@ class World:
         """By namespace."""
         self.counts: Counter[str] = Counter()
         """Of what happened beside the calls of clients."""
+        self.links = Links(random.Random(f"links {seed}"), loop.time, self.counts)
         self.aliases: dict[str, str] = {}
         """The names that namespaces had before they were recovered under others."""
         self.numbers_deleted: set[int] = set()
@@ -242,6 +244,10 @@ class World:
     # ---- the network ----
 
     async def call(self, host: SimHost, work: Callable[[FakeDoor], Awaitable[Any]], patience_s: float) -> Any:
+        """One call of a client. Raises FoqsError."""
+        return await self.send(host, work, patience_s)
+
+    async def send(self, host: SimHost, work: Callable[[FakeDoor], Awaitable[Any]], patience_s: float) -> Any:
         """One call over a connection of its own. Raises FoqsError."""
         await asyncio.sleep(self.delays.network())
         if not host.ready or host.ended:

@@ -1,0 +1,129 @@
+"""Defects of how calls find their host: of what is handed on, of what homes tell, and of pages of several hosts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from foqs.cluster import pages, routed_queue, routes
+from foqs.cluster.directory import Directory
+from foqs.cluster.peers import Peer
+from foqs.cluster.pulls import Pulls
+from foqs.cluster.routed_enqueue import RoutedEnqueue
+from foqs.cluster.routed_queue import RoutedQueue
+from foqs.cluster.routes import Routes
+from foqs.cluster.topic_news import TopicNews
+from foqs.cluster.wishes import Wishes
+from foqs.model.calls import CallContext, EnqueueResult, PositionErrors, TopicPage
+from foqs.model.errors import FoqsError, UnavailableError
+from foqs.model.stocks import Pointer, Topic
+from tests.sim.planting import in_place_of
+
+_ack = RoutedQueue.ack
+_hand_on = RoutedEnqueue._hand_on
+_in_groups = routes._in_groups
+_by_all = Routes.by_all
+_merged_topics = pages.merged_topics
+_report = Directory.report
+
+
+@in_place_of(RoutedQueue, "ack")
+async def hands_on_what_was_handed_on(
+    self: RoutedQueue, context: CallContext, namespace_name: str, receipts: Sequence[str], repeated: bool = False
+) -> PositionErrors:
+    return await _ack(self, replace(context, peer=""), namespace_name, receipts, repeated)
+
+
+@in_place_of(RoutedEnqueue, "_hand_on")
+async def says_that_nothing_was_done_where_that_is_not_known(
+    self: RoutedEnqueue, load: Any, remote: Peer, positions: Sequence[int], result: EnqueueResult
+) -> None:
+    await _hand_on(self, load, remote, positions, result)
+    for position in positions:
+        error = result.errors.get(position)
+        if isinstance(error, UnavailableError):
+            result.errors[position] = UnavailableError(error.message, nothing_done=True)
+
+
+@in_place_of(RoutedEnqueue, "_hand_on")
+async def hands_an_enqueue_on_twice(
+    self: RoutedEnqueue, load: Any, remote: Peer, positions: Sequence[int], result: EnqueueResult
+) -> None:
+    items = [load.items[position] for position in positions]
+    try:
+        await remote.enqueue(load.context, load.namespace_name, items, load.bulk, load.job_id)
+    except FoqsError:
+        return
+    await _hand_on(self, load, remote, positions, result)
+
+
+@in_place_of(routes, "is_elsewhere")
+def tries_again_what_may_have_been_done(error: FoqsError) -> bool:
+    return isinstance(error, UnavailableError)
+
+
+@in_place_of(routes, "_in_groups")
+async def drops_acks_that_the_last_owner_refused(*arguments: Any) -> PositionErrors:
+    errors = await _in_groups(*arguments)
+    return {position: error for position, error in errors.items() if not routes.is_elsewhere(error)}
+
+
+@in_place_of(Routes, "_remote")
+def takes_the_last_owner_for_all_shards(self: Routes, owner: Any) -> Peer | None:
+    newest = max(self._owners.owners.values(), key=lambda at: (at.epoch, at.shard_id))
+    return self._peers.get(newest.host_id, newest.address) if newest.host_id != self._me and newest.address else None
+
+
+@in_place_of(Pulls, "_give_back")
+async def drops_what_was_pulled_for_a_caller_who_has_gone(self: Pulls, remote: Peer, wanted: Any, pull: Any) -> None:
+    await asyncio.wait([pull])
+
+
+@in_place_of(Directory, "report")
+def forgets_whom_to_send_a_hint(self: Directory, *arguments: Any) -> list[tuple[str, Pointer]]:
+    _report(self, *arguments)
+    return []
+
+
+@in_place_of(Wishes, "tell")
+def drops_hints(self: Wishes, pointer: Pointer) -> bool:
+    return False
+
+
+@in_place_of(TopicNews, "_by_home")
+def takes_itself_for_every_home(self: TopicNews, values: Mapping[Topic, Any]) -> dict[str, dict[Topic, Any]]:
+    return {self._me: dict(values)}
+
+
+@in_place_of(routed_queue, "merged_topics")
+def shows_a_topic_once_for_each_host(parts: Sequence[TopicPage], limit: int) -> TopicPage:
+    return TopicPage([topic for page in parts for topic in page.topics], _merged_topics(parts, limit).next_page_token)
+
+
+@in_place_of(routed_queue, "merged_topics")
+def shows_topics_beyond_the_end_of_a_page(parts: Sequence[TopicPage], limit: int) -> TopicPage:
+    """The next page begins behind topics that another host was not asked for."""
+    token = max([page.next_page_token for page in parts])
+    merged = _merged_topics(parts, limit)
+    return TopicPage(merged.topics, token, merged.missing)
+
+
+@in_place_of(Routes, "by_all")
+async def lists_no_host_that_is_missing(
+    self: Routes, context: CallContext, here: Any, there: Any, missing: list[str] | None = None
+) -> list[Any]:
+    return await _by_all(self, context, here, there, None if missing is None else [])
+
+
+@in_place_of(Routes, "by_all")
+async def shows_a_page_without_some_host_as_a_whole_one(
+    self: Routes, context: CallContext, here: Any, there: Any, missing: list[str] | None = None
+) -> list[Any]:
+    return await _by_all(self, context, here, there, [] if missing is None else missing)
+
+
+@in_place_of(Routes, "is_unknown")
+def looks_for_no_namespace_that_another_host_has_made(self: Routes, namespace_name: str | None) -> bool:
+    return False
