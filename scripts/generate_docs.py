@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from scripts import code_tables, idl_tables
+from scripts import code_tables, idl_tables, scale_tables
 
 ROOT = Path(__file__).parents[1]
 _SECTION = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -23,6 +23,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "limits-internal": lambda: code_tables.limits_inside(ROOT / "foqs/model/limits.py"),
     "metrics": lambda: code_tables.metrics(ROOT / "foqs/host"),
     "errors": code_tables.errors,
+    "scale": scale_tables.scale,
     "spark-columns": code_tables.spark_columns,
     "spark-options": code_tables.spark_options,
     "spark-read-columns": code_tables.spark_read_columns,

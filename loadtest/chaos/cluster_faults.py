@@ -69,7 +69,7 @@ class HostRestarted(HostFault):
 
 
 class HostStopped(HostFault):
-    """Others take it for dead after 6 s."""
+    """Others take it for dead after limits.HOST_DEAD_MS."""
 
     kind = "host: SIGSTOP"
     length_ms = (100, 15_000)
