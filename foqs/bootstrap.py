@@ -48,6 +48,7 @@ from foqs.host.shard_calls import ShardCalls
 from foqs.host.shard_maps import ShardMaps
 from foqs.host.shards import OwnedShard, Shards
 from foqs.host.slices import Slices
+from foqs.host.slot_moves import SlotMover, Source
 from foqs.host.slots import Slots
 from foqs.host.stocks import Stocks
 from foqs.host.topics import Topics
@@ -69,6 +70,7 @@ from foqs.storage.places import place_of, url_at
 from foqs.storage.session import server_of
 from foqs.storage.shard_reader import ShardReader
 from foqs.storage.shard_store import ShardAccess, ShardStore
+from foqs.storage.slot_source import SlotSource
 from foqs.transport.bounds import TransportLimits
 from foqs.transport.peers import Peers as ThriftPeers
 from foqs.transport.server import ThriftServer
@@ -86,6 +88,7 @@ class Parts:
     meta: Callable[..., MetaStore]
     store: Callable[[ShardAccess, Callable[[int], int], Callable[[str, int], bool], PackIndex], ShardStore]
     reader: Callable[[int, str, PackIndex], ShardReader]
+    slot_source: Callable[[int, str], Source]
     check_schema: Callable[[str, SchemaKind], None]
     server: Callable[..., ThriftServer]
     metrics: Callable[[Callable[[int], str | None]], Metrics]
@@ -102,6 +105,7 @@ def real_parts() -> Parts:
         meta=MetaStore,
         store=ShardStore,
         reader=ShardReader,
+        slot_source=SlotSource,
         check_schema=check_current,
         server=ThriftServer,
         metrics=Metrics,
@@ -154,6 +158,10 @@ class Host(Service):
         self._slots = self._namespaces.slots = Slots(self._shards)
         self._censuses = self._namespaces.shards = Censuses(self._shards, self._namespaces, self._slots, self._waiting)
         self._namespace_calls = NamespaceCalls(self._namespaces, self._censuses, self._slots, parts.wall_ms)
+        self._slot_moves = self._namespaces.slot_moves = SlotMover(
+            self._namespaces, self._censuses, self._shards, self._slots, self._waiting,
+            lambda shard_id, place: parts.slot_source(shard_id, self._url_of(shard_id, place)),
+        )  # fmt: skip
         slices = Slices(self._loop)
         pages = PageBudget()
         self._inspection = Inspection(self._shards, self._waiting, self._dispatcher.on_events, slices, pages)
@@ -271,6 +279,7 @@ class Host(Service):
         await self._server.stop()
         await self._routing.stop()
         await self._namespace_calls.stop()
+        await self._slot_moves.stop()
         await self._slots.stop()
         await self._sharing.stop()
         await asyncio.gather(*[shard.stop() for shard in self._shards.by_id.values()])

@@ -121,7 +121,7 @@ class Censuses:
                     shard.epoch,
                     self._count(census, shard),
                     self._number_max(shard),
-                    self._slots.table.version,
+                    self._slots.version_max,
                 )
                 await self._namespaces.on_thread(lambda meta: meta.answer_census(census, [answer]))
         except (FoqsError, TimeoutError) as error:

@@ -123,20 +123,30 @@ class Placement:
         """
         by_slot, name, key_spread = self._slots.table.shards, namespace.name, namespace.settings.key_spread
         by_shard: dict[int, Sequence[int]] = {}
+        slots: dict[int, set[int]] = {}
         if key_spread == 1:
-            by_shard[by_slot[slot_of(name, "", 1)]] = positions
+            slot = slot_of(name, "", 1)
+            by_shard[by_slot[slot]] = positions
+            slots[by_slot[slot]] = {slot}
         else:
             split: dict[int, list[int]] = {}
             for position in positions:
-                shard_id = by_slot[slot_of(name, news[position].dedup_id or "", key_spread)]
+                slot = slot_of(name, news[position].dedup_id or "", key_spread)
+                shard_id = by_slot[slot]
                 split.setdefault(shard_id, []).append(position)
+                slots.setdefault(shard_id, set()).add(slot)
             by_shard |= split
         placed: dict[ShardWriter, Sequence[int]] = {}
         anywhere: list[int] = []
         for shard_id, some in by_shard.items():
             writer = self._writers.get(shard_id)
             shard = writer.shard if writer is not None else None
-            if writer is not None and shard is not None and shard_id not in self._sick and self._slots.keeps(shard):
+            if (
+                writer is not None
+                and shard is not None
+                and shard_id not in self._sick
+                and self._slots.takes(shard, slots[shard_id])
+            ):
                 placed[writer] = some
             elif namespace.settings.dedup_when_away is DedupWhenAway.ACCEPT and not self._is_elsewhere(shard_id):
                 anywhere += some
@@ -177,6 +187,14 @@ class Placement:
 
 def _topic_paused(name: str, policy: TopicPolicy) -> PausedError:
     return PausedError(f"enqueues of topic {name!r} are paused by an operator{arguments.why(policy.reason)}")
+
+
+def _slots_of(namespace: Namespace, dedup_ids: Sequence[str]) -> list[int]:
+    """The slot of each id, or the one of all."""
+    name, key_spread = namespace.name, namespace.settings.key_spread
+    if key_spread == 1:
+        return [slot_of(name, "", 1)]
+    return [slot_of(name, dedup_id, key_spread) for dedup_id in dedup_ids]
 
 
 def _slot_away(shard_id: int) -> UnavailableError:
@@ -325,7 +343,7 @@ class Enqueues:
                     ids = [items[position].dedup_id or "" for position in made]
                     news = list(made.values())
                     scopes = [item.topic.name.encode() for item in news] if is_by_topic else [b""]
-                    digests = digests_of(namespace.number, scopes, ids)
+                    digests = digests_of(namespace.number, scopes, _slots_of(namespace, ids), ids)
                     shard.insert_once(news, digests, sum(map(_size_bytes, news)), answer, part.outcome)
                     parts.append(part)
             except FoqsError as error:

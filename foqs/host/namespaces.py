@@ -19,6 +19,7 @@ from foqs.model.errors import FoqsError, PausedError, UnavailableError, UnknownN
 from foqs.model.namespace import Namespace, SettingsTable
 from foqs.model.outage import Outage
 from foqs.model.service import Service
+from foqs.model.slots import SlotMove
 from foqs.shard.state.engine import ShardState
 from foqs.storage.meta import MetaStore
 from foqs.storage.meta_namespaces import NamespaceList
@@ -58,6 +59,13 @@ class OwnedShards(Protocol):
         """Begin to answer those that are new. On the event loop."""
 
 
+class MoveFollower(Protocol):
+    """What follows the moves of slots; foqs.host.slot_moves.SlotMover is the real one."""
+
+    def look(self, told: SlotMove | None) -> None:
+        """The meta database has this move of slots under way. On the event loop."""
+
+
 class Namespaces(Service):
     """Knows all namespaces, and reads them anew every limits.HEARTBEAT_MS.
 
@@ -73,6 +81,8 @@ class Namespaces(Service):
         """The host sets it before it starts the namespaces."""
         self.slots: Slots | None = None
         """The host sets it as well."""
+        self.slot_moves: MoveFollower | None = None
+        """And this."""
         self.settings = SettingsTable()
         """What shards and the dispatcher read of namespaces."""
         self.number_max = 0
@@ -164,6 +174,8 @@ class Namespaces(Service):
         assert self.slots is not None
         self.shards.answer(listed.censuses)
         self.slots.look()
+        if self.slot_moves is not None:
+            self.slot_moves.look(listed.slot_move)
         if (table := self.slots.table).version > listed.slots.version:
             _log.error("meta_lost_slots", version=listed.slots.version, known_version=table.version)
             await self.on_thread(lambda meta: meta.restore_slots(table))

@@ -79,8 +79,11 @@ class ShardCalls:
         if self._shards.uses.get(shard_id) is not ShardUse.DRAINING:
             raise InvalidArgumentError(f"shard {shard_id} takes items: drain it first, and wait for a second")
         slots_count = self._slots.table.shards.count(shard_id)
-        if slots_count:
-            raise InvalidArgumentError(f"{slots_count} slots of dedup ids lead to shard {shard_id}: move them first")
+        if slots_count or shard_id in self._slots.arrivals:
+            raise InvalidArgumentError(
+                f"{slots_count} slots of dedup ids lead to shard {shard_id}, and more may be on their way: wait until "
+                "they have moved to others, which foqs shard list shows"
+            )
         try:
             async with asyncio.timeout(limits.CENSUS_MS_MAX / 1000):
                 await writer.counted.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Collection
 from functools import partial
 
 import structlog
@@ -11,6 +12,7 @@ import structlog
 from foqs.host.shards import Shards
 from foqs.model.errors import FoqsError
 from foqs.model.slots import NO_SLOTS, SlotTable
+from foqs.shard.port import SlotArrival
 from foqs.shard.state.engine import ShardState
 
 _log = structlog.get_logger(__name__)
@@ -27,6 +29,8 @@ class Slots:
         self.table = NO_SLOTS
         self._shards = shards
         self._lock = threading.Lock()
+        self.arrivals: dict[int, SlotArrival] = {}
+        """The slots that are on their way to shards that are owned here, by shard, as they were when it was opened."""
         self._kept: dict[int, tuple[ShardState, SlotTable]] = {}
         """What each shard keeps, and for which state of it this was found."""
         self._tasks: dict[ShardState, asyncio.Task[None]] = {}
@@ -41,17 +45,40 @@ class Slots:
                 # Made anew while a shard that knew the lost one was away: only an operator can tell which is right.
                 _log.error("slot_tables_differ", source=source, version=told.version)
 
+    @property
+    def version_max(self) -> int:
+        """The highest version of a table that is known here, or that slots are on their way for."""
+        return max([self.table.version, *[arrival.move.version for arrival in list(self.arrivals.values())]])
+
     def keeps(self, shard: ShardState) -> bool:
-        """Whether the shard has a copy of the table that this host goes by."""
+        """Whether the shard has a copy of the table that this host goes by, or of one before it."""
+        kept = self.kept_by(shard)
+        return kept is not None and (kept == self.table or 0 < kept.version < self.table.version)
+
+    def takes(self, shard: ShardState, slots: Collection[int]) -> bool:
+        """Whether the shard keeps a copy in which all of these slots lead to it."""
+        if not self.keeps(shard):
+            return False
+        by_slot = self._kept[shard.shard_id][1].shards
+        return all(by_slot[slot] == shard.shard_id for slot in slots)
+
+    def kept_by(self, shard: ShardState) -> SlotTable | None:
+        """The copy that the shard has; None while that is not known."""
         kept = self._kept.get(shard.shard_id)
-        return kept is not None and kept[0] is shard and kept[1] == self.table
+        return kept[1] if kept is not None and kept[0] is shard else None
+
+    def has_kept(self, shard: ShardState, table: SlotTable) -> None:
+        """The shard's owner has written the table, in which slots have gone from it or come to it."""
+        self.learn(table, f"shard {shard.shard_id}")
+        self._kept[shard.shard_id] = (shard, table)
 
     def look(self) -> None:
         """Have every shard that is owned keep a copy. On the event loop, again and again: a server may be away."""
         for shard_id in self._kept.keys() - self._shards.by_id.keys():
             del self._kept[shard_id]
+            self.arrivals.pop(shard_id, None)
         for _, shard in self._shards.owned():
-            if not self.keeps(shard):
+            if self.kept_by(shard) != self.table:
                 self._begin(shard)
 
     def opened(self, shard: ShardState) -> None:
@@ -88,10 +115,21 @@ class Slots:
         owned = self._shards.by_id.get(shard.shard_id)
         if owned is None:
             raise self._shards.not_served(shard.shard_id)
-        known = self.table
+        known, is_new = self.table, self.kept_by(shard) is None
+        arrival: SlotArrival | None = None
+        if is_new:
+            # Before the copy, which may say already that the slots are here.
+            arrival = await owned.read(owned.reader.read_arrival)
         kept = await owned.read(lambda: owned.reader.keep_slots(known))
+        if is_new and self.kept_by(shard) is None:
+            self.arrivals.pop(shard.shard_id, None)
+            if arrival is not None:
+                self.arrivals[shard.shard_id] = arrival
+                shard.slot_moves.close(frozenset(arrival.move.slots))
+        before = self.kept_by(shard)
         self.learn(kept, f"shard {shard.shard_id}")
-        self._kept[shard.shard_id] = (shard, kept)
+        if before is None or before.version <= kept.version:
+            self._kept[shard.shard_id] = (shard, kept)
 
     def _ended(self, shard: ShardState, task: asyncio.Task[None]) -> None:
         del self._tasks[shard]

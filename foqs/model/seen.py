@@ -18,6 +18,8 @@ from typing import Final
 BLOCK_IDS: Final = 128
 """Ids of one block. A row of the log is part of one block, so that a block is one range of the log's key."""
 DIGEST_BYTES: Final = 16
+_SLOT_BYTES: Final = 2
+"""The end of a digest: the slot of its id, by which the ids of a slot are found when it moves."""
 SLOTS: Final = 64
 """Slots of one bucket of a table."""
 BUCKET_IDS: Final = 50
@@ -47,25 +49,36 @@ Hash = tuple[int, bytes]
 """The part of a digest that a table goes by: 32 bits that lead to its bucket, and its fingerprint."""
 
 
-def digest_of(namespace_number: int, scope: bytes, dedup_id: str) -> bytes:
-    """The digest by which an id is known on its shard: blake2b of 128 bits.
+def digest_of(namespace_number: int, scope: bytes, slot: int, dedup_id: str) -> bytes:
+    """The digest by which an id is known on its shard: blake2b of 112 bits, and the slot of the id.
 
     `scope` is empty, or the name of the topic where ids count by topic. The digest is cryptographic: else a tenant
     could make an id that is taken for a repeat of another tenant's.
     """
-    return digests_of(namespace_number, [scope], [dedup_id])[0]
+    return digests_of(namespace_number, [scope], [slot], [dedup_id])[0]
 
 
-def digests_of(namespace_number: int, scopes: Sequence[bytes], dedup_ids: Sequence[str]) -> list[bytes]:
-    """The digests of many ids in their order; `scopes` has the scope of each, or one for all."""
-    number = namespace_number.to_bytes(4, "big")
-    if len(scopes) == 1:
-        head = number + bytes([len(scopes[0])]) + scopes[0]
-        return [blake2b(head + text.encode(), digest_size=DIGEST_BYTES).digest() for text in dedup_ids]
+def digests_of(
+    namespace_number: int, scopes: Sequence[bytes], slots: Sequence[int], dedup_ids: Sequence[str]
+) -> list[bytes]:
+    """The digests of many ids in their order; `scopes` and `slots` have those of each, or one for all."""
+    number, size = namespace_number.to_bytes(4, "big"), DIGEST_BYTES - _SLOT_BYTES
+    if len(scopes) == len(slots) == 1:
+        head, tail = number + bytes([len(scopes[0])]) + scopes[0], slots[0].to_bytes(_SLOT_BYTES, "big")
+        return [blake2b(head + text.encode(), digest_size=size).digest() + tail for text in dedup_ids]
+    count = len(dedup_ids)
+    scopes = scopes if len(scopes) == count else [scopes[0]] * count
+    slots = slots if len(slots) == count else [slots[0]] * count
     return [
-        blake2b(number + bytes([len(scope)]) + scope + text.encode(), digest_size=DIGEST_BYTES).digest()
-        for scope, text in zip(scopes, dedup_ids, strict=True)
+        blake2b(number + bytes([len(scope)]) + scope + text.encode(), digest_size=size).digest()
+        + slot.to_bytes(_SLOT_BYTES, "big")
+        for scope, slot, text in zip(scopes, slots, dedup_ids, strict=True)
     ]
+
+
+def slot_of_digest(digest: bytes) -> int:
+    """The slot of the id whose digest this is."""
+    return int.from_bytes(digest[-_SLOT_BYTES:], "big")
 
 
 def hashes_of(digests: Sequence[bytes]) -> list[Hash]:
@@ -245,7 +258,7 @@ class SeenWindow:
     """
 
     __slots__ = ("dropped_to", "edge", "end", "expected_end", "fill_end", "is_doomed", "last_first", "last_ms", "marks",
-                 "namespace", "tables")  # fmt: skip
+                 "moved_end", "namespace", "tables")  # fmt: skip
 
     def __init__(self, namespace: int, first: int = 0) -> None:
         """`first` is the number of the first id whose row is there, or of the next one if there is none."""
@@ -267,6 +280,10 @@ class SeenWindow:
         """The number at which the last row begins, which always stays: numbers must not begin anew."""
         self.last_ms = 0
         """When the last id came, on the shard's steady clock."""
+        self.moved_end = 0
+        """What came with slots from other shards stands before it, behind younger ids: until so many came after it that
+        it is beyond the bound as well, no id goes by number.
+        """
         self.marks: list[tuple[int, int]] = []
         """Numbers in the log with the time at which that id came, both in order: the first one is of the edge."""
 
@@ -343,6 +360,8 @@ class SeenWindow:
         """Move the edge past what is beyond the last `ids_max` ids, and past what is older than `ms_max`."""
         oldest_ms = now_ms - ms_max
         edge = self.end - ids_max
+        if edge < self.moved_end:
+            edge = self.edge
         if self.last_ms <= oldest_ms:
             edge = self.end
         marks = self.marks

@@ -2,16 +2,22 @@
 
 A hash leads to one of 1,024 slots, and a table leads from the slot to its shard. Both are short enough to be computed
 and kept by any client in any language, which may then send each call's items to the shard that takes them.
+
+Slots move from shard to shard, a few at a time (docs/decisions/0036-moving-slots.md): here is which ones, and where to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
 
 SLOTS_COUNT = 1024
+SLOTS_MOVED_MAX = 64
+"""Slots of one move: ids of so many wait while a move ends."""
 _PACKED = Struct(f">{SLOTS_COUNT}H")
 
 
@@ -29,6 +35,76 @@ class SlotTable(NamedTuple):
 
 NO_SLOTS = SlotTable(0, ())
 """Before the first table is made."""
+
+
+class MovePhase(IntEnum):
+    """How far a move has come, as the meta database has it. The databases of the two shards say the rest."""
+
+    COPYING = 0
+    """The shard that gets the slots reads what ids of them the other one knows; that one goes on taking new ones."""
+    GIVING = 1
+    """The shard that has the slots is to give them: it takes no more ids of them, and says so in its copy."""
+
+
+class SlotMove(NamedTuple):
+    """A few slots go from one shard to another. There is one move at a time in a cluster."""
+
+    version: int
+    """That of the table in which the slots lead to the other shard: the one after the present table's."""
+    from_shard: int
+    to_shard: int
+    slots: tuple[int, ...]
+    phase: MovePhase = MovePhase.COPYING
+
+    def is_same(self, other: SlotMove) -> bool:
+        """Whether both are one move, however far it has come."""
+        return self[:4] == other[:4]
+
+
+def moved(table: SlotTable, move: SlotMove) -> SlotTable:
+    """The table once the slots are given."""
+    assert table.version == move.version - 1, "a move is made for one table"
+    slots = set(move.slots)
+    shards = [move.to_shard if slot in slots else shard for slot, shard in enumerate(table.shards)]
+    return SlotTable(move.version, tuple(shards))
+
+
+def next_move(table: SlotTable, serving: Collection[int], draining: Collection[int]) -> SlotMove | None:
+    """The next move that brings all slots to the shards that are `serving`, and as many to each; None if they are.
+
+    Slots of `draining` shards go first. A shard that is in neither keeps what it has.
+    """
+    if not table.version or not serving:
+        return None
+    counts = Counter(dict.fromkeys([*serving, *draining], 0))
+    counts.update([shard_id for shard_id in table.shards if shard_id in counts])
+    smallest = min(sorted(serving), key=lambda shard_id: counts[shard_id])
+    leaving = [shard_id for shard_id in sorted(draining) if counts[shard_id]]
+    if leaving:
+        giver = leaving[0]
+        count = counts[giver]
+    else:
+        giver = max(sorted(serving), key=lambda shard_id: counts[shard_id])
+        count = (counts[giver] - counts[smallest]) // 2
+    if not count:
+        return None
+    return SlotMove(table.version + 1, giver, smallest, _spread(table, giver, min(count, SLOTS_MOVED_MAX)))
+
+
+def _spread(table: SlotTable, shard_id: int, count: int) -> tuple[int, ...]:
+    """So many of a shard's slots, far from each other: those of one namespace follow each other."""
+    mine = [slot for slot, shard in enumerate(table.shards) if shard == shard_id]
+    return tuple(mine[number * len(mine) // count] for number in range(count))
+
+
+def pack_slots(slots: Iterable[int]) -> bytes:
+    """The slots of a move, as databases hold them."""
+    numbers = list(slots)
+    return Struct(f">{len(numbers)}H").pack(*numbers)
+
+
+def unpack_slots(packed: bytes) -> tuple[int, ...]:
+    return Struct(f">{len(packed) // 2}H").unpack(packed)
 
 
 def first_table(shard_ids: Sequence[int]) -> SlotTable:

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 from foqs.model.calls import ItemContent
 from foqs.model.item import ShardItem
 from foqs.model.seen_image import ImageKey
+from foqs.model.slots import SlotMove, SlotTable
 from foqs.model.topic import ShardTopic
 
 TIMER_LANE = 0
@@ -63,6 +64,8 @@ class SeenIds(NamedTuple):
     """When they came, on the shard's steady clock."""
     digests: list[bytes]
     keys: list[int]
+    shard_ids: list[int] | None = None
+    """Those of the items; None where all are on this shard. Ids that came with a slot have items elsewhere."""
 
 
 class SeenRow(NamedTuple):
@@ -87,6 +90,21 @@ class SeenExtent(NamedTuple):
     """The number that the next id will have."""
     last_ms: int
     """When the last id came, on the shard's steady clock."""
+    moved_end: int = 0
+    """The number behind the last id that came with a slot from another shard."""
+
+
+class SeenName(NamedTuple):
+    """A log of dedup ids as another shard finds it."""
+
+    namespace: int
+    name: bytes
+    """That of the namespace, as the shard knows it."""
+    first: int
+    end: int
+    moved_slots: frozenset[int] = frozenset()
+    """Slots that were elsewhere and came back, or came: their ids before `moved_first` stand behind it once more."""
+    moved_first: int = 0
 
 
 class SeenDigests(NamedTuple):
@@ -113,6 +131,43 @@ class StoredImage(NamedTuple):
     parts_first: int
     parts_end: int
     is_whole: bool
+
+
+class SlotArrival(NamedTuple):
+    """Slots that are on their way to this shard, which takes no ids of them before it knows all that are known."""
+
+    move: SlotMove
+    read_to: dict[int, int]
+    """Numbers up to which the logs of the shard that had the slots are read, by namespace."""
+
+
+class SlotIds(NamedTuple):
+    """The ids of a namespace that came with slots last."""
+
+    namespace: int
+    version: int
+    """That of the table of the move."""
+    slots: tuple[int, ...]
+    """All that moved."""
+    read_to: int
+    """The number up to which the log of the other shard is read."""
+    first: int
+    """The number of the first of them in this shard's own log."""
+    moved_end: int
+    """The number behind the last one."""
+
+
+class SlotChanges(NamedTuple):
+    """What a transaction changes of which slots the shard has."""
+
+    kept: SlotTable | None = None
+    """The table that its copy is to be, from now on."""
+    arriving: SlotMove | None = None
+    """A move to this shard begins."""
+    learned: SlotIds | None = None
+    """Ids of the slots come with it."""
+    has_arrived: bool = False
+    """The move to this shard has ended."""
 
 
 class SeenLog(Protocol):
@@ -157,6 +212,7 @@ class Transaction:
     seen_parts_new: list[SeenPart] = field(default_factory=list)
     seen_parts_gone: list[tuple[ImageKey, int, int]] = field(default_factory=list)
     """The parts of images of dedup ids that go: those from one number on and before another one."""
+    slot_changes: SlotChanges | None = None
     seen_reads: list[tuple[int, int]] = field(default_factory=list)
     """Namespace and number of each block of a log of dedup ids that is read."""
     fetches: list[ShardItem] = field(default_factory=list)

@@ -13,7 +13,7 @@ from sqlalchemy.dialects.mysql import insert
 from foqs.model import limits
 from foqs.model.cluster import PROCESS_MARK, HostRow, ShardRow, ShardUse
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, UnavailableError
-from foqs.storage.meta_tables import CLUSTER_SECRET, HOST, SERVER_NOW_MS, SHARD
+from foqs.storage.meta_tables import CLUSTER_SECRET, HOST, SERVER_NOW_MS, SHARD, SLOT_MOVE
 
 HOST_ROW_MS = limits.DAY_MS
 """The next host that starts deletes the rows of hosts whose last heartbeat is older than this."""
@@ -219,7 +219,8 @@ class MetaCluster(ABC):
     def remove_shard(self, shard_id: int, epoch: int) -> None:
         """The owner of this epoch has found the draining shard empty: nobody serves it from now on.
 
-        Raises UnavailableError when it has another owner meanwhile or does not drain any more.
+        Raises UnavailableError when it has another owner meanwhile or does not drain any more, and
+        InvalidArgumentError when slots are on their way to it.
         """
 
         def remove(connection: Connection) -> None:
@@ -230,6 +231,8 @@ class MetaCluster(ABC):
                     retry_after_ms=limits.META_CALLS_RETRY_MS,
                     nothing_done=True,
                 )
+            if connection.execute(select(SLOT_MOVE.c.one).where(SLOT_MOVE.c.to_shard == shard_id)).first() is not None:
+                raise InvalidArgumentError(f"slots are on their way to shard {shard_id}: wait until they have left it")
             values = {"state": int(ShardUse.REMOVED), "moving_to": b"", "pinned_to": b"", "changed_at": SERVER_NOW_MS}
             connection.execute(update(SHARD).where(SHARD.c.shard_id == shard_id).values(**values))
 

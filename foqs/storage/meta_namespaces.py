@@ -35,12 +35,20 @@ from foqs.model.namespace import (
     check_namespace_name,
     updated,
 )
-from foqs.model.slots import SlotTable
+from foqs.model.slots import SlotMove, SlotTable
 from foqs.storage.meta_blocks import NamespaceBlocks
 from foqs.storage.meta_jobs import delete_jobs_of
 from foqs.storage.meta_policies import Policies, PolicyBlocks, delete_policies_of
 from foqs.storage.meta_quotas import delete_quota_of
-from foqs.storage.meta_slots import SlotRows, make_slots, restore_slots
+from foqs.storage.meta_slots import (
+    SlotRows,
+    begin_move,
+    make_slots,
+    read_move,
+    restore_move,
+    restore_slots,
+    set_phase,
+)
 from foqs.storage.meta_tables import CENSUS, CENSUS_ANSWER, NAMESPACE, NAMESPACE_NUMBER, SERVER_NOW_MS, SHARD
 
 T = TypeVar("T")
@@ -60,6 +68,7 @@ class NamespaceList(NamedTuple):
     epochs: dict[int, int]
     """The last epoch that was taken, by shard."""
     slots: SlotTable
+    slot_move: SlotMove | None
     policies: Policies
     """Those of topics. The same object as the last time while none has changed."""
 
@@ -103,6 +112,8 @@ class MetaNamespaces(ABC):
             censuses = found.all()
             namespaces = self._blocks.read(connection)
             epochs = _epochs(connection)
+            # Before the table: one that ends in between has brought its table then.
+            slot_move = read_move(connection)
             slots = self._slots.read(connection)
             policies = self._policies.read(connection, namespaces)
         if any(is_over for _, _, is_over in censuses):
@@ -111,7 +122,7 @@ class MetaNamespaces(ABC):
         if closing:
             namespaces = [replace(one, closing=True) if one.number in closing else one for one in namespaces]
         open_ = [Census(census_id, namespace) for census_id, namespace, _ in censuses]
-        return NamespaceList(namespaces, open_, epochs, slots, policies)
+        return NamespaceList(namespaces, open_, epochs, slots, slot_move, policies)
 
     def update_namespace(self, name: str, changes: object) -> Namespace:
         """Change the settings that are not None in `changes` (see namespace.updated), all or none.
@@ -239,8 +250,32 @@ class MetaNamespaces(ABC):
 
         return self._retry_deadlocks(finish)
 
+    def begin_slot_move(self, census: Census, move: SlotMove) -> list[int]:
+        """Note a move for the table that all shards know; or return those that have not answered yet.
+
+        Raises UnavailableError as begin_move does, and when the census is over.
+        """
+
+        def begin(connection: Connection) -> list[int]:
+            answers, missing = _counted(connection, census)
+            if not missing:
+                connection.execute(select(NAMESPACE_NUMBER.c.last).with_for_update())
+                begin_move(connection, move, answers)
+                _delete_census(connection, census)
+            return missing
+
+        return self._retry_deadlocks(begin)
+
+    def restore_slot_move(self, move: SlotMove) -> None:
+        """Bring back a move that this database has lost."""
+        self._retry_deadlocks(lambda connection: restore_move(connection, move))
+
+    def set_slot_move(self, move: SlotMove) -> bool:
+        """The move has come to this phase. Returns whether it is the one that is under way."""
+        return self._retry_deadlocks(lambda connection: set_phase(connection, move))
+
     def restore_slots(self, table: SlotTable) -> None:
-        """Tell a database that is new, or was restored from an older state, the slot table."""
+        """Tell the database the slot table: it is new, was restored from an older state, or a move has ended."""
         self._retry_deadlocks(lambda connection: restore_slots(connection, table))
 
     def finish_deletion(self, census: Census, name: str) -> list[int]:

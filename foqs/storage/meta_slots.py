@@ -1,6 +1,7 @@
 """The slot table in the meta database: made once, read again and again, and given back to a database that lost it.
 
-It is made on the answers of all shards, none of which may know a table: docs/decisions/0026-slots.md.
+It is made on the answers of all shards, none of which may know a table: docs/decisions/0026-slots.md. The move of slots
+that is under way stands beside it: docs/decisions/0036-moving-slots.md.
 """
 
 from __future__ import annotations
@@ -8,14 +9,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, delete, func, select, update
 from sqlalchemy.dialects.mysql import insert
 
 from foqs.model import limits
 from foqs.model.census import CensusAnswer
+from foqs.model.cluster import ShardUse
 from foqs.model.errors import UnavailableError
-from foqs.model.slots import NO_SLOTS, SlotTable, first_table
-from foqs.storage.meta_tables import SLOT
+from foqs.model.slots import NO_SLOTS, MovePhase, SlotMove, SlotTable, first_table, pack_slots, unpack_slots
+from foqs.storage.meta_tables import SHARD, SLOT, SLOT_MOVE
 
 _STAMP = select(func.count(), func.max(SLOT.c.version))
 
@@ -60,8 +62,60 @@ def make_slots(connection: Connection, answers: Iterable[CensusAnswer]) -> None:
     restore_slots(connection, first_table([answer.shard_id for answer in answers]))
 
 
+def read_move(connection: Connection) -> SlotMove | None:
+    """The move that is under way."""
+    row = connection.execute(select(SLOT_MOVE)).one_or_none()
+    if row is None:
+        return None
+    return SlotMove(row.version, row.from_shard, row.to_shard, unpack_slots(row.slots), MovePhase(row.phase))
+
+
+def begin_move(connection: Connection, move: SlotMove, answers: Iterable[CensusAnswer]) -> None:
+    """Note the move, which was made for the table that all shards have said they know.
+
+    The caller holds the row of namespace_number. Raises UnavailableError when the shard that is to get the slots
+    drains, when this database has another table or a move, or when a shard knows a newer table, which comes back here.
+    """
+    version = connection.execute(select(func.max(SLOT.c.version))).scalar() or 0
+    taker = select(SHARD.c.state).where(SHARD.c.shard_id == move.to_shard).with_for_update()
+    if connection.execute(taker).scalar() != int(ShardUse.SERVING):
+        raise UnavailableError(f"shard {move.to_shard} takes no slots now: nothing was done", nothing_done=True)
+    newer = [answer.shard_id for answer in answers if answer.slots_version > version]
+    if version != move.version - 1 or newer or read_move(connection) is not None:
+        raise UnavailableError(
+            f"slots move already, or shard {newer[0] if newer else move.from_shard} knows another table of slots than "
+            f"that of version {move.version - 1}: nothing was done",
+            retry_after_ms=limits.META_CALLS_RETRY_MS,
+            nothing_done=True,
+        )
+    connection.execute(insert(SLOT_MOVE).values(**_columns_of(move)))
+
+
+def restore_move(connection: Connection, move: SlotMove) -> None:
+    """Bring back a move that this database has lost; nothing if it has one, or the table that the move leads to."""
+    version = connection.execute(select(func.max(SLOT.c.version))).scalar() or 0
+    if version < move.version and read_move(connection) is None:
+        connection.execute(insert(SLOT_MOVE).values(**_columns_of(move)))
+
+
+def set_phase(connection: Connection, move: SlotMove) -> bool:
+    """The move has come to this phase. Returns whether it is the one that is under way."""
+    found = read_move(connection)
+    if found is None or not found.is_same(move):
+        return False
+    connection.execute(update(SLOT_MOVE).values(phase=int(move.phase)))
+    return True
+
+
+def _columns_of(move: SlotMove) -> dict[str, object]:
+    return {
+        "one": 1, "version": move.version, "from_shard": move.from_shard, "to_shard": move.to_shard,
+        "slots": pack_slots(move.slots), "phase": int(move.phase),
+    }  # fmt: skip
+
+
 def restore_slots(connection: Connection, table: SlotTable) -> None:
-    """Write the table where this database has none or an older one."""
+    """Write the table where this database has none or an older one. The move that leads to it has ended."""
     rows = [{"slot": slot, "shard": shard, "version": table.version} for slot, shard in enumerate(table.shards)]
     statement = insert(SLOT).values(rows)
     given, kept = statement.inserted, SLOT.c
@@ -71,3 +125,4 @@ def restore_slots(connection: Connection, table: SlotTable) -> None:
         ("version", func.greatest(given.version, kept.version)),
     ]
     connection.execute(statement.on_duplicate_key_update(changes))
+    connection.execute(delete(SLOT_MOVE).where(SLOT_MOVE.c.version <= table.version))

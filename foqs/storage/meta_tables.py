@@ -100,6 +100,16 @@ SLOT = Table(
     Column("shard", SmallInteger, nullable=False),
     Column("version", BigInteger, nullable=False),
 )
+SLOT_MOVE = Table(
+    "slot_move",
+    METADATA,
+    Column("one", SmallInteger, primary_key=True, autoincrement=False),
+    Column("version", BigInteger, nullable=False),
+    Column("from_shard", SmallInteger, nullable=False),
+    Column("to_shard", SmallInteger, nullable=False),
+    Column("slots", VARBINARY(2048), nullable=False),
+    Column("phase", SmallInteger, nullable=False),
+)
 QUOTA = Table(
     "quota",
     METADATA,

@@ -16,6 +16,7 @@ from pymysql.constants import FIELD_TYPE
 from foqs.model import limits, order
 from foqs.model.item import ShardItem
 from foqs.model.seen import BLOCK_IDS
+from foqs.model.slots import pack_slots
 from foqs.shard.port import (
     TIMER_LANE,
     ClaimEntries,
@@ -24,6 +25,7 @@ from foqs.shard.port import (
     Refill,
     Rewrite,
     SeenRow,
+    SlotChanges,
     Transaction,
     TransactionResult,
 )
@@ -198,7 +200,12 @@ def write_script(
     ahead: list[bytes] = []
     rows, mark = plan.inserts, _MARK
     seen = [
-        (row.namespace, row.first, row.at_ms, pack_seen(row.digests, [shard_id] * len(row.keys), row.keys))
+        (
+            row.namespace,
+            row.first,
+            row.at_ms,
+            pack_seen(row.digests, row.shard_ids or [shard_id] * len(row.keys), row.keys),
+        )
         for row in transaction.seen_new
     ]
     if prepared is not None and (plan.packs_new or seen or len(rows) >= PREPARED_INSERT_ROWS):
@@ -214,6 +221,8 @@ def write_script(
     script += [filled(sql.DELETE_SEEN, *span) for span in transaction.seen_gone]
     script += [filled(sql.DELETE_SEEN_PARTS, *key, *span) for key, *span in transaction.seen_parts_gone]
     script += [filled(sql.INSERT_SEEN_PART, *key, number, body) for key, number, body in transaction.seen_parts_new]
+    if transaction.slot_changes is not None:
+        script += _slot_statements(transaction.slot_changes)
     for claim in transaction.claims:
         entries = _entries(claim, result)
         script.append(filled(sql.INSERT_CLAIM, claim.id, claim.due_at, int(claim.is_ahead), entries))
@@ -241,6 +250,19 @@ def write_script(
     script.append(filled(mark, epoch, *marks, transaction.topic_number_last, transaction.steady_ms))
     script.append("COMMIT")
     return Writes(ahead, script, look_up_count)
+
+
+def _slot_statements(changes: SlotChanges) -> Iterator[str]:
+    if changes.arriving is not None:
+        move = changes.arriving
+        yield filled(sql.BEGIN_ARRIVAL, move.version, move.from_shard, pack_slots(move.slots))
+    if changes.learned is not None:
+        namespace, version, slots, *numbers = changes.learned
+        yield filled(sql.NOTE_ARRIVED, namespace, version, pack_slots(slots), *numbers)
+    if changes.kept is not None:
+        yield filled(sql.KEEP_SLOTS, changes.kept.version, changes.kept.packed())
+    if changes.has_arrived:
+        yield sql.END_ARRIVAL
 
 
 def rewrite_statements(rewrites: Sequence[Rewrite]) -> Iterator[str]:

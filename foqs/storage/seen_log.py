@@ -16,8 +16,9 @@ from foqs.storage.session import connect
 
 def read_seen_extents(rows: Callable[..., Any]) -> list[SeenExtent]:
     """The logs that there are, each of a namespace that has a name; `rows` runs a statement in the owner's session."""
+    moved = {namespace: moved_end for namespace, *_, moved_end in rows(sql.READ_ARRIVED)}
     return [
-        SeenExtent(namespace, first, last_first, last_first + seen_count(size_bytes), at_ms)
+        SeenExtent(namespace, first, last_first, last_first + seen_count(size_bytes), at_ms, moved.get(namespace, 0))
         for namespace, first, last_first, size_bytes, at_ms in rows(sql.READ_SEEN_EXTENTS)
         if first is not None
     ]

@@ -16,8 +16,8 @@ import pymysql
 
 from foqs.model import limits
 from foqs.model.errors import UnavailableError
-from foqs.model.slots import NO_SLOTS, SlotTable, unpacked
-from foqs.shard.port import ItemRow
+from foqs.model.slots import NO_SLOTS, SlotMove, SlotTable, unpack_slots, unpacked
+from foqs.shard.port import ItemRow, SlotArrival
 from foqs.storage import statements as sql
 from foqs.storage.columns import stored_row
 from foqs.storage.exports import Cell, ExportWish, KeyPage, merged_by_key, read_stored, sample_keys
@@ -145,6 +145,17 @@ class ShardReader:
                 return kept
             self._rows(sql.KEEP_SLOTS, (known.version, known.packed()))
         return known
+
+    def read_arrival(self) -> SlotArrival | None:
+        """The slots that are on their way to the shard. Raises UnavailableError."""
+        return self._read(self._read_arrival)
+
+    def _read_arrival(self) -> SlotArrival | None:
+        for version, from_shard, slots in self._rows(sql.READ_ARRIVAL):
+            move = SlotMove(version, from_shard, self._shard_id, unpack_slots(slots))
+            arrived = self._rows(sql.READ_ARRIVED)
+            return SlotArrival(move, {row[0]: row[3] for row in arrived if row[1] == version})
+        return None
 
     def interrupt(self) -> None:
         """Make a read that is under way fail, and open no more sessions; another thread may call it."""

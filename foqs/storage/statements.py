@@ -60,6 +60,22 @@ KEEP_SLOTS = (
     "shards = IF(VALUES(version) > version, VALUES(shards), shards), version = GREATEST(version, VALUES(version))"
 )
 
+READ_ARRIVAL = "SELECT version, from_shard, slots FROM slot_arrival WHERE one = 1"
+READ_ARRIVED = "SELECT namespace, version, slots, read_to, first, moved_end FROM slot_arrived"
+# A host that does not know whether it has begun begins again.
+BEGIN_ARRIVAL = (
+    "INSERT INTO slot_arrival (one, version, from_shard, slots) VALUES (1, %s, %s, %s) "
+    "ON DUPLICATE KEY UPDATE one = one"
+)
+NOTE_ARRIVED = (
+    "INSERT INTO slot_arrived (namespace, version, slots, read_to, first, moved_end) VALUES (%s, %s, %s, %s, %s, %s) "
+    "ON DUPLICATE KEY UPDATE first = IF(version = VALUES(version), first, VALUES(first)), version = VALUES(version), "
+    "slots = VALUES(slots), read_to = VALUES(read_to), moved_end = VALUES(moved_end)"
+)
+END_ARRIVAL = "DELETE FROM slot_arrival WHERE one = 1"
+FORGET_ARRIVED = "DELETE FROM slot_arrived WHERE namespace = %s"
+READ_STEADY = "SELECT steady_ms FROM writer WHERE one = 1"
+
 REPEATABLE = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 SNAPSHOT = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 READ_TOPICS = "SELECT number, namespace, name FROM topic"

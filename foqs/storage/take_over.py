@@ -126,6 +126,7 @@ def read_image(
     claimed = read_claimed(rows, claims)
     topics = list(rows(sql.READ_TOPICS))
     seen, images = read_seen_extents(rows), read_seen_images(rows)
+    forget_moved(rows, {extent.namespace for extent in seen})
     named = {namespace for _, namespace, _ in topics} | {extent.namespace for extent in seen}
     return ShardImage(
         epoch=epoch,
@@ -170,6 +171,13 @@ def read_namespaces(rows: RunStatement, used: set[int]) -> list[tuple[int, bytes
     for condition, count in key_conditions("number", gone):
         rows(sql.DELETE_NAMESPACES.format(condition, count))
     return [(number, name) for number, name in found if number not in gone]
+
+
+def forget_moved(rows: RunStatement, used: set[int]) -> None:
+    """Forget which ids came with slots where a namespace has no log any more."""
+    for namespace, *_ in rows(sql.READ_ARRIVED):
+        if namespace not in used:
+            rows(sql.FORGET_ARRIVED, namespace)
 
 
 def _decoded(shard_id: int, table: str, row_id: int, decode: Callable[[bytes], T], packed: bytes) -> T:

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 
 from foqs.model import limits
 from foqs.model.census import Census, CensusAnswer, unanswered
+from foqs.model.cluster import ShardUse
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError, UnknownNamespaceError
 from foqs.model.namespace import Namespace, NamespaceSettings, updated
 from foqs.model.policy import NO_POLICY, TopicPolicy, TopicPolicyEntry, with_policy_changes
-from foqs.model.slots import NO_SLOTS, SlotTable, first_table
+from foqs.model.slots import NO_SLOTS, SlotMove, SlotTable, first_table
 from foqs.storage.meta_namespaces import NamespaceList
 from foqs.storage.meta_policies import Policies
 from foqs.testing.fake_cluster import ClusterTables, FakeCluster
@@ -34,6 +35,7 @@ class NamespaceTables:
     cluster: ClusterTables = field(default_factory=ClusterTables)
     jobs: JobTables = field(default_factory=JobTables)
     slots: SlotTable = NO_SLOTS
+    slot_move: SlotMove | None = None
     quotas: dict[int, bytes] = field(default_factory=dict)
     """The packed books of quotas, by namespace."""
     policies: Policies = field(default_factory=dict)
@@ -86,7 +88,8 @@ class FakeNamespaces(FakeCluster, FakeJobs, FakeQuotas):
             for _, namespace in sorted(tables.namespaces.items())
         ]
         censuses = [census for census, _ in tables.censuses.values()]
-        listed = NamespaceList(namespaces, censuses, dict(tables.epochs), tables.slots, tables.policies)
+        epochs, slots, move = dict(tables.epochs), tables.slots, tables.slot_move
+        listed = NamespaceList(namespaces, censuses, epochs, slots, move, tables.policies)
         for census, expires_at in list(tables.censuses.values()):
             if expires_at < self._now_ms():
                 self.end_census(census)
@@ -176,9 +179,39 @@ class FakeNamespaces(FakeCluster, FakeJobs, FakeQuotas):
             self.end_census(census)
         return missing
 
+    def begin_slot_move(self, census: Census, move: SlotMove) -> list[int]:
+        answers, missing = self._counted(census)
+        if not missing:
+            tables = self._tables
+            version = tables.slots.version
+            known = max([answer.slots_version for answer in answers], default=0)
+            taker = tables.cluster.shards.get(move.to_shard)
+            if taker is None or taker.use is not ShardUse.SERVING:
+                raise UnavailableError(f"shard {move.to_shard} takes no slots now", nothing_done=True)
+            if version != move.version - 1 or known > version or tables.slot_move is not None:
+                raise UnavailableError("slots move already, or a shard knows another table", nothing_done=True)
+            tables.slot_move = move
+            self.end_census(census)
+        return missing
+
+    def restore_slot_move(self, move: SlotMove) -> None:
+        tables = self._tables
+        if tables.slot_move is None and tables.slots.version < move.version:
+            tables.slot_move = move
+
+    def set_slot_move(self, move: SlotMove) -> bool:
+        tables = self._tables
+        if tables.slot_move is None or not tables.slot_move.is_same(move):
+            return False
+        tables.slot_move = move
+        return True
+
     def restore_slots(self, table: SlotTable) -> None:
-        if table.version > self._tables.slots.version:
-            self._tables.slots = table
+        tables = self._tables
+        if table.version > tables.slots.version:
+            tables.slots = table
+        if tables.slot_move is not None and tables.slot_move.version <= table.version:
+            tables.slot_move = None
 
     def finish_deletion(self, census: Census, name: str) -> list[int]:
         answers, missing = self._counted(census)

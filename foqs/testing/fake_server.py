@@ -26,6 +26,7 @@ from foqs.shard.port import (
     SeenIds,
     SeenPart,
     SessionLostError,
+    SlotChanges,
     StoredClaim,
     Transaction,
     TransactionFailedError,
@@ -88,6 +89,7 @@ class Script:
     seen_gone: list[tuple[int, int, int]]
     seen_parts_new: list[SeenPart]
     seen_parts_gone: list[tuple[ImageKey, int, int]]
+    slot_changes: SlotChanges | None
     claims: list[StoredClaim]
     claims_rewritten: list[tuple[int, Entries]]
     rewrites: list[Rewrite]
@@ -244,6 +246,8 @@ class FakeServer:
             require(row.key not in tables.items, f"key {row.key:x} is inserted twice")
             tables.put(row)
         self._write_seen(script)
+        if script.slot_changes is not None:
+            self._write_slots(script.slot_changes)
         for claim in script.claims:
             require(claim.id not in tables.claims, f"claim {claim.id:x} is inserted twice")
             tables.claims[claim.id] = claim
@@ -312,7 +316,7 @@ class FakeServer:
                 row.first // BLOCK_IDS == (row.first + last) // BLOCK_IDS,
                 f"a row of seen ids at {row.first} crosses blocks",
             )
-            entries = pack_seen(row.digests, [self.shard_id] * len(row.keys), row.keys)
+            entries = pack_seen(row.digests, row.shard_ids or [self.shard_id] * len(row.keys), row.keys)
             seen[row.namespace, row.first] = (row.at_ms, entries)
         for namespace, first, end in script.seen_gone:
             for at in list(seen.irange((namespace, first), (namespace, end), inclusive=(True, False))):
@@ -325,6 +329,25 @@ class FakeServer:
         for key, number, body in script.seen_parts_new:
             require((key, number) not in parts, f"part {number} of {key} is inserted twice")
             parts[key, number] = body
+
+    def _write_slots(self, changes: SlotChanges) -> None:
+        tables = self.tables
+        if changes.arriving is not None:
+            known = tables.arrival
+            require(
+                known is None or known.is_same(changes.arriving),
+                f"{changes.arriving} begins while slots are on their way",
+            )
+            tables.arrival = changes.arriving
+        if changes.learned is not None:
+            learned, before = changes.learned, tables.moved.get(changes.learned.namespace)
+            if before is not None and before.version == learned.version:
+                learned = learned._replace(first=before.first)
+            tables.moved[learned.namespace] = learned
+        if changes.kept is not None and changes.kept.version > tables.slots.version:
+            tables.slots = changes.kept
+        if changes.has_arrived:
+            tables.arrival = None
 
     def _is_there(self, there: bool, change: str) -> bool:
         require(there or not self.strict, f"{change} and is not there")
@@ -397,6 +420,7 @@ def make_script(transaction: Transaction, plan: PackPlan, result: TransactionRes
         seen_gone=list(transaction.seen_gone),
         seen_parts_new=list(transaction.seen_parts_new),
         seen_parts_gone=list(transaction.seen_parts_gone),
+        slot_changes=transaction.slot_changes,
         claims=[
             StoredClaim(claim.id, claim.due_at, claim.is_ahead, entries(list(claim.items)))
             for claim in transaction.claims

@@ -22,6 +22,7 @@ from foqs.shard.port import (
     SeenPart,
     SessionLostError,
     ShardImage,
+    SlotArrival,
     Tenure,
     Transaction,
     TransactionFailedError,
@@ -489,6 +490,13 @@ class FakeReader:
         if known.version > tables.slots.version:
             tables.slots = known
         return tables.slots
+
+    def read_arrival(self) -> SlotArrival | None:
+        self._touch()
+        move, moved = self._server.tables.arrival, self._server.tables.moved.values()
+        if move is None:
+            return None
+        return SlotArrival(move, {one.namespace: one.read_to for one in moved if one.version == move.version})
 
     def interrupt(self) -> None:
         return None

@@ -10,8 +10,18 @@ from sortedcontainers import SortedDict, SortedList
 
 from foqs.model import order
 from foqs.model.seen_image import ImageKey
-from foqs.model.slots import NO_SLOTS, SlotTable
-from foqs.shard.port import TIMER_LANE, ItemRow, LaneCounts, SeenExtent, SeenPart, SeenRow, StoredClaim, StoredImage
+from foqs.model.slots import NO_SLOTS, SlotMove, SlotTable
+from foqs.shard.port import (
+    TIMER_LANE,
+    ItemRow,
+    LaneCounts,
+    SeenExtent,
+    SeenPart,
+    SeenRow,
+    SlotIds,
+    StoredClaim,
+    StoredImage,
+)
 from foqs.storage.formats import seen_count, unpack_items, unpack_seen
 
 Place = tuple[int, int, int]
@@ -55,6 +65,10 @@ class Tables:
     """The parts of images of tables of seen dedup ids."""
     writer: Writer = field(default_factory=Writer)
     slots: SlotTable = NO_SLOTS
+    arrival: SlotMove | None = None
+    """The slots that are on their way to the shard."""
+    moved: dict[int, SlotIds] = field(default_factory=dict)
+    """The ids that came with slots last, by namespace."""
 
     def put(self, row: ItemRow) -> None:
         old = self.items.get(row.key)
@@ -114,7 +128,11 @@ class Tables:
         for (namespace, first), (at_ms, entries) in self.seen.items():
             end = first + seen_count(len(entries))
             earlier = extents.get(namespace)
-            extents[namespace] = SeenExtent(namespace, earlier.first if earlier else first, first, end, at_ms)
+            moved = self.moved.get(namespace)
+            moved_end = moved.moved_end if moved else 0
+            extents[namespace] = SeenExtent(
+                namespace, earlier.first if earlier else first, first, end, at_ms, moved_end
+            )
         return list(extents.values())
 
     def seen_images(self) -> list[StoredImage]:
@@ -144,7 +162,7 @@ class Tables:
         return Tables(
             dict(self.items), dict(self.packs), dict(self.tombstones), dict(self.packed), lanes, dict(self.claims),
             dict(self.topics), dict(self.namespaces), SortedDict(self.seen), dict(self.seen_parts),
-            replace(self.writer), self.slots,
+            replace(self.writer), self.slots, self.arrival, dict(self.moved),
         )  # fmt: skip
 
     def _unindex(self, row: ItemRow) -> None:

@@ -22,6 +22,7 @@ from foqs.storage.packs.index import PackIndex
 from foqs.storage.shard_store import ShardAccess
 from foqs.testing.fake_namespaces import FakeNamespaces, NamespaceTables
 from foqs.testing.fake_server import FakeServer
+from foqs.testing.fake_slot_source import FakeSlotSource
 from foqs.testing.fake_store import FakeReader, FakeStore
 from foqs.testing.manual_loop import ManualLoop
 from foqs.testing.memory_server import MemoryDialogue, MemoryServer
@@ -88,6 +89,7 @@ class MemoryHost:
             "meta": lambda *_: self._meta,
             "store": self._make_store,
             "reader": lambda shard_id, url, packs: FakeReader(self._servers[shard_id], packs),
+            "slot_source": lambda shard_id, url: FakeSlotSource(self._servers[shard_id]),
             "check_schema": lambda url, kind: None,
             "server": MemoryServer,
             "metrics": Metrics,

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self
 
 from foqs.model.ids import item_id
 from foqs.model.seen import BLOCK_IDS, digests_of
+from foqs.model.slots import slot_of
 from foqs.storage import statements as sql
 from foqs.storage.exchange import run_script
 from foqs.storage.formats import pack_seen, seen_count
@@ -78,7 +79,8 @@ class SeenFiller:
 
     def _rows(self, count: int) -> list[tuple[int, int, int, bytes]]:
         numbers = range(self.appended_count, self.appended_count + count)
-        digests = digests_of(self._number, [b""], [dedup_id(number) for number in numbers])
+        ids = [dedup_id(number) for number in numbers]
+        digests = digests_of(self._number, [b""], [slot_of(self._namespace, "", 1)], ids)
         rows, done = [], 0
         while done < count:
             size = min(count - done, BLOCK_IDS - self._end % BLOCK_IDS)

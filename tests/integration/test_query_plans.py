@@ -35,6 +35,7 @@ TOPIC_COUNT = 2_000
 CLAIM_COUNT = 2_000
 PACK_COUNT = 400
 SEEN_COUNT = 4_000
+ARRIVED_COUNT = 300
 """Rows of the logs of dedup ids, which are full: four namespaces have 1,000 each."""
 IMAGE_PARTS = 40
 """Parts of each image of a table of dedup ids; there are two of each of those namespaces."""
@@ -42,7 +43,10 @@ PAGE = 1_000
 SLACK = 16
 """Reads beside the rows themselves: the ends of ranges."""
 
-TABLES = ("item", "pack", "tombstone", "claim", "topic", "namespace", "seen", "seen_table", "writer", "slot_copy")
+TABLES = (
+    "item", "pack", "tombstone", "claim", "topic", "namespace", "seen", "seen_table", "writer", "slot_copy",
+    "slot_arrival", "slot_arrived",
+)  # fmt: skip
 ALL_INSERTED = statements.ALL_INSERTED.format(5)
 SEEN_FIRSTS = list(range(0, 1280 * script.STATEMENT_RANGES_MAX, 1280))
 ITEM_IDS = list(range(5, 5 + 20 * script.STATEMENT_IDS_MAX, 20))
@@ -82,6 +86,11 @@ class Case:
 CASES: dict[str, list[Case]] = {
     "READ_WRITER": [Case("PRIMARY", 2)],
     "READ_SLOTS": [Case("PRIMARY", 2)],
+    "READ_ARRIVAL": [Case("PRIMARY", 2)],
+    "READ_ARRIVED": [Case("", ARRIVED_COUNT + SLACK, with_payload=True)],
+    "END_ARRIVAL": [Case("PRIMARY", 3)],
+    "FORGET_ARRIVED": [Case("PRIMARY", 3, (5,))],
+    "READ_STEADY": [Case("PRIMARY", 2)],
     "TAKE_WRITER": [Case("PRIMARY", 3, (9, b"me", 9))],
     "RENEW_EPOCH": [Case("PRIMARY", 3, (9, 8))],
     "NOTE_SESSION": [Case("PRIMARY", 3, (9,))],
@@ -247,6 +256,8 @@ INSERTS: dict[str, Case] = {
     "INSERT_SEEN_PART": Case("", 0, (9, 0, 5, 0, b"x")),
     "INSERT_CLAIM": Case("", 0, (10**9, 5, 1, b"")),
     "KEEP_SLOTS": Case("", 2, (2, b"slots")),
+    "BEGIN_ARRIVAL": Case("", 2, (2, 3, b"slots")),
+    "NOTE_ARRIVED": Case("", 2, (5, 2, b"slots", 1, 2, 3)),
 }
 """They read nothing."""
 WITHOUT_TABLE = {
@@ -334,6 +345,9 @@ def _fill(url: str, share: int) -> None:
         cursor.executemany(statements.INSERT_SEEN_PART, parts)
         cursor.execute("UPDATE writer SET epoch = 1")
         cursor.execute(statements.KEEP_SLOTS, (1, b"slots"))
+        cursor.execute(statements.BEGIN_ARRIVAL, (1, 2, b"slots"))
+        arrived = [(n, 1, b"slots", 0, 0, 128) for n in range(ARRIVED_COUNT)]
+        cursor.executemany(statements.NOTE_ARRIVED, arrived)
         session.commit()
 
 

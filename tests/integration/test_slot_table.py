@@ -13,7 +13,6 @@ from foqs.model import limits
 from foqs.model.errors import FoqsError, UnavailableError, UnknownNamespaceError
 from foqs.model.slots import NO_SLOTS, SlotTable, first_table
 from foqs.storage.meta import MetaStore
-from foqs.storage.places import place_of
 from foqs.storage.session import connect
 from foqs.wire.codec import Reply, structs
 from tests.support.running_host import RunningHost, running_host
@@ -77,17 +76,6 @@ async def test_hosts_that_need_the_table_at_once_make_it_over_the_shards_of_all(
         assert {tuple(told.response.shard_by_slot) for told in maps} == {first_table(list(shard_urls)).shards}
         # Each tells where its own shards are.
         assert {one.shard_id for one in maps[0].response.addresses} == set(halves[0])
-
-
-async def test_a_shard_that_comes_later_gets_no_slots(meta_url, shard_urls):
-    first = {n: url for n, url in shard_urls.items() if n < 3}
-    async with running_host(meta_url, first) as host:
-        with closing(MetaStore(meta_url)) as meta:
-            meta.add_shard(3, place_of(shard_urls[3]), "")
-        await until(lambda: host.host.owned_count == 4)
-        await host.admin.create_namespace("later")
-        assert set((await shard_map(host)).response.shard_by_slot) == {0, 1, 2}
-        assert in_meta(meta_url) == first_table([0, 1, 2])
 
 
 async def test_a_meta_database_that_lost_the_table_gets_it_back_from_a_host(meta_url, shard_urls):

@@ -28,6 +28,7 @@ from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Events
 from foqs.shard.writer import ownership
 from foqs.storage.packs.index import PackIndex
+from foqs.testing.fake_slot_source import FakeSlotSource
 from foqs.testing.fake_store import FakeReader
 from tests.sim.chance import Layout
 from tests.sim.lane import tuned_lane
@@ -220,6 +221,7 @@ def simulated(
         "MetaStore": lambda *_: FakeMeta(world_of()),
         "ShardStore": lambda *arguments: SteppingStore(world_of(), *arguments),
         "ShardReader": lambda shard_id, url, packs: SimReader(world_of(), shard_id, packs),
+        "SlotSource": lambda shard_id, url: FakeSlotSource(world_of().servers[shard_id]),
         "EventLog": partial(_event_log_of, world_of),
         "ThriftServer": FakeDoor,
         "ThriftPeers": lambda *arguments: SimPeers(world_of(), *arguments),

@@ -29,7 +29,7 @@ from tests.sim.lane import checked_lane
 from tests.sim.loop import VirtualLoop
 from tests.sim.nemesis import Nemesis
 from tests.sim.quotas import quota_problems, quota_times
-from tests.sim.slots import checked_placement
+from tests.sim.slots import checked_placement, restless_mover
 from tests.sim.tuned import tuned
 from tests.sim.world import World
 from tests.support.invariants import dispatcher_problems, state_problems
@@ -85,6 +85,7 @@ def run_seed(seed: int, *, load_s_max: float = math.inf, verbose: bool = False, 
     state = checked_state(lambda: world, every=1 if verbose else every)
     checked = {
         "Dispatcher": checked_dispatcher(lambda: world),
+        "SlotMover": restless_mover(lambda: world),
         "Placement": checked_placement(lambda: world),
         "BulkLane": checked_lane(lambda: world),
     }

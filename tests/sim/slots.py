@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from foqs.host.enqueues import Placement
+from foqs.host.slot_moves import SlotMover
+from foqs.model import limits
 from foqs.model.calls import NewItemFields, PositionErrors
 from foqs.model.namespace import DedupScope, DedupWhenAway, Namespace, NamespaceSettings
-from foqs.model.slots import NO_SLOTS, SLOTS_COUNT, SlotTable
+from foqs.model.seen import slot_of_digest
+from foqs.model.slots import NO_SLOTS, SLOTS_COUNT, SlotMove, SlotTable, slot_of
 from foqs.shard.writer.shard_writer import ShardWriter
 from foqs.testing.fake_server import Script
 from tests.histories.history import uid_of
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     from tests.sim.host import SimHost
     from tests.sim.world import World
 
-_SETTLED_S_MAX = 10.0
+_SETTLED_S_MAX = 30.0
 """A host looks at its table and at all copies every 0.25 s there (tests.sim.chance)."""
 
 
@@ -48,6 +51,7 @@ class SlotWatch:
         self.readable_from_s = chance.choice([0.0, 0.0, 0.6])
         """Before this time no copy can be read."""
         self._spreads = chance
+        self.move_chance = random.Random(f"moves {world.seed}")
 
     def _make_past(self, chance: random.Random) -> SlotTable:
         """What the meta database has of it."""
@@ -65,6 +69,14 @@ class SlotWatch:
         """The one that holds: of the highest version."""
         version = max(self._by_version, default=0)
         return SlotTable(version, self._by_version[version]) if version else NO_SLOTS
+
+    def used(self) -> list[int]:
+        """The slots of ids of all namespaces that there are."""
+        found: dict[int, None] = {}
+        for namespace in self._world.meta.tables.namespaces.values():
+            first = slot_of(namespace.name, "", 1)
+            found |= dict.fromkeys([(first + at) % SLOTS_COUNT for at in range(namespace.settings.key_spread)])
+        return list(found)
 
     def some_settings(self) -> NamespaceSettings:
         """Of a namespace that the operator creates."""
@@ -94,6 +106,55 @@ class SlotWatch:
         else:
             self._by_version[table.version] = table.shards
 
+    def has(self, shard_id: int, slot: int) -> bool:
+        """Whether the shard may take ids of the slot, as its own database has it: no other may then."""
+        tables = self._world.servers[shard_id].tables
+        if not tables.slots.version or tables.slots.shards[slot] != shard_id:
+            return False
+        return tables.arrival is None or slot not in tables.arrival.slots
+
+    def slots_moved(self, shard_id: int, script: Script) -> None:
+        """A move has come a step further: no slot has two shards, and who takes ids knows all that there are."""
+        world, changes = self._world, script.slot_changes
+        assert changes is not None
+        kept = changes.kept
+        if kept is not None and kept.version not in self._by_version:
+            before = self.table
+            changed = [slot for slot in range(SLOTS_COUNT) if kept.shards[slot] != before.shards[slot]]
+            if kept.version != before.version + 1 or {before.shards[slot] for slot in changed} != {shard_id}:
+                world.complain(f"shard {shard_id} gives slots {changed} with version {kept.version} of the table")
+            self._by_version[kept.version] = kept.shards
+            world.counts["moves of slots that were given"] += 1
+        if changes.has_arrived:
+            world.counts["moves of slots that ended"] += 1
+            self._check_ids(shard_id)
+        for slot in range(SLOTS_COUNT):
+            having = [other for other in world.servers if self.has(other, slot)]
+            if len(having) > 1:
+                world.complain(f"P13: shards {having} take ids of slot {slot}")
+                return
+
+    def _check_ids(self, shard_id: int) -> None:
+        """S1: what any shard knows of a slot that has come is known there, but for what it had to forget."""
+        servers = self._world.servers
+        mine = servers[shard_id].tables
+        for other in servers:
+            if other == shard_id:
+                continue
+            tables = servers[other].tables
+            for namespace in {namespace for namespace, _ in tables.seen}:
+                rows = mine.seen_rows(namespace, 0, limits.NEVER_MS)
+                if rows and rows[0].first:
+                    continue
+                known = {digest for row in rows for digest in row.digests}
+                for row in tables.seen_rows(namespace, 0, limits.NEVER_MS):
+                    for digest, item in zip(row.digests, row.items, strict=True):
+                        slot = slot_of_digest(digest)
+                        if item[0] == other and self.has(shard_id, slot) and digest not in known:
+                            what = f"the id of {item} in slot {slot} of shard {shard_id}"
+                            self._world.complain(f"S1: shard {shard_id} does not know {what}")
+                            return
+
     def leads_to(self, namespace_name: str, dedup_id: str, key_spread: int) -> int:
         """The shard, as docs/other-languages.md tells clients to find it."""
         slot = (crc32(namespace_name.encode()) + crc32(dedup_id.encode()) % key_spread) % 1024
@@ -110,8 +171,9 @@ class SlotWatch:
         """A host has decided where the items with ids of a call go. `is_served` says of a shard whether it could."""
         for position in [*anywhere, *errors]:
             dedup_id, uid = news[position].dedup_id or "", uid_of(news[position].payload or b"")
+            slot = slot_of(namespace.name, dedup_id, namespace.settings.key_spread)
             shard_id = self.leads_to(namespace.name, dedup_id, namespace.settings.key_spread)
-            if is_served(shard_id):
+            if is_served(shard_id) and self.has(shard_id, slot):
                 self._world.complain(f"P13: {uid} with id {dedup_id} does not go to shard {shard_id}, which is there")
             if position in errors:
                 self._world.counts["items with ids refused while their shard was away"] += 1
@@ -124,19 +186,20 @@ class SlotWatch:
         world = self._world
         uids = {row.key: uid_of(row.content.payload) for row in script.rows_new}
         with_ids = {key for key, uid in uids.items() if uid in world.dedup_ids and uid not in self.accepted}
-        noted = [key for row in script.seen_new for key in row.keys]
+        if script.slot_changes is not None:
+            self.slots_moved(shard_id, script)
+        rows = [row for row in script.seen_new if row.shard_ids is None]
+        noted = [key for row in rows for key in row.keys]
         if len(noted) != len(with_ids) or with_ids != set(noted):
             world.complain(f"P13: items {with_ids} with dedup ids were written, and the ids of items {noted}")
             return
-        if noted and world.servers[shard_id].tables.slots != self.table:
-            world.complain(f"P13: shard {shard_id} takes the ids of {noted} and has no copy of the slot table")
-            return
-        for row in script.seen_new:
+        for row in rows:
             key_spread = self.settings[row.namespace].key_spread
             for key in row.keys:
                 uid = uids[key]
-                right = self.leads_to(uid.partition(":")[0], world.dedup_ids[uid], key_spread)
-                if right != shard_id:
+                slot = slot_of(uid.partition(":")[0], world.dedup_ids[uid], key_spread)
+                if not self.has(shard_id, slot):
+                    right = self.leads_to(uid.partition(":")[0], world.dedup_ids[uid], key_spread)
                     world.complain(f"P13: {uid} with the id {world.dedup_ids[uid]} is on shard {shard_id}, not {right}")
 
     def look(self) -> None:
@@ -160,11 +223,15 @@ class SlotWatch:
 
     def _problems(self, host: SimHost) -> Iterator[str]:
         table, tables = self.table, self._world.meta.tables
+        if tables.slot_move is not None:
+            yield f"the meta database has {tables.slot_move}, which should have ended"
         if tables.slots != table:
             yield f"the meta database has slot table {tables.slots.version}, not {table.version}"
         if host.host._slots.table != table:
             yield f"{host.name} goes by slot table {host.host._slots.table.version}, not {table.version}"
         for shard_id, server in self._world.servers.items():
+            if server.tables.arrival is not None:
+                yield f"shard {shard_id} waits for slots: {server.tables.arrival}"
             if server.tables.slots != table:
                 yield f"shard {shard_id} has slot table {server.tables.slots.version}, not {table.version}"
 
@@ -186,6 +253,27 @@ def checked_placement(world_of: Callable[[], World]) -> type[Placement]:
         def _is_served(self, shard_id: int) -> bool:
             writer = self._writers.get(shard_id)
             shard = None if writer is None else writer.shard
-            return shard is not None and shard_id not in self._sick and self._slots.keeps(shard)
+            is_known = self._slots.table == world_of().slots.table
+            return is_known and shard is not None and shard_id not in self._sick and self._slots.keeps(shard)
 
     return CheckedPlacement
+
+
+def restless_mover(world_of: Callable[[], World]) -> type[SlotMover]:
+    """Slots of the namespaces that clients use go to and fro while there is load; all come to rest afterwards."""
+
+    class RestlessMover(SlotMover):
+        def _next(self, serving: Collection[int], draining: Collection[int]) -> SlotMove | None:
+            world, table = world_of(), self._slots.table
+            if world.loop.time() >= world.profile.load_s or len(serving) < 2 or not table.version:
+                return super()._next(serving, draining)
+            chance = world.slots.move_chance
+            wanted = [slot for slot in world.slots.used() if table.shards[slot] in serving]
+            if not wanted:
+                return None
+            giver = table.shards[chance.choice(wanted)]
+            taker = chance.choice([shard_id for shard_id in serving if shard_id != giver])
+            slots = [slot for slot in wanted if table.shards[slot] == giver and chance.random() < 0.8]
+            return SlotMove(table.version + 1, giver, taker, tuple(slots)) if slots else None
+
+    return RestlessMover

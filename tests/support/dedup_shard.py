@@ -61,7 +61,7 @@ class OneShard:
             item = ShardItem(key, topic, 0, self.now_ms, sort_key, Phase.INSERTING, self.now_ms, content=content)
             item.expires_at = self.now_ms + 10**9
             items.append(item)
-        digests = [digest_of(number, b"", text) for text in dedup_ids]
+        digests = [digest_of(number, b"", 0, text) for text in dedup_ids]
         self.state.insert_once(items, digests, len(items), Completion(lambda _: None), outcome)
         return outcome
 

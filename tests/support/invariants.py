@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from foqs.host.dispatch import Dispatcher
 from foqs.host.topic_queue import DequeueCall, TopicQueue
@@ -281,14 +282,14 @@ def _dedup_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
             yield f"namespace {namespace} has dedup ids up to {end}, and {window.edge} to {window.end} are known"
             continue
         found = list(window_ids(tables, namespace, window.edge, window.end))
-        if [number for number, _, _ in found] != list(range(window.edge, window.end)):
+        if [number for number, *_ in found] != list(range(window.edge, window.end)):
             yield f"rows of the dedup ids of namespace {namespace} are missing between {window.edge} and {window.end}"
         settings = shard.index.settings
         # The bounds may have been narrower once: a namespace that was recovered has those that it is given.
         ids_max, ms_max = min(settings.dedup_ids(namespace), 40), min(settings.dedup_ms(namespace), 1_500)
         yield from _twice(found, namespace, ids_max, ms_max)
-        places = window.probe([digest for _, digest, _ in found])
-        for at, (number, _, _) in enumerate(found):
+        places = window.probe([digest for _, digest, *_ in found])
+        for at, (number, *_) in enumerate(found):
             if number // BLOCK_IDS not in places.get(at, ()):
                 yield f"dedup id {number} of namespace {namespace} is not found in its block"
     for namespace in extents:
@@ -315,7 +316,7 @@ def _image_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
             yield f"{key} is not to be used: {error}"
             continue
         first = max(key.first, windows[key.namespace].edge)
-        for number, digest, _ in window_ids(tables, key.namespace, first, key.end):
+        for number, digest, *_ in window_ids(tables, key.namespace, first, key.end):
             if number // BLOCK_IDS not in table.blocks_of(hashes_of([digest])[0]):
                 yield f"{key} has not dedup id {number}"
 
@@ -328,25 +329,38 @@ def _read_image(key: ImageKey, tables: Tables) -> SeenTable:
     return reader.table()
 
 
-def window_ids(tables: Tables, namespace: int, first: int, end: int) -> Iterator[tuple[int, bytes, int]]:
-    """Number, digest and time of the ids in the log from `first` on and before `end`."""
+class WindowId(NamedTuple):
+    """A dedup id in the log."""
+
+    number: int
+    digest: bytes
+    at_ms: int
+    item: tuple[int, int]
+
+
+def window_ids(tables: Tables, namespace: int, first: int, end: int) -> Iterator[WindowId]:
+    """The ids in the log from `first` on and before `end`."""
     for row in tables.seen_rows(namespace, first // BLOCK_IDS * BLOCK_IDS, end):
-        for at, digest in enumerate(row.digests, row.first):
+        for at, (digest, item) in enumerate(zip(row.digests, row.items, strict=True), row.first):
             if first <= at < end:
-                yield at, digest, row.at_ms
+                yield WindowId(at, digest, row.at_ms, item)
 
 
-def _twice(found: list[tuple[int, bytes, int]], namespace: int, ids_max: int, ms_max: int) -> Iterator[str]:
-    """A new owner may know ids again that the last one had forgotten by their number or age, and taken again."""
-    last: dict[bytes, tuple[int, int]] = {}
-    for number, digest, at_ms in found:
-        last_number, last_ms = last.get(digest, (-limits.NEVER_MS, 0))
-        if number - last_number <= ids_max and at_ms - last_ms < ms_max:
+def _twice(found: list[WindowId], namespace: int, ids_max: int, ms_max: int) -> Iterator[str]:
+    """A new owner may know ids again that the last one had forgotten by their number or age, and taken again.
+
+    What has gone with its slot and come back stands there once more, with the item that it had.
+    """
+    last: dict[bytes, WindowId] = {}
+    for one in found:
+        before = last.get(one.digest)
+        is_near = before is not None and one.number - before.number <= ids_max and one.at_ms - before.at_ms < ms_max
+        if before is not None and is_near and one.item != before.item:
             yield (
-                f"dedup ids {last_number} and {number} of namespace {namespace} are the same, "
-                f"of {last_ms} and {at_ms} ms"
+                f"dedup ids {before.number} and {one.number} of namespace {namespace} are the same, "
+                f"of {before.at_ms} and {one.at_ms} ms"
             )
-        last[digest] = (number, at_ms)
+        last[one.digest] = one
 
 
 def _topic_problems(shard: ShardState, tables: Tables) -> Iterator[str]:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foqs.model import limits, seen
-from foqs.model.seen import BLOCK_IDS, SeenTable, SeenWindow, digest_of, digests_of, hashes_of
+from foqs.model.seen import BLOCK_IDS, SeenTable, SeenWindow, digest_of, digests_of, hashes_of, slot_of_digest
 
 DAY_MS = 86_400_000
 
@@ -26,16 +26,22 @@ def crafted(high: int, fingerprint: bytes, rest: int = 0) -> bytes:
 # ---- digests ----
 
 
-def test_a_digest_is_blake2b_of_namespace_scope_and_id() -> None:
-    expected = blake2b(b"\0\0\0\7" + b"\5topic" + "é".encode(), digest_size=16).digest()
-    assert digest_of(7, b"topic", "é") == expected
-    assert digests_of(7, [b"topic"], ["é", "f"]) == [expected, digest_of(7, b"topic", "f")]
-    assert digests_of(7, [b"topic", b""], ["é", "f"]) == [expected, digest_of(7, b"", "f")]
+def test_a_digest_is_blake2b_of_namespace_scope_and_id_and_has_the_slot() -> None:
+    expected = blake2b(b"\0\0\0\7" + b"\5topic" + "é".encode(), digest_size=14).digest() + b"\2\1"
+    assert digest_of(7, b"topic", 513, "é") == expected
+    assert digests_of(7, [b"topic"], [513], ["é", "f"]) == [expected, digest_of(7, b"topic", 513, "f")]
+    assert digests_of(7, [b"topic", b""], [513], ["é", "f"]) == [expected, digest_of(7, b"", 513, "f")]
+    assert digests_of(7, [b"topic"], [513, 9], ["é", "f"]) == [expected, digest_of(7, b"topic", 9, "f")]
+
+
+@pytest.mark.parametrize("slot", [0, 255, 256, 1023])
+def test_a_digest_tells_the_slot_of_its_id(slot: int) -> None:
+    assert slot_of_digest(digest_of(7, b"", slot, "id")) == slot
 
 
 def test_namespace_scope_and_id_never_run_into_each_other() -> None:
     same_text = [(1, b"", "ab"), (1, b"a", "b"), (1, b"ab", ""), (2, b"", "ab"), (1 << 24, b"", "ab")]
-    assert len({digest_of(*parts) for parts in same_text}) == len(same_text)
+    assert len({digest_of(number, scope, 1, text) for number, scope, text in same_text}) == len(same_text)
 
 
 # ---- one table ----

@@ -33,6 +33,7 @@ from foqs.shard.state.ops.look_up import LookUps
 from foqs.shard.state.ops.operation import Operation
 from foqs.shard.state.ops.refill import Refills
 from foqs.shard.state.ops.settle import Settlements
+from foqs.shard.state.ops.slot_move import SlotMoves
 from foqs.shard.state.ops.wake import Timers
 
 STEADY_WRITE_MS = 2 * limits.SECOND_MS
@@ -72,6 +73,7 @@ class ShardState:
         self.dedup = dedup = Dedup(index, self.inserts, image.seen, image.seen_images)
         self.checks, self.forgetfulness, self.images = dedup.checks, dedup.forgetfulness, dedup.images
         self.fences = Fences(index, self.inserts, dedup)
+        self.slot_moves = SlotMoves(index, self.inserts, dedup)
         # What others may ask of a shard; they reach for none of its parts.
         self.insert, self.topics_arriving = self.inserts.add, self.inserts.topics_arriving
         self.insert_once, self.load_seen, self.load_seen_from = dedup.insert_once, dedup.load, dedup.load_from
@@ -141,7 +143,7 @@ class ShardState:
             self.dedup.tick()
         if self.dedup.windows:
             is_due = self.forgetfulness.tick(now)
-        is_due = is_due or self.images.is_due(now)
+        is_due = is_due or self.images.is_due(now) or self.slot_moves.is_due()
         is_due = is_due or self.timers.sweep_at_ms <= now.server_ms or self._is_steady_due(now)
         return bool(ended or warmed or self._topics_gone) or is_due
 
@@ -195,6 +197,8 @@ class ShardState:
             batch.append(self.inserts.begin(transaction, now))
             if self.dedup.firsts_count:
                 batch += self.dedup.begin(transaction, now)
+        if self.slot_moves.waiting:
+            batch += self.slot_moves.begin(transaction, now)
         if self.forgetfulness.waiting:
             batch.append(self.forgetfulness.begin(transaction, now))
         if self.images.is_due(now):
@@ -265,6 +269,7 @@ class ShardState:
         self.changes.abandon(undone)
         self.look_ups.abandon(undone)
         self.fences.abandon(undone)
+        self.slot_moves.abandon(undone)
         events = self.take_events()
         events.forget_items()
         return events

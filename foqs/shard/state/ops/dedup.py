@@ -15,7 +15,7 @@ from foqs.model import limits
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError, NotWrittenError, UnavailableError
 from foqs.model.item import ShardItem
-from foqs.model.seen import BLOCK_IDS, DIGEST_BYTES, SeenTable, SeenWindow, hashes_in
+from foqs.model.seen import BLOCK_IDS, DIGEST_BYTES, SeenTable, SeenWindow, hashes_in, slot_of_digest
 from foqs.model.seen_image import Mark
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import SeenDigests, SeenExtent, SeenIds, StoredImage, Transaction, TransactionResult
@@ -26,6 +26,9 @@ from foqs.shard.state.ops.forget import Forgetfulness
 from foqs.shard.state.ops.image import Images
 from foqs.shard.state.ops.insert import EnqueuedBatch, Inserts
 from foqs.shard.state.ops.operation import Operation
+
+SLOT_MOVE_RETRY_MS = 100
+"""The retry_after_ms of an enqueue with ids whose slot is just moving."""
 
 
 class OnceCall(NamedTuple):
@@ -90,6 +93,8 @@ class Dedup:
         """The items that hang on them."""
         self.firsts_count = 0
         """The batches of `Inserts` that have dedup ids."""
+        self.closed_slots: frozenset[int] = frozenset()
+        """The slots that are on their way to this shard or from it: no ids of them are taken."""
         self.checks = Checks(index, self)
         self._index = index
         self._inserts = inserts
@@ -98,6 +103,7 @@ class Dedup:
         for extent in extents:
             window = self.windows[extent.namespace] = SeenWindow(extent.namespace, extent.first)
             window.expected_end, window.last_first = extent.end, extent.last_first
+            window.moved_end = extent.moved_end
             self.loading[extent.namespace] = []
         self.images = Images(self.windows, self.loading, images)
         self.forgetfulness = Forgetfulness(index, self.windows, self.loading, self.images)
@@ -115,8 +121,10 @@ class Dedup:
         """Insert the items of one call and namespace, but not one whose digest was seen. `digests` are in their order.
 
         The completion is over when `outcome` has all of them, and never fails itself. Raises OverloadedError when the
-        buffer is full.
+        buffer is full, and UnavailableError while the slot of one of them moves.
         """
+        if self.closed_slots:
+            self._check_open(digests)
         self._inserts.hold(len(items), size_bytes)
         if self.loading and (waiting := self.loading.get(items[0].topic.namespace)) is not None:
             until_ms = self._index.topic_table.steady_ms + limits.DEDUP_WAIT_MS_MAX
@@ -124,6 +132,15 @@ class Dedup:
             waiting.append(OnceCall(items, digests, completion, outcome, until_ms))
         else:
             self._admit(items, digests, completion, outcome)
+
+    def _check_open(self, digests: Sequence[bytes]) -> None:
+        if not self.closed_slots.isdisjoint(map(slot_of_digest, digests)):
+            raise UnavailableError(
+                f"slots of these dedup ids move to or from shard {self._index.shard_id} just now: nothing was "
+                "enqueued, try again",
+                retry_after_ms=SLOT_MOVE_RETRY_MS,
+                nothing_done=True,
+            )
 
     def _admit(
         self, items: list[ShardItem], digests: list[bytes], completion: Completion, outcome: OnceOutcome
@@ -230,6 +247,11 @@ class Dedup:
     def holds(self, namespace: int) -> bool:
         """Whether items of the namespace wait here that may still be inserted."""
         return bool(self.loading.get(namespace)) or self.checks.holds(namespace)
+
+    def holds_slots(self, slots: frozenset[int]) -> bool:
+        """Whether ids of these slots are on their way."""
+        waiting = [digest for calls in self.loading.values() for call in calls for digest in call.digests]
+        return not slots.isdisjoint(map(slot_of_digest, [*self.pending, *waiting]))
 
     def window_ms(self, namespace: int) -> int | None:
         """How old the oldest ids of the namespace are that are surely known here; None where none was forgotten yet."""

@@ -167,6 +167,13 @@ class Inserts:
             topic.stored = False
         self._namespaces_stored.difference_update(namespaces)
 
+    def store_name(self, namespace: int, name: bytes) -> bool:
+        """Take the name of a namespace for stored. Returns whether it was not."""
+        self._index.namespace_names.setdefault(namespace, name.decode())
+        is_new = namespace not in self._namespaces_stored
+        self._namespaces_stored.add(namespace)
+        return is_new
+
     def abandon(self, undone: FoqsError) -> None:
         self.evict(undone.message)
 

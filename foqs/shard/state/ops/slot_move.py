@@ -1,0 +1,195 @@
+"""Slots that come and go: what the owner of a shard does for a move (docs/decisions/0036-moving-slots.md).
+
+The shard that gives slots lets no more of their ids in, waits for those that are on their way, and writes the table in
+which the slots lead elsewhere. The shard that gets them notes so before that, appends the ids that the other one knows
+to its own log, and takes new ones once it has them all. All of it goes with the owner's transactions, so that nobody
+who has lost the shard can do any of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from foqs.model.clock import Now
+from foqs.model.errors import FoqsError
+from foqs.model.seen import BLOCK_IDS, SeenWindow
+from foqs.model.slots import SlotMove, SlotTable
+from foqs.shard.port import SeenIds, SlotChanges, SlotIds, Transaction, TransactionResult
+from foqs.shard.state.events import Completion
+from foqs.shard.state.index import ShardIndex
+from foqs.shard.state.ops.dedup import Dedup
+from foqs.shard.state.ops.insert import Inserts
+from foqs.shard.state.ops.operation import Operation
+
+
+class MovedId(NamedTuple):
+    """A dedup id as another shard knows it."""
+
+    age_ms: int
+    digest: bytes
+    item: tuple[int, int]
+    """Shard and key."""
+
+
+class MovedIds(NamedTuple):
+    """The next ids of a namespace that come with slots, oldest first."""
+
+    namespace: int
+    name: bytes
+    ids: Sequence[MovedId]
+    read_to: int
+    """The number up to which the log of the other shard is read with these."""
+    move: SlotMove
+
+
+class _Work(NamedTuple):
+    """What goes with one transaction."""
+
+    changes: SlotChanges
+    completion: Completion
+    given: frozenset[int] = frozenset()
+    """No id of these slots is on its way when it goes."""
+    taken: frozenset[int] = frozenset()
+    """The slots whose ids are taken from then on."""
+    moved: MovedIds | None = None
+
+
+class SlotMoves:
+    """The steps of moves that wait for a transaction, in their order. The host asks for them."""
+
+    def __init__(self, index: ShardIndex, inserts: Inserts, dedup: Dedup) -> None:
+        self.waiting: deque[_Work] = deque()
+        self._index = index
+        self._inserts = inserts
+        self._dedup = dedup
+
+    def give(self, table: SlotTable, slots: frozenset[int], completion: Completion) -> None:
+        """Take no more ids of these slots, and make `table` the shard's own once those on their way are written."""
+        self._dedup.closed_slots |= slots
+        self._ask(_Work(SlotChanges(kept=table), completion, given=slots))
+
+    def close(self, slots: frozenset[int]) -> None:
+        """A new owner has found that these slots are on their way here."""
+        self._dedup.closed_slots |= slots
+
+    def expect(self, move: SlotMove, completion: Completion) -> None:
+        """Take no ids of the slots of the move until they have `arrived`, under whatever owner."""
+        self._dedup.closed_slots |= frozenset(move.slots)
+        self._ask(_Work(SlotChanges(arriving=move), completion))
+
+    def learn(self, moved: MovedIds, completion: Completion) -> None:
+        """Append these ids, of which there are some, to the log of their namespace, as the youngest ones."""
+        self._ask(_Work(SlotChanges(), completion, moved=moved))
+
+    def arrived(self, table: SlotTable, slots: frozenset[int], completion: Completion) -> None:
+        """All ids of the slots are known here: take new ones."""
+        self._ask(_Work(SlotChanges(kept=table, has_arrived=True), completion, taken=slots))
+
+    def is_due(self) -> bool:
+        return bool(self.waiting) and self._may_go(self.waiting[0])
+
+    def _ask(self, work: _Work) -> None:
+        work.completion.open_count += 1
+        self.waiting.append(work)
+
+    def _may_go(self, work: _Work) -> bool:
+        if work.given and self._dedup.holds_slots(work.given):
+            return False
+        return work.moved is None or work.moved.namespace not in self._dedup.loading
+
+    def begin(self, transaction: Transaction, now: Now) -> list[Operation]:
+        """The first step that waits, unless it has to wait on."""
+        if not self.is_due():
+            return []
+        operation = SlotMoving(self, self._index, self._inserts, self._dedup, self.waiting.popleft())
+        operation.write(transaction, now)
+        return [operation]
+
+    def abandon(self, undone: FoqsError) -> None:
+        waiting, self.waiting = self.waiting, deque()
+        for work in waiting:
+            self._index.events.refuse(work.completion, undone)
+
+
+class SlotMoving(Operation):
+    """One step of a move in a transaction."""
+
+    __slots__ = ("_dedup", "_index", "_inserts", "_moved_end", "_name_is_new", "_rows", "_source", "_work")
+
+    def __init__(self, source: SlotMoves, index: ShardIndex, inserts: Inserts, dedup: Dedup, work: _Work) -> None:
+        self._source = source
+        self._index = index
+        self._inserts = inserts
+        self._dedup = dedup
+        self._work = work
+        self._rows: list[SeenIds] = []
+        self._name_is_new = False
+        self._moved_end = 0
+
+    def write(self, transaction: Transaction, now: Now) -> None:
+        # Nothing of them comes while the transaction is under way, even if an earlier try has opened them again.
+        self._dedup.closed_slots |= self._work.given
+        transaction.slot_changes = self._work.changes
+        transaction.is_awaited = True
+        moved = self._work.moved
+        if moved is None:
+            return
+        self._name_is_new = self._inserts.store_name(moved.namespace, moved.name)
+        if self._name_is_new:
+            # A log of a namespace without a name is not found by the next owner.
+            transaction.namespaces_new.append((moved.namespace, moved.name))
+        windows = self._dedup.windows
+        window = windows.get(moved.namespace)
+        if window is None:
+            window = windows[moved.namespace] = SeenWindow(moved.namespace)
+        # Behind those of the items that this transaction inserts.
+        before = [len(row.digests) for row in transaction.seen_new if row.namespace == moved.namespace]
+        number = window.end + sum(before)
+        self._rows = _rows(moved, number, now.steady_ms)
+        self._moved_end = number + len(moved.ids)
+        transaction.slot_changes = SlotChanges(
+            learned=SlotIds(
+                moved.namespace, moved.move.version, moved.move.slots, moved.read_to, number, self._moved_end
+            )
+        )
+        transaction.seen_new = transaction.seen_new + self._rows
+
+    def committed(self, result: TransactionResult, now: Now) -> None:
+        dedup, work = self._dedup, self._work
+        for row in self._rows:
+            window = dedup.windows[row.namespace]
+            window.moved_end = self._moved_end
+            window.add(row.digests, row.at_ms, self._index.settings.dedup_ids(row.namespace) // 2)
+            window.last_first = row.first
+            dedup.forgetfulness.added(window, now.steady_ms)
+        dedup.closed_slots -= work.taken
+        self._index.events.done(work.completion)
+
+    def rolled_back(self, error: FoqsError) -> None:
+        work = self._work
+        if self._name_is_new and work.moved is not None:
+            self._inserts.unstore_topics((), [work.moved.namespace])
+        # They are this shard's as before.
+        self._dedup.closed_slots -= work.given
+        if work.changes.arriving is not None:
+            self._dedup.closed_slots -= frozenset(work.changes.arriving.slots)
+        self._index.events.refuse(work.completion, error)
+
+    def lost(self, unknown: FoqsError, undone: FoqsError) -> None:
+        self._index.events.refuse(self._work.completion, unknown)
+
+
+def _rows(moved: MovedIds, number: int, steady_ms: int) -> list[SeenIds]:
+    """The ids as rows of this shard's log, from this number on. A row is as young as the youngest id that it has."""
+    rows: list[SeenIds] = []
+    start = 0
+    while start < len(moved.ids):
+        stop = start + BLOCK_IDS - number % BLOCK_IDS
+        part = moved.ids[start:stop]
+        at_ms = steady_ms - min([one.age_ms for one in part])
+        keys, shard_ids = [one.item[1] for one in part], [one.item[0] for one in part]
+        rows.append(SeenIds(moved.namespace, number, at_ms, [one.digest for one in part], keys, shard_ids))
+        start, number = stop, number + len(part)
+    return rows

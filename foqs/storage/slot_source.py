@@ -1,0 +1,68 @@
+"""A shard as the one that gets slots from it reads it: its copy of the slot table, and its dedup ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pymysql
+
+from foqs.model.errors import UnavailableError
+from foqs.model.slots import NO_SLOTS, SlotTable, unpack_slots, unpacked
+from foqs.shard.port import SeenName, SeenRow
+from foqs.storage import statements as sql
+from foqs.storage.script import seen_row
+from foqs.storage.seen_log import read_seen_extents
+from foqs.storage.session import connect
+
+
+class SlotSource:
+    """Reads in a session of its own, whoever owns the shard; one call at a time, on any thread.
+
+    Each call sees what was committed before it. All raise UnavailableError, and may be tried again.
+    """
+
+    def __init__(self, shard_id: int, url: str) -> None:
+        self._shard_id = shard_id
+        self._url = url
+        self._session: Any = None
+
+    def slots(self) -> SlotTable:
+        """The shard's copy of the slot table."""
+        found = [unpacked(version, packed) for version, packed in self._rows(sql.READ_SLOTS)]
+        return found[0] if found else NO_SLOTS
+
+    def logs(self) -> list[SeenName]:
+        """The logs of dedup ids that the shard has."""
+        names = dict(self._rows(sql.READ_NAMESPACES))
+        extents = read_seen_extents(self._rows)
+        moved = {row[0]: (frozenset(unpack_slots(row[2])), row[4]) for row in self._rows(sql.READ_ARRIVED)}
+        return [
+            SeenName(one.namespace, names[one.namespace], one.first, one.end, *moved.get(one.namespace, ()))
+            for one in extents
+        ]
+
+    def read(self, namespace: int, first: int, limit: int) -> tuple[int, list[SeenRow]]:
+        """So many rows of a log, from the one that begins at `first` or is the next, and the shard's steady clock.
+
+        That is as its owner wrote it last: a shard where nothing happens seems a little younger than it is.
+        """
+        found = [seen_row(values) for values in self._rows(sql.READ_SEEN_LOG, namespace, first, limit)]
+        ((steady_ms,),) = self._rows(sql.READ_STEADY)
+        return steady_ms, found
+
+    def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session._force_close()
+
+    def _rows(self, statement: str, *arguments: object) -> Any:
+        try:
+            if self._session is None:
+                self._session = connect(self._url)
+                self._session.autocommit(True)
+            with self._session.cursor() as cursor:
+                cursor.execute(statement, arguments)
+                return cursor.fetchall()
+        except (pymysql.err.Error, OSError) as error:
+            self.close()
+            raise UnavailableError(f"shard {self._shard_id} cannot be read now: {error}", nothing_done=True) from error

@@ -1,0 +1,41 @@
+"""What foqs.storage.slot_source.SlotSource reads, from a FakeServer."""
+
+from __future__ import annotations
+
+from foqs.model import limits
+from foqs.model.errors import UnavailableError
+from foqs.model.slots import SlotTable
+from foqs.shard.port import SeenName, SeenRow
+from foqs.testing.fake_server import FakeServer
+from foqs.testing.fake_tables import Tables
+
+
+class FakeSlotSource:
+    """A shard as the one that gets slots from it reads it."""
+
+    def __init__(self, server: FakeServer) -> None:
+        self._server = server
+
+    def slots(self) -> SlotTable:
+        return self._tables().slots
+
+    def logs(self) -> list[SeenName]:
+        tables = self._tables()
+        found: list[SeenName] = []
+        for one in tables.seen_extents():
+            moved = tables.moved.get(one.namespace)
+            again = (frozenset(moved.slots), moved.first) if moved else (frozenset[int](), 0)
+            found.append(SeenName(one.namespace, tables.namespaces[one.namespace], one.first, one.end, *again))
+        return found
+
+    def read(self, namespace: int, first: int, limit: int) -> tuple[int, list[SeenRow]]:
+        tables = self._tables()
+        return tables.writer.steady_ms, tables.seen_rows(namespace, first, limits.NEVER_MS)[:limit]
+
+    def close(self) -> None:
+        return None
+
+    def _tables(self) -> Tables:
+        if not self._server.up or self._server.frozen:
+            raise UnavailableError(f"shard {self._server.shard_id} cannot be read now", nothing_done=True)
+        return self._server.tables
