@@ -79,13 +79,17 @@ def next_move(table: SlotTable, serving: Collection[int], draining: Collection[i
     counts = Counter(dict.fromkeys([*serving, *draining], 0))
     counts.update([shard_id for shard_id in table.shards if shard_id in counts])
     smallest = min(sorted(serving), key=lambda shard_id: counts[shard_id])
+    fewest, most = divmod(counts.total(), len(serving))
+    most = fewest + (most > 0)
     leaving = [shard_id for shard_id in sorted(draining) if counts[shard_id]]
     if leaving:
         giver = leaving[0]
-        count = counts[giver]
+        count = min(counts[giver], most - counts[smallest])
     else:
         giver = max(sorted(serving), key=lambda shard_id: counts[shard_id])
-        count = (counts[giver] - counts[smallest]) // 2
+        # No more than the one has too many, or the other too few.
+        is_even = counts[giver] - counts[smallest] < 2
+        count = 0 if is_even else max(1, min(counts[giver] - most, fewest - counts[smallest]))
     if not count:
         return None
     return SlotMove(table.version + 1, giver, smallest, _spread(table, giver, min(count, SLOTS_MOVED_MAX)))

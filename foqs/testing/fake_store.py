@@ -342,6 +342,7 @@ class FakeStore:
     def _read_image(self, last_key: int) -> ShardImage:
         server, tables = self._server, self._server.tables
         writer = tables.writer
+        tables.forget_moved()
         claims = [claim for claim_id, claim in sorted(tables.claims.items()) if claim_id >= writer.claim_checkpoint]
         keys = dict.fromkeys([key for claim in claims for key, _ in claim.entries])
         return ShardImage(
@@ -494,9 +495,8 @@ class FakeReader:
     def read_arrival(self) -> SlotArrival | None:
         self._touch()
         move, moved = self._server.tables.arrival, self._server.tables.moved.values()
-        if move is None:
-            return None
-        return SlotArrival(move, {one.namespace: one.read_to for one in moved if one.version == move.version})
+        read_to = {one.namespace: one.read_to for one in moved if move and one.version == move.version}
+        return SlotArrival(move, read_to) if move else None
 
     def interrupt(self) -> None:
         return None

@@ -123,6 +123,11 @@ class Tables:
         found = self.seen.irange((namespace, first), (namespace, end), inclusive=(True, False))
         return [SeenRow(at[0], at[1], self.seen[at][0], *unpack_seen(self.seen[at][1])) for at in found]
 
+    def forget_moved(self) -> None:
+        """Forget which ids came with slots where a namespace has no log any more."""
+        logs = {namespace for namespace, _ in self.seen}
+        self.moved = {namespace: one for namespace, one in self.moved.items() if namespace in logs}
+
     def seen_extents(self) -> list[SeenExtent]:
         extents: dict[int, SeenExtent] = {}
         for (namespace, first), (at_ms, entries) in self.seen.items():

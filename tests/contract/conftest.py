@@ -23,6 +23,7 @@ from foqs.storage.packs.index import PackIndex
 from foqs.storage.session import connect
 from foqs.storage.shard_reader import ShardReader
 from foqs.storage.shard_store import ShardAccess, ShardStore
+from foqs.storage.slot_source import SlotSource
 from tests.contract.fake_shard import FakeShard
 from tests.contract.owner import ContractShard
 from tests.support.other_session import deadlock, row_locked
@@ -54,6 +55,9 @@ class MysqlShard:
 
     def reader(self, store: ShardStore) -> AbstractContextManager[ShardReader]:
         return closing(ShardReader(self.SHARD_ID, self._url, store.packs))
+
+    def source(self) -> AbstractContextManager[SlotSource]:
+        return closing(SlotSource(self.SHARD_ID, self._url))
 
     def cut(self, store: Store) -> None:
         with closing(self._server.connect()) as session, session.cursor() as cursor:

@@ -11,6 +11,7 @@ from foqs.shard.port import Store
 from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.index import PackIndex
 from foqs.testing.fake_server import FakeServer, Fate, Faults
+from foqs.testing.fake_slot_source import FakeSlotSource
 from foqs.testing.fake_store import FakeReader, FakeStore
 from tests.contract.owner import SHARD_ID
 
@@ -33,6 +34,9 @@ class FakeShard:
     def reader(self, store: Store) -> AbstractContextManager[FakeReader]:
         assert isinstance(store, FakeStore)
         return closing(FakeReader(self._server, store.packs))
+
+    def source(self) -> AbstractContextManager[FakeSlotSource]:
+        return closing(FakeSlotSource(self._server))
 
     def cut(self, store: Store) -> None:
         self._server.kill_sessions()

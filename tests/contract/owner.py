@@ -8,11 +8,22 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from foqs.host.slot_moves import Source
 from foqs.model import order
 from foqs.model.calls import ItemContent
 from foqs.model.item import ShardItem
+from foqs.model.slots import SlotTable
 from foqs.model.topic import ShardTopic, WindowBudget
-from foqs.shard.port import ItemRow, OwnershipLostError, ShardImage, Store, Tenure, Transaction, TransactionResult
+from foqs.shard.port import (
+    ItemRow,
+    OwnershipLostError,
+    ShardImage,
+    SlotArrival,
+    Store,
+    Tenure,
+    Transaction,
+    TransactionResult,
+)
 from foqs.storage.exports import Cell, ExportWish, KeyPage
 from foqs.storage.packs.index import ExpiredPage, Page
 from tests.support.waiting import PATIENCE_S
@@ -26,6 +37,8 @@ class Reader(Protocol):
     def expired_page(self, after_key: int, now_ms: int) -> Callable[[], ExpiredPage]: ...
     def export_page(self, wish: ExportWish, is_of_namespace: Callable[[int], bool]) -> Callable[[], KeyPage]: ...
     def sample_keys(self, to_key: int) -> Callable[[], list[Cell]]: ...
+    def keep_slots(self, known: SlotTable) -> SlotTable: ...
+    def read_arrival(self) -> SlotArrival | None: ...
 
 
 class ContractShard(Protocol):
@@ -43,6 +56,9 @@ class ContractShard(Protocol):
 
     def reader(self, store: Store) -> AbstractContextManager[Reader]:
         """What reads beside this store."""
+
+    def source(self) -> AbstractContextManager[Source]:
+        """What reads the shard for another one that gets slots from it."""
 
     def cut(self, store: Store) -> None:
         """End the session that holds the shard, as a broken network or a KILL does."""

@@ -253,8 +253,12 @@ def checked_placement(world_of: Callable[[], World]) -> type[Placement]:
         def _is_served(self, shard_id: int) -> bool:
             writer = self._writers.get(shard_id)
             shard = None if writer is None else writer.shard
-            is_known = self._slots.table == world_of().slots.table
-            return is_known and shard is not None and shard_id not in self._sick and self._slots.keeps(shard)
+            world = world_of()
+            if shard is None or shard_id in self._sick or self._slots.table != world.slots.table:
+                return False
+            # Its owner may not know yet that its transaction is committed.
+            is_known = self._slots.kept_by(shard) == world.servers[shard_id].tables.slots
+            return is_known and self._slots.keeps(shard)
 
     return CheckedPlacement
 

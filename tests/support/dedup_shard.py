@@ -43,6 +43,11 @@ class OneShard:
         if image.seen_log is not None:
             asyncio.run(self.load(image, image.seen_log))
 
+    def open_unread(self) -> None:
+        """As a new owner does, before it has read the log."""
+        self.state = ShardState(0, self.stored.open(), self.settings)
+        self.state.tick(self.now)
+
     async def load(self, image: ShardImage, log: SeenLog) -> None:
         """Let the state read what the log has."""
         await SeenLoading(0, self.state, log, lambda: None).run(image.seen)
@@ -51,7 +56,7 @@ class OneShard:
     def now(self) -> Now:
         return Now(self.now_ms, self.now_ms)
 
-    def call(self, *dedup_ids: str, number: int = NUMBER) -> OnceOutcome:
+    def call(self, *dedup_ids: str, number: int = NUMBER, slot: int = 0) -> OnceOutcome:
         index, outcome = self.state.index, OnceOutcome()
         index.name_namespace(self.settings.by_number[number])
         topic, items = index.topic(number, "t"), []
@@ -61,7 +66,7 @@ class OneShard:
             item = ShardItem(key, topic, 0, self.now_ms, sort_key, Phase.INSERTING, self.now_ms, content=content)
             item.expires_at = self.now_ms + 10**9
             items.append(item)
-        digests = [digest_of(number, b"", 0, text) for text in dedup_ids]
+        digests = [digest_of(number, b"", slot, text) for text in dedup_ids]
         self.state.insert_once(items, digests, len(items), Completion(lambda _: None), outcome)
         return outcome
 

@@ -1,8 +1,24 @@
 """The way from a dedup id to its slot is part of the contract: clients in any language compute it."""
 
+from collections import Counter
+from itertools import pairwise
+
 import pytest
 
-from foqs.model.slots import SLOTS_COUNT, first_table, slot_of, unpacked
+from foqs.model.slots import (
+    NO_SLOTS,
+    SLOTS_COUNT,
+    SLOTS_MOVED_MAX,
+    SlotMove,
+    SlotTable,
+    first_table,
+    moved,
+    next_move,
+    pack_slots,
+    slot_of,
+    unpack_slots,
+    unpacked,
+)
 
 
 @pytest.mark.parametrize(
@@ -32,3 +48,54 @@ def test_a_copy_of_a_table_is_the_table(shards: list[int]) -> None:
     table = first_table(shards)
     assert unpacked(table.version, table.packed()) == table
     assert len(table.packed()) == 2 * SLOTS_COUNT
+
+
+# ---- which slots move next ----
+
+
+def come_to_rest(table: SlotTable, serving: list[int], draining: list[int]) -> tuple[SlotTable, list[SlotMove]]:
+    """The table after all moves."""
+    moves: list[SlotMove] = []
+    while (move := next_move(table, serving, draining)) is not None:
+        assert 0 < len(move.slots) <= SLOTS_MOVED_MAX
+        assert {table.shards[slot] for slot in move.slots} == {move.from_shard}
+        table = moved(table, move)
+        moves.append(move)
+    return table, moves
+
+
+def test_a_shard_that_comes_gets_as_many_slots_as_the_others_from_all_of_them() -> None:
+    table, moves = come_to_rest(first_table([0, 1, 2]), [0, 1, 2, 7], [])
+    assert Counter(table.shards) == {0: 256, 1: 256, 2: 256, 7: 256}
+    assert {move.to_shard for move in moves} == {7}
+    assert {move.from_shard for move in moves} == {0, 1, 2}
+    assert sum([len(move.slots) for move in moves]) == 256, "no slot moves twice"
+
+
+def test_a_shard_that_drains_gives_all_its_slots_evenly_and_gets_none() -> None:
+    table, moves = come_to_rest(first_table([0, 1, 2]), [0, 2], [1])
+    assert Counter(table.shards) == {0: 512, 2: 512}
+    assert {move.from_shard for move in moves} == {1}
+    assert {move.to_shard for move in moves} == {0, 2}
+
+
+def test_the_slots_of_a_shard_that_nobody_serves_stay() -> None:
+    table, _ = come_to_rest(first_table([0, 1, 2]), [0, 1], [])
+    assert Counter(table.shards) == Counter(first_table([0, 1, 2]).shards)
+
+
+@pytest.mark.parametrize("serving", [[0, 1, 2], []])
+def test_nothing_moves_where_all_have_as_many_or_nobody_takes_any(serving: list[int]) -> None:
+    assert next_move(first_table([0, 1, 2]), serving, []) is None
+    assert next_move(NO_SLOTS, serving, [5]) is None
+
+
+def test_the_slots_of_a_move_are_far_from_each_other() -> None:
+    move = next_move(first_table([0, 1]), [0, 1, 2], [])
+    assert move is not None
+    gaps = {second - first for first, second in pairwise(move.slots)}
+    assert min(gaps) >= SLOTS_COUNT // SLOTS_MOVED_MAX
+
+
+def test_the_slots_of_a_move_are_stored_and_read() -> None:
+    assert unpack_slots(pack_slots([0, 258, 1023])) == (0, 258, 1023)
