@@ -287,7 +287,8 @@ def _dedup_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
         settings = shard.index.settings
         # The bounds may have been narrower once: a namespace that was recovered has those that it is given.
         ids_max, ms_max = min(settings.dedup_ids(namespace), 40), min(settings.dedup_ms(namespace), 1_500)
-        yield from _twice(found, namespace, ids_max, ms_max)
+        # What came with a slot is as its first shard had it, with ids that were forgotten there and taken again.
+        yield from _twice([one for one in found if one.number >= window.moved_end], namespace, ids_max, ms_max)
         places = window.probe([digest for _, digest, *_ in found])
         for at, (number, *_) in enumerate(found):
             if number // BLOCK_IDS not in places.get(at, ()):
