@@ -39,8 +39,9 @@ _CALM_S = 48
 @click.option(
     "--servers", type=click.IntRange(1, 8), default=2, show_default=True, help="MySQL servers of several hosts."
 )
+@click.option("--zookeeper", is_flag=True, help="Several hosts find each other by ZooKeeper.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write all figures there.")
-def main(minutes: float, seed: int, hosts: int, servers: int, json_path: Path | None) -> None:
+def main(minutes: float, seed: int, hosts: int, servers: int, zookeeper: bool, json_path: Path | None) -> None:
     """Exit code 1 when a promise broke."""
     console = Console()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -50,7 +51,7 @@ def main(minutes: float, seed: int, hosts: int, servers: int, json_path: Path | 
         if hosts == 1:
             _on_one_host(run)
         else:
-            _on_several(run, hosts, servers)
+            _on_several(run, Layout(hosts, servers, by_zookeeper=zookeeper))
         failure = ""
     except Exception as error:
         # Whatever it was: what was found until then is told.
@@ -107,11 +108,11 @@ def _on_one_host(run: Run) -> None:
         run.rounds(one)
 
 
-def _on_several(run: Run, hosts: int, servers: int) -> None:
+def _on_several(run: Run, layout: Layout) -> None:
     missing = missing_for_namespaces()
     if missing:
         run.console.print(f"without partitions between two hosts, which need {missing}")
-    with ClusterRoom(Layout(hosts, servers, can_part=not missing)) as room:
+    with ClusterRoom(layout._replace(can_part=not missing)) as room:
 
         def one(name: str, chaos_ms: int, calm_ms: int) -> Counter[str]:
             cluster_run.run_round(room, name, chaos_ms, calm_ms, run.course)

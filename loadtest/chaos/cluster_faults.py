@@ -17,6 +17,7 @@ from loadtest.chaos.fault import META, Fault
 from tests.support.faults import FaultError
 from tests.support.faults.network import BadNetwork
 
+ZOOKEEPER = "zookeeper"
 _BYTES_TO_CUT_MAX = 20_000
 _LINKS_CUT_MAX = 3
 _DELAYS_MS = (2, 5, 20, 100)
@@ -40,7 +41,7 @@ class HostFault(ClusterFault):
 
     def _draw(self, rng: random.Random) -> None:
         self.host = rng.randrange(1, self.layout.hosts + 1)
-        self.targets = frozenset({f"host-{self.host}", f"link-{self.host}-0", META})
+        self.targets = frozenset({f"host-{self.host}", META, ZOOKEEPER, *_links_to_start(self.layout, self.host)})
 
 
 class HostKilled(HostFault):
@@ -98,7 +99,7 @@ class HostCutOff(HostFault):
             network.find()
 
     def _networks(self, room: ClusterRoom) -> list[BadNetwork]:
-        to_servers = [room.server_networks[self.host, server] for server in range(self.layout.servers + 1)]
+        to_servers = [room.server_networks[self.host, server] for server in self.layout.server_numbers]
         return [*to_servers, room.doors[self.host], room.client_networks[self.host]]
 
 
@@ -131,7 +132,7 @@ class GuestComes(ClusterFault):
     length_ms = (4_000, 20_000)
 
     def _draw(self, rng: random.Random) -> None:
-        self.targets = frozenset({f"host-{self.layout.guest}", META})
+        self.targets = frozenset({f"host-{self.layout.guest}", META, ZOOKEEPER})
 
     def begin(self, room: ClusterRoom) -> None:
         room.start_host(self.layout.guest)
@@ -194,6 +195,35 @@ class MetaStopped(MetaKilled):
         room.servers[0].resume()
 
 
+class ZookeeperKilled(ClusterFault):
+    kind = "ZooKeeper: kill -9 and start"
+    length_ms = (1, 12_000)
+
+    def _draw(self, rng: random.Random) -> None:
+        self.targets = frozenset({ZOOKEEPER})
+
+    def begin(self, room: ClusterRoom) -> None:
+        assert room.zookeeper is not None
+        room.zookeeper.kill()
+
+    def end(self, room: ClusterRoom) -> None:
+        assert room.zookeeper is not None
+        room.zookeeper.start()
+
+
+class ZookeeperStopped(ZookeeperKilled):
+    kind = "ZooKeeper: SIGSTOP"
+    length_ms = (100, 12_000)
+
+    def begin(self, room: ClusterRoom) -> None:
+        assert room.zookeeper is not None
+        room.zookeeper.freeze()
+
+    def end(self, room: ClusterRoom) -> None:
+        assert room.zookeeper is not None
+        room.zookeeper.thaw()
+
+
 class ServerKilled(ClusterFault):
     kind = "server: kill -9 and start"
     length_ms = (1, 6_000)
@@ -229,7 +259,7 @@ class NetworkFault(ClusterFault):
 
     def _draw(self, rng: random.Random) -> None:
         self.host = rng.randrange(1, self.layout.hosts + 1)
-        self.server = rng.randrange(self.layout.servers + 1)
+        self.server = rng.choice(self.layout.server_numbers)
         self.rng = random.Random(rng.random())
         name = f"link-{self.host}-{self.server}" if self.where == "host-server" else f"{self.where}-{self.host}"
         # One that is cut off by another fault has no network that could be bad.
@@ -332,6 +362,8 @@ KINDS: dict[type[ClusterFault], int] = {
     ShardMoved: 4,
     MetaKilled: 2,
     MetaStopped: 2,
+    ZookeeperKilled: 2,
+    ZookeeperStopped: 2,
     ServerKilled: 2,
     ServerStopped: 2,
     ServerNetworkSlow: 2,
@@ -349,11 +381,18 @@ KINDS: dict[type[ClusterFault], int] = {
 
 def kinds_for(layout: Layout) -> dict[Callable[[random.Random], Fault[Any]], int]:
     """The kinds that a cluster like this can have."""
-    return {
-        partial(kind, layout): weight
-        for kind, weight in KINDS.items()
-        if not (kind is HostsApart and not (layout.can_part and layout.hosts > 1))
+    lacking = {
+        HostsApart: not layout.can_part or layout.hosts < 2,
+        ZookeeperKilled: not layout.by_zookeeper,
+        ZookeeperStopped: not layout.by_zookeeper,
     }
+    return {partial(kind, layout): weight for kind, weight in KINDS.items() if not lacking.get(kind, False)}
+
+
+def _links_to_start(layout: Layout, host: int) -> list[str]:
+    """The names of the networks that the host cannot do without when it starts."""
+    needed = [0, *([layout.server_numbers[-1]] if layout.by_zookeeper else [])]
+    return [f"link-{host}-{server}" for server in needed]
 
 
 def _see_out(room: ClusterRoom, host: int) -> None:

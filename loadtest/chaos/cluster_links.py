@@ -11,8 +11,12 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from tests.support.faults import FaultError
 
 HOSTS_MAX = 50
+_NUMBERS = 256
 _NOBODY = "02:00:00:00:00:01"
 """An Ethernet address that no machine has."""
 
@@ -54,9 +58,10 @@ class Namespaces(Links):
 
     can_part = True
 
-    def __init__(self) -> None:
-        self._number = os.getpid() % 250
-        self._net = f"198.18.{self._number}"
+    def __init__(self, number: int) -> None:
+        """`number` is below 256, and nobody else's on this machine: the networks and all names have it."""
+        self._number = number
+        self._net = f"198.18.{number}"
         self.server_side = f"{self._net}.1"
 
     def host_address(self, host: int) -> str:
@@ -114,9 +119,19 @@ def links(hosts: int, *, with_namespaces: bool) -> Iterator[Links]:
     with ExitStack() as stack:
         found = Links()
         if with_namespaces:
-            found = Namespaces()
+            found = Namespaces(_free_number())
             found.make(hosts, stack)
         yield found
+
+
+def _free_number() -> int:
+    """One that no other run has, nor one that was killed and has left its bridge behind."""
+    taken = {path.name for path in Path("/sys/class/net").iterdir()}
+    numbers = range(os.getpid(), os.getpid() + _NUMBERS)
+    for number in [number % _NUMBERS for number in numbers]:
+        if not taken & {f"fq{number}", f"fq{number}h1"}:
+            return number
+    raise FaultError(f"all {_NUMBERS} networks of chaos are taken: remove those that are left behind with ip link del")
 
 
 def missing_for_namespaces() -> str:

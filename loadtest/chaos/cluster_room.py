@@ -20,9 +20,10 @@ from foqs.model.errors import FoqsError
 from loadtest.chaos.cluster_links import Links, links
 from tests.support.faults import FaultError
 from tests.support.faults.cluster import Databases, make_databases, make_namespace
-from tests.support.faults.network import BadNetwork, Streams
+from tests.support.faults.network import BadNetwork, Connect, Streams
 from tests.support.faults.programs import FOQS, HostProgram, free_port
 from tests.support.waiting import until_true
+from tests.support.zookeeper import ZookeeperServer
 
 SHARDS_PER_HOST = 2
 _BUFFER_POOL_MIB = 32
@@ -41,10 +42,17 @@ class Layout(NamedTuple):
     servers: int
     can_part: bool = False
     """Hosts are in network namespaces."""
+    by_zookeeper: bool = False
+    """Hosts find each other by a ZooKeeper server, which has the number after those of the servers."""
 
     @property
     def guest(self) -> int:
         return self.hosts + 1
+
+    @property
+    def server_numbers(self) -> range:
+        """Of all that hosts need: the meta database, the servers of shards, and ZooKeeper."""
+        return range(1 + self.servers + self.by_zookeeper)
 
     @property
     def shards(self) -> dict[int, int]:
@@ -64,6 +72,7 @@ class ClusterRoom:
         self.layout = layout
         self.home = Path(tempfile.mkdtemp(prefix="foqs-chaos-"))
         self.servers: list[LocalServer] = []
+        self.zookeeper: ZookeeperServer | None = None
         self.server_networks: dict[tuple[int, int], BadNetwork] = {}
         self.doors: dict[int, BadNetwork] = {}
         self.client_networks: dict[int, BadNetwork] = {}
@@ -83,6 +92,9 @@ class ClusterRoom:
                     self.home / f"server-{number}", buffer_pool_mib=_BUFFER_POOL_MIB, log_file_mib=_LOG_FILE_MIB
                 )
                 self.servers.append(stack.enter_context(server))
+            if self.layout.by_zookeeper:
+                (self.home / "zookeeper").mkdir()
+                self.zookeeper = stack.enter_context(ZookeeperServer(self.home / "zookeeper"))
             self._databases()
             for host in self._numbers:
                 self._make_networks(host, stack)
@@ -122,12 +134,16 @@ class ClusterRoom:
             for shard, server in self.layout.shards.items()
         }
         door = self.doors[host]
+        variables = {"FOQS_ADVERTISE_ADDRESS": f"{door.address}:{door.port}"}
+        if self.layout.by_zookeeper:
+            network = self.server_networks[host, self.layout.server_numbers[-1]]
+            variables["FOQS_MEMBERSHIP"] = f"zookeeper://{network.address}:{network.port}/chaos"
         self._hosts[host] = HostProgram(
             f"host-{host}",
             self._ports[host],
             self._url(self.server_networks[host, 0], "meta"),
             urls,
-            {"FOQS_ADVERTISE_ADDRESS": f"{door.address}:{door.port}"},
+            variables,
             command=self.links.command(host, self._command),
             listen=self.links.host_address(host),
         )
@@ -185,8 +201,11 @@ class ClusterRoom:
 
     def _make_networks(self, host: int, stack: ExitStack) -> None:
         to_host = partial(asyncio.open_connection, self.links.host_address(host), self._ports[host])
-        for number, server in enumerate(self.servers):
-            network = BadNetwork(partial(_to_server, server), f"{host}-server-{number}", self.links.server_side)
+        connects: list[Connect] = [partial(_to_server, server) for server in self.servers]
+        if self.zookeeper is not None:
+            connects.append(partial(asyncio.open_connection, "127.0.0.1", self.zookeeper.port))
+        for number, connect in enumerate(connects):
+            network = BadNetwork(connect, f"{host}-server-{number}", self.links.server_side)
             self.server_networks[host, number] = stack.enter_context(network)
         self.doors[host] = stack.enter_context(BadNetwork(to_host, f"{host}-door", self.links.door_address(host)))
         self.client_networks[host] = stack.enter_context(BadNetwork(to_host, f"{host}-clients"))

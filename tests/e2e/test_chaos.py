@@ -17,7 +17,7 @@ import pytest
 
 from loadtest.chaos import cluster_run
 from loadtest.chaos.cluster_faults import KINDS as CLUSTER_KINDS
-from loadtest.chaos.cluster_faults import HostsApart, kinds_for
+from loadtest.chaos.cluster_faults import HostsApart, ZookeeperKilled, ZookeeperStopped, kinds_for
 from loadtest.chaos.cluster_links import links, missing_for_namespaces
 from loadtest.chaos.cluster_room import ClusterRoom, Layout
 from loadtest.chaos.plan import AT_ONCE_MAX, KINDS, Planned, plan
@@ -80,11 +80,11 @@ def test_a_long_plan_has_every_kind_and_no_two_faults_on_one_target_at_once() ->
 
 
 def test_a_long_plan_for_a_cluster_has_every_kind_that_it_can_have() -> None:
-    can_part, can_not = [Layout(4, 2, can_part=can_part) for can_part in (True, False)]
+    can_part, can_not = [Layout(4, 2, can_part=can, by_zookeeper=can) for can in (True, False)]
     kinds = {type(each.fault) for each in plan(random.Random("1"), PLAN_MS, kinds_for(can_part))}
     assert kinds == set(CLUSTER_KINDS)
     kinds_left = {type(each.fault) for each in plan(random.Random("1"), PLAN_MS, kinds_for(can_not))}
-    assert kinds - kinds_left == {HostsApart}
+    assert kinds - kinds_left == {HostsApart, ZookeeperKilled, ZookeeperStopped}
 
 
 # ---- the network ----
