@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools spark demo demo-spark test lint types imports unit test-mysql sim power chaos overload bulk export isolation sick-shard take-over dedup lease-ends long-life fuzz front-door bench bench-dedup bench-spark spark-exact peers bench-peers scale compiled test-compiled clean
+.PHONY: help setup test-tools spark demo demo-spark test lint types imports unit test-mysql sim power chaos overload bulk export isolation any-host sick-shard take-over dedup lease-ends long-life fuzz front-door bench bench-dedup bench-spark spark-exact peers bench-peers scale compiled test-compiled clean
 BIN := .venv/bin
 SIDE_BY_SIDE = -n $${WORKERS:-3} --dist loadfile
 
@@ -69,6 +69,9 @@ isolation: setup ## a tenant next to one that sends five times its quota, and ne
 	@$(BIN)/python -m loadtest.stress isolation --json build/stress/isolation.json
 	@$(BIN)/python -m loadtest.stress reading --json build/stress/reading.json
 	@$(BIN)/python -m loadtest.stress loop-holds --json build/stress/loop-holds.json
+
+any-host: setup ## four hosts: an item anywhere to a consumer that waits on any other, and what a hop costs: make any-host TRIALS=N
+	@$(BIN)/python -m loadtest.stress any-host --trials $${TRIALS:-1000} --json build/stress/any-host.json
 
 sick-shard: setup ## one of four servers frozen, killed, slow, full (the last as root, for the mount)
 	@$(BIN)/python -m loadtest.stress sick-shard --json build/stress/sick-shard.json

@@ -186,6 +186,7 @@ class Host(Service):
         self._ages = Ages(self._shards, self._loop.time)
         self.metrics.watch(self._shards, self._dispatcher, self._ages, self._pulse, self._is_draining)
         self.metrics.watch_quotas(self._quotas)
+        self.metrics.watch_also(self._routing.gauges)
         self.metrics.watch_namespaces(lambda: len(self._censuses.unknown))
         self.condition = Condition(self._pulse, self._shards, lambda: self.state)
 

@@ -246,8 +246,9 @@ _METRIC_KINDS = {
 }
 
 
-def metrics(package: Path) -> str:
-    rows = [row for path in package.glob("*.py") for row in _metrics_of(ast.parse(path.read_text()))]
+def metrics(*packages: Path) -> str:
+    paths = [path for package in packages for path in package.glob("*.py")]
+    rows = [row for path in paths for row in _metrics_of(ast.parse(path.read_text()))]
     return table(["metric", "kind", "labels", "meaning"], sorted(rows))
 
 

@@ -73,4 +73,11 @@ class PeerTable(Protocol):
     def keep(self, host_ids: set[str]) -> None:
         """Only these live."""
 
+    @property
+    def calls_total(self) -> Mapping[tuple[str, ...], int]:
+        """How often each verb was called with each outcome."""
+
+    def states(self) -> Mapping[str, int]:
+        """How many peers are in each state."""
+
     async def stop(self) -> None: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -75,6 +76,9 @@ class Pulls:
         self._is_draining = False
         self._is_elsewhere_next = False
         """The next call that names no topic goes to another host first."""
+        self.pulls_total: Counter[str] = Counter(dict.fromkeys(("items", "empty", "failed", "given_back"), 0))
+        """The pulls by outcome."""
+        self.items_total = 0
         self._orphans: set[asyncio.Task[Any]] = set()
 
     async def dequeue(
@@ -221,9 +225,13 @@ class Pulls:
             self._keep(self._give_back(remote, wanted, pull))
             raise
         except FoqsError as error:
+            self.pulls_total["failed"] += 1
             if not isinstance(error, UnavailableError) or not error.nothing_done:
                 raise  # Items may have been leased to this caller: an empty response would not be true.
-            items = []
+            self._news.was_empty(pointer)
+            return []
+        self.pulls_total["items" if items else "empty"] += 1
+        self.items_total += len(items)
         if not items:
             self._news.was_empty(pointer)
         return items
@@ -239,6 +247,7 @@ class Pulls:
         try:
             items = await pull
             if items:
+                self.pulls_total["given_back"] += 1
                 nacks = [GivenBack(item.receipt) for item in items]
                 await remote.nack(wanted.context, wanted.namespace_name, nacks)
         except FoqsError as error:

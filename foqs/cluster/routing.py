@@ -15,6 +15,7 @@ from foqs.cluster.routed_admin import RoutedAdmin
 from foqs.cluster.routed_enqueue import RoutedEnqueue
 from foqs.cluster.routed_queue import RoutedQueue
 from foqs.cluster.routes import LocalServing, Routes
+from foqs.cluster.routing_gauges import RoutingGauges
 from foqs.cluster.topic_news import TopicNews
 from foqs.cluster.topic_reports import LocalTopics
 from foqs.model import limits
@@ -109,6 +110,7 @@ class Routing(Service):
         self.queue = RoutedQueue(queue, routes, owners, enqueues, self._pulls)
         self.admin = RoutedAdmin(admin, routes)
         self.door = PeerDoor(me, self._news, secret, chance.random_bytes, now_s)
+        self.gauges = RoutingGauges(peers, self._pulls, self._news)
         self._telling: asyncio.Task[None] | None = None
         owners.on_hosts = self._hosts_live
 

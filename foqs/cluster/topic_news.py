@@ -8,6 +8,7 @@ Reports and hints may be lost: the state of every home is rebuilt by what is rep
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -60,6 +61,10 @@ class TopicNews(Service):
         self._wishes = Wishes()
         self._pointers: dict[Topic, tuple[Pointer, float]] = {}
         """The hosts whose items go before those of this one, and until when that is believed."""
+        self.hints_total: Counter[str] = Counter(sent=0, received=0)
+        """The hints by direction."""
+        self._reporting_since_s: dict[object, float] = {}
+        """When each report was sent that has no response yet."""
         self._rung = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
         """Rings when the next report is due."""
@@ -108,6 +113,12 @@ class TopicNews(Service):
         if (found := self._pointers.get(pointer.topic)) is not None and found[0].host_id == pointer.host_id:
             del self._pointers[pointer.topic]
 
+    def age_s(self) -> float:
+        """How old the oldest change is that its home was not told of."""
+        now_s = self._now_s()
+        since_s = min([self._reports.due_since_s(now_s), *self._reporting_since_s.values()])
+        return max(0.0, now_s - since_s)
+
     # ---- what others tell ----
 
     def reported(self, host_id: str, stocks: Mapping[Topic, Reported]) -> list[Pointer]:
@@ -120,6 +131,7 @@ class TopicNews(Service):
             if is_wanted and (found := self.directory.better(host_id, topic, stock, now_s)) is not None:
                 better.append(found)
         for seeker, pointers in hints.items():
+            self.hints_total["sent"] += len(pointers)
             if seeker == self._me:
                 self.hinted(pointers)
             else:
@@ -135,6 +147,7 @@ class TopicNews(Service):
     def hinted(self, pointers: Iterable[Pointer]) -> None:
         """Homes tell who has items that this host waits for: one waiting call for each topic will go for them."""
         for pointer in pointers:
+            self.hints_total["received"] += 1
             self._believe(pointer)
             if self._wishes.tell(pointer):
                 self._rung.set()
@@ -237,12 +250,16 @@ class TopicNews(Service):
                     self._spawn(self._report(home, some), home)
 
     async def _report(self, home: str, stocks: Mapping[Topic, Reported]) -> None:
+        report = object()
+        self._reporting_since_s[report] = self._now_s()
         try:
             self._learn_better(await self._homes.report(home, stocks))
         except FoqsError:
             self._reports.not_told(stocks, self._now_s())
             self._rung.set()
             raise
+        finally:
+            del self._reporting_since_s[report]
 
     def _learn_better(self, pointers: Iterable[Pointer]) -> None:
         for pointer in pointers:

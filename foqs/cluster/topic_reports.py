@@ -114,6 +114,10 @@ class TopicReports:
         next_s = min([queue.next_s for queue in (self._soon, self._waited, self._changes, self._reported)])
         return None if next_s == inf else max(next_s, now_s + FLUSH_MS / 1000)
 
+    def due_since_s(self, now_s: float) -> float:
+        """The time since which the first of what is due waits; `now_s` if nothing does."""
+        return min(self._soon.next_s, self._waited.next_s, self._changes.next_s, now_s)
+
     def _stock(self, topic: Topic) -> Stock:
         if topic[1] == ANY_TOPIC:
             return SOME_STOCK if topic[0] in self._ready else NO_STOCK

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Gauge, PlatformCollector, ProcessCollector, disable_created_metrics
+from prometheus_client.registry import Collector
 
 from foqs.host.ages import Ages
 from foqs.host.bulk_lane import BulkLane
@@ -73,6 +74,10 @@ class Metrics:
     def watch_quotas(self, quotas: Quotas) -> None:
         """Let every scrape read how the host gets tokens of quotas."""
         self.registry.register(QuotaGauges(quotas))
+
+    def watch_also(self, collector: Collector) -> None:
+        """Let every scrape read this, too."""
+        self.registry.register(collector)
 
     def watch_namespaces(self, unknown_count: Callable[[], int]) -> None:
         unknown = Gauge(

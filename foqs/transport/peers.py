@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import structlog
@@ -21,6 +22,7 @@ CONNECT_MS_MAX = 1_000
 CONNECT_RETRY_MS = 200
 """A peer that could not be reached is not tried again for so long: who asks for it is refused at once."""
 HELLO_LANE = 0
+_STATES = ("connected", "connecting", "failed")
 
 _log = structlog.get_logger(__name__)
 
@@ -36,6 +38,13 @@ class _Link:
         self.failed_s = float("-inf")
         self.reason = ""
         self.outage = Outage(now_s)
+
+    @property
+    def state(self) -> str:
+        """One of _STATES."""
+        if self.connection is not None and not self.connection.is_lost:
+            return "connected"
+        return "connecting" if self.opening is not None and not self.reason else "failed"
 
 
 class Peers(Service):
@@ -59,15 +68,23 @@ class Peers(Service):
         self._now_s = now_s
         self._codec = Codec()
         self._links: dict[str, _Link] = {}
+        self.calls_total: Counter[tuple[str, ...]] = Counter()
+        """How often each verb was called with each outcome."""
 
     def get(self, host_id: str, address: str) -> RemoteHost:
         """That host, which listens there. Its calls raise UnavailableError while it cannot be reached."""
-        return RemoteHost(host_id, partial(self._connected, host_id, address))
+        return RemoteHost(host_id, partial(self._connected, host_id, address), self.calls_total)
 
     def keep(self, host_ids: set[str]) -> None:
         """Only these are there: close what is open to others."""
         for host_id in self._links.keys() - host_ids:
             self._drop(self._links.pop(host_id))
+
+    def states(self) -> Mapping[str, int]:
+        """How many peers are in each state."""
+        counts = Counter(dict.fromkeys(_STATES, 0))
+        counts.update([link.state for link in self._links.values()])
+        return counts
 
     async def _start(self) -> None:
         """Connections come with calls."""
@@ -103,6 +120,7 @@ class Peers(Service):
         try:
             async with asyncio.timeout(CONNECT_MS_MAX / 1000):
                 link.connection = await self._greeted(link)
+                link.reason = ""
                 link.outage.has_ended()
                 return link.connection
         except (OSError, FoqsError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from zlib import crc32
@@ -28,7 +29,7 @@ from foqs.model.calls import (
     TopicDemand,
     TopicPage,
 )
-from foqs.model.errors import FoqsError, error_for_code
+from foqs.model.errors import FoqsError, UnavailableError, error_for_code
 from foqs.model.stocks import Pointer, Topic
 from foqs.transport.peer_connection import PeerConnection
 from foqs.wire.codec import encode_as, structs
@@ -44,15 +45,31 @@ class RemoteHost:
     What comes back are the decoded structs where they have the attributes of the classes of `foqs.model.calls`.
     """
 
-    def __init__(self, host_id: str, connect: Callable[[], Any]) -> None:
-        """`connect` is a coroutine function that returns an open PeerConnection. Raises UnavailableError."""
+    def __init__(self, host_id: str, connect: Callable[[], Any], calls_total: Counter[tuple[str, ...]]) -> None:
+        """`connect` is a coroutine function that returns an open PeerConnection. Raises UnavailableError.
+
+        `calls_total` counts verbs with their outcomes.
+        """
         self.host_id = host_id
         self._connect = connect
+        self._calls_total = calls_total
 
     async def _call(self, context: CallContext, method: str, request: Any, wait_ms: int = 0) -> Any:
-        connection: PeerConnection = await self._connect()
-        lane = crc32(context.caller.encode())
-        return await connection.call(method, request, lane, limits.CALL_MS_MAX + wait_ms)
+        outcome = "unknown"
+        try:
+            connection: PeerConnection = await self._connect()
+            lane = crc32(context.caller.encode())
+            response = await connection.call(method, request, lane, limits.CALL_MS_MAX + wait_ms)
+            outcome = "ok"
+            return response
+        except FoqsError as error:
+            if not isinstance(error, UnavailableError):
+                outcome = "refused"
+            elif error.nothing_done:
+                outcome = "not_done"
+            raise
+        finally:
+            self._calls_total[method, outcome] += 1
 
     async def enqueue(
         self,

@@ -76,6 +76,30 @@ async def test_a_waiting_consumer_gets_an_item_that_comes_to_another_host(hosts:
     await first.client.ack("jobs", item.receipt)
 
 
+async def test_the_metrics_of_a_host_tell_what_it_asks_of_others(hosts: Hosts) -> None:
+    first, second = hosts
+
+    def sample(host: RunningHost, name: str, **labels: str) -> float:
+        return host.host.metrics.registry.get_sample_value(name, labels) or 0.0
+
+    waiting = asyncio.create_task(first.client.dequeue("jobs", "late", count=1, wait_ms=20_000))
+    await asyncio.sleep(0.05)
+    await second.client.enqueue("jobs", "late", b"x")
+    (item,) = await waiting
+    await first.client.ack("jobs", item.receipt)
+    with pytest.raises(StaleLeaseError):
+        await first.client.ack("jobs", item.receipt)
+    assert sample(first, "foqs_peer_calls_total", verb="dequeue", outcome="ok") >= 1
+    assert sample(first, "foqs_peer_calls_total", verb="ack", outcome="ok") == 2
+    assert sample(first, "foqs_pulls_total", outcome="items") == 1
+    assert sample(first, "foqs_pulled_items_total") == 1
+    assert sample(first, "foqs_topic_hints_total", direction="received") >= 1
+    assert sample(first, "foqs_peers", state="connected") == 1
+    assert sample(first, "foqs_peers", state="failed") == 0
+    assert sum(sample(host, "foqs_topics_known") for host in hosts) >= 1
+    assert sample(second, "foqs_topic_news_age_seconds") < 5
+
+
 async def test_leases_are_extended_and_given_back_through_any_host(hosts: Hosts) -> None:
     first, second = hosts
     item_id = await second.client.enqueue("jobs", "t", b"x")

@@ -15,7 +15,13 @@ from foqs.cluster.peer_door import CHALLENGES_MAX, PeerDoor
 from foqs.cluster.topic_news import TopicNews
 from foqs.model import limits
 from foqs.model.calls import CallContext, TopicDemand
-from foqs.model.errors import OverloadedError, PermissionDeniedError, RateLimitedError, UnavailableError
+from foqs.model.errors import (
+    OverloadedError,
+    PermissionDeniedError,
+    RateLimitedError,
+    UnavailableError,
+    UnknownNamespaceError,
+)
 from foqs.transport import peers as peers_module
 from foqs.transport.peers import Peers
 from foqs.transport.remote_host import RemoteHost
@@ -23,6 +29,7 @@ from foqs.transport.server import ThriftServer
 from foqs.wire.codec import structs
 from tests.support.fake_queue import FakeQueue
 from tests.support.raw_client import RawClient
+from tests.support.waiting import PATIENCE_S
 
 CALLER = CallContext("10.0.0.1")
 SECRET = b"s" * 32
@@ -63,6 +70,34 @@ def new_item(payload: bytes = b"x") -> Any:
 
 def demands(count: int) -> list[TopicDemand]:
     return [structs.TopicDemand("t", count)]
+
+
+async def test_calls_are_counted_by_what_is_known_of_them() -> None:
+    async with world() as at, asyncio.timeout(PATIENCE_S):
+        at.secret = None
+        with pytest.raises(UnavailableError):
+            await at.remote().ack(CALLER, "jobs", ["1-1:1"])
+        assert at.peers.states() == {"connected": 0, "connecting": 0, "failed": 1}
+        at.secret = SECRET
+        await until_reached(at)
+        assert at.peers.states() == {"connected": 1, "connecting": 0, "failed": 0}
+        counts = at.peers.calls_total
+        assert counts["ack", "not_done"] >= 1
+        assert counts["ack", "refused"] == 1
+        assert (await at.remote().get_shard_map(CALLER, None)).version == 1
+        assert counts["getShardMap", "ok"] == 1
+        assert sum(counts.values()) == counts["ack", "not_done"] + 2
+
+
+async def until_reached(at: World) -> None:
+    """A peer that could not be reached is not tried again at once."""
+    while True:
+        try:
+            await at.remote().ack(CALLER, "jobs", ["1-1:1"])
+        except UnavailableError:
+            await asyncio.sleep(0.02)
+        except UnknownNamespaceError:
+            return
 
 
 async def test_calls_are_done_there_and_the_host_knows_that_a_peer_asks() -> None:

@@ -103,6 +103,9 @@ class NoMetrics:
     def watch_quotas(self, *_: Any) -> None:
         return None
 
+    def watch_also(self, collector: object) -> None:
+        return None
+
     def watch_namespaces(self, unknown_count: Callable[[], int]) -> None:
         return None
 

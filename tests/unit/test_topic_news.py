@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from unittest.mock import patch
 
 import pytest
 
@@ -163,6 +164,23 @@ async def test_what_changes_all_the_time_is_not_reported_all_the_time(monkeypatc
             put(net, "a", Stock(count), topic)
             await asyncio.sleep(0.001)
         assert net.reports_count == 2, "the topic, and that the namespace has any"
+
+
+async def test_the_age_of_news_is_that_of_the_oldest_report_without_a_response() -> None:
+    async with three_hosts() as net, asyncio.timeout(PATIENCE_S):
+        is_let_through = asyncio.Event()
+
+        async def hang(host_id: str, stocks: Mapping[Topic, Reported]) -> Sequence[Pointer]:
+            await is_let_through.wait()
+            return []
+
+        news = net.news["a"]
+        assert news.age_s() == 0
+        with patch.object(news._homes, "report", hang):
+            put(net, "a", Stock(1), topic_of("c"))
+            await until(lambda: news.age_s() > 0.02)
+            is_let_through.set()
+            await until(lambda: news.age_s() == 0)
 
 
 def test_few_topics_get_another_home_when_a_host_goes() -> None:

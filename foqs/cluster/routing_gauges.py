@@ -1,0 +1,84 @@
+"""What a scrape reads of calls that other hosts do, and of what hosts tell each other of topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from foqs.cluster.peers import PeerTable
+from foqs.cluster.pulls import Pulls
+from foqs.cluster.topic_news import TopicNews
+
+
+class RoutingGauges(Collector):
+    """What this host asks of its peers, and what it knows of their topics."""
+
+    def __init__(self, peers: PeerTable, pulls: Pulls, news: TopicNews) -> None:
+        self._peers = peers
+        self._pulls = pulls
+        self._news = news
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        pulls, news = self._pulls, self._news
+        yield _with(
+            CounterMetricFamily(
+                "foqs_peer_calls_total",
+                "Calls that this host has made of other hosts, by verb and outcome: ok, refused (with an error), "
+                "not_done (certainly, so that it may be tried again) or unknown (no response).",
+                labels=["verb", "outcome"],
+            ),
+            self._peers.calls_total,
+        )
+        states: dict[tuple[str, ...], int] = {(state,): count for state, count in self._peers.states().items()}
+        yield _with(
+            GaugeMetricFamily(
+                "foqs_peers",
+                "Hosts that this one has asked for something, by the state of its connection to them: connected, "
+                "connecting or failed.",
+                labels=["state"],
+            ),
+            states,
+        )
+        yield _with(
+            CounterMetricFamily(
+                "foqs_pulls_total",
+                "Dequeues that this host has made at other hosts for its consumers, by outcome: items, empty, failed, "
+                "or given_back (items whose caller had gone).",
+                labels=["outcome"],
+            ),
+            {(outcome,): count for outcome, count in pulls.pulls_total.items()},
+        )
+        yield CounterMetricFamily(
+            "foqs_pulled_items_total", "Items that such dequeues have brought to consumers.", value=pulls.items_total
+        )
+        yield _with(
+            CounterMetricFamily(
+                "foqs_topic_hints_total",
+                "Hints to a host that waits for a topic that another one has items of it, by direction: sent or "
+                "received.",
+                labels=["direction"],
+            ),
+            {(direction,): count for direction, count in news.hints_total.items()},
+        )
+        yield GaugeMetricFamily(
+            "foqs_topics_known",
+            "Topics that this host, as their home, knows the items or the waiting consumers of.",
+            value=len(news.directory),
+        )
+        yield GaugeMetricFamily(
+            "foqs_topic_news_age_seconds",
+            "How old the oldest change of a topic is that its home has not heard of yet: consumers on other hosts hear "
+            "of items so much later.",
+            value=news.age_s(),
+        )
+
+
+def _with(family: CounterMetricFamily | GaugeMetricFamily, counts: Mapping[tuple[str, ...], int]) -> Metric:
+    for labels, count in sorted(counts.items()):
+        family.add_metric(labels, count)
+    return family
