@@ -573,7 +573,11 @@ struct ClusterShard {
   /** The name of the host that is ready to take it from its owner; empty for none. */
   9: string moving_to,
   /** When place, state, tier or pinned_to was changed last. */
-  10: i64 changed_at_ms
+  10: i64 changed_at_ms,
+  /** How many slots of dedup_ids lead to it. */
+  11: optional i32 slots_count,
+  /** What keeps a draining shard from being removed, as far as the asked host knows; only its owner counts its items. */
+  12: optional string kept_by
 }
 struct ListShardsRequest {}
 struct ListShardsResponse {

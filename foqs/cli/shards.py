@@ -38,8 +38,9 @@ def list_(remote: Remote) -> None:
 def add(remote: Remote, shard_id: int, place: str, tier: str) -> None:
     """Let the hosts serve a new shard SHARD_ID at PLACE, such as mysql://HOST:3306/DATABASE.
 
-    Its database must be there, with tables of this version: see `foqs schema apply`. The hosts open it as the user of
-    their setting `shard_login`, or else of `meta_url`.
+    It gets its part of the slots of dedup ids, a few at a time. Its database must be there, with tables of this
+    version: see `foqs schema apply`. The hosts open it as the user of their setting `shard_login`, or else of
+    `meta_url`.
     """
     with remote.admin() as admin:
         _show(remote, admin.add_shard(shard_id, place, tier=tier))
@@ -51,7 +52,8 @@ def add(remote: Remote, shard_id: int, place: str, tier: str) -> None:
 def drain(remote: Remote, shard_id: int) -> None:
     """Let the shard SHARD_ID take no new items; what it holds is served until it is empty.
 
-    Items with dedup ids still go to it as long as slots lead to it.
+    Its slots of dedup ids move to the other shards, a few at a time. `foqs shard list` tells what keeps it from being
+    removed.
     """
     with remote.admin() as admin:
         _show(remote, admin.update_shard(shard_id, state=ShardUse.DRAINING))
@@ -100,11 +102,15 @@ def _show(remote: Remote, found: ClusterShard) -> None:
 
 def _table(remote: Remote, shards: Iterable[ClusterShard]) -> None:
     remote.output.table(
-        ["SHARD", "STATE", "OWNER", "ADDRESS", "MOVING TO", "PINNED TO", "TIER", "EPOCH", "PLACE", "CHANGED"],
+        [
+            "SHARD", "STATE", "SLOTS", "KEPT BY", "OWNER", "ADDRESS", "MOVING TO", "PINNED TO", "TIER", "EPOCH",
+            "PLACE", "CHANGED",
+        ],
         (
             (
-                one.shard_id, one.state.name.lower(), one.owner, one.owner_address, one.moving_to, one.pinned_to,
-                one.tier, one.epoch, one.place, time_of(one.changed_at_ms) if one.changed_at_ms else "",
+                one.shard_id, one.state.name.lower(), one.slots_count, one.kept_by, one.owner, one.owner_address,
+                one.moving_to, one.pinned_to, one.tier, one.epoch, one.place,
+                time_of(one.changed_at_ms) if one.changed_at_ms else "",
             )
             for one in shards
         ),

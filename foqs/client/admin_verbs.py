@@ -263,6 +263,8 @@ def host_status(terms: Terms) -> Flow[HostStatus]:
 
 def _shard(w: Any) -> ClusterShard:
     values = {field.name: getattr(w, field.name) for field in fields(ClusterShard)}
+    # An older host does not tell these.
+    values |= {"slots_count": w.slots_count or 0, "kept_by": w.kept_by or ""}
     return ClusterShard(**values | {"state": ShardUse(w.state)})
 
 

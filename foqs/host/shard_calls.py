@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from foqs.host import arguments
 from foqs.host.namespaces import Namespaces
@@ -118,7 +118,24 @@ class ShardCalls:
             epoch=row.epoch,
             moving_to=host_name_of(row.moving_to),
             changed_at_ms=row.changed_at_ms,
+            slots_count=self._slots.table.shards.count(row.shard_id),
+            kept_by=", ".join(self._what_keeps(row)),
         )
+
+    def _what_keeps(self, row: ShardRow) -> Iterator[str]:
+        """What a draining shard still has, as far as this host knows."""
+        if row.use is not ShardUse.DRAINING:
+            return
+        if slots_count := self._slots.table.shards.count(row.shard_id):
+            yield f"{slots_count} slots"
+        if row.shard_id in self._slots.arrivals:
+            yield "slots on their way to it"
+        writer = self._shards.writers.get(row.shard_id)
+        shard = writer.shard if writer is not None else None
+        if shard is None or not shard.index.counted:
+            yield "items that its owner counts"
+        elif items_count := shard.items_count + shard.buffered_count:
+            yield f"{items_count} items"
 
 
 def _check_name(what: str, value: str, pattern: re.Pattern[str]) -> None:

@@ -257,7 +257,9 @@ class ClusterShard:
 
     `place` is the URL of its database without user and password; `owner` is the name of the host that took it last, and
     `owner_address` where that one listens, empty if it has ended. `pinned_to` is the host that is to serve it while it
-    is there, and `moving_to` the one that is about to take it; both are empty for none.
+    is there, and `moving_to` the one that is about to take it; both are empty for none. `slots_count` is how many slots
+    of dedup ids lead to it. `kept_by` tells what keeps a draining shard from being removed, as far as the asked host
+    knows: only the owner counts its items.
     """
 
     shard_id: int
@@ -270,6 +272,8 @@ class ClusterShard:
     epoch: int
     moving_to: str
     changed_at_ms: int
+    slots_count: int = 0
+    kept_by: str = ""
 
 
 @dataclass(slots=True)

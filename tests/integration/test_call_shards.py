@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 
 import pytest
@@ -143,10 +144,15 @@ async def test_a_shard_is_removed_once_it_is_drained_and_empty(host: RunningHost
         await host.admin.remove_shard(2)
     await host.admin.update_shard(2, state=ShardUse.DRAINING)
     await until(lambda: 2 in host.host._shards.draining)
+    assert "slots" in (await shard(host, 2)).kept_by
     await until(lambda: slots_have_left(host, 2))
+    kept = await shard(host, 2)
+    assert kept.slots_count == 0
+    assert re.fullmatch(r"[1-9]\d* items", kept.kept_by)
     with pytest.raises(InvalidArgumentError, match="still holds"):
         await host.admin.remove_shard(2)
     await empty(host)
+    assert (await shard(host, 2)).kept_by == ""
     await host.admin.remove_shard(2)
     await until(lambda: host.host.shards_run == {0, 1})
     assert (await shard(host, 2)).state is ShardUse.REMOVED
