@@ -31,7 +31,9 @@ class CensusAnswer(NamedTuple):
     number_max: int
     """The highest namespace number that the shard, or its owner's process, ever saw."""
     slots_version: int
-    """The version of the slot table that the shard, or its owner's process, knows; 0 for none."""
+    """The version of the slot table that the shard, or its owner's process, knows, or that slots are on their way to
+    the shard for; 0 for none.
+    """
 
 
 def unanswered(epochs: Mapping[int, int], answers: Iterable[CensusAnswer]) -> list[int]:
