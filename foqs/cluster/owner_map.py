@@ -96,8 +96,8 @@ class OwnerMap:
         return owner
 
     def has_others(self, me: str) -> bool:
-        """Whether any other host has a shard, as far as it is known."""
-        return any(owner.host_id != me and owner.address for owner in self._owners.values())
+        """Whether any other host has a shard or is about to get one, as far as it is known."""
+        return any((owner.host_id != me and owner.address) or owner.is_moving for owner in self._owners.values())
 
     async def news(self, timeout_s: float) -> None:
         """Return when something is learned that was not known, or after this time."""

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 from foqs.cluster.peers import Peer
-from foqs.cluster.routes import Routes
+from foqs.cluster.routes import LOOK_MS, Routes, is_elsewhere
+from foqs.model import limits
 from foqs.model.calls import CallContext, EnqueueResult, NewItemFields, QueueCalls
-from foqs.model.errors import FoqsError, NotWrittenError, OverloadedError, ShardElsewhereError, UnavailableError
+from foqs.model.errors import (
+    FoqsError,
+    HostUnreachableError,
+    NotWrittenError,
+    OverloadedError,
+    ShardElsewhereError,
+    UnavailableError,
+)
 
 FULL_MS = 500
 """A host that had no room is asked last for so long, if it does not say longer."""
@@ -17,7 +25,8 @@ CANDIDATES = 2
 """So many hosts with room are drawn at random, and the one of them that refused longest ago is asked."""
 
 
-class _Load(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Load:
     """The call as it came."""
 
     context: CallContext
@@ -79,32 +88,79 @@ class RoutedEnqueue:
 
     async def _go_on(self, load: _Load, result: EnqueueResult) -> None:
         """Have others do what may be done by them, and enter what came of it."""
-        groups: dict[str, tuple[Peer, list[int]]] = {}
-        anybody: Peer | None = None
+        of_shards, anywhere = [], []
         for position, error in sorted(result.errors.items()):
-            if not _may_go_on(error, bulk=load.bulk):
-                continue
             if isinstance(error, ShardElsewhereError):
-                remote = self._routes.remote_of(error.shard_id)
-            else:
-                remote = anybody = anybody or self._with_room()
-            if remote is not None:
-                groups.setdefault(remote.host_id, (remote, []))[1].append(position)
-        if groups:
-            await asyncio.gather(*[self._hand_on(load, *group, result) for group in groups.values()])
+                of_shards.append(position)
+            elif _may_go_on(error, bulk=load.bulk):
+                anywhere.append(position)
+        works = [self._to_owners(load, of_shards, result)] if of_shards else []
+        if anywhere and (remote := self._with_room()) is not None:
+            works.append(self._to_host_with_room(load, remote, anywhere, result))
+        if works:
+            await asyncio.gather(*works)
             result.duplicates = sorted(result.duplicates)
 
-    async def _hand_on(self, load: _Load, remote: Peer, positions: Sequence[int], result: EnqueueResult) -> None:
+    async def _to_owners(self, load: _Load, positions: Sequence[int], result: EnqueueResult) -> None:
+        """Have items done by the owners of their shards.
+
+        A shard that is on its way from one host to another is waited for, for up to limits.ROUTE_WAIT_MS_MAX.
+        """
+        until_s = self._now_s() + limits.ROUTE_WAIT_MS_MAX / 1000
+        offered: set[int] = set()
+        pending = _left_of(positions, result)
+        while pending:
+            groups = self._by_owner(pending, result)
+            await asyncio.gather(*[self._hand_on(load, remote, list(some), result) for remote, some in groups])
+            pending = _left_of(pending, result)
+            left_s = until_s - self._now_s()
+            if not pending or left_s <= 0:
+                return
+            away = {
+                shard_id
+                for _, some in groups
+                for at, shard_id in some.items()
+                if isinstance(result.errors.get(at), HostUnreachableError)
+            }
+            if away <= offered:
+                await self._routes.news(min(left_s, LOOK_MS / 1000))
+            # This host knows best whose they are by now, and whether their namespace takes them without their owner.
+            offered |= away
+            again = replace(load, context=replace(load.context, away=frozenset(away)))
+            await self._hand_on(again, self._local, pending, result)
+            pending = _left_of(pending, result)
+
+    def _by_owner(self, positions: Sequence[int], result: EnqueueResult) -> list[tuple[Peer, dict[int, int]]]:
+        """The other hosts that have shards of these items, with the shard of each position."""
+        groups: dict[str, tuple[Peer, dict[int, int]]] = {}
+        for position in positions:
+            error = result.errors[position]
+            if (
+                isinstance(error, ShardElsewhereError)
+                and (remote := self._routes.remote_of(error.shard_id)) is not None
+            ):
+                groups.setdefault(remote.host_id, (remote, {}))[1][position] = error.shard_id
+        return list(groups.values())
+
+    async def _to_host_with_room(
+        self, load: _Load, remote: Peer, positions: Sequence[int], result: EnqueueResult
+    ) -> None:
+        error = await self._hand_on(load, remote, positions, result)
+        if error is not None and error.nothing_done:
+            rest_s = max(FULL_MS, error.retry_after_ms or 0) / 1000
+            self._full_until_s[remote.host_id] = self._now_s() + rest_s
+            result.errors.update(dict.fromkeys(positions, _refused(error)))
+
+    async def _hand_on(
+        self, load: _Load, queue: QueueCalls, positions: Sequence[int], result: EnqueueResult
+    ) -> FoqsError | None:
+        """Have one host do these items, and enter what came of them. Returns what the whole call has failed with."""
         items = [load.items[position] for position in positions]
         try:
-            told = await remote.enqueue(load.context, load.namespace_name, items, load.bulk, load.job_id)
+            told = await queue.enqueue(load.context, load.namespace_name, items, load.bulk, load.job_id)
         except FoqsError as error:
-            if error.nothing_done:
-                rest_s = max(FULL_MS, error.retry_after_ms or 0) / 1000
-                self._full_until_s[remote.host_id] = self._now_s() + rest_s
-                error = _refused(error)
             result.errors.update(dict.fromkeys(positions, error.with_traceback(None)))
-            return
+            return error
         for index, position in enumerate(positions):
             failed = told.errors.get(index)
             if failed is None:
@@ -113,6 +169,7 @@ class RoutedEnqueue:
             else:
                 result.errors[position] = failed
         result.duplicates = [*result.duplicates, *[positions[index] for index in told.duplicates]]
+        return None
 
     def _with_room(self) -> Peer | None:
         """One of the hosts that have had room of late."""
@@ -130,6 +187,17 @@ def _may_go_on(error: FoqsError, *, bulk: bool) -> bool:
     if isinstance(error, UnavailableError):
         return True
     return not bulk and isinstance(error, OverloadedError | NotWrittenError)
+
+
+def _left_of(positions: Sequence[int], result: EnqueueResult) -> list[int]:
+    """Those of them that were certainly not done, and that a host may do soon."""
+    return [position for position in positions if _comes_soon(result.errors.get(position))]
+
+
+def _comes_soon(error: FoqsError | None) -> bool:
+    if error is None or not is_elsewhere(error):
+        return False
+    return not (isinstance(error, ShardElsewhereError) and error.is_sick)
 
 
 def _refused(error: FoqsError) -> FoqsError:

@@ -88,6 +88,10 @@ class Routes:
         """Look for this namespace in the meta database, if that was not done a moment ago."""
         await self._know(namespace_name)
 
+    async def news(self, timeout_s: float) -> None:
+        """Return when something is learned of who has which shard, or after this time."""
+        await self._owners.news(timeout_s)
+
     def remote_of(self, shard_id: int) -> Peer | None:
         """The host that has the shard, if it is another one and can be reached as far as this one knows."""
         if self._serves(shard_id):

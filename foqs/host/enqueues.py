@@ -114,12 +114,18 @@ class Placement:
         return self._slots.table.version > 0
 
     def place_ids(
-        self, namespace: Namespace, news: Sequence[NewItemFields], positions: Sequence[int], errors: PositionErrors
+        self,
+        namespace: Namespace,
+        news: Sequence[NewItemFields],
+        positions: Sequence[int],
+        errors: PositionErrors,
+        away: Collection[int] = (),
     ) -> tuple[dict[ShardWriter, Sequence[int]], list[int]]:
         """The positions of items with dedup ids by the shard that the slot of each leads to, and those for any shard.
 
         Where that shard is away or sick, `errors` says so: no other one knows whether the id was seen. Unless the
-        namespace would rather have the item twice than not at all.
+        namespace would rather have the item twice than not at all: then it goes anywhere, also where another host has
+        the shard and is known to be `away`.
         """
         by_slot, name, key_spread = self._slots.table.shards, namespace.name, namespace.settings.key_spread
         by_shard: dict[int, Sequence[int]] = {}
@@ -148,10 +154,15 @@ class Placement:
                 and self._slots.takes(shard, slots[shard_id])
             ):
                 placed[writer] = some
-            elif namespace.settings.dedup_when_away is DedupWhenAway.ACCEPT and not self._is_elsewhere(shard_id):
+                continue
+            is_moving = shard_id in self._shards.moving
+            if namespace.settings.dedup_when_away is DedupWhenAway.ACCEPT and (
+                shard_id in away or not (is_moving or self._is_elsewhere(shard_id))
+            ):
                 anywhere += some
             else:
-                errors.update(dict.fromkeys(some, _slot_away(shard_id)))
+                is_sick = shard is not None and shard_id in self._sick and not is_moving
+                errors.update(dict.fromkeys(some, _slot_away(shard_id, is_sick=is_sick)))
         return placed, anywhere
 
     def _has_room(self, writer: ShardWriter, avoided: Collection[int]) -> bool:
@@ -197,10 +208,11 @@ def _slots_of(namespace: Namespace, dedup_ids: Sequence[str]) -> list[int]:
     return [slot_of(name, dedup_id, key_spread) for dedup_id in dedup_ids]
 
 
-def _slot_away(shard_id: int) -> UnavailableError:
+def _slot_away(shard_id: int, *, is_sick: bool) -> UnavailableError:
     return ShardElsewhereError(
         f"shard {shard_id}, which knows the dedup ids of these items, takes no items here now: nothing was enqueued",
         shard_id=shard_id,
+        is_sick=is_sick,
         retry_after_ms=NO_SHARD_RETRY_MS,
     )
 
@@ -235,7 +247,7 @@ class Enqueues:
         result = EnqueueResult([""] * len(items))
         namespace, charge = await self._admit(namespace_name, len(items))
         if any(map(_dedup_id, items)):
-            await self._enqueue_once(namespace, items, result, charge)
+            await self._enqueue_once(namespace, items, result, charge, context.away)
             return result
         try:
             await self._enqueue_anywhere(namespace, items, range(len(items)), result)
@@ -273,7 +285,12 @@ class Enqueues:
         self._happened(namespace.number, ItemEvent.ENQUEUED, len(made))
 
     async def _enqueue_once(
-        self, namespace: Namespace, items: Sequence[NewItemFields], result: EnqueueResult, charge: Charge
+        self,
+        namespace: Namespace,
+        items: Sequence[NewItemFields],
+        result: EnqueueResult,
+        charge: Charge,
+        away: Collection[int] = (),
     ) -> None:
         """Write a call that has dedup ids. Raises FoqsError when all of it failed for one reason."""
         plain = [position for position, new in enumerate(items) if new.dedup_id is None]
@@ -282,7 +299,7 @@ class Enqueues:
         if not self._placement.knows_slots:
             await self._ask_for_slots(namespace, len(items), charge)
         answer = Answer(self._waiting)
-        placed, anywhere = self._placement.place_ids(namespace, items, with_ids, refused)
+        placed, anywhere = self._placement.place_ids(namespace, items, with_ids, refused, away)
         parts = self._start_once(namespace, items, placed, answer, result.errors, refused)
         if anywhere:
             plain = sorted(plain + anywhere)

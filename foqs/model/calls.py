@@ -341,6 +341,8 @@ class CallContext:
     """The id of the host that has handed the call on, which this one must do by itself or refuse; empty for clients."""
     shards: frozenset[int] | None = None
     """The shards that a page is wanted of, all of which must be here; None for all that are."""
+    away: frozenset[int] = frozenset()
+    """Shards whose owners cannot be reached, though they may live."""
 
 
 class QueueCalls(Protocol):

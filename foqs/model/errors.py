@@ -98,10 +98,27 @@ class ShardElsewhereError(UnavailableError):
     is_refusal = True
 
     def __init__(
-        self, message: str, *, shard_id: int, retry_after_ms: int | None = None, nothing_done: bool | None = None
+        self,
+        message: str,
+        *,
+        shard_id: int,
+        is_sick: bool = False,
+        retry_after_ms: int | None = None,
+        nothing_done: bool | None = None,
     ) -> None:
+        """`is_sick` when the shard is this host's and stays here: nobody else has it soon."""
         super().__init__(message, retry_after_ms=retry_after_ms, nothing_done=nothing_done)
         self.shard_id = shard_id
+        self.is_sick = is_sick
+
+
+class HostUnreachableError(UnavailableError):
+    """Another host of the cluster was to do it, and cannot be reached: it was not asked, so that nothing was done."""
+
+    is_refusal = True
+
+    def __init__(self, message: str, *, retry_after_ms: int | None = None) -> None:
+        super().__init__(message, retry_after_ms=retry_after_ms, nothing_done=True)
 
 
 class NotFoundError(FoqsError):

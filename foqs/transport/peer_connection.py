@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any, cast
 
 from foqs.model import limits
-from foqs.model.errors import FoqsError, InternalError, OverloadedError, UnavailableError
+from foqs.model.errors import FoqsError, HostUnreachableError, InternalError, OverloadedError, UnavailableError
 from foqs.transport.call_table import PEER_LANES_COUNT
 from foqs.wire import codec as wire
 from foqs.wire.frames import FrameCutter, FrameError
@@ -118,4 +118,4 @@ class PeerConnection(asyncio.Protocol):
 
 
 def _not_sent(host_id: str, reason: str) -> UnavailableError:
-    return UnavailableError(f"host {host_id} was not asked: {reason}", retry_after_ms=100, nothing_done=True)
+    return HostUnreachableError(f"host {host_id} was not asked: {reason}", retry_after_ms=100)

@@ -9,7 +9,7 @@ from functools import partial
 
 import structlog
 
-from foqs.model.errors import FoqsError, PermissionDeniedError, UnavailableError
+from foqs.model.errors import FoqsError, HostUnreachableError, PermissionDeniedError, UnavailableError
 from foqs.model.outage import Outage
 from foqs.model.peers import CHALLENGE_BYTES, is_proof, proof_of
 from foqs.model.service import Service
@@ -158,8 +158,6 @@ class Peers(Service):
 
 
 def _unreachable(link: _Link) -> UnavailableError:
-    return UnavailableError(
-        f"host {link.host_id} cannot be reached by {link.address}: {link.reason}",
-        retry_after_ms=CONNECT_RETRY_MS,
-        nothing_done=True,
+    return HostUnreachableError(
+        f"host {link.host_id} cannot be reached by {link.address}: {link.reason}", retry_after_ms=CONNECT_RETRY_MS
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import count
 
 import pytest
 
@@ -106,6 +107,52 @@ async def test_a_shard_goes_to_another_host_under_load_and_no_item_is_lost_or_co
         assert traffic.enqueued <= set(traffic.consumed)
         assert set(traffic.consumed.values()) == {1}
         assert len(set(traffic.consumed) - traffic.enqueued) <= traffic.unknown_count
+
+
+async def test_calls_for_a_shard_that_moves_are_held_and_no_client_has_to_repeat_one(
+    meta: MetaStore, meta_url: str
+) -> None:
+    """The clients of these hosts repeat nothing."""
+    async with (
+        running_host(meta_url, {}, name="first") as first,
+        running_host(meta_url, {}, name="second") as second,
+    ):
+        hosts = {"first": first, "second": second}
+        await until(lambda: owns(first, 0) and owns(first, 1) and owns(second, 2))
+        dedup_ids = map(str, count())
+
+        async def enqueue_ids(host: RunningHost) -> list[str]:
+            return (await host.client.enqueue_many("jobs", [NewItem("t", b"x", dedup_id=next(dedup_ids))] * 1)).ids
+
+        shard_id = shard_of((await enqueue_ids(first))[0])
+        for _ in range(10):
+            await first.client.enqueue_many("jobs", [NewItem("t", b"x", dedup_id=next(dedup_ids)) for _ in range(100)])
+        leased = await first.client.dequeue("jobs", "t", count=1000, wait_ms=20_000)
+        left = deque(item.receipt for item in leased)
+        ends, done_count = False, Counter[str]()
+
+        async def work(host: RunningHost) -> None:
+            while not ends:
+                await enqueue_ids(host)
+                receipt = left.popleft()
+                assert not await host.client.extend("jobs", [receipt], 60_000, return_errors=True)
+                assert not await host.client.ack("jobs", [receipt], return_errors=True)
+                done_count[host.address] += 1
+
+        addresses = [host.address for host in hosts.values()]
+        works = [asyncio.create_task(work(host)) for host in hosts.values() for _ in range(2)]
+
+        def has_failed() -> bool:
+            return any(task.done() for task in works)
+
+        at_first = owns(first, shard_id)
+        for name in ("second", "first") * 2 if at_first else ("first", "second") * 2:
+            before = done_count.copy()
+            await until(lambda seen=before: all(done_count[at] > seen[at] + 2 for at in addresses) or has_failed())
+            move(meta, shard_id, name)
+            await until(lambda host=hosts[name]: owns(host, shard_id) or has_failed())
+        ends = True
+        await asyncio.gather(*works)
 
 
 async def test_leases_of_a_shard_go_on_at_its_next_host_and_what_was_prefetched_is_ready_there_at_once(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from foqs.cluster.homes import Reported
 from foqs.model import limits
 from foqs.model.calls import CallContext
-from foqs.model.errors import UnavailableError
+from foqs.model.errors import HostUnreachableError, UnavailableError
 from foqs.model.stocks import Pointer, Topic
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class SimRemote:
         world = self._world
         host = self._host()
         if world.links.is_refused(self._me, self.host_id):
-            raise UnavailableError(f"host {self.host_id} cannot be reached", nothing_done=True)
+            raise HostUnreachableError(f"host {self.host_id} cannot be reached")
         sent = world.loop.create_task(self._sent(host, work), context=world.context)
         sent.add_done_callback(lambda task: task.cancelled() or task.exception(), context=world.context)
         try:
@@ -109,4 +109,4 @@ class SimRemote:
         for host in self._world.hosts:
             if host.host.id == self.host_id:
                 return host
-        raise UnavailableError(f"host {self.host_id} is gone", nothing_done=True)
+        raise HostUnreachableError(f"host {self.host_id} is gone")

@@ -38,25 +38,27 @@ async def hands_on_what_was_handed_on(
 
 @in_place_of(RoutedEnqueue, "_hand_on")
 async def says_that_nothing_was_done_where_that_is_not_known(
-    self: RoutedEnqueue, load: Any, remote: Peer, positions: Sequence[int], result: EnqueueResult
-) -> None:
-    await _hand_on(self, load, remote, positions, result)
+    self: RoutedEnqueue, load: Any, queue: Any, positions: Sequence[int], result: EnqueueResult
+) -> FoqsError | None:
+    failed: FoqsError | None = await _hand_on(self, load, queue, positions, result)
     for position in positions:
         error = result.errors.get(position)
         if isinstance(error, UnavailableError):
             result.errors[position] = UnavailableError(error.message, nothing_done=True)
+    return failed
 
 
 @in_place_of(RoutedEnqueue, "_hand_on")
 async def hands_an_enqueue_on_twice(
-    self: RoutedEnqueue, load: Any, remote: Peer, positions: Sequence[int], result: EnqueueResult
-) -> None:
+    self: RoutedEnqueue, load: Any, queue: Any, positions: Sequence[int], result: EnqueueResult
+) -> FoqsError | None:
     items = [load.items[position] for position in positions]
     try:
-        await remote.enqueue(load.context, load.namespace_name, items, load.bulk, load.job_id)
-    except FoqsError:
-        return
-    await _hand_on(self, load, remote, positions, result)
+        await queue.enqueue(load.context, load.namespace_name, items, load.bulk, load.job_id)
+    except FoqsError as error:
+        return error
+    failed: FoqsError | None = await _hand_on(self, load, queue, positions, result)
+    return failed
 
 
 @in_place_of(routes, "is_elsewhere")

@@ -62,27 +62,42 @@ def sends_ids_to_shards_whose_copies_it_has_not_read(self: Slots, shard: ShardSt
 
 @in_place_of(Placement, "place_ids", _has_shards)
 def sends_all_ids_of_a_call_where_the_first_one_goes(
-    self: Placement, namespace: Namespace, news: Sequence[NewItemFields], positions: Sequence[int], errors: Any
+    self: Placement,
+    namespace: Namespace,
+    news: Sequence[NewItemFields],
+    positions: Sequence[int],
+    errors: Any,
+    away: Any = (),
 ) -> Any:
-    placed, anywhere = _place_ids(self, namespace, news, positions[:1], errors)
+    placed, anywhere = _place_ids(self, namespace, news, positions[:1], errors, away)
     if not placed:
-        return _place_ids(self, namespace, news, positions, errors)
+        return _place_ids(self, namespace, news, positions, errors, away)
     return dict.fromkeys(placed, positions), anywhere
 
 
 @in_place_of(Placement, "place_ids", _has_shards)
 def sends_ids_elsewhere_although_the_namespace_refuses(
-    self: Placement, namespace: Namespace, news: Sequence[NewItemFields], positions: Sequence[int], errors: Any
+    self: Placement,
+    namespace: Namespace,
+    news: Sequence[NewItemFields],
+    positions: Sequence[int],
+    errors: Any,
+    away: Any = (),
 ) -> Any:
     settings = replace(namespace.settings, dedup_when_away=DedupWhenAway.ACCEPT)
-    return _place_ids(self, replace(namespace, settings=settings), news, positions, errors)
+    return _place_ids(self, replace(namespace, settings=settings), news, positions, errors, away)
 
 
 @in_place_of(Placement, "place_ids", _has_shards)
 def accepts_items_without_their_ids_although_the_shard_is_there(
-    self: Placement, namespace: Namespace, news: Sequence[NewItemFields], positions: Sequence[int], errors: Any
+    self: Placement,
+    namespace: Namespace,
+    news: Sequence[NewItemFields],
+    positions: Sequence[int],
+    errors: Any,
+    away: Any = (),
 ) -> Any:
-    placed, anywhere = _place_ids(self, namespace, news, positions, errors)
+    placed, anywhere = _place_ids(self, namespace, news, positions, errors, away)
     if namespace.settings.dedup_when_away is DedupWhenAway.ACCEPT and len(placed) > 1:
         anywhere += placed.pop(next(iter(placed)))
     return placed, anywhere
@@ -90,12 +105,17 @@ def accepts_items_without_their_ids_although_the_shard_is_there(
 
 @in_place_of(Enqueues, "_enqueue_once", _has_shards)
 async def moves_an_evicted_batch_with_ids_to_another_shard(
-    self: Enqueues, namespace: Namespace, items: Sequence[NewItemFields], result: EnqueueResult, charge: Charge
+    self: Enqueues,
+    namespace: Namespace,
+    items: Sequence[NewItemFields],
+    result: EnqueueResult,
+    charge: Charge,
+    away: Any = (),
 ) -> None:
     failed: FoqsError | None = None
     with patch.object(enqueues, "_of_slot", lambda error: error):
         try:
-            await _enqueue_once(self, namespace, items, result, charge)
+            await _enqueue_once(self, namespace, items, result, charge, away)
         except FoqsError as error:
             failed = error
     evicted = [position for position, error in result.errors.items() if isinstance(error, NotWrittenError)]

@@ -241,9 +241,14 @@ def checked_placement(world_of: Callable[[], World]) -> type[Placement]:
 
     class CheckedPlacement(Placement):
         def place_ids(
-            self, namespace: Namespace, news: Sequence[NewItemFields], positions: Sequence[int], errors: PositionErrors
+            self,
+            namespace: Namespace,
+            news: Sequence[NewItemFields],
+            positions: Sequence[int],
+            errors: PositionErrors,
+            away: Collection[int] = (),
         ) -> tuple[dict[ShardWriter, Sequence[int]], list[int]]:
-            placed, anywhere = super().place_ids(namespace, news, positions, errors)
+            placed, anywhere = super().place_ids(namespace, news, positions, errors, away)
             slots = world_of().slots
             slots.placed(self._is_served, namespace, news, anywhere, errors)
             # A host that accepted them without their ids had no room for them, and handed them on.

@@ -1,0 +1,158 @@
+"""Items with dedup ids whose shard another host has, or is about to have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from foqs.cluster.owner_map import OwnerMap, ShardOwner
+from foqs.cluster.routed_enqueue import RoutedEnqueue
+from foqs.cluster.routes import Routes
+from foqs.model import limits
+from foqs.model.calls import CallContext, EnqueueResult, NewItemFields
+from foqs.model.errors import FoqsError, HostUnreachableError, ShardElsewhereError, UnavailableError
+
+CONTEXT = CallContext("127.0.0.1")
+ITEM = cast(NewItemFields, SimpleNamespace(dedup_id="a"))
+SHARD = 7
+
+
+class Host:
+    """One that does what a test says."""
+
+    def __init__(self, answer: Callable[[CallContext], FoqsError | None]) -> None:
+        self.answer = answer
+        self.host_id = ""
+        self.contexts: list[CallContext] = []
+        self.called = asyncio.Event()
+
+    async def enqueue(
+        self, context: CallContext, name: str, items: Sequence[NewItemFields], bulk: bool, job_id: str | None
+    ) -> EnqueueResult:
+        self.contexts.append(context)
+        self.called.set()
+        if (error := self.answer(context)) is not None:
+            raise error
+        return EnqueueResult([f"{self.host_id}-1" for _ in items])
+
+
+def elsewhere(*, is_sick: bool = False) -> FoqsError:
+    return ShardElsewhereError("not here", shard_id=SHARD, is_sick=is_sick, nothing_done=True)
+
+
+class Room:
+    def __init__(self, local: Host, **others: Host) -> None:
+        self.owners, self.served = OwnerMap(), set[int]()
+        for host_id, host in others.items():
+            host.host_id = host_id
+        local.host_id = "me"
+        self.now_s = 0.0
+        serving = SimpleNamespace(
+            served=lambda: self.served, serves=lambda at: at in self.served, know=None, number_of=lambda name: 1
+        )
+        peers = SimpleNamespace(get=lambda host_id, address: others[host_id])
+        routes = Routes("me", self.owners, cast(Any, peers), cast(Any, serving))
+        self.routed = RoutedEnqueue(cast(Any, local), routes, lambda count: 0, lambda: self.now_s)
+
+    def owned_by(self, host_id: str, epoch: int = 1, *, is_moving: bool = False) -> None:
+        self.owners.learn([ShardOwner(SHARD, epoch, host_id, f"{host_id}:1", is_moving)])
+
+    async def enqueue(self) -> EnqueueResult:
+        return await self.routed.enqueue(CONTEXT, "jobs", [ITEM], False)
+
+
+async def test_an_item_is_held_until_the_next_owner_of_its_shard_has_it() -> None:
+    local, old, new = Host(lambda _: elsewhere()), Host(lambda _: elsewhere()), Host(lambda _: None)
+    room = Room(local, old=old, new=new)
+    room.owned_by("old")
+    held = asyncio.create_task(room.enqueue())
+    await old.called.wait()
+    room.owned_by("new", epoch=2)
+    assert (await held).ids == ["new-1"]
+    assert len(new.contexts) == 1
+
+
+async def test_an_item_is_held_until_this_host_has_its_shard() -> None:
+    is_open = False
+    local = Host(lambda _: None if is_open else elsewhere())
+    room = Room(local, old=Host(lambda _: elsewhere()))
+    room.owned_by("old")
+    held = asyncio.create_task(room.enqueue())
+    await local.called.wait()
+    is_open, room.served = True, {SHARD}
+    room.owned_by("me", epoch=2)
+    assert (await held).ids == ["me-1"]
+
+
+async def test_a_host_that_is_about_to_give_away_its_first_shard_holds_calls_too() -> None:
+    local, new = Host(lambda _: elsewhere()), Host(lambda _: None)
+    room = Room(local, new=new)
+    room.owned_by("me")
+    with pytest.raises(UnavailableError):
+        await room.enqueue()  # There is nobody else.
+    room.owned_by("me", is_moving=True)
+    held = asyncio.create_task(room.enqueue())
+    local.called.clear()
+    await local.called.wait()
+    room.owned_by("new", epoch=2)
+    assert (await held).ids == ["new-1"]
+
+
+async def test_an_item_is_held_no_longer_than_the_bound() -> None:
+    old = Host(lambda _: elsewhere())
+    room = Room(Host(lambda _: elsewhere()), old=old)
+    room.owned_by("old")
+    held = asyncio.create_task(room.enqueue())
+    await old.called.wait()
+    room.now_s = limits.ROUTE_WAIT_MS_MAX / 1000
+    with pytest.raises(UnavailableError) as failed:
+        await held
+    assert failed.value.nothing_done
+
+
+async def test_an_item_for_a_sick_shard_of_this_host_is_not_held() -> None:
+    local = Host(lambda _: elsewhere(is_sick=True))
+    room = Room(local, other=Host(lambda _: None))
+    room.served = {SHARD}
+    room.owners.learn([ShardOwner(1, 1, "other", "other:1")])
+    room.owned_by("me")
+    with pytest.raises(UnavailableError):
+        await room.enqueue()
+    assert len(local.contexts) == 1
+
+
+async def test_what_the_owner_may_have_done_is_not_tried_again() -> None:
+    owner = Host(lambda _: UnavailableError("the connection broke"))
+    room = Room(Host(lambda _: elsewhere()), owner=owner)
+    room.owned_by("owner")
+    with pytest.raises(UnavailableError) as failed:
+        await room.enqueue()
+    assert not failed.value.nothing_done
+    assert len(owner.contexts) == 1
+
+
+async def test_a_namespace_may_take_an_item_whose_owner_cannot_be_reached_and_may_be_dead() -> None:
+    local = Host(lambda context: None if SHARD in context.away else elsewhere())
+    room = Room(local, owner=Host(lambda _: HostUnreachableError("it refuses connections")))
+    room.owned_by("owner")
+    assert (await room.enqueue()).ids == ["me-1"]
+
+
+async def test_an_item_that_its_namespace_does_not_take_without_the_owner_waits_for_the_next_one() -> None:
+    is_dead = True
+    local = Host(lambda _: elsewhere())
+    owner = Host(lambda _: HostUnreachableError("it refuses connections") if is_dead else None)
+    room = Room(local, owner=owner)
+    room.owned_by("owner")
+    held = asyncio.create_task(room.enqueue())
+    while len(owner.contexts) < 3:
+        owner.called.clear()
+        await owner.called.wait()
+    is_dead = False
+    assert (await held).ids == ["owner-1"]
+    assert local.contexts[0].away == frozenset()
+    assert {context.away for context in local.contexts[1:]} == {frozenset({SHARD})}
