@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import random
-import time
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
-from zlib import crc32
 
 import structlog
-from sqlalchemy import make_url
 
 from foqs.cluster.backends import membership_backend
 from foqs.cluster.membership import Membership
 from foqs.cluster.owner_map import OwnerMap
-from foqs.cluster.peers import PeerTable
-from foqs.cluster.routing import Chance, Routing
+from foqs.cluster.routing import Routing
 from foqs.cluster.sharing import Sharing
 from foqs.config import HostConfig
 from foqs.host.admin import Admin
@@ -37,7 +30,6 @@ from foqs.host.inspection import Inspection
 from foqs.host.job_calls import JobCalls, JobEnqueues
 from foqs.host.jobs import Jobs
 from foqs.host.leases import Leases
-from foqs.host.metrics import Metrics
 from foqs.host.namespace_calls import NamespaceCalls
 from foqs.host.namespaces import Namespaces
 from foqs.host.page_budget import PageBudget
@@ -46,75 +38,30 @@ from foqs.host.queue import Queue
 from foqs.host.quotas import Quotas
 from foqs.host.shard_calls import ShardCalls
 from foqs.host.shard_maps import ShardMaps
-from foqs.host.shards import OwnedShard, Shards
+from foqs.host.shards import Shards
 from foqs.host.slices import Slices
-from foqs.host.slot_moves import SlotMover, Source
+from foqs.host.slot_moves import SlotMover
 from foqs.host.slots import Slots
 from foqs.host.stocks import Stocks
 from foqs.host.topics import Topics
 from foqs.host.waiting import Waiting
 from foqs.model import limits
 from foqs.model.cluster import HostRow, ShardUse, process_id
-from foqs.model.errors import InvalidArgumentError, UnavailableError
 from foqs.model.item import ItemEvent
 from foqs.model.peers import SECRET_BYTES
 from foqs.model.service import Service, ServiceState
-from foqs.server.mysql_server import CommitScheduler, MysqlServer, TurningTime
+from foqs.parts import Parts, real_parts
 from foqs.shard.state.events import Events
-from foqs.shard.writer.shard_writer import ShardWriter
-from foqs.storage.meta import MetaStore
-from foqs.storage.migrations import MigrationError, SchemaKind, check_current
-from foqs.storage.packs.budget import PackBudget
-from foqs.storage.packs.index import PackIndex
-from foqs.storage.places import place_of, url_at
-from foqs.storage.session import server_of
-from foqs.storage.shard_reader import ShardReader
-from foqs.storage.shard_store import ShardAccess, ShardStore
-from foqs.storage.slot_source import SlotSource
+from foqs.shard_factory import ShardFactory
+from foqs.storage.migrations import SchemaKind
+from foqs.storage.places import place_of
 from foqs.transport.bounds import TransportLimits
-from foqs.transport.peers import Peers as ThriftPeers
 from foqs.transport.server import ThriftServer
 
 PREFETCH_SWEEP_MS = 500
 """The pause between two checks for prefetched items that nobody took."""
 
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What ties a host to the world outside of its process: databases, sockets, clocks and metrics."""
-
-    meta: Callable[..., MetaStore]
-    store: Callable[[ShardAccess, Callable[[int], int], Callable[[str, int], bool], PackIndex], ShardStore]
-    reader: Callable[[int, str, PackIndex], ShardReader]
-    slot_source: Callable[[int, str], Source]
-    check_schema: Callable[[str, SchemaKind], None]
-    server: Callable[..., ThriftServer]
-    metrics: Callable[[Callable[[int], str | None]], Metrics]
-    wall_ms: Callable[[], int]
-    monotonic_s: Callable[[], float]
-    chance: Chance
-    peers: Callable[..., PeerTable]
-    event_log: Callable[[EventLogOptions, EventLogSource], EventLog] = EventLog
-
-
-def real_parts() -> Parts:
-    """MySQL, TCP and the clocks of this machine."""
-    return Parts(
-        meta=MetaStore,
-        store=ShardStore,
-        reader=ShardReader,
-        slot_source=SlotSource,
-        check_schema=check_current,
-        server=ThriftServer,
-        metrics=Metrics,
-        wall_ms=_wall_ms,
-        monotonic_s=_monotonic_s,
-        chance=_chance(),
-        peers=ThriftPeers,
-        event_log=EventLog,
-    )
 
 
 class Host(Service):
@@ -130,8 +77,6 @@ class Host(Service):
         self._parts = parts = parts or real_parts()
         self._loop = asyncio.get_running_loop()
         self._meta = parts.meta(config.meta_url)
-        self._meta_url = config.meta_url
-        self._shard_urls = dict(config.shards)
         started_at_ms = parts.wall_ms()
         self.id = process_id(config.host_name, started_at_ms)
         self._membership = self._make_membership(started_at_ms)
@@ -148,10 +93,16 @@ class Host(Service):
             self._namespaces.settings,
             self._record if self._event_log is not None else self.metrics.items.record,
         )
-        self._turning = TurningTime()
-        self._servers: dict[str, MysqlServer] = {}
-        """Each stands under the address in the URLs of its shards."""
-        self._pack_budget = PackBudget(limits.PACKS_OF_HOST_BYTES_MAX)
+        self._factory = ShardFactory(
+            config,
+            parts,
+            self._meta,
+            self._namespaces,
+            self._dispatcher,
+            self._membership,
+            self.metrics.transactions,
+            self.id,
+        )
         self.owners = OwnerMap()
         self._sharing = Sharing(self, self.owners, self._membership, parts.monotonic_s)
         self._waiting = Waiting(self._loop)
@@ -160,7 +111,7 @@ class Host(Service):
         self._namespace_calls = NamespaceCalls(self._namespaces, self._censuses, self._slots, parts.wall_ms)
         self._slot_moves = self._namespaces.slot_moves = SlotMover(
             self._namespaces, self._censuses, self._shards, self._slots, self._waiting,
-            lambda shard_id, place: parts.slot_source(shard_id, self._url_of(shard_id, place)),
+            lambda shard_id, place: parts.slot_source(shard_id, self._factory.url_of(shard_id, place)),
         )  # fmt: skip
         slices = Slices(self._loop)
         pages = PageBudget()
@@ -201,11 +152,11 @@ class Host(Service):
 
     def use_urls(self, meta_url: str, shard_urls: Mapping[int, str]) -> None:
         """New sessions are opened by these URLs, which lead to the same databases; those that are open stay."""
-        self._meta_url, self._shard_urls = meta_url, dict(shard_urls)
+        self._factory.use_urls(meta_url, shard_urls)
         self._meta.use_url(meta_url)
         self._membership.use_url(meta_url)
         for shard_id, shard in self._shards.by_id.items():
-            shard.use_url(self._url_of(shard_id, shard.place))
+            shard.use_url(self._factory.url_of(shard_id, shard.place))
 
     # ---- foqs.cluster.sharing.LocalShards ----
 
@@ -231,13 +182,9 @@ class Host(Service):
     async def gain_shard(self, shard_id: int, place: str) -> None:
         """Try to own one more shard from now on, while the host runs. Another host may own it for a while yet."""
         assert shard_id not in self._shards.by_id, f"the host has shard {shard_id}"
-        shard = self._make_shard(shard_id, place)
+        shard = self._factory.make(shard_id, place)
         self._shards.add(shard)
         await shard.start()
-
-    def _url_of(self, shard_id: int, place: str) -> str:
-        """What this host was told of the shard, and else its place for the user of all shards."""
-        return self._shard_urls.get(shard_id) or url_at(place, self._config.shard_login or self._meta_url)
 
     async def lose_shard(self, shard_id: int) -> None:
         """Hand a shard on while the host runs: all that was accepted is written before it is owned no more.
@@ -304,7 +251,7 @@ class Host(Service):
             if self.state is ServiceState.STOPPED:
                 continue
             now_s = self._loop.time()
-            self._turning.tick(now_s)
+            self._factory.turning.tick(now_s)
             works = [writer.tick for writer in self._shards.writers.values()]
             works += [self._dispatcher.tick, self._dequeues.tick, self._waiting.tick, self._ages.tick]
             if now_s - swept_s > PREFETCH_SWEEP_MS / 1000:
@@ -330,13 +277,6 @@ class Host(Service):
     def _is_draining(self) -> bool:
         return self.state is ServiceState.DRAINING
 
-    def _check_database(self, place: str) -> None:
-        """Raises InvalidArgumentError for a place that this host cannot serve a shard at. It blocks."""
-        try:
-            self._parts.check_schema(url_at(place, self._config.shard_login or self._meta_url), SchemaKind.SHARD)
-        except (MigrationError, UnavailableError) as error:
-            raise InvalidArgumentError(f"no shard can be served at {place}: {error}") from error
-
     def _make_membership(self, started_at_ms: int) -> Membership:
         config, parts = self._config, self._parts
         meta = parts.meta(config.meta_url)
@@ -350,28 +290,6 @@ class Host(Service):
     def _advertised(self) -> str:
         """The address and the port by which clients and other hosts reach this one."""
         return self._config.advertised(self.port)
-
-    def _make_shard(self, shard_id: int, place: str) -> OwnedShard:
-        config, parts, url = self._config, self._parts, self._url_of(shard_id, place)
-        access = ShardAccess(
-            shard_id=shard_id,
-            url=url,
-            lock_name=_lock_name(config.cluster, shard_id, url),
-            owner=self.id,
-            allow_undurable=config.allow_undurable_servers,
-        )
-        packs = PackIndex(self._pack_budget)
-        store = parts.store(access, partial(self._take_epoch, shard_id), self._membership.is_dead, packs)
-        writer = ShardWriter(
-            shard_id,
-            store,
-            self._server_of(url),
-            self._dispatcher,
-            self.metrics.transactions,
-            self._namespaces.shard_opened,
-        )
-        reader, exporter = [parts.reader(shard_id, url, packs) for _ in range(2)]
-        return OwnedShard(writer, store, reader, exporter, packs, self._dispatcher.on_events, place)
 
     def _make_event_log(self) -> EventLog | None:
         """None unless it has a directory."""
@@ -397,19 +315,11 @@ class Host(Service):
         if self._event_log is not None:
             self._event_log.record(events)
 
-    def _server_of(self, url: str) -> MysqlServer:
-        """One for all shards of an address."""
-        address = server_of(url)
-        if address not in self._servers:
-            scheduler = CommitScheduler(self._loop, self._config.transactions_per_server_max)
-            self._servers[address] = MysqlServer(address, scheduler, self._turning)
-        return self._servers[address]
-
     def _make_verbs(self, slices: Slices) -> tuple[Queue, Admin]:
         """The verbs of users and of operators on the shards of this host."""
         namespaces, shards, happened = self._namespaces, self._shards, self.metrics.items.happened
         placement = Placement(shards, self._dispatcher, self._slots)
-        lane = BulkLane(self._loop)
+        lane, check_database = BulkLane(self._loop), self._factory.check_database
         self.metrics.watch_loads(lane, self._jobs)
         enqueues = Enqueues(namespaces, self._quotas, placement, self._waiting, happened, self._namespace_calls.slots)
         queue = Queue(
@@ -428,7 +338,7 @@ class Host(Service):
             self._inspection,
             JobCalls(self._namespaces, self._jobs),
             self._exports,
-            ShardCalls(namespaces, shards, self._slots, self._waiting, self._sharing.address_of, self._check_database),
+            ShardCalls(namespaces, shards, self._slots, self._waiting, self._sharing.address_of, check_database),
             self._is_draining,
         )
         return queue, admin
@@ -463,29 +373,3 @@ class Host(Service):
                 drain_ms_max=config.drain_ms_max // 2,
             ),
         )
-
-    def _take_epoch(self, shard_id: int, at_least: int) -> int:
-        self._namespaces.require_durable()
-        epoch = self._meta.take_shard_epoch(shard_id, self.id, self._parts.wall_ms(), at_least)
-        # Only now, so that the owner of this epoch knows which namespaces were closed or deleted before it.
-        self._namespaces.read(self._meta)
-        return epoch
-
-
-def _lock_name(cluster: str, shard_id: int, url: str) -> str:
-    """Locks belong to the server, so that two clusters of one name on it need the database in theirs."""
-    database = (make_url(url).database or "").encode()
-    return f"{cluster}.shard.{shard_id}.{crc32(database):08x}"
-
-
-def _chance() -> Chance:
-    return Chance(random.randrange, os.urandom)
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def _monotonic_s() -> float:
-    """Unlike the event loop's time it goes on while the loop stands still."""
-    return time.monotonic()

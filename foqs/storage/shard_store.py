@@ -15,21 +15,16 @@ from typing import Any
 
 import pymysql
 import structlog
-from pymysql.constants import ER
 
 from foqs.model import ids, limits, order
 from foqs.model.errors import UnavailableError
 from foqs.shard.port import (
-    DeadlockError,
-    DiskFullError,
     OwnedError,
     OwnershipLostError,
-    ReadOnlyError,
     SessionLostError,
     ShardImage,
     Tenure,
     Transaction,
-    TransactionFailedError,
     TransactionResult,
 )
 from foqs.storage import statements as sql
@@ -40,6 +35,7 @@ from foqs.storage.migrations import MigrationError, SchemaKind, check_current
 from foqs.storage.packs.index import PackIndex, add_looked_up, add_packed
 from foqs.storage.packs.pack import PackPlan
 from foqs.storage.prepared import PreparedInserts, prepare_inserts
+from foqs.storage.refusals import READ_ONLY_CODES, refusal_of
 from foqs.storage.script import (
     Writes,
     edge_arguments,
@@ -61,10 +57,6 @@ from foqs.storage.take_over import (
     read_image,
     read_writer,
 )
-
-_READ_ONLY_CODES = frozenset({1290, 1792, 1836})
-"""The server is read-only by an option, in a transaction, or by its mode."""
-_DISK_FULL_CODES = frozenset({ER.DISK_FULL, ER.RECORD_FILE_FULL})
 
 _log = structlog.get_logger(__name__)
 
@@ -257,7 +249,7 @@ class ShardStore:
             self._rows(sql.NOTE_SESSION, self.epoch)
             self._session.commit()
         except pymysql.err.Error as error:
-            if error.args[0] not in _READ_ONLY_CODES:
+            if error.args[0] not in READ_ONLY_CODES:
                 raise
             # Its name is there, and its next transaction will meet the same.
             self._session.rollback()
@@ -347,7 +339,7 @@ class ShardStore:
                 raise SessionLostError(str(error)) from error
             await self._rollback(error)
             self.packs.fail(plan)
-            raise self._refusal(error) from error
+            raise refusal_of(error, self._access.shard_id, self.epoch) from error
         self.packs.commit(plan)
         result.looked_up = {}
         if transaction.look_ups:
@@ -371,19 +363,6 @@ class ShardStore:
         if plan is None or plan.transaction is not transaction:
             plan = self._plan = self.packs.plan(transaction)
         return plan
-
-    def _refusal(self, error: Exception) -> TransactionFailedError | OwnershipLostError:
-        """What an error of the server means for a transaction that is rolled back."""
-        code = error.args[0]
-        if code == ER.BAD_NULL_ERROR:
-            return OwnershipLostError(f"shard {self._access.shard_id} has another epoch than {self.epoch}")
-        if code == ER.LOCK_DEADLOCK:
-            return DeadlockError(str(error))
-        if code in _READ_ONLY_CODES:
-            return ReadOnlyError(str(error))
-        if code in _DISK_FULL_CODES:
-            return DiskFullError(str(error))
-        return TransactionFailedError(str(error))
 
     async def _rollback(self, cause: Exception) -> None:
         """All of it: the server itself undoes but one statement when a lock wait times out."""

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import structlog
 
-from foqs.bootstrap import Host, Parts
+from foqs.bootstrap import Host
 from foqs.client.dialogue import outcome_of
 from foqs.client.flows import Send, no_answer
 from foqs.cluster.routing import Chance
@@ -17,13 +17,15 @@ from foqs.config import HostConfig
 from foqs.host.metrics import Metrics
 from foqs.model import limits
 from foqs.model.cluster import HostRow
+from foqs.parts import Parts
 from foqs.shard.state.leases import SLOT_MS
 from foqs.storage.packs.index import PackIndex
 from foqs.storage.shard_store import ShardAccess
 from foqs.testing.fake_namespaces import FakeNamespaces, NamespaceTables
+from foqs.testing.fake_reader import FakeReader
 from foqs.testing.fake_server import FakeServer
 from foqs.testing.fake_slot_source import FakeSlotSource
-from foqs.testing.fake_store import FakeReader, FakeStore
+from foqs.testing.fake_store import FakeStore
 from foqs.testing.manual_loop import ManualLoop
 from foqs.testing.memory_server import MemoryDialogue, MemoryServer
 from foqs.transport.peers import Peers

@@ -10,9 +10,10 @@ from foqs.model import limits
 from foqs.shard.port import Store
 from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.index import PackIndex
+from foqs.testing.fake_reader import FakeReader
 from foqs.testing.fake_server import FakeServer, Fate, Faults
 from foqs.testing.fake_slot_source import FakeSlotSource
-from foqs.testing.fake_store import FakeReader, FakeStore
+from foqs.testing.fake_store import FakeStore
 from tests.contract.owner import SHARD_ID
 
 

@@ -314,7 +314,7 @@ def test_the_shards_of_one_server_share_its_scheduler(meta_url: str, shard_urls:
     async def main() -> None:
         urls = shard_urls | {99: "mysql+pymysql://root@elsewhere.example/foqs_99"}
         host = Host(HostConfig(meta_url=meta_url, shards=urls, port=0, host_name="h"))
-        *here, elsewhere = [host._make_shard(shard_id, "").writer._permit._scheduler for shard_id in urls]
+        *here, elsewhere = [host._factory.make(shard_id, "").writer._permit._scheduler for shard_id in urls]
         assert len(here) > 1
         assert {id(scheduler) for scheduler in here} == {id(here[0])}
         assert elsewhere is not here[0]

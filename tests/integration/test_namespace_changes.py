@@ -196,7 +196,7 @@ async def test_who_takes_a_shard_over_knows_what_was_closed_before(meta_url, sha
     async with running_host(meta_url, shard_urls) as host:
         await host.host._namespaces.calls.run(lambda meta: meta.begin_deletion("jobs"))
         assert not host.host._namespaces.get("jobs").closing
-        await asyncio.to_thread(host.host._take_epoch, 0, 0)
+        await asyncio.to_thread(host.host._factory.take_epoch, 0, 0)
         with pytest.raises(PausedError):
             await host.client.enqueue("jobs", "t", b"x")
 
@@ -212,7 +212,7 @@ async def test_a_meta_database_that_can_lose_what_it_acknowledged_is_not_relied_
             host.admin.create_namespace("n"),
             host.admin.update_namespace("jobs", attempts_max=3),
             host.admin.delete_namespace("jobs"),
-            asyncio.to_thread(host.host._take_epoch, 0, 0),
+            asyncio.to_thread(host.host._factory.take_epoch, 0, 0),
         ):
             with pytest.raises(UnavailableError, match="can lose what it acknowledged: sync_binlog is 0"):
                 await call

@@ -16,7 +16,8 @@ from foqs.shard.port import ShardImage, Transaction, TransactionResult
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Demand, Events
 from tests.sim.caps import CapCheck
-from tests.support.invariants import claim_problems, order_problems, problems_of_ended_calls, state_problems
+from tests.support.dispatcher_invariants import problems_of_ended_calls
+from tests.support.invariants import claim_problems, order_problems, state_problems
 
 if TYPE_CHECKING:
     from tests.sim.world import World

@@ -21,8 +21,8 @@ from foqs.model.calls import PositionErrors
 from foqs.model.errors import ErrorCode, FoqsError
 from foqs.testing.fake_server import FakeServer
 from foqs.testing.fake_store import FakeStore
+from tests.sim.caller import Held, SimCaller
 from tests.sim.chance import Profile
-from tests.sim.clients import Held, SimClient
 from tests.sim.host import FakeDoor, SimHost
 from tests.sim.world import World
 
@@ -104,7 +104,7 @@ class ClusterWorld(World):
                 found[writer.shard_id].append((host.name, number))
         return found
 
-    def refused(self, client: SimClient, host: SimHost | None, held: Held, invoked_at_ms: int) -> None:
+    def refused(self, client: SimCaller, host: SimHost | None, held: Held, invoked_at_ms: int) -> None:
         """STALE_LEASE for a lease that runs is a lie: an owner knows it, and others must not judge."""
         sure_ms = held.until_ms - self.profile.tolerance_ms
         is_ended = held.receipt.split(":")[0] in self.ids_ended

@@ -28,8 +28,8 @@ from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Events
 from foqs.shard.writer import ownership
 from foqs.storage.packs.index import PackIndex
+from foqs.testing.fake_reader import FakeReader
 from foqs.testing.fake_slot_source import FakeSlotSource
-from foqs.testing.fake_store import FakeReader
 from tests.sim.chance import Layout
 from tests.sim.lane import tuned_lane
 from tests.sim.loop import Process

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from foqs.model import grants
 from tests.histories.history import Call, Outcome, Verb
-from tests.sim.clients import NAMESPACE
+from tests.sim.caller import NAMESPACE
 
 if TYPE_CHECKING:
     from tests.sim.chance import Profile

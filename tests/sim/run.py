@@ -18,9 +18,10 @@ import structlog
 from foqs.model import limits
 from tests.histories.checker import check
 from tests.sim.any_host import AnyHost
+from tests.sim.caller import NAMESPACE
 from tests.sim.chance import Delays, Profile, make_profile
 from tests.sim.checked import checked_dispatcher, checked_state
-from tests.sim.clients import NAMESPACE, TOPICS
+from tests.sim.clients import TOPICS
 from tests.sim.cluster import ClusterNemesis, ClusterWorld, cluster_problems, cluster_profile
 from tests.sim.events import event_sizes
 from tests.sim.host import SimHost, simulated
@@ -32,7 +33,8 @@ from tests.sim.quotas import quota_problems, quota_times
 from tests.sim.slots import checked_placement, restless_mover
 from tests.sim.tuned import tuned
 from tests.sim.world import World
-from tests.support.invariants import dispatcher_problems, state_problems
+from tests.support.dispatcher_invariants import dispatcher_problems
+from tests.support.invariants import state_problems
 
 _POLICIES_S_MAX = 2.0
 """Within so long a change of a policy holds on every host."""

@@ -13,7 +13,7 @@ from foqs.shard.port import SlotArrival, Transaction, TransactionResult
 from foqs.shard.state.events import Completion
 from foqs.shard.state.ops.dedup import Dedup
 from foqs.shard.state.ops.slot_move import SlotMoves, SlotMoving
-from foqs.testing.fake_store import FakeReader
+from foqs.testing.fake_reader import FakeReader
 from tests.sim.chance import Profile
 from tests.sim.planting import in_place_of
 

@@ -10,7 +10,7 @@ from foqs.storage.exports import ExportWish, KeyPage, merged_by_key
 from foqs.storage.packs import index as pack_index
 from foqs.storage.packs.index import PackedPlaces, PackIndex
 from foqs.storage.packs.pack import PackPlan
-from foqs.testing import fake_store
+from foqs.testing import fake_reader
 from foqs.testing.fake_store import FakeStore
 from tests.sim.planting import in_place_of
 
@@ -69,12 +69,12 @@ def exports_rows_alone(self: PackIndex, wish: ExportWish, is_of_namespace: Calla
     return PackedPlaces([], wish.to_key)
 
 
-@in_place_of(fake_store, "merged_by_key")
+@in_place_of(fake_reader, "merged_by_key")
 def exports_beyond_what_both_parts_of_a_page_know(packed: KeyPage, stored: KeyPage, wish: ExportWish) -> KeyPage:
     return merged_by_key(packed._replace(up_to=wish.to_key), stored._replace(up_to=wish.to_key), wish)
 
 
-@in_place_of(fake_store, "merged_by_key")
+@in_place_of(fake_reader, "merged_by_key")
 def exports_an_item_of_both_parts_of_a_page_twice(packed: KeyPage, stored: KeyPage, wish: ExportWish) -> KeyPage:
     page = merged_by_key(packed, stored, wish)
     both = {row.key for row in packed.rows} & {row.key for row in stored.rows}

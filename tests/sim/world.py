@@ -25,9 +25,10 @@ from foqs.testing.fake_tables import FakeServerError, Tables
 from tests.histories.dedup_checks import DedupWindow
 from tests.histories.history import Call, uid_of
 from tests.histories.lives import Stored
+from tests.sim.caller import NAMESPACE, Held, SimCaller
 from tests.sim.caps import CapKeeper
 from tests.sim.chance import Delays, Layout, Profile
-from tests.sim.clients import NAMESPACE, OTHERS, TOPICS, Held, SimClient
+from tests.sim.clients import OTHERS, TOPICS, SimClient
 from tests.sim.clocks import SimClocks
 from tests.sim.events import EventBook
 from tests.sim.host import FakeDoor, SimHost
@@ -341,7 +342,7 @@ class World:
         for problem in self.clocks.problems_of_delivery(ids.parse(item.receipt)[0], item):
             self.complain(problem)
 
-    def refused(self, client: SimClient, host: SimHost | None, held: Held, invoked_at_ms: int) -> None:
+    def refused(self, client: SimCaller, host: SimHost | None, held: Held, invoked_at_ms: int) -> None:
         """STALE_LEASE for a lease that runs and that nobody can have ended is a lie."""
         sure_ms = held.until_ms - self.profile.tolerance_ms - 5_000 * (host is not self.primary)
         alone = len(self.hosts) == 1 and not self.restored

@@ -20,7 +20,8 @@ from foqs.model.item import Phase, ShardItem
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import ItemRow
 from foqs.shard.state.events import Completion, LookUp
-from tests.support.invariants import dispatcher_problems, hungry_calls, order_problems, state_problems
+from tests.support.dispatcher_invariants import dispatcher_problems, hungry_calls
+from tests.support.invariants import order_problems, state_problems
 from tests.support.shards import NAMESPACE, Shards, plan
 
 ATTEMPTS_MAX = 3

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from foqs.host.dispatch import Dispatcher
-from foqs.host.topic_queue import DequeueCall, TopicQueue
+from foqs.host.topic_queue import TopicQueue
 from foqs.model import limits, order
 from foqs.model.item import Phase, ShardItem
-from foqs.model.seen import BLOCK_IDS, SeenTable, hashes_of
-from foqs.model.seen_image import BadImageError, ImageKey, ImageReader, read_head
 from foqs.model.topic import ItemCounts, ShardTopic
 from foqs.shard.port import TIMER_LANE, StoredClaim, Transaction
 from foqs.shard.state.engine import ShardState
@@ -20,6 +17,7 @@ from foqs.shard.state.leases import SLOT_MS
 from foqs.storage.formats import unpack_items
 from foqs.storage.packs.index import PackIndex
 from foqs.testing.fake_tables import Tables
+from tests.support.dedup_invariants import dedup_problems, image_problems
 
 _READY = "ready"
 _UNDER_LEASE = (Phase.LEASED, Phase.SETTLING)
@@ -83,8 +81,8 @@ def state_problems(shard: ShardState, packs: PackIndex, tables: Tables) -> Itera
     yield from _unseen_problems(shard, tables)
     yield from _timer_problems(shard, tables)
     yield from _buffer_problems(shard)
-    yield from _dedup_problems(shard, tables)
-    yield from _image_problems(shard, tables)
+    yield from dedup_problems(shard, tables)
+    yield from image_problems(shard, tables)
     yield from _topic_problems(shard, tables)
     yield from _pack_problems(packs, tables)
 
@@ -265,105 +263,6 @@ def _held_for_dedup(shard: ShardState) -> list[ShardItem]:
     return [*repeats, *waiting, *[check.item for check in dedup.checks.held()]]
 
 
-def _dedup_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
-    """S1 and S2: the log has no digest twice in its window, and what is in the window is found where it stands."""
-    dedup = shard.dedup
-    pending = [digest for batch in shard.inserts.batches() for digest in getattr(batch.firsts, "digests", ())]
-    pending += [check.digest for check in dedup.checks.held()]
-    if sorted(dedup.pending) != sorted(pending) or not dedup.repeats.keys() <= dedup.pending.keys():
-        yield f"{len(dedup.pending)} dedup ids are pending, and those of {len(pending)} items are on their way"
-    extents = {extent.namespace: extent for extent in tables.seen_extents()}
-    for namespace, window in dedup.windows.items():
-        extent = extents.get(namespace)
-        if namespace in dedup.loading:
-            continue
-        end = extent.end if extent is not None else window.dropped_to
-        if (window.end, window.is_doomed or window.edge >= window.dropped_to) != (end, True):
-            yield f"namespace {namespace} has dedup ids up to {end}, and {window.edge} to {window.end} are known"
-            continue
-        found = list(window_ids(tables, namespace, window.edge, window.end))
-        if [number for number, *_ in found] != list(range(window.edge, window.end)):
-            yield f"rows of the dedup ids of namespace {namespace} are missing between {window.edge} and {window.end}"
-        settings = shard.index.settings
-        # The bounds may have been narrower once: a namespace that was recovered has those that it is given.
-        ids_max, ms_max = min(settings.dedup_ids(namespace), 40), min(settings.dedup_ms(namespace), 1_500)
-        # What came with a slot is as its first shard had it, with ids that were forgotten there and taken again.
-        yield from _twice([one for one in found if one.number >= window.moved_end], namespace, ids_max, ms_max)
-        places = window.probe([digest for _, digest, *_ in found])
-        for at, (number, *_) in enumerate(found):
-            if number // BLOCK_IDS not in places.get(at, ()):
-                yield f"dedup id {number} of namespace {namespace} is not found in its block"
-    for namespace in extents:
-        if namespace not in dedup.windows:
-            yield f"nobody knows the dedup ids of namespace {namespace}"
-        if namespace not in tables.namespaces:
-            yield f"dedup ids are of namespace {namespace}, which has no name"
-
-
-def _image_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
-    """Images are known to the shard, and those of its tables have all their ids that the log has."""
-    images, windows = shard.images, shard.dedup.windows
-    stored = {image.key: image for some in images.stored.values() for image in some.values()}
-    unused = {image.key: image for some in images.unused.values() for image in some}
-    known = {**stored, **unused, **images.gone}
-    found = {image.key: image for image in tables.seen_images()}
-    making = images.making
-    if found != known and (making is None or {**found, making.key: None} != {**known, making.key: None}):
-        yield f"images {found} of dedup ids are there, and {known} are known"
-    for key in stored.keys() & found.keys():
-        try:
-            table = _read_image(key, tables)
-        except BadImageError as error:
-            yield f"{key} is not to be used: {error}"
-            continue
-        first = max(key.first, windows[key.namespace].edge)
-        for number, digest, *_ in window_ids(tables, key.namespace, first, key.end):
-            if number // BLOCK_IDS not in table.blocks_of(hashes_of([digest])[0]):
-                yield f"{key} has not dedup id {number}"
-
-
-def _read_image(key: ImageKey, tables: Tables) -> SeenTable:
-    head, *parts = tables.parts_of(key)
-    reader = ImageReader(read_head(key, head.body))
-    for part in parts:
-        reader.take(part.number, part.body)
-    return reader.table()
-
-
-class WindowId(NamedTuple):
-    """A dedup id in the log."""
-
-    number: int
-    digest: bytes
-    at_ms: int
-    item: tuple[int, int]
-
-
-def window_ids(tables: Tables, namespace: int, first: int, end: int) -> Iterator[WindowId]:
-    """The ids in the log from `first` on and before `end`."""
-    for row in tables.seen_rows(namespace, first // BLOCK_IDS * BLOCK_IDS, end):
-        for at, (digest, item) in enumerate(zip(row.digests, row.items, strict=True), row.first):
-            if first <= at < end:
-                yield WindowId(at, digest, row.at_ms, item)
-
-
-def _twice(found: list[WindowId], namespace: int, ids_max: int, ms_max: int) -> Iterator[str]:
-    """A new owner may know ids again that the last one had forgotten by their number or age, and taken again.
-
-    What has gone with its slot and come back stands there once more, with the item that it had.
-    """
-    last: dict[bytes, WindowId] = {}
-    for one in found:
-        before = last.get(one.digest)
-        is_near = before is not None and one.number - before.number <= ids_max and one.at_ms - before.at_ms < ms_max
-        if before is not None and is_near and one.item != before.item:
-            yield (
-                f"dedup ids {before.number} and {one.number} of namespace {namespace} are the same, "
-                f"of {before.at_ms} and {one.at_ms} ms"
-            )
-        last[one.digest] = one
-
-
 def _topic_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
     waiting = [*shard.claims.waiting_for_calls.values(), *shard.claims.waiting.values()]
     claiming = {(item.topic, item.sort_key) for item in waiting}
@@ -408,117 +307,3 @@ def _pack_problems(index: PackIndex, tables: Tables) -> Iterator[str]:
         yield f"the packs of topics are known to be {of_topic}, and are others"
     if not {row.topic for row in rows.values()} <= of_topic.keys():
         yield "a packed item is of a topic that no pack is known to have"
-
-
-# ---- the dispatcher ----
-
-
-def dispatcher_problems(dispatcher: Dispatcher, shards: list[ShardState]) -> Iterator[str]:
-    """Between two steps of the loop, whatever is under way."""
-    held = sum(
-        item.content.size_bytes
-        for queue in dispatcher._queues.values()
-        for item in queue.buffer.items
-        if item.content is not None
-    )  # fmt: skip
-    if dispatcher.prefetched_bytes != held:
-        yield f"the prefetch buffers count {dispatcher.prefetched_bytes} bytes and hold {held}"
-    waiting = {call for queue in dispatcher._queues.values() for call in queue.calls} | hungry_calls(dispatcher)
-    waiting |= dispatcher._busy.keys()
-    yield from _cap_problems(dispatcher)
-    untold = {topic.name for shard in shards for topic in shard.index.events.topics_changed}
-    yield from _ring_problems(dispatcher, untold)
-    if dispatcher.waiting_count != len(waiting):
-        yield f"{dispatcher.waiting_count} calls are counted as waiting, there are {len(waiting)}"
-    on_the_way: Counter[tuple[int, str]] = Counter()
-    buffered = Counter(id(item) for queue in dispatcher._queues.values() for item in queue.buffer.items)
-    for shard in shards:
-        for item in [*shard.claims.waiting_for_calls.values(), *shard.claims.waiting.values(), *shard.claims.in_flight]:
-            on_the_way[item.topic.namespace, item.topic.name] += 1
-        for item in shard.index.leases.values():
-            if (item.phase is Phase.PREFETCHED) != (buffered[id(item)] == 1):
-                yield f"{item.key:x} is {item.phase.name} and stands {buffered[id(item)]} times in a prefetch buffer"
-    for name, queue in dispatcher._queues.items():
-        yield from problems_of_ended_calls(dispatcher, queue)
-        wanted = sum(call.wants[queue] for call in queue.calls)
-        if queue.waiting_count != wanted:
-            yield f"{name} counts {queue.waiting_count} wanted items, its calls want {wanted}"
-        if queue.claims_count != on_the_way[name]:
-            yield f"{name} counts {queue.claims_count} claims on the way, there are {on_the_way[name]}"
-
-
-def hungry_calls(dispatcher: Dispatcher) -> set[DequeueCall]:
-    """Calls that want something of any topic."""
-    tenants = dispatcher._tenants.values()
-    return {call for tenant in tenants for ring in [tenant.ring, *tenant.rings.values()] for call in ring.hungry}
-
-
-def _cap_problems(dispatcher: Dispatcher) -> Iterator[str]:
-    """Tokens are held for what is held, and nothing is held without them."""
-    held: Counter[int] = Counter()
-    caps = {id(cap): cap for cap in dispatcher._caps.values()}
-    for name, queue in dispatcher._queues.items():
-        for cap in (queue.cap, queue.shared_cap):
-            if cap is not None:
-                held[id(cap)] += queue.allowed_count
-                if id(cap) not in caps and queue.version == dispatcher.settings.version:
-                    yield f"{name} has a cap that is none any more"
-        if queue.allowed_count < 0 or (queue.allowed_count and not queue.is_throttled):
-            yield f"{name} holds {queue.allowed_count} tokens"
-        if queue.parked_slot and queue not in dispatcher._slots.get(queue.parked_slot, [*dispatcher._due]):
-            yield f"{name} is parked, and nobody will wake it"
-    for key, cap in caps.items():
-        if cap._held_count != held[key] or cap._tokens < -1e-6 or cap._tokens > max(0, cap.burst - held[key]) + 1e-6:
-            yield f"a cap of {cap.rate} counts {cap._tokens} and {cap._held_count} tokens, {held[key]} are held"
-
-
-def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[str]:
-    """`untold`: topics of whose changes the dispatcher will soon be told."""
-    for name, queue in dispatcher._queues.items():
-        unfilled = {other for ring in queue.tenant.rings.values() for some in ring.unfilled for other in some}
-        for ring in queue.tenant.rings_of(queue.name):
-            if (queue in ring.entries) != queue.in_ring and queue not in unfilled:
-                yield f"{name} is {'' if queue.in_ring else 'not '}in rings, but not so in that of {ring.prefix!r}"
-        is_held_back = queue.is_paused or queue.parked_slot or queue.name in untold or queue in dispatcher._roomless
-        is_held_back = is_held_back or queue.coming_count  # Their end will be told.
-        if not queue.in_ring and not is_held_back and queue.spare_count(1) and queue.has_something():
-            yield f"{name} has something to give, and is in no ring"
-    for tenant in dispatcher._tenants.values():
-        rings = [tenant.ring, *tenant.rings.values()]
-        if tenant.hungry_count != sum(len(ring.hungry) for ring in rings):
-            yield f"namespace {tenant.namespace} counts {tenant.hungry_count} hungry calls"
-        if tenant.queues_count != sum(queue.tenant is tenant for queue in dispatcher._queues.values()):
-            yield f"namespace {tenant.namespace} counts {tenant.queues_count} topics"
-        is_held_back = tenant.is_parked or dispatcher._namespaces_paused is not dispatcher.settings.dequeue_paused
-        is_held_back = is_held_back or tenant.namespace in dispatcher.settings.dequeue_paused
-        for ring in rings:
-            if (
-                ring.hungry
-                and ring.entries
-                and not is_held_back
-                and tenant not in {**dispatcher._fed, **dispatcher._fed_later}
-            ):
-                ready = [
-                    queue
-                    for queue in ring.entries
-                    if queue.spare_count(1) and not (queue.is_paused or queue.coming_count or queue.name in untold)
-                ]
-                if ready:
-                    yield f"a call waits for {ring.prefix!r} although {ready[0].name} has something"
-    hungry_count = sum(tenant.hungry_count > 0 for tenant in dispatcher._tenants.values())
-    if dispatcher._hungry_count != hungry_count:
-        yield f"{dispatcher._hungry_count} namespaces are counted as hungry, there are {hungry_count}"
-
-
-def problems_of_ended_calls(dispatcher: Dispatcher, queue: TopicQueue) -> Iterator[str]:
-    """What is claimed for a call although none waits: if the host died, it would be taken for delivered."""
-    if queue.calls:
-        return
-    for item in queue.buffer.items:
-        if not item.is_claimed_ahead:
-            yield f"{item.key:x} of {queue.name} was claimed for a call, and is held although none waits"
-    for part in [*queue.parts.values(), *queue.sick_parts.values()]:
-        shard = dispatcher._writers[part.shard_id].shard
-        for item in shard.claims.waiting_for_calls.values() if shard is not None else ():
-            if item.topic is part:
-                yield f"{item.key:x} of {queue.name} is to be claimed for a call, and none waits"

@@ -8,7 +8,7 @@ import pytest
 
 from foqs.host.topic_queue import DequeueCall
 from foqs.model.caps import TokenBucket, burst_of
-from tests.support.invariants import dispatcher_problems
+from tests.support.dispatcher_invariants import dispatcher_problems
 from tests.support.shards import NAMESPACE, Shards
 
 

@@ -1,0 +1,203 @@
+# Generated from foqs/client/aio/admin_items.py by scripts/generate_sync.py: edit that one.
+"""What the client of service FoqsAdmin does with stored items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+
+from foqs.client import admin_verbs
+from foqs.client.sync.base import BaseClient
+from foqs.model.calls import (
+    DeadLettersResult,
+    ExportPage,
+    ExportPlan,
+    ExportSplit,
+    ItemState,
+    PositionErrors,
+    StoredItem,
+    StoredItemPage,
+)
+
+
+class ItemVerbs(BaseClient):
+    """Items in whatever state, dead letters among them. It is a part of `AdminClient`."""
+
+    def peek_items(
+        self,
+        namespace: str,
+        topic: str,
+        limit: int = 100,
+        page_token: str = "",
+        *,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
+    ) -> StoredItemPage:
+        """Return one page of a topic's ready and leased items, most urgent first. Nothing is leased.
+
+        page_token: `next_page_token` of the previous page.
+        """
+        terms = self._within(deadline_ms, deadline)
+        return self._run(admin_verbs.peek_items(terms, namespace, topic, limit, page_token))
+
+    def get_item(
+        self, namespace: str, id: str, *, deadline_ms: int | None = None, deadline: timedelta | None = None
+    ) -> StoredItem:
+        """Return one item in whatever state. Raises NotFoundError."""
+        return self._run(admin_verbs.get_item(self._within(deadline_ms, deadline), namespace, id))
+
+    def plan_export(
+        self,
+        namespace: str,
+        splits_per_shard: int = 1,
+        *,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
+    ) -> ExportPlan:
+        """Return splits that together hold every item that is stored now, and none that is enqueued later.
+
+        splits_per_shard: up to 64, so that several readers share the work. A split stays valid for as long as anybody
+        wants to read it.
+        """
+        terms = self._within(deadline_ms, deadline)
+        return self._run(admin_verbs.plan_export(terms, namespace, splits_per_shard))
+
+    def export_items(
+        self,
+        namespace: str,
+        split: ExportSplit,
+        after_key: int = 0,
+        limit: int = 1_000,
+        *,
+        topics: str | Iterable[str] = (),
+        topic_prefix: str = "",
+        states: Iterable[ItemState] = (),
+        with_payload: bool = True,
+        with_metadata: bool = True,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
+    ) -> ExportPage:
+        """Return one page of a split, in the order of the items' keys. Nothing is changed or leased.
+
+        after_key: `next_after_key` of the previous page.  topics, states: of which topics (up to 500) and in which
+        states, all if empty.  topic_prefix: instead of topics, how their names begin.  with_payload, with_metadata: if
+        False, they are empty.
+        """
+        terms = self._within(deadline_ms, deadline)
+        flow = admin_verbs.export_items(
+            terms, namespace, split, after_key, limit, topics, topic_prefix, states, with_payload, with_metadata
+        )
+        return self._run(flow)
+
+    def iterate_items(
+        self,
+        namespace: str,
+        *,
+        topics: str | Iterable[str] = (),
+        topic_prefix: str = "",
+        states: Iterable[ItemState] = (),
+        with_payload: bool = True,
+        with_metadata: bool = True,
+        page_size: int = 1_000,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
+    ) -> Iterator[StoredItem]:
+        """Iterate over all stored items, shard by shard, page by page; a deadline is each page's.
+
+        An item that is there from the first page to the last comes exactly once, in the state that it has at the time
+        of its page. What is enqueued after the start does not come. The arguments are those of `export_items`;
+        page_size: items of a page, up to 1,000.
+        """
+        topics = [topics] if isinstance(topics, str) else list(topics)
+        states = list(states)
+        plan = self.plan_export(namespace, deadline_ms=deadline_ms, deadline=deadline)
+        for split in plan.splits:
+            after_key = 0
+            while True:
+                page = self.export_items(
+                    namespace,
+                    split,
+                    after_key,
+                    page_size,
+                    topics=topics,
+                    topic_prefix=topic_prefix,
+                    states=states,
+                    with_payload=with_payload,
+                    with_metadata=with_metadata,
+                    deadline_ms=deadline_ms,
+                    deadline=deadline,
+                )
+                yield from page.items
+                after_key = page.next_after_key
+                if not after_key:
+                    break
+
+    def delete_items(
+        self,
+        namespace: str,
+        ids: str | Iterable[str],
+        *,
+        return_errors: bool = False,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
+    ) -> PositionErrors:
+        """Delete items in whatever state. A later ack of one that was leased raises StaleLeaseError.
+
+        ids: one, whose error is raised, or many: then BatchError has the errors by position.
+        """
+        terms = self._within(deadline_ms, deadline)
+        return self._run(admin_verbs.delete_items(terms, namespace, ids, return_errors))
+
+    def list_dead_letters(
+        self,
+        namespace: str,
+        topic: str,
+        limit: int = 100,
+        page_token: str = "",
+        *,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
+    ) -> StoredItemPage:
+        """Return one page of a topic's dead letters, oldest first. page_token: as with `peek_items`."""
+        terms = self._within(deadline_ms, deadline)
+        return self._run(admin_verbs.list_dead_letters(terms, namespace, topic, limit, page_token))
+
+    def redrive_dead_letters(
+        self,
+        namespace: str,
+        topic: str,
+        ids: Iterable[str] | None = None,
+        limit: int = 1_000,
+        *,
+        return_errors: bool = False,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
+    ) -> DeadLettersResult:
+        """Make dead letters ready again, as never tried: the given ones, or up to `limit` of the oldest.
+
+        Raises BatchError when some of the given ids are no dead letters of the topic.
+        """
+        flow = admin_verbs.change_dead_letters(
+            self._within(deadline_ms, deadline), "redriveDeadLetters", namespace, topic, ids, limit, return_errors
+        )
+        return self._run(flow)
+
+    def purge_dead_letters(
+        self,
+        namespace: str,
+        topic: str,
+        ids: Iterable[str] | None = None,
+        limit: int = 1_000,
+        *,
+        return_errors: bool = False,
+        deadline_ms: int | None = None,
+        deadline: timedelta | None = None,
+    ) -> DeadLettersResult:
+        """Delete dead letters: the given ones, or up to `limit` of the oldest.
+
+        Raises BatchError when some of the given ids are no dead letters of the topic.
+        """
+        flow = admin_verbs.change_dead_letters(
+            self._within(deadline_ms, deadline), "purgeDeadLetters", namespace, topic, ids, limit, return_errors
+        )
+        return self._run(flow)

@@ -1,0 +1,72 @@
+"""What ties a host to the world outside of its process, and may be replaced in tests."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from foqs.cluster.peers import PeerTable
+from foqs.cluster.routing import Chance
+from foqs.host.event_log.service import EventLog, EventLogOptions, EventLogSource
+from foqs.host.metrics import Metrics
+from foqs.host.slot_moves import Source
+from foqs.storage.meta import MetaStore
+from foqs.storage.migrations import SchemaKind, check_current
+from foqs.storage.packs.index import PackIndex
+from foqs.storage.shard_reader import ShardReader
+from foqs.storage.shard_store import ShardAccess, ShardStore
+from foqs.storage.slot_source import SlotSource
+from foqs.transport.peers import Peers as ThriftPeers
+from foqs.transport.server import ThriftServer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What ties a host to the world outside of its process: databases, sockets, clocks and metrics."""
+
+    meta: Callable[..., MetaStore]
+    store: Callable[[ShardAccess, Callable[[int], int], Callable[[str, int], bool], PackIndex], ShardStore]
+    reader: Callable[[int, str, PackIndex], ShardReader]
+    slot_source: Callable[[int, str], Source]
+    check_schema: Callable[[str, SchemaKind], None]
+    server: Callable[..., ThriftServer]
+    metrics: Callable[[Callable[[int], str | None]], Metrics]
+    wall_ms: Callable[[], int]
+    monotonic_s: Callable[[], float]
+    chance: Chance
+    peers: Callable[..., PeerTable]
+    event_log: Callable[[EventLogOptions, EventLogSource], EventLog] = EventLog
+
+
+def real_parts() -> Parts:
+    """MySQL, TCP and the clocks of this machine."""
+    return Parts(
+        meta=MetaStore,
+        store=ShardStore,
+        reader=ShardReader,
+        slot_source=SlotSource,
+        check_schema=check_current,
+        server=ThriftServer,
+        metrics=Metrics,
+        wall_ms=_wall_ms,
+        monotonic_s=_monotonic_s,
+        chance=_chance(),
+        peers=ThriftPeers,
+        event_log=EventLog,
+    )
+
+
+def _chance() -> Chance:
+    return Chance(random.randrange, os.urandom)
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _monotonic_s() -> float:
+    """Unlike the event loop's time it goes on while the loop stands still."""
+    return time.monotonic()

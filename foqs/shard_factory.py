@@ -1,0 +1,127 @@
+"""Makes all that a host has for one shard."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from zlib import crc32
+
+from sqlalchemy import make_url
+
+from foqs.cluster.membership import Membership
+from foqs.config import HostConfig
+from foqs.host.dispatch import Dispatcher
+from foqs.host.meters import TransactionMeters
+from foqs.host.namespaces import Namespaces
+from foqs.host.shards import OwnedShard
+from foqs.model import limits
+from foqs.model.errors import InvalidArgumentError, UnavailableError
+from foqs.parts import Parts
+from foqs.server.mysql_server import CommitScheduler, MysqlServer, TurningTime
+from foqs.shard.writer.shard_writer import ShardWriter
+from foqs.storage.meta import MetaStore
+from foqs.storage.migrations import MigrationError, SchemaKind
+from foqs.storage.packs.budget import PackBudget
+from foqs.storage.packs.index import PackIndex
+from foqs.storage.places import url_at
+from foqs.storage.session import server_of
+from foqs.storage.shard_store import ShardAccess
+
+
+class ShardFactory:
+    """Makes the shards of a host; those on one MySQL server share what stands for it.
+
+    It knows the URLs of shards, and which user sees those that it was not told of.
+    """
+
+    def __init__(
+        self,
+        config: HostConfig,
+        parts: Parts,
+        meta: MetaStore,
+        namespaces: Namespaces,
+        dispatcher: Dispatcher,
+        membership: Membership,
+        transactions: TransactionMeters,
+        host_id: str,
+    ) -> None:
+        self._config = config
+        self._parts = parts
+        self._meta = meta
+        self._namespaces = namespaces
+        self._dispatcher = dispatcher
+        self._membership = membership
+        self._transactions = transactions
+        self._host_id = host_id
+        self._loop = asyncio.get_running_loop()
+        self._meta_url = config.meta_url
+        self._urls: Mapping[int, str] = dict(config.shards)
+        self.turning = TurningTime()
+        """The time for which the event loop turned; the host ticks it."""
+        self._servers: dict[str, MysqlServer] = {}
+        """Each stands under the address in the URLs of its shards."""
+        self._pack_budget = PackBudget(limits.PACKS_OF_HOST_BYTES_MAX)
+
+    def use_urls(self, meta_url: str, shard_urls: Mapping[int, str]) -> None:
+        """Shards that are made from now on are at these."""
+        self._meta_url, self._urls = meta_url, dict(shard_urls)
+
+    def url_of(self, shard_id: int, place: str) -> str:
+        """What this host was told of the shard, and else its place for the user of all shards."""
+        return self._urls.get(shard_id) or url_at(place, self._login)
+
+    def make(self, shard_id: int, place: str) -> OwnedShard:
+        config, parts, url = self._config, self._parts, self.url_of(shard_id, place)
+        access = ShardAccess(
+            shard_id=shard_id,
+            url=url,
+            lock_name=_lock_name(config.cluster, shard_id, url),
+            owner=self._host_id,
+            allow_undurable=config.allow_undurable_servers,
+        )
+        packs = PackIndex(self._pack_budget)
+        store = parts.store(access, partial(self.take_epoch, shard_id), self._membership.is_dead, packs)
+        writer = ShardWriter(
+            shard_id,
+            store,
+            self._server_of(url),
+            self._dispatcher,
+            self._transactions,
+            self._namespaces.shard_opened,
+        )
+        reader, exporter = [parts.reader(shard_id, url, packs) for _ in range(2)]
+        return OwnedShard(writer, store, reader, exporter, packs, self._dispatcher.on_events, place)
+
+    def check_database(self, place: str) -> None:
+        """Raises InvalidArgumentError for a place that this host cannot serve a shard at. It blocks."""
+        try:
+            self._parts.check_schema(url_at(place, self._login), SchemaKind.SHARD)
+        except (MigrationError, UnavailableError) as error:
+            raise InvalidArgumentError(f"no shard can be served at {place}: {error}") from error
+
+    def take_epoch(self, shard_id: int, at_least: int) -> int:
+        """A new epoch of the shard for this host. It blocks."""
+        self._namespaces.require_durable()
+        epoch = self._meta.take_shard_epoch(shard_id, self._host_id, self._parts.wall_ms(), at_least)
+        # Only now, so that the owner of this epoch knows which namespaces were closed or deleted before it.
+        self._namespaces.read(self._meta)
+        return epoch
+
+    @property
+    def _login(self) -> str:
+        return self._config.shard_login or self._meta_url
+
+    def _server_of(self, url: str) -> MysqlServer:
+        """One for all shards of an address."""
+        address = server_of(url)
+        if address not in self._servers:
+            scheduler = CommitScheduler(self._loop, self._config.transactions_per_server_max)
+            self._servers[address] = MysqlServer(address, scheduler, self.turning)
+        return self._servers[address]
+
+
+def _lock_name(cluster: str, shard_id: int, url: str) -> str:
+    """Locks belong to the server, so that two clusters of one name on it need the database in theirs."""
+    database = (make_url(url).database or "").encode()
+    return f"{cluster}.shard.{shard_id}.{crc32(database):08x}"

@@ -1,0 +1,118 @@
+"""What reads a shard beside its owner, in memory: pages, exports and slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from foqs.model import limits
+from foqs.model.errors import UnavailableError
+from foqs.model.slots import SlotTable
+from foqs.shard.port import (
+    ItemRow,
+    SlotArrival,
+)
+from foqs.storage.exports import Cell, ExportWish, KeyPage, is_wanted, merged_by_key, without_contents
+from foqs.storage.packs.index import ExpiredPage, PackIndex, Page, merged_pages, with_packed
+from foqs.testing.fake_server import FakeServer
+
+
+class FakeReader:
+    """What foqs.storage.shard_reader.ShardReader reads, from a FakeServer."""
+
+    def __init__(self, server: FakeServer, packs: PackIndex) -> None:
+        """`packs` is that of the shard's store."""
+        self._server = server
+        self.packs = packs
+
+    def page(self, lane: int, edge: int, limit: int, bytes_max: int = limits.PAGE_BYTES_MAX) -> Callable[[], Page]:
+        packed = self.packs.page(lane, edge, limit, bytes_max)
+        return lambda: merged_pages(packed, self._page(lane, edge, limit, bytes_max), limit, bytes_max)
+
+    def _page(self, lane: int, edge: int, limit: int, bytes_max: int) -> Page:
+        self._touch()
+        tables = self._server.tables
+        rows: list[ItemRow] = []
+        size_bytes = 0
+        found = tables.after(lane, edge, limit)
+        for _, _, key in found:
+            row = tables.items[key]
+            size_bytes += row.content.size_bytes
+            if rows and size_bytes > bytes_max:
+                break
+            rows.append(row)
+        return rows, len(rows) < len(found) or len(found) == limit
+
+    def expired_page(self, after_key: int, now_ms: int) -> Callable[[], ExpiredPage]:
+        packed = ([], limits.NEVER_MS) if after_key else self.packs.expired(now_ms, limits.EXPIRY_SCAN_ITEMS)
+        return lambda: with_packed(packed, self._expired_page(after_key, now_ms))
+
+    def _expired_page(self, after_key: int, now_ms: int) -> ExpiredPage:
+        self._touch()
+        items, packed = self._server.tables.items, self._server.tables.packed
+        keys = sorted([key for key in items if key > after_key and key not in packed])[: limits.EXPIRY_SCAN_ITEMS]
+        ends = {key: items[key].expires_at for key in keys if items[key].lane >= 0}
+        expired = [key for key, expires_at in ends.items() if expires_at <= now_ms]
+        return ExpiredPage(expired, keys[-1] if keys else 0, min(ends.values(), default=limits.NEVER_MS))
+
+    def export_page(self, wish: ExportWish, is_of_namespace: Callable[[int], bool]) -> Callable[[], KeyPage]:
+        packed = self.packs.export_places(wish, is_of_namespace)
+        return lambda: merged_by_key(packed.page(wish), self._export_page(wish), wish)
+
+    def _export_page(self, wish: ExportWish) -> KeyPage:
+        self._touch()
+        tables = self._server.tables
+        rows: list[ItemRow] = []
+        size_bytes = 0
+        keys, up_to = wish.keys or (tables.items, wish.to_key)
+        for key in sorted([key for key in keys if wish.after_key < key <= wish.to_key and key in tables.items]):
+            row = tables.items[key]
+            if key in tables.packed or not is_wanted(row, wish.states) or not self._is_of(row.topic, wish):
+                continue
+            row = without_contents(row, wish)
+            size_bytes += row.content.size_bytes
+            if rows and size_bytes > wish.bytes_max:
+                return KeyPage(rows, rows[-1].key)
+            rows.append(row)
+            if len(rows) == wish.limit:
+                return KeyPage(rows, key)
+        return KeyPage(rows, up_to)
+
+    def _is_of(self, topic_number: int, wish: ExportWish) -> bool:
+        if wish.topics is not None:
+            return topic_number in wish.topics
+        namespace, name = self._server.tables.topics[topic_number]
+        return namespace == wish.namespace and name.startswith(wish.prefix)
+
+    def sample_keys(self, to_key: int) -> Callable[[], list[Cell]]:
+        packed = self.packs.cells()
+
+        def read() -> list[Cell]:
+            self._touch()
+            tables = self._server.tables
+            keys = [key for key in tables.items if key <= to_key and key not in tables.packed]
+            return [*packed, *[Cell(key - 1, key, 1) for key in keys]]
+
+        return read
+
+    def keep_slots(self, known: SlotTable) -> SlotTable:
+        self._touch()
+        tables = self._server.tables
+        if known.version > tables.slots.version:
+            tables.slots = known
+        return tables.slots
+
+    def read_arrival(self) -> SlotArrival | None:
+        self._touch()
+        move, moved = self._server.tables.arrival, self._server.tables.moved.values()
+        read_to = {one.namespace: one.read_to for one in moved if move and one.version == move.version}
+        return SlotArrival(move, read_to) if move else None
+
+    def interrupt(self) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+    def _touch(self) -> None:
+        if not self._server.up or self._server.frozen:
+            raise UnavailableError(f"shard {self._server.shard_id} cannot be read now")

@@ -1,0 +1,122 @@
+"""What must hold of a dispatcher between two steps of the loop."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterator
+
+from foqs.host.dispatch import Dispatcher
+from foqs.host.topic_queue import DequeueCall, TopicQueue
+from foqs.model.item import Phase
+from foqs.shard.state.engine import ShardState
+
+
+def dispatcher_problems(dispatcher: Dispatcher, shards: list[ShardState]) -> Iterator[str]:
+    """Between two steps of the loop, whatever is under way."""
+    held = sum(
+        item.content.size_bytes
+        for queue in dispatcher._queues.values()
+        for item in queue.buffer.items
+        if item.content is not None
+    )  # fmt: skip
+    if dispatcher.prefetched_bytes != held:
+        yield f"the prefetch buffers count {dispatcher.prefetched_bytes} bytes and hold {held}"
+    waiting = {call for queue in dispatcher._queues.values() for call in queue.calls} | hungry_calls(dispatcher)
+    waiting |= dispatcher._busy.keys()
+    yield from _cap_problems(dispatcher)
+    untold = {topic.name for shard in shards for topic in shard.index.events.topics_changed}
+    yield from _ring_problems(dispatcher, untold)
+    if dispatcher.waiting_count != len(waiting):
+        yield f"{dispatcher.waiting_count} calls are counted as waiting, there are {len(waiting)}"
+    on_the_way: Counter[tuple[int, str]] = Counter()
+    buffered = Counter(id(item) for queue in dispatcher._queues.values() for item in queue.buffer.items)
+    for shard in shards:
+        for item in [*shard.claims.waiting_for_calls.values(), *shard.claims.waiting.values(), *shard.claims.in_flight]:
+            on_the_way[item.topic.namespace, item.topic.name] += 1
+        for item in shard.index.leases.values():
+            if (item.phase is Phase.PREFETCHED) != (buffered[id(item)] == 1):
+                yield f"{item.key:x} is {item.phase.name} and stands {buffered[id(item)]} times in a prefetch buffer"
+    for name, queue in dispatcher._queues.items():
+        yield from problems_of_ended_calls(dispatcher, queue)
+        wanted = sum(call.wants[queue] for call in queue.calls)
+        if queue.waiting_count != wanted:
+            yield f"{name} counts {queue.waiting_count} wanted items, its calls want {wanted}"
+        if queue.claims_count != on_the_way[name]:
+            yield f"{name} counts {queue.claims_count} claims on the way, there are {on_the_way[name]}"
+
+
+def hungry_calls(dispatcher: Dispatcher) -> set[DequeueCall]:
+    """Calls that want something of any topic."""
+    tenants = dispatcher._tenants.values()
+    return {call for tenant in tenants for ring in [tenant.ring, *tenant.rings.values()] for call in ring.hungry}
+
+
+def _cap_problems(dispatcher: Dispatcher) -> Iterator[str]:
+    """Tokens are held for what is held, and nothing is held without them."""
+    held: Counter[int] = Counter()
+    caps = {id(cap): cap for cap in dispatcher._caps.values()}
+    for name, queue in dispatcher._queues.items():
+        for cap in (queue.cap, queue.shared_cap):
+            if cap is not None:
+                held[id(cap)] += queue.allowed_count
+                if id(cap) not in caps and queue.version == dispatcher.settings.version:
+                    yield f"{name} has a cap that is none any more"
+        if queue.allowed_count < 0 or (queue.allowed_count and not queue.is_throttled):
+            yield f"{name} holds {queue.allowed_count} tokens"
+        if queue.parked_slot and queue not in dispatcher._slots.get(queue.parked_slot, [*dispatcher._due]):
+            yield f"{name} is parked, and nobody will wake it"
+    for key, cap in caps.items():
+        if cap._held_count != held[key] or cap._tokens < -1e-6 or cap._tokens > max(0, cap.burst - held[key]) + 1e-6:
+            yield f"a cap of {cap.rate} counts {cap._tokens} and {cap._held_count} tokens, {held[key]} are held"
+
+
+def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[str]:
+    """`untold`: topics of whose changes the dispatcher will soon be told."""
+    for name, queue in dispatcher._queues.items():
+        unfilled = {other for ring in queue.tenant.rings.values() for some in ring.unfilled for other in some}
+        for ring in queue.tenant.rings_of(queue.name):
+            if (queue in ring.entries) != queue.in_ring and queue not in unfilled:
+                yield f"{name} is {'' if queue.in_ring else 'not '}in rings, but not so in that of {ring.prefix!r}"
+        is_held_back = queue.is_paused or queue.parked_slot or queue.name in untold or queue in dispatcher._roomless
+        is_held_back = is_held_back or queue.coming_count  # Their end will be told.
+        if not queue.in_ring and not is_held_back and queue.spare_count(1) and queue.has_something():
+            yield f"{name} has something to give, and is in no ring"
+    for tenant in dispatcher._tenants.values():
+        rings = [tenant.ring, *tenant.rings.values()]
+        if tenant.hungry_count != sum(len(ring.hungry) for ring in rings):
+            yield f"namespace {tenant.namespace} counts {tenant.hungry_count} hungry calls"
+        if tenant.queues_count != sum(queue.tenant is tenant for queue in dispatcher._queues.values()):
+            yield f"namespace {tenant.namespace} counts {tenant.queues_count} topics"
+        is_held_back = tenant.is_parked or dispatcher._namespaces_paused is not dispatcher.settings.dequeue_paused
+        is_held_back = is_held_back or tenant.namespace in dispatcher.settings.dequeue_paused
+        for ring in rings:
+            if (
+                ring.hungry
+                and ring.entries
+                and not is_held_back
+                and tenant not in {**dispatcher._fed, **dispatcher._fed_later}
+            ):
+                ready = [
+                    queue
+                    for queue in ring.entries
+                    if queue.spare_count(1) and not (queue.is_paused or queue.coming_count or queue.name in untold)
+                ]
+                if ready:
+                    yield f"a call waits for {ring.prefix!r} although {ready[0].name} has something"
+    hungry_count = sum(tenant.hungry_count > 0 for tenant in dispatcher._tenants.values())
+    if dispatcher._hungry_count != hungry_count:
+        yield f"{dispatcher._hungry_count} namespaces are counted as hungry, there are {hungry_count}"
+
+
+def problems_of_ended_calls(dispatcher: Dispatcher, queue: TopicQueue) -> Iterator[str]:
+    """What is claimed for a call although none waits: if the host died, it would be taken for delivered."""
+    if queue.calls:
+        return
+    for item in queue.buffer.items:
+        if not item.is_claimed_ahead:
+            yield f"{item.key:x} of {queue.name} was claimed for a call, and is held although none waits"
+    for part in [*queue.parts.values(), *queue.sick_parts.values()]:
+        shard = dispatcher._writers[part.shard_id].shard
+        for item in shard.claims.waiting_for_calls.values() if shard is not None else ():
+            if item.topic is part:
+                yield f"{item.key:x} of {queue.name} is to be claimed for a call, and none waits"
