@@ -117,13 +117,7 @@ class Host(Service):
         pages = PageBudget()
         self._inspection = Inspection(self._shards, self._waiting, self._dispatcher.on_events, slices, pages)
         self._exports = Exports(self._shards, pages, slices, parts.wall_ms)
-        self._quotas = Quotas(
-            self._meta,
-            config.host_name,
-            parts.monotonic_s,
-            lambda: self._membership.hosts_count,
-            lambda: self._namespaces.missed_s,
-        )
+        self._quotas = self._make_quotas()
         self._dequeues = Dequeues(
             self._namespaces, self._shards, self._dispatcher, self._loop.time, self.metrics.items.happened
         )
@@ -290,6 +284,15 @@ class Host(Service):
     def _advertised(self) -> str:
         """The address and the port by which clients and other hosts reach this one."""
         return self._config.advertised(self.port)
+
+    def _make_quotas(self) -> Quotas:
+        return Quotas(
+            self._meta,
+            self._config.host_name,
+            self._parts.monotonic_s,
+            lambda: self._membership.hosts_count,
+            lambda: self._namespaces.missed_s,
+        )
 
     def _make_event_log(self) -> EventLog | None:
         """None unless it has a directory."""

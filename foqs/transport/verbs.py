@@ -80,6 +80,113 @@ class _Verb(NamedTuple):
     """The name of its list if a response costs what it holds and not what was asked; else it is empty."""
 
 
+# A lambda makes no coroutine of its own: one call goes through this file in one coroutine.
+
+
+def _of_queue(queue: QueueCalls) -> dict[str, _Verb]:
+    """What users ask."""
+    return {
+        "enqueue": _Verb(
+            lambda c, r: queue.enqueue(c, r.namespace_name, r.items, r.bulk, r.job_id),
+            lambda result: structs.EnqueueResponse(result.ids, _item_errors(result.errors), result.duplicates),
+        ),
+        "dequeue": _Verb(
+            lambda c, r: queue.dequeue(c, r.namespace_name, r.topics, r.lease_ms, r.wait_ms, r.topic_prefix, r.count),
+            dequeue_response,
+        ),
+        "ack": _Verb(lambda c, r: queue.ack(c, r.namespace_name, r.receipts, r.repeated or False), _batch_response),
+        "nack": _Verb(lambda c, r: queue.nack(c, r.namespace_name, r.nacks), _batch_response),
+        "extendLease": _Verb(
+            lambda c, r: queue.extend_lease(c, r.namespace_name, r.receipts, r.lease_ms), _batch_response
+        ),
+        "getActiveTopics": _Verb(
+            lambda c, r: queue.get_active_topics(
+                _of_shards(c, r), r.namespace_name, r.prefix, r.limit, r.page_token, r.partial or False
+            ),
+            list_name="topics",
+        ),
+        "getShardMap": _Verb(lambda c, r: queue.get_shard_map(c, r.namespace_name)),
+    }
+
+
+def _of_namespaces(admin: AdminCalls) -> dict[str, _Verb]:
+    """What operators ask of namespaces and of policies of topics."""
+    return {
+        "createNamespace": _Verb(lambda c, r: admin.create_namespace(c, r.name, r.settings)),
+        "updateNamespace": _Verb(lambda c, r: admin.update_namespace(c, r.name, r.settings)),
+        "getNamespace": _Verb(lambda c, r: admin.get_namespace(c, r.name)),
+        "listNamespaces": _Verb(
+            lambda c, r: admin.list_namespaces(c, r.prefix, r.limit, r.page_token), list_name="namespaces"
+        ),
+        "deleteNamespace": _Verb(
+            lambda c, r: admin.delete_namespace(c, r.name), lambda _: structs.DeleteNamespaceResponse()
+        ),
+        "recoverNamespace": _Verb(lambda c, r: admin.recover_namespace(c, r.number, r.name, r.settings)),
+        "setTopicPolicy": _Verb(lambda c, r: admin.set_topic_policy(c, r.namespace_name, r.topic, r)),
+        "getTopicPolicy": _Verb(lambda c, r: admin.get_topic_policy(c, r.namespace_name, r.topic)),
+        "listTopicPolicies": _Verb(
+            lambda c, r: admin.list_topic_policies(c, r.namespace_name, r.prefix, r.limit, r.page_token),
+            list_name="policies",
+        ),
+    }
+
+
+def _of_items(admin: AdminCalls) -> dict[str, _Verb]:
+    """What operators ask of stored items."""
+    return {
+        "peekItems": _Verb(
+            lambda c, r: admin.peek_items(_of_shards(c, r), r.namespace_name, r.topic, r.limit, r.page_token),
+            list_name="items",
+        ),
+        "getItem": _Verb(lambda c, r: admin.get_item(c, r.namespace_name, r.id)),
+        "deleteItems": _Verb(lambda c, r: admin.delete_items(c, r.namespace_name, r.ids), _batch_response),
+        "listDeadLetters": _Verb(
+            lambda c, r: admin.list_dead_letters(_of_shards(c, r), r.namespace_name, r.topic, r.limit, r.page_token),
+            list_name="items",
+        ),
+        "redriveDeadLetters": _Verb(
+            lambda c, r: admin.redrive_dead_letters(c, r.namespace_name, r.topic, r.ids, r.limit),
+            _dead_letters_response,
+        ),
+        "purgeDeadLetters": _Verb(
+            lambda c, r: admin.purge_dead_letters(c, r.namespace_name, r.topic, r.ids, r.limit),
+            _dead_letters_response,
+        ),
+    }
+
+
+def _of_cluster(admin: AdminCalls) -> dict[str, _Verb]:
+    """What operators ask of jobs, exports, shards and hosts."""
+    return {
+        "createJob": _Verb(lambda c, r: admin.create_job(c, r.namespace_name, r.id, r.items_per_second_max, r.detail)),
+        "updateJob": _Verb(
+            lambda c, r: admin.update_job(
+                c, r.namespace_name, r.id, r.state, r.items_per_second_max, r.rows_count, r.detail
+            )
+        ),
+        "getJob": _Verb(lambda c, r: admin.get_job(c, r.namespace_name, r.id)),
+        "listJobs": _Verb(lambda c, r: admin.list_jobs(c, r.namespace_name, r.limit, r.page_token), list_name="jobs"),
+        "planExport": _Verb(lambda c, r: admin.plan_export(_of_shards(c, r), r.namespace_name, r.splits_per_shard)),
+        "exportItems": _Verb(lambda c, r: admin.export_items(c, r.namespace_name, r), list_name="items"),
+        "listShards": _Verb(lambda c, _: admin.list_shards(c), list_name="shards"),
+        "addShard": _Verb(lambda c, r: admin.add_shard(c, r.shard_id, r.place, r.tier)),
+        "updateShard": _Verb(lambda c, r: admin.update_shard(c, r.shard_id, r.state, r.pinned_to, r.tier)),
+        "removeShard": _Verb(lambda c, r: admin.remove_shard(c, r.shard_id), lambda _: structs.RemoveShardResponse()),
+        "getHostStatus": _Verb(lambda c, _: admin.get_host_status(c), list_name="shards"),
+    }
+
+
+def _of_peers(peers: PeerCalls) -> dict[str, _Verb]:
+    """What other hosts ask."""
+    return {
+        "hello": _Verb(lambda c, r: peers.hello(c, r.host_id, r.challenge)),
+        "prove": _Verb(lambda c, r: peers.prove(c, r.host_id, r.challenge, r.proof), lambda _: structs.ProveResponse()),
+        "report": _Verb(lambda c, r: peers.report(c, r.stocks or ()), structs.PointersResponse),
+        "seek": _Verb(lambda c, r: peers.seek(c, r.wishes or ()), structs.PointersResponse),
+        "hint": _Verb(lambda c, r: peers.hint(c, r.pointers or ()), lambda _: structs.HintResponse()),
+    }
+
+
 class Verbs:
     """Does each verb of the contract: from a request to the call behind it, and from its outcome to a frame.
 
@@ -89,94 +196,12 @@ class Verbs:
     def __init__(self, queue: QueueCalls, admin: AdminCalls, peers: PeerCalls, codec: Codec) -> None:
         """`queue` and `admin` do the work, `peers` what other hosts ask; `codec` is the server's."""
         self._codec = codec
-        # A lambda makes no coroutine of its own: one call goes through this file in one coroutine.
         self._by_name: dict[str, _Verb] = {
-            "enqueue": _Verb(
-                lambda c, r: queue.enqueue(c, r.namespace_name, r.items, r.bulk, r.job_id),
-                lambda result: structs.EnqueueResponse(result.ids, _item_errors(result.errors), result.duplicates),
-            ),
-            "dequeue": _Verb(
-                lambda c, r: queue.dequeue(
-                    c, r.namespace_name, r.topics, r.lease_ms, r.wait_ms, r.topic_prefix, r.count
-                ),
-                dequeue_response,
-            ),
-            "ack": _Verb(lambda c, r: queue.ack(c, r.namespace_name, r.receipts, r.repeated or False), _batch_response),
-            "nack": _Verb(lambda c, r: queue.nack(c, r.namespace_name, r.nacks), _batch_response),
-            "extendLease": _Verb(
-                lambda c, r: queue.extend_lease(c, r.namespace_name, r.receipts, r.lease_ms), _batch_response
-            ),
-            "getActiveTopics": _Verb(
-                lambda c, r: queue.get_active_topics(
-                    _of_shards(c, r), r.namespace_name, r.prefix, r.limit, r.page_token, r.partial or False
-                ),
-                list_name="topics",
-            ),
-            "getShardMap": _Verb(lambda c, r: queue.get_shard_map(c, r.namespace_name)),
-            "createNamespace": _Verb(lambda c, r: admin.create_namespace(c, r.name, r.settings)),
-            "updateNamespace": _Verb(lambda c, r: admin.update_namespace(c, r.name, r.settings)),
-            "getNamespace": _Verb(lambda c, r: admin.get_namespace(c, r.name)),
-            "listNamespaces": _Verb(
-                lambda c, r: admin.list_namespaces(c, r.prefix, r.limit, r.page_token), list_name="namespaces"
-            ),
-            "deleteNamespace": _Verb(
-                lambda c, r: admin.delete_namespace(c, r.name), lambda _: structs.DeleteNamespaceResponse()
-            ),
-            "recoverNamespace": _Verb(lambda c, r: admin.recover_namespace(c, r.number, r.name, r.settings)),
-            "setTopicPolicy": _Verb(lambda c, r: admin.set_topic_policy(c, r.namespace_name, r.topic, r)),
-            "getTopicPolicy": _Verb(lambda c, r: admin.get_topic_policy(c, r.namespace_name, r.topic)),
-            "listTopicPolicies": _Verb(
-                lambda c, r: admin.list_topic_policies(c, r.namespace_name, r.prefix, r.limit, r.page_token),
-                list_name="policies",
-            ),
-            "peekItems": _Verb(
-                lambda c, r: admin.peek_items(_of_shards(c, r), r.namespace_name, r.topic, r.limit, r.page_token),
-                list_name="items",
-            ),
-            "getItem": _Verb(lambda c, r: admin.get_item(c, r.namespace_name, r.id)),
-            "deleteItems": _Verb(lambda c, r: admin.delete_items(c, r.namespace_name, r.ids), _batch_response),
-            "listDeadLetters": _Verb(
-                lambda c, r: admin.list_dead_letters(
-                    _of_shards(c, r), r.namespace_name, r.topic, r.limit, r.page_token
-                ),
-                list_name="items",
-            ),
-            "redriveDeadLetters": _Verb(
-                lambda c, r: admin.redrive_dead_letters(c, r.namespace_name, r.topic, r.ids, r.limit),
-                _dead_letters_response,
-            ),
-            "purgeDeadLetters": _Verb(
-                lambda c, r: admin.purge_dead_letters(c, r.namespace_name, r.topic, r.ids, r.limit),
-                _dead_letters_response,
-            ),
-            "createJob": _Verb(
-                lambda c, r: admin.create_job(c, r.namespace_name, r.id, r.items_per_second_max, r.detail)
-            ),
-            "updateJob": _Verb(
-                lambda c, r: admin.update_job(
-                    c, r.namespace_name, r.id, r.state, r.items_per_second_max, r.rows_count, r.detail
-                )
-            ),
-            "getJob": _Verb(lambda c, r: admin.get_job(c, r.namespace_name, r.id)),
-            "listJobs": _Verb(
-                lambda c, r: admin.list_jobs(c, r.namespace_name, r.limit, r.page_token), list_name="jobs"
-            ),
-            "planExport": _Verb(lambda c, r: admin.plan_export(_of_shards(c, r), r.namespace_name, r.splits_per_shard)),
-            "exportItems": _Verb(lambda c, r: admin.export_items(c, r.namespace_name, r), list_name="items"),
-            "listShards": _Verb(lambda c, _: admin.list_shards(c), list_name="shards"),
-            "addShard": _Verb(lambda c, r: admin.add_shard(c, r.shard_id, r.place, r.tier)),
-            "updateShard": _Verb(lambda c, r: admin.update_shard(c, r.shard_id, r.state, r.pinned_to, r.tier)),
-            "removeShard": _Verb(
-                lambda c, r: admin.remove_shard(c, r.shard_id), lambda _: structs.RemoveShardResponse()
-            ),
-            "hello": _Verb(lambda c, r: peers.hello(c, r.host_id, r.challenge)),
-            "prove": _Verb(
-                lambda c, r: peers.prove(c, r.host_id, r.challenge, r.proof), lambda _: structs.ProveResponse()
-            ),
-            "report": _Verb(lambda c, r: peers.report(c, r.stocks or ()), structs.PointersResponse),
-            "seek": _Verb(lambda c, r: peers.seek(c, r.wishes or ()), structs.PointersResponse),
-            "hint": _Verb(lambda c, r: peers.hint(c, r.pointers or ()), lambda _: structs.HintResponse()),
-            "getHostStatus": _Verb(lambda c, _: admin.get_host_status(c), list_name="shards"),
+            **_of_queue(queue),
+            **_of_namespaces(admin),
+            **_of_items(admin),
+            **_of_cluster(admin),
+            **_of_peers(peers),
         }
 
     async def serve(

@@ -115,30 +115,10 @@ class World:
         self.servers: dict[int, FakeServer] = {}
         self.clocks = SimClocks(self)
         for shard_id in range(profile.shard_count):
-            skew_ms = profile.skew_ms_max
-            self.clocks.skews_ms[shard_id] = self.chance.randint(-skew_ms, skew_ms)
-            server = FakeServer(
-                shard_id, self.clocks.of(shard_id), SimFaults(self, random.Random(self.chance.random())), strict=True
-            )
-            server.on_commit = self._watching(server)
-            server.on_nonsense = self._server_refused
-            self.servers[shard_id] = server
-        # Drawn apart, so that the rest of a seed stays what it was.
-        apart = random.Random(f"dedup {seed}")
-        self.dedup = DedupWindow(
-            [NAMESPACE], apart.choice([1_500, NEVER_MS]), apart.choice([40, NEVER_MS]), apart.random() < 0.3
-        )
+            self.servers[shard_id] = self._make_server(shard_id)
+        self.dedup = self._make_dedup_window()
         self.slots = SlotWatch(self)
-        settings = NamespaceSettings(
-            lease_ms_default=500, attempts_max=self.chance.choice([2, 5, 16]), dedup_ms=self.dedup.ms,
-            dedup_ids=min(self.dedup.ids, limits.DEDUP_IDS_MAX), dedup_scope=DedupScope(self.dedup.by_topic),
-            key_spread=self.slots.key_spread, dedup_when_away=self.slots.when_away,
-            enqueues_per_minute_max=profile.quota_items or limits.ENQUEUES_PER_MINUTE_DEFAULT,
-        )  # fmt: skip
-        namespaces = [Namespace(1, NAMESPACE, settings, 0), Namespace(2, OTHERS[0], settings, 0)]
-        for namespace in namespaces:
-            self.slots.created(namespace)
-        self.meta = MetaTables(namespaces, self.slots.in_meta, random.Random(seed))
+        self.meta = self._make_meta(self._settings())
         self.clients = [
             SimClient(self, f"c{number}", random.Random(self.chance.random())) for number in range(profile.client_count)
         ]
@@ -149,6 +129,36 @@ class World:
         """When the delays of a part of the run became ordinary ones."""
         self.session_owners: dict[tuple[int, int], str] = {}
         """Ids of processes by shard and number of a session."""
+
+    def _make_server(self, shard_id: int) -> FakeServer:
+        skew_ms = self.profile.skew_ms_max
+        self.clocks.skews_ms[shard_id] = self.chance.randint(-skew_ms, skew_ms)
+        faults = SimFaults(self, random.Random(self.chance.random()))
+        server = FakeServer(shard_id, self.clocks.of(shard_id), faults, strict=True)
+        server.on_commit = self._watching(server)
+        server.on_nonsense = self._server_refused
+        return server
+
+    def _make_dedup_window(self) -> DedupWindow:
+        # Drawn apart, so that the rest of a seed stays what it was.
+        apart = random.Random(f"dedup {self.seed}")
+        return DedupWindow(
+            [NAMESPACE], apart.choice([1_500, NEVER_MS]), apart.choice([40, NEVER_MS]), apart.random() < 0.3
+        )
+
+    def _make_meta(self, settings: NamespaceSettings) -> MetaTables:
+        namespaces = [Namespace(1, NAMESPACE, settings, 0), Namespace(2, OTHERS[0], settings, 0)]
+        for namespace in namespaces:
+            self.slots.created(namespace)
+        return MetaTables(namespaces, self.slots.in_meta, random.Random(self.seed))
+
+    def _settings(self) -> NamespaceSettings:
+        return NamespaceSettings(
+            lease_ms_default=500, attempts_max=self.chance.choice([2, 5, 16]), dedup_ms=self.dedup.ms,
+            dedup_ids=min(self.dedup.ids, limits.DEDUP_IDS_MAX), dedup_scope=DedupScope(self.dedup.by_topic),
+            key_spread=self.slots.key_spread, dedup_when_away=self.slots.when_away,
+            enqueues_per_minute_max=self.profile.quota_items or limits.ENQUEUES_PER_MINUTE_DEFAULT,
+        )  # fmt: skip
 
     # ---- time and words ----
 

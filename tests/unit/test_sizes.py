@@ -9,6 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
+"""Without its head, which names arguments, and its docstring."""
 
 
 def _files() -> Iterator[Path]:
@@ -35,7 +36,8 @@ def test_no_function_is_longer_than_a_reader_can_hold() -> None:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                count = (node.end_lineno or 0) - node.lineno + 1
+                body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+                count = (node.end_lineno or 0) - body[0].lineno + 1 if body else 0
                 if count > FUNCTION_LINES_MAX:
                     found.append(f"{path.relative_to(ROOT)}: {node.name} has {count} lines")
     assert not found, "\n".join(found)
