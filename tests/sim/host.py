@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
-from foqs import bootstrap
+from foqs import bootstrap, parts, shard_factory
 from foqs.cluster.decision import Decision, shards_in_use
 from foqs.cluster.routing import Chance
 from foqs.cluster.sharing import Sharing
@@ -239,5 +239,12 @@ def simulated(
         replaced["Sharing"] = Contending
     # So small that slices wait for each other.
     slices = tuned_lane()
-    with patch.multiple(bootstrap, **replaced), patch.object(ownership, "ShardState", shard_state), slices:
+    with ExitStack() as stack:
+        for name, replacement in replaced.items():
+            homes = [module for module in (parts, shard_factory, bootstrap) if hasattr(module, name)]
+            assert homes, f"no host is made of {name}"
+            for module in homes:
+                stack.enter_context(patch.object(module, name, replacement))
+        stack.enter_context(patch.object(ownership, "ShardState", shard_state))
+        stack.enter_context(slices)
         yield
