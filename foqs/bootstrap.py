@@ -129,10 +129,7 @@ class Host(Service):
         self._ticker: asyncio.Task[None] | None = None
         self._pulse = Pulse()
         self._ages = Ages(self._shards, self._loop.time)
-        self.metrics.watch(self._shards, self._dispatcher, self._ages, self._pulse, self._is_draining)
-        self.metrics.watch_quotas(self._quotas)
-        self.metrics.watch_also(self._routing.gauges)
-        self.metrics.watch_namespaces(lambda: len(self._censuses.unknown))
+        self._watch()
         self.condition = Condition(self._pulse, self._shards, lambda: self.state)
 
     @property
@@ -267,6 +264,13 @@ class Host(Service):
         """Whether another host serves the shard, as far as this one knows."""
         owner = self.owners.get(shard_id)
         return owner is not None and owner.host_id != self.id and bool(owner.address)
+
+    def _watch(self) -> None:
+        """Show in metrics what the parts have to tell."""
+        self.metrics.watch(self._shards, self._dispatcher, self._ages, self._pulse, self._is_draining)
+        self.metrics.watch_quotas(self._quotas)
+        self.metrics.watch_also(self._routing.gauges)
+        self.metrics.watch_namespaces(lambda: len(self._censuses.unknown))
 
     def _is_draining(self) -> bool:
         return self.state is ServiceState.DRAINING

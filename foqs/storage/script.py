@@ -199,15 +199,7 @@ def write_script(
         script += [filled(sql.INSERT_TOPICS, *values) for values in names]
     ahead: list[bytes] = []
     rows, mark = plan.inserts, _MARK
-    seen = [
-        (
-            row.namespace,
-            row.first,
-            row.at_ms,
-            pack_seen(row.digests, row.shard_ids or [shard_id] * len(row.keys), row.keys),
-        )
-        for row in transaction.seen_new
-    ]
+    seen = _seen_rows(transaction, shard_id)
     if prepared is not None and (plan.packs_new or seen or len(rows) >= PREPARED_INSERT_ROWS):
         commands = prepared.ahead(rows, [(pack.id, pack.contents) for pack in plan.packs_new], seen)
         ahead, rows, mark = commands.packets, commands.rest, sql.MARK_TRANSACTION.format(commands.guard)
@@ -263,6 +255,18 @@ def _slot_statements(changes: SlotChanges) -> Iterator[str]:
         yield filled(sql.KEEP_SLOTS, changes.kept.version, changes.kept.packed())
     if changes.has_arrived:
         yield sql.END_ARRIVAL
+
+
+def _seen_rows(transaction: Transaction, shard_id: int) -> list[tuple[int, int, int, bytes]]:
+    return [
+        (
+            row.namespace,
+            row.first,
+            row.at_ms,
+            pack_seen(row.digests, row.shard_ids or [shard_id] * len(row.keys), row.keys),
+        )
+        for row in transaction.seen_new
+    ]
 
 
 def rewrite_statements(rewrites: Sequence[Rewrite]) -> Iterator[str]:
