@@ -87,6 +87,11 @@ class AddressBook:
             open_ones = [address for address in self._addresses if address not in avoided]
             return [address for address in open_ones if not self._is_cooling(address, now_ms)] or open_ones
 
+    def is_cooling(self, address: Address, now_ms: int) -> bool:
+        """Tell whether the address failed of late, be it one of the client's or not."""
+        with self._lock:
+            return self._is_cooling(address, now_ms)
+
     def has_other(self, avoided: Collection[Address]) -> bool:
         """Tell whether there is an address that is not avoided."""
         return any(address not in avoided for address in self._addresses)

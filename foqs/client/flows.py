@@ -21,6 +21,7 @@ from foqs.model.calls import PositionErrors
 from foqs.model.errors import FoqsError, InternalError, NotFoundError
 
 if TYPE_CHECKING:
+    from foqs.client.owners import Owners
     from foqs.client.slots import SlotGroups
 
 T = TypeVar("T")
@@ -47,6 +48,7 @@ class Send:
 
     Whoever takes the step enters at which one it was tried, and `is_sent` as soon as the host may have got all of it.
     is_exact: the timeout ends at the caller's deadline, and may not be a moment longer.
+    owner: the address to try before all others, if it can be reached at once; none of the client's needs to be it.
     """
 
     call: Call
@@ -55,6 +57,7 @@ class Send:
     is_exact: bool = False
     address: Address | None = None
     is_sent: bool = False
+    owner: Address | None = None
 
 
 @dataclass(slots=True)
@@ -86,6 +89,8 @@ class Terms:
     """How many items an enqueue call may have, by namespace, where a larger one was refused."""
     groups: dict[str, SlotGroups] = field(default_factory=dict)
     """How items with dedup ids go together into calls, by namespace."""
+    owners: Owners | None = None
+    """Where the owners of shards listen, for clients that ask them first."""
     deadline_at_ms: int | None = None
     """When all attempts must have ended, where the caller has said so; else each call has the policy's deadline."""
 
@@ -107,8 +112,9 @@ class _Attempts:
     A flow makes one, asks it for each attempt, and tells it what came of that.
     """
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: Terms, owner: Address | None = None) -> None:
         self._terms = terms
+        self._owner = owner
         self._pauses = Pauses(terms.retry, terms.clock_ms, terms.random, terms.deadline_at_ms)
         self._avoided: set[Address] = set()
         self._rests_until_ms: dict[Address, int] = {}
@@ -129,7 +135,8 @@ class _Attempts:
             call = self._with_time_to_answer(call, left_ms)
             is_exact = left_ms <= timeout_ms
             timeout_ms = min(timeout_ms, left_ms)
-        self._step = step = Send(call, timeout_ms, tuple(self._avoided), is_exact)
+        owner = self._owner if self._owner not in self._avoided else None
+        self._step = step = Send(call, timeout_ms, tuple(self._avoided), is_exact, owner=owner)
         return step
 
     def _with_time_to_answer(self, call: Call, left_ms: int) -> Call:
@@ -207,6 +214,7 @@ def batch_flow(
     take: Callable[[Any, Sequence[int]], Mapping[int, Any] | None],
     *,
     gone_is_done: bool = False,
+    owner: Address | None = None,
 ) -> Flow[PositionErrors]:
     """Make the calls for one batch whose positions succeed or fail alone, and return the errors by position.
 
@@ -217,9 +225,10 @@ def batch_flow(
     take(response, places) keeps what the response holds beside errors, and returns its errors; `places` are
     the positions in `entries` that the response speaks of, in its order.
     gone_is_done: NOT_FOUND after an unknown outcome means that an earlier attempt did it.
+    owner: the host that has most of the entries, where that is known.
     Raises when the call as a whole fails before anything is known of any position.
     """
-    batch = _Batch(_Attempts(terms), len(entries), gone_is_done)
+    batch = _Batch(_Attempts(terms, owner), len(entries), gone_is_done)
     while True:
         pending = [entries[place] for place in batch.places] if batch.answered_once else entries
         call = make_call(pending, batch.is_uncertain)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from foqs.client.addresses import AddressBook, parse_addresses
 from foqs.client.checks import check_whole
 from foqs.client.flows import Terms
+from foqs.client.owners import Owners
 from foqs.client.retry import RetryPolicy
 from foqs.model import limits
 from foqs.model.errors import InvalidArgumentError
@@ -19,6 +20,8 @@ TIMEOUT_MS = 10_000
 CONNECT_TIMEOUT_MS = 2_000
 CONNECTIONS_MAX = 8
 ASYNC_CONNECTIONS_MAX = 4
+OWNER_CONNECT_MS_MAX = 300
+"""How long a call waits for a connection to the owner of its shard before it goes to any host."""
 IDLE_REUSE_MS_MAX = limits.IDLE_MS_MAX // 2
 """An idle connection older than this may be closed by the host at any moment: it is not used again."""
 
@@ -38,6 +41,7 @@ class Options:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     batch_items_max: int = limits.BATCH_ITEMS_MAX
     idempotent: bool = False
+    to_owners: bool = False
     clock_ms: Callable[[], int] = monotonic_ms
     random: Callable[[], float] = random.random
 
@@ -52,4 +56,5 @@ class Options:
         """Make the terms of one client: they hold what it knows of its addresses."""
         parsed = parse_addresses(self.addresses)
         book = AddressBook(parsed, int(self.random() * len(parsed)))
-        return Terms(self.retry, self.timeout_ms, self.clock_ms, self.random, book)
+        owners = Owners() if self.to_owners else None
+        return Terms(self.retry, self.timeout_ms, self.clock_ms, self.random, book, owners=owners)

@@ -79,6 +79,8 @@ def groups_of(terms: Terms, namespace: str) -> Flow[SlotGroups]:
     except FoqsError:
         found.ask_again_at_ms = now_ms + MAP_PAUSE_MS
         return found
+    if terms.owners is not None:
+        terms.owners.learn(told, now_ms)
     found.shards = shards_of(told, namespace) or found.shards
     found.ask_again_at_ms = now_ms + MAP_MS_MAX
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from foqs.client.addresses import Address
 from foqs.client.checks import check_whole
 from foqs.client.errors import BatchError, NotSentError
 from foqs.client.flows import Call, Flow, Terms, batch_flow, call_flow
@@ -21,6 +22,7 @@ from foqs.client.items import (
     receipt_of,
     topic_demands,
 )
+from foqs.client.owners import owner_of_ids
 from foqs.client.retry import Repeat
 from foqs.model import limits
 from foqs.model.calls import EnqueueResult, PositionErrors, TopicPage, TopicStats
@@ -121,13 +123,21 @@ def enqueue_batch(
         return response.errors  # type: ignore[no-any-return]
 
     try:
-        errors = yield from batch_flow(terms, items, make_call, take)
+        errors = yield from batch_flow(terms, items, make_call, take, owner=_owner_of_slot(terms, namespace, items))
     except UnavailableError:
         _doubt_groups(terms, namespace)
         raise
     if errors and any(isinstance(error, UnavailableError) for error in errors.values()):
         _doubt_groups(terms, namespace)
     return EnqueueResult(ids, errors, sorted(duplicates))
+
+
+def _owner_of_slot(terms: Terms, namespace: str, items: Sequence[NewItem]) -> Address | None:
+    """Where the shard of the first item's id is; the others of a batch go with it."""
+    groups = terms.groups.get(namespace)
+    if terms.owners is None or groups is None or not items or items[0].dedup_id is None:
+        return None
+    return terms.owners.addresses.get(groups.of(items[:1])[0])
 
 
 def _doubt_groups(terms: Terms, namespace: str) -> None:
@@ -248,13 +258,18 @@ def _settle(
     for offset in range(0, len(entries), limits.BATCH_ITEMS_MAX):
         batch = entries[offset : offset + limits.BATCH_ITEMS_MAX]
         try:
-            failed = yield from batch_flow(terms, batch, make_call, _errors_of, gone_is_done=gone_is_done)
+            owner = yield from owner_of_ids(terms, map(_receipt_of, batch))
+            failed = yield from batch_flow(terms, batch, make_call, _errors_of, gone_is_done=gone_is_done, owner=owner)
         except FoqsError as error:
             if len(batch) == len(entries):
                 raise
             failed = dict.fromkeys(range(len(batch)), error)
         errors.update({position + offset: error for position, error in failed.items()})
     return errors
+
+
+def _receipt_of(entry: str | Nack) -> str:
+    return entry if isinstance(entry, str) else entry.receipt
 
 
 def _errors_of(response: Any, _places: Sequence[int]) -> Mapping[int, Any] | None:

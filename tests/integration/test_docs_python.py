@@ -19,6 +19,7 @@ _OUTPUTS = {
         ["100 enqueued, 100 acked"],
     ],
     "Large loads": [["SUCCEEDED 3000 items, 0 rejected"]],
+    "Several hosts": [["done: march"]],
     "Durations and times": [
         [
             "deliver_after 2030-01-01T09:00:00 has no time zone, so it is no point in time: "

@@ -38,6 +38,7 @@ class AsyncBaseClient:
         retry: RetryPolicy | None = None,
         batch_items_max: int = limits.BATCH_ITEMS_MAX,
         idempotent: bool = False,
+        to_owners: bool = False,
         clock_ms: Callable[[], int] = options.monotonic_ms,
         random: Callable[[], float] = random_module.random,
     ) -> None:
@@ -51,6 +52,7 @@ class AsyncBaseClient:
             retry=retry or RetryPolicy(),
             batch_items_max=batch_items_max,
             idempotent=idempotent,
+            to_owners=to_owners,
             clock_ms=clock_ms,
             random=random,
         )

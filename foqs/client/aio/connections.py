@@ -19,7 +19,7 @@ from foqs.client.dialogue import (
 )
 from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError, check_process
 from foqs.client.flows import Send, no_answer
-from foqs.client.options import IDLE_REUSE_MS_MAX, Options
+from foqs.client.options import IDLE_REUSE_MS_MAX, OWNER_CONNECT_MS_MAX, Options
 from foqs.model import limits
 from foqs.wire import codec as wire
 
@@ -147,6 +147,9 @@ class AsyncConnectionPool:
         self._options = options
         self._book = book
         self._connections: list[AsyncClientConnection] = []
+        self._to_owners: dict[Address, AsyncClientConnection] = {}
+        """One to each host that is asked for what its shards have, beside the others."""
+        self._connecting_to_owner = asyncio.Lock()
         self._closing: set[AsyncClientConnection] = set()
         self._slots = asyncio.Semaphore(options.connections_max * CALLS_IN_FLIGHT_MAX)
         self._connecting = asyncio.Lock()
@@ -163,7 +166,7 @@ class AsyncConnectionPool:
         sent_on: AsyncClientConnection | None = None
         try:
             async with asyncio.timeout(step.timeout_ms / 1000), self._slots:
-                connection = await self._pick(step.avoided)
+                connection = await self._to_owner(step.owner) or await self._pick(step.avoided)
                 sent_on = connection
                 step.address = connection.address
                 return await connection.exchange(step)
@@ -174,6 +177,43 @@ class AsyncConnectionPool:
             if not step.is_sent:
                 raise NotSentError(f"{sent_on.address} read nothing for {step.timeout_ms} ms") from error
             raise no_answer(step, sent_on.address) from error
+
+    async def _to_owner(self, owner: Address | None) -> AsyncClientConnection | None:
+        """Return the connection to the owner of the call's shard; None if there is none and none comes at once."""
+        if owner is None or self.closed.is_set():
+            return None
+        for address in [at for at, connection in self._to_owners.items() if connection.lost.is_set()]:
+            del self._to_owners[address]
+        connection = self._to_owners.get(owner)
+        if connection is not None and connection.usable:
+            return connection if connection.in_flight_count < CALLS_IN_FLIGHT_MAX else None
+        options = self._options
+        if self._connecting_to_owner.locked() or self._book.is_cooling(owner, options.clock_ms()):
+            return None
+        async with self._connecting_to_owner:
+            made = await self._connect_to_owner(owner)
+        if connection is not None:
+            connection.retire()
+            self._closing.add(connection)
+        return made
+
+    async def _connect_to_owner(self, owner: Address) -> AsyncClientConnection | None:
+        self._to_owners.pop(owner, None)
+        options = self._options
+        try:
+            async with asyncio.timeout(min(options.connect_timeout_ms, OWNER_CONNECT_MS_MAX) / 1000):
+                _, made = await asyncio.get_running_loop().create_connection(
+                    partial(AsyncClientConnection, options, owner), owner.host, owner.port
+                )
+        except OSError:
+            self._book.failed(owner, options.clock_ms())
+            return None
+        if self.closed.is_set():
+            made.break_off(None)
+            await made.lost.wait()
+            raise ClientClosedError("the client is closed")
+        self._to_owners[owner] = made
+        return made
 
     async def _pick(self, avoided: Collection[Address]) -> AsyncClientConnection:
         connection = self._least_busy(avoided)
@@ -249,8 +289,9 @@ class AsyncConnectionPool:
     async def close(self) -> None:
         """Break off what is in flight and wait until every socket is closed."""
         self.closed.set()
-        connections = [*self._connections, *self._closing]
+        connections = [*self._connections, *self._to_owners.values(), *self._closing]
         self._connections.clear()
+        self._to_owners.clear()
         for connection in connections:
             connection.break_off(None)
         for connection in connections:

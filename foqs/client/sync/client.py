@@ -38,6 +38,9 @@ class Client(BaseClient):
         or because more never fit its enqueues_per_minute_max.
     idempotent (False): each item without a dedup_id gets a random one, so that an enqueue is repeated after an unknown
         outcome and the item is stored once all the same. It costs the host more, see docs/python.md.
+    to_owners (False): acks, nacks, extensions and enqueues with dedup ids go first to the host that has the shard of
+        most of their items, by the shard map that a host tells. Take it where the addresses that hosts advertise can be
+        reached from here. Any host does any call, but with a hop.
     clock_ms, random: a monotonic clock and numbers from 0 <= x < 1, for tests.
 
     A duration is a timedelta or, in the argument that ends with _ms, a whole number of milliseconds.

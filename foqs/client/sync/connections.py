@@ -19,7 +19,7 @@ from foqs.client.dialogue import (
 )
 from foqs.client.errors import ClientClosedError, NotSentError, OutcomeUnknownError, check_process
 from foqs.client.flows import Send, no_answer
-from foqs.client.options import IDLE_REUSE_MS_MAX, Options
+from foqs.client.options import IDLE_REUSE_MS_MAX, OWNER_CONNECT_MS_MAX, Options
 from foqs.model.errors import OverloadedError
 from foqs.wire import codec as wire
 
@@ -163,7 +163,7 @@ class ConnectionPool:
         if not self._slots.acquire(timeout=step.timeout_ms / 1000):
             raise OverloadedError(f"all {self._options.connections_max} connections of the client are busy")
         try:
-            connection = self._take(deadline_at_ms, step.avoided)
+            connection = self._take_owners(deadline_at_ms, step.owner) or self._take(deadline_at_ms, step.avoided)
             step.address = connection.address
             try:
                 return connection.exchange(step, deadline_at_ms)
@@ -171,6 +171,24 @@ class ConnectionPool:
                 self._give_back(connection)
         finally:
             self._slots.release()
+
+    def _take_owners(self, deadline_at_ms: int, owner: Address | None) -> ClientConnection | None:
+        """A connection to the owner of the call's shard; None if there is none and none comes at once."""
+        now_ms = self._options.clock_ms
+        if owner is None or self._book.is_cooling(owner, now_ms()):
+            return None
+        if connection := self._take_idle([owner]):
+            return connection
+        left_ms = min(self._options.connect_timeout_ms, OWNER_CONNECT_MS_MAX, deadline_at_ms - now_ms())
+        if left_ms <= 0:
+            return None
+        try:
+            sock = socket.create_connection(owner, timeout=left_ms / 1000)
+        except OSError:
+            self._book.failed(owner, now_ms())
+            return None
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self._admit(ClientConnection(sock, owner, now_ms))
 
     def _take(self, deadline_at_ms: int, avoided: Collection[Address]) -> ClientConnection:
         preferred = self._book.preferred(self._options.clock_ms(), avoided)
