@@ -60,7 +60,8 @@ def check(
     claims_left: by uid, the numbers of deliveries that were claimed for calls that had ended when the owner died: the
     next owner takes them for delivered, and nobody has had them. Only who sees into the hosts knows them.
     dedup: where and for how long dedup ids are known.
-    one_host: whether one host at a time delivered all there was: only then an order holds across answers.
+    one_host: whether one host at a time delivered all there was: only then an order holds across answers, and an empty
+    answer says that nothing was ready.
     Raises ValueError when two enqueues of the history have the same uid.
     """
     calls = list(calls)
@@ -137,7 +138,7 @@ def _check_lives(
     *,
     one_host: bool = True,
 ) -> None:
-    LifeChecks(lives, drained, clocks, disturbed, report).run()
+    LifeChecks(lives, drained, clocks, disturbed, report, one_host=one_host).run()
     if one_host:
         check_overtaking(lives.by_uid.values(), clocks.tolerance_ms, disturbed, report)
 

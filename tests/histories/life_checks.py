@@ -28,7 +28,10 @@ class LifeChecks:
         clocks: Clocks,
         disturbed: Sequence[tuple[int, int]],
         report: Report,
+        *,
+        one_host: bool = True,
     ) -> None:
+        self._one_host = one_host
         self._clocks = clocks
         self._tolerance_ms = clocks.tolerance_ms
         self._lives = lives
@@ -315,6 +318,8 @@ class LifeChecks:
                 continue
             self._report.counts["expired leases watched"] += 1
             late_ms = ended_ms + REDELIVERY_MS_MAX
+            if not self._one_host:
+                continue  # It may have been asked of a host that had none, and had not heard of it yet.
             empty = self._lives.empty_answer_within(life.put.topic, late_ms, following.call.invoked_at_ms)
             if empty is not None:
                 what = f"its lease {delivery.number} ended at {ended_ms}, and {empty.client} asked in vain at"

@@ -300,6 +300,11 @@ def test_a_broken_promise_is_found_and_named(name: str) -> None:
     assert promise in report.promises_broken, str(report)
 
 
+@pytest.mark.parametrize("name", ["overtaken by a less urgent one", "late redelivery"])
+def test_what_one_host_owes_is_not_asked_of_several(name: str) -> None:
+    assert not BAD[name][1](Story()).check(one_host=False).violations
+
+
 def test_a_late_redelivery_is_excused_while_the_owner_was_away() -> None:
     story = BAD["late redelivery"][1](Story())
     assert not story.check(disturbed=[(1_000_000, 1_002_000)]).violations
