@@ -20,6 +20,7 @@ BLOCK_IDS: Final = 128
 DIGEST_BYTES: Final = 16
 _SLOT_BYTES: Final = 2
 """The end of a digest: the slot of its id, by which the ids of a slot are found when it moves."""
+_KNOWN_BYTES: Final = DIGEST_BYTES - _SLOT_BYTES
 SLOTS: Final = 64
 """Slots of one bucket of a table."""
 BUCKET_IDS: Final = 50
@@ -50,7 +51,7 @@ Hash = tuple[int, bytes]
 
 
 def digest_of(namespace_number: int, scope: bytes, slot: int, dedup_id: str) -> bytes:
-    """The digest by which an id is known on its shard: blake2b of 112 bits, and the slot of the id.
+    """The digest by which an id is known on its shard: the first 112 bits of blake2b, and the slot of the id.
 
     `scope` is empty, or the name of the topic where ids count by topic. The digest is cryptographic: else a tenant
     could make an id that is taken for a repeat of another tenant's.
@@ -62,18 +63,26 @@ def digests_of(
     namespace_number: int, scopes: Sequence[bytes], slots: Sequence[int], dedup_ids: Sequence[str]
 ) -> list[bytes]:
     """The digests of many ids in their order; `scopes` and `slots` have those of each, or one for all."""
-    number, size = namespace_number.to_bytes(4, "big"), DIGEST_BYTES - _SLOT_BYTES
+    number = namespace_number.to_bytes(4, "big")
     if len(scopes) == len(slots) == 1:
         head, tail = number + bytes([len(scopes[0])]) + scopes[0], slots[0].to_bytes(_SLOT_BYTES, "big")
-        return [blake2b(head + text.encode(), digest_size=size).digest() + tail for text in dedup_ids]
+        return [known_by(blake2b(head + text.encode(), digest_size=DIGEST_BYTES).digest()) + tail for text in dedup_ids]
     count = len(dedup_ids)
     scopes = scopes if len(scopes) == count else [scopes[0]] * count
     slots = slots if len(slots) == count else [slots[0]] * count
     return [
-        blake2b(number + bytes([len(scope)]) + scope + text.encode(), digest_size=size).digest()
+        known_by(blake2b(number + bytes([len(scope)]) + scope + text.encode(), digest_size=DIGEST_BYTES).digest())
         + slot.to_bytes(_SLOT_BYTES, "big")
         for scope, slot, text in zip(scopes, slots, dedup_ids, strict=True)
     ]
+
+
+def known_by(digest: bytes) -> bytes:
+    """The part of a digest by which an id is known: the slot says no more of it.
+
+    Digests of before the sixth migration of shards have 16 bits more of the hash in the place of the slot.
+    """
+    return digest[:_KNOWN_BYTES]
 
 
 def slot_of_digest(digest: bytes) -> int:

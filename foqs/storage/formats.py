@@ -28,7 +28,8 @@ from foqs.storage.columns import CONTENT_COLUMNS, GIVEN_COLUMNS, packed_integers
 PACK_VERSIONS: Final = sorted({column.since for column in (*GIVEN_COLUMNS, *CONTENT_COLUMNS)})
 TOMBSTONE_VERSIONS: Final = [1]
 CLAIM_VERSIONS: Final = [1]
-SEEN_VERSIONS: Final = [3]
+SEEN_VERSIONS: Final = [3, 6]
+"""The sixth has the slot of each id in the end of its digest."""
 
 
 class UnknownFormatError(OwnershipLostError):

@@ -10,6 +10,7 @@ from foqs.model import limits
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError, NotWrittenError
 from foqs.model.item import ShardItem
+from foqs.model.seen import known_by
 from foqs.shard.port import SeenRow, Transaction, TransactionResult
 from foqs.shard.state.events import Completion, OnceOutcome
 from foqs.shard.state.index import ShardIndex
@@ -123,10 +124,10 @@ class Checking(Operation):
 
 def _find(check: Check, seen: dict[tuple[int, int], list[SeenRow]]) -> tuple[int, int] | None:
     """Shard and key of the item that was the first with the digest, the youngest one if there were several."""
-    namespace = check.item.topic.namespace
+    namespace, known = check.item.topic.namespace, known_by(check.digest)
     for block in sorted(check.blocks, reverse=True):
         for row in reversed(seen.get((namespace, block), [])):
-            if check.digest in row.digests:
-                at = len(row.digests) - 1 - row.digests[::-1].index(check.digest)
-                return row.items[at]
+            for digest, item in zip(reversed(row.digests), reversed(row.items), strict=True):
+                if known_by(digest) == known:
+                    return item
     return None
