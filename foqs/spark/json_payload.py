@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
+from foqs.model.errors import shown
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -30,8 +32,7 @@ class JsonPayload:
         """The payload of each row, null where it cannot be made; then the reason is entered."""
         import pyarrow as pa
 
-        columns = [batch.column(name) for name in self._columns]
-        values = [[_plain(column.type)(value) for value in column.to_pylist()] for column in columns]
+        values = [_values(name, batch.column(name), faults) for name in self._columns]
         rows: Any = values[0] if self._is_whole else map(self._object, zip(*values, strict=True))
         return pa.array([self._text(row, value, faults) for row, value in enumerate(rows)], pa.binary())
 
@@ -40,13 +41,30 @@ class JsonPayload:
 
     def _text(self, row: int, value: Any, faults: dict[int, str]) -> bytes | None:
         if value is None:
-            faults[row] = "payload is null"
+            faults.setdefault(row, "payload is null")
             return None
         try:
             return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
         except ValueError as error:
             faults[row] = f"payload cannot be JSON: {error}"
             return None
+
+
+def _values(name: str, column: pa.Array, faults: dict[int, str]) -> list[Any]:
+    """The values of a column as JSON has them; null where there is none, which is entered."""
+    convert = _plain(column.type)
+    try:
+        return [convert(value) for value in column.to_pylist()]
+    except (ValueError, OverflowError):  # Spark's times go far beyond those of Python, which end with the year 9999.
+        return [_value(name, row, column, convert, faults) for row in range(len(column))]
+
+
+def _value(name: str, row: int, column: pa.Array, convert: Convert, faults: dict[int, str]) -> Any:
+    try:
+        return convert(column[row].as_py())
+    except (ValueError, OverflowError) as error:
+        faults[row] = f"column {shown(name)} cannot be JSON: {error}"
+        return None
 
 
 def _plain(kind: pa.DataType) -> Convert:

@@ -69,7 +69,8 @@ def _python_path() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory, _python_path: None) -> Iterator[Any]:
     """Two tasks at a time, each tried three times. Never skipped: without Spark the tests prove nothing."""
-    with local_session(tmp_path_factory.mktemp("spark")) as session:
+    small = {"spark.sql.execution.arrow.maxRecordsPerBatch": "2000"}  # A task has several batches to die between.
+    with local_session(tmp_path_factory.mktemp("spark"), settings=small) as session:
         session.dataSource.register(FaultySource)
         yield session
 
@@ -84,7 +85,7 @@ def quick_jvm(tmp_path_factory: pytest.TempPathFactory, _python_path: None) -> N
 @pytest.fixture(scope="module")
 def two_executors(tmp_path_factory: pytest.TempPathFactory, _python_path: None) -> Iterator[Any]:
     """Two executors with a core each, in processes of their own: only such a shuffle brings rows in another order."""
-    small = {"spark.sql.execution.arrow.maxRecordsPerBatch": "1000"}  # A task has several batches to fail between.
+    small = {"spark.sql.execution.arrow.maxRecordsPerBatch": "400"}  # A task has several batches to fail between.
     home = tmp_path_factory.mktemp("spark")
     with local_session(home, master="local-cluster[2,1,1024]", settings=small) as session:
         session.dataSource.register(FaultySource)

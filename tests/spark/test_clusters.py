@@ -13,7 +13,7 @@ from loadtest.spark.faulty import told
 from tests.support.spark_rows import drained, numbered, save
 
 pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.timeout(300)]
-ROWS = 20_000
+ROWS = 8_000
 MAPS, PARTITIONS = 12, 4
 
 

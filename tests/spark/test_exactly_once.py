@@ -18,8 +18,8 @@ from tests.support.spark_rows import drained, numbered, save
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.timeout(300)]
-ROWS = 50_000
-STREAM_ROWS = 10_000
+ROWS = 12_000
+STREAM_ROWS = 3_000
 
 
 def keyed(spark: Any, count: int, partitions: int = 2) -> Any:

@@ -13,7 +13,7 @@ from loadtest.spark.faulty import told
 from tests.support.spark_rows import drained, numbered, save
 
 pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.timeout(300)]
-ROWS, COPIED_ROWS = 50_000, 20_000
+ROWS, COPIED_ROWS = 12_000, 8_000
 PARTITIONS = 4
 
 
@@ -33,7 +33,7 @@ def test_rows_of_files_arrive_each_once_and_the_record_has_the_totals(
     with AdminClient(address) as admin:
         job = admin.get_job(namespace, "nightly")
     assert (job.state, job.rows_count) == (JobState.SUCCEEDED, ROWS)
-    assert job.detail == "50,000 items of 50,000 rows enqueued"
+    assert job.detail == "12,000 items of 12,000 rows enqueued"
 
 
 @pytest.mark.parametrize("dedup", ["key", "content"])

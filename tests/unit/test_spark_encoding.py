@@ -303,6 +303,29 @@ def test_columns_become_an_object_of_json_as_sparks_own_to_json_makes_it() -> No
     assert second == {"id": 2}
 
 
+@pytest.mark.parametrize(
+    "times",
+    [
+        # The end of all times in the west of Greenwich, and the first moment in the east of it.
+        pa.array([0, 253_402_318_799_000_000, None], pa.timestamp("us", "America/New_York")),
+        pa.array([0, -62_135_596_800_000_000, None], pa.timestamp("us", "America/New_York")),
+        pa.array([0, 9_000_000_000_000_000_000, None], pa.timestamp("us", "UTC")),
+        pa.array([0, 9_000_000_000_000_000_000, None], pa.timestamp("us")),
+        pa.array([0, 4_000_000, None], pa.date32()),
+    ],
+)
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_time_that_json_cannot_tell_refuses_its_row_alone(times: pa.Array, is_nested: bool) -> None:
+    if is_nested:
+        times = pa.StructArray.from_arrays([times], ["at"])
+    rows = batch(id=pa.array([1, 2, 3]), due=times)
+    made = encoded(rows, topic="t", json_payload=JsonPayload(["id", "due"], is_whole=False))
+    ((row, reason),) = made.refused
+    assert (row, made.numbers) == (1, [0, 2])
+    assert "column 'due' cannot be JSON" in reason
+    assert [json.loads(item["payload"])["id"] for item in decoded(made.items)] == [1, 3]
+
+
 def test_a_payload_that_is_a_struct_is_the_json_itself() -> None:
     kind = pa.struct([("a", pa.int64()), ("b", pa.float64())])
     rows = batch(payload=pa.array([{"a": 1, "b": None}, None, {"a": 2, "b": float("nan")}], kind))
