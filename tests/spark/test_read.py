@@ -102,7 +102,7 @@ def test_many_items_come_each_once_in_splits_and_again_with_a_second_action(
     client.enqueue(namespace, "t0", b"later")
     assert frame.count() == 6_000, "the plan of the frame is from before"
     by_topic = {row.topic: row["count"] for row in frame.groupBy("topic").count().collect()}
-    assert by_topic == {"t0": 6_667, "t1": 6_667, "t2": 6_666}
+    assert by_topic == {"t0": 2_000, "t1": 2_000, "t2": 2_000}
 
 
 def test_an_empty_namespace_is_an_empty_frame(spark: Any, address: str, namespace: str) -> None:
