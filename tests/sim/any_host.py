@@ -39,6 +39,8 @@ _TOPICS = 7
 _PAGE = 2
 _CUT_SHARE = 0.3
 _CUT_S = 1_000.0
+_QUIET_S = 0.3
+"""Epochs that the last trial used up are renewed by then."""
 _PATIENCE_S = 20.0
 """A page waits for shards that are on their way, and then for a host that does not respond."""
 
@@ -70,6 +72,7 @@ class AnyHost:
             await self._topics()
         except FoqsError as error:
             world.complain(f"all is well, and a call fails: {error!r}")
+        await asyncio.sleep(_QUIET_S)
 
     async def _make_namespace(self) -> None:
         """One host makes it, and another one knows it at once."""
