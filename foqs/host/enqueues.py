@@ -128,36 +128,28 @@ class Placement:
         the shard and is known to be `away`.
         """
         by_slot, name, key_spread = self._slots.table.shards, namespace.name, namespace.settings.key_spread
-        by_shard: dict[int, Sequence[int]] = {}
-        slots: dict[int, set[int]] = {}
+        groups: dict[int, Sequence[int]] = {}
         if key_spread == 1:
-            slot = slot_of(name, "", 1)
-            by_shard[by_slot[slot]] = positions
-            slots[by_slot[slot]] = {slot}
+            groups[slot_of(name, "", 1)] = positions
         else:
             split: dict[int, list[int]] = {}
             for position in positions:
-                slot = slot_of(name, news[position].dedup_id or "", key_spread)
-                shard_id = by_slot[slot]
-                split.setdefault(shard_id, []).append(position)
-                slots.setdefault(shard_id, set()).add(slot)
-            by_shard |= split
+                split.setdefault(slot_of(name, news[position].dedup_id or "", key_spread), []).append(position)
+            groups |= split
         placed: dict[ShardWriter, Sequence[int]] = {}
         anywhere: list[int] = []
-        for shard_id, some in by_shard.items():
+        for slot, some in groups.items():
+            shard_id = by_slot[slot]
             writer = self._writers.get(shard_id)
             shard = writer.shard if writer is not None else None
-            if (
-                writer is not None
-                and shard is not None
-                and shard_id not in self._sick
-                and self._slots.takes(shard, slots[shard_id])
-            ):
-                placed[writer] = some
+            is_well = shard is not None and shard_id not in self._sick and self._slots.keeps(shard)
+            if writer is not None and shard is not None and is_well and self._slots.takes(shard, slot):
+                placed[writer] = [*placed[writer], *some] if writer in placed else some
                 continue
             is_moving = shard_id in self._shards.moving
+            # A shard that is well takes ids of the slot as soon as that has come: it is not away.
             if namespace.settings.dedup_when_away is DedupWhenAway.ACCEPT and (
-                shard_id in away or not (is_moving or self._is_elsewhere(shard_id))
+                shard_id in away or not (is_well or is_moving or self._is_elsewhere(shard_id))
             ):
                 anywhere += some
             else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Collection
 from functools import partial
 
 import structlog
@@ -55,12 +54,10 @@ class Slots:
         kept = self.kept_by(shard)
         return kept is not None and (kept == self.table or 0 < kept.version < self.table.version)
 
-    def takes(self, shard: ShardState, slots: Collection[int]) -> bool:
-        """Whether the shard keeps a copy in which all of these slots lead to it."""
-        if not self.keeps(shard):
-            return False
-        by_slot = self._kept[shard.shard_id][1].shards
-        return all(by_slot[slot] == shard.shard_id for slot in slots)
+    def takes(self, shard: ShardState, slot: int) -> bool:
+        """Whether the copy that the shard keeps says that the slot is its own."""
+        kept = self.kept_by(shard)
+        return kept is not None and kept.version > 0 and kept.shards[slot] == shard.shard_id
 
     def kept_by(self, shard: ShardState) -> SlotTable | None:
         """The copy that the shard has; None while that is not known."""

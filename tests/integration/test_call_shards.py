@@ -142,6 +142,7 @@ async def test_a_shard_is_removed_once_it_is_drained_and_empty(host: RunningHost
     assert 2 in await placed(host)
     with pytest.raises(InvalidArgumentError, match="drain it first"):
         await host.admin.remove_shard(2)
+    await until(lambda: 2 in host.host._slots.table.shards)
     await host.admin.update_shard(2, state=ShardUse.DRAINING)
     await until(lambda: 2 in host.host._shards.draining)
     assert "slots" in (await shard(host, 2)).kept_by
