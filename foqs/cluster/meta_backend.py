@@ -11,7 +11,7 @@ class MetaBackend:
     """Implements foqs.cluster.view.MembershipBackend on the sessions of `meta`, which others close."""
 
     def __init__(self, meta: MetaStore, beats: MetaStore) -> None:
-        """`beats` is the same database for heartbeats alone, which may not wait for long; it is closed with this."""
+        """`beats` is the same database for heartbeats and the last word, which may not wait for long; closed with this."""
         self._meta = meta
         self._beats = beats
 
@@ -30,7 +30,7 @@ class MetaBackend:
         return None
 
     def leave(self, host: HostRow) -> None:
-        self._meta.remove_host(host.id)
+        self._beats.remove_host(host.id)
 
     def use_url(self, url: str) -> None:
         self._beats.use_url(url)

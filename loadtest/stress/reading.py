@@ -89,7 +89,7 @@ def run(course: Course) -> Verdict:
 
 def make_namespaces(count: int, meta_url: str) -> None:
     """By hand: to ask all shards for each of them would take an hour."""
-    settings = {field.name: int(getattr(NamespaceSettings(), field.name)) for field in fields(NamespaceSettings)}
+    settings = {field.name: _stored(getattr(NamespaceSettings(), field.name)) for field in fields(NamespaceSettings)}
     rows: list[dict[str, Any]] = [
         {"number": number, "name": b"n%05d" % number, "former_name": b"", "created_at": 0, **settings}
         for number in range(1, count + 1)
@@ -98,6 +98,13 @@ def make_namespaces(count: int, meta_url: str) -> None:
         if rows:
             connection.execute(NAMESPACE.insert(), rows)
         connection.execute(update(NAMESPACE_NUMBER).values(last=count))
+
+
+def _stored(setting: str | float) -> bytes | float:
+    """A setting as its column has it."""
+    if isinstance(setting, str):
+        return setting.encode()
+    return int(setting) if isinstance(setting, bool) else setting
 
 
 def _fill(stand: Stand, course: Course) -> str:
