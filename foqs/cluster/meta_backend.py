@@ -11,7 +11,7 @@ class MetaBackend:
     """Implements foqs.cluster.view.MembershipBackend on the sessions of `meta`, which others close."""
 
     def __init__(self, meta: MetaStore, beats: MetaStore) -> None:
-        """`beats` is the same database for heartbeats and the last word, which may not wait for long; closed with this."""
+        """`beats` is the same database for heartbeats and the goodbye, which may not wait long; closed with this."""
         self._meta = meta
         self._beats = beats
 
