@@ -678,9 +678,40 @@ struct TopicPointer {
 struct TopicWish { 1: i32 namespace_number, 2: string topic, 3: i64 count }
 /** Tells the home of topics what the caller has of them. The response names hosts whose items should go first. */
 struct ReportRequest { 1: list<TopicStock> stocks }
-/** Asks the home of topics who has ready items. If nobody has, the caller gets a hint when somebody does, for 2 s. */
-struct SeekRequest { 1: list<TopicWish> wishes }
-struct PointersResponse { 1: list<TopicPointer> pointers }
+/** Tokens of a cap that the caller needs from its home. One that wants and holds none has no part in the cap any more. */
+struct CapAsk {
+  1: i32 namespace_number,
+  /** Empty for the cap of the namespace. */
+  2: string topic,
+  /** The cap as the caller knows it, which the home takes while it knows none itself. */
+  3: double per_second,
+  4: i64 wanted_count,
+  /** Tokens that the caller has. */
+  5: i64 held_count,
+  /** Tokens that it did not use in time. */
+  6: i64 unused_count,
+  /** That of what waits for tokens there; parts of a cap are by it. */
+  7: i32 weight,
+  /** Items wait for tokens. */
+  8: bool is_short
+}
+/** Tokens that may be used after a time, and until one that counts from the question. */
+struct CapGrant {
+  1: i32 namespace_number,
+  2: string topic,
+  3: i64 granted_count,
+  4: double after_ms,
+  5: double ends_ms,
+  /** What the host may make by itself after that, if it cannot reach the home. */
+  6: double share_per_second
+}
+/**
+ * Asks the home of topics who has ready items. If nobody has, the caller gets a hint when somebody does, for 2 s.
+ * And asks the home of caps for tokens.
+ */
+struct SeekRequest { 1: list<TopicWish> wishes, 2: optional list<CapAsk> asks }
+/** Without grants the home hands out no tokens: hosts then make an equal part of each cap. */
+struct PointersResponse { 1: list<TopicPointer> pointers, 2: optional list<CapGrant> grants }
 struct HintRequest { 1: list<TopicPointer> pointers }
 struct HintResponse {}
 

@@ -7,13 +7,18 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
+from foqs.cluster.cap_news import CapNews
 from foqs.cluster.homes import Reported
 from foqs.cluster.topic_news import TopicNews
 from foqs.model.calls import CallContext
 from foqs.model.errors import InvalidArgumentError, PermissionDeniedError, UnavailableError
 from foqs.model.peers import (
     CHALLENGE_BYTES,
+    CapAskFields,
+    CapGrantFields,
+    CapGrantTold,
     HelloResult,
+    SeekResult,
     TopicPointer,
     TopicPointerFields,
     TopicStockFields,
@@ -21,6 +26,7 @@ from foqs.model.peers import (
     is_proof,
     proof_of,
 )
+from foqs.model.shared_caps import CapAsk, CapGrant
 from foqs.model.stocks import Pointer, Stock
 
 CHALLENGE_MS = 10_000
@@ -42,16 +48,19 @@ class PeerDoor:
         self,
         me: str,
         news: TopicNews,
+        caps: CapNews,
         secret: Callable[[], bytes | None],
         random_bytes: Callable[[int], bytes],
         now_s: Callable[[], float],
     ) -> None:
-        """`news` is told what peers report and ask. `me` is the id of this host, `now_s` a monotonic clock.
+        """`news` is told what peers report and ask of topics, and `caps` what they ask of caps.
 
+        `me` is the id of this host, `now_s` a monotonic clock.
         `secret` is None until it was read.
         """
         self._me = me
         self._news = news
+        self._caps = caps
         self._secret = secret
         self._random_bytes = random_bytes
         self._now_s = now_s
@@ -89,11 +98,15 @@ class PeerDoor:
         }
         return [told_pointer(pointer) for pointer in self._news.reported(context.peer, told)]
 
-    async def seek(self, context: CallContext, wishes: Sequence[TopicWishFields]) -> Sequence[TopicPointer]:
-        """A peer has consumers that wait for topics whose home this host is."""
+    async def seek(
+        self, context: CallContext, wishes: Sequence[TopicWishFields], asks: Sequence[CapAskFields]
+    ) -> SeekResult:
+        """A peer has consumers that wait for topics whose home this host is, or needs tokens of such caps."""
         _check_peer(context)
         told = {(at.namespace_number or 0, at.topic or ""): max(1, at.count or 0) for at in wishes}
-        return [told_pointer(pointer) for pointer in self._news.sought(context.peer, told)]
+        pointers = [told_pointer(pointer) for pointer in self._news.sought(context.peer, told)]
+        grants = self._caps.asked(context.peer, [ask_of(at) for at in asks])
+        return SeekResult(pointers, [told_grant(grant) for grant in grants])
 
     async def hint(self, context: CallContext, pointers: Sequence[TopicPointerFields]) -> None:
         """The home of topics tells who has items that this host waits for."""
@@ -111,6 +124,39 @@ def told_pointer(pointer: Pointer) -> TopicPointer:
     """The pointer as it goes over the wire."""
     number, name = pointer.topic
     return TopicPointer(number, name, pointer.host_id, *pointer.stock)
+
+
+def ask_of(told: CapAskFields) -> CapAsk:
+    """The question of a peer that came over the wire."""
+    return CapAsk(
+        (told.namespace_number or 0, told.topic or ""),
+        told.per_second or 0.0,
+        told.wanted_count or 0,
+        told.held_count or 0,
+        told.unused_count or 0,
+        told.weight or 1,
+        bool(told.is_short),
+    )
+
+
+def told_grant(grant: CapGrant) -> CapGrantTold:
+    """The grant as it goes over the wire."""
+    (number, name), granted_count, *rest = grant
+    return CapGrantTold(number, name, granted_count, *rest)
+
+
+def grants_of(told: Sequence[CapGrantFields]) -> list[CapGrant]:
+    """The grants that came over the wire."""
+    return [
+        CapGrant(
+            (at.namespace_number or 0, at.topic or ""),
+            at.granted_count or 0,
+            at.after_ms or 0.0,
+            at.ends_ms or 0.0,
+            at.share_per_second or 0.0,
+        )
+        for at in told
+    ]
 
 
 def pointers_of(told: Sequence[TopicPointerFields] | None) -> list[Pointer]:

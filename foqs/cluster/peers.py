@@ -18,6 +18,7 @@ from foqs.model.calls import (
     StoredItem,
     StoredItemPage,
 )
+from foqs.model.shared_caps import CapAsk, CapGrant
 from foqs.model.stocks import Pointer, Topic
 
 
@@ -61,6 +62,8 @@ class Peer(QueueCalls, Protocol):
     async def report(self, stocks: Mapping[Topic, Reported]) -> Sequence[Pointer]: ...
 
     async def seek(self, wishes: Mapping[Topic, int]) -> Sequence[Pointer]: ...
+
+    async def ask(self, asks: Sequence[CapAsk]) -> Sequence[CapGrant] | None: ...
 
     async def hint(self, pointers: Sequence[Pointer]) -> None: ...
 

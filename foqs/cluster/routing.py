@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from foqs.cluster.cap_news import CapNews, LocalCaps
 from foqs.cluster.homes import Reported
 from foqs.cluster.owner_map import OwnerMap
 from foqs.cluster.peer_door import PeerDoor
@@ -22,6 +23,7 @@ from foqs.model import limits
 from foqs.model.calls import AdminCalls, QueueCalls
 from foqs.model.errors import UnavailableError
 from foqs.model.service import Service
+from foqs.model.shared_caps import CapAsk, CapGrant
 from foqs.model.stocks import Pointer, Topic
 
 
@@ -33,7 +35,7 @@ class Chance(NamedTuple):
     random_bytes: Callable[[int], bytes]
 
 
-class LocalHost(LocalServing, LocalTopics, Protocol):
+class LocalHost(LocalServing, LocalTopics, LocalCaps, Protocol):
     """This host's own shards and topics, as routing sees them."""
 
     def tell_changes(self, changed: Callable[[Topic], None] | None) -> None:
@@ -44,7 +46,7 @@ class LocalHost(LocalServing, LocalTopics, Protocol):
 
 
 class Homes:
-    """Implements foqs.cluster.homes.HomeCalls on the hosts that live."""
+    """Implements foqs.cluster.homes.HomeCalls and foqs.cluster.cap_news.CapCalls on the hosts that live."""
 
     def __init__(self, peers: PeerTable) -> None:
         self._peers = peers
@@ -68,6 +70,9 @@ class Homes:
 
     async def hint(self, host_id: str, pointers: Sequence[Pointer]) -> None:
         await self._there(host_id).hint(pointers)
+
+    async def ask(self, host_id: str, asks: Sequence[CapAsk]) -> Sequence[CapGrant] | None:
+        return await self._there(host_id).ask(asks)
 
     def _there(self, host_id: str) -> Peer:
         remote = self.remote(host_id)
@@ -105,17 +110,19 @@ class Routing(Service):
         self._homes = Homes(peers)
         routes = Routes(me, owners, peers, local)
         self._news = TopicNews(me, self._homes, local, chance.choose, now_s)
+        self._caps = CapNews(me, self._homes, local, now_s)
         self._pulls = Pulls(queue, self._news, self._homes.remote, local.number_of, local.serves_any)
         enqueues = RoutedEnqueue(queue, routes, chance.choose, now_s)
         self.queue = RoutedQueue(queue, routes, owners, enqueues, self._pulls)
         self.admin = RoutedAdmin(admin, routes)
-        self.door = PeerDoor(me, self._news, secret, chance.random_bytes, now_s)
+        self.door = PeerDoor(me, self._news, self._caps, secret, chance.random_bytes, now_s)
         self.gauges = RoutingGauges(peers, self._pulls, self._news)
         self._telling: asyncio.Task[None] | None = None
         owners.on_hosts = self._hosts_live
 
     async def _start(self) -> None:
         await self._news.start()
+        await self._caps.start()
 
     async def _drain(self) -> None:
         self._pulls.drain()
@@ -126,6 +133,7 @@ class Routing(Service):
             self._telling.cancel()
             await asyncio.gather(self._telling, return_exceptions=True)
         await self._pulls.stop()
+        await self._caps.stop()
         await self._news.stop()
         await self._peers.stop()
 
@@ -135,6 +143,7 @@ class Routing(Service):
         self._homes.addresses = addresses
         self._peers.keep(set(addresses))
         self._news.members(self._homes.host_ids)
+        self._caps.members(self._homes.host_ids)
         is_alone = len(addresses) < 2
         if is_alone:
             self._local.tell_changes(None)

@@ -232,7 +232,7 @@ class AnyTopic(HandOut):
                 if not call.count_left or len(call.wants) >= limits.ANY_TOPICS_PER_CALL_MAX:
                     self._stop_waiting(call)
                     continue
-                if ring.entries and not tenant.is_parked:
+                if ring.entries and not tenant.parked_slot:
                     self._fed_later[tenant] = None  # It has looked at enough for now.
                 break
 
@@ -257,6 +257,8 @@ class AnyTopic(HandOut):
                 granted = self._take_any_tokens(queue, want, now_s)
                 is_last = is_last and granted == want
                 want = granted
+                if not granted and queue.asks_for_tokens():
+                    call.passed = queue
             if want:
                 self._attach(call, queue, want)
                 attached[queue] = None
@@ -272,7 +274,7 @@ class AnyTopic(HandOut):
     def _may_take_any(self, tenant: Tenant, now_s: float) -> bool:
         """Calls for any topic of a namespace with a cap may take tokens; else they wait for their turn."""
         assert tenant.cap is not None
-        if not tenant.cap.wait_s(now_s) and (tenant.turn_count or not (tenant.is_parked or tenant.starved)):
+        if not tenant.cap.wait_s(now_s) and (tenant.turn_count or not (tenant.parked_slot or tenant.starved)):
             return True
         self._park_tenant(tenant)
         return False
@@ -324,7 +326,7 @@ class AnyTopic(HandOut):
             call = next(iter(ring.hungry))
             want = call.count_left
             if queue.is_throttled:
-                is_behind = queue.shared_cap is not None and (tenant.starved or tenant.is_parked)
+                is_behind = queue.shared_cap is not None and (tenant.starved or tenant.parked_slot)
                 want = 0 if is_behind else self._take_tokens(queue, want, self._clock())
             if want:
                 self._attach(call, queue, want)
@@ -419,6 +421,8 @@ class AnyTopic(HandOut):
             self.serve(queue)
         if not queue.in_ring:
             self._enter(queue)
+        if self.on_changed is not None and not queue.parked_slot:
+            self.on_changed((queue.namespace, queue.name))
 
     def _turn_wheel(self) -> None:
         """Serve what has waited for tokens until now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from itertools import islice
 
 from mypy_extensions import mypyc_attr
 
@@ -11,12 +12,17 @@ from foqs.host.prefetching import Prefetching
 from foqs.host.tenant import Tenant
 from foqs.host.topic_queue import TopicQueue
 from foqs.model import limits
-from foqs.model.caps import TokenBucket, TokenSource
+from foqs.model.caps import NEVER_S, Cap, TokenBucket, TokenSource
 from foqs.model.namespace import SettingsTable
+from foqs.model.stocks import Topic
 from foqs.shard.writer.shard_writer import ShardWriter
 
 SLOT_MS = 20
 """Topics wait for their tokens in slots of this time: the least time in which they are looked at again."""
+UNTIL_FED = -1
+"""A number that stands for a slot: `cap_fed` tells when there is a token, or when one comes."""
+WEIGHED_MAX = 100
+"""The weights of so many topics that wait for the tokens of their namespace are added up; the others weigh as much."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -30,7 +36,11 @@ class Capping(Prefetching):
 
     def __init__(self, writers: Mapping[int, ShardWriter], clock: Callable[[], float], settings: SettingsTable) -> None:
         super().__init__(writers, clock, settings)
-        self._caps: dict[tuple[int, str], TokenBucket] = {}
+        self.new_cap: Callable[[tuple[int, str], float, float], Cap] = _new_bucket
+        """Makes the cap of a topic or a namespace of a rate. Where hosts share caps, what their homes feed."""
+        self.on_changed: Callable[[Topic], None] | None = None
+        """It is told of topics whose ready items may be others, where other hosts have to know."""
+        self._caps: dict[tuple[int, str], Cap] = {}
         """The caps of topics, and of namespaces under the name "". They outlive their queues: else a topic that comes
         and goes had none.
         """
@@ -42,6 +52,7 @@ class Capping(Prefetching):
         """The last slot that was looked at."""
         self._due: list[TopicQueue] = []
         """Topics whose slots are over, and which were not looked at yet."""
+        self._due_tenants: list[Tenant] = []
 
     # ---- what operators say ----
 
@@ -56,16 +67,21 @@ class Capping(Prefetching):
         if policy.dequeue_paused or cap is not queue.cap or shared_cap is not queue.shared_cap:
             self._return_tokens(queue, queue.allowed_count)
             queue.cap, queue.shared_cap = cap, shared_cap
+            if queue.parked_slot:
+                self._due.append(queue)  # It waits for tokens of the cap that it had.
         queue.is_paused = policy.dequeue_paused
         queue.is_throttled = queue.is_paused or cap is not None or shared_cap is not None
 
     def _refresh_tenant(self, tenant: Tenant) -> None:
         if tenant.version != self.settings.version:
             tenant.version = self.settings.version
-            tenant.cap = self._cap_of(tenant.namespace, "", self.settings.caps.get(tenant.namespace, 0.0))
+            cap = self._cap_of(tenant.namespace, "", self.settings.caps.get(tenant.namespace, 0.0))
+            if cap is not tenant.cap and tenant.parked_slot:
+                self._due_tenants.append(tenant)
+            tenant.cap = cap
 
-    def _cap_of(self, namespace: int, name: str, rate: float) -> TokenBucket | None:
-        """The cap as it is now. Where hosts share the tokens of a topic, its home would feed what this returns."""
+    def _cap_of(self, namespace: int, name: str, rate: float) -> Cap | None:
+        """The cap as it is now."""
         if not rate:
             self._caps.pop((namespace, name), None)
             return None
@@ -73,7 +89,7 @@ class Capping(Prefetching):
         if cap is None or cap.rate != rate:
             now_s = self._clock()
             # Another one, so that nobody goes on with tokens of the old rate.
-            cap = TokenBucket(rate, now_s) if cap is None else cap.at_rate(rate, now_s)
+            cap = self.new_cap((namespace, name), rate, now_s) if cap is None else cap.at_rate(rate, now_s)
             self._caps[namespace, name] = cap
         return cap
 
@@ -123,7 +139,7 @@ class Capping(Prefetching):
         if queue.shared_cap is not None:
             if tenant.turn_count:
                 wanted = min(wanted, tenant.turn_count)
-            elif tenant.starved or tenant.is_parked:
+            elif tenant.starved or tenant.parked_slot:
                 # Others came first.
                 tenant.starved[queue] = None
                 self._park_tenant(tenant)
@@ -152,7 +168,7 @@ class Capping(Prefetching):
     def _admit_arriving(self, queue: TopicQueue) -> None:
         """Take tokens for what its calls want of items that are about to be written."""
         wanted = min(queue.waiting_count, limits.TRANSACTION_CLAIMS_MAX) - queue.allowed_count
-        is_behind = queue.shared_cap is not None and (queue.tenant.starved or queue.tenant.is_parked)
+        is_behind = queue.shared_cap is not None and (queue.tenant.starved or queue.tenant.parked_slot)
         if wanted > 0 and not is_behind:
             self._take_tokens(queue, wanted, self._clock())
 
@@ -167,18 +183,53 @@ class Capping(Prefetching):
             queue.tenant.leave(queue)
         if queue.parked_slot or queue.is_paused or queue.cap is None:
             return  # It waits already, or for an operator.
-        slot = self._slot_after(queue.cap)
+        self._wait_for_slot(queue, queue.cap)
+        if self.on_changed is not None:
+            self.on_changed((queue.namespace, queue.name))  # Nobody else is to come for its items meanwhile.
+
+    def _wait_for_slot(self, queue: TopicQueue, cap: TokenSource) -> None:
+        slot, before = self._slot_after(cap), queue.parked_slot
         queue.parked_slot = slot
-        self._slots.setdefault(slot, []).append(queue)
+        if slot not in (before, UNTIL_FED):
+            self._slots.setdefault(slot, []).append(queue)
 
     def _park_tenant(self, tenant: Tenant) -> None:
-        if not tenant.is_parked and tenant.cap is not None:
-            tenant.is_parked = True
-            self._tenant_slots.setdefault(self._slot_after(tenant.cap), []).append(tenant)
+        if not tenant.parked_slot and tenant.cap is not None:
+            some = list(islice(tenant.starved, WEIGHED_MAX))
+            weight = sum([queue.weight for queue in some]) * len(tenant.starved) // max(1, len(some))
+            tenant.cap.weigh(max(1, weight + tenant.hungry_count))
+            self._wait_for_tenant_slot(tenant, tenant.cap)
+
+    def _wait_for_tenant_slot(self, tenant: Tenant, cap: TokenSource) -> None:
+        slot, before = self._slot_after(cap), tenant.parked_slot
+        tenant.parked_slot = slot
+        if slot not in (before, UNTIL_FED):
+            self._tenant_slots.setdefault(slot, []).append(tenant)
+
+    def cap_fed(self, namespace: int, name: str) -> None:
+        """There may be tokens of a cap whose home feeds it, or it is known when there will be."""
+        now_s = self._clock()
+        if name:
+            queue = self._queues.get((namespace, name))
+            if queue is not None and queue.parked_slot and queue.cap is not None:
+                if queue.cap.wait_s(now_s) > 0:
+                    self._wait_for_slot(queue, queue.cap)
+                else:
+                    self._due.append(queue)
+            return
+        tenant = self._tenants.get(namespace)
+        if tenant is not None and tenant.parked_slot and tenant.cap is not None:
+            if tenant.cap.wait_s(now_s) > 0:
+                self._wait_for_tenant_slot(tenant, tenant.cap)
+            else:
+                self._due_tenants.append(tenant)
 
     def _slot_after(self, cap: TokenSource) -> int:
         now_s = self._clock()
-        wait_s = min(cap.wait_s(now_s), limits.DAY_MS / 1000)  # The wait may be without end.
+        wait_s = cap.wait_s(now_s)
+        if wait_s == NEVER_S:
+            return UNTIL_FED
+        wait_s = min(wait_s, limits.DAY_MS / 1000)
         return max(self._slot + 1, math.ceil((now_s + wait_s) * 1000 / SLOT_MS))
 
     def _take_due(self) -> list[TopicQueue]:
@@ -193,16 +244,22 @@ class Capping(Prefetching):
 
     def _take_due_tenants(self) -> list[Tenant]:
         slot = math.floor(self._clock() * 1000 / SLOT_MS)
-        found: list[Tenant] = []
+        found, self._due_tenants = self._due_tenants, []
         for number in _slots_between(self._tenant_slots, self._slot, slot):
-            found += self._tenant_slots.pop(number)
-        for tenant in found:
-            tenant.is_parked = False
-        return found
+            found += [tenant for tenant in self._tenant_slots.pop(number) if tenant.parked_slot == number]
+        due = [tenant for tenant in dict.fromkeys(found) if tenant.parked_slot]
+        for tenant in due:
+            tenant.parked_slot = 0
+        return due
 
     def _note_slot(self) -> None:
         """All slots until now have been looked at."""
         self._slot = math.floor(self._clock() * 1000 / SLOT_MS)
+
+
+def _new_bucket(_: tuple[int, str], rate: float, now_s: float) -> Cap:
+    """The cap of a host that shares it with none."""
+    return TokenBucket(rate, now_s)
 
 
 def _slots_between(slots: Mapping[int, object], after: int, last: int) -> list[int]:

@@ -38,8 +38,6 @@ class Dispatcher(AnyTopic):
         self._record = record
         self._unswept: list[TopicQueue] = []
         """What the sweep that began has still to look at."""
-        self.on_changed: Callable[[Topic], None] | None = None
-        """It is told of topics whose ready items may be others, where other hosts have to know."""
 
     # ---- what shards' writers ask and bring (ShardListener) ----
 
@@ -249,8 +247,10 @@ class Dispatcher(AnyTopic):
     def has_candidates(self, call: DequeueCall) -> bool:
         """Something of the call's topics is ready or on the way."""
         ring = call.ring
-        if ring is not None and call.count_left and ring.entries and not ring.tenant.is_parked:
-            return True
+        if ring is not None and call.count_left and ring.entries:
+            cap = ring.tenant.cap
+            if not ring.tenant.parked_slot or (cap is not None and cap.is_asking):
+                return True
         if call.passed is not None and call.passed.may_bring():
             return True  # Calls before it want all that is known of it, and may leave some.
         return any(queue.may_bring() for queue in call.wants)

@@ -11,6 +11,7 @@ from foqs.host.namespaces import Namespaces
 from foqs.host.shards import Shards
 from foqs.model import order
 from foqs.model.errors import FoqsError
+from foqs.model.shared_caps import CapHomes, CapKey, SharedCap
 from foqs.model.stocks import NO_STOCK, Stock, Topic
 
 READ_MS_MIN = 200
@@ -63,6 +64,16 @@ class Stocks:
 
     def known_topics(self) -> Collection[Topic]:
         return self._dispatcher.known_topics
+
+    def share_caps(self, homes: CapHomes) -> None:
+        self._dispatcher.new_cap = lambda key, rate, now_s: SharedCap(key, rate, now_s, homes)
+
+    def cap_rate(self, key: CapKey) -> float:
+        settings, (number, name) = self._dispatcher.settings, key
+        return settings.policy(number, name).deliveries_per_second_max if name else settings.caps.get(number, 0.0)
+
+    def cap_fed(self, key: CapKey) -> None:
+        self._dispatcher.cap_fed(*key)
 
     def stock(self, topic: Topic) -> Stock:
         """The ready items of healthy shards that may be delivered now.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from foqs.model.caps import TokenSource
+from foqs.model.caps import Cap
 
 if TYPE_CHECKING:
     from foqs.host.topic_queue import DequeueCall, TopicQueue
@@ -54,7 +54,7 @@ class Tenant:
     """One namespace on this host, as far as it is a part of who gets which item. The dispatcher makes it."""
 
     __slots__ = (
-        "cap", "hungry_count", "is_any_first", "is_parked", "namespace", "prefix_lengths", "queues_count", "ring",
+        "cap", "hungry_count", "is_any_first", "namespace", "parked_slot", "prefix_lengths", "queues_count", "ring",
         "rings", "starved", "turn_count", "version",
     )  # fmt: skip
 
@@ -62,7 +62,7 @@ class Tenant:
         self.namespace = namespace
         self.version = -1
         """Its settings are known up to this version."""
-        self.cap: TokenSource | None = None
+        self.cap: Cap | None = None
         self.queues_count = 0
         self.ring = ReadyRing(self, "")
         """All its topics."""
@@ -74,8 +74,8 @@ class Tenant:
         """Calls in all rings that want something of any topic."""
         self.starved: OrderedDict[TopicQueue, None] = OrderedDict()
         """Topics with calls that wait for a token of the namespace, in the order in which they get one."""
-        self.is_parked = False
-        """It waits for a token."""
+        self.parked_slot = 0
+        """It waits for a token until this slot of the wheel; 0 when it does not."""
         self.is_any_first = False
         """The last time calls for any topic took their tokens first, and the next time topics that wait for them do."""
         self.turn_count = 0

@@ -9,7 +9,7 @@ from itertools import chain, islice
 from foqs.host.prefetch_buffer import PrefetchBuffer
 from foqs.host.tenant import ReadyRing, Tenant
 from foqs.model import limits, order
-from foqs.model.caps import TokenSource
+from foqs.model.caps import Cap
 from foqs.model.clock import Now
 from foqs.model.item import ShardItem
 from foqs.model.topic import ShardTopic
@@ -152,8 +152,8 @@ class TopicQueue:
         self.weight = 1
         self.is_paused = False
         """Nothing of it is delivered."""
-        self.cap: TokenSource | None = None
-        self.shared_cap: TokenSource | None = None
+        self.cap: Cap | None = None
+        self.shared_cap: Cap | None = None
         """That of its namespace."""
         self.is_throttled = False
         """It is paused or has a cap: no more of it is delivered, or claimed, than is allowed."""
@@ -295,8 +295,12 @@ class TopicQueue:
     def may_bring(self) -> bool:
         """A call may wait for what is ready or on the way here."""
         if self.is_throttled and not self.allowed_count:
-            return False
+            return not self.is_paused and self.asks_for_tokens() and self.has_something()
         return self.coming_count > 0 or self.has_something()
+
+    def asks_for_tokens(self) -> bool:
+        """Another host is about to say whether there are any."""
+        return any(cap is not None and cap.is_asking for cap in (self.cap, self.shared_cap))
 
     def has_buffered_for(self, call: DequeueCall, want: int) -> bool:
         """What the call and those before it want can be delivered now."""

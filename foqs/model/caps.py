@@ -10,6 +10,11 @@ CAP_BURST_MS = 100
 CAP_BURST_ITEMS_MIN = 2
 """It gives at least so many items, so that none is lost to the time that a claim takes."""
 
+SHARED_BURST_MS = 700
+"""Where hosts share a cap, tokens of this time may be in their hands; they are used late, but all are counted."""
+SHARED_BURST_ITEMS = 2
+"""So many more for each host: one in hand, and one that is being used."""
+
 _ALMOST = 1e-9
 """Sums of many small parts of a token fall short of a whole one by less than this."""
 
@@ -17,8 +22,12 @@ _ALMOST = 1e-9
 class TokenSource(Protocol):
     """Where the tokens of a cap come from.
 
-    `TokenBucket` makes them of time alone. One that is fed by another host would keep what that sends.
+    `TokenBucket` makes them of time alone. `SharedCap` has what the home of a cap gives to several hosts.
     """
+
+    @property
+    def is_asking(self) -> bool:
+        """Another host was just asked for tokens: also a call that does not wait should wait for what it says."""
 
     def take(self, count: int, now_s: float) -> int:
         """Take up to `count` tokens, and hold them. Returns how many there were."""
@@ -33,7 +42,19 @@ class TokenSource(Protocol):
         """How many there are."""
 
     def wait_s(self, now_s: float) -> float:
-        """How long it takes until there is a token; infinite if nobody knows."""
+        """How long it takes until there is a token; infinite if nobody knows: then the dispatcher is told of it."""
+
+    def weigh(self, weight: int) -> None:
+        """So much waits here, where hosts share a cap."""
+
+
+class Cap(TokenSource, Protocol):
+    """A token source that a topic or a namespace keeps until it has another cap."""
+
+    @property
+    def rate(self) -> float: ...
+
+    def at_rate(self, rate: float, now_s: float) -> Cap: ...
 
 
 class TokenBucket:
@@ -42,14 +63,15 @@ class TokenBucket:
     What is held counts against the burst, so a claim that takes long lets no more through at its end.
     """
 
-    __slots__ = ("_at_s", "_held_count", "_tokens", "burst", "rate")
+    __slots__ = ("_at_s", "_held_count", "_tokens", "burst", "is_asking", "rate")
 
-    def __init__(self, rate: float, now_s: float) -> None:
-        """`rate` is in items a second, and above 0. There is one token at once."""
+    def __init__(self, rate: float, now_s: float, tokens: float = 1.0, held_count: int = 0) -> None:
+        """`rate` is in items a second, and above 0. There are so many tokens at once, and others that are held."""
         self.rate = rate
+        self.is_asking = False
         self.burst = burst_of(rate)
-        self._tokens = 1.0
-        self._held_count = 0
+        self._tokens = tokens
+        self._held_count = held_count
         self._at_s = now_s
 
     def at_rate(self, rate: float, now_s: float) -> TokenBucket:
@@ -83,6 +105,9 @@ class TokenBucket:
         self._refill(now_s)
         return 0.0 if self._tokens >= 1 - _ALMOST else (1 - self._tokens) / self.rate
 
+    def weigh(self, weight: int) -> None:
+        """It is nobody else's."""
+
     def _refill(self, now_s: float) -> None:
         elapsed_s = now_s - self._at_s
         if elapsed_s > 0:
@@ -90,6 +115,11 @@ class TokenBucket:
             room = self.burst - self._held_count
             if self._tokens < room:
                 self._tokens = min(room, self._tokens + elapsed_s * self.rate)
+
+
+def shared_burst_of(rate: float, hosts_count: int) -> float:
+    """What several hosts let through at once beyond the rate: the tokens that all of them can have in hand."""
+    return burst_of(rate) + rate * SHARED_BURST_MS / 1000 + SHARED_BURST_ITEMS * hosts_count
 
 
 def burst_of(rate: float) -> float:

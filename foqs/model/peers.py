@@ -64,6 +64,46 @@ class TopicPointer(NamedTuple):
     oldest_at_ms: int
 
 
+class CapAskFields(Protocol):
+    """What a host asks the home of a cap, as it comes over the wire."""
+
+    namespace_number: int | None
+    topic: str | None
+    per_second: float | None
+    wanted_count: int | None
+    held_count: int | None
+    unused_count: int | None
+    weight: int | None
+    is_short: bool | None
+
+
+class CapGrantFields(Protocol):
+    namespace_number: int | None
+    topic: str | None
+    granted_count: int | None
+    after_ms: float | None
+    ends_ms: float | None
+    share_per_second: float | None
+
+
+class CapGrantTold(NamedTuple):
+    """Tokens of a cap, for a host that has asked its home."""
+
+    namespace_number: int
+    topic: str
+    granted_count: int
+    after_ms: float
+    ends_ms: float
+    share_per_second: float
+
+
+class SeekResult(NamedTuple):
+    """What a home says to one that asks."""
+
+    pointers: Sequence[TopicPointer]
+    grants: Sequence[CapGrantTold]
+
+
 class PeerCalls(Protocol):
     """The verbs of service FoqsPeer."""
 
@@ -73,7 +113,9 @@ class PeerCalls(Protocol):
 
     async def report(self, context: CallContext, stocks: Sequence[TopicStockFields]) -> Sequence[TopicPointer]: ...
 
-    async def seek(self, context: CallContext, wishes: Sequence[TopicWishFields]) -> Sequence[TopicPointer]: ...
+    async def seek(
+        self, context: CallContext, wishes: Sequence[TopicWishFields], asks: Sequence[CapAskFields]
+    ) -> SeekResult: ...
 
     async def hint(self, context: CallContext, pointers: Sequence[TopicPointerFields]) -> None: ...
 
@@ -90,7 +132,9 @@ class NoPeers:
     async def report(self, context: CallContext, stocks: Sequence[TopicStockFields]) -> Sequence[TopicPointer]:
         raise _no_peers()
 
-    async def seek(self, context: CallContext, wishes: Sequence[TopicWishFields]) -> Sequence[TopicPointer]:
+    async def seek(
+        self, context: CallContext, wishes: Sequence[TopicWishFields], asks: Sequence[CapAskFields]
+    ) -> SeekResult:
         raise _no_peers()
 
     async def hint(self, context: CallContext, pointers: Sequence[TopicPointerFields]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from zlib import crc32
 
 from foqs.cluster.homes import Reported
-from foqs.cluster.peer_door import pointers_of, told_pointer
+from foqs.cluster.peer_door import grants_of, pointers_of, told_pointer
 from foqs.cluster.pulls import GivenBack
 from foqs.model import limits
 from foqs.model.calls import (
@@ -30,6 +30,7 @@ from foqs.model.calls import (
     TopicPage,
 )
 from foqs.model.errors import FoqsError, UnavailableError, error_for_code
+from foqs.model.shared_caps import CapAsk, CapGrant
 from foqs.model.stocks import Pointer, Topic
 from foqs.transport.peer_connection import PeerConnection
 from foqs.wire.codec import encode_as, structs
@@ -185,6 +186,12 @@ class RemoteHost:
         """Ask that host, their home, who has items of topics."""
         told = [structs.TopicWish(number, name, count) for (number, name), count in wishes.items()]
         return pointers_of((await self._call(_BY_ITSELF, "seek", structs.SeekRequest(told))).pointers)
+
+    async def ask(self, asks: Sequence[CapAsk]) -> list[CapGrant] | None:
+        """Ask that host, their home, for tokens of caps. None if it is of a build that has none."""
+        told = [structs.CapAsk(*ask.key, *ask[1:]) for ask in asks]
+        grants = (await self._call(_BY_ITSELF, "seek", structs.SeekRequest([], told))).grants
+        return None if grants is None else grants_of(grants)
 
     async def hint(self, pointers: Sequence[Pointer]) -> None:
         """Tell that host, which waits for their topics, who has items."""

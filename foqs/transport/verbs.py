@@ -19,7 +19,7 @@ from foqs.model.calls import AdminCalls, CallContext, PositionErrors, QueueCalls
 from foqs.model.errors import FoqsError, InternalError, InvalidArgumentError, TooLargeError
 from foqs.model.jobs import Job, JobPage
 from foqs.model.namespace import Namespace, NamespaceSettings
-from foqs.model.peers import HelloResult, PeerCalls, TopicPointer
+from foqs.model.peers import CapGrantTold, HelloResult, PeerCalls, SeekResult, TopicPointer
 from foqs.model.policy import TopicPolicyEntry, TopicPolicyPage
 from foqs.wire.codec import Codec, Method, encode_as, structs
 
@@ -46,6 +46,7 @@ for _cls, _struct in (
     (calls.ShardMap, structs.ShardMap),
     (HelloResult, structs.HelloResponse),
     (TopicPointer, structs.TopicPointer),
+    (CapGrantTold, structs.CapGrant),
     (Namespace, structs.Namespace),
     (Job, structs.Job),
     (JobPage, structs.ListJobsResponse),
@@ -182,7 +183,7 @@ def _of_peers(peers: PeerCalls) -> dict[str, _Verb]:
         "hello": _Verb(lambda c, r: peers.hello(c, r.host_id, r.challenge)),
         "prove": _Verb(lambda c, r: peers.prove(c, r.host_id, r.challenge, r.proof), lambda _: structs.ProveResponse()),
         "report": _Verb(lambda c, r: peers.report(c, r.stocks or ()), structs.PointersResponse),
-        "seek": _Verb(lambda c, r: peers.seek(c, r.wishes or ()), structs.PointersResponse),
+        "seek": _Verb(lambda c, r: peers.seek(c, r.wishes or (), r.asks or ()), _seek_response),
         "hint": _Verb(lambda c, r: peers.hint(c, r.pointers or ()), lambda _: structs.HintResponse()),
     }
 
@@ -290,6 +291,10 @@ def _of_shards(context: CallContext, request: Any) -> CallContext:
 
 def _batch_response(errors: PositionErrors) -> Any:
     return structs.BatchResponse(_item_errors(errors))
+
+
+def _seek_response(found: SeekResult) -> Any:
+    return structs.PointersResponse(found.pointers, found.grants)
 
 
 def _dead_letters_response(result: calls.DeadLettersResult) -> Any:

@@ -6,11 +6,13 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
+from foqs.cluster.cap_news import CapNews
 from foqs.cluster.peer_door import CHALLENGES_MAX, PeerDoor
 from foqs.cluster.topic_news import TopicNews
 from foqs.model import limits
@@ -43,7 +45,9 @@ class World:
         self.secret: bytes | None = SECRET
         now_s = asyncio.get_running_loop().time
         news: Any = TopicNews("callee", None, None, lambda count: 0, now_s)  # type: ignore[arg-type]
-        self.door = PeerDoor("callee", news, lambda: self.secret, os.urandom, now_s)
+        local: Any = SimpleNamespace(cap_rate=lambda key: 0.0)
+        caps = CapNews("callee", None, local, now_s)  # type: ignore[arg-type]
+        self.door = PeerDoor("callee", news, caps, lambda: self.secret, os.urandom, now_s)
         self.server = ThriftServer(
             self.queue, self.queue, address="127.0.0.1", port=0, namespaces=self.queue, peers=self.door
         )

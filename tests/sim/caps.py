@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _CHANGE_S = 0.3
 """How often the operator changes something."""
 _RATES = (0.0, 5.0, 40.0, 300.0)
+_SHARED_RATES = (3.0, 5.0)
+"""In some runs of clusters there are caps all the time, so low that each host alone could deliver more."""
 _RATES_AT_REST = (0.0, 0.0, 300.0)
 """All that there is has to be consumed at them."""
 
@@ -35,9 +37,16 @@ class CapKeeper:
         self._namespace = namespace
         self._topics = tuple(topics)
         self.is_there = self._chance.random() < 0.4
+        self.is_steady = world.profile.has_steady_caps
+        """Caps stay as they are for the whole run, and more is delivered than they let through."""
+        if self.is_steady:
+            self.is_there = True
 
     async def run(self, until_s: float) -> None:
         chance = self._chance
+        if self.is_steady:
+            await self._steady(until_s)
+            return
         while self.is_there and self._world.loop.time() < until_s:
             await asyncio.sleep(chance.expovariate(1 / _CHANGE_S))
             if chance.random() < 0.2:
@@ -48,6 +57,18 @@ class CapKeeper:
                     enqueue_paused=chance.random() < 0.1, deliveries_per_second_max=chance.choice(_RATES),
                     weight=chance.choice([1, 1, 4]),
                 )  # fmt: skip
+
+    async def _steady(self, until_s: float) -> None:
+        """One cap of the namespace, or one of each topic, and other weights now and then."""
+        chance = self._chance
+        rate, is_of_namespace = chance.choice(_SHARED_RATES), chance.random() < 0.7
+        while self._world.pick_host(chance) is None and self._world.loop.time() < until_s:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        if is_of_namespace:
+            await self._limit_namespace(rate)
+        for topic in self._topics:
+            topic_rate = 0.0 if is_of_namespace else rate
+            await self._set(topic, weight=chance.choice([1, 1, 4]), deliveries_per_second_max=topic_rate)
 
     async def lift(self) -> None:
         """Let everything go on, some of it at a rate: a restored meta database may have brought anything back."""
@@ -118,7 +139,7 @@ class CapCheck:
         self._levels = {key: level for key, level in self._levels.items() if rates.get(key) == self._rates.get(key)}
         self._rates = {key: rate for key, rate in rates.items() if rate}
 
-    def delivered(self, items: list[ShardItem], now_s: float) -> Iterator[str]:
+    def delivered(self, items: list[ShardItem], now_s: float, *, is_shared: bool = False) -> Iterator[str]:
         if self._version != self._settings.version:
             self._read_rates()
         for item in items:
@@ -128,7 +149,7 @@ class CapCheck:
                 yield f"P10: {item.key:x} of {topic.name} was delivered, which is paused"
             for key in ((topic.namespace, topic.name), (topic.namespace, "")):
                 rate = self._rates.get(key)
-                if rate:
+                if rate and not is_shared:
                     level, at_s = self._levels.get(key, (0.0, now_s))
                     level = max(0.0, level - rate * (now_s - at_s)) + 1
                     self._levels[key] = (level, now_s)

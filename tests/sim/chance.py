@@ -49,6 +49,8 @@ class Profile:
     quota_items: int = field(default=0, repr=False)
     """Of one namespace, in a minute; 0 where it has no quota to speak of."""
     is_cluster: bool = field(default=False, repr=False)
+    has_steady_caps: bool = field(default=False, repr=False)
+    """Hosts share low caps that stay as they are, and clients want more than these let through."""
     """Several hosts serve at the same time (tests.sim.cluster)."""
     contends: bool = field(default=False, repr=False)
     """Every host wants every shard, whatever is planned: then the locks alone decide."""

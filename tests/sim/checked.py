@@ -11,6 +11,7 @@ from foqs.host.topic_queue import DequeueCall
 from foqs.model.clock import Now
 from foqs.model.item import ShardItem
 from foqs.model.namespace import SettingsTable
+from foqs.model.shared_caps import SharedCap
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import ShardImage, Transaction, TransactionResult
 from foqs.shard.state.engine import ShardState
@@ -85,6 +86,10 @@ def checked_dispatcher(world_of: Callable[[], World]) -> type[Dispatcher]:
             super()._follow_settings()
             self.cap_check.look()
 
+        def _shares_caps(self) -> bool:
+            """Whether there were ever other hosts: then those together have the burst of a cap."""
+            return any(isinstance(cap, SharedCap) and cap._homes.version for cap in self._caps.values())
+
         def _deliver_to(self, call: DequeueCall) -> bool:
             parts = chain.from_iterable(queue.parts.values() for queue in call.wants)
             self.passed = {part for part in parts if not part.room}
@@ -94,7 +99,10 @@ def checked_dispatcher(world_of: Callable[[], World]) -> type[Dispatcher]:
             world = world_of()
             for problem in order_problems(self, items, world.tables, self.passed):
                 world.complain(problem)
-            for problem in self.cap_check.delivered(items, world.loop.time()):
+            for problem in chain(
+                self.cap_check.delivered(items, world.loop.time(), is_shared=self._shares_caps()),
+                world.cap_check.delivered(items),
+            ):
                 world.complain(problem)
             world.clocks.handed_out(call, items)
             super().answer(call, items)

@@ -34,6 +34,8 @@ _EVEN_S_MAX = 8.0
 _PATIENCE_S = 4.0
 """A client tries so long to settle what it holds, going from host to host."""
 _PAUSE_S = 0.05
+_STEADY_S = 6.0
+"""Caps that stay as they are show within this time whether they are kept."""
 _ELSEWHERE = (ErrorCode.UNAVAILABLE, ErrorCode.OVERLOADED)
 _CLUSTER_LIMITS = {"SETTLED_MS": 300, "LEAVE_MS_MAX": 6_000, "NEGLECTED_MS": 800}
 
@@ -42,6 +44,7 @@ def cluster_profile(profile: Profile, seed: int) -> Profile:
     """The profile of a seed for a cluster: one in three has no faults but hosts that come and go as they should."""
     chance = random.Random(f"cluster {seed}")
     is_orderly = chance.random() < 0.35
+    has_steady_caps = chance.random() < 0.2
     if is_orderly:
         profile = replace(
             profile, slow_share=0.0, fates=(0.0, 0.0, 0.0, 0.0), server_fault_rate=0.0, meta_fault_rate=0.0,
@@ -55,6 +58,9 @@ def cluster_profile(profile: Profile, seed: int) -> Profile:
         drain_rate=1.5,
         contends=False,
         is_cluster=True,
+        has_steady_caps=has_steady_caps,
+        quota_items=0 if has_steady_caps else profile.quota_items,
+        load_s=_STEADY_S if has_steady_caps else profile.load_s,
         limits={**profile.limits, **_CLUSTER_LIMITS},
     )
 

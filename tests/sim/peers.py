@@ -10,6 +10,7 @@ from foqs.cluster.homes import Reported
 from foqs.model import limits
 from foqs.model.calls import CallContext
 from foqs.model.errors import HostUnreachableError, UnavailableError
+from foqs.model.shared_caps import CapAsk, CapGrant
 from foqs.model.stocks import Pointer, Topic
 
 if TYPE_CHECKING:
@@ -72,6 +73,10 @@ class SimRemote:
 
     async def seek(self, wishes: Mapping[Topic, int]) -> Sequence[Pointer]:
         found: Sequence[Pointer] = await self._tell(lambda host: host.host._routing._news.sought(self._me, wishes))
+        return found
+
+    async def ask(self, asks: Sequence[CapAsk]) -> Sequence[CapGrant] | None:
+        found: Sequence[CapGrant] | None = await self._tell(lambda host: host.host._routing._caps.asked(self._me, asks))
         return found
 
     async def hint(self, pointers: Sequence[Pointer]) -> None:

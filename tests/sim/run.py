@@ -12,16 +12,18 @@ from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest.mock import patch
 
 import structlog
 
+from foqs.cluster import cap_news
 from foqs.model import limits
 from tests.histories.checker import check
 from tests.sim.any_host import AnyHost
 from tests.sim.caller import NAMESPACE
 from tests.sim.chance import Delays, Profile, make_profile
 from tests.sim.checked import checked_dispatcher, checked_state
-from tests.sim.clients import TOPICS
+from tests.sim.clients import TOPICS, SimClient
 from tests.sim.cluster import ClusterNemesis, ClusterWorld, cluster_problems, cluster_profile
 from tests.sim.events import event_sizes
 from tests.sim.host import SimHost, simulated
@@ -30,6 +32,7 @@ from tests.sim.lane import checked_lane
 from tests.sim.loop import VirtualLoop
 from tests.sim.nemesis import Nemesis
 from tests.sim.quotas import quota_problems, quota_times
+from tests.sim.shared_caps import checked_ledger, rush
 from tests.sim.slots import checked_placement, restless_mover
 from tests.sim.tuned import tuned
 from tests.sim.world import World
@@ -38,6 +41,7 @@ from tests.support.invariants import state_problems
 
 _POLICIES_S_MAX = 2.0
 """Within so long a change of a policy holds on every host."""
+_RUSHING_COUNT = 3
 _WORK_OFF_S_MAX = 60.0
 _LIMITS_AT_REST = {"TOPICS_PER_SHARD_MAX": 200, "OPEN_LEASES_MAX": 200}
 _LOOK_EVERY_S = 0.05
@@ -94,8 +98,9 @@ def run_seed(seed: int, *, load_s_max: float = math.inf, verbose: bool = False, 
     collecting = gc.isenabled()
     gc.disable()
     try:
+        ledgers = patch.object(cap_news, "CapLedger", checked_ledger(lambda: world))
         hosts = simulated(lambda: world, state, checked)
-        with tuned(profile.limits | quota_times(profile)), tuned(event_sizes(seed)), hosts, _logs(world):
+        with tuned(profile.limits | quota_times(profile)), tuned(event_sizes(seed)), hosts, ledgers, _logs(world):
             try:
                 loop.run_until_complete(_watch(world, chance))
             except Exception as error:
@@ -146,7 +151,14 @@ async def _live(world: World, chance: random.Random) -> None:
         nemesis = Nemesis(world, random.Random(chance.random()))
     keeper = Keeper(world, random.Random(world.seed ^ 0xBEEF))
     clients = [client.run(until_s) for client in world.clients]
-    await asyncio.gather(nemesis.run(until_s), keeper.run(until_s), world.cap_keeper.run(until_s), *clients)
+    rushing = [SimClient(world, f"r{at}", random.Random(f"rush {world.seed} {at}")) for at in range(_RUSHING_COUNT)]
+    await asyncio.gather(
+        nemesis.run(until_s),
+        keeper.run(until_s),
+        world.cap_keeper.run(until_s),
+        rush(world, rushing, until_s),
+        *clients,
+    )
     world.trace("sim", "load is over")
     await _work_off(world, keeper)
     if isinstance(world, ClusterWorld) and isinstance(nemesis, ClusterNemesis):
@@ -193,6 +205,7 @@ async def _look(world: World) -> None:
         for problem in _problems(world):
             world.complain(problem)
         world.slots.look()
+        world.cap_check.look()
 
 
 def _problems(world: World) -> Iterator[str]:

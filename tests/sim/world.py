@@ -36,6 +36,7 @@ from tests.sim.links import Links
 from tests.sim.loads import Loads
 from tests.sim.loop import ProcessState, VirtualLoop
 from tests.sim.ownership import MetaTables
+from tests.sim.shared_caps import SharedCapCheck
 from tests.sim.slots import SlotWatch
 from tests.support.invariants import newest_claims
 
@@ -106,6 +107,7 @@ class World:
         self.uids_redriven: set[str] = set()
         """Of items that somebody tried to redrive, which gives them a new deliver_after."""
         self.loads = Loads()
+        self.cap_check = SharedCapCheck(self)
         self.cap_keeper = CapKeeper(self, NAMESPACE, TOPICS)
         self.events = EventBook(self)
         self.claims_left: dict[str, set[int]] = {}

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterator
+from typing import Any
 
+from foqs.host.capping import UNTIL_FED
 from foqs.host.dispatch import Dispatcher
 from foqs.host.topic_queue import DequeueCall, TopicQueue
+from foqs.model.caps import NEVER_S
 from foqs.model.item import Phase
+from foqs.model.shared_caps import SharedCap
 from foqs.shard.state.engine import ShardState
 
 
@@ -63,11 +67,29 @@ def _cap_problems(dispatcher: Dispatcher) -> Iterator[str]:
                     yield f"{name} has a cap that is none any more"
         if queue.allowed_count < 0 or (queue.allowed_count and not queue.is_throttled):
             yield f"{name} holds {queue.allowed_count} tokens"
-        if queue.parked_slot and queue not in dispatcher._slots.get(queue.parked_slot, [*dispatcher._due]):
+        if queue.parked_slot == UNTIL_FED:
+            is_waited_for = queue in dispatcher._due or _is_looked_after(queue.cap)
+        else:
+            is_waited_for = queue in dispatcher._slots.get(queue.parked_slot, [*dispatcher._due])
+        if queue.parked_slot and not is_waited_for:
             yield f"{name} is parked, and nobody will wake it"
-    for key, cap in caps.items():
+    for tenant in dispatcher._tenants.values():
+        is_waited_for = tenant in dispatcher._due_tenants or _is_looked_after(tenant.cap)
+        if tenant.parked_slot == UNTIL_FED and tenant.version == dispatcher.settings.version and not is_waited_for:
+            yield f"namespace {tenant.namespace} is parked, and nobody will wake it"
+    for key, any_cap in caps.items():
+        cap = any_cap._own if isinstance(any_cap, SharedCap) else any_cap
+        if any_cap._held_count != held[key]:
+            yield f"a cap of {any_cap.rate} counts {any_cap._held_count} tokens, {held[key]} are held"
+        if cap is None:
+            continue
         if cap._held_count != held[key] or cap._tokens < -1e-6 or cap._tokens > max(0, cap.burst - held[key]) + 1e-6:
             yield f"a cap of {cap.rate} counts {cap._tokens} and {cap._held_count} tokens, {held[key]} are held"
+
+
+def _is_looked_after(cap: Any) -> bool:
+    """Whether a home is asked for its tokens, or will be."""
+    return isinstance(cap, SharedCap) and (cap.is_asking or cap.watched_s < NEVER_S)
 
 
 def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[str]:
@@ -79,6 +101,7 @@ def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[s
                 yield f"{name} is {'' if queue.in_ring else 'not '}in rings, but not so in that of {ring.prefix!r}"
         is_held_back = queue.is_paused or queue.parked_slot or queue.name in untold or queue in dispatcher._roomless
         is_held_back = is_held_back or queue.coming_count  # Their end will be told.
+        is_held_back = is_held_back or name in dispatcher.settings.policy_changes  # It may have gone on.
         if not queue.in_ring and not is_held_back and queue.spare_count(1) and queue.has_something():
             yield f"{name} has something to give, and is in no ring"
     for tenant in dispatcher._tenants.values():
@@ -87,7 +110,7 @@ def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[s
             yield f"namespace {tenant.namespace} counts {tenant.hungry_count} hungry calls"
         if tenant.queues_count != sum(queue.tenant is tenant for queue in dispatcher._queues.values()):
             yield f"namespace {tenant.namespace} counts {tenant.queues_count} topics"
-        is_held_back = tenant.is_parked or dispatcher._namespaces_paused is not dispatcher.settings.dequeue_paused
+        is_held_back = tenant.parked_slot or dispatcher._namespaces_paused is not dispatcher.settings.dequeue_paused
         is_held_back = is_held_back or tenant.namespace in dispatcher.settings.dequeue_paused
         for ring in rings:
             if (

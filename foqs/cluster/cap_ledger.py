@@ -1,0 +1,127 @@
+"""What the home of caps knows of them: the tokens of each, and which hosts have a part in it.
+
+Tokens are made by time alone and granted ahead: a host that asks when there are none gets the next ones, dated. So one
+question brings a token, however low the cap, and hosts get theirs in the order in which they ask. Nothing of it is
+stored: a new home begins with one token.
+
+Pure: times come in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from foqs.model import limits
+from foqs.model.caps import burst_of
+from foqs.model.shared_caps import AHEAD_MS, VALID_MS, VALID_MS_MAX, CapAsk, CapGrant, CapKey
+
+SHORT_MS = 1 * limits.SECOND_MS
+"""A host in which items wait for tokens has its part kept for so long after it has asked."""
+AGAIN_MS = 100
+"""A host that holds all that it may asks again after this time."""
+CAPS_OF_HOME_MAX = 200_000
+"""Caps that one home knows of."""
+
+
+class _Part:
+    """A host that has asked for tokens of a cap, and has not said that it wants none."""
+
+    __slots__ = ("share", "short_until_s", "silent_from_s", "weight")
+
+    def __init__(self) -> None:
+        self.share = 0.0
+        """What it was told that it may make by itself, in tokens a second."""
+        self.silent_from_s = 0.0
+        """It does so from then on unless it is heard of."""
+        self.short_until_s = 0.0
+        self.weight = 1
+
+
+class _Entry:
+    __slots__ = ("at_s", "parts", "rate", "tokens")
+
+    def __init__(self, rate: float, now_s: float) -> None:
+        self.rate = rate
+        self.tokens = 1.0
+        """Below 0 where tokens of the time to come are granted already."""
+        self.at_s = now_s
+        self.parts: dict[str, _Part] = {}
+
+
+class CapLedger:
+    """The caps whose home this host is. `CapNews` owns it."""
+
+    def __init__(self) -> None:
+        self._entries: dict[CapKey, _Entry] = {}
+        self._members: Set[str] = frozenset()
+        self._unswept: list[CapKey] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def keep(self, host_ids: Set[str]) -> None:
+        """Only these hosts live: the parts of others end when somebody asks for the same cap."""
+        self._members = host_ids
+
+    def ask(self, host_id: str, ask: CapAsk, rate: float, now_s: float) -> CapGrant | None:
+        """Grant what a host may have of a cap of this rate. None where this home knows of too many caps."""
+        entry = self._entries.get(ask.key)
+        if entry is None:
+            if len(self._entries) >= CAPS_OF_HOME_MAX:
+                return None
+            entry = self._entries[ask.key] = _Entry(rate, now_s)
+        self._refill(entry, now_s)
+        entry.rate = rate
+        entry.tokens = min(burst_of(rate), entry.tokens + max(0, ask.unused_count))
+        if ask.wanted_count <= 0 and not ask.held_count:
+            entry.parts.pop(host_id, None)
+            return CapGrant(ask.key, 0, 0.0, 0.0, 0.0)
+        part = entry.parts.setdefault(host_id, _Part())
+        part.weight = max(1, ask.weight)
+        if ask.is_short:
+            part.short_until_s = now_s + SHORT_MS / 1000
+        return self._grant(entry, part, ask, now_s)
+
+    def _grant(self, entry: _Entry, part: _Part, ask: CapAsk, now_s: float) -> CapGrant:
+        rate = entry.rate
+        short_weight = sum([other.weight for other in entry.parts.values() if other.short_until_s > now_s])
+        if part.short_until_s <= now_s:
+            short_weight += part.weight
+        ahead_count = max(1, int(rate * AHEAD_MS / 1000 * part.weight / short_weight))
+        # One more, so that the next token is on its way while the last one is being used.
+        count = max(0, min(ask.wanted_count, ahead_count + 1 - ask.held_count))
+        after_s = max(0.0, (count - entry.tokens) / rate) if count else 0.0
+        entry.tokens -= count
+        valid_s = max(VALID_MS, min(VALID_MS_MAX, 1000 / rate)) / 1000
+        ends_s = after_s + valid_s if count else AGAIN_MS / 1000
+        weight = sum([other.weight for other in entry.parts.values()])
+        others_share = sum([other.share for other in entry.parts.values() if other is not part])
+        part.share = max(0.0, min(rate * part.weight / weight, rate - others_share))
+        part.silent_from_s = max(part.silent_from_s, now_s + ends_s)
+        return CapGrant(ask.key, count, after_s * 1000, ends_s * 1000, part.share)
+
+    def _refill(self, entry: _Entry, now_s: float) -> None:
+        """Add what was made since the last time, without what hosts that were not heard of have made themselves."""
+        for host_id in [one for one in entry.parts if one not in self._members]:
+            del entry.parts[host_id]
+        since_s = entry.at_s
+        if now_s <= since_s:
+            return
+        made = entry.rate * (now_s - since_s)
+        for part in entry.parts.values():
+            made -= part.share * max(0.0, now_s - max(since_s, part.silent_from_s))
+        entry.at_s = now_s
+        entry.tokens = min(burst_of(entry.rate), entry.tokens + max(0.0, made))
+
+    def sweep(self, count: int, now_s: float) -> None:
+        """Look at so many caps, in turn, and forget those that no host has a part in and that have all their tokens."""
+        if not self._unswept:
+            self._unswept = list(self._entries)
+        some, self._unswept = self._unswept[:count], self._unswept[count:]
+        for key in some:
+            entry = self._entries.get(key)
+            if entry is None:
+                continue
+            self._refill(entry, now_s)
+            if not entry.parts and entry.tokens >= burst_of(entry.rate):
+                del self._entries[key]

@@ -1,0 +1,244 @@
+"""Caps that hosts share: this host asks their homes for tokens ahead, and is the home of its part of them.
+
+The home of a cap is found by the hash that finds the homes of topics, over all hosts that live: also one that cannot be
+reached now, because another home in its place would let as much through again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, Protocol
+
+import structlog
+
+from foqs.cluster.cap_ledger import CapLedger
+from foqs.cluster.homes import home_of
+from foqs.cluster.topic_news import TOPICS_PER_MESSAGE_MAX
+from foqs.model import limits
+from foqs.model.errors import FoqsError
+from foqs.model.outage import Outage
+from foqs.model.service import Service
+from foqs.model.shared_caps import CapAsk, CapGrant, CapHomes, CapKey, SharedCap
+
+FLUSH_MS = 5
+"""What is asked for within this time is asked together."""
+ASK_MS_MAX = 500
+"""A home that has not answered by then is not reached."""
+LOOKS_MAX = 1_000
+"""Caps that one turn of the event loop looks at."""
+HOMES_KNOWN_MAX = 50_000
+SWEEP_MS = 1 * limits.SECOND_MS
+SWEEP_CAPS = 2_000
+
+_log = structlog.get_logger(__name__)
+
+
+class LocalCaps(Protocol):
+    """What caps mean on this host; foqs.host.stocks.Stocks is the real one."""
+
+    def share_caps(self, homes: CapHomes) -> None:
+        """Let the homes bring the tokens of all caps that are made from now on."""
+
+    def cap_rate(self, key: CapKey) -> float:
+        """The cap as far as this host knows, in items a second; 0 for none."""
+
+    def cap_fed(self, key: CapKey) -> None:
+        """There may be tokens of it, or somebody knows when."""
+
+
+class CapCalls(Protocol):
+    """The other hosts as homes of caps."""
+
+    async def ask(self, host_id: str, asks: Sequence[CapAsk]) -> Sequence[CapGrant] | None:
+        """Raises FoqsError when that host is away. None if it is of an older build, which grants nothing."""
+
+
+class CapNews(Service):
+    """Implements foqs.model.shared_caps.CapHomes for the caps of this host, and is the home of others.
+
+    It owns the questions that are to be asked, and the ledger of the caps whose home this host is.
+    """
+
+    def __init__(self, me: str, homes: CapCalls, local: LocalCaps, now_s: Callable[[], float]) -> None:
+        """`now_s` is the time of the event loop."""
+        super().__init__("cap-news")
+        self._me = me
+        self._homes = homes
+        self._local = local
+        self._now_s = now_s
+        self.ledger = CapLedger()
+        self.version = 0
+        self._hosts: tuple[str, ...] = (me,)
+        self._home_of: dict[CapKey, str] = {}
+        self._wanted: dict[SharedCap, None] = {}
+        self._watched: list[tuple[float, int, SharedCap]] = []
+        """Caps by when they are to be looked at."""
+        self._numbers = count()
+        self._rung = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._outage = Outage(now_s)
+
+    # ---- foqs.model.shared_caps.CapHomes ----
+
+    @property
+    def hosts_count(self) -> int:
+        return len(self._hosts)
+
+    def home_of(self, key: CapKey) -> str:
+        home = self._home_of.get(key)
+        if home is None:
+            if len(self._home_of) >= HOMES_KNOWN_MAX:
+                self._home_of.clear()
+            home = self._home_of[key] = home_of(key, self._hosts)
+        return home
+
+    def wants(self, cap: SharedCap) -> None:
+        if not self._wanted:
+            asyncio.get_running_loop().call_later(FLUSH_MS / 1000, self._rung.set)
+        self._wanted[cap] = None
+
+    # ---- what others tell ----
+
+    def members(self, host_ids: Sequence[str]) -> None:
+        """These hosts live."""
+        hosts = tuple(host_ids) or (self._me,)
+        if hosts != self._hosts:
+            self._hosts = hosts
+            self.version += 1
+            self._home_of.clear()
+            self.ledger.keep(frozenset(hosts))
+            self._rung.set()
+
+    def asked(self, host_id: str, asks: Sequence[CapAsk]) -> list[CapGrant]:
+        """A host asks this one, the home of these caps, for tokens."""
+        now_s, found = self._now_s(), []
+        for ask in asks:
+            rate = self._local.cap_rate(ask.key) or ask.rate
+            if rate > 0 and (grant := self.ledger.ask(host_id, ask, rate, now_s)) is not None:
+                found.append(grant)
+        return found
+
+    # ---- asking ----
+
+    async def _start(self) -> None:
+        self._local.share_caps(self)
+        self._spawn(self._run())
+        self._spawn(self._sweep())
+
+    async def _stop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(self._done(work), name=self.name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _done(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception:
+            _log.error("host_defect", work=self.name, exc_info=True)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle | None = None
+        while True:
+            await self._rung.wait()
+            self._rung.clear()
+            self._look()
+            self._ask_all()
+            if self._wanted:
+                self._rung.set()
+                await asyncio.sleep(0)
+            elif self._watched:
+                if timer is not None:
+                    timer.cancel()
+                timer = loop.call_at(max(self._watched[0][0], self._now_s() + FLUSH_MS / 1000), self._rung.set)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_MS / 1000)
+            self.ledger.sweep(SWEEP_CAPS, self._now_s())
+
+    def _look(self) -> None:
+        """Look at the caps whose time has come."""
+        now_s = self._now_s()
+        for _ in range(LOOKS_MAX):
+            if not self._watched or self._watched[0][0] > now_s:
+                return
+            at_s, _, cap = heappop(self._watched)
+            if at_s != cap.watched_s:
+                continue  # It is to be looked at sooner, and stands there twice.
+            cap.watched_s = float("inf")
+            if cap.is_over or cap.is_asking:
+                continue
+            if cap.lapse(now_s):
+                cap.is_asking = True
+                self._wanted[cap] = None
+            else:
+                self._watch(cap)
+            self._local.cap_fed(cap.key)  # It may make its own tokens by now.
+
+    def _watch(self, cap: SharedCap) -> None:
+        """Look at it when there will be something to be done, if there will."""
+        now_s = self._now_s()
+        at_s = cap.check_s(now_s)
+        if now_s < at_s < cap.watched_s:
+            cap.watched_s = at_s
+            heappush(self._watched, (at_s, next(self._numbers), cap))
+            if self._watched[0][2] is cap:
+                self._rung.set()  # It is the first one: the next look is to come sooner.
+
+    def _ask_all(self) -> None:
+        """Ask all homes for what is wanted, as much as one turn of the loop may."""
+        by_home: dict[str, list[SharedCap]] = {}
+        for cap in list(self._wanted)[:LOOKS_MAX]:
+            del self._wanted[cap]
+            if cap.is_over:
+                continue
+            if self.hosts_count < 2:
+                cap.is_asking = False
+                self._local.cap_fed(cap.key)
+            else:
+                by_home.setdefault(self.home_of(cap.key), []).append(cap)
+        for home, caps in by_home.items():
+            if home == self._me:
+                now_s = self._now_s()
+                self._learn(home, caps, self.asked(home, [cap.ask() for cap in caps]), now_s)
+                continue
+            for start in range(0, len(caps), TOPICS_PER_MESSAGE_MAX):
+                self._spawn(self._ask(home, caps[start : start + TOPICS_PER_MESSAGE_MAX]))
+
+    async def _ask(self, home: str, caps: Sequence[SharedCap]) -> None:
+        sent_s = self._now_s()
+        grants: Sequence[CapGrant] | None = ()
+        try:
+            async with asyncio.timeout(ASK_MS_MAX / 1000):
+                grants = await self._homes.ask(home, [cap.ask() for cap in caps])
+        except (FoqsError, TimeoutError) as error:
+            if self._outage.is_to_be_told(str(error)):
+                _log.warning("cap_home_not_reached", peer=home, error=str(error) or "no response in time")
+        self._learn(home, caps, grants, sent_s)
+
+    def _learn(self, home: str, caps: Sequence[SharedCap], grants: Sequence[CapGrant] | None, sent_s: float) -> None:
+        now_s = self._now_s()
+        by_key: Mapping[CapKey, CapGrant] = {grant.key: grant for grant in grants or ()}
+        for cap in caps:
+            grant = by_key.get(cap.key)
+            if cap.is_over:
+                continue
+            if self.hosts_count < 2 or self.home_of(cap.key) != home:
+                cap.missed(now_s)  # The answer is of no use: it has another home now, or needs none.
+            elif grant is not None:
+                cap.granted(grant, sent_s, now_s)
+            elif grants is None:
+                cap.unaided(now_s)
+            else:
+                cap.missed(now_s)
+            self._watch(cap)
+            self._local.cap_fed(cap.key)

@@ -1,0 +1,314 @@
+"""A cap that several hosts share, as each of them has it: tokens that the home of the cap grants, asked for ahead.
+
+Every topic and namespace with a cap has one home among the hosts that live (foqs/cluster/cap_news.py), which makes all
+of its tokens. A grant is a few tokens that may be used from some moment on, and for a short time. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from foqs.model.caps import NEVER_S, TokenBucket
+
+CapKey = tuple[int, str]
+"""The number of a namespace and the name of a topic, which is empty for the cap of the namespace."""
+
+AHEAD_MS = 300
+"""A host asks for the tokens of this time at most; what it holds counts."""
+VALID_MS = 400
+"""A token may be used for so long, or for the time in which the cap makes one, whichever is longer."""
+VALID_MS_MAX = 10_000
+RETRY_MS = 500
+"""A home that could not be reached, or hands out no tokens, is asked again after this time."""
+
+
+class CapAsk(NamedTuple):
+    """What a host tells the home of a cap. One that wants nothing has no more part in the cap until it asks again."""
+
+    key: CapKey
+    rate: float
+    """The cap as the host knows it. The home takes it while it knows none itself."""
+    wanted_count: int
+    held_count: int
+    """Tokens that the host has, used for claims or not."""
+    unused_count: int
+    """Those that were not used in time since it asked last."""
+    weight: int
+    is_short: bool
+    """Items have waited for tokens since it asked last."""
+
+
+class CapGrant(NamedTuple):
+    key: CapKey
+    granted_count: int
+    after_ms: float
+    """The tokens may be used after this time, counted from the response."""
+    ends_ms: float
+    """And for so long, counted from the question. A host without tokens asks again then."""
+    share: float
+    """Tokens a second that the host makes by itself from then on, if it cannot reach the home."""
+
+
+class CapHomes(Protocol):
+    """What a shared cap asks of its host; foqs.cluster.cap_news.CapNews is the real one."""
+
+    @property
+    def version(self) -> int:
+        """Another number whenever other hosts live than before."""
+
+    @property
+    def hosts_count(self) -> int: ...
+
+    def home_of(self, key: CapKey) -> str: ...
+
+    def wants(self, cap: SharedCap) -> None:
+        """Ask its home for it soon."""
+
+
+class SharedCap:
+    """A TokenSource whose tokens come from the home of the cap.
+
+    A host that is alone makes all of them itself. One whose home cannot be reached goes on with the share that this
+    home told it last, and has none if it told it none. A share is that of one home: it ends when the cap has another.
+    """
+
+    __slots__ = (
+        "_again_s",
+        "_asked",
+        "_batches",
+        "_held_count",
+        "_homes",
+        "_is_lost",
+        "_is_short",
+        "_is_used",
+        "_own",
+        "_share",
+        "_target",
+        "_target_max",
+        "_until_s",
+        "_unused_count",
+        "_version",
+        "home",
+        "is_asking",
+        "is_over",
+        "key",
+        "rate",
+        "watched_s",
+        "weight",
+    )  # fmt: skip
+
+    def __init__(self, key: CapKey, rate: float, now_s: float, homes: CapHomes) -> None:
+        self.key = key
+        self.rate = rate
+        self.weight = 1
+        self.home = ""
+        """Who has answered last, or is to."""
+        self.is_asking = False
+        """A question is on its way, or about to be."""
+        self.watched_s = NEVER_S
+        """When `CapNews` looks at it."""
+        self.is_over = False
+        """Another one has taken its place."""
+        self._until_s = now_s
+        """When the last token ends."""
+        self._again_s = now_s
+        """Its home is not asked before."""
+        self._asked: CapAsk | None = None
+        """The question that is on its way."""
+        self._is_short = False
+        """Somebody has waited for a token since the last question."""
+        self._homes = homes
+        self._own: TokenBucket | None = None
+        """Makes the tokens while no home does."""
+        self._batches: list[tuple[float, float, int]] = []
+        """Tokens in hand: from when, until when, how many."""
+        self._held_count = 0
+        self._target = 1
+        """Tokens to have in hand: twice as many whenever that was not enough, fewer when some were not used."""
+        self._target_max = max(1, int(rate * AHEAD_MS / 1000))
+        self._unused_count = 0
+        self._share = 0.0
+        self._is_lost = False
+        """The home did not answer the last question."""
+        self._is_used = False
+        """Tokens were asked for since the last question."""
+        self._version = -1
+        self._follow(now_s)
+
+    def check_s(self, now_s: float) -> float:
+        """When it is to be looked at: its home may be asked again then, or its tokens have ended."""
+        return self._again_s if self._again_s > now_s else self._until_s
+
+    @property
+    def in_hand_count(self) -> int:
+        """Tokens that may be used now or later, and are not in use."""
+        return sum([count for _, _, count in self._batches])
+
+    # ---- TokenSource ----
+
+    def at_rate(self, rate: float, now_s: float) -> SharedCap:
+        """The cap of another rate, which takes the place of this one and has none of its tokens."""
+        self.is_over = True
+        other = SharedCap(self.key, rate, now_s, self._homes)
+        other.weight = self.weight
+        if self._own is not None and self._homes.hosts_count < 2:
+            other._own = self._own.at_rate(rate, now_s)
+        return other
+
+    def take(self, count: int, now_s: float) -> int:
+        self._follow(now_s)
+        self._is_used = True
+        if self._own is not None:
+            granted = self._own.take(count, now_s)
+            if self._is_lost:
+                self._ask_soon(now_s)
+        else:
+            granted = self._take_granted(count, now_s)
+        self._held_count += granted
+        return granted
+
+    def spend(self, count: int, now_s: float) -> None:
+        self._held_count -= count
+        if self._own is not None:
+            self._own.spend(count, now_s)
+
+    def give_back(self, count: int, now_s: float) -> None:
+        self._held_count -= count
+        if self._own is not None:
+            self._own.give_back(count, now_s)
+        elif self._until_s > now_s:
+            self._batches.append((now_s, self._until_s, count))
+        else:
+            self._unused_count += count
+
+    def count(self, now_s: float) -> int:
+        self._follow(now_s)
+        if self._own is not None:
+            return self._own.count(now_s)
+        self._drop_old(now_s)
+        return sum([count for from_s, _, count in self._batches if from_s <= now_s])
+
+    def wait_s(self, now_s: float) -> float:
+        """Who asks this waits for a token: if none is in hand the home is asked, and the wait ends when it answers."""
+        self._follow(now_s)
+        if self._own is not None:
+            return self._own.wait_s(now_s)
+        self._drop_old(now_s)
+        if self._batches:
+            return max(0.0, min([from_s for from_s, _, _ in self._batches]) - now_s)
+        self._is_short = True
+        self._ask_soon(now_s)
+        return NEVER_S
+
+    def weigh(self, weight: int) -> None:
+        self.weight = weight
+
+    # ---- what CapNews does with it ----
+
+    def ask(self) -> CapAsk:
+        """What to ask its home."""
+        in_hand_count = self.in_hand_count
+        is_wanted = self._is_short or self._is_used
+        ask = CapAsk(
+            self.key, self.rate, max(0, self._target - in_hand_count) if is_wanted else 0,
+            self._held_count + in_hand_count, self._unused_count, self.weight, self._is_short,
+        )  # fmt: skip
+        self._unused_count, self._is_short, self._is_used, self._asked = 0, False, False, ask
+        return ask
+
+    def granted(self, grant: CapGrant, sent_s: float, now_s: float) -> None:
+        """The home has answered."""
+        asked, self._asked = self._asked, None
+        self.is_asking, self._is_lost, self._own = False, False, None
+        self._share = grant.share
+        ends_s = sent_s + grant.ends_ms / 1000
+        self._until_s = max(self._until_s, ends_s) if self._batches else ends_s
+        if grant.granted_count and ends_s > now_s:
+            self._batches.append((now_s + grant.after_ms / 1000, ends_s, grant.granted_count))
+        elif asked is not None and asked.wanted_count:
+            self._again_s = ends_s
+            self._is_short = self._is_short or asked.is_short
+
+    def missed(self, now_s: float) -> None:
+        """The home has not answered."""
+        self._not_answered(now_s)
+        self._fall_back(now_s)
+
+    def unaided(self, now_s: float) -> None:
+        """The home is of an older build and hands out nothing: each host makes an equal part."""
+        self._not_answered(now_s)
+        self._share = 0.0
+        rate = self.rate / max(1, self._homes.hosts_count)
+        if self._own is None or self._own.rate != rate:
+            self._batches = []
+            self._own = TokenBucket(rate, now_s, 0.0, self._held_count)
+
+    def lapse(self, now_s: float) -> bool:
+        """It is looked at. Returns whether there is something to be asked or told."""
+        self._follow(now_s)
+        self._drop_old(now_s)
+        if self._own is not None and not self._is_lost:
+            return False  # It is alone.
+        if self._is_lost:
+            self._fall_back(now_s)
+            return self._is_used or self._is_short or self._share > 0
+        return self._is_short or ((self._share > 0 or self._unused_count > 0) and now_s >= self._until_s)
+
+    def _not_answered(self, now_s: float) -> None:
+        asked, self._asked = self._asked, None
+        self.is_asking, self._is_lost, self._again_s = False, True, now_s + RETRY_MS / 1000
+        if asked is not None:
+            self._is_short = self._is_short or asked.is_short
+            self._is_used = self._is_used or asked.wanted_count > 0
+
+    def _follow(self, now_s: float) -> None:
+        homes = self._homes
+        if self._version == homes.version:
+            return
+        self._version = homes.version
+        if homes.hosts_count < 2:
+            if self._own is None or self._is_lost:
+                self._own = TokenBucket(self.rate, now_s, 1.0, self._held_count)
+            self.home, self._share, self._is_lost, self._batches = "", 0.0, False, []
+        elif (home := homes.home_of(self.key)) != self.home:
+            self.home, self._share, self._is_lost, self._own = home, 0.0, False, None
+            self._unused_count, self._again_s = 0, now_s
+
+    def _take_granted(self, count: int, now_s: float) -> int:
+        self._drop_old(now_s)
+        left_count = count
+        rest: list[tuple[float, float, int]] = []
+        for from_s, until_s, some in self._batches:
+            used_count = min(some, left_count) if from_s <= now_s else 0
+            left_count -= used_count
+            if used_count < some:
+                rest.append((from_s, until_s, some - used_count))
+        self._batches = rest
+        if left_count:
+            self._is_short = True
+            self._target = min(self._target_max, max(2 * self._target, left_count))
+        if 2 * self.in_hand_count <= self._target:
+            self._ask_soon(now_s)
+        return count - left_count
+
+    def _ask_soon(self, now_s: float) -> None:
+        """Unless it is asked already, or too soon: then it is looked at in time."""
+        if not self.is_asking and now_s >= self._again_s:
+            self.is_asking = True
+            self._homes.wants(self)
+
+    def _drop_old(self, now_s: float) -> None:
+        if not self._batches:
+            return
+        kept = [batch for batch in self._batches if batch[1] > now_s]
+        if len(kept) < len(self._batches):
+            ended_count = sum([count for _, until_s, count in self._batches if until_s <= now_s])
+            self._unused_count += ended_count
+            self._target = max(1, self._target - ended_count)
+            self._batches = kept
+
+    def _fall_back(self, now_s: float) -> None:
+        """Make its share itself, once what was granted has ended: until then the home has not set it aside."""
+        if self._own is None and self._share > 0 and now_s >= self._until_s:
+            self._batches = []
+            self._own = TokenBucket(self._share, now_s, 0.0, self._held_count)

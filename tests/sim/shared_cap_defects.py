@@ -1,0 +1,65 @@
+"""Defects of caps that hosts share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from foqs.cluster.cap_ledger import CapLedger
+from foqs.cluster.cap_news import CapNews
+from foqs.host.dispatch import Dispatcher
+from foqs.model.caps import TokenBucket
+from foqs.model.shared_caps import CapGrant, CapKey, SharedCap
+from tests.sim.planting import in_place_of
+
+_grant = CapLedger._grant
+_granted = SharedCap.granted
+
+
+@in_place_of(CapNews, "home_of")
+def takes_itself_for_the_home_of_every_cap(self: CapNews, key: CapKey) -> str:
+    return self._me
+
+
+@in_place_of(CapNews, "members")
+def lets_the_whole_cap_through_itself(self: CapNews, host_ids: Sequence[str]) -> None:
+    return None
+
+
+@in_place_of(CapLedger, "_grant")
+def grants_tokens_that_are_not_there(self: CapLedger, entry: Any, *arguments: Any) -> CapGrant:
+    entry.tokens = 1_000.0
+    return _grant(self, entry, *arguments)
+
+
+@in_place_of(SharedCap, "granted")
+def uses_tokens_before_their_time(self: SharedCap, grant: CapGrant, sent_s: float, now_s: float) -> None:
+    _granted(self, grant._replace(after_ms=0.0), sent_s, now_s)
+
+
+@in_place_of(CapLedger, "_grant")
+def gives_a_host_more_than_its_part(self: CapLedger, entry: Any, part: Any, ask: Any, now_s: float) -> CapGrant:
+    shorts = [(other, other.short_until_s) for other in entry.parts.values() if other is not part]
+    for other, _ in shorts:
+        other.short_until_s = 0.0
+    grant = _grant(self, entry, part, ask, now_s)
+    for other, until_s in shorts:
+        other.short_until_s = until_s
+    return grant
+
+
+@in_place_of(CapNews, "_watch")
+def never_asks_again(self: CapNews, cap: SharedCap) -> None:
+    return None
+
+
+@in_place_of(Dispatcher, "cap_fed")
+def does_not_serve_what_has_waited_for_tokens(self: Dispatcher, namespace: int, name: str) -> None:
+    return None
+
+
+@in_place_of(SharedCap, "_fall_back")
+def makes_the_whole_cap_when_its_home_is_away(self: SharedCap, now_s: float) -> None:
+    if self._own is None:
+        self._batches = []
+        self._own = TokenBucket(self.rate, now_s, 0.0, self._held_count)

@@ -1,0 +1,277 @@
+"""Hosts share a cap: its home grants tokens to those that deliver, and all together keep to it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from foqs.cluster.cap_ledger import CapLedger
+from foqs.model.caps import NEVER_S, shared_burst_of
+from foqs.model.shared_caps import RETRY_MS, VALID_MS, CapAsk, CapGrant, CapKey, SharedCap
+
+KEY = (7, "t")
+STEP_S = 0.01
+
+
+class Cluster:
+    """Hosts that ask one home without delay, in steps of 10 ms."""
+
+    def __init__(self, names: str = "ab", rate: float = 10.0) -> None:
+        self.now_s = 100.0
+        self.version = 0
+        self.rate = rate
+        self.home = names[0]
+        self.ledger = CapLedger()
+        self.ledger.keep(frozenset(names))
+        self.hosts_count = len(names)
+        self.wanted: dict[SharedCap, None] = {}
+        self.cut_off: set[str] = set()
+        self.is_old = False
+        self.asks_count = 0
+        self.caps = {name: SharedCap(KEY, rate, self.now_s, self) for name in names}
+        self.used: Counter[str] = Counter()
+        self.used_at: list[float] = []
+
+    def home_of(self, key: CapKey) -> str:
+        return self.home
+
+    def wants(self, cap: SharedCap) -> None:
+        self.wanted[cap] = None
+
+    def name_of(self, cap: SharedCap) -> str:
+        return next(name for name, one in self.caps.items() if one is cap)
+
+    def turn(self) -> None:
+        """Ask all that is wanted."""
+        for cap in self.caps.values():
+            if not cap.is_asking and cap.check_s(self.now_s) <= self.now_s and cap.lapse(self.now_s):
+                cap.is_asking = True
+                self.wants(cap)
+        wanted, self.wanted = self.wanted, {}
+        for cap in wanted:
+            name, ask = self.name_of(cap), cap.ask()
+            self.asks_count += 1
+            if name in self.cut_off:
+                cap.missed(self.now_s)
+            elif self.is_old:
+                cap.unaided(self.now_s)
+            else:
+                grant = self.ledger.ask(name, ask, self.rate, self.now_s)
+                assert grant is not None
+                cap.granted(grant, self.now_s, self.now_s)
+
+    def use(self, name: str, count: int = 1_000) -> int:
+        """Deliver up to so many items there."""
+        cap = self.caps[name]
+        taken = cap.take(count, self.now_s)
+        if not taken:
+            cap.wait_s(self.now_s)
+        cap.spend(taken, self.now_s)
+        self.used[name] += taken
+        self.used_at += [self.now_s] * taken
+        return taken
+
+    def run(self, seconds: float, wants: Callable[[str], int] = lambda name: 1_000) -> None:
+        for _ in range(round(seconds / STEP_S)):
+            self.now_s += STEP_S
+            for name in self.caps:
+                count = wants(name)
+                if count:
+                    self.use(name, count)
+            self.turn()
+
+    def level(self, rate: float = 0.0) -> float:
+        """The most that was delivered beyond the rate, in any time."""
+        level = worst = 0.0
+        at_s = 0.0
+        for now_s in self.used_at:
+            level = max(0.0, level - (rate or self.rate) * (now_s - at_s)) + 1
+            at_s = now_s
+            worst = max(worst, level)
+        return worst
+
+
+@pytest.mark.parametrize("rate", [0.33, 1, 5, 40, 1_000])
+@pytest.mark.parametrize("names", ["ab", "abcd"])
+def test_all_hosts_together_deliver_at_the_rate_of_the_cap(rate: float, names: str) -> None:
+    cluster = Cluster(names, rate)
+    cluster.run(60)
+    assert cluster.used.total() == pytest.approx(60 * rate, rel=0.03, abs=2 + len(names))
+    assert cluster.level() <= shared_burst_of(rate, len(names))
+
+
+@pytest.mark.parametrize("rate", [0.33, 40, 1_000])
+def test_a_cap_is_parted_evenly_between_hosts_that_all_want_more(rate: float) -> None:
+    cluster = Cluster("abcd", rate)
+    cluster.run(60)
+    assert max(cluster.used.values()) <= 1.2 * min(cluster.used.values()) + 2
+
+
+def test_what_one_host_does_not_need_goes_to_the_others() -> None:
+    cluster = Cluster("ab", 100)
+    cluster.run(20, lambda name: 1_000 if name == "a" else int(cluster.used["b"] < 10 * (cluster.now_s - 100)))
+    assert cluster.used["b"] == pytest.approx(200, rel=0.05)
+    assert cluster.used["a"] == pytest.approx(1_800, rel=0.05)
+
+
+def test_parts_of_a_cap_are_by_the_weight_of_what_waits() -> None:
+    cluster = Cluster("ab", 200)
+    cluster.caps["a"].weigh(3)
+    cluster.run(30)
+    assert cluster.used["a"] / cluster.used["b"] == pytest.approx(3, rel=0.25)
+
+
+def test_a_cap_that_was_not_used_lets_only_its_burst_through() -> None:
+    cluster = Cluster("abcd", 20)
+    cluster.run(2)
+    cluster.run(60, lambda name: 0)
+    before = cluster.used.total()
+    cluster.run(0.5)
+    assert cluster.used.total() - before <= 0.5 * 20 + shared_burst_of(20, 0)
+
+
+def test_nobody_is_asked_while_nothing_is_delivered() -> None:
+    cluster = Cluster("abcd", 20)
+    cluster.run(5)
+    cluster.run(5, lambda name: 0)
+    before = cluster.asks_count
+    cluster.run(60, lambda name: 0)
+    assert cluster.asks_count == before
+    cluster.ledger.sweep(10, cluster.now_s)
+    assert len(cluster.ledger) == 0
+
+
+def test_a_topic_that_waits_for_its_token_costs_one_question_for_each() -> None:
+    cluster = Cluster("ab", 0.2)
+    cluster.run(100)
+    assert cluster.asks_count <= 2 * cluster.used.total() + 10
+
+
+def test_tokens_that_were_not_used_in_time_are_there_again() -> None:
+    cluster = Cluster("ab", 0.1)
+    cluster.caps["a"].wait_s(cluster.now_s)
+    cluster.turn()
+    assert cluster.caps["a"].count(cluster.now_s) == 1
+    cluster.run(10.5, lambda name: 0)
+    assert cluster.caps["a"].count(cluster.now_s) == 0
+    for _ in range(2):
+        assert cluster.use("b", 1) == 0
+        cluster.turn()
+        assert cluster.use("b", 1) == 1
+
+
+def test_a_host_that_cannot_reach_the_home_goes_on_with_its_last_share() -> None:
+    cluster = Cluster("ab", 40)
+    cluster.run(10)
+    cluster.cut_off.add("b")
+    cluster.run(5)
+    before = cluster.used.copy()
+    cluster.run(60)
+    assert cluster.used["b"] - before["b"] == pytest.approx(60 * 20, rel=0.1)
+    assert cluster.used.total() - before.total() == pytest.approx(60 * 40, rel=0.1)
+    assert cluster.level() <= shared_burst_of(40, 2)
+
+
+def test_a_host_that_never_reached_the_home_delivers_nothing_that_has_a_cap() -> None:
+    cluster = Cluster("ab", 40)
+    cluster.cut_off.add("b")
+    cluster.run(10)
+    assert cluster.used["b"] == 0
+    assert cluster.used["a"] == pytest.approx(400, rel=0.05)
+    cluster.cut_off.clear()
+    before = cluster.used["b"]
+    cluster.run(10)
+    assert cluster.used["b"] - before == pytest.approx(200, rel=0.1)
+
+
+def test_the_share_of_a_host_that_is_cut_off_is_given_to_nobody_until_it_is_dead() -> None:
+    cluster = Cluster("ab", 40)
+    cluster.run(10)
+    cluster.cut_off.add("b")
+    cluster.run(2)
+    before = cluster.used.copy()
+    cluster.run(10)
+    assert cluster.used["a"] - before["a"] == pytest.approx(200, rel=0.1)
+    cluster.ledger.keep(frozenset("a"))
+    before = cluster.used.copy()
+    cluster.run(10, lambda name: 1_000 if name == "a" else 0)
+    assert cluster.used["a"] - before["a"] == pytest.approx(400, rel=0.1)
+
+
+def test_a_share_ends_with_the_home_that_gave_it() -> None:
+    cluster = Cluster("ab", 40)
+    cluster.run(5)
+    cluster.cut_off.add("b")
+    cluster.run(2)
+    cluster.home, cluster.version, cluster.ledger = "c", 1, CapLedger()
+    cluster.run(VALID_MS / 1000 + 0.1)
+    before = cluster.used["b"]
+    cluster.run(5)
+    assert cluster.used["b"] == before
+
+
+def test_all_shares_together_are_the_cap_at_most() -> None:
+    cluster = Cluster("abcd", 100)
+    shares: dict[str, float] = {}
+    keep = cluster.ledger.ask
+
+    def ask(host_id: str, ask: CapAsk, rate: float, now_s: float) -> CapGrant | None:
+        grant = keep(host_id, ask, rate, now_s)
+        assert grant is not None
+        shares[host_id] = grant.share
+        assert sum(shares.values()) <= 100 + 1e-6
+        return grant
+
+    cluster.ledger.ask = ask  # type: ignore[method-assign]
+    for names in ("a", "abcd", "cd", "d"):
+        cluster.run(3, lambda name, names=names: 1_000 if name in names else 0)  # type: ignore[misc]
+        assert shares[names[-1]] == pytest.approx(100 / len(names), rel=0.05)
+
+
+def test_a_home_of_an_older_build_leaves_each_host_an_equal_part() -> None:
+    cluster = Cluster("abcd", 40)
+    cluster.is_old = True
+    cluster.run(30)
+    assert all(used == pytest.approx(300, rel=0.05) for used in cluster.used.values())
+    cluster.is_old = False
+    cluster.run(RETRY_MS / 1000 + 1)
+    cluster.used.clear()
+    cluster.run(10, lambda name: 1_000 if name == "a" else 0)
+    assert cluster.used["a"] == pytest.approx(400, rel=0.1)
+
+
+def test_a_host_that_is_alone_asks_nobody_and_has_the_whole_cap() -> None:
+    cluster = Cluster("ab", 40)
+    cluster.hosts_count, cluster.version = 1, 1
+    cluster.run(10, lambda name: 1_000 if name == "a" else 0)
+    assert cluster.asks_count == 0
+    assert cluster.used["a"] == pytest.approx(400, rel=0.05)
+    cluster.hosts_count, cluster.version = 2, 2
+    cluster.run(10)
+    assert cluster.used.total() == pytest.approx(800, rel=0.05)
+
+
+def test_another_rate_takes_hold_at_once() -> None:
+    cluster = Cluster("ab", 40)
+    cluster.run(5)
+    cluster.rate = 4.0
+    cluster.caps = {name: cap.at_rate(4.0, cluster.now_s) for name, cap in cluster.caps.items()}
+    before = cluster.used.total()
+    cluster.run(10)
+    assert cluster.used.total() - before <= 40 + shared_burst_of(4, 2)
+
+
+def test_who_asks_how_long_to_wait_is_told_when_the_next_token_may_be_used() -> None:
+    cluster = Cluster("ab", 0.5)
+    assert cluster.caps["a"].take(1, cluster.now_s) == 0
+    assert cluster.caps["a"].wait_s(cluster.now_s) == NEVER_S, "nobody knows until the home has answered"
+    cluster.turn()
+    assert cluster.use("a", 1) == 1
+    cluster.turn()
+    assert cluster.caps["a"].wait_s(cluster.now_s) == pytest.approx(2, abs=0.05)
+    assert math.isinf(cluster.caps["b"].wait_s(cluster.now_s))
+    cluster.turn()
+    assert cluster.caps["b"].wait_s(cluster.now_s) == pytest.approx(4, abs=0.05), "each host has its turn"
