@@ -44,7 +44,7 @@ def cluster_profile(profile: Profile, seed: int) -> Profile:
     """The profile of a seed for a cluster: one in three has no faults but hosts that come and go as they should."""
     chance = random.Random(f"cluster {seed}")
     is_orderly = chance.random() < 0.35
-    has_steady_caps = chance.random() < 0.2
+    has_steady_caps = random.Random(f"steady {seed}").random() < 0.2
     if is_orderly:
         profile = replace(
             profile, slow_share=0.0, fates=(0.0, 0.0, 0.0, 0.0), server_fault_rate=0.0, meta_fault_rate=0.0,
