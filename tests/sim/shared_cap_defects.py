@@ -8,7 +8,6 @@ from typing import Any
 from foqs.cluster.cap_ledger import CapLedger
 from foqs.cluster.cap_news import CapNews
 from foqs.host.dispatch import Dispatcher
-from foqs.model.caps import TokenBucket
 from foqs.model.shared_caps import CapGrant, CapKey, SharedCap
 from tests.sim.planting import in_place_of
 
@@ -56,10 +55,3 @@ def never_asks_again(self: CapNews, cap: SharedCap) -> None:
 @in_place_of(Dispatcher, "cap_fed")
 def does_not_serve_what_has_waited_for_tokens(self: Dispatcher, namespace: int, name: str) -> None:
     return None
-
-
-@in_place_of(SharedCap, "_fall_back")
-def makes_the_whole_cap_when_its_home_is_away(self: SharedCap, now_s: float) -> None:
-    if self._own is None:
-        self._batches = []
-        self._own = TokenBucket(self.rate, now_s, 0.0, self._held_count)
