@@ -20,6 +20,7 @@ _ROW = re.compile(r"\| `(\w+)` \| `(\w+\.py)` \| .+? \| (.+?) \|")
 BOUNDS = {
     "Checking": [limits.TRANSACTION_DEDUP_BLOCKS_MAX],
     "Remembering": [],
+    "SlotMoving": [],
     "Forgetting": [forget.FORGET_IDS],
     "Refilling": [limits.TRANSACTION_REFILLS_MAX],
     "Waking": [wake.SWEEP_CHUNK_ITEMS],
