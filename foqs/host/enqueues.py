@@ -120,7 +120,7 @@ class Placement:
         positions: Sequence[int],
         errors: PositionErrors,
         away: Collection[int] = (),
-    ) -> tuple[dict[ShardWriter, Sequence[int]], list[int]]:
+    ) -> tuple[dict[ShardWriter, list[int]], list[int]]:
         """The positions of items with dedup ids by the shard that the slot of each leads to, and those for any shard.
 
         Where that shard is away or sick, `errors` says so: no other one knows whether the id was seen. Unless the
@@ -136,7 +136,7 @@ class Placement:
             for position in positions:
                 split.setdefault(slot_of(name, news[position].dedup_id or "", key_spread), []).append(position)
             groups |= split
-        placed: dict[ShardWriter, Sequence[int]] = {}
+        placed: dict[ShardWriter, list[int]] = {}
         anywhere: list[int] = []
         for slot, some in groups.items():
             shard_id = by_slot[slot]
@@ -144,7 +144,7 @@ class Placement:
             shard = writer.shard if writer is not None else None
             is_well = shard is not None and shard_id not in self._sick and self._slots.keeps(shard)
             if writer is not None and shard is not None and is_well and self._slots.takes(shard, slot):
-                placed[writer] = [*placed[writer], *some] if writer in placed else some
+                placed.setdefault(writer, []).extend(some)
                 continue
             is_moving = shard_id in self._shards.moving
             # A shard that is well takes ids of the slot as soon as that has come: it is not away.
@@ -155,6 +155,8 @@ class Placement:
             else:
                 is_sick = shard is not None and shard_id in self._sick and not is_moving
                 errors.update(dict.fromkeys(some, _slot_away(shard_id, is_sick=is_sick)))
+        for some in placed.values():
+            some.sort()  # Of one topic, what comes first in the call is delivered first.
         return placed, anywhere
 
     def _has_room(self, writer: ShardWriter, avoided: Collection[int]) -> bool:

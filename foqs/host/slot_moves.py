@@ -213,7 +213,8 @@ class SlotMover:
         try:
             table = await self._follow(writer, shard, arrival, source)
         finally:
-            await self._read(source.close)
+            # Not waited for: a server that hangs must not keep the host from ending.
+            self._thread.submit(source.close)
         await meta(lambda store: store.restore_slots(table))
         _log.info("slots_moved", from_shard=move.from_shard, to_shard=shard.shard_id, slots=len(move.slots))
         await self._namespaces.refresh()

@@ -8,9 +8,11 @@ from contextlib import closing
 
 import pytest
 
+from foqs.client.items import NewItem
 from foqs.dev.local_server import LocalServer
 from foqs.model import limits
 from foqs.model.errors import FoqsError, UnavailableError, UnknownNamespaceError
+from foqs.model.ids import parse
 from foqs.model.slots import NO_SLOTS, SlotTable, first_table
 from foqs.storage.meta import MetaStore
 from foqs.storage.session import connect
@@ -62,6 +64,17 @@ async def test_the_shard_map_tells_slots_addresses_and_the_spread_of_a_namespace
         assert (await shard_map(host, "wide")).response.key_spread == 4
         assert isinstance((await shard_map(host, "nobody")).error, UnknownNamespaceError)
         assert copies(host) == [1] * len(shard_urls)
+
+
+async def test_the_items_of_a_call_keep_their_order_on_each_shard_however_many_slots_they_have(meta_url, shard_urls):
+    async with running_host(meta_url, shard_urls) as host:
+        await host.admin.create_namespace("wide", key_spread=64)
+        items = [NewItem("t", b"x", dedup_id=str(number)) for number in range(500)]
+        made = (await host.client.enqueue_many("wide", items)).ids
+        for shard_id in shard_urls:
+            of_shard = [key for shard, key, _ in map(parse, made) if shard == shard_id]
+            assert len(of_shard) > 1
+            assert of_shard == sorted(of_shard)
 
 
 async def test_hosts_that_need_the_table_at_once_make_it_over_the_shards_of_all(meta_url, shard_urls):

@@ -247,7 +247,7 @@ def checked_placement(world_of: Callable[[], World]) -> type[Placement]:
             positions: Sequence[int],
             errors: PositionErrors,
             away: Collection[int] = (),
-        ) -> tuple[dict[ShardWriter, Sequence[int]], list[int]]:
+        ) -> tuple[dict[ShardWriter, list[int]], list[int]]:
             placed, anywhere = super().place_ids(namespace, news, positions, errors, away)
             slots = world_of().slots
             slots.placed(self._is_served, namespace, news, anywhere, errors)
