@@ -177,8 +177,8 @@ class Namespaces(Service):
         if self.slot_moves is not None:
             self.slot_moves.look(listed.slot_move)
         table, move = self.slots.table, listed.slot_move
-        # The table that a move leads to is known before the move ends.
-        if table.version > listed.slots.version and (move is None or move.version < table.version):
+        # The table that a move leads to is known before the move ends. It has ended if the next one is under way.
+        if table.version > listed.slots.version and (move is None or move.version < self.slots.version_max):
             _log.error("meta_lost_slots", version=listed.slots.version, known_version=table.version)
             await self.on_thread(lambda meta: meta.restore_slots(table))
         known = listed.epochs
