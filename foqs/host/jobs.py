@@ -154,9 +154,9 @@ class Jobs(Service):
             with suppress(FoqsError):
                 await self._write()
 
-    async def write_all(self) -> None:
+    async def write_all(self, tries: int = _DRAIN_TRIES) -> None:
         """Write what is left at the end of the host. What cannot be written is lost, and told to the log."""
-        for _ in range(_DRAIN_TRIES):
+        for _ in range(tries):
             with suppress(FoqsError):
                 await self._write()
             left = list(self._unwritten())
@@ -175,6 +175,8 @@ class Jobs(Service):
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+            # Calls that outlasted the drain have been answered since.
+            await self.write_all(tries=1)
         await asyncio.to_thread(self._thread.shutdown, wait=True)
 
     async def _run(self) -> None:

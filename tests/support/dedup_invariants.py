@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from foqs.model.seen import BLOCK_IDS, SeenTable, hashes_of
+from foqs.model.seen import BLOCK_IDS, SeenTable, SeenWindow, hashes_of
 from foqs.model.seen_image import BadImageError, ImageKey, ImageReader, read_head
 from foqs.shard.state.engine import ShardState
 from foqs.testing.fake_tables import Tables
+
+_FOUND_MAX = 1_000
+_found: dict[int, tuple[SeenWindow, tuple[int, int, tuple[int, ...]]]] = {}
+"""By window: what was there when all its ids were found last."""
 
 
 def dedup_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
@@ -35,15 +39,27 @@ def dedup_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
         ids_max, ms_max = min(settings.dedup_ids(namespace), 40), min(settings.dedup_ms(namespace), 1_500)
         # What came with a slot is as its first shard had it, with ids that were forgotten there and taken again.
         yield from _twice([one for one in found if one.number >= window.moved_end], namespace, ids_max, ms_max)
-        places = window.probe([digest for _, digest, *_ in found])
-        for at, (number, *_) in enumerate(found):
-            if number // BLOCK_IDS not in places.get(at, ()):
-                yield f"dedup id {number} of namespace {namespace} is not found in its block"
+        yield from _not_found(window, namespace, found)
     for namespace in extents:
         if namespace not in dedup.windows:
             yield f"nobody knows the dedup ids of namespace {namespace}"
         if namespace not in tables.namespaces:
             yield f"dedup ids are of namespace {namespace}, which has no name"
+
+
+def _not_found(window: SeenWindow, namespace: int, found: list[WindowId]) -> Iterator[str]:
+    """The ids that the window's tables do not lead to. They are looked for again once there are others."""
+    now_there = (window.edge, window.end, tuple(map(id, window.tables)))
+    last = _found.get(id(window))
+    if last is not None and last[0] is window and last[1] == now_there:
+        return
+    if len(_found) >= _FOUND_MAX:
+        _found.clear()
+    _found[id(window)] = (window, now_there)
+    places = window.probe([digest for _, digest, *_ in found])
+    for at, (number, *_) in enumerate(found):
+        if number // BLOCK_IDS not in places.get(at, ()):
+            yield f"dedup id {number} of namespace {namespace} is not found in its block"
 
 
 def image_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
