@@ -39,7 +39,7 @@ class TopicReports:
 
     def __init__(self, local: LocalTopics, now_s: float) -> None:
         self._local = local
-        self._known: set[Topic] = set()
+        self._known: dict[Topic, None] = {}
         """The topics whose homes were told of ready items here."""
         self._reported = DueTopics(REPEAT_MS)
         """Those of them that are not due to be reported again."""
@@ -101,10 +101,10 @@ class TopicReports:
             if stock.ready_count or was_reported:
                 told[topic] = Reported(stock, topic in self._asked)
             if stock.ready_count:
-                self._known.add(topic)
+                self._known[topic] = None
                 self._reported.renew(topic, now_s)
             else:
-                self._known.discard(topic)
+                self._known.pop(topic, None)
                 self._reported.discard(topic)
             self._note_ready(topic, now_s, has_some=stock.ready_count > 0)
         return told
