@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools spark demo demo-spark test lint types imports unit test-mysql sim power chaos overload bulk export isolation any-host sick-shard take-over dedup lease-ends long-life fuzz front-door bench bench-dedup bench-spark spark-exact peers bench-peers scale compiled test-compiled clean
+.PHONY: help setup test-tools spark demo demo-spark test lint types imports unit test-mysql sim power chaos overload bulk export isolation any-host sick-shard take-over rolling dedup lease-ends long-life fuzz front-door bench bench-dedup bench-spark spark-exact peers bench-peers scale compiled test-compiled clean
 BIN := .venv/bin
 SIDE_BY_SIDE = -n $${WORKERS:-3} --dist loadfile
 
@@ -78,6 +78,9 @@ sick-shard: setup ## one of four servers frozen, killed, slow, full (the last as
 
 take-over: setup ## a host with 90,000 leases killed and stopped, and how soon another one delivers: make take-over ROUNDS=N
 	@$(BIN)/python -m loadtest.stress take-over --rounds $${ROUNDS:-20} --json build/stress/take-over.json
+
+rolling: setup ## four hosts restarted in turn under load, 10,000 leases on each of 8 shards: make rolling ROUNDS=N
+	@$(BIN)/python -m loadtest.stress rolling --rounds $${ROUNDS:-1} --json build/stress/rolling.json
 
 dedup: setup ## exactly-once enqueue through kill -9, and what a window full of ids costs: make dedup IDS=N WINDOW_IDS=M
 	@$(BIN)/python -m loadtest.stress dedup --ids $${IDS:-1000000} --json build/stress/dedup.json

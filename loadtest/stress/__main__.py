@@ -25,6 +25,7 @@ from loadtest.stress import long_life as long_life_run
 from loadtest.stress import loop_holds as loop_holds_run
 from loadtest.stress import overload as overload_run
 from loadtest.stress import reading as reading_run
+from loadtest.stress import rolling as rolling_run
 from loadtest.stress import sick_shard as sick_shard_run
 from loadtest.stress import take_over as take_over_run
 from loadtest.stress.verdict import Verdict
@@ -126,6 +127,17 @@ def take_over(rounds: int, items: int, leased: int, kinds: tuple[str, ...], json
     """A host with many leases killed or stopped, and a standby that has another shard."""
     course = take_over_run.Course(rounds, items, leased, kinds or tuple(take_over_run.KINDS))
     _publish(take_over_run.run(course), json_path)
+
+
+@main.command()
+@click.option("--hosts", default=4, show_default=True)
+@click.option("--shards", default=8, show_default=True, help="A multiple of the hosts.")
+@click.option("--leases", default=10_000, show_default=True, help="On each shard, all the time.")
+@click.option("--rounds", default=1, show_default=True, help="How often each host is restarted.")
+@_json
+def rolling(hosts: int, shards: int, leases: int, rounds: int, json_path: Path | None) -> None:
+    """Each host of a cluster restarted in turn, under load."""
+    _publish(rolling_run.run(rolling_run.Course(hosts, shards, leases=leases, rounds=rounds)), json_path)
 
 
 @main.command()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from foqs import Client
@@ -30,6 +32,7 @@ class Traffic:
         self.failures: list[FoqsError] = []
         self.enqueued: set[str] = set()
         self.consumed: list[str] = []
+        self._longest_ms: dict[str, float] = {}
         self._clients = [self._client(addresses[at:] + addresses[:at]) for at in range(len(addresses))]
         works = [(work, client) for client in self._clients for work in (self._produce, self._consume)]
         self._threads = [threading.Thread(target=self._run, args=(work, client)) for work, client in works]
@@ -63,6 +66,22 @@ class Traffic:
         for thread in self._threads:
             thread.join(PATIENCE_S)
 
+    def take_longest_ms(self) -> dict[str, float]:
+        """How long the longest call of each verb took since the last look."""
+        with self._changed:
+            longest_ms, self._longest_ms = self._longest_ms, {}
+            return longest_ms
+
+    @contextmanager
+    def _timed(self, verb: str) -> Iterator[None]:
+        began_s = time.monotonic()
+        try:
+            yield
+        finally:
+            took_ms = (time.monotonic() - began_s) * 1000
+            with self._changed:
+                self._longest_ms[verb] = max(took_ms, self._longest_ms.get(verb, 0.0))
+
     def _wait(self, done: Callable[[], bool]) -> None:
         assert self._changed.wait_for(lambda: bool(self.failures) or done(), PATIENCE_S), "it does not go on"
 
@@ -76,16 +95,19 @@ class Traffic:
                 self._changed.notify_all()
 
     def _produce(self, client: Client) -> bool:
-        ids = client.enqueue_many(NAMESPACE, [NewItem(f"t{number % 3}", b"x") for number in range(4)]).ids
+        with self._timed("enqueue"):
+            ids = client.enqueue_many(NAMESPACE, [NewItem(f"t{number % 3}", b"x") for number in range(4)]).ids
         with self._changed:
             self.enqueued.update(ids)
             self._changed.notify_all()
             return not (self._ends or self.failures)
 
     def _consume(self, client: Client) -> bool:
-        items = client.dequeue(NAMESPACE, ["t0", "t1", "t2"], 20, lease_ms=120_000, wait_ms=100)
+        with self._timed("dequeue"):
+            items = client.dequeue(NAMESPACE, ["t0", "t1", "t2"], 20, lease_ms=120_000, wait_ms=100)
         if items:
-            client.ack(NAMESPACE, items)
+            with self._timed("ack"):
+                client.ack(NAMESPACE, items)
         with self._changed:
             self.consumed += [item.id for item in items]
             self._changed.notify_all()
