@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import count, islice
+from itertools import chain, count, islice
 from types import ModuleType
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -13,6 +13,15 @@ from tests.sim.run import profile_of, run_seed
 
 SEEDS_MAX = 600
 """Most show within a few seeds, and the rarest in about one in two hundred, which differ with every change."""
+
+SHOWN_BY = {
+    "exports_an_item_of_both_parts_of_a_page_twice": 198,
+    "gives_a_number_again_after_a_restore": 403,
+    "redrives_without_a_new_ttl": 176,
+    "says_that_a_slice_of_unknown_outcome_was_not_done": 1_401,
+    "tells_ends_that_nobody_knows_of": 421,
+}
+"""The seeds that showed the rare ones last are tried first. What changes the simulation may change them."""
 
 
 class _Defect(NamedTuple):
@@ -51,7 +60,7 @@ def names(module: ModuleType) -> list[str]:
 def check_found(module: ModuleType, name: str, *, is_cluster: bool = False) -> None:
     """A seed is red with the defect and green without it."""
     defect = _DEFECTS[module.__name__][name]
-    seeds = (seed for seed in count() if defect.can_show(profile_of(seed)))
+    seeds = (seed for seed in chain([SHOWN_BY.get(name, 0)], count()) if defect.can_show(profile_of(seed)))
     with defect.plant():
         some = islice(seeds, SEEDS_MAX)
         red = next((seed for seed in some if run_seed(seed, is_cluster=is_cluster).complaints), None)

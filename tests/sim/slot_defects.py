@@ -18,7 +18,7 @@ from foqs.model.namespace import DedupWhenAway, Namespace
 from foqs.model.slots import SlotTable, first_table
 from foqs.shard.state.engine import ShardState
 from tests.sim.chance import Profile
-from tests.sim.planting import in_place_of
+from tests.sim.planting import in_place_of, plant
 
 
 def _has_shards(profile: Profile) -> bool:
@@ -55,9 +55,16 @@ async def takes_for_granted_that_the_shard_keeps_its_copy(self: Slots, shard: Sh
         await _keep(self, shard)
 
 
-@in_place_of(Slots, "keeps", _has_shards)
-def sends_ids_to_shards_whose_copies_it_has_not_read(self: Slots, shard: ShardState) -> bool:
-    return True
+def _takes_by_its_own_table(self: Slots, shard: ShardState, slot: int) -> bool:
+    return bool(self.table.version) and self.table.shards[slot] == shard.shard_id
+
+
+plant(
+    __name__,
+    "sends_ids_to_shards_whose_copies_it_has_not_read",
+    lambda: patch.multiple(Slots, keeps=lambda self, shard: True, takes=_takes_by_its_own_table),
+    _has_shards,
+)
 
 
 @in_place_of(Placement, "place_ids", _has_shards)

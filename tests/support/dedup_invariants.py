@@ -58,12 +58,17 @@ def _not_found(window: SeenWindow, namespace: int, found: list[WindowId]) -> Ite
     if len(_found) >= _FOUND_MAX:
         _found.clear()
     _found[id(window)] = (window, now_there)
-    step = len(found) // _LOOKED_FOR_MAX + 1
-    some = found[window.end % step :: step]
+    some = _some(found, window)
     places = window.probe([digest for _, digest, *_ in some])
     for at, (number, *_) in enumerate(some):
         if number // BLOCK_IDS not in places.get(at, ()):
             yield f"dedup id {number} of namespace {namespace} is not found in its block"
+
+
+def _some(found: list[WindowId], window: SeenWindow) -> list[WindowId]:
+    """Others of them each time that the window has grown."""
+    step = len(found) // _LOOKED_FOR_MAX + 1
+    return found[window.end % step :: step]
 
 
 def image_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
@@ -83,7 +88,9 @@ def image_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
             yield f"{key} is not to be used: {error}"
             continue
         first = max(key.first, windows[key.namespace].edge)
-        for number, digest, *_ in window_ids(tables, key.namespace, first, key.end):
+        for number, digest, *_ in _some(
+            list(window_ids(tables, key.namespace, first, key.end)), windows[key.namespace]
+        ):
             if number // BLOCK_IDS not in table.blocks_of(hashes_of([digest])[0]):
                 yield f"{key} has not dedup id {number}"
 
