@@ -6,7 +6,7 @@ import pytest
 
 from tests.sim.run import run_seed
 
-SEEDS = 300
+SEEDS = 500
 CHUNK = 50
 LOAD_S_MAX = 2.0
 
