@@ -290,6 +290,7 @@ class Cluster:
     def __init__(self, hosts: Hosts, meta_url: str) -> None:
         self.hosts = hosts
         self.rounds: dict[str, int] = {}
+        """Of the hosts that the clock waits for."""
         self.metas: dict[str, SlowMeta] = {}
         self.views: dict[str, ClusterView] = {}
         self.shrunk: list[ClusterView] = []
@@ -306,12 +307,14 @@ class Cluster:
         async def look(view: ClusterView) -> None:
             for other in NAMES:  # As hosts do that want their shards: who asks for the first time gets no answer.
                 membership.is_dead(other, EPOCH)
-            self.rounds[name] = self.rounds.get(name, 0) + 1
+            if name in self.rounds:
+                self.rounds[name] += 1
             if name in self.views and not self.views[name].hosts.keys() <= view.hosts.keys():
                 self.shrunk.append(view)
             self.views[name] = view
 
         membership.on_view = look
+        self.rounds[name] = 0
         await membership.start()
         try:
             yield membership
@@ -320,7 +323,7 @@ class Cluster:
             await membership.stop()
 
     def forget(self, name: str) -> None:
-        """It takes part in no more rounds."""
+        """It takes part in no more rounds, but for one that is under way."""
         self.rounds.pop(name, None)
 
     async def go_on(self, seconds: float) -> None:
