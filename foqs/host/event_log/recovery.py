@@ -16,7 +16,7 @@ from foqs.model.event_log import inflated_up_to_error
 
 _CHUNK_BYTES = 64 * limits.KIB
 _GZIP_WBITS = 31
-_WORK_SUFFIX = ".recovering"
+WORK_SUFFIX = ".recovering"
 STRANGERS_LEFT_S = 3_600
 """A file of another name of a host is taken for left behind when nobody has written to it for so long."""
 
@@ -46,7 +46,7 @@ def recover(path: Path) -> Recovered | None:
     Raises OSError, and can be repeated then. An empty one is removed.
     """
     closed = path.with_name(path.name.removeprefix(OPEN_PREFIX))
-    work = path.with_name(path.name + _WORK_SUFFIX)
+    work = path.with_name(path.name + WORK_SUFFIX)
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

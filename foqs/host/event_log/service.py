@@ -228,6 +228,8 @@ class EventLog(Service):
         except OSError as error:
             _log.warning("event_log_not_cleared", error=str(error))
             return
+        if kept.failure is not None:
+            _log.warning("event_log_not_cleared", error=str(kept.failure))
         self.disk_bytes = kept.size_bytes
         self.removed_count += kept.removed_count
 
