@@ -7,8 +7,9 @@ from contextlib import closing
 from foqs.shard.port import ItemRow
 from foqs.storage import statements as sql
 from foqs.storage.columns import stored_row
-from foqs.storage.formats import unpack_items, unpack_keys
+from foqs.storage.formats import unpack_entries, unpack_items, unpack_keys
 from foqs.storage.session import connect
+from tests.histories.history import uid_of
 
 
 def item_rows(url: str) -> list[ItemRow]:
@@ -22,3 +23,19 @@ def item_rows(url: str) -> list[ItemRow]:
         gone = {key for _, packed in cursor.fetchall() for key in unpack_keys(packed)}
         cursor.execute("SELECT items FROM pack ORDER BY id")
         return rows + [row for (packed,) in cursor.fetchall() for row in unpack_items(packed) if row.key not in gone]
+
+
+def at_most_once_claims(url: str) -> dict[str, set[int]]:
+    """Of a shard whose owner was killed: by uid, deliveries of items that come once at most, claimed for calls.
+
+    A call may have ended without its item by then, as the owner alone knew; the next one takes it for delivered.
+    """
+    with closing(connect(url)) as session, session.cursor() as cursor:
+        cursor.execute(sql.READ_CLAIMS, (0,))
+        found = [unpack_entries(packed) for _, _, is_ahead, packed in cursor.fetchall() if not is_ahead]
+    claimed = {entry for entries in found for entry in entries}
+    return {
+        uid_of(row.content.payload): {row.deliveries + 1}
+        for row in item_rows(url)
+        if row.at_most_once and (row.key, row.deliveries + 1) in claimed
+    }
