@@ -61,7 +61,7 @@ def run(course: Course) -> Verdict:
         leased = sum(_lease(host.address, course) for host in hosts.values())
         with Traffic([host.address for host in hosts.values()]) as traffic:
             traffic.go_on(consumed=_CALM_ITEMS)
-            verdict.rows.append({"restarted": "none", **_longest(traffic)})
+            verdict.rows.append(_row("none", 0.0, 0.0, traffic))
             for name in [name for _ in range(course.rounds) for name in ports]:
                 verdict.rows.append(_restart(name, ports[name], hosts, databases, course, traffic))
             traffic.end()
@@ -87,10 +87,15 @@ def _judge(verdict: Verdict, traffic: Traffic) -> None:
     ]
 
 
-def _longest(traffic: Traffic) -> dict[str, float]:
-    """The longest call of each verb since the last look."""
+def _row(name: str, ended_s: float, even_s: float, traffic: Traffic) -> dict[str, Any]:
+    """With the longest call of each verb since the last look."""
     longest_ms = traffic.take_longest_ms()
-    return {f"longest {verb} ms": round(longest_ms.get(verb, 0.0), 1) for verb in _VERBS}
+    return {
+        "restarted": name,
+        "to end s": round(ended_s, 2),
+        "to have its shards again s": round(even_s, 2),
+        **{f"longest {verb} ms": round(longest_ms.get(verb, 0.0), 1) for verb in _VERBS},
+    }
 
 
 def _restart(
@@ -106,12 +111,7 @@ def _restart(
     _wait_until_even(hosts, course)
     even_s = time.monotonic()
     traffic.go_on(consumed=_CALM_ITEMS)
-    return {
-        "restarted": name,
-        "to end s": round(ended_s - began_s, 2),
-        "to have its shards again s": round(even_s - ended_s, 2),
-        **_longest(traffic),
-    }
+    return _row(name, ended_s - began_s, even_s - ended_s, traffic)
 
 
 def _wait_until_even(hosts: Mapping[str, HostProgram], course: Course) -> None:
