@@ -135,7 +135,10 @@ class SlotWatch:
                 return
 
     def _check_ids(self, shard_id: int) -> None:
-        """S1: what any shard knows of a slot that has come is known there, but for what it had to forget."""
+        """S1: what any shard knows of a slot that has come is known there, but for what had to be forgotten on the way.
+
+        The slot may have been on a third shard before, which forgot what the first one has still.
+        """
         servers = self._world.servers
         mine = servers[shard_id].tables
         for other in servers:
@@ -144,7 +147,9 @@ class SlotWatch:
             tables = servers[other].tables
             for namespace in {namespace for namespace, _ in tables.seen}:
                 rows = mine.seen_rows(namespace, 0, limits.NEVER_MS)
-                if rows and rows[0].first:
+                ways = [server.tables for at, server in servers.items() if at != other]
+                on_the_way = [way.seen_rows(namespace, 0, limits.NEVER_MS) for way in ways]
+                if any(some and some[0].first for some in on_the_way):
                     continue
                 known = {digest for row in rows for digest in row.digests}
                 for row in tables.seen_rows(namespace, 0, limits.NEVER_MS):
