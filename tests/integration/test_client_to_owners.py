@@ -93,7 +93,13 @@ async def test_a_shard_that_has_moved_costs_a_hop_until_the_map_is_told_anew(hos
     async with AsyncClient(first.address, to_owners=True) as client:
         await client.extend("jobs", items, lease_ms=600_000)
         await first.admin.update_shard(shard_id, pinned_to="host-0")
-        await until(lambda: shard_id in shards_of(first) and second.host.owners.get(shard_id).address == first.address)
+        await until(
+            lambda: (
+                shard_id in shards_of(first)
+                # Both know it: one hands on what comes, and of the other the client gets the map.
+                and all(host.host.owners.get(shard_id).address == first.address for host in hosts)
+            )
+        )
         await client.ack("jobs", items[0])
         assert handed_on(second, "ack") == 1, "the last owner hands it on"
         assert client._terms.owners is not None
