@@ -13,7 +13,7 @@ from foqs.model import ids
 from foqs.model.calls import ItemContent, ItemState
 from foqs.shard.port import ItemRow
 from foqs.storage import statements as sql
-from foqs.storage.columns import ITEM_COLUMNS, names, stored_row
+from foqs.storage.columns import CONTENT_COLUMNS, ITEM_COLUMNS, names, stored_row
 from foqs.storage.script import key_conditions
 
 RunStatement = Callable[..., Any]
@@ -22,6 +22,8 @@ SCAN_ROWS = 5_000
 """Rows that one page looks at in the order of their keys, whatever it wants of them."""
 CHUNK_ROWS = 100
 """Rows of one answer of the server. The thread that reads them lets the event loop run in between."""
+FIRST_CHUNK_ROWS = 10
+"""Rows of the first answer, which tells how large the others may be."""
 EPOCHS_SAMPLED_MAX = 64
 """Epochs of keys that a sample looks at one by one. The last one stands for all further ones."""
 CELLS_PER_EPOCH = 32
@@ -144,20 +146,42 @@ def _keys_by_lane(rows: RunStatement, wish: ExportWish) -> tuple[list[int], int]
 
 
 def _contents(rows: RunStatement, wish: ExportWish, keys: list[int], up_to: int, rest: Callable[[], None]) -> KeyPage:
-    """The rows with these keys, as far as their contents fit."""
+    """The rows with these keys, as far as their contents fit. How large they are is asked before any is read."""
     columns = columns_of(with_payload=wish.with_payload, with_metadata=wish.with_metadata)
+    sizes = content_bytes_of(with_payload=wish.with_payload, with_metadata=wish.with_metadata)
     found: list[ItemRow] = []
-    size_bytes = 0
-    for start in range(0, len(keys), CHUNK_ROWS):
-        for condition, _ in key_conditions("id", keys[start : start + CHUNK_ROWS]):
-            for values in rows(sql.EXPORT_ITEMS.format(columns, condition)):
-                row = stored_row(values)
-                size_bytes += row.content.size_bytes
-                if found and size_bytes > wish.bytes_max:
-                    return KeyPage(found, found[-1].key)
-                found.append(row)
+    size_bytes = start = 0
+    chunk_rows = FIRST_CHUNK_ROWS
+    while start < len(keys):
+        chunk = keys[start : start + chunk_rows]
+        start += len(chunk)
+        fitting: list[int] = []
+        for key, row_bytes in _of_keys(rows, sql.EXPORT_SIZES, sizes, chunk):
+            if (found or fitting) and size_bytes + row_bytes > wish.bytes_max:
+                found += map(stored_row, _of_keys(rows, sql.EXPORT_ITEMS, columns, fitting))
+                return KeyPage(found, found[-1].key)
+            size_bytes += row_bytes
+            fitting.append(key)
+        found += map(stored_row, _of_keys(rows, sql.EXPORT_ITEMS, columns, fitting))
         rest()
+        # The server reads what it measures: so it is not asked of many more rows than are likely to fit.
+        rows_to_fit = (wish.bytes_max - size_bytes) * start // max(1, size_bytes)
+        chunk_rows = min(CHUNK_ROWS, 1 + max(0, rows_to_fit))
     return KeyPage(found, up_to)
+
+
+def _of_keys(rows: RunStatement, statement: str, columns: str, keys: list[int]) -> list[Sequence[Any]]:
+    """What the statement finds of the rows that have these keys and are still there, in order."""
+    if not keys:
+        return []
+    conditions = [condition for condition, _ in key_conditions("id", keys)]
+    return [values for condition in conditions for values in rows(statement.format(columns, condition))]
+
+
+def content_bytes_of(*, with_payload: bool, with_metadata: bool) -> str:
+    """How many bytes the contents have that are to be read."""
+    unread = {"payload": not with_payload, "metadata": not with_metadata}
+    return " + ".join([f"OCTET_LENGTH({name})" for name in names(CONTENT_COLUMNS) if not unread.get(name)])
 
 
 def columns_of(*, with_payload: bool, with_metadata: bool) -> str:

@@ -20,7 +20,7 @@ from foqs.model import order
 from foqs.model.calls import ItemContent
 from foqs.model.item import ShardItem
 from foqs.storage import script, statements
-from foqs.storage.exports import columns_of
+from foqs.storage.exports import columns_of, content_bytes_of
 from foqs.storage.formats import pack_items, pack_keys
 from foqs.storage.migrations import SchemaKind, apply
 from foqs.storage.script import chunks_by_bytes, edge_arguments, item_row, key_conditions, stored_row_literal
@@ -197,6 +197,17 @@ CASES: dict[str, list[Case]] = {
             2 * len(ids) + SLACK,
             fill=lambda text, ids=ids, contents=contents: text.format(
                 columns_of(with_payload=contents, with_metadata=contents), *next(key_conditions("id", ids))
+            ),
+        )
+        for ids in (ITEM_IDS, RANGE_IDS, MIXED_IDS, ITEM_IDS[:1])
+        for contents in (False, True)
+    ],
+    "EXPORT_SIZES": [
+        Case(
+            "PRIMARY",
+            2 * len(ids) + SLACK,
+            fill=lambda text, ids=ids, contents=contents: text.format(
+                content_bytes_of(with_payload=contents, with_metadata=contents), *next(key_conditions("id", ids))
             ),
         )
         for ids in (ITEM_IDS, RANGE_IDS, MIXED_IDS, ITEM_IDS[:1])

@@ -11,7 +11,10 @@ import pytest
 from foqs.client.items import NewItem
 from foqs.dev.local_server import LocalServer
 from foqs.model import order
+from foqs.model.calls import ItemState
+from foqs.model.limits import KIB
 from foqs.storage import statements as sql
+from foqs.storage.exports import ExportWish
 from foqs.storage.packs import index as pack_index
 from foqs.storage.packs.budget import PackBudget
 from foqs.storage.packs.index import PackIndex
@@ -53,3 +56,39 @@ async def test_a_page_is_of_one_moment_whatever_becomes_of_its_rows(
             monkeypatch.undo()
             rows, more = reader.page(lane, order.FIRST, 30)()
             assert (len(rows), more) == (20 if "due_at" in change else 0, False), "the next page is of a later one"
+
+
+@pytest.mark.parametrize("with_payload", [True, False])
+async def test_no_more_contents_are_read_for_a_page_of_an_export_than_it_has_room_for(
+    meta_url: str, shard_urls: Mapping[int, str], monkeypatch: pytest.MonkeyPatch, with_payload: bool
+) -> None:
+    monkeypatch.setattr(pack_index, "PACK_ITEMS_MIN", 1_000)  # Statements of this test shall find rows.
+    payload_bytes = 16 * KIB
+    async with running_host(meta_url, {0: shard_urls[0]}, namespace=None) as running:
+        await running.admin.create_namespace("jobs", payload_bytes_max=payload_bytes)
+        for _ in range(4):
+            await running.client.enqueue_many("jobs", [NewItem("t", b"x" * payload_bytes)] * 60)
+        ((topic, namespace, count),) = running.rows(
+            "SELECT topic, namespace, COUNT(*) FROM item JOIN topic ON number = topic GROUP BY topic"
+        )
+        assert count == 240
+    bytes_max = 10 * payload_bytes + 1
+    wanted = (frozenset(ItemState), frozenset([topic]), namespace, b"", False, with_payload, True)
+    wish = ExportWish(0, 1 << 50, 1_000, bytes_max, *wanted)
+    with closing(ShardReader(0, shard_urls[0], PackIndex(PackBudget(0)))) as reader:
+        rows_of, answers_bytes = reader._rows, list[int]()
+
+        def measured(statement: str, arguments: tuple[object, ...] = ()) -> Any:
+            found = rows_of(statement, arguments)
+            answers_bytes.append(sum([len(value) for row in found for value in row if isinstance(value, bytes)]))
+            return found
+
+        monkeypatch.setattr(reader, "_rows", measured)
+        rows_counts = []
+        while wish.after_key < wish.to_key:
+            answers_bytes.clear()
+            page = reader.export_page(wish, lambda _: False)()
+            assert sum(answers_bytes) == sum([row.content.size_bytes for row in page.rows]) <= bytes_max
+            rows_counts.append(len(page.rows))
+            wish = wish._replace(after_key=page.up_to)
+    assert rows_counts == ([10] * 24 if with_payload else [240])
