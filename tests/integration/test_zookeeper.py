@@ -338,8 +338,10 @@ class Cluster:
 @pytest.fixture
 def cluster(hosts: Hosts, meta_url: str, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr("foqs.cluster.membership.BUSY_BEAT_MS", 5)
-    # A slow round is an outage, and the clock of these tests would not go on until it counts as over.
+    # A slow round is an outage, and so is a server or a client that is silent for most of a session, as on a busy
+    # machine: the clock of these tests would not go on until it counts as over.
     monkeypatch.setattr(zookeeper_backend, "ROUND_MS_MAX", 20_000)
+    monkeypatch.setattr(zookeeper_backend, "SESSION_MS", 60_000)
     return Cluster(hosts, meta_url)
 
 

@@ -34,7 +34,7 @@ class ZookeeperServer:
         self._process: subprocess.Popen[bytes] | None = None
         (directory / "zoo.cfg").write_text(
             f"tickTime=500\ndataDir={directory}/data\nclientPort={self.port}\nclientPortAddress=127.0.0.1\n"
-            "admin.enableServer=false\n4lw.commands.whitelist=srvr\n"
+            "maxSessionTimeout=600000\nadmin.enableServer=false\n4lw.commands.whitelist=srvr\n"
         )
 
     def __enter__(self) -> ZookeeperServer:
