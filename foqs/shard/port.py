@@ -393,11 +393,18 @@ class ReadOnlyError(NoWritesError):
 
 
 class SessionLostError(Exception):
-    """The session is gone, or of no more use. Whether the transaction happened shows after reopening."""
+    """The session is gone, or of no more use. Whether the transaction happened shows after reopening.
+
+    Unless `nothing_done`: certainly it has not, for its COMMIT was not sent.
+    """
+
+    def __init__(self, message: str, *, nothing_done: bool = False) -> None:
+        super().__init__(message)
+        self.nothing_done = nothing_done
 
 
 class OwnershipLostError(Exception):
-    """Another owner has the shard, or this host cannot have it now."""
+    """Another owner has the shard, or this host cannot have it now. Nothing of a transaction that meets it happened."""
 
 
 class OwnedError(OwnershipLostError):

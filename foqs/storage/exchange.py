@@ -10,6 +10,7 @@ https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_query_respon
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import ssl
 import threading
@@ -126,6 +127,9 @@ class Exchange:
         """Done when the commands that are under way are answered; None while there are none."""
         self._timer: asyncio.TimerHandle | None = None
         self._deadline_s = 0.0
+        self._unasked = select.poll()
+        """There is something to read."""
+        self._unasked.register(sock, select.POLLIN)
         self._sock.setblocking(False)
         self._loop.add_reader(sock, self._read)
 
@@ -134,11 +138,18 @@ class Exchange:
         return self._loop is asyncio.get_running_loop()
 
     async def run(self, packets: Sequence[bytes], reader: ReplyReader) -> None:
-        """Send the commands, and return when `reader` has their answers. Raises what pymysql raises."""
+        """Send the commands, and return when `reader` has their answers.
+
+        Raises what pymysql raises; CR_SERVER_GONE_ERROR means that nothing was sent.
+        """
+        if not self.lost:
+            if self._sock.gettimeout() != 0:
+                self._sock.setblocking(False)  # pymysql has used it meanwhile.
+            if self._unasked.poll(0):
+                # The loop may tell of the end of the session later, when this process was stopped for a while.
+                self._read()
         if self.lost:
-            raise OperationalError(CR.CR_SERVER_LOST, self.lost)
-        if self._sock.gettimeout() != 0:
-            self._sock.setblocking(False)  # pymysql has used it meanwhile.
+            raise OperationalError(CR.CR_SERVER_GONE_ERROR, self.lost)
         loop = self._loop
         self._reader, self._unsent = reader, memoryview(b"".join(packets))
         self._answered = loop.create_future()

@@ -15,6 +15,7 @@ from typing import Any
 
 import pymysql
 import structlog
+from pymysql.constants import CR
 
 from foqs.model import ids, limits, order
 from foqs.model.errors import UnavailableError
@@ -336,7 +337,8 @@ class ShardStore:
             # The last one is COMMIT: an error in answer to it does not say how far it came.
             commit_failed = writes is not None and len(answers) >= len(writes.statements) - 1
             if is_lost(error) or commit_failed:
-                raise SessionLostError(str(error)) from error
+                nothing_done = writes is None or error.args[:1] == (CR.CR_SERVER_GONE_ERROR,)
+                raise SessionLostError(str(error), nothing_done=nothing_done) from error
             await self._rollback(error)
             self.packs.fail(plan)
             raise refusal_of(error, self._access.shard_id, self.epoch) from error
@@ -439,7 +441,7 @@ class ShardStore:
 
     def _require_session(self) -> None:
         if self._session is None:
-            raise SessionLostError(f"shard {self._access.shard_id} has no session")
+            raise SessionLostError(f"shard {self._access.shard_id} has no session", nothing_done=True)
 
     @contextmanager
     def _losing_session(self) -> Iterator[None]:

@@ -178,7 +178,7 @@ class FakeServer:
     def touch(self, session: FakeSession | None) -> FakeSession:
         """Any statement. Raises SessionLostError."""
         if session is None or not session.alive or not self.up or self.frozen:
-            raise SessionLostError(f"shard {self.shard_id}: the session is lost")
+            raise SessionLostError(f"shard {self.shard_id}: the session is lost", nothing_done=True)
         return session
 
     def lock(self, session: FakeSession, name: str) -> int:

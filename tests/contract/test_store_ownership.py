@@ -375,6 +375,9 @@ def test_a_session_that_was_ended_is_noticed_without_being_used(shard):
     assert not owner.store.is_session_lost()
     shard.cut(owner.store)
     asyncio.run(until(owner.store.is_session_lost))
+    with pytest.raises(SessionLostError) as caught:
+        owner.run(deletes=[1])
+    assert caught.value.nothing_done, "the transaction was not sent"
     assert reopen(owner) == 1
     assert not owner.store.is_session_lost()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -11,11 +12,12 @@ from types import SimpleNamespace
 import pymysql
 import pytest
 import uvloop
+from pymysql.constants import CR
 
 from foqs.model import limits
 from foqs.storage.exchange import ReplyReader, run_script
 from foqs.storage.session import connect, is_lost
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 HOSTILE = [b"", b"\x00", b"\xff" * 300, b"\xfb\xfc\xfd\xfe", b"';--\\", "ü€😀".encode(), b"x" * 251, b"y" * 70_000]
 """Lengths of one, three and four bytes, and all that a reader could take for a mark."""
@@ -140,6 +142,20 @@ async def test_a_session_that_the_server_ends_while_nobody_uses_it_is_lost(sessi
     with pytest.raises(pymysql.err.OperationalError) as caught:
         await run_script(session, ["SELECT 1"])
     assert is_lost(caught.value)
+    assert caught.value.args[0] == CR.CR_SERVER_GONE_ERROR, "nothing was sent"
+
+
+async def test_nothing_is_sent_on_a_session_that_the_server_ended_before_the_loop_turned(session, shard_urls):
+    """As it is with the first transaction of a process that goes on after it was stopped."""
+    await run_script(session, ["SELECT 1"])
+    with closing(connect(shard_urls[0])) as other, other.cursor() as cursor:
+        cursor.execute(f"KILL {session.thread_id()}")
+    assert select.select([session._sock], [], [], PATIENCE_S)[0]
+    assert not session.exchange.lost
+    with pytest.raises(pymysql.err.OperationalError) as caught:
+        await run_script(session, ["SELECT 1"])
+    assert is_lost(caught.value)
+    assert caught.value.args[0] == CR.CR_SERVER_GONE_ERROR, "nothing was sent"
 
 
 async def test_a_call_that_is_cancelled_leaves_a_session_that_is_lost(session):

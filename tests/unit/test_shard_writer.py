@@ -9,13 +9,18 @@ from unittest.mock import Mock
 import pytest
 from structlog.testing import capture_logs
 
+from foqs.model.calls import ItemContent
+from foqs.model.item import Phase, ShardItem
+from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.shard.port import (
     DeadlockError,
     DiskFullError,
+    OwnershipLostError,
     ReadOnlyError,
     SessionLostError,
     TransactionFailedError,
 )
+from foqs.shard.state.events import Completion
 from foqs.shard.writer import keeper, ownership, shard_writer
 from tests.support.slow_store import SlowStore, TickedWriter, run_one, start, until_health, writer_of
 from tests.support.waiting import PATIENCE_S, until
@@ -199,6 +204,39 @@ async def test_a_server_that_has_lost_transactions_is_opened_anew(writer: Ticked
     assert writer.shard is not first
     assert store.opened_count == 2
     assert await run_one(writer, store) == "done"
+
+
+@pytest.mark.parametrize(
+    ("met", "nothing_done"),
+    [
+        (SessionLostError("its answer is lost"), False),
+        (SessionLostError("it was not sent", nothing_done=True), True),
+        (OwnershipLostError("it was rolled back"), True),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("deadlocks_count", [0, 1])
+async def test_only_an_enqueue_that_another_owner_may_have_found_has_an_unknown_outcome(
+    writer: TickedWriter, store: SlowStore, met: Exception, deadlocks_count: int, *, nothing_done: bool
+) -> None:
+    """The last number in the shard is that of the other owner's transactions."""
+    await start(writer, store)
+    shard = writer.shard
+    assert shard is not None
+    store.errors = [*[DeadlockError("a deadlock")] * deadlocks_count, met]
+    store.reopen_errors = [OwnershipLostError("it has another epoch")]
+    topic = shard.index.new_topic(1, "topic", 0)
+    shard.index.name_namespace(Namespace(1, "n", NamespaceSettings(), 0))
+    shard.index.add_topic(topic)
+    content = ItemContent(b"p", b"")
+    item = ShardItem(shard.index.next_key(), topic, 0, 0, 0, Phase.INSERTING, content=content)
+    ended: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+    shard.insert([item], content.size_bytes, Completion(ended.set_result))
+    writer.wake()
+    async with asyncio.timeout(PATIENCE_S):
+        failure = (await ended).failure
+    assert failure is not None
+    assert failure.nothing_done is nothing_done
 
 
 @pytest.mark.interpreted

@@ -234,7 +234,7 @@ class ShardWriter(Service):
                     keeper.began()
                     result: TransactionResult | None
                     try:
-                        result = await store.run(transaction)
+                        result = await self._commit(shard, transaction)
                     except (TransactionFailedError, SessionLostError) as error:
                         result = await self._recover(shard, transaction, error, began_s)
                         now = self.clock.at(self._loop.time())
@@ -274,6 +274,14 @@ class ShardWriter(Service):
         except SessionLostError as error:
             await self._ownership.reopen(str(error))
 
+    async def _commit(self, shard: ShardState, transaction: Transaction) -> TransactionResult:
+        """As Store.run. Whoever waits for the transaction of a shard that is another owner's is told that it failed."""
+        try:
+            return await self._store.run(transaction)
+        except OwnershipLostError as error:
+            self._not_done(shard, error)
+            raise
+
     async def _recover(
         self,
         shard: ShardState,
@@ -294,7 +302,7 @@ class ShardWriter(Service):
                 break
             _log.warning("transaction_deadlocked", shard=self.shard_id, error=str(error))
             try:
-                result = await self._store.run(transaction)
+                result = await self._commit(shard, transaction)
             except (TransactionFailedError, SessionLostError) as next_error:
                 error = next_error
             else:
@@ -302,7 +310,13 @@ class ShardWriter(Service):
                 return result
         if isinstance(error, SessionLostError):
             self._ended(began_s, "unknown")
-            await self._ownership.reopen(str(error))
+            try:
+                await self._ownership.reopen(str(error))
+            except OwnershipLostError:
+                # What another owner has done since says nothing of this transaction.
+                if error.nothing_done:
+                    self._not_done(shard, error)
+                raise
             outcome = self._store.outcome(transaction)
             if outcome is not None:
                 return outcome
@@ -313,7 +327,7 @@ class ShardWriter(Service):
             _log.warning("transaction_failed", shard=self.shard_id, error=str(error))
             if isinstance(error, NoWritesError):
                 self._keeper.trip(str(error))
-        self._listener.on_events(shard.failed(str(error)))
+        self._not_done(shard, error)
         if isinstance(error, ReadOnlyError):
             await self._ownership.reopen(str(error))
         return None
@@ -323,11 +337,15 @@ class ShardWriter(Service):
         began_s = self._loop.time()
         self._keeper.began()
         try:
-            result = await self._store.run(transaction)
+            result = await self._commit(shard, transaction)
         except (TransactionFailedError, SessionLostError) as error:
             return await self._recover(shard, transaction, error, began_s, again=False)
         self._ended(began_s, "committed")
         return result
+
+    def _not_done(self, shard: ShardState, error: Exception) -> None:
+        """Tell the callers of the transaction that certainly nothing of it has happened."""
+        self._listener.on_events(shard.failed(str(error)))
 
     def _ended(self, began_s: float, outcome: str) -> None:
         self._keeper.ended(outcome)
