@@ -275,7 +275,7 @@ class ShardWriter(Service):
             await self._ownership.reopen(str(error))
 
     async def _commit(self, shard: ShardState, transaction: Transaction) -> TransactionResult:
-        """As Store.run. Whoever waits for the transaction of a shard that is another owner's is told that it failed."""
+        """Run a transaction. If the shard is another owner's, whoever waits for it is told that it failed."""
         try:
             return await self._store.run(transaction)
         except OwnershipLostError as error:
