@@ -188,7 +188,12 @@ OPTIONS: dict[str, Option] = {
         "the service may have forgotten ids of this job: `warn`, or `fail` the job",
         _one_of(WARN, FAIL),
     ),
-    "jobId": Option("job_id", "name of the job's record in the service: 1 to 128 of A-Z, a-z, 0-9, `._-`", _job_id),
+    "jobId": Option(
+        "job_id",
+        "name of the load and of its record in the service: 1 to 128 of A-Z, a-z, 0-9, `._-`; refused once a load of "
+        "that name has succeeded",
+        _job_id,
+    ),
     "maxItemsPerSecond": Option(
         "items_per_second_max",
         "rate of the whole job, kept by the service for all tasks together",

@@ -19,6 +19,7 @@ class WritePlan:
 
     key_column: makes the dedup ids.  payload_columns: make a JSON payload; payload_is_whole: the one is the payload.
     job_id: names the job; has_record: the service has a record of it, which counts what tasks send.
+    run_id: names the load for ids of the content; that of a stream comes with each micro-batch.
     begin_ms: when the write began, since the epoch.
     key_spread, shard_by_slot: which shard takes which id, where rows shall be grouped by that.
     warnings: what may weaken the promises of this write; told when it begins, and in the record at its end.
@@ -29,6 +30,7 @@ class WritePlan:
     payload_columns: tuple[str, ...] = ()
     payload_is_whole: bool = False
     job_id: str = ""
+    run_id: str = ""
     has_record: bool = False
     begin_ms: int = 0
     key_spread: int = 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -10,14 +9,14 @@ from dataclasses import replace
 
 from foqs.client.retry import RetryPolicy
 from foqs.client.sync import AdminClient, Client
-from foqs.model import limits
 from foqs.model.calls import ShardMap
-from foqs.model.errors import AlreadyExistsError, FoqsError, InvalidArgumentError, UnavailableError
+from foqs.model.errors import FoqsError, InvalidArgumentError, UnavailableError
 from foqs.model.jobs import Job, JobState
 from foqs.model.namespace import DedupWhenAway, NamespaceSettings
-from foqs.spark import rejects
+from foqs.spark import record, rejects
 from foqs.spark.options import FAIL
 from foqs.spark.plan import WritePlan
+from foqs.spark.tell import tell
 
 CALL_MS_MAX = 10_000
 """The deadline of calls before and after the job, so that a wrong address is reported soon."""
@@ -39,7 +38,11 @@ def prepare(plan: WritePlan, *, is_stream: bool = False) -> WritePlan:
             if options.rejected_rows_path is not None:
                 rejects.check_directory(options.rejected_rows_path)
             job_id = options.job_id or f"spark-{uuid.uuid4()}"
-            has_record = _make_record(plan, admin, job_id, is_stream=is_stream)
+            if is_stream:
+                has_record, run_id = record.take_for_stream(options, admin), ""
+            else:
+                job = record.take(options, job_id, admin)
+                has_record, run_id = job is not None, _run_id(job_id, job)
     except UnavailableError as error:
         raise UnavailableError(f"no host of addresses={options.addresses} answers: {error.message}") from error
     for warning in warnings:
@@ -48,12 +51,21 @@ def prepare(plan: WritePlan, *, is_stream: bool = False) -> WritePlan:
         plan,
         options=replace(options, batch_items=_call_items_max(plan, settings)),
         job_id=job_id,
+        run_id=run_id,
         has_record=has_record,
         begin_ms=time.time_ns() // 1_000_000,
         key_spread=told.key_spread or 1,
         shard_by_slot=tuple(told.shard_by_slot),
         warnings=tuple(warnings),
     )
+
+
+def _run_id(job_id: str, job: Job | None) -> str:
+    """The job's id with the time of its record: a record makes room for others sooner than ids are forgotten.
+
+    Another load of the same name would get the ids of the first one otherwise, and lose its rows.
+    """
+    return job_id if job is None else f"{job_id}@{job.created_at_ms}"
 
 
 def _shard_map(plan: WritePlan) -> ShardMap:
@@ -82,7 +94,7 @@ def finish(plan: WritePlan, state: JobState | None, rows_count: int | None, deta
         return
     try:
         with admin_client(plan) as admin:
-            _tell_record(plan, admin, state, rows_count, detail)
+            record.told_end(plan.options, plan.job_id, admin, state, rows_count, detail)
     except FoqsError as error:
         tell(f"the record of job {plan.job_id} does not know of its end: {error.message}")
 
@@ -94,16 +106,9 @@ def finish_aborted(plan: WritePlan, state: JobState | None, detail: str, knows_w
     try:
         with admin_client(plan) as admin:
             if not knows_why(admin.get_job(plan.options.namespace, plan.job_id)):
-                _tell_record(plan, admin, state, None, detail)
+                record.told_end(plan.options, plan.job_id, admin, state, None, detail)
     except FoqsError as error:
         tell(f"the record of job {plan.job_id} does not know of its end: {error.message}")
-
-
-def _tell_record(
-    plan: WritePlan, admin: AdminClient, state: JobState | None, rows_count: int | None, detail: str
-) -> None:
-    detail = detail.encode()[: limits.JOB_DETAIL_BYTES_MAX].decode(errors="ignore")
-    admin.update_job(plan.options.namespace, plan.job_id, state=state, rows_count=rows_count, detail=detail)
 
 
 def short_window(plan: WritePlan, window_ms: int, needed_ms: int, need: str) -> str | None:
@@ -129,11 +134,6 @@ def window_after(plan: WritePlan) -> str | None:
         return f"nobody can tell for how long dedup ids were remembered: {error.message}"
     elapsed_ms = time.time_ns() // 1_000_000 - plan.begin_ms
     return short_window(plan, window_ms, elapsed_ms, "the job took")
-
-
-def tell(text: str) -> None:
-    """Print a line into the driver's output."""
-    print(f"foqs: {text}", file=sys.stderr, flush=True)
 
 
 def _call_items_max(plan: WritePlan, settings: NamespaceSettings) -> int:
@@ -165,31 +165,3 @@ def _check_settings(plan: WritePlan, settings: NamespaceSettings, told: ShardMap
             f"delayed: {settings.delay_ms_max} (its delay_ms_max)"
         )
     return warnings
-
-
-def _make_record(plan: WritePlan, admin: AdminClient, job_id: str, *, is_stream: bool) -> bool:
-    """Make the record, or take the one that a job of this id has left. Returns whether there is one.
-
-    A stream has one if it has a jobId, since each of its micro-batches asks anew. A job that needs none goes on without
-    when it cannot be made, as where too many run.
-    """
-    options = plan.options
-    if is_stream and options.job_id is None:
-        if options.items_per_second_max is not None:
-            raise InvalidArgumentError("maxItemsPerSecond of a stream needs a jobId, whose record keeps the rate")
-        return False
-    rate, detail = options.items_per_second_max or 0, f"PySpark into {options.topic or 'topics of the rows'}"
-    try:
-        admin.create_job(options.namespace, job_id, items_per_second_max=rate, detail=detail)
-    except AlreadyExistsError:
-        if not is_stream:
-            state, told_rate = JobState.RUNNING, options.items_per_second_max
-            admin.update_job(options.namespace, job_id, state=state, items_per_second_max=told_rate)
-    except InvalidArgumentError as error:
-        if options.job_id is not None or rate:
-            raise
-        tell(f"this job has no record in the service: {error.message}")
-        return False
-    else:
-        tell(f"this is job {job_id} of namespace {options.namespace}: `foqs spark status` shows it")
-    return True

@@ -19,6 +19,7 @@ from foqs.spark.options import FAIL
 from foqs.spark.plan import WritePlan, plan_write
 from foqs.spark.rejects import Attempt, Rejects
 from foqs.spark.sender import REASONS_MAX, Sender, Sent
+from foqs.spark.tell import tell
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,7 +53,7 @@ class FoqsWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Enqueue the rows of one partition."""
         context = task_context()
-        return send_task(self.plan, self.plan.job_id, context, iterator)
+        return send_task(self.plan, self.plan.run_id, self.plan.job_id, context, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Every task is done. Raises WriteFailedError: only here is it known how many rows were refused in all.
@@ -67,7 +68,7 @@ class FoqsWriter(DataSourceArrowWriter):
         if short is not None and self.plan.options.on_short_window == FAIL:
             refusal = refusal or short
         elif short is not None:
-            service.tell(f"warning: {short}")
+            tell(f"warning: {short}")
             warnings.append(short)
         state = JobState.SUCCEEDED if refusal is None else JobState.FAILED
         detail = "; warning: ".join([refusal or summary(total), *warnings])
@@ -77,7 +78,7 @@ class FoqsWriter(DataSourceArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """The job has failed; what its tasks have enqueued stays, and tasks may still be running."""
         told = f"the job failed; by tasks that ended: {summary(total_of(messages))}"
-        service.tell(f"{self.plan.options.namespace}: {told}")
+        tell(f"{self.plan.options.namespace}: {told}")
         service.finish_aborted(self.plan, JobState.FAILED, told, lambda job: job.state is not JobState.RUNNING)
 
 
@@ -101,7 +102,8 @@ class FoqsStreamWriter(DataSourceStreamArrowWriter):
                 f"this Spark tells a task neither {_QUERY_ID} nor {_BATCH_ID}: write with foreachBatch, "
                 "and a jobId made of the batch's id"
             )
-        return send_task(self.plan, f"{query_id}-{batch_id}", context, iterator)
+        run_id = f"{query_id}-{batch_id}"
+        return send_task(self.plan, run_id, run_id, context, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
         """Every task of the micro-batch is done. Raises WriteFailedError as the batch writer does."""
@@ -114,7 +116,7 @@ class FoqsStreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
         """The micro-batch has failed; Spark repeats it when the query is started again."""
         told = f"micro-batch {batchId} failed; by tasks that ended: {summary(total_of(messages))}"
-        service.tell(f"{self.plan.options.namespace}: {told}")
+        tell(f"{self.plan.options.namespace}: {told}")
         service.finish_aborted(self.plan, None, told, lambda job: job.detail.startswith(_committed(batchId)))
 
 
@@ -144,9 +146,11 @@ def task_context() -> TaskContext:
     return context
 
 
-def send_task(plan: WritePlan, run_id: str, context: TaskContext, batches: Iterator[pa.RecordBatch]) -> SentMessage:
-    """Send the rows of one task of the run, and return what became of them."""
-    attempt = Attempt(run_id, context.partitionId(), context.taskAttemptId())
+def send_task(
+    plan: WritePlan, run_id: str, rejects_id: str, context: TaskContext, batches: Iterator[pa.RecordBatch]
+) -> SentMessage:
+    """Send the rows of one task of the run, and return what became of them; `rejects_id` names files of rejects."""
+    attempt = Attempt(rejects_id, context.partitionId(), context.taskAttemptId())
     sink = Rejects(plan.options.rejected_rows_path, attempt)
     encoder = plan.encoder(run_id, attempt.partition)
 
@@ -164,7 +168,7 @@ def name_rejects(plan: WritePlan, run_id: str | None, messages: Sequence[WriterC
         return
     attempts = [m.sent.attempt for m in messages if isinstance(m, SentMessage) and m.sent.attempt is not None]
     for problem in rejects.commit(directory, run_id, attempts):
-        service.tell(problem)
+        tell(problem)
 
 
 def refusal_of(plan: WritePlan, total: Sent) -> str | None:
@@ -182,7 +186,7 @@ def end_write(plan: WritePlan, total: Sent, refusal: str | None) -> None:
     """Print the totals, or raise WriteFailedError."""
     if refusal is not None:
         raise WriteFailedError(refusal)
-    service.tell(f"{plan.options.namespace}: {summary(total)}")
+    tell(f"{plan.options.namespace}: {summary(total)}")
 
 
 def run_id_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:

@@ -133,9 +133,29 @@ def test_the_jobs_record_tells_rate_rows_and_end(spark: Any, address: str, names
         job = admin.get_job(namespace, "nightly")
     assert (job.state, job.items_count, job.rows_count, job.items_per_second_max) == (JobState.SUCCEEDED, 300, 300, 200)
     assert "300 items of 300 rows enqueued" in job.detail
-    save(numbered(spark, 10), address, namespace, jobId="nightly")  # Started again: it is the same record.
+
+
+def test_the_next_load_under_the_id_of_one_that_succeeded_is_refused_and_loses_no_row_unnoticed(
+    spark: Any, address: str, namespace: str, client: Client
+) -> None:
+    """Ids of the content are made of it: rows that are equal to those of the first load would count as repeats."""
+    save(numbered(spark, 100), address, namespace, dedup="content", jobId="daily-1")
+    assert len(list(drained(client, namespace))) == 100
+    with pytest.raises(PySparkException, match=r"job 'daily-1' of namespace .* has succeeded"):
+        save(numbered(spark, 100), address, namespace, dedup="content", jobId="daily-1")
+    save(numbered(spark, 100), address, namespace, dedup="content", jobId="daily-2")
+    assert len(list(drained(client, namespace))) == 100
+
+
+def test_a_load_that_failed_is_written_again_under_its_id_and_its_rows_come_once(
+    spark: Any, address: str, namespace: str, client: Client
+) -> None:
+    with pytest.raises(PySparkException, match="rows were refused"):
+        save(with_bad_rows(spark), address, namespace, dedup="content", jobId="daily", batchSize="10")
+    save(numbered(spark, 2_000), address, namespace, dedup="content", jobId="daily")
+    assert Counter(int(item.payload) for item in drained(client, namespace)) == Counter(range(2_000))
     with AdminClient(address) as admin:
-        assert [(job.id, job.rows_count) for job in admin.list_jobs(namespace).jobs] == [("nightly", 10)]
+        assert [(job.id, job.rows_count) for job in admin.list_jobs(namespace).jobs] == [("daily", 2_000)]
 
 
 # ---- what is wrong is one clear error, and no task starts ----

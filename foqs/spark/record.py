@@ -1,0 +1,82 @@
+"""The record that a write's job has in the service: taken before its tasks start, told of the end."""
+
+from __future__ import annotations
+
+from foqs.client.sync import AdminClient
+from foqs.model import limits
+from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from foqs.model.jobs import Job, JobState
+from foqs.spark.options import CONTENT, WriteOptions
+from foqs.spark.tell import tell
+
+
+def take(options: WriteOptions, job_id: str, admin: AdminClient) -> Job | None:
+    """Make the record of a job, or take the one that an earlier write of it has left; None if it has to do without.
+
+    A job that needs none goes on without when it cannot be made, as where too many run. Raises AlreadyExistsError for a
+    job that has succeeded.
+    """
+    found = _found(options, job_id, admin) if options.job_id is not None else None
+    if found is not None:
+        return _taken_up(options, found, admin)
+    try:
+        return _made(options, job_id, admin)
+    except InvalidArgumentError as error:
+        if options.job_id is not None or options.items_per_second_max is not None:
+            raise
+        tell(f"this job has no record in the service: {error.message}")
+        return None
+
+
+def take_for_stream(options: WriteOptions, admin: AdminClient) -> bool:
+    """Do the same for a micro-batch, and return whether there is a record: a stream has one if it has a jobId.
+
+    Each of its micro-batches asks anew.
+    """
+    if options.job_id is None:
+        if options.items_per_second_max is not None:
+            raise InvalidArgumentError("maxItemsPerSecond of a stream needs a jobId, whose record keeps the rate")
+        return False
+    if _found(options, options.job_id, admin) is None:
+        _made(options, options.job_id, admin)
+    return True
+
+
+def told_end(
+    options: WriteOptions, job_id: str, admin: AdminClient, state: JobState | None, rows_count: int | None, detail: str
+) -> None:
+    """Tell the record how the job ended."""
+    detail = detail.encode()[: limits.JOB_DETAIL_BYTES_MAX].decode(errors="ignore")
+    admin.update_job(options.namespace, job_id, state=state, rows_count=rows_count, detail=detail)
+
+
+def _found(options: WriteOptions, job_id: str, admin: AdminClient) -> Job | None:
+    try:
+        return admin.get_job(options.namespace, job_id)
+    except NotFoundError:
+        return None
+
+
+def _made(options: WriteOptions, job_id: str, admin: AdminClient) -> Job:
+    rate, detail = options.items_per_second_max or 0, f"PySpark into {options.topic or 'topics of the rows'}"
+    try:
+        made = admin.create_job(options.namespace, job_id, items_per_second_max=rate, detail=detail)
+    except AlreadyExistsError:  # Another write of the job was faster.
+        return admin.get_job(options.namespace, job_id)
+    tell(f"this is job {job_id} of namespace {options.namespace}: `foqs spark status` shows it")
+    return made
+
+
+def _taken_up(options: WriteOptions, job: Job, admin: AdminClient) -> Job:
+    if job.state is JobState.SUCCEEDED:
+        why = ": rows that are equal to its rows would be dropped as repeats" if options.dedup == CONTENT else ""
+        raise AlreadyExistsError(
+            f"job {job.id!r} of namespace {options.namespace!r} has succeeded, and a jobId names one load{why}; give "
+            "the next load another jobId, such as one with its date, or none; to write the same load once more: "
+            f"foqs spark update {options.namespace} {job.id} --state running"
+        )
+    known = ", and rows that it has enqueued are not enqueued again" if options.dedup == CONTENT else ""
+    tell(f"job {job.id} was begun before and has not succeeded: this write goes on with it{known}")
+    return admin.update_job(
+        options.namespace, job.id, state=JobState.RUNNING, items_per_second_max=options.items_per_second_max
+    )

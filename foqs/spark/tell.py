@@ -1,0 +1,10 @@
+"""Words for the driver's output."""
+
+from __future__ import annotations
+
+import sys
+
+
+def tell(text: str) -> None:
+    """Print a line into the driver's output."""
+    print(f"foqs: {text}", file=sys.stderr, flush=True)
