@@ -38,6 +38,11 @@ class WritePlan:
     warnings: tuple[str, ...] = ()
 
     @property
+    def rejects_id(self) -> str:
+        """Names the files of rejected rows of a batch: a job that is run again leaves those of the run before."""
+        return f"{self.job_id}-{self.begin_ms}"
+
+    @property
     def has_ids(self) -> bool:
         """Tell whether rows have dedup ids, so that a repeated one is enqueued once."""
         return self.key_column is not None or self.options.dedup == CONTENT

@@ -6,6 +6,7 @@ job renames the files of the attempts that count; those of other attempts are de
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,9 @@ PENDING_BYTES_MAX = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt of one task. `run_id` names the job or the micro-batch, `number` the attempt in the application."""
+    """One attempt of one task. `run_id` names one run of a job, or the micro-batch; `number` the attempt in the
+    application.
+    """
 
     run_id: str
     partition: int
@@ -126,8 +129,10 @@ def commit(directory: str, run_id: str, attempts: Iterable[Attempt]) -> list[str
         system, path = _open(directory)
         for attempt in attempts:
             system.move(f"{path}/{attempt.hidden_name}", f"{path}/{attempt.name}")
+        # As a whole: the name of another job may begin like this one.
+        is_mine = re.compile(rf"_{re.escape(run_id)}-\d{{5,}}-\d+\.parquet")
         for info in system.get_file_info(FileSelector(path)):
-            if info.base_name.startswith(f"_{run_id}-"):
+            if is_mine.fullmatch(info.base_name):
                 system.delete_file(info.path)
     except (OSError, pa.ArrowException) as error:
         return [f"rejected rows stay in files _{run_id}-*.parquet in {directory}, of all attempts: {error}"]

@@ -53,7 +53,7 @@ class FoqsWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Enqueue the rows of one partition."""
         context = task_context()
-        return send_task(self.plan, self.plan.run_id, self.plan.job_id, context, iterator)
+        return send_task(self.plan, self.plan.run_id, self.plan.rejects_id, context, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Every task is done. Raises WriteFailedError: only here is it known how many rows were refused in all.
@@ -62,7 +62,7 @@ class FoqsWriter(DataSourceArrowWriter):
         all enqueued.
         """
         total = total_of(messages)
-        name_rejects(self.plan, self.plan.job_id, messages)
+        name_rejects(self.plan, self.plan.rejects_id, messages)
         refusal, short = refusal_of(self.plan, total), service.window_after(self.plan)
         warnings = list(self.plan.warnings)
         if short is not None and self.plan.options.on_short_window == FAIL:

@@ -292,8 +292,26 @@ def test_rejected_rows_go_to_the_side_output_and_can_be_read_and_mended(
         ("4", "topic"),
         ("xxxx", "payload"),
     ]
-    assert sorted(file.name for file in path.iterdir()) == ["side-00000.parquet", "side-00001.parquet"]
+    names = sorted(file.name for file in path.iterdir())
+    assert [re.sub(r"-\d{13}-", "-BEGIN-", name) for name in names] == [
+        "side-BEGIN-00000.parquet",
+        "side-BEGIN-00001.parquet",
+    ]
     assert len(list(drained(client, namespace))) == 1_997
     mended = rejected.selectExpr("'mended' AS topic", "left(payload, 10) AS payload")
     save(mended, address, namespace)
     assert [item.topic for item in drained(client, namespace)] == ["mended"] * 3
+
+
+def test_a_load_that_is_run_again_leaves_the_rejected_rows_of_the_run_before(
+    spark: Any, address: str, namespace: str, tmp_path: Path
+) -> None:
+    side = {"onInvalidRow": "sideOutput", "rejectedRowsPath": str(tmp_path), "jobId": "side", "maxInvalidRows": "1"}
+    with pytest.raises(PySparkException, match="rows were refused, maxInvalidRows is 1"):
+        save(with_bad_rows(spark), address, namespace, **side)
+    first = sorted(row.foqs_reason for row in spark.read.parquet(str(tmp_path)).collect())
+    assert first
+    again = with_bad_rows(spark).where("topic IS NULL")
+    save(again, address, namespace, **side)
+    both = sorted(row.foqs_reason for row in spark.read.parquet(str(tmp_path)).collect())
+    assert both == sorted([*first, "topic is null"])

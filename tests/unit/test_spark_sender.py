@@ -237,6 +237,17 @@ async def test_rejected_rows_are_written_whole_with_the_reason_and_named_by_the_
     ]
 
 
+def test_the_commit_of_a_job_leaves_the_files_of_jobs_whose_names_begin_alike(tmp_path: Any) -> None:
+    mine = [Attempt("daily", 0, 4), Attempt("daily", 1, 5), Attempt("daily", 123_456, 6)]
+    others = [Attempt("daily-eu", 0, 3), Attempt("daily-00000", 0, 3), Attempt("Xdaily", 0, 3), Attempt("dai.y", 0, 3)]
+    for attempt in mine + others:
+        (tmp_path / attempt.hidden_name).write_bytes(b"")
+    assert rejects.commit(str(tmp_path), "daily", mine[:1]) == []
+    assert rejects.commit(str(tmp_path), "dai.y", []) == []
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {mine[0].name, *(attempt.hidden_name for attempt in others[:3])}
+
+
 async def test_a_task_without_rejected_rows_writes_no_file(tmp_path: Any) -> None:
     side_plan = plan(on_invalid_row="sideOutput", rejected_rows_path=str(tmp_path))
     sent = await sender(side_plan, FakeClient(), str(tmp_path)).send(batches(10))
