@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from foqs.client.encoded import EncodedItems
+from foqs.client.encoded_enqueue import EncodedResult
 from foqs.client.items import ENQUEUE_BYTES_MAX
 from foqs.model.errors import FoqsError, InternalError, InvalidArgumentError, TooLargeError
 from foqs.model.slots import slot_of
@@ -140,26 +141,41 @@ class Sender:
         try:
             result = await self._client.enqueue(items)
         except TooLargeError as error:
-            if len(items) == 1:
-                self._refuse(batch, [(numbers[0], error.message)])
-                return
-            # A row of it is, or all together are, and then halves are not.
-            half = len(items) // 2
-            await self._call(items[:half], numbers[:half], batch)
-            await self._call(items[half:], numbers[half:], batch)
-            return
+            result = EncodedResult(errors=dict.fromkeys(range(len(items)), error))
         self._sent.duplicates_count += result.duplicates_count
         self._sent.items_count += result.stored_count - result.duplicates_count
-        refused = []
+        refused: list[tuple[int, str]] = []
+        again: list[int] = []
         failure: FoqsError | None = None
         for position, problem in sorted(result.errors.items()):
-            if isinstance(problem, _REFUSALS):
+            if isinstance(problem, TooLargeError) and len(items) > 1:
+                again.append(position)
+            elif isinstance(problem, _REFUSALS):
                 refused.append((numbers[position], problem.message))
             else:
                 failure = failure or problem
         self._refuse(batch, refused)
         if failure is not None:
             raise failure
+        await self._halve(items, numbers, again, batch)
+
+    async def _halve(self, items: EncodedItems, numbers: Sequence[int], places: list[int], batch: _Batch) -> None:
+        """Send these of the items again in two calls: each of them is too large, or they are too many together.
+
+        Positions do not tell: of a call that is done in parts, a part may be refused as a whole. A row that is refused
+        alone is at fault.
+        """
+        half = len(places) // 2
+        for some in (places[:half], places[half:]):
+            if some and not self._is_over():
+                await self._call(_picked(items, some), [numbers[place] for place in some], batch)
+
+
+def _picked(items: EncodedItems, places: Sequence[int]) -> EncodedItems:
+    first, last = places[0], places[-1]
+    if last - first + 1 == len(places):
+        return items[first : last + 1]
+    return EncodedItems.of(items[place] for place in places)
 
 
 def grouped(rows: EncodedRows, plan: WritePlan) -> Iterator[tuple[EncodedItems, Sequence[int]]]:

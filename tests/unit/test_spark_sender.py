@@ -170,6 +170,37 @@ async def test_a_row_that_makes_its_call_too_large_is_found_and_the_others_go_wi
     assert sent.reasons == ["row 1: the frame is too large"]
 
 
+class ShrunkClient(FakeClient):
+    """Does two items of a call; then no more than three in a call are taken, and the rest is refused by position.
+
+    So it is when a call is done in parts, and the namespace is changed between them.
+    """
+
+    async def enqueue(self, items: EncodedItems) -> EncodedResult:
+        if len(items) <= 3:
+            return await super().enqueue(items)
+        result = await super().enqueue(items[:2])
+        result.errors |= dict.fromkeys(range(2, len(items)), TooLargeError("can never fit"))
+        return result
+
+
+async def test_rows_that_are_too_many_for_what_is_left_of_their_call_are_sent_in_smaller_ones() -> None:
+    bad = {b"5", b"17"}
+    client = ShrunkClient(lambda item: TooLargeError("the payload is too large") if item.payload in bad else None)
+    sent = await send(client, batches(25), invalid_rows_max=5, dedup="content")
+    assert (sent.rows_count, sent.items_count, sent.duplicates_count, sent.refused_count) == (25, 23, 0, 2)
+    assert sorted(sent.reasons) == ["row 17: the payload is too large", "row 5: the payload is too large"]
+    stored = [int(item.payload) for call in client.calls for item in call if item.payload not in bad]
+    assert sorted(stored) == sorted({*range(25)} - {5, 17})
+
+
+async def test_no_halves_are_sent_once_more_rows_are_refused_than_the_job_may_have() -> None:
+    client = FakeClient(lambda _: TooLargeError("no"))
+    sent = await send(client, batches(1_000), invalid_rows_max=3, calls_in_flight=1, batch_items=1_000)
+    assert sent.refused_count == 4
+    assert len(client.calls) < 30
+
+
 class ForgetfulClient(FakeClient):
     """Answers for one item less than it got."""
 
@@ -348,3 +379,16 @@ def test_what_failed_is_repeated_alone_with_the_same_bytes_and_duplicates_are_co
     result = run(enqueue_encoded(terms, "jobs", EncodedItems.of([b"aa", b"b", b"ccc"])), answer)
     assert sends == [b"aabccc", b"b"]
     assert (result.stored_count, result.duplicates_count, list(result.errors)) == (2, 1, [2])
+
+
+def test_a_repeat_that_is_refused_as_a_whole_is_told_by_position_so_that_no_row_of_it_is_at_fault_by_that() -> None:
+    """The sender takes such rows for good ones until they are refused alone."""
+    terms = TaskClient(plan()).options.terms()
+    away = {position: wire.structs.ItemError(6, "away", 10, True) for position in (1, 2)}
+    answers: list[Any] = [wire.structs.EnqueueResponse(["1-1", "", ""], away, []), TooLargeError("can never fit")]
+    items = EncodedItems.of([b"aa", b"b", b"ccc"])
+    result = run(
+        enqueue_encoded(terms, "jobs", items), lambda step: None if isinstance(step, Pause) else answers.pop(0)
+    )
+    assert (result.stored_count, result.errors.keys()) == (1, {1, 2})
+    assert {type(error) for error in result.errors.values()} == {TooLargeError}
