@@ -190,6 +190,10 @@ EVENT_LOG_WAITING_MAX = 100_000
 """Enqueues and ends of deliveries that wait to be taken down by the event log. What comes beyond it is only counted."""
 EVENT_LOG_FIRSTS_MAX = 100_000
 """Sampled items that were given back, of which the event log remembers when they were first delivered."""
+EVENT_LOG_UNWRITTEN_BYTES_MAX = 16 * MIB
+"""Lines of the event log of one kind, lives or roll-ups, that wait in memory while the disk refuses them. Older ones go
+first, and are counted.
+"""
 EVENT_LOG_FILE_BYTES_MAX = 64 * MIB
 """A file of the event log is closed when it is so large, or an eighth of event_log_bytes_max."""
 ROLLUP_SERIES_MAX = 10_000

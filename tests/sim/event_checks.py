@@ -39,10 +39,19 @@ def _rollup_problems(log: SimEventLog) -> Iterator[str]:
     expected: Counter[str] = Counter()
     for (_, _, _, outcome), count in log.taken.items():
         expected[outcome] += count
-    expected += Counter({SERIES_LOST: log.lost_items_count})
+    files = log.rollups_files
+    given_count = expected.total() + log.lost_items_count
+    expected += Counter({SERIES_LOST: log.lost_items_count + files.lost_items_count})
     yield from _compared("E3: roll-ups of series", log.taken, by_series, is_exact=False)
-    is_exact = log.is_complete and not log.rollups_files.lost_count
+    is_exact = log.is_complete and not files.lost_count and not files.waiting_count
     yield from _compared("E3: roll-ups of outcomes", expected, by_outcome, is_exact=is_exact)
+    waiting_count = sum([line.items_count for line in files._waiting._lines])
+    untold_count = log.lost_items_count + files.lost_items_count - log._lost_told_count
+    if log.is_complete and by_outcome.total() + waiting_count + untold_count != given_count:
+        yield (
+            f"E3: {by_outcome.total()} items are in roll-ups, lost ones among them, {waiting_count} in rows that the "
+            f"disk has refused and {untold_count} lost since, of {given_count}"
+        )
 
 
 def _life_problems(log: SimEventLog, book: EventBook) -> Iterator[str]:
@@ -69,10 +78,13 @@ def _life_problems(log: SimEventLog, book: EventBook) -> Iterator[str]:
             if told != born[1:]:
                 yield f"E4: a life of {born} is told as {told}"
     files = log.lives_files
-    is_exact = log.is_complete and not files.lost_count
+    is_exact = log.is_complete and not files.lost_count and not files.waiting_count
     yield from _compared("E4: lives", expected, found, is_exact=is_exact)
-    if log.is_complete and files.written_count + files.lost_count != expected.total():
-        yield f"E4: {files.written_count} lives are written and {files.lost_count} lost, of {expected.total()}"
+    if log.is_complete and files.written_count + files.lost_count + files.waiting_count != expected.total():
+        yield (
+            f"E4: {files.written_count} lives are written, {files.lost_count} lost, and {files.waiting_count} were "
+            f"refused by the disk, of {expected.total()}"
+        )
     if found.total() < files.written_count:
         yield f"E4: {files.written_count} lives are said to be written, and {found.total()} are there"
 

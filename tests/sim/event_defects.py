@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 from foqs.host.event_log import lives
+from foqs.host.event_log.lines import Line
 from foqs.host.event_log.rollups import RollUps
 from foqs.host.event_log.sequence import FileSequence
 from foqs.host.event_log.service import EventLog
@@ -19,6 +20,7 @@ from foqs.shard.state.ops import settle
 from foqs.shard.state.ops.change import Changing
 from foqs.shard.state.ops.settle import Settling
 from tests.sim.chance import Profile
+from tests.sim.events import MemoryFile
 from tests.sim.planting import in_place_of
 
 _AT_MS = 1_700_000_000_000
@@ -27,6 +29,7 @@ _rolled_back = Settling.rolled_back
 _lost = Settling.lost
 _record = EventLog.record
 _outcome_of = settle._outcome_of
+_abandon = FileSequence._abandon
 
 
 def _has_failures(profile: Profile) -> bool:
@@ -73,7 +76,7 @@ def forgets_enqueues_that_come_with_ends(self: EventLog, events: Events) -> None
     _record(self, events)
 
 
-@in_place_of(EventLog, "_tell_refused")
+@in_place_of(EventLog, "_tell_lost")
 def does_not_tell_what_it_had_no_room_for(self: EventLog, now_ms: int) -> None:
     return None
 
@@ -93,5 +96,23 @@ def shortens_a_column_whose_ends_are_alike(column: list[Any]) -> str:
 
 
 @in_place_of(FileSequence, "drop")
-def does_not_count_what_it_does_not_write(self: FileSequence, lines: Sequence[tuple[int, bytes]]) -> None:
+def does_not_count_what_it_does_not_write(self: FileSequence, lines: Sequence[Line]) -> None:
     return None
+
+
+@in_place_of(FileSequence, "drop")
+def counts_a_row_that_it_does_not_write_as_one_item(self: FileSequence, lines: Sequence[Line]) -> None:
+    self.lost_count += sum([line.records_count for line in lines])
+    self.lost_items_count += len(lines)
+
+
+@in_place_of(FileSequence, "keep")
+def forgets_what_the_disk_refuses(self: FileSequence, lines: Iterable[Line]) -> None:
+    list(lines)
+
+
+@in_place_of(FileSequence, "_abandon")
+def writes_again_what_was_flushed(self: FileSequence) -> None:
+    if self._file is not None:
+        self._unflushed = [Line(line, 1, 1) for line in cast(MemoryFile, self._file).lines]
+    _abandon(self)

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
-from foqs.host.event_log import sequence
+from foqs.host.event_log import sequence, service
+from foqs.host.event_log.files import Moment
 from foqs.host.event_log.service import PASS_MS, EventLog, EventLogOptions, EventLogSource
 from foqs.model.event_log import SERIES_ENQUEUED, place_of, threshold_of
 from foqs.model.item import Outcome
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 _DISK_FAULT_SHARE = 0.02
+_CUT_SHARE = 0.7
 _SHOWN_MAX = 5
 
 Key = tuple[int, int]
@@ -43,6 +45,7 @@ def event_sizes(seed: int) -> dict[str, int]:
         "ROLLUP_SERIES_MAX": pick([3, 10_000]),
         "EVENT_LOG_FIRSTS_MAX": pick([2, 100_000]),
         "EVENT_LOG_FILE_BYTES_MAX": pick([500, 1 << 26]),
+        "EVENT_LOG_UNWRITTEN_BYTES_MAX": pick([1_000, 1 << 24]),
     }
 
 
@@ -151,7 +154,7 @@ class SimEventLog(EventLog):
     def __init__(self, book: EventBook, world: World, options: EventLogOptions, source: EventLogSource) -> None:
         options = options._replace(directory=Path(f"log-{len(book.logs)}"))
         source = source._replace(name_of=str, per_mille_of=lambda _: book.per_mille)
-        super().__init__(options, source, lambda: world.now_ms() / 1000)
+        super().__init__(options, source, lambda: world.now_ms() / 1000, lambda: world.now_ms() / 1000)
         self.given: Counter[Series] = Counter()
         """All that it was given, as its roll-ups should count it."""
         self.given_ends: Counter[tuple[Key, Outcome]] = Counter()
@@ -194,15 +197,21 @@ class SimEventLog(EventLog):
 
     def _pass(self, *, close: bool) -> None:
         self._passed_ms = self._world.now_ms()
-        with patch.object(sequence, "OpenFile", self._open):
+        with patch.object(sequence, "OpenFile", self._open), patch.object(service, "probe", self._probe):
             super()._pass(close=close)
 
-    def _open(self, folder: Path, name: str, opened_s: float) -> MemoryFile:
-        file = MemoryFile(folder.parts[1], opened_s, self.chance)
+    def _open(self, folder: Path, name: str, opened: Moment) -> MemoryFile:
+        file = MemoryFile(folder.parts[1], opened, self.chance)
         self.files.append(file)
         return file
 
-    def _keep_house(self, now_s: float) -> None:
+    def _probe(self, root: Path, name: str) -> None:
+        _may_fail(self.chance)
+
+    def _keep_house(self, wall_s: float) -> None:
+        return None
+
+    def _retain(self, wall_s: float) -> None:
         return None
 
     async def _start(self) -> None:
@@ -220,29 +229,31 @@ class SimEventLog(EventLog):
 class MemoryFile:
     """In place of foqs.host.event_log.files.OpenFile. What was flushed stays, whatever becomes of its process."""
 
-    def __init__(self, kind: str, opened_s: float, chance: random.Random | None) -> None:
+    def __init__(self, kind: str, opened: Moment, chance: random.Random | None) -> None:
         self.kind = kind
-        self.opened_s = opened_s
+        self.opened = opened
         self.size_bytes = 0
         self.lines: list[bytes] = []
         self.kept_count = 0
         self._chance = chance
 
     def write(self, line: bytes) -> None:
-        self._may_fail()
+        _may_fail(self._chance)
         self.lines.append(line)
         self.size_bytes += len(line)
 
     def flush(self) -> None:
-        self._may_fail()
+        _may_fail(self._chance)
         self.kept_count = len(self.lines)
 
     def close(self) -> None:
         self.flush()
 
-    def abandon(self) -> None:
-        return None
+    def abandon(self) -> bool:
+        """What was not flushed is gone; at times the disk does not even say that."""
+        return self._chance is None or self._chance.random() < _CUT_SHARE
 
-    def _may_fail(self) -> None:
-        if self._chance is not None and self._chance.random() < _DISK_FAULT_SHARE:
-            raise OSError("the disk of this run is bad")
+
+def _may_fail(chance: random.Random | None) -> None:
+    if chance is not None and chance.random() < _DISK_FAULT_SHARE:
+        raise OSError("the disk of this run is bad")

@@ -82,6 +82,8 @@ class MadeLog:
         **options: Any,
     ) -> None:
         self.now_s = now_s
+        """The time of day. The steady clock goes on with it, but for what `step` adds."""
+        self._stepped_s = 0.0
         self.refused: dict[int | None, int] = {}
         self.ended: list[dict[str, Any]] = []
         self.enqueued: Counter[tuple[str, int, str, int]] = Counter()
@@ -90,7 +92,12 @@ class MadeLog:
         self._keys = count(1)
         settings = {"bytes_max": 1 << 30, "days": 30, **options}
         source = EventLogSource(lambda number: f"ns-{number}", lambda _: per_mille, lambda: self.refused)
-        self.log = EventLog(EventLogOptions(host_name, directory, **settings), source, lambda: self.now_s)
+        self.log = EventLog(
+            EventLogOptions(host_name, directory, **settings),
+            source,
+            lambda: self.now_s,
+            lambda: self.now_s - self._stepped_s,
+        )
 
     def topic(self, name: str, namespace: int = 1, shard_id: int = 0) -> ShardTopic:
         if (namespace, name) not in self.topics:
@@ -137,6 +144,16 @@ class MadeLog:
         events.ends.append(Ends(outcome, ready_ms + wait_ms + processing_ms, {topic: items}))
         self.log.record(events)
         return items[-1].key
+
+    def step(self, seconds: float) -> None:
+        """Somebody sets the clock of the machine."""
+        self.now_s += seconds
+        self._stepped_s += seconds
+
+    def passes(self, seconds: float = 0.0) -> None:
+        """Some time goes by, and the thread does one pass."""
+        self.now_s += seconds
+        self.log._pass(close=False)
 
     def close(self) -> None:
         """All of it is in closed files."""

@@ -7,6 +7,9 @@ import gzip
 import os
 import threading
 import zlib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
@@ -24,28 +27,129 @@ def end(log: MadeLog, count: int = 1) -> None:
     log.end(log.topic("t"), Outcome.ACKED, ready_ms=BASE_MS, wait_ms=5, processing_ms=7, items_count=count)
 
 
-def test_a_full_disk_loses_events_that_are_counted_and_all_is_well_when_there_is_room_again(tmp_path: Path) -> None:
-    log = MadeLog(tmp_path)
+@contextmanager
+def refusing(*calls: str) -> Iterator[None]:
+    """The disk is full, or these calls fail."""
 
-    def full(fd: int, data: object) -> int:
+    def fail(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    with ExitStack() as stack:
+        for call in calls or ("write",):
+            stack.enter_context(patch.object(files.os, call, fail))
+        yield
+
+
+def rows_by_outcome(directory: Path) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for row in rollups(directory):
+        found[row["outcome"]] += row["count"]
+    return found
+
+
+def test_what_a_full_disk_refuses_is_written_once_when_there_is_room_again(tmp_path: Path) -> None:
+    log = MadeLog(tmp_path)
     end(log, 3)
-    with patch.object(files.os, "write", full):
-        log.close()
-    assert (log.log.failing, log.log.lives_files.lost_count, log.log.lives_files.written_count) == (True, 3, 0)
-    log.now_s += 20
+    log.passes()
+    log.passes(3)  # Flushed.
+    end(log, 5)
+    with refusing():
+        log.passes(70)  # The minute is over.
+        assert log.log.failing
+        end(log, 7)
+        log.passes(5)
+        log.passes(5.1)
+        assert log.log.failing
     end(log, 2)
+    log.passes(10.1)
+    assert not log.log.failing
     log.close()
-    assert (log.log.failing, log.log.lives_files.lost_count, log.log.lives_files.written_count) == (False, 3, 2)
-    assert len(lives(tmp_path)) == 2
+    log.passes(61)
+    assert (log.log.lives_files.lost_count, log.log.lives_files.written_count) == (0, 17)
+    assert log.log.recovered_count == 1, "the file that had something when the disk was full"
+    assert len(lives(tmp_path)) == 17
+    assert rows_by_outcome(tmp_path) == {"acked": 17}
+
+
+def test_what_waits_for_a_full_disk_is_bounded_and_what_goes_is_told(tmp_path: Path) -> None:
+    log = MadeLog(tmp_path)
+    with refusing(), patch.object(limits, "EVENT_LOG_UNWRITTEN_BYTES_MAX", 2_000):
+        for minute in range(20):
+            at_ms = BASE_MS + minute * limits.MINUTE_MS
+            log.end(log.topic("t"), Outcome.ACKED, ready_ms=at_ms, wait_ms=5, processing_ms=7, items_count=10)
+            log.passes(60)
+        log.passes(60)
+    assert 0 < log.log.rollups_files.lost_count < 20
+    assert 0 < log.log.lives_files.lost_count < 200
+    log.passes(11)
+    log.close()
+    found = rows_by_outcome(tmp_path)
+    assert found["lost"] == 10 * log.log.rollups_files.lost_count
+    assert found == {"acked": 200 - found["lost"], "lost": found["lost"]}
+    assert len(lives(tmp_path)) == 200 - log.log.lives_files.lost_count
+
+
+def test_lines_of_which_nobody_knows_whether_they_are_on_the_disk_are_told_as_lost(tmp_path: Path) -> None:
+    log = MadeLog(tmp_path)
+    end(log, 4)
+    log.passes()
+    with refusing("write", "ftruncate"):
+        log.passes(70)
+    end(log, 2)
+    log.passes(11)
+    log.close()
+    assert (log.log.lives_files.lost_count, log.log.rollups_files.lost_count) == (4, 1)
+    assert rows_by_outcome(tmp_path) == {"acked": 2, "lost": 4}
+
+
+def test_the_log_is_failing_for_as_long_as_the_disk_refuses_it_also_when_nothing_is_to_be_written(
+    tmp_path: Path,
+) -> None:
+    log = MadeLog(tmp_path)
+    end(log)
+    with refusing("write", "ftruncate"):
+        log.passes(70)
+        log.passes(70)  # What is unknown is not written again: nothing is left.
+        assert log.log.failing
+        for _ in range(3):
+            log.passes(11)
+            assert log.log.failing
+    log.passes(5)
+    assert log.log.failing, "nobody has tried again"
+    log.passes(6)
+    assert not log.log.failing
+
+
+def test_a_clock_that_is_set_back_holds_up_neither_flush_nor_retry_nor_retention(tmp_path: Path) -> None:
+    log = MadeLog(tmp_path, bytes_max=16 * limits.MIB)
+    log.passes(100)
+    with refusing():
+        end(log)
+        log.close()
+    log.step(-7_200)
+    log.passes(11)
+    assert (log.log.failing, log.log.lives_files.written_count) == (False, 1)
+    end(log)
+    log.passes(0.1)
+    log.step(-7_200)
+    log.passes(3)
+    assert log.log.lives_files.written_count == 2, "flushed"
+    checked_size = log.log.disk_bytes
+    (tmp_path / LIVES / "date=2025-01-01/hour=00").mkdir(parents=True)
+    (tmp_path / LIVES / "date=2025-01-01/hour=00" / "other-000001.jsonl.gz").write_bytes(b"x" * 100)
+    log.step(-7_200)
+    log.passes(61)
+    assert (checked_size, log.log.removed_count) == (0, 1)
+    log.passes(600)
+    assert len(closed_files(tmp_path, LIVES)) == 1, "a file is closed by its age"
 
 
 def test_a_directory_that_cannot_be_made_loses_events_that_are_counted(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     log = MadeLog(tmp_path / "file")
     end(log, 4)
-    log.close()
+    with patch.object(limits, "EVENT_LOG_UNWRITTEN_BYTES_MAX", 0):
+        log.close()
     assert (log.log.failing, log.log.lives_files.lost_count) == (True, 4)
 
 

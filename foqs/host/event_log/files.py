@@ -8,22 +8,33 @@ import zlib
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 SUFFIX = ".jsonl.gz"
 OPEN_PREFIX = "_"
 """Spark, and all of Hadoop, skip files whose names begin with it."""
 GZIP_LEVEL = 1
+PROBE_BYTES = 4_096
+"""A disk that takes so much is taken to have room."""
 _GZIP_WBITS = 31
+
+
+class Moment(NamedTuple):
+    """One moment on the two clocks of a host: the time of day, which may step, and one that never does."""
+
+    wall_s: float
+    steady_s: float
 
 
 class OpenFile:
     """A file that lines are added to. It holds a lock for as long as its process lives."""
 
-    def __init__(self, folder: Path, name: str, opened_s: float) -> None:
+    def __init__(self, folder: Path, name: str, opened: Moment) -> None:
         """Make it. Raises OSError."""
-        self.opened_s = opened_s
+        self.opened = opened
         self.size_bytes = 0
         """What has been written, without what the compressor has yet."""
+        self._flushed_bytes = 0
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / f"{OPEN_PREFIX}{name}"
@@ -43,18 +54,28 @@ class OpenFile:
     def flush(self) -> None:
         """Let all that was added survive the process. Raises OSError."""
         self._write(self._compressor.flush(zlib.Z_SYNC_FLUSH))
+        self._flushed_bytes = self.size_bytes
 
     def close(self) -> None:
         """Complete the file and give it its name. Raises OSError."""
         self._write(self._compressor.flush(zlib.Z_FINISH))
         os.fsync(self._fd)
         self._path.rename(self._closed_path)
-        os.close(self._fd)
+        fd, self._fd = self._fd, -1
+        os.close(fd)
 
-    def abandon(self) -> None:
-        """Leave it as it is, for `recover`."""
+    def abandon(self) -> bool:
+        """Leave it for `recover`, with what was flushed. Returns False when it may have something of the rest too."""
+        is_cut = True
+        try:
+            os.ftruncate(self._fd, self._flushed_bytes)
+            if not self._flushed_bytes:
+                self._path.unlink()
+        except OSError:
+            is_cut = False
         with suppress(OSError):
             os.close(self._fd)
+        return is_cut
 
     def _write(self, data: bytes) -> None:
         rest = memoryview(data)
@@ -71,3 +92,16 @@ def folder_of(root: Path, now_s: float) -> Path:
 
 def hour_of(now_s: float) -> int:
     return int(now_s // 3600)
+
+
+def probe(root: Path, name: str) -> None:
+    """Raise OSError unless the disk takes a small file, which is removed again. `name` is that of no other process."""
+    root.mkdir(parents=True, exist_ok=True)
+    path = root / f"{OPEN_PREFIX}{name}.probe"
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        os.write(fd, bytes(PROBE_BYTES))
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+        path.unlink()

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
+from foqs.host.event_log.lines import Line
 from foqs.host.event_log.rollups import OUTCOMES, is_ended_delivery
 from foqs.model import limits
 from foqs.model.event_log import FORMAT, LIFE_COLUMNS, place_of, threshold_of
@@ -36,7 +37,7 @@ class Lives:
         self._name_of = name_of
         self._per_mille_of = per_mille_of
         self._columns: dict[_Group, list[list[int | None]]] = {}
-        self._lines: list[tuple[int, bytes]] = []
+        self._lines: list[Line] = []
         self._firsts: OrderedDict[tuple[int, int], tuple[int, int]] = OrderedDict()
         """When an item was ready and first delivered, by shard and key: of items that were given back."""
 
@@ -97,11 +98,11 @@ class Lives:
         names = f'"namespace":{json.dumps(self._name_of(topic.namespace))},"topic":{json.dumps(topic.name)}'
         values = ",".join([f'"{name}":{_text(column)}' for name, column in zip(LIFE_COLUMNS, columns, strict=True)])
         line = f'{self._head}{topic.shard_id},{names},"outcome":"{OUTCOMES[outcome]}","count":{count},{values}}}\n'
-        self._lines.append((count, line.encode()))
+        self._lines.append(Line(line.encode(), count, count))
         self.waiting_count -= count
 
-    def take(self) -> list[tuple[int, bytes]]:
-        """The lines of all that was added, each with the number of its events."""
+    def take(self) -> list[Line]:
+        """The lines of all that was added."""
         for (topic, outcome), columns in self._columns.items():
             self._end_line(topic, outcome, columns)
         self._columns = {}

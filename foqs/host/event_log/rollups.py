@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from operator import attrgetter
 from typing import Any
 
+from foqs.host.event_log.lines import Line
 from foqs.model import limits
 from foqs.model.event_log import BOUNDS_MS, FORMAT, SERIES_ENQUEUED, SERIES_LOST, SERIES_RATE_LIMITED
 from foqs.model.item import Outcome, ShardItem
@@ -144,7 +145,7 @@ class RollUps:
             found = minute[key] = Series()
         return found
 
-    def take(self, now_ms: int, *, all_of_them: bool = False) -> Iterator[bytes]:
+    def take(self, now_ms: int, *, all_of_them: bool = False) -> Iterator[Line]:
         """The lines of the minutes that are over; or of all."""
         over = now_ms - limits.MINUTE_MS - CLOSE_AFTER_MS
         starts = sorted(self._minutes)
@@ -153,7 +154,7 @@ class RollUps:
                 minute = self._minutes.pop(start_ms)
                 yield from self._lines(start_ms, minute)
 
-    def _lines(self, start_ms: int, minute: dict[_Key, Series]) -> Iterator[bytes]:
+    def _lines(self, start_ms: int, minute: dict[_Key, Series]) -> Iterator[Line]:
         for (namespace, topic, priority, outcome), series in minute.items():
             row = {
                 "v": FORMAT,
@@ -165,7 +166,7 @@ class RollUps:
                 "outcome": outcome,
                 **series.row(),
             }
-            yield json.dumps(row, separators=(",", ":")).encode() + b"\n"
+            yield Line(json.dumps(row, separators=(",", ":")).encode() + b"\n", 1, series.count)
 
 
 def is_ended_delivery(outcome: Outcome, lease_due_at: int) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from foqs.host.event_log.files import SUFFIX, OpenFile, folder_of, hour_of
+from foqs.host.event_log.files import SUFFIX, Moment, OpenFile, folder_of, hour_of
+from foqs.host.event_log.lines import Line, WaitingLines
 from foqs.model import limits
 
 FILE_MS_MAX = 10 * limits.MINUTE_MS
@@ -17,73 +18,101 @@ FLUSH_MS = 2 * limits.SECOND_MS
 class FileSequence:
     """Adds lines to the present file, and begins another one when that is large or old.
 
-    The event log's thread owns it. After an error the file is left as it is, and the next line begins another one.
+    The event log's thread owns it. After an error the file is left with what was flushed to it, and all else waits for
+    the next one: no line is lost as long as there is room for it, and none is on the disk twice.
     """
 
-    def __init__(self, root: Path, name: str, file_bytes_max: int) -> None:
-        """`name` begins the names of all files, and is that of no other process."""
+    def __init__(self, root: Path, name: str, file_bytes_max: int, closed: Callable[[], None] = lambda: None) -> None:
+        """`name` begins the names of all files, and is that of no other process. `closed` hears of each closed file."""
         self.root = root
         self.written_count = 0
         """Records that were given to the system."""
         self.lost_count = 0
         """Records that were not, or of which that is unknown after an error."""
+        self.lost_items_count = 0
+        """The items that these stood for."""
         self._name = name
         self._file_bytes_max = file_bytes_max
+        self._closed = closed
         self._sequence = 0
         self._file: OpenFile | None = None
         self._flushed_s = 0.0
-        self._unflushed_count = 0
+        self._unflushed: list[Line] = []
+        """Lines of the present file that a kill would take."""
+        self._unflushed_bytes = 0
+        self._waiting = WaitingLines()
 
-    def write(self, lines: Sequence[tuple[int, bytes]], now_s: float, *, close: bool = False) -> None:
-        """Add lines, each with the number of its records; then do what is due. Raises OSError."""
-        left = list(reversed(lines))
+    @property
+    def waiting_count(self) -> int:
+        """Records that no file has, because the disk has refused them."""
+        return self._waiting.records_count
+
+    def write(self, lines: Iterable[Line], now: Moment, *, close: bool = False, flush: bool = False) -> None:
+        """Add what waits and these lines; then do what is due. Raises OSError; then what is not on the disk waits."""
+        new = iter(lines)
         try:
-            while left:
-                file = self._file or self._open(now_s)
-                count, line = left.pop()
-                self._unflushed_count += count
-                file.write(line)
-                if file.size_bytes >= self._file_bytes_max:
-                    self._close()
-            if self._file is not None and (close or self._is_old(self._file, now_s)):
-                self._close()
-            if self._file is not None and self._unflushed_count and now_s - self._flushed_s > FLUSH_MS / 1000:
-                self._flush(self._file, now_s)
+            while (line := self._waiting.take() or next(new, None)) is not None:
+                self._add(line, now)
+            file, is_flush_due = self._file, flush or now.steady_s - self._flushed_s > FLUSH_MS / 1000
+            if file is not None and (close or _is_old(file, now)):
+                self._close(file)
+            elif file is not None and self._unflushed and is_flush_due:
+                self._flush(file, now)
         except OSError:
             self._abandon()
-            self.drop(left)
             raise
+        finally:
+            self.keep(new)
 
-    def drop(self, lines: Sequence[tuple[int, bytes]]) -> None:
+    def keep(self, lines: Iterable[Line]) -> None:
+        """Let lines wait for the next write. The oldest ones go when they are too many."""
+        self.drop(self._waiting.add(lines))
+
+    def drop(self, lines: Sequence[Line]) -> None:
         """Count lines that are not written."""
-        self.lost_count += sum(count for count, _ in lines)
+        self.lost_count += sum([line.records_count for line in lines])
+        self.lost_items_count += sum([line.items_count for line in lines])
 
-    def _open(self, now_s: float) -> OpenFile:
+    def _add(self, line: Line, now: Moment) -> None:
+        self._unflushed.append(line)
+        self._unflushed_bytes += len(line.text)
+        file = self._file or self._open(now)
+        file.write(line.text)
+        if file.size_bytes >= self._file_bytes_max:
+            self._close(file)
+        elif self._unflushed_bytes > limits.EVENT_LOG_UNWRITTEN_BYTES_MAX:
+            self._flush(file, now)
+
+    def _open(self, now: Moment) -> OpenFile:
         self._sequence += 1
         name = f"{self._name}-{self._sequence:06d}{SUFFIX}"
-        self._file = OpenFile(folder_of(self.root, now_s), name, now_s)
-        self._flushed_s = now_s
+        self._file = OpenFile(folder_of(self.root, now.wall_s), name, now)
+        self._flushed_s = now.steady_s
         return self._file
 
-    def _is_old(self, file: OpenFile, now_s: float) -> bool:
-        return hour_of(now_s) != hour_of(file.opened_s) or now_s - file.opened_s > FILE_MS_MAX / 1000
-
-    def _flush(self, file: OpenFile, now_s: float) -> None:
+    def _flush(self, file: OpenFile, now: Moment) -> None:
         file.flush()
-        self._flushed_s = now_s
-        self.written_count += self._unflushed_count
-        self._unflushed_count = 0
+        self._flushed_s = now.steady_s
+        self._count_written()
 
-    def _close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        self.written_count += self._unflushed_count
-        self._unflushed_count = 0
+    def _close(self, file: OpenFile) -> None:
+        file.close()
+        self._file = None
+        self._count_written()
+        self._closed()
+
+    def _count_written(self) -> None:
+        self.written_count += sum([line.records_count for line in self._unflushed])
+        self._unflushed, self._unflushed_bytes = [], 0
 
     def _abandon(self) -> None:
-        if self._file is not None:
-            self._file.abandon()
-            self._file = None
-        self.lost_count += self._unflushed_count
-        self._unflushed_count = 0
+        """Leave the file, if there is one, for `recover`."""
+        file, self._file = self._file, None
+        unflushed, self._unflushed, self._unflushed_bytes = self._unflushed, [], 0
+        is_known = file is None or file.abandon()
+        self.drop(self._waiting.put_back(unflushed) if is_known else unflushed)
+
+
+def _is_old(file: OpenFile, now: Moment) -> bool:
+    is_of_hour = hour_of(now.wall_s) == hour_of(file.opened.wall_s)
+    return not is_of_hour or now.steady_s - file.opened.steady_s > FILE_MS_MAX / 1000

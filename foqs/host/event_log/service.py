@@ -8,12 +8,14 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import structlog
 
+from foqs.host.event_log.files import Moment, probe
+from foqs.host.event_log.lines import Line
 from foqs.host.event_log.lives import Lives
 from foqs.host.event_log.recovery import leftovers, recover
 from foqs.host.event_log.retention import retain
@@ -71,9 +73,13 @@ class EventLog(Service):
     """
 
     def __init__(
-        self, options: EventLogOptions, source: EventLogSource, wall_s: Callable[[], float] = time.time
+        self,
+        options: EventLogOptions,
+        source: EventLogSource,
+        wall_s: Callable[[], float] = time.time,
+        steady_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`wall_s` is the time of day, by which files are named and minutes are closed."""
+        """`wall_s` is the time of day, by which files are named and minutes are closed; all pauses are steady."""
         super().__init__("event-log")
         self.lost_items_count = 0
         """Enqueues and ends that were not even counted: the thread did not keep up, or the log was closed."""
@@ -88,6 +94,7 @@ class EventLog(Service):
         self._options = options
         self._source = source
         self._wall_s = wall_s
+        self._steady_s = steady_s
         self._entries: deque[_Entry] = deque()
         self._entered_count = 0
         """Grows on the event loop alone, and `_taken_count` on the thread alone."""
@@ -102,15 +109,15 @@ class EventLog(Service):
         self.rollups = RollUps(options.host_name, self._name_of)
         self._lives = Lives(options.host_name, self._name_of, source.per_mille_of)
         safe_name = re.sub(r"[^A-Za-z0-9._-]", "_", options.host_name)
-        unique = f"{safe_name}-{int(wall_s())}-{secrets.token_hex(4)}"
+        self._unique = f"{safe_name}-{int(wall_s())}-{secrets.token_hex(4)}"
         self._own_prefix = f"{safe_name}-"
         file_bytes_max = min(limits.EVENT_LOG_FILE_BYTES_MAX, options.bytes_max // 8)
         self._retained_bytes_max = options.bytes_max - 2 * file_bytes_max  # Two files may be open, and grow.
-        self.lives_files = FileSequence(options.directory / LIVES, unique, file_bytes_max)
-        self.rollups_files = FileSequence(options.directory / ROLLUPS, unique, file_bytes_max)
+        self.lives_files = FileSequence(options.directory / LIVES, self._unique, file_bytes_max)
+        self.rollups_files = FileSequence(options.directory / ROLLUPS, self._unique, file_bytes_max)
         self._sequences = {LIVES: self.lives_files, ROLLUPS: self.rollups_files}
         self._retry_s = 0.0
-        self._retained_s = 0.0
+        self._cleared_s = -RETAIN_MS / 1000  # A steady clock may begin at 0.
         self._rate_limited: dict[int | None, int] = {}
 
     @property
@@ -162,6 +169,7 @@ class EventLog(Service):
                 self._flushed = None
                 flushed.set()
             if stopping:
+                self._tell_unwritten()
                 return
 
     def _pass(self, *, close: bool) -> None:
@@ -174,32 +182,45 @@ class EventLog(Service):
                 self.rollups.add_ends(ends)
                 self._lives.add_ends(ends)
             self._taken_count += entry.items_count
-        now_s = self._wall_s()
-        self._tell_refused(int(now_s * 1000))
-        lines = {
-            LIVES: self._lives.take(),
-            ROLLUPS: [(1, row) for row in self.rollups.take(int(now_s * 1000), all_of_them=close)],
-        }
-        if now_s < self._retry_s and not close:
+        now = Moment(self._wall_s(), self._steady_s())
+        now_ms = int(now.wall_s * 1000)
+        self._tell_refused(now_ms)
+        if close or not self.failing:  # What is lost while it fails makes one row, and not one a minute.
+            self._tell_lost(now_ms)
+        lines = {LIVES: self._lives.take(), ROLLUPS: self.rollups.take(now_ms, all_of_them=close)}
+        if now.steady_s < self._retry_s and not close:
             for kind, files in self._sequences.items():
-                files.drop(lines[kind])
-            return
+                files.keep(lines[kind])
+        else:
+            self._write(lines, now, close=close)
+        if now.steady_s - self._cleared_s > RETAIN_MS / 1000:
+            self._cleared_s = now.steady_s
+            self._keep_house(now.wall_s)
+
+    def _write(self, lines: Mapping[str, Iterable[Line]], now: Moment, *, close: bool) -> None:
         failure: OSError | None = None
-        for kind, files in self._sequences.items():
+        if self.failing:
             try:
-                files.write(lines[kind], now_s, close=close)
+                probe(self._options.directory, self._unique)
             except OSError as error:
                 failure = error
-        if now_s - self._retained_s > RETAIN_MS / 1000:
-            self._retained_s = now_s
-            self._keep_house(now_s)
-        self._note(failure)
+        is_refused = failure is not None
+        for kind, files in self._sequences.items():
+            if is_refused:
+                files.keep(lines[kind])
+                continue
+            try:
+                # What is not flushed may wait in memory, and tells nothing of the disk.
+                files.write(lines[kind], now, close=close, flush=self.failing)
+            except OSError as error:
+                failure = error
+        self._note(failure, now)
 
-    def _note(self, failure: OSError | None) -> None:
+    def _note(self, failure: OSError | None, now: Moment) -> None:
         """Say once that the disk refuses what is written, and once that it is taken again."""
         directory = str(self._options.directory)
         if failure is not None:
-            self._retry_s = self._wall_s() + RETRY_MS / 1000
+            self._retry_s = now.steady_s + RETRY_MS / 1000
             if not self.failing:
                 _log.error("event_log_failing", directory=directory, error=str(failure))
         elif self.failing:
@@ -207,24 +228,37 @@ class EventLog(Service):
         self.failing = failure is not None
 
     def _tell_refused(self, now_ms: int) -> None:
-        """Let the roll-ups have what the quotas refused since the last pass, and what was dropped."""
+        """Let the roll-ups have what the quotas refused since the last pass."""
         for namespace, count in self._source.rate_limited().items():
             before = self._rate_limited.get(namespace, 0)
             if count > before:
                 self.rollups.add_rate_limited(namespace, now_ms, count - before)
             self._rate_limited[namespace] = count
-        lost_count = self.lost_items_count
+
+    def _tell_lost(self, now_ms: int) -> None:
+        """Let the roll-ups have what was dropped, or was in rows that were."""
+        # Rows that tell of losses are lost like any others, and then told again.
+        lost_count = self.lost_items_count + self.rollups_files.lost_items_count
         if lost_count > self._lost_told_count:
             self.rollups.add_lost(now_ms, lost_count - self._lost_told_count)
             self._lost_told_count = lost_count
 
-    def _keep_house(self, now_s: float) -> None:
+    def _tell_unwritten(self) -> None:
+        """Say what goes with the process, because the disk did not take it."""
+        lives_count, rollups_count = self.lives_files.waiting_count, self.rollups_files.waiting_count
+        if lives_count or rollups_count:
+            _log.error("event_log_not_written", lives=lives_count, rollups=rollups_count)
+
+    def _keep_house(self, wall_s: float) -> None:
         """Close what dead processes left, and remove what is too old or too much."""
         for files in self._sequences.values():
-            for path in leftovers(files.root, self._own_prefix, now_s):
+            for path in leftovers(files.root, self._own_prefix, wall_s):
                 self._recover(path)
+        self._retain(wall_s)
+
+    def _retain(self, wall_s: float) -> None:
         try:
-            kept = retain(self._options.directory, self._retained_bytes_max, self._options.days, now_s)
+            kept = retain(self._options.directory, self._retained_bytes_max, self._options.days, wall_s)
         except OSError as error:
             _log.warning("event_log_not_cleared", error=str(error))
             return
