@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from foqs.client.sync import AdminClient
 from foqs.model import limits
-from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from foqs.model.errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    NotFoundError,
+    OverloadedError,
+    UnavailableError,
+)
 from foqs.model.jobs import Job, JobState
 from foqs.spark.options import CONTENT, WriteOptions
 from foqs.spark.tell import tell
+
+AWAY = (UnavailableError, OverloadedError)
+"""Hosts, or their meta database, do not answer now."""
 
 
 def take(options: WriteOptions, job_id: str, admin: AdminClient) -> Job | None:
@@ -21,7 +30,7 @@ def take(options: WriteOptions, job_id: str, admin: AdminClient) -> Job | None:
         return _taken_up(options, found, admin)
     try:
         return _made(options, job_id, admin)
-    except InvalidArgumentError as error:
+    except (InvalidArgumentError, *AWAY) as error:
         if options.job_id is not None or options.items_per_second_max is not None:
             raise
         tell(f"this job has no record in the service: {error.message}")
@@ -31,14 +40,32 @@ def take(options: WriteOptions, job_id: str, admin: AdminClient) -> Job | None:
 def take_for_stream(options: WriteOptions, admin: AdminClient) -> bool:
     """Do the same for a micro-batch, and return whether there is a record: a stream has one if it has a jobId.
 
-    Each of its micro-batches asks anew.
+    Each of its micro-batches asks anew, and none fails while the record cannot be had.
     """
-    if options.job_id is None:
+    job_id = options.job_id
+    if job_id is None:
         if options.items_per_second_max is not None:
             raise InvalidArgumentError("maxItemsPerSecond of a stream needs a jobId, whose record keeps the rate")
         return False
-    if _found(options, options.job_id, admin) is None:
-        _made(options, options.job_id, admin)
+    try:
+        found = _found(options, job_id, admin)
+    except AWAY as error:
+        # Most likely it is there. Hosts count for it meanwhile, and those that know its rate keep it.
+        tell(f"the record of job {job_id} was not read, and its rows go on: {error.message}")
+        return True
+    if found is None:
+        try:
+            _made(options, job_id, admin)
+        except AWAY as error:
+            tell(f"job {job_id} has no record for now, and its rows go on uncounted: {error.message}")
+            return False
+        return True
+    rate = found.items_per_second_max if options.items_per_second_max is None else options.items_per_second_max
+    if (found.state, found.items_per_second_max) != (JobState.RUNNING, rate):
+        try:
+            admin.update_job(options.namespace, job_id, state=JobState.RUNNING, items_per_second_max=rate)
+        except AWAY as error:
+            tell(f"the record of job {job_id} was not changed, and its rows go on: {error.message}")
     return True
 
 
@@ -77,6 +104,7 @@ def _taken_up(options: WriteOptions, job: Job, admin: AdminClient) -> Job:
         )
     known = ", and rows that it has enqueued are not enqueued again" if options.dedup == CONTENT else ""
     tell(f"job {job.id} was begun before and has not succeeded: this write goes on with it{known}")
-    return admin.update_job(
-        options.namespace, job.id, state=JobState.RUNNING, items_per_second_max=options.items_per_second_max
-    )
+    rate = options.items_per_second_max or 0
+    if rate == 0 != job.items_per_second_max:
+        tell(f"its rate was {job.items_per_second_max} items per second, and is no limit now, as no option sets one")
+    return admin.update_job(options.namespace, job.id, state=JobState.RUNNING, items_per_second_max=rate)

@@ -14,45 +14,88 @@ from foqs.model.errors import FoqsError, InvalidArgumentError, UnavailableError
 from foqs.model.jobs import Job, JobState
 from foqs.model.namespace import DedupWhenAway, NamespaceSettings
 from foqs.spark import record, rejects
-from foqs.spark.options import FAIL
+from foqs.spark.options import CONTENT, FAIL
 from foqs.spark.plan import WritePlan
+from foqs.spark.record import AWAY
 from foqs.spark.tell import tell
 
-CALL_MS_MAX = 10_000
-"""The deadline of calls before and after the job, so that a wrong address is reported soon."""
+CALL_TIMEOUT_MS = 10_000
+"""The longest that one attempt of a call before or after the job may take."""
+PATIENCE_MS = 10_000
+"""How long such calls are repeated, so that a wrong address is reported soon."""
+RECORD_PATIENCE_MS = 3_000
+"""How long a micro-batch waits for the record of its stream, which its rows can do without."""
 CALLS_PER_SECOND_MIN = 10
 """A job with a rate sends calls that small that it gets so many turns a second, and no task waits long for one."""
 
 
-def prepare(plan: WritePlan, *, is_stream: bool = False) -> WritePlan:
-    """Ask for the namespace, make the job's record and complete the plan.
+def prepare(plan: WritePlan) -> WritePlan:
+    """Ask for the namespace, make the job's record and complete the plan of a batch.
 
     Raises FoqsError for whatever would make the tasks fail.
     """
     options = plan.options
+    settings, told = _asked(plan, PATIENCE_MS)
+    warnings = _checked(plan, settings, told)
+    job_id = options.job_id or f"spark-{uuid.uuid4()}"
+    with admin_client(plan) as admin:
+        job = record.take(options, job_id, admin)
+    named = replace(plan, job_id=job_id, run_id=_run_id(job_id, job), has_record=job is not None)
+    return _completed(named, settings, told, warnings)
+
+
+def prepare_stream(plan: WritePlan) -> WritePlan:
+    """Do the same for a micro-batch of a stream, which waits for hosts as long as its calls do."""
+    options = plan.options
     try:
-        with admin_client(plan) as admin:
+        settings, told = _asked(plan, min(PATIENCE_MS, options.retry_timeout_ms))
+    except AWAY as error:
+        if options.retry_timeout_ms <= PATIENCE_MS:
+            raise
+        wait_s = options.retry_timeout_ms / 1000
+        tell(f"{error.message}; the stream waits for up to {wait_s:,.0f} s")
+        settings, told = _asked(plan, options.retry_timeout_ms)
+    warnings = _checked(plan, settings, told)
+    if options.dedup == CONTENT:
+        warnings.append(
+            "dedup=content: a micro-batch that is repeated with another number of partitions is enqueued twice; keep "
+            "it when the query is started again, or use dedup=key"
+        )
+    with admin_client(plan, RECORD_PATIENCE_MS) as admin:
+        has_record = record.take_for_stream(options, admin)
+    return _completed(replace(stream_named(plan), has_record=has_record), settings, told, warnings)
+
+
+def stream_named(plan: WritePlan) -> WritePlan:
+    """The plan of a micro-batch as far as its commit needs it, which asks nobody: Spark must not fail by it."""
+    job_id = plan.options.job_id
+    return replace(plan, job_id=job_id or "", has_record=job_id is not None)
+
+
+def _asked(plan: WritePlan, patience_ms: int) -> tuple[NamespaceSettings, ShardMap]:
+    options = plan.options
+    try:
+        with admin_client(plan, patience_ms) as admin:
             settings = admin.get_namespace(options.namespace).settings
-            told = _shard_map(plan)
-            warnings = _check_settings(plan, settings, told)
-            if options.rejected_rows_path is not None:
-                rejects.check_directory(options.rejected_rows_path)
-            job_id = options.job_id or f"spark-{uuid.uuid4()}"
-            if is_stream:
-                has_record, run_id = record.take_for_stream(options, admin), ""
-            else:
-                job = record.take(options, job_id, admin)
-                has_record, run_id = job is not None, _run_id(job_id, job)
+        return settings, _shard_map(plan, patience_ms)
     except UnavailableError as error:
         raise UnavailableError(f"no host of addresses={options.addresses} answers: {error.message}") from error
+
+
+def _checked(plan: WritePlan, settings: NamespaceSettings, told: ShardMap) -> list[str]:
+    """Return what weakens the promises of the write. Raises InvalidArgumentError for what cannot be."""
+    warnings = _check_settings(plan, settings, told)
+    if plan.options.rejected_rows_path is not None:
+        rejects.check_directory(plan.options.rejected_rows_path)
+    return warnings
+
+
+def _completed(plan: WritePlan, settings: NamespaceSettings, told: ShardMap, warnings: list[str]) -> WritePlan:
     for warning in warnings:
         tell(f"warning: {warning}")
     return replace(
         plan,
-        options=replace(options, batch_items=_call_items_max(plan, settings)),
-        job_id=job_id,
-        run_id=run_id,
-        has_record=has_record,
+        options=replace(plan.options, batch_items=_call_items_max(plan, settings)),
         begin_ms=time.time_ns() // 1_000_000,
         key_spread=told.key_spread or 1,
         shard_by_slot=tuple(told.shard_by_slot),
@@ -68,13 +111,13 @@ def _run_id(job_id: str, job: Job | None) -> str:
     return job_id if job is None else f"{job_id}@{job.created_at_ms}"
 
 
-def _shard_map(plan: WritePlan) -> ShardMap:
+def _shard_map(plan: WritePlan, patience_ms: int) -> ShardMap:
     """The shard map as the namespace of the write has it; an empty one for rows without ids, which go anywhere."""
     if not plan.has_ids:
         return ShardMap(0, (), [])
     options = plan.options
-    retry = RetryPolicy(deadline_ms=CALL_MS_MAX)
-    with Client(options.addresses, timeout_ms=CALL_MS_MAX, retry=retry) as client:
+    retry = RetryPolicy(deadline_ms=patience_ms)
+    with Client(options.addresses, timeout_ms=CALL_TIMEOUT_MS, retry=retry) as client:
         return client.shard_map(options.namespace)
 
 
@@ -83,9 +126,9 @@ def _window_ms(settings: NamespaceSettings, told: ShardMap) -> int:
     return settings.dedup_ms if told.dedup_window_ms is None else min(settings.dedup_ms, told.dedup_window_ms)
 
 
-def admin_client(plan: WritePlan) -> AdminClient:
-    retry = RetryPolicy(deadline_ms=CALL_MS_MAX)
-    return AdminClient(plan.options.addresses, timeout_ms=CALL_MS_MAX, retry=retry)
+def admin_client(plan: WritePlan, patience_ms: int | None = None) -> AdminClient:
+    retry = RetryPolicy(deadline_ms=PATIENCE_MS if patience_ms is None else patience_ms)
+    return AdminClient(plan.options.addresses, timeout_ms=CALL_TIMEOUT_MS, retry=retry)
 
 
 def finish(plan: WritePlan, state: JobState | None, rows_count: int | None, detail: str) -> None:
@@ -129,7 +172,7 @@ def window_after(plan: WritePlan) -> str | None:
     try:
         with admin_client(plan) as admin:
             settings = admin.get_namespace(plan.options.namespace).settings
-        window_ms = _window_ms(settings, _shard_map(plan))
+        window_ms = _window_ms(settings, _shard_map(plan, PATIENCE_MS))
     except FoqsError as error:
         return f"nobody can tell for how long dedup ids were remembered: {error.message}"
     elapsed_ms = time.time_ns() // 1_000_000 - plan.begin_ms

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -22,6 +24,13 @@ from foqs.spark.writer import make_stream_writer, make_writer
 
 class FoqsDataSource(DataSource):
     """Writes in mode append, of batches and streams, and reads. All that is wrong is one error before a task starts."""
+
+    _is_copy = False
+    """Spark makes a source for each micro-batch, and commits it with a copy that it has pickled."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._is_copy = True
 
     @classmethod
     def name(cls) -> str:
@@ -44,7 +53,7 @@ class FoqsDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 (Spark's name)
         if overwrite:
             raise InvalidArgumentError("output modes complete and update are refused: a queue only takes more items")
-        return make_stream_writer(self.options, schema)
+        return make_stream_writer(self.options, schema, for_commit=self._is_copy)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
         raise InvalidArgumentError(

@@ -85,13 +85,16 @@ class FoqsWriter(DataSourceArrowWriter):
 class FoqsStreamWriter(DataSourceStreamArrowWriter):
     """The writer of one micro-batch, made anew for each and once more for its commit: it draws nothing.
 
-    A micro-batch that is repeated after a restart has the same rows. With a key they have the same ids anyway; ids of
-    the content are made with the ids of query and micro-batch, which are the same too.
+    A micro-batch that is repeated after a restart has the same rows. With a key they have the same ids anyway. Ids of
+    the content are made with the ids of query and micro-batch, which are the same too, and with the partition: they are
+    the same only if the query cuts its rows into as many partitions as before.
     """
 
-    def __init__(self, plan: WritePlan) -> None:
+    def __init__(self, plan: WritePlan, *, is_prepared: bool) -> None:
+        """A plan that is not prepared is enough for a commit; tasks complete it."""
         super().__init__()
-        self.plan = plan
+        self.plan = plan if is_prepared else service.stream_named(plan)
+        self._is_prepared = is_prepared
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Enqueue the rows of one partition of a micro-batch."""
@@ -102,8 +105,9 @@ class FoqsStreamWriter(DataSourceStreamArrowWriter):
                 f"this Spark tells a task neither {_QUERY_ID} nor {_BATCH_ID}: write with foreachBatch, "
                 "and a jobId made of the batch's id"
             )
+        plan = self.plan if self._is_prepared else service.prepare_stream(self.plan)
         run_id = f"{query_id}-{batch_id}"
-        return send_task(self.plan, run_id, run_id, context, iterator)
+        return send_task(plan, run_id, run_id, context, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
         """Every task of the micro-batch is done. Raises WriteFailedError as the batch writer does."""
@@ -130,9 +134,10 @@ def make_writer(given: Mapping[str, str], schema: StructType) -> FoqsWriter:
     return FoqsWriter(service.prepare(_planned(given, schema)))
 
 
-def make_stream_writer(given: Mapping[str, str], schema: StructType) -> FoqsStreamWriter:
-    """The same for one micro-batch of a stream."""
-    return FoqsStreamWriter(service.prepare(_planned(given, schema), is_stream=True))
+def make_stream_writer(given: Mapping[str, str], schema: StructType, *, for_commit: bool) -> FoqsStreamWriter:
+    """The same for one micro-batch of a stream; nobody is asked for its commit, whose rows are all sent."""
+    plan = _planned(given, schema)
+    return FoqsStreamWriter(plan if for_commit else service.prepare_stream(plan), is_prepared=not for_commit)
 
 
 def _planned(given: Mapping[str, str], schema: StructType) -> WritePlan:

@@ -10,6 +10,7 @@ meet it. A fault happens once for each of them, on the first attempt that gets t
     linger          after the first rows, until a second attempt of the partition has sent all of its own
     hold            after the first rows, until the file `go` is in the directory; `held-N` says that partition N waits
 
+Each writer of a stream leaves a mark as well: `prepared-` for one whose tasks are to run, `for-commit-` for the other.
 What waits gives up after `patience_s`. `fail_commit` lets the first commit raise. `positions` makes dedup ids of (job,
 partition, position), which is wrong.
 """
@@ -20,18 +21,20 @@ import json
 import os
 import signal
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from foqs.client.encoded import EncodedItems
 from foqs.spark.dedup import ContentIds
 from foqs.spark.encoding import RowEncoder
 from foqs.spark.plan import WritePlan
+from foqs.spark.source import FoqsDataSource
 from foqs.spark.writer import FoqsStreamWriter, FoqsWriter, make_stream_writer, make_writer, task_context
 
 PATIENCE_S = 120.0
@@ -145,7 +148,7 @@ class FaultyStreamWriter(_FaultyMixin, FoqsStreamWriter):
         super().commit(messages, batchId)
 
 
-class FaultySource(DataSource):
+class FaultySource(FoqsDataSource):
     """The data source that makes them."""
 
     @classmethod
@@ -163,7 +166,9 @@ class FaultySource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 (Spark's name)
         faults, options = self._split()
-        writer = FaultyStreamWriter(make_stream_writer(options, schema).plan)
+        made = make_stream_writer(options, schema, for_commit=self._is_copy)
+        faults.mark(f"{'for-commit' if self._is_copy else 'prepared'}-{uuid.uuid4()}")
+        writer = FaultyStreamWriter(made.plan, is_prepared=not self._is_copy)
         writer.faults = faults
         return writer
 

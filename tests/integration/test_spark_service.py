@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import pickle
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
 from foqs.client.sync import AdminClient
 from foqs.model.calls import CallContext
-from foqs.model.errors import AlreadyExistsError
+from foqs.model.errors import AlreadyExistsError, FoqsError, OverloadedError, UnavailableError
 from foqs.model.jobs import Job, JobState
 from foqs.spark import service
 from foqs.spark.plan import WritePlan, plan_write
+from foqs.spark.sender import Sent
+from foqs.spark.source import FoqsDataSource
+from foqs.spark.writer import SentMessage
 from tests.support.background_host import background_host
 from tests.support.fake_queue import FakeQueue
 
@@ -35,7 +40,8 @@ class Service:
         return plan_write(given, COLUMNS if given["dedup"] == "key" else COLUMNS[:2])
 
     def prepare(self, *, is_stream: bool = False, **options: str) -> WritePlan:
-        return service.prepare(self.plan(**options), is_stream=is_stream)
+        plan = self.plan(**options)
+        return service.prepare_stream(plan) if is_stream else service.prepare(plan)
 
     def job(self, job_id: str) -> Job:
         return self.queue.jobs["ns", job_id]
@@ -99,3 +105,146 @@ def test_a_state_that_was_changed_back_lets_the_job_be_written_again(world: Serv
     with AdminClient(world.address) as admin:
         admin.update_job("ns", "daily", state=JobState.RUNNING)
     world.prepare(jobId="daily")
+
+
+# ---- a stream, whose micro-batches each ask anew ----
+
+
+def test_a_stream_makes_its_record_once_and_asks_for_it_then(world: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = world.prepare(is_stream=True, jobId="stream")
+    monkeypatch.setattr(FakeQueue, "create_job", refuse(UnavailableError("nobody may lock all records each time")))
+    again = world.prepare(is_stream=True, jobId="stream")
+    assert (first.has_record, again.has_record) == (True, True)
+    assert not world.prepare(is_stream=True).has_record
+
+
+@pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.FAILED])
+def test_a_stream_that_goes_on_runs_whatever_its_record_said(world: Service, state: JobState) -> None:
+    world.make("stream", state=state)
+    assert world.prepare(is_stream=True, jobId="stream").has_record
+    assert world.job("stream").state is JobState.RUNNING
+
+
+def test_the_rate_of_a_stream_is_that_of_its_option_and_else_stays_what_an_operator_has_set(world: Service) -> None:
+    world.make("stream", items_per_second_max=7)
+    world.prepare(is_stream=True, jobId="stream")
+    assert world.job("stream").items_per_second_max == 7
+    world.prepare(is_stream=True, jobId="stream", maxItemsPerSecond="200")
+    assert world.job("stream").items_per_second_max == 200
+
+
+def test_the_rate_of_a_job_that_is_written_again_is_that_of_its_options(
+    world: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.make("load", items_per_second_max=7)
+    world.prepare(jobId="load", maxItemsPerSecond="200")
+    assert world.job("load").items_per_second_max == 200
+    world.prepare(jobId="load")
+    assert world.job("load").items_per_second_max == 0
+    assert "its rate was 200 items per second, and is no limit now" in capsys.readouterr().err
+
+
+def refuse(error: FoqsError) -> Callable[..., Any]:
+    async def call(*_: object) -> Any:
+        raise error
+
+    return call
+
+
+@pytest.mark.parametrize("away", [UnavailableError("the meta database is away"), OverloadedError("too many calls")])
+@pytest.mark.parametrize("rate", [{}, {"maxItemsPerSecond": "5"}])
+def test_the_rows_of_a_stream_go_on_while_nobody_can_read_its_record(
+    world: Service,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    away: FoqsError,
+    rate: dict[str, str],
+) -> None:
+    """Hosts count for the job meanwhile, and those that know its rate keep it."""
+    monkeypatch.setattr(service, "RECORD_PATIENCE_MS", 1)
+    monkeypatch.setattr(FakeQueue, "get_job", refuse(away))
+    assert world.prepare(is_stream=True, jobId="stream", **rate).has_record
+    assert f"the record of job stream was not read, and its rows go on: {away.message}" in capsys.readouterr().err
+
+
+def test_the_rows_of_a_stream_go_on_without_a_record_that_nobody_can_make(
+    world: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(FakeQueue, "create_job", refuse(UnavailableError("away")))
+    assert not world.prepare(is_stream=True, jobId="stream").has_record
+    assert "job stream has no record for now, and its rows go on uncounted: " in capsys.readouterr().err
+
+
+def test_the_rows_of_a_stream_go_on_while_nobody_can_change_its_record(
+    world: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.make("stream", state=JobState.FAILED)
+    monkeypatch.setattr(FakeQueue, "update_job", refuse(UnavailableError("away")))
+    assert world.prepare(is_stream=True, jobId="stream").has_record
+    assert "the record of job stream was not changed, and its rows go on: " in capsys.readouterr().err
+
+
+def test_a_job_whose_id_was_drawn_goes_on_without_a_record_while_nobody_can_make_one(
+    world: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job with a jobId or a rate does not: its record says what was done, and keeps the rate."""
+    monkeypatch.setattr(FakeQueue, "create_job", refuse(UnavailableError("the meta database is away")))
+    plan = world.prepare()
+    assert (plan.has_record, plan.run_id) == (False, plan.job_id)
+    for options in ({"jobId": "load"}, {"maxItemsPerSecond": "5"}):
+        with pytest.raises(UnavailableError, match="the meta database is away"):
+            world.prepare(**options)
+
+
+def fail_first(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """The namespace cannot be asked for at first."""
+    get_namespace, failures = FakeQueue.get_namespace, iter(range(count))
+
+    async def get(self: FakeQueue, *arguments: Any) -> Any:
+        if next(failures, None) is not None:
+            raise UnavailableError("away")
+        return await get_namespace(self, *arguments)
+
+    monkeypatch.setattr(FakeQueue, "get_namespace", get)
+
+
+def test_a_micro_batch_waits_for_hosts_as_long_as_its_calls_do_and_a_batch_does_not(
+    world: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(service, "PATIENCE_MS", 1)
+    fail_first(monkeypatch, 4)
+    world.prepare(is_stream=True)
+    assert "answers: away; the stream waits for up to 600 s" in capsys.readouterr().err
+    fail_first(monkeypatch, 4)
+    with pytest.raises(UnavailableError, match=r"no host of addresses=.* answers: away"):
+        world.prepare()
+
+
+def test_ids_of_the_content_of_a_stream_need_the_same_partitions_and_that_is_told(
+    world: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = "a micro-batch that is repeated with another number of partitions is enqueued twice"
+    world.prepare(is_stream=True)
+    assert told in capsys.readouterr().err
+    world.prepare(is_stream=True, dedup="key")
+    world.prepare(is_stream=True, dedup="none")
+    world.prepare()
+    assert told not in capsys.readouterr().err
+
+
+def test_the_commit_of_a_micro_batch_asks_the_service_for_nothing_that_it_could_fail_by(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Spark makes one more writer for it, of the source that it has pickled for that."""
+    monkeypatch.setattr(service, "PATIENCE_MS", 1)
+    schema = StructType([StructField("topic", StringType()), StructField("payload", StringType())])
+    for job in ({}, {"jobId": "stream"}):
+        source = FoqsDataSource({"addresses": "127.0.0.1:1", "namespace": "ns", "dedup": "content", **job})
+        writer = pickle.loads(pickle.dumps(source)).streamWriter(schema, False)
+        writer.commit([SentMessage(Sent(rows_count=3, items_count=3))], 7)
+        told = capsys.readouterr().err
+        assert "3 items of 3 rows enqueued" in told
+        assert ("the record of job stream does not know of its end" in told) == bool(job)
+        writer.abort([None], 8)
+        with pytest.raises(UnavailableError, match=r"no host of addresses=127.0.0.1:1 answers"):
+            source.writer(schema, False)

@@ -109,10 +109,42 @@ def test_a_stream_started_again_after_a_failed_commit_has_each_row_once(
     assert sum(stats.ready for stats in client.topics(namespace)) == STREAM_ROWS, "the rows were sent before it failed"
     run()
     assert len(list(marks.glob("begun-*"))) == 4, "the micro-batch was written twice"
+    prepared, for_commit = (len(list(marks.glob(f"{kind}-*"))) for kind in ("prepared", "for-commit"))
+    assert (prepared, for_commit >= 2) == (2, True), "the service is asked once for each micro-batch, and for no commit"
     assert numbers(client, namespace) == Counter(range(STREAM_ROWS))
     numbered(spark, STREAM_ROWS + 100).where(f"int(payload) >= {STREAM_ROWS}").write.mode("append").parquet(str(source))
     run()
     assert numbers(client, namespace) == Counter(range(STREAM_ROWS, STREAM_ROWS + 100))
+
+
+@pytest.mark.parametrize("dedup", ["key", "content"])
+def test_a_stream_started_again_with_other_partitions_is_exact_with_a_key_alone(
+    spark: Any, address: str, namespace: str, client: Client, tmp_path: Path, dedup: str
+) -> None:
+    """The partition is part of ids of the content: the documents say so, and the driver's output."""
+    marks, source = tmp_path / "marks", tmp_path / "source"
+    marks.mkdir()
+    numbered(spark, STREAM_ROWS).selectExpr("*", "payload AS dedup_id").write.parquet(str(source))
+    rows = spark.readStream.schema("topic string, payload string, dedup_id string").parquet(str(source))
+
+    def run(partitions: int) -> None:
+        frame = rows if dedup == "key" else rows.drop("dedup_id")
+        query = (
+            frame.repartition(partitions, "payload")
+            .writeStream.format("foqs_faulty")
+            .options(addresses=address, namespace=namespace, dedup=dedup, faults=told(marks, fail_commit=True))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    with pytest.raises(StreamingQueryException, match="the commit fails once"):
+        run(2)
+    run(3)
+    counts = numbers(client, namespace)
+    assert counts.keys() == set(range(STREAM_ROWS)), "none is lost"
+    assert (set(counts.values()) == {1}) == (dedup == "key")
 
 
 def test_a_stream_whose_rows_are_refused_fails_and_its_record_knows_why(
