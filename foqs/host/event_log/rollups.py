@@ -16,7 +16,11 @@ from foqs.model.item import Outcome, ShardItem
 from foqs.shard.state.events import Ends, Enqueued
 
 CLOSE_AFTER_MS = 5_000
-"""A minute is written so long after its end. What comes later makes a second row of it, and reports add them up."""
+"""A minute is written so long after its end, when nothing was added to it for as long: the server's clock, by which
+minutes go, may be behind the host's. What comes later makes a second row of it, and reports add them up.
+"""
+IDLE_MS_MAX = limits.MINUTE_MS + CLOSE_AFTER_MS
+"""A minute to which nothing was added for so long is written even if it has not ended by the host's clock."""
 MINUTES_OPEN_MAX = 10
 """The clocks of servers may be far apart, but not so many minutes are kept in memory."""
 
@@ -67,6 +71,25 @@ class Series:
         return found
 
 
+class _Minute:
+    """The rows of a minute."""
+
+    __slots__ = ("added_to_ms", "is_added_to", "series")
+
+    def __init__(self) -> None:
+        self.series: dict[_Key, Series] = {}
+        self.is_added_to = True
+        """Something was added since the lines were last taken."""
+        self.added_to_ms = 0
+        """When that was so for the last time, on the steady clock."""
+
+    def idle_ms(self, steady_ms: int) -> int:
+        """For how long nothing was added."""
+        if self.is_added_to:
+            self.is_added_to, self.added_to_ms = False, steady_ms
+        return steady_ms - self.added_to_ms
+
+
 class RollUps:
     """Counts what has happened until a minute is over, and then gives its rows.
 
@@ -80,7 +103,7 @@ class RollUps:
         """How much was counted in rows of others, since the start."""
         self._host_name = host_name
         self._name_of = name_of
-        self._minutes: dict[int, dict[_Key, Series]] = {}
+        self._minutes: dict[int, _Minute] = {}
         """Rows by the beginning of their minute, in ms since 1970."""
 
     def add_ends(self, ends: Ends) -> None:
@@ -126,8 +149,9 @@ class RollUps:
         start_ms = at_ms - at_ms % limits.MINUTE_MS
         minute = self._minutes.get(start_ms)
         if minute is None:
-            minute = self._minutes[start_ms] = {}
-        return minute
+            minute = self._minutes[start_ms] = _Minute()
+        minute.is_added_to = True
+        return minute.series
 
     def _series(self, minute: dict[_Key, Series], key: _Key, count: int) -> Series:
         found = minute.get(key)
@@ -145,14 +169,15 @@ class RollUps:
             found = minute[key] = Series()
         return found
 
-    def take(self, now_ms: int, *, all_of_them: bool = False) -> Iterator[Line]:
+    def take(self, wall_ms: int, steady_ms: int, *, all_of_them: bool = False) -> Iterator[Line]:
         """The lines of the minutes that are over; or of all."""
-        over = now_ms - limits.MINUTE_MS - CLOSE_AFTER_MS
+        over_ms = wall_ms - limits.MINUTE_MS - CLOSE_AFTER_MS
         starts = sorted(self._minutes)
         for number, start_ms in enumerate(starts):
-            if all_of_them or start_ms <= over or len(starts) - number > MINUTES_OPEN_MAX:
-                minute = self._minutes.pop(start_ms)
-                yield from self._lines(start_ms, minute)
+            idle_ms = self._minutes[start_ms].idle_ms(steady_ms)
+            is_over = idle_ms >= (CLOSE_AFTER_MS if start_ms <= over_ms else IDLE_MS_MAX)
+            if is_over or all_of_them or len(starts) - number > MINUTES_OPEN_MAX:
+                yield from self._lines(start_ms, self._minutes.pop(start_ms).series)
 
     def _lines(self, start_ms: int, minute: dict[_Key, Series]) -> Iterator[Line]:
         for (namespace, topic, priority, outcome), series in minute.items():

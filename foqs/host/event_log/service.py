@@ -183,11 +183,11 @@ class EventLog(Service):
                 self._lives.add_ends(ends)
             self._taken_count += entry.items_count
         now = Moment(self._wall_s(), self._steady_s())
-        now_ms = int(now.wall_s * 1000)
+        now_ms, steady_ms = int(now.wall_s * 1000), int(now.steady_s * 1000)
         self._tell_refused(now_ms)
         if close or not self.failing:  # What is lost while it fails makes one row, and not one a minute.
             self._tell_lost(now_ms)
-        lines = {LIVES: self._lives.take(), ROLLUPS: self.rollups.take(now_ms, all_of_them=close)}
+        lines = {LIVES: self._lives.take(), ROLLUPS: self.rollups.take(now_ms, steady_ms, all_of_them=close)}
         if now.steady_s < self._retry_s and not close:
             for kind, files in self._sequences.items():
                 files.keep(lines[kind])
