@@ -14,6 +14,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from foqs.host.event_log import files
+from foqs.host.event_log.recovery import WORK_SUFFIX
 from foqs.model import limits
 from foqs.model.event_log import LIVES
 from foqs.model.item import Outcome
@@ -171,6 +172,36 @@ def test_what_a_killed_process_flushed_is_recovered_and_its_closed_files_stay(tm
     after.close()
     assert after.log.recovered_count >= 1
     assert len(lives(tmp_path)) == 6
+
+
+def test_a_file_that_cannot_be_recovered_leaves_no_room_taken_and_is_tried_again(tmp_path: Path) -> None:
+    log = MadeLog(tmp_path)
+    end(log, 3)
+    log.passes()
+    log.passes(3)  # Flushed.
+    end(log)
+    with refusing("write"):
+        log.passes(3)
+    with refusing("fsync"):
+        log.passes(61)
+    assert log.log.recovered_count == 0
+    left = [path.name for path in open_files(tmp_path)]
+    assert not [name for name in left if name.endswith(WORK_SUFFIX)]
+    log.passes(61)
+    log.close()
+    assert open_files(tmp_path) == []
+    assert len(lives(tmp_path)) == 4
+
+
+def test_retention_goes_on_when_nothing_left_behind_can_be_looked_for(tmp_path: Path) -> None:
+    log = MadeLog(tmp_path, days=1)
+    end(log)
+    log.close()
+    log.now_s += 3 * 86_400
+    with patch.object(Path, "glob", side_effect=OSError(errno.EIO, "Input/output error")):
+        log.passes()
+    assert closed_files(tmp_path, LIVES) == []
+    assert log.log.removed_count == 2
 
 
 def test_the_oldest_files_go_when_there_is_too_much_and_what_does_not_fit_the_queue_is_counted(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a process that was killed, or a disk that was full, left of a file: the lines that can be read are kept."""
+"""Recovery of files that a killed process or a full disk left open: the lines that can be read are kept."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from foqs.host.event_log.files import GZIP_LEVEL, OPEN_PREFIX, SUFFIX
 from foqs.model import limits
@@ -22,7 +22,7 @@ STRANGERS_LEFT_S = 3_600
 
 
 class Recovered(NamedTuple):
-    """What became of a file that was left behind."""
+    """How a file that was left behind was closed."""
 
     lines_count: int
     is_torn: bool
@@ -53,19 +53,28 @@ def recover(path: Path) -> Recovered | None:
         except BlockingIOError:
             return None
         reader = _Lines()
-        compressor = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, _GZIP_WBITS)
-        with work.open("wb") as sound:
-            while chunk := file.read(_CHUNK_BYTES):
-                sound.write(compressor.compress(reader.whole_lines(chunk)))
-            sound.write(compressor.flush())
-            sound.flush()
-            os.fsync(sound.fileno())
+        try:
+            _copy(file, reader, work)
+        except OSError:
+            work.unlink(missing_ok=True)  # A full disk needs the room.
+            raise
         if reader.lines_count:
             work.rename(closed)
         else:
             work.unlink()
         path.unlink()
     return Recovered(reader.lines_count, reader.is_torn)
+
+
+def _copy(file: BinaryIO, reader: _Lines, work: Path) -> None:
+    """Put all whole lines of the file into another one."""
+    compressor = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, _GZIP_WBITS)
+    with work.open("wb") as sound:
+        while chunk := file.read(_CHUNK_BYTES):
+            sound.write(compressor.compress(reader.whole_lines(chunk)))
+        sound.write(compressor.flush())
+        sound.flush()
+        os.fsync(sound.fileno())
 
 
 class _Lines:

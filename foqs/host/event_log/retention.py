@@ -14,17 +14,18 @@ from foqs.host.event_log.files import OPEN_PREFIX, SUFFIX
 from foqs.host.event_log.recovery import WORK_SUFFIX
 from foqs.model.event_log import LIVES, ROLLUPS
 
-_HOUR = re.compile(r"date=(\d{4})-(\d\d)-(\d\d)/hour=(\d\d)$")
+_DAY = re.compile(r"date=\d{4}-\d\d-\d\d")
+_HOUR = re.compile(r"date=(\d{4})-(\d\d)-(\d\d)/hour=(\d\d)")
 _SUFFIXES = (SUFFIX, SUFFIX + WORK_SUFFIX)
 
 
 class Kept(NamedTuple):
-    """What is left on disk, and what went."""
+    """How much is left on disk, and how much went."""
 
     size_bytes: int
     removed_count: int
     failure: OSError | None = None
-    """Why a file is still there that had to go."""
+    """Why a file is still there that had to go, or a folder could not be read."""
 
 
 class _File(NamedTuple):
@@ -39,12 +40,13 @@ def retain(directory: Path, bytes_max: int, days: int, now_s: float) -> Kept:
     """Remove closed files older than so many days, then the oldest ones until the others have at most `bytes_max`.
 
     Files that are still open count, and go only when they are too old: nobody has them any more then. Files of other
-    hosts in the same directory count and go like this host's own, and what is no file of an event log stays. One that
-    cannot be removed keeps no other one. Raises OSError when the directory cannot be read.
+    hosts in the same directory count and go like this host's own, and what is no file of an event log stays. What
+    cannot be read or removed keeps no other file.
     """
-    files = sorted(_files(directory))
+    look = _Look()
+    files = sorted(look.files(directory))
     size_bytes = sum(file.size_bytes for file in files)
-    removed_count, failure = 0, None
+    removed_count, failure = 0, look.failure
     for file in files:
         is_old = now_s - file.hour_s > (days + file.is_open) * 86_400
         if is_old or (size_bytes > bytes_max and not file.is_open):
@@ -60,20 +62,56 @@ def retain(directory: Path, bytes_max: int, days: int, now_s: float) -> Kept:
     return Kept(size_bytes, removed_count, failure)
 
 
-def _files(directory: Path) -> Iterator[_File]:
-    for kind in (LIVES, ROLLUPS):
-        for folder in (directory / kind).glob("date=*/hour=*"):
-            hour = _HOUR.search(str(folder))
-            if hour is None:
+class _Look:
+    """One walk through all files of an event log. It goes on behind what it cannot read."""
+
+    def __init__(self) -> None:
+        self.failure: OSError | None = None
+        """Why something could not be read."""
+
+    def files(self, directory: Path) -> Iterator[_File]:
+        for kind in (LIVES, ROLLUPS):
+            for day in self._entries(directory / kind):
+                if not _DAY.fullmatch(day.name):
+                    continue
+                for hour in self._entries(Path(day.path)):
+                    hour_s = _hour_s(f"{day.name}/{hour.name}")
+                    if hour_s is not None:
+                        yield from self._files_of(Path(hour.path), hour_s)
+
+    def _files_of(self, folder: Path, hour_s: float) -> Iterator[_File]:
+        for entry in self._entries(folder):
+            if not entry.name.endswith(_SUFFIXES):
                 continue
-            hour_s = datetime(*map(int, hour.groups()), tzinfo=UTC).timestamp()  # type: ignore[misc,arg-type]
-            with suppress(FileNotFoundError), os.scandir(folder) as entries:
-                for entry in entries:
-                    if not entry.name.endswith(_SUFFIXES):
-                        continue
-                    with suppress(FileNotFoundError):
-                        is_open = entry.name.startswith(OPEN_PREFIX)
-                        yield _File(hour_s, entry.name, Path(entry.path), entry.stat().st_size, is_open)
+            try:
+                size_bytes = entry.stat().st_size
+            except FileNotFoundError:
+                continue  # Another host has removed it.
+            except OSError as error:
+                self.failure = error
+                continue
+            yield _File(hour_s, entry.name, Path(entry.path), size_bytes, entry.name.startswith(OPEN_PREFIX))
+
+    def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(folder) as entries:
+                return list(entries)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            self.failure = error
+            return []
+
+
+def _hour_s(name: str) -> float | None:
+    """When the hour of a folder began, in seconds since 1970; None for a folder that is of no hour."""
+    found = _HOUR.fullmatch(name)
+    if found is None:
+        return None
+    try:
+        return datetime(*map(int, found.groups()), tzinfo=UTC).timestamp()  # type: ignore[misc,arg-type]
+    except ValueError:
+        return None
 
 
 def _remove_empty(folder: Path) -> None:

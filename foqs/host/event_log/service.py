@@ -252,16 +252,17 @@ class EventLog(Service):
     def _keep_house(self, wall_s: float) -> None:
         """Close what dead processes left, and remove what is too old or too much."""
         for files in self._sequences.values():
-            for path in leftovers(files.root, self._own_prefix, wall_s):
+            try:
+                left = list(leftovers(files.root, self._own_prefix, wall_s))
+            except OSError as error:
+                _log.warning("event_log_not_recovered", file=str(files.root), error=str(error))
+                continue
+            for path in left:
                 self._recover(path)
         self._retain(wall_s)
 
     def _retain(self, wall_s: float) -> None:
-        try:
-            kept = retain(self._options.directory, self._retained_bytes_max, self._options.days, wall_s)
-        except OSError as error:
-            _log.warning("event_log_not_cleared", error=str(error))
-            return
+        kept = retain(self._options.directory, self._retained_bytes_max, self._options.days, wall_s)
         if kept.failure is not None:
             _log.warning("event_log_not_cleared", error=str(kept.failure))
         self.disk_bytes = kept.size_bytes
