@@ -336,7 +336,9 @@ class EventLogGauges(Collector):
             "foqs_event_log_waiting_items", "Items that the event log has still to take down.", log.waiting_count
         )
         yield GaugeMetricFamily(
-            "foqs_event_log_disk_bytes", "Size of all files of the event log. Updated once a minute.", log.disk_bytes
+            "foqs_event_log_disk_bytes",
+            "Size of all files of the event log. Updated once a minute and whenever a file is closed.",
+            log.disk_bytes,
         )
         yield GaugeMetricFamily(
             "foqs_event_log_failing", "1 while the disk refuses what the event log writes, else 0.", int(log.failing)

@@ -211,7 +211,7 @@ class SimEventLog(EventLog):
     def _keep_house(self, wall_s: float) -> None:
         return None
 
-    def _retain(self, wall_s: float) -> None:
+    def _retain(self) -> None:
         return None
 
     async def _start(self) -> None:

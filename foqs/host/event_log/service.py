@@ -113,8 +113,8 @@ class EventLog(Service):
         self._own_prefix = f"{safe_name}-"
         file_bytes_max = min(limits.EVENT_LOG_FILE_BYTES_MAX, options.bytes_max // 8)
         self._retained_bytes_max = options.bytes_max - 2 * file_bytes_max  # Two files may be open, and grow.
-        self.lives_files = FileSequence(options.directory / LIVES, self._unique, file_bytes_max)
-        self.rollups_files = FileSequence(options.directory / ROLLUPS, self._unique, file_bytes_max)
+        self.lives_files = FileSequence(options.directory / LIVES, self._unique, file_bytes_max, self._retain)
+        self.rollups_files = FileSequence(options.directory / ROLLUPS, self._unique, file_bytes_max, self._retain)
         self._sequences = {LIVES: self.lives_files, ROLLUPS: self.rollups_files}
         self._retry_s = 0.0
         self._cleared_s = -RETAIN_MS / 1000  # A steady clock may begin at 0.
@@ -259,10 +259,11 @@ class EventLog(Service):
                 continue
             for path in left:
                 self._recover(path)
-        self._retain(wall_s)
+        self._retain()
 
-    def _retain(self, wall_s: float) -> None:
-        kept = retain(self._options.directory, self._retained_bytes_max, self._options.days, wall_s)
+    def _retain(self) -> None:
+        """Remove what is too old or too much: each file that is closed makes room for the next one."""
+        kept = retain(self._options.directory, self._retained_bytes_max, self._options.days, self._wall_s())
         if kept.failure is not None:
             _log.warning("event_log_not_cleared", error=str(kept.failure))
         self.disk_bytes = kept.size_bytes
