@@ -84,7 +84,7 @@ class _Minute:
         """When that was so for the last time, on the steady clock."""
 
     def idle_ms(self, steady_ms: int) -> int:
-        """For how long nothing was added."""
+        """Return how long ago something was added."""
         if self.is_added_to:
             self.is_added_to, self.added_to_ms = False, steady_ms
         return steady_ms - self.added_to_ms
