@@ -171,6 +171,8 @@ class Account:
         self._replay_max: int | None = None
         """The items without tokens that a minute may have while the meta database is away; None while it is there."""
         self._hold_until_ms = 0
+        self._held_max = 0
+        """The items that a minute may have until then, by what the book knew when it was asked last."""
         self._has_lost_book = False
         """The book that it had tokens of is gone, and the new one does not know yet what was spent."""
 
@@ -202,9 +204,14 @@ class Account:
         return charge
 
     def replay(self, count: int, now_ms: int) -> Charge | int:
-        """Let in the items without tokens, or tell in how many milliseconds they would fit."""
+        """Let in the items without tokens, or tell in how many milliseconds they would fit.
+
+        While the book holds, they have to fit into the room that it told as well: others let in items without tokens,
+        and have told since.
+        """
         assert self._replay_max is not None, "the meta database is there"
-        wait_ms = self.window.admit(count, self._replay_max, now_ms)
+        most = min(self._replay_max, self._held_max) if self.holds(now_ms) else self._replay_max
+        wait_ms = self.window.admit(count, most, now_ms)
         if wait_ms:
             return wait_ms
         bucket = self.window.buckets[-1]
@@ -265,8 +272,8 @@ class Account:
         return now_ms < self._hold_until_ms
 
     def hold(self, until_ms: int) -> None:
-        """Expect nothing of the book until then."""
-        self._hold_until_ms = until_ms
+        """Expect nothing of the book until then: there is none."""
+        self._hold_until_ms, self._held_max = until_ms, self.limit_seen
 
     # --- the book ---
 
@@ -337,6 +344,8 @@ class Account:
             self._forget_book(asked_ms)
         self._era, self._grant, self._granted_ms = grant.era, grant, asked_ms
         self._hold_until_ms = asked_ms + grant.hold_ms if grant.hold_ms else 0
+        self.window.forget(asked_ms)
+        self._held_max = self.window.admitted_count + max(0, -grant.excess - self._untold_count)
         if not grant.hold_ms and not self._has_lost_book:
             self._replay_max = None
         if grant.granted_count and self._has_lost_book:

@@ -17,6 +17,7 @@ from foqs.cluster.sharing import Sharing
 from foqs.cluster.view import ClusterView
 from foqs.config import HostConfig
 from foqs.host.event_log.service import EventLog, EventLogOptions, EventLogSource
+from foqs.host.quotas import Quotas
 from foqs.model import limits
 from foqs.model.calls import CallContext
 from foqs.model.errors import FoqsError, OverloadedError, UnavailableError
@@ -35,6 +36,7 @@ from tests.sim.lane import tuned_lane
 from tests.sim.loop import Process
 from tests.sim.ownership import FakeMeta, SteppingStore
 from tests.sim.peers import SimPeers
+from tests.sim.replays import note_replays
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -84,7 +86,8 @@ class FakeDoor(Service):
 
 
 class NoMetrics:
-    def __init__(self, namespace_name: Callable[[int], str | None]) -> None:
+    def __init__(self, world: World, namespace_name: Callable[[int], str | None]) -> None:
+        self._world = world
         self.transport = None
         self.transactions = self.items = self
 
@@ -100,8 +103,8 @@ class NoMetrics:
     def counts_of(self, event: ItemEvent) -> dict[int | None, int]:
         return {}
 
-    def watch_quotas(self, *_: Any) -> None:
-        return None
+    def watch_quotas(self, quotas: Quotas) -> None:
+        note_replays(self._world, quotas)
 
     def watch_also(self, collector: object) -> None:
         return None
@@ -229,7 +232,7 @@ def simulated(
         "ThriftServer": FakeDoor,
         "ThriftPeers": lambda *arguments: SimPeers(world_of(), *arguments),
         "_chance": lambda: Chance(chance.randrange, chance.randbytes),
-        "Metrics": NoMetrics,
+        "Metrics": lambda *arguments: NoMetrics(world_of(), *arguments),
         **checked,
         "check_current": lambda url, kind: None,
         "_wall_ms": lambda: world_of().now_ms(),

@@ -47,8 +47,8 @@ class MetaTables:
         """Of the outages that it has now."""
         self.cut_off: dict[str, float] = {}
         """By host, until when it alone could not reach it; infinity while it cannot."""
-        self.was_missed = False
-        """A host has asked it in vain."""
+        self.replays: list[tuple[int, int]] = []
+        """When hosts that did not reach it let in how many items without tokens."""
 
 
 class FakeMeta(FakeNamespaces):
@@ -112,7 +112,6 @@ class FakeMeta(FakeNamespaces):
     def _touch(self) -> None:
         meta = self._world.meta
         if meta.away_count or meta.cut_off.get(self._host_name, 0.0) > self._world.loop.time():
-            meta.was_missed = True
             raise UnavailableError("the meta database does not answer")
 
 

@@ -35,19 +35,23 @@ def is_exact(profile: Profile) -> bool:
 def quota_problems(world: World) -> Iterator[str]:
     """Calls that were made and answered within one minute had no more items than the quota.
 
-    A host lets a call in somewhen between the two. Recovered namespaces have another quota, and a host that the meta
-    database does not answer lets in what it did before, also when it alone is cut off while others get tokens.
+    A host lets a call in somewhen between the two. Recovered namespaces have another quota. What a host lets in while
+    the meta database does not answer it comes on top, for others may have tokens meanwhile.
     """
     profile = world.profile
-    if not is_exact(profile) or world.restored or world.meta.was_missed:
+    if not is_exact(profile) or world.restored:
         return
     made = [(call.invoked_at_ms, call.returned_at_ms or 0, _made_count(call)) for call in world.calls if _is_ours(call)]
     world.counts["items held against a quota"] += sum([count for _, _, count in made])
     for from_ms, _, _ in made:
         until_ms = from_ms + grants.QUOTA_WINDOW_MS
         let_in = sum([count for began_ms, ended_ms, count in made if from_ms <= began_ms and ended_ms <= until_ms])
-        if let_in > profile.quota_items:
-            yield f"{let_in} items were let in from {from_ms} to {until_ms}, and the quota is {profile.quota_items}"
+        replayed = sum([count for at_ms, count in world.meta.replays if from_ms <= at_ms <= until_ms])
+        if let_in > profile.quota_items + replayed:
+            yield (
+                f"{let_in} items were let in from {from_ms} to {until_ms}, {replayed} of them at most by hosts that "
+                f"were cut off, and the quota is {profile.quota_items}"
+            )
             return
 
 

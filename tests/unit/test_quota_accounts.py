@@ -173,3 +173,47 @@ def test_what_is_replayed_is_what_the_minute_before_had(calls: list[tuple[int, i
             return
         window = [one for at_ms, one in let_in if now_ms - QUOTA_WINDOW_MS < at_ms]
         assert sum(window) <= most
+
+
+def held(book: GrantBook, account: Account, now_ms: int) -> Account:
+    """One that the book has told of its hold."""
+    ask = account.make_ask(LIMIT, 0, 0, now_ms, was_away=True)
+    account.take(ask, book.ask(1, ask, LIMIT, START_MS + now_ms), now_ms)
+    assert account.holds(now_ms)
+    return account
+
+
+@given(st.integers(0, LIMIT), st.integers(0, LIMIT), st.integers(1, 3))
+def test_a_host_lets_in_during_the_hold_only_what_the_book_had_room_for(
+    others_count: int, own_count: int, hosts_count: int
+) -> None:
+    """Another one told what it let in while it was cut off; this one has the rest at most, also if it is alone now."""
+    book, account, now_ms = GrantBook(1), Account(1), 1_000_000
+    book.ask(2, Ask(spent=[(1_000, others_count)], was_away=True), LIMIT, START_MS + now_ms)
+    account.begin_replay(LIMIT, 1, now_ms, now_ms)
+    if own_count:
+        assert isinstance(account.replay(own_count, now_ms), Charge)
+    untold = Account(1)
+    for one in (account, untold):
+        held(book, one, now_ms)
+    room = max(0, LIMIT - others_count - own_count)
+    untold.begin_replay(LIMIT, hosts_count, now_ms, now_ms)
+    for one in (account, untold):
+        let_in = 0
+        while isinstance(one.replay(1, now_ms), Charge):
+            let_in += 1
+        assert let_in <= room
+        if one is account or hosts_count == 1:
+            assert let_in == room, "a host that is alone has all of it"
+
+
+def test_a_host_that_is_alone_goes_on_during_the_hold_as_its_own_minute_passes() -> None:
+    book, account, now_ms = GrantBook(1), Account(1), 1_000_000
+    account.begin_replay(LIMIT, 1, now_ms, now_ms)
+    let_in = 0
+    for _ in range(2 * QUOTA_WINDOW_MS // 1_000):
+        now_ms += 1_000
+        held(book, account, now_ms)
+        while isinstance(account.replay(1, now_ms), Charge):
+            let_in += 1
+    assert let_in >= 2 * LIMIT
