@@ -15,7 +15,7 @@ from foqs.cli.remote import Remote, remote_command
 from foqs.cli.topic_policy import limit, pause, policies, resume, weight
 from foqs.client.sync import AdminClient
 from foqs.model import limits
-from foqs.model.calls import ItemState, TopicStats
+from foqs.model.calls import ExportPlan, ItemState, TopicStats
 from foqs.model.errors import FoqsError, NotFoundError, UnavailableError
 
 PROGRESS_EVERY_S = 2.0
@@ -23,7 +23,7 @@ SETTLED_TRIES = 20
 """How often items are asked for again that another call settles just then."""
 SETTLED_PAUSE_S = 0.05
 ERRORS_SHOWN = 5
-IDS_PER_CALL = limits.BATCH_ITEMS_MAX
+IDS_PER_CALL = min(limits.BATCH_ITEMS_MAX, limits.PAGE_ITEMS_MAX)
 
 
 @click.group()
@@ -63,16 +63,23 @@ class Purged:
 def purge(remote: Remote, namespace: str, topic_name: str, states: tuple[str, ...], yes: bool) -> None:
     """Delete the items of TOPIC, whatever their states, those under lease too.
 
-    What is enqueued after the start stays. An ack of a deleted item gets STALE_LEASE. Run again after an error: it
-    goes on with what is left.
+    What is enqueued after the start stays, while the command waits for an answer too. An ack of a deleted item gets
+    STALE_LEASE. Run again after an error: it goes on with what is left.
     """
     wanted = states_of(states) or list(ItemState)
+    with remote.admin() as admin:
+        plan = admin.plan_export(namespace)
     if not yes:
         _ask(remote, namespace, topic_name, wanted)
     purged, errors = Purged(), list[FoqsError]()
     try:
         with remote.admin() as admin:
-            _purge(admin, namespace, topic_name, wanted, purged, errors)
+            told_s = time.monotonic()
+            for ids in _pages(admin, namespace, plan, topic_name, wanted):
+                _delete(admin, namespace, ids, purged, errors)
+                if time.monotonic() - told_s >= PROGRESS_EVERY_S:
+                    told_s = time.monotonic()
+                    note(f"{purged.deleted} deleted so far")
     finally:
         remote.output.document(purged)
         gone = f", {purged.gone} were gone before" if purged.gone else ""
@@ -97,31 +104,31 @@ def _ask(remote: Remote, namespace: str, topic_name: str, states: list[ItemState
         raise click.Abort
 
 
-def _purge(
-    admin: AdminClient,
-    namespace: str,
-    topic_name: str,
-    states: list[ItemState],
-    purged: Purged,
-    errors: list[FoqsError],
-) -> None:
-    told_s = time.monotonic()
-    for ids in _pages(admin, namespace, topic_name, states):
-        _delete(admin, namespace, ids, purged, errors)
-        if time.monotonic() - told_s >= PROGRESS_EVERY_S:
-            told_s = time.monotonic()
-            note(f"{purged.deleted} deleted so far")
-
-
-def _pages(admin: AdminClient, namespace: str, topic_name: str, states: list[ItemState]) -> Iterator[list[str]]:
-    """The ids of the items, as many at a time as one call may delete."""
-    found = admin.iterate_items(namespace, topics=topic_name, states=states, with_payload=False, with_metadata=False)
-    while some := [one.id for one in islice(found, IDS_PER_CALL)]:
-        yield some
+def _pages(
+    admin: AdminClient, namespace: str, plan: ExportPlan, topic_name: str, states: list[ItemState]
+) -> Iterator[list[str]]:
+    """The ids of the items that the plan has, page by page, and no more of them than one call may delete."""
+    for split in plan.splits:
+        after_key, is_first = 0, True
+        while is_first or after_key:
+            page = admin.export_items(
+                namespace,
+                split,
+                after_key,
+                IDS_PER_CALL,
+                topics=topic_name,
+                states=states,
+                with_payload=False,
+                with_metadata=False,
+            )
+            after_key, is_first = page.next_after_key, False
+            yield [one.id for one in page.items]
 
 
 def _delete(admin: AdminClient, namespace: str, ids: list[str], purged: Purged, errors: list[FoqsError]) -> None:
     """Delete these, and those again that another call settles just now."""
+    if not ids:
+        return
     for tries_left in reversed(range(SETTLED_TRIES)):
         failed = admin.delete_items(namespace, ids, return_errors=True)
         again = []
@@ -132,7 +139,8 @@ def _delete(admin: AdminClient, namespace: str, ids: list[str], purged: Purged, 
                 again.append(ids[position])
             else:
                 purged.failed += 1
-                errors.append(error)
+                if len(errors) < ERRORS_SHOWN or error.code not in {one.code for one in errors}:
+                    errors.append(error)  # As many as are shown, and what decides the exit code.
         purged.deleted += len(ids) - len(failed)
         if not again:
             return

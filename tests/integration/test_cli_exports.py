@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from foqs.cli import topic as topic_command
 from foqs.cli.main import cli
 from foqs.client.items import NewItem
+from foqs.client.sync import AdminClient
 from foqs.model.calls import ItemState
 from foqs.model.errors import UnavailableError
 from tests.integration.test_call_exports import everywhere
@@ -130,6 +131,42 @@ async def test_what_is_enqueued_during_a_purge_stays(host, monkeypatch):
     result = await shell(host, "topic", "purge", "jobs", "t", "--yes")
     assert result.stdout == "20 deleted\n"
     assert [one.payload async for one in host.admin.iterate_items("jobs")] == [b"new"]
+
+
+async def test_what_is_enqueued_while_a_purge_waits_for_its_answer_stays(host, monkeypatch):
+    await host.client.enqueue_many("jobs", [NewItem("t", b"x")] * 20)
+    loop = asyncio.get_running_loop()
+
+    def enqueue_first(*_, **__):
+        asyncio.run_coroutine_threadsafe(host.client.enqueue("jobs", "t", b"new"), loop).result(PATIENCE_S)
+        return "t"
+
+    monkeypatch.setattr(topic_command.click, "prompt", enqueue_first)
+    result = await shell(host, "topic", "purge", "jobs", "t")
+    assert "20 items of topic t" in result.stderr
+    assert result.stdout == "20 deleted\n"
+    assert [one.payload async for one in host.admin.iterate_items("jobs")] == [b"new"]
+
+
+async def test_each_page_of_a_purge_is_deleted_before_the_next_one_is_read(host, shard_urls, monkeypatch):
+    ids = await everywhere(host, topics=("t",))
+    calls, export_items, delete_items = [], AdminClient.export_items, AdminClient.delete_items
+
+    def export(self, *arguments, **options):
+        page = export_items(self, *arguments, **options)
+        calls.append(("read", [one.id for one in page.items]))
+        return page
+
+    def delete(self, namespace, some, **options):
+        calls.append(("delete", list(some)))
+        return delete_items(self, namespace, some, **options)
+
+    monkeypatch.setattr(AdminClient, "export_items", export)
+    monkeypatch.setattr(AdminClient, "delete_items", delete)
+    result = await shell(host, "topic", "purge", "jobs", "t", "--yes")
+    assert result.stdout == f"{len(ids)} deleted\n"
+    assert [what for what, _ in calls] == ["read", "delete"] * len(shard_urls), "a page of each shard"
+    assert [some for _, some in calls[::2]] == [some for _, some in calls[1::2]]
 
 
 async def test_what_is_acked_during_a_purge_is_not_counted_as_deleted(host, monkeypatch):
