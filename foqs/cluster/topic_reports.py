@@ -1,4 +1,4 @@
-"""Which topics of this host are to be reported to their homes, and when."""
+"""Reports of this host's topics to their homes: which ones are due, and when."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from foqs.model import limits
 from foqs.model.stocks import ANY_TOPIC, NO_STOCK, SOME_STOCK, Stock, Topic
 
 FLUSH_MS = 2
-"""What was noticed within this time is told together."""
+"""Topics that change within this time are reported together."""
 WAITED_FLUSH_MS = 50
 """A topic that calls here wait for is reported so much later: most of it will be theirs."""
 CHANGE_MS = 200
-"""Changes of what was reported before are told so often."""
+"""A topic that was reported before, and changes, is reported so much later."""
 REPEAT_MS = 5 * limits.SECOND_MS
-"""All that is known is reported again within this time."""
+"""Each topic with ready items is reported again within this time."""
 ASKED_MS = 2 * limits.SECOND_MS
-"""What consumers have asked for is wanted for so long."""
+"""A topic counts as wanted for so long after consumers have asked for it."""
 REPORTS_PER_SECOND_MAX = 5_000
 """Topics that a host reports in a second; the others wait."""
 
@@ -42,9 +42,9 @@ class TopicReports:
         self._known: dict[Topic, None] = {}
         """The topics whose homes were told of ready items here."""
         self._reported = DueTopics(REPEAT_MS)
-        """Those of them that are not due to be reported again."""
+        """The topics of `_known` that are not due to be reported again."""
         self._soon, self._waited, self._changes = DueTopics(FLUSH_MS), DueTopics(WAITED_FLUSH_MS), DueTopics(CHANGE_MS)
-        """The topics that have changed: such as were not reported, such as calls here wait for, and the others."""
+        """The topics that have changed: new ones, those that calls here wait for, and those reported before."""
         self._ready: dict[int, set[str]] = {}
         """The topics of `_known`, by namespace."""
         self._asked = DueTopics(ASKED_MS)
@@ -53,7 +53,7 @@ class TopicReports:
         self._refilled_s = now_s
 
     def changed(self, topic: Topic, now_s: float) -> bool:
-        """What this host has ready of the topic may be another than before. Returns whether that is to be told."""
+        """Note that this host's ready items of the topic have changed. Returns whether a report is due by that."""
         if topic in self._known:
             queue = self._changes
         elif self._local.is_waited_for(topic):
@@ -66,17 +66,17 @@ class TopicReports:
         return True
 
     def asked(self, topics: Iterable[Topic], now_s: float) -> None:
-        """Consumers ask here for these topics."""
+        """Note that consumers ask here for these topics."""
         for topic in topics:
             self._asked.renew(topic, now_s)
 
     def not_told(self, topics: Iterable[Topic], now_s: float) -> None:
-        """The home did not hear of these: it may be the home again, or another one."""
+        """Report these again: their home did not hear of them, and may be another one now."""
         for topic in topics:
             self._changes.put(topic, now_s)
 
     def tell_all(self, now_s: float) -> None:
-        """Topics have other homes now."""
+        """Report all topics again, because they have other homes now."""
         for topic in self._known:
             self._soon.put(topic, now_s)
 
@@ -87,7 +87,7 @@ class TopicReports:
         self._asked.take(REPORTS_PER_SECOND_MAX, now_s)
 
     def take_due(self, now_s: float) -> dict[Topic, Reported]:
-        """What is to be told now."""
+        """Take the topics that are due, and return what their homes are to be told of them."""
         refill = int((now_s - self._refilled_s) * REPORTS_PER_SECOND_MAX)
         self._left_count = min(REPORTS_PER_SECOND_MAX, self._left_count + refill)
         self._refilled_s = now_s
@@ -110,7 +110,7 @@ class TopicReports:
         return told
 
     def next_s(self, now_s: float) -> float | None:
-        """When the next is due."""
+        """Return when the next report is due, or None if there is none."""
         next_s = min([queue.next_s for queue in (self._soon, self._waited, self._changes, self._reported)])
         return None if next_s == inf else max(next_s, now_s + FLUSH_MS / 1000)
 

@@ -22,7 +22,7 @@ STRANGERS_LEFT_S = 3_600
 
 
 class Recovered(NamedTuple):
-    """How a file that was left behind was closed."""
+    """The result of closing a file that was left behind."""
 
     lines_count: int
     is_torn: bool

@@ -20,7 +20,7 @@ _SUFFIXES = (SUFFIX, SUFFIX + WORK_SUFFIX)
 
 
 class Kept(NamedTuple):
-    """How much is left on disk, and how much went."""
+    """The result of a clean-up: how much is left on disk, and how much went."""
 
     size_bytes: int
     removed_count: int
