@@ -52,17 +52,19 @@ class JobEnqueues:
         namespace = self._namespaces.serving(namespace_name)
         job = await self._jobs.open(namespace, job_id)
         try:
-            self._jobs.admit(job, len(items))
+            admission = self._jobs.admit(job, len(items))
         except RateLimitedError:
             self._happened(namespace.number, ItemEvent.RATE_LIMITED, len(items))
             raise
-        try:
-            result = await self._enqueue(context, namespace_name, items, bulk)
-        except FoqsError as error:
-            if error.nothing_done:
-                job.rate.give_back(len(items))
-            raise
-        self._jobs.note(job, result)
+        with admission:
+            try:
+                result = await self._enqueue(context, namespace_name, items, bulk)
+            except FoqsError as error:
+                if error.nothing_done:
+                    admission.give_back(len(items))
+                raise
+            admission.give_back(sum([error.nothing_done for error in result.errors.values()]))
+            self._jobs.note(job, result)
         return result
 
 

@@ -37,10 +37,12 @@ class HostedJob:
     __slots__ = (
         "answered",
         "called_s",
+        "calls_count",
         "duplicates",
         "has_news",
         "is_known",
         "is_missing",
+        "is_writing",
         "items",
         "key",
         "rate",
@@ -60,15 +62,44 @@ class HostedJob:
         self.has_news = False
         """There were calls since the last write."""
         self.called_s = 0.0
+        self.calls_count = 0
+        """Calls that are under way."""
+        self.is_writing = False
+        """A write of its counts is under way."""
 
     def counts(self) -> JobCounts:
         return JobCounts(self.items, self.duplicates, self.rejected)
 
 
+class Admission:
+    """What a call has of the rate of its job, which is not forgotten while the call is under way: `with` tells when."""
+
+    __slots__ = ("_charged_count", "_job", "_now_s", "_rate")
+
+    def __init__(self, job: HostedJob, count: int, now_s: Callable[[], float]) -> None:
+        self._job = job
+        self._rate = job.rate
+        self._charged_count = count if job.rate.items_per_second else 0
+        """Without a rate nothing is counted, and there is nothing to give back to one that was set since."""
+        self._now_s = now_s
+
+    def __enter__(self) -> Admission:
+        self._job.calls_count += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._job.calls_count -= 1
+        self._job.called_s = self._now_s()
+
+    def give_back(self, count: int) -> None:
+        """So many items of the call do not count after all."""
+        self._rate.give_back(min(count, self._charged_count))
+
+
 class Jobs(Service):
     """Counts jobs by what the calls of this host come to, and holds them to their rates.
 
-    Calls that name a job ask `open`, `admit` and `count`. The counts go to the meta database every limits.JOB_WRITE_MS,
+    Calls that name a job ask `open`, `admit` and `note`. The counts go to the meta database every limits.JOB_WRITE_MS,
     on a thread of their own; while it is away they wait here.
     """
 
@@ -114,9 +145,10 @@ class Jobs(Service):
             raise unknown_job(key.id, namespace.name)
         return job
 
-    def admit(self, job: HostedJob, count: int) -> None:
-        """Count so many items against the rate of the job. Raises RateLimitedError."""
+    def admit(self, job: HostedJob, count: int) -> Admission:
+        """Count so many items of a call against the rate of the job. Raises RateLimitedError."""
         job.has_news = True
+        admission = Admission(job, count, self._now_s)
         wait_ms = job.rate.admit(count, self._now_s() * 1000)
         if wait_ms:
             raise RateLimitedError(
@@ -124,6 +156,7 @@ class Jobs(Service):
                 f"of these {count} comes in {wait_ms} ms",
                 retry_after_ms=wait_ms,
             )
+        return admission
 
     def note(self, job: HostedJob, result: EnqueueResult) -> None:
         """Count what a call came to. What may be tried again is not rejected."""
@@ -210,7 +243,7 @@ class Jobs(Service):
         counts = {job.key: job.counts() for job in jobs if job.is_known}
         asked = [job.key for job in jobs if not job.is_known]
         for job in jobs:
-            job.has_news = False
+            job.has_news, job.is_writing = False, True
         try:
             loop = asyncio.get_running_loop()
             views = await loop.run_in_executor(self._thread, self._count, counts, asked)
@@ -220,6 +253,9 @@ class Jobs(Service):
                 if isinstance(error, UnavailableError):
                     job.answered.set()
             raise
+        finally:
+            for job in jobs:
+                job.is_writing = False
         for job in jobs:
             self._take(job, views.get(job.key))
             job.answered.set()
@@ -250,5 +286,6 @@ class Jobs(Service):
     def _forget_idle(self) -> None:
         long_ago_s = self._now_s() - limits.JOB_IDLE_MS / 1000
         for job in list(self._by_key.values()):
-            if job.called_s < long_ago_s and job.is_known and not job.has_news:
+            is_idle = job.called_s < long_ago_s and not job.calls_count
+            if is_idle and job.is_known and not job.has_news and not job.is_writing:
                 del self._by_key[job.key]

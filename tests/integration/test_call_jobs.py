@@ -119,6 +119,19 @@ async def test_a_rate_refuses_with_the_time_of_the_turn_and_can_be_changed_at_on
     assert await counts(host) == (20, 0, 0)
 
 
+async def test_positions_of_which_nothing_was_done_do_not_count_against_the_rate(host):
+    await host.admin.create_job("jobs", "load", items_per_second_max=1)
+    for _ in range(3):
+        refused = await host.client.enqueue_many("jobs", [TOO_LARGE] * 10, job_id="load", return_errors=True)
+        assert len(refused.errors) == 10
+    result = await host.client.enqueue_many("jobs", [*ITEMS[:4], *[TOO_LARGE] * 6], job_id="load", return_errors=True)
+    assert len(result.errors) == 6
+    with pytest.raises(RateLimitedError) as told:
+        await host.client.enqueue_many("jobs", ITEMS, job_id="load")
+    assert 0 < told.value.retry_after_ms <= 4_000 - limits.JOB_BURST_MS
+    assert await counts(host) == (4, 0, 36)
+
+
 async def test_two_hosts_count_for_one_job_and_share_its_rate(meta_url, shard_urls, host, monkeypatch):
     monkeypatch.setattr(host_jobs, "JOIN_MS", 0)
     away = {shard_id: url for shard_id, url in shard_urls.items() if shard_id >= 2}
