@@ -80,7 +80,7 @@ class Admission:
         self._job = job
         self._rate = job.rate
         self._charged_count = count if job.rate.items_per_second else 0
-        """Without a rate nothing is counted, and there is nothing to give back to one that was set since."""
+        """Nothing is counted without a rate, and there is nothing to give back to one that was set since."""
         self._now_s = now_s
 
     def __enter__(self) -> Admission:
