@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from operator import attrgetter
+from collections.abc import Callable, Iterator, Sequence
 
 from foqs.host.event_log.lines import Line
-from foqs.host.event_log.rollups import OUTCOMES, is_ended_delivery
+from foqs.host.event_log.rollups import OUTCOMES
 from foqs.model import limits
 from foqs.model.event_log import FORMAT, LIFE_COLUMNS, place_of, threshold_of
 from foqs.model.item import Outcome, ShardItem
@@ -18,7 +17,6 @@ from foqs.shard.state.events import Ends
 LINE_EVENTS_MAX = 1_000
 """A line is written when it has so many events. A call of the largest batch may add as many."""
 
-_facts = attrgetter("key", "priority", "enqueued_at", "due_at", "delivered_at", "deliveries", "lease_due_at")
 _Group = tuple[ShardTopic, Outcome]
 
 
@@ -69,15 +67,27 @@ class Lives:
             firsts.popitem(last=False)
 
     def _add(self, topic: ShardTopic, outcome: Outcome, at_ms: int, items: list[ShardItem]) -> None:
-        keys, priorities, enqueued, due, delivered, deliveries, leases = zip(*map(_facts, items), strict=True)
-        ready: Sequence[int | None] = due
-        first: Sequence[int | None] = [at or None for at in delivered]
-        last = first
-        if any(deliveries):
+        # By attribute, which costs less than by item.
+        ready: Sequence[int | None] = [item.due_at for item in items]
+        delivered = [item.delivered_at for item in items]
+        last: Sequence[int | None] = delivered if all(delivered) else [at or None for at in delivered]
+        first = last
+        attempts = [item.deliveries for item in items]
+        if any(attempts):
             known = [self._first(topic.shard_id, item) for item in items]
             ready, first = [pair[0] for pair in known], [pair[1] for pair in known]
-        attempts = [count + is_ended_delivery(outcome, lease) for count, lease in zip(deliveries, leases, strict=True)]
-        added = (keys, priorities, enqueued, ready, first, last, (at_ms,) * len(items), attempts)
+        if outcome is not Outcome.EXPIRED:  # As `rollups.is_ended_delivery` has it.
+            attempts = [count + (item.lease_due_at != 0) for count, item in zip(attempts, items, strict=True)]
+        added: tuple[Sequence[int | None], ...] = (
+            [item.key for item in items],
+            [item.priority for item in items],
+            [item.enqueued_at for item in items],
+            ready,
+            first,
+            last,
+            (at_ms,) * len(items),
+            attempts,
+        )
         columns = self._columns.get((topic, outcome))
         if columns is None:
             columns = self._columns[topic, outcome] = [[] for _ in LIFE_COLUMNS]
@@ -96,7 +106,7 @@ class Lives:
     def _end_line(self, topic: ShardTopic, outcome: Outcome, columns: list[list[int | None]]) -> None:
         count = len(columns[0])
         names = f'"namespace":{json.dumps(self._name_of(topic.namespace))},"topic":{json.dumps(topic.name)}'
-        values = ",".join([f'"{name}":{_text(column)}' for name, column in zip(LIFE_COLUMNS, columns, strict=True)])
+        values = ",".join([f'"{name}":{text}' for name, text in zip(LIFE_COLUMNS, _texts(columns), strict=True)])
         line = f'{self._head}{topic.shard_id},{names},"outcome":"{OUTCOMES[outcome]}","count":{count},{values}}}\n'
         self._lines.append(Line(line.encode(), count, count))
         self.waiting_count -= count
@@ -110,8 +120,21 @@ class Lives:
         return lines
 
 
+def _texts(columns: Sequence[list[int | None]]) -> Iterator[str]:
+    """The columns in JSON. Some are like the one before: an item is often ready when it is enqueued."""
+    before: list[int | None] = []
+    text = ""
+    for column in columns:
+        if column != before:
+            before, text = column, _text(column)
+        yield text
+
+
 def _text(column: list[int | None]) -> str:
     """The column in JSON. Many have one value all along, and the representation of numbers is that of Python."""
-    if len(set(column)) == 1:
-        del column[1:]
-    return repr(column).replace("None", "null").replace(" ", "")
+    if column[0] == column[-1] and column.count(column[0]) == len(column):
+        return json.dumps(column[:1])
+    try:
+        return f"[{','.join(['%d'] * len(column))}]" % tuple(column)
+    except TypeError:  # Some are null.
+        return json.dumps(column, separators=(",", ":"))
