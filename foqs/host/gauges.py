@@ -64,7 +64,7 @@ _OF_OWNED_SHARDS = (
     ),
     ShardGauge(
         "foqs_dedup_filter_bytes",
-        "Memory for the dedup ids of the shard, at most 64 MiB.",
+        "Memory for the dedup ids of the shard: 64 MiB, and up to 16 KiB for each namespace beyond that.",
         lambda s: s.forgetfulness.filters_bytes,
     ),
     ShardGauge(

@@ -327,8 +327,10 @@ WINDOWS_OF_SHARD_ITEMS_MAX = 400_000
 """Items in all windows of a shard together, about 52 bytes each. Every window may still hold WINDOW_ITEMS_MIN."""
 DEDUP_FILTERS_OF_SHARD_BYTES_MAX = 64 * MIB
 """Memory for the dedup ids of one shard, about 6.5 bytes each. Beyond it, the namespace with most of them forgets its
-oldest ones.
+older half, or less.
 """
+DEDUP_IDS_KEPT = 1_000
+"""The last dedup ids of a namespace, which a shard knows however short memory is: 10 to 16 KiB for each namespace."""
 PACKS_OF_SHARD_BYTES_MAX = 16 * MIB
 """Memory for the packs of one shard. Beyond it, items get rows at once. A new owner gives rows to all packed items
 before it serves.
@@ -478,6 +480,7 @@ assert WINDOW_ITEMS_MIN >= 8, "a quarter of a window must be some items"
 assert CONTENT_BYTES_MAX < FRAME_BYTES_MAX // 2, "the largest item must fit a frame"
 assert BATCH_ITEMS_MAX * 16 < FRAME_ELEMENTS_MAX, "the largest batch must fit, and some fields that are not known yet"
 assert DEQUEUE_ANSWER_BYTES_MAX + CONTENT_BYTES_MAX < FRAME_BYTES_MAX
+assert BATCH_ITEMS_MAX <= DEDUP_IDS_KEPT <= DEDUP_IDS_MIN, "the ids of the last call are known"
 assert WAIT_MS_MAX < IDLE_MS_MAX, "a long poll must not look idle"
 assert LONG_POLL_TOPICS_PER_ADDRESS_MAX * 2 <= DEQUEUE_TOPICS_WAITING_MAX, "one address must leave room for others"
 assert CALL_BYTES_PER_CONNECTION_MAX >= FRAME_BYTES_MAX, "the largest frame must be a call"

@@ -30,20 +30,25 @@ BUCKET_BYTES: Final = SLOTS * (FINGERPRINT_BYTES + 2) + 1
 """Memory for a bucket: its fingerprints, the places of their ids, and how many they are."""
 TABLE_BYTES: Final = 600
 """Memory for a table beside its buckets."""
+KEPT_HASH_BYTES: Final = 8
+"""Memory for the hash of an id of a small table."""
 TABLE_IDS_FIRST: Final = BUCKET_IDS
 """The ids that the first table of a window has room for. Most namespaces have few ids."""
-TABLE_IDS_RATIO: Final = 16
+TABLE_IDS_RATIO: Final = 4
 """Each further table has room for so many times as many ids, up to half a window."""
-TABLE_IDS_MAX: Final = 2_540_000
-"""The most ids of one table. The places of more than 8 million would not fit into 16 bits, and a window that fills all
-of its shard's memory gives it up by tables.
-"""
+SMALL_TABLE_IDS_MAX: Final = 3_200
+"""A window has one table up to so many ids: a small one is made anew, larger. So few are to be searched."""
+TABLE_IDS_MAX: Final = 3_072_000
+"""The most ids of one table. The places of more than 8 million would not fit into 16 bits."""
+_COUNT_BITS: Final = 4
+"""Numbers of buckets are rounded up to so many binary digits and zeros, so that tables can be halved."""
 TABLES_MAX: Final = 24
 """The most tables of a window. Only ids that were made for that purpose crowd tables so that there are more."""
 CROWDED_BUCKETS: Final = 8
 """A table in which an id met so many buckets in a row without a free slot takes no more."""
 
 _FINGERPRINTS_BYTES: Final = SLOTS * FINGERPRINT_BYTES
+_KEPT_HASH: Final = Struct(">I3s")
 _hashes: Final = Struct(">I3s9x").iter_unpack
 
 Hash = tuple[int, bytes]
@@ -106,8 +111,8 @@ class SeenTable:
     the bucket, which stand side by side so that one search of bytes finds it.
     """
 
-    __slots__ = ("_block", "_bucket_count", "_counts", "_fingerprints", "_places", "capacity", "count", "first",
-                 "is_crowded", "last_hash", "whole_count")  # fmt: skip
+    __slots__ = ("_block", "_bucket_count", "_counts", "_fingerprints", "_kept", "_places", "capacity", "count",
+                 "first", "is_crowded", "is_made_smaller", "last_hash", "whole_count")  # fmt: skip
 
     def __init__(self, first: int, capacity: int) -> None:
         """`first` is the number in the log of the first id that will be added; `capacity` how many it has room for."""
@@ -117,6 +122,8 @@ class SeenTable:
         self.count = 0
         self.is_crowded = False
         """It takes no more, whatever its capacity."""
+        self.is_made_smaller = False
+        """It was made of a larger one (foqs/model/seen_shrink.py): ids may stand in two buckets, and in any order."""
         self.whole_count = 0
         """Its ids up to the end of a block, or all of them when it takes no more: those of which there can be an image.
         """
@@ -127,6 +134,20 @@ class SeenTable:
         self._fingerprints = bytearray(bucket_count * _FINGERPRINTS_BYTES)
         self._places = array("H", [0]) * (SLOTS * bucket_count)
         self._counts = bytearray(bucket_count)
+        self._kept = bytearray() if capacity * TABLE_IDS_RATIO <= SMALL_TABLE_IDS_MAX else None
+        """The hashes of a small table's ids: buckets do not tell them whole, and a larger table needs them."""
+
+    def enlarged(self, capacity: int) -> SeenTable | None:
+        """A table of the same ids with more room; None if this one does not know their hashes."""
+        if self._kept is None or len(self._kept) < self.count * _KEPT_HASH.size or self.is_crowded:
+            return None
+        larger = SeenTable(self.first, capacity)
+        larger.add(list(_KEPT_HASH.iter_unpack(self._kept)))
+        return larger
+
+    def stays_small(self) -> None:
+        """There will be no larger table of these ids."""
+        self._kept = None
 
     @property
     def end(self) -> int:
@@ -139,7 +160,7 @@ class SeenTable:
 
     @property
     def size_bytes(self) -> int:
-        return size_of(self.capacity)
+        return size_of(self.capacity) + (0 if self._kept is None else self.capacity * KEPT_HASH_BYTES)
 
     @property
     def bucket_count(self) -> int:
@@ -168,6 +189,8 @@ class SeenTable:
             left -= 1
             if not left:
                 place, left = place + 1, BLOCK_IDS
+        if self._kept is not None:
+            self._kept += b"".join([_KEPT_HASH.pack(*one) for one in hashes])
         count_before = self.count
         self.count += len(hashes)
         whole_count = self.end // BLOCK_IDS * BLOCK_IDS - self.first if self.room else self.count
@@ -216,6 +239,25 @@ class SeenTable:
             bucket = (bucket + 1) % self._bucket_count
         return found
 
+    def put(self, bucket: int, fingerprints: bytes, places: array[int]) -> None:
+        """Put ids into a bucket, or into the next one that has room. They are not counted."""
+        done, counts = 0, self._counts
+        while done < len(places):
+            if counts[bucket] == SLOTS:
+                bucket = self._next_with_room(bucket)
+            part = min(SLOTS - counts[bucket], len(places) - done)
+            slot = bucket * SLOTS + counts[bucket]
+            self._fingerprints[slot * FINGERPRINT_BYTES : (slot + part) * FINGERPRINT_BYTES] = fingerprints[
+                done * FINGERPRINT_BYTES : (done + part) * FINGERPRINT_BYTES
+            ]
+            self._places[slot : slot + part] = places[done : done + part]
+            counts[bucket] += part
+            done += part
+
+    def is_full_at(self, bucket: int) -> bool:
+        """Whether ids that lead to this bucket may stand in the next one."""
+        return self._counts[bucket] == SLOTS
+
     def buckets(self, start: int, stop: int, count: int) -> tuple[bytes, bytes, array[int]]:
         """What the first `count` ids have left in these buckets: how many are in each, their fingerprints and places.
 
@@ -252,6 +294,13 @@ class SeenTable:
 def buckets_of(capacity: int) -> int:
     """The buckets of a table with room for so many ids."""
     return -(-capacity // BUCKET_IDS)
+
+
+def rounded_up(capacity: int) -> int:
+    """The next capacity whose buckets can be halved again and again."""
+    bucket_count = buckets_of(capacity)
+    zeros = bucket_count.bit_length() - _COUNT_BITS
+    return capacity if zeros <= 0 else (-(-bucket_count >> zeros) << zeros) * BUCKET_IDS
 
 
 def size_of(capacity: int) -> int:
@@ -316,7 +365,7 @@ class SeenWindow:
         return found
 
     def add(self, digests: Sequence[bytes], at_ms: int, table_ids_max: int) -> None:
-        """The next ids of the log are committed, at this time. `table_ids_max`: half of the ids that it is to hold."""
+        """The next ids of the log are committed, at this time. A new table has room for about `table_ids_max`."""
         self.add_hashes(hashes_of(digests), at_ms, table_ids_max)
 
     def add_hashes(self, hashes: list[Hash], at_ms: int, table_ids_max: int) -> None:
@@ -352,7 +401,16 @@ class SeenWindow:
     def _next_table(self, last: SeenTable | None, table_ids_max: int) -> SeenTable:
         wanted = TABLE_IDS_FIRST if last is None else last.capacity * TABLE_IDS_RATIO
         wanted = max(wanted, self.fill_end - self.end)
-        table = SeenTable(self.end, max(TABLE_IDS_FIRST, min(wanted, table_ids_max, TABLE_IDS_MAX)))
+        capacity = rounded_up(max(TABLE_IDS_FIRST, min(wanted, table_ids_max, TABLE_IDS_MAX)))
+        if last is not None and len(self.tables) == 1 and last.end == self.end and capacity > last.capacity:
+            larger = last.enlarged(capacity)
+            if larger is not None:
+                self.tables[0] = larger
+                return larger
+        table = SeenTable(self.end, capacity)
+        if last is not None:
+            last.stays_small()
+            table.stays_small()
         self.tables.append(table)
         if len(self.tables) > TABLES_MAX:
             self.move_edge(self.tables[1].first)
@@ -395,6 +453,12 @@ class SeenWindow:
         while passed + 1 < len(marks) and marks[passed + 1][0] <= edge:
             passed += 1
         del marks[:passed]
+
+    def replace(self, table: SeenTable, smaller: SeenTable) -> None:
+        """One of its tables has become smaller: nothing before the ids of the oldest one is known any more."""
+        self.tables[self.tables.index(table)] = smaller
+        if smaller.first > table.first:
+            self.move_edge(max(self.edge, smaller.first))
 
     @property
     def droppable_to(self) -> int:

@@ -244,6 +244,11 @@ def _sizes_of_dedup(chance: random.Random) -> dict[str, Any]:
         "SEEN_SLICE_IDS": pick([1, 2_000]),
         "SEEN_RETRY_MS": 60,
         "DEDUP_WAIT_MS_MAX": pick([200, 2_000]),
+        "SMALL_TABLE_IDS_MAX": pick([1, 8, 3_200]),
+        "BUCKET_IDS": pick([2, 50]),
+        "DEDUP_FILTERS_OF_SHARD_BYTES_MAX": pick([3_000, 6_000, 64 * MIB, 64 * MIB]),
+        "DEDUP_IDS_KEPT": pick([5, 20]),
+        "SHRINK_BUCKETS_MAX": pick([1, 512]),
     }
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
 from foqs.model.item import ShardItem
-from foqs.model.seen import DIGEST_BYTES, SeenTable, SeenWindow
+from foqs.model.seen import DIGEST_BYTES, FINGERPRINT_BYTES, SeenTable, SeenWindow
 from foqs.model.seen_image import Mark
+from foqs.model.seen_shrink import TableShrink
 from foqs.shard.port import SeenDigests, StoredImage, Transaction, TransactionResult
 from foqs.shard.state.events import Completion, OnceOutcome
-from foqs.shard.state.ops import check
+from foqs.shard.state.ops import check, forget
 from foqs.shard.state.ops.dedup import Dedup, Remembering
 from foqs.shard.state.ops.image import Images, Imaging
 from tests.sim.chance import Profile
@@ -44,6 +46,22 @@ def takes_ids_for_known_whose_transaction_failed(self: Remembering, error: FoqsE
 @in_place_of(SeenWindow, "age")
 def moves_the_edge_past_living_ids(self: SeenWindow, now_ms: int, ids_max: int, ms_max: int) -> None:
     _age(self, now_ms, min(ids_max, 40) // 4, ms_max)
+
+
+def _is_short_of_memory(profile: Profile) -> bool:
+    return bool(profile.limits["DEDUP_FILTERS_OF_SHARD_BYTES_MAX"] <= 6_000 and profile.limits["DEDUP_IDS_KEPT"] > 5)
+
+
+@in_place_of(forget, "least_loss", _is_short_of_memory)
+def gives_up_the_last_ids_where_memory_is_short(window: SeenWindow, ids_kept: int) -> int | None:
+    return window.end if window.tables else None
+
+
+@in_place_of(TableShrink, "_younger", _is_short_of_memory)
+def keeps_half_of_the_ids_of_a_bucket(
+    self: TableShrink, fingerprints: bytes, places: array[int]
+) -> tuple[bytes, array[int]]:
+    return fingerprints[: len(places) // 2 * FINGERPRINT_BYTES], places[: len(places) // 2]
 
 
 @in_place_of(Dedup, "_hang_repeats")

@@ -244,6 +244,14 @@ def _rest_problems(world: World, host: SimHost) -> Iterator[str]:
             yield from state_problems(writer.shard, packs, world.servers[writer.shard_id].tables)
 
 
+def _dedup_ids(world: World) -> int:
+    """The last ids that are known in any case: where memory is short they are fewer than the namespace has set."""
+    changed = world.profile.limits
+    if changed["DEDUP_FILTERS_OF_SHARD_BYTES_MAX"] < limits.DEDUP_FILTERS_OF_SHARD_BYTES_MAX:
+        return min(world.dedup.ids, int(changed["DEDUP_IDS_KEPT"]))
+    return world.dedup.ids
+
+
 def _check_history(world: World) -> Counter[str]:
     # With few leases, no room for what was prefetched, or a cap, an empty answer is right although something is ready.
     bounds = ("OPEN_LEASES_MAX", "PREFETCH_BYTES_MAX")
@@ -258,7 +266,7 @@ def _check_history(world: World) -> Counter[str]:
         disturbed=[(0, limits.NEVER_MS)] if world.profile.disturbed or bounded else [],
         ended_ms=world.now_ms(),
         claims_left=world.claims_left,
-        dedup=world.dedup._replace(accepted=world.slots.accepted),
+        dedup=world.dedup._replace(accepted=world.slots.accepted, ids=_dedup_ids(world)),
     )
     for violation in report.violations:
         # A redriven item has a new deliver_after and TTL and counts its attempts anew: the history says nothing of it.

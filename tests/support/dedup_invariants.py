@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from foqs.model import limits
 from foqs.model.seen import BLOCK_IDS, SeenTable, SeenWindow, hashes_of
 from foqs.model.seen_image import BadImageError, ImageKey, ImageReader, read_head
 from foqs.shard.state.engine import ShardState
@@ -38,7 +39,8 @@ def dedup_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
             yield f"rows of the dedup ids of namespace {namespace} are missing between {window.edge} and {window.end}"
         settings = shard.index.settings
         # The bounds may have been narrower once: a namespace that was recovered has those that it is given.
-        ids_max, ms_max = min(settings.dedup_ids(namespace), 40), min(settings.dedup_ms(namespace), 1_500)
+        ids_max = min(settings.dedup_ids(namespace), limits.DEDUP_IDS_KEPT, 40)
+        ms_max = min(settings.dedup_ms(namespace), 1_500)
         # What came with a slot is as its first shard had it, with ids that were forgotten there and taken again.
         yield from _twice([one for one in found if one.number >= window.moved_end], namespace, ids_max, ms_max)
         yield from _not_found(window, namespace, found)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from foqs.model import limits, seen_image
+from foqs.model import limits, seen, seen_image
 from foqs.model.seen import BLOCK_IDS
 from foqs.model.seen_image import HEAD_PART, ImageKey
 from foqs.shard.port import SeenDigests, SeenLog, SeenPart, ShardImage
@@ -80,6 +80,9 @@ class ImagedShard(OneShard):
 
 @pytest.fixture
 def shard(monkeypatch: Any) -> Iterator[ImagedShard]:
+    # So that few ids make several tables.
+    monkeypatch.setattr(seen, "SMALL_TABLE_IDS_MAX", 1)
+    monkeypatch.setattr(seen, "TABLE_IDS_RATIO", 16)
     monkeypatch.setattr(image, "IMAGE_IDS_MIN", 200)
     monkeypatch.setattr(seen_image, "IMAGE_PART_BUCKETS", 8)
     monkeypatch.setattr(seen_loading, "SEEN_READ_ROWS", 2)

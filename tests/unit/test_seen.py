@@ -100,12 +100,12 @@ def test_of_a_full_table_one_in_a_hundred_thousand_unknown_ids_may_be_known() ->
 
 
 def test_ten_million_ids_have_room_in_the_memory_of_a_shard() -> None:
-    window, capacities = SeenWindow(1), list[int]()
+    window, capacities = SeenWindow(1), [seen.SMALL_TABLE_IDS_MAX]
     while sum(capacities) < 10_000_000:
-        wanted = seen.TABLE_IDS_FIRST * seen.TABLE_IDS_RATIO ** len(capacities)
-        capacities.append(min(wanted, limits.DEDUP_IDS_MAX // 2, seen.TABLE_IDS_MAX))
+        wanted = capacities[-1] * seen.TABLE_IDS_RATIO
+        capacities.append(seen.rounded_up(min(wanted, limits.DEDUP_IDS_MAX // 2, seen.TABLE_IDS_MAX)))
     sizes_bytes = [seen.size_of(capacity) for capacity in capacities]
-    assert len(capacities) < seen.TABLES_MAX
+    assert len(capacities) <= 8 < seen.TABLES_MAX
     assert window.size_bytes + sum(sizes_bytes) <= limits.DEDUP_FILTERS_OF_SHARD_BYTES_MAX
 
 
@@ -164,8 +164,32 @@ def test_of_rows_before_the_edge_the_last_one_stays() -> None:
 
 def test_tables_grow_with_a_window_and_end_at_half_of_it() -> None:
     window = SeenWindow(1)
-    window.add(some_digests(0, 5_000), 0, 1_000)
-    assert [table.capacity for table in window.tables] == [50, 800, 1_000, 1_000, 1_000, 1_000, 1_000]
+    capacities = []
+    for at in range(0, 5_000, 50):
+        window.add(some_digests(at, 50), 0, 1_000)
+        capacities.append([table.capacity for table in window.tables])
+    assert capacities[:20] == [[50], *[[200]] * 3, *[[800]] * 12, *[[1_000]] * 4]
+    assert capacities[-1] == [1_000] * 5
+    found = window.probe(some_digests(0, 5_000))
+    assert all(at // BLOCK_IDS in found[at] for at in range(5_000))
+
+
+def test_a_window_has_one_table_until_it_is_no_longer_small() -> None:
+    window = SeenWindow(1)
+    for at in range(0, 70_000, 100):
+        window.add(some_digests(at, 100), 0, 500_000)
+    assert [table.capacity for table in window.tables] == [3_200, 12_800, 51_200, 204_800]
+
+
+@pytest.mark.parametrize("capacity", [1, 50, 749, 750, 751, 12_345, 500_000, seen.TABLE_IDS_MAX])
+def test_a_capacity_is_rounded_so_that_its_table_can_be_halved_until_it_is_small(capacity: int) -> None:
+    rounded = seen.rounded_up(capacity)
+    assert capacity <= rounded <= capacity * 1.13 + 50
+    assert rounded <= seen.TABLE_IDS_MAX
+    bucket_count = seen.buckets_of(rounded)
+    while bucket_count % 2 == 0:
+        bucket_count //= 2
+    assert bucket_count <= 15
 
 
 def test_a_window_has_a_bounded_number_of_tables_whoever_makes_its_ids() -> None:

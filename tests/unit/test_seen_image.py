@@ -99,6 +99,16 @@ def test_an_image_ends_with_a_block_or_with_its_table() -> None:
     assert [counts.index(count) + 1 for count in (28, 156, 284, 300)] == [28, 156, 284, 300]
 
 
+def test_a_small_table_of_an_image_grows_on_with_all_its_ids() -> None:
+    table = SeenTable(0, 200)
+    table.add(some_hashes(0, 128))
+    maker = ImageMaker(1, table, [])
+    again = SeenWindow(1)
+    again.attach(read(maker.key, parts_of(maker))[1], [])
+    again.add_hashes(some_hashes(128, 500), 0, 10_000)
+    assert all(at // BLOCK_IDS in again.tables[0].blocks_of(sought) for at, sought in enumerate(some_hashes(0, 200)))
+
+
 def test_an_image_has_the_times_of_its_ids() -> None:
     window = SeenWindow(NAMESPACE)
     for minute in range(40):

@@ -292,7 +292,7 @@ class Dedup:
         window = self.windows[image.key.namespace]
         window.attach(table, marks)
         self.images.used(image)
-        self.forgetfulness.read(window)
+        self.forgetfulness.read(window, image.key.ids_count)
 
     def load_from(self, namespace: int) -> int:
         """The number from which on the log is to be read: rows may begin before what is not known yet."""
@@ -305,7 +305,7 @@ class Dedup:
         """
         window = self.windows[namespace]
         window.fill_end = window.expected_end if until is None else until
-        table_ids_max = self._index.settings.dedup_ids(namespace) // 2
+        end_before = window.end
         for row in rows:
             if row.first >= window.fill_end:
                 break
@@ -313,9 +313,9 @@ class Dedup:
             start, stop = (number - row.first for number in (window.end, window.fill_end))
             hashes = hashes_in(row.digests[start * DIGEST_BYTES : stop * DIGEST_BYTES])
             if hashes:
-                window.add_hashes(hashes, row.at_ms, table_ids_max)
+                window.add_hashes(hashes, row.at_ms, self.forgetfulness.table_ids_max(window))
         if rows and window.end < window.fill_end:
-            self.forgetfulness.read(window)
+            self.forgetfulness.read(window, window.end - end_before)
             return False
         if until is None:
             self._loaded(window)
@@ -326,7 +326,7 @@ class Dedup:
         window.last_ms = max(window.last_ms, self._extents.pop(namespace).last_ms)
         calls = self.loading.pop(namespace)
         self.images.loaded(namespace)
-        self.forgetfulness.added(window, self._index.topic_table.steady_ms)
+        self.forgetfulness.added(window, self._index.topic_table.steady_ms, 0)
         for call in calls:
             call.completion.open_count -= 1
             self._admit(call.items, call.digests, call.completion, call.outcome)
@@ -373,12 +373,12 @@ class Remembering(Operation):
         transaction.seen_new = self._rows
 
     def committed(self, result: TransactionResult, now: Now) -> None:
-        source, settings, shard_id = self._source, self._index.settings, self._index.shard_id
+        source, shard_id = self._source, self._index.shard_id
         for row in self._rows:
             window = source.windows[row.namespace]
-            window.add(row.digests, row.at_ms, settings.dedup_ids(row.namespace) // 2)
+            window.add(row.digests, row.at_ms, source.forgetfulness.table_ids_max(window))
             window.last_first = row.first
-            source.forgetfulness.added(window, row.at_ms)
+            source.forgetfulness.added(window, row.at_ms, len(row.digests))
         for firsts in self._by_namespace.values():
             for some in firsts:
                 keys = [item.key for item in some.items]

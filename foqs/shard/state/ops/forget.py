@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from heapq import heapify, heappop, heappush
 
 from foqs.model import limits
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
 from foqs.model.seen import BLOCK_IDS, SeenWindow
+from foqs.model.seen_shrink import TableShrink, least_loss
 from foqs.shard.port import Transaction, TransactionResult
 from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.ops.image import Images
@@ -18,6 +20,13 @@ FORGET_IDS = 1_024
 """Ids whose rows one transaction deletes. It deletes twice as many more as it adds, so that a log does not grow on."""
 WINDOWS_PER_TICK = 50
 """Windows of a shard whose ages are looked at in one tick."""
+ID_BYTES = 8
+"""Memory for an id in a table that is nearly full, at most."""
+SHRINK_BUCKETS_MAX = 512
+"""Buckets of tables that are made smaller in one go: about 3 ms, if they are full."""
+SHRINK_BUCKETS_PER_TICK = 128
+SHRINK_IDS_PER_BUCKET = 4
+"""One bucket is looked at for so many new ids: it has 50, and half of them go."""
 UNKNOWN_NAMESPACE_MS = limits.HOUR_MS
 """The ids of a namespace that was deleted go after so long: it may be gone because the meta database was restored."""
 
@@ -32,8 +41,16 @@ class Forgetfulness:
         self.waiting: dict[int, None] = {}
         """The namespaces whose logs have rows to delete."""
         self.filters_bytes = 0
-        """The memory of all windows."""
+        """The memory of all windows. A table that is being made smaller counts until it is done."""
         self._bytes_of: dict[int, int] = {}
+        self._largest: list[tuple[int, int]] = []
+        """A heap of windows by their memory, negated: one that has nothing to give is out until its memory changes.
+        What was pushed before a change is still there, and not heeded.
+        """
+        self._shrink: TableShrink | None = None
+        """The table that is being made smaller."""
+        self._shrink_buckets = float(SHRINK_BUCKETS_MAX)
+        """How many of its buckets may be looked at now."""
         self._index = index
         self._windows = windows
         self._loading = loading
@@ -54,6 +71,7 @@ class Forgetfulness:
                 if namespace in self._windows:
                     self.age(window, now.steady_ms)
                     self._images.look(window)
+        self._make_room(SHRINK_BUCKETS_PER_TICK)
         return bool(self.waiting)
 
     def age(self, window: SeenWindow, steady_ms: int) -> None:
@@ -62,30 +80,78 @@ class Forgetfulness:
         window.age(steady_ms, settings.dedup_ids(namespace), settings.dedup_ms(namespace))
         self._note(window)
 
-    def added(self, window: SeenWindow, steady_ms: int) -> None:
-        """The window has more ids. Where memory is short, whoever has most of it gives up its oldest table."""
+    def table_ids_max(self, window: SeenWindow) -> int:
+        """How many ids the next table of a window is to have room for at most.
+
+        That is half of those which its namespace may have. Where memory is short it is half of those that it has, or
+        an eighth of its share: so it gives up no more than it must when others need some.
+        """
+        half = self._index.settings.dedup_ids(window.namespace) // 2
+        free_ids = (limits.DEDUP_FILTERS_OF_SHARD_BYTES_MAX - self.filters_bytes) // ID_BYTES
+        if half <= free_ids:
+            return half
+        share_ids = limits.DEDUP_FILTERS_OF_SHARD_BYTES_MAX // ID_BYTES // max(1, len(self._windows))
+        return min(half, max(free_ids, window.ids_count // 2, share_ids // 8))
+
+    def added(self, window: SeenWindow, steady_ms: int, ids_count: int) -> None:
+        """The window has so many more ids. Where memory is short, whoever has most of it gives some up."""
         self._unknown_since_ms.pop(window.namespace, None)
         window.is_doomed = False
         self.age(window, steady_ms)
-        self._make_room()
+        self._make_room(ids_count / SHRINK_IDS_PER_BUCKET)
 
-    def read(self, window: SeenWindow) -> None:
+    def read(self, window: SeenWindow, ids_count: int) -> None:
         """The same for one whose log is being read: how old its ids are shows at the end."""
         self._note(window)
-        self._make_room()
+        self._make_room(ids_count / SHRINK_IDS_PER_BUCKET)
 
-    def _make_room(self) -> None:
-        while self.filters_bytes > limits.DEDUP_FILTERS_OF_SHARD_BYTES_MAX:
-            largest = self._windows[max(self._bytes_of, key=lambda namespace: self._bytes_of[namespace])]
-            if not largest.tables:
+    def _make_room(self, buckets: float) -> None:
+        """Give up memory until there is enough. What is dear is done for so many more buckets now, the rest later."""
+        self._shrink_buckets = min(self._shrink_buckets + buckets, SHRINK_BUCKETS_MAX)
+        while self._shrink_buckets >= 1:
+            if self._shrink is not None:
+                self._go_on(self._shrink)
+            elif self.filters_bytes <= limits.DEDUP_FILTERS_OF_SHARD_BYTES_MAX or not self._give_up():
                 break
-            largest.move_edge(largest.tables[1].first if len(largest.tables) > 1 else largest.end)
-            self._note(largest)
+
+    def _go_on(self, shrink: TableShrink) -> None:
+        if not shrink.is_over:
+            self._shrink_buckets -= shrink.go_on(int(self._shrink_buckets))
+        if shrink.is_over:
+            shrink.end()
+            self._shrink = None
+            if self._windows.get(shrink.window.namespace) is shrink.window:
+                self._note(shrink.window)
+
+    def _give_up(self) -> bool:
+        """Let the largest window that can give up some of its memory do so, or begin to."""
+        while self._largest and self._shrink_buckets >= 1:
+            self._shrink_buckets -= 1
+            size_bytes, namespace = self._largest[0]
+            step = None
+            if -size_bytes == self._bytes_of.get(namespace):
+                window = self._windows[namespace]
+                step = least_loss(window, limits.DEDUP_IDS_KEPT)
+                if isinstance(step, int):
+                    window.move_edge(step)
+                    self._note(window)
+                else:
+                    self._shrink = step
+            heappop(self._largest)
+            if step is not None:
+                return True
+        return False
 
     def _note(self, window: SeenWindow) -> None:
         namespace, size_bytes = window.namespace, window.size_bytes
-        self.filters_bytes += size_bytes - self._bytes_of.get(namespace, 0)
-        self._bytes_of[namespace] = size_bytes
+        before_bytes = self._bytes_of.get(namespace, 0)
+        if size_bytes != before_bytes:
+            self.filters_bytes += size_bytes - before_bytes
+            self._bytes_of[namespace] = size_bytes
+            heappush(self._largest, (-size_bytes, namespace))
+            if len(self._largest) > 2 * len(self._bytes_of) + 64:
+                self._largest = [one for one in set(self._largest) if self._bytes_of.get(one[1]) == -one[0]]
+                heapify(self._largest)
         if window.droppable_to > window.dropped_to and namespace not in self._loading:
             self.waiting[namespace] = None
 

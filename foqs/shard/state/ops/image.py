@@ -103,6 +103,8 @@ class Images:
         left_count = table.first + table.whole_count - window.edge
         if new_count <= 0 or min(table.whole_count, left_count) < IMAGE_IDS_MIN or window.is_doomed:
             return False
+        if table.is_made_smaller:
+            return False  # It does not tell which of its ids came first.
         if ImageKey(window.namespace, table.first, table.whole_count) in self.gone:
             return False  # First what is left of it goes.
         grows = table is window.tables[-1] and table.room > 0

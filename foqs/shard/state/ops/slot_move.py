@@ -161,9 +161,9 @@ class SlotMoving(Operation):
         for row in self._rows:
             window = dedup.windows[row.namespace]
             window.moved_end = self._moved_end
-            window.add(row.digests, row.at_ms, self._index.settings.dedup_ids(row.namespace) // 2)
+            window.add(row.digests, row.at_ms, dedup.forgetfulness.table_ids_max(window))
             window.last_first = row.first
-            dedup.forgetfulness.added(window, now.steady_ms)
+            dedup.forgetfulness.added(window, now.steady_ms, len(row.digests))
         dedup.closed_slots -= work.taken
         self._index.events.done(work.completion)
 
