@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from foqs.client.addresses import parse_addresses
@@ -17,6 +18,8 @@ RETRY_TIMEOUT_MS_DEFAULT = 600_000
 RETRY_TIMEOUT_MS_MAX = 24 * limits.HOUR_MS
 INVALID_ROWS_MAX = 1_000_000_000
 
+DRAWN_JOB_ID = "drawnJobId"
+"""A program of foqs names its job by this option, and may thus ask for its record while the job runs."""
 KEY, CONTENT, NONE = "key", "content", "none"
 BINARY, JSON = "binary", "json"
 FAIL, SKIP, SIDE_OUTPUT, WARN = "fail", "skip", "sideOutput", "warn"
@@ -33,6 +36,8 @@ class WriteOptions:
     dedup_id_column: str | None = None
     on_short_window: str = WARN
     job_id: str | None = None
+    drawn_job_id: str | None = None
+    """It names the job where nobody has: a job that needs no record goes on without one."""
     items_per_second_max: int | None = None
     batch_items: int = limits.BATCH_ITEMS_MAX
     calls_in_flight: int = CALLS_IN_FLIGHT_DEFAULT
@@ -41,7 +46,8 @@ class WriteOptions:
     payload_format: str = BINARY
     on_invalid_row: str = FAIL
     invalid_rows_max: int | None = None
-    rejected_rows_path: str | None = None
+    rejected_rows_path: str | None = field(default=None, repr=False)
+    """It may have a password in it."""
     ignores_extra_columns: bool = False
 
 
@@ -59,10 +65,11 @@ class Option:
 def parse_options(given: Mapping[str, str], problems: list[str]) -> WriteOptions:
     """The options as Spark gives them: texts, by names in any case. What is wrong is entered, and has its default."""
     options = {name.lower(): text for name, text in given.items()}
+    drawn_job_id = options.pop(DRAWN_JOB_ID.lower(), None)
     problems += [_unknown(name) for name in options if name not in _NAMES and name not in _SPARKS_OWN]
     if "path" in options:
         problems.append(f"path {shown(options['path'])} means nothing here: call save() without one")
-    values: dict[str, object] = {}
+    values: dict[str, object] = {"drawn_job_id": drawn_job_id}
     for name, option in OPTIONS.items():
         text = options.get(name.lower())
         if text is None:
@@ -76,6 +83,11 @@ def parse_options(given: Mapping[str, str], problems: list[str]) -> WriteOptions
     made = WriteOptions(**values)  # type: ignore[arg-type]
     problems += _contradictions(made)
     return made
+
+
+def draw_job_id() -> str:
+    """Return a name for a job that nobody has named."""
+    return f"spark-{uuid.uuid4()}"
 
 
 def option_table() -> list[tuple[str, str, str]]:

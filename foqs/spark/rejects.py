@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from foqs.model.errors import InvalidArgumentError
+from foqs.spark.redact import redacted, redacted_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,7 +118,7 @@ def check_directory(directory: str) -> None:
         system.open_output_stream(probe).close()
         system.delete_file(probe)
     except (OSError, pa.ArrowException, ValueError) as error:
-        raise InvalidArgumentError(f"rejectedRowsPath {directory!r} cannot be used: {error}") from error
+        raise InvalidArgumentError(_unusable(directory, error)) from None  # Its text may have a password in it.
 
 
 def commit(directory: str, run_id: str, attempts: Iterable[Attempt]) -> list[str]:
@@ -134,13 +135,26 @@ def commit(directory: str, run_id: str, attempts: Iterable[Attempt]) -> list[str
         for info in system.get_file_info(FileSelector(path)):
             if is_mine.fullmatch(info.base_name):
                 system.delete_file(info.path)
-    except (OSError, pa.ArrowException) as error:
-        return [f"rejected rows stay in files _{run_id}-*.parquet in {directory}, of all attempts: {error}"]
+    except (OSError, pa.ArrowException, InvalidArgumentError) as error:
+        place = redacted(directory)
+        return [
+            f"rejected rows stay in files _{run_id}-*.parquet in {place}, of all attempts: "
+            f"{redacted_text(str(error), directory)}"
+        ]
     return []
 
 
+def _unusable(directory: str, error: Exception) -> str:
+    return f"rejectedRowsPath {redacted(directory)!r} cannot be used: {redacted_text(str(error), directory)}"
+
+
 def _open(directory: str) -> tuple[Any, str]:
+    """The file system and the path in it. Raises InvalidArgumentError, whose text has no password of the directory."""
+    import pyarrow as pa
     from pyarrow.fs import FileSystem
 
-    system, path = FileSystem.from_uri(directory)
+    try:
+        system, path = FileSystem.from_uri(directory)
+    except (OSError, pa.ArrowException, ValueError) as error:
+        raise InvalidArgumentError(_unusable(directory, error)) from None
     return system, path.rstrip("/")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,7 +13,7 @@ from foqs.model.errors import FoqsError, InvalidArgumentError, UnavailableError
 from foqs.model.jobs import Job, JobState
 from foqs.model.namespace import DedupWhenAway, NamespaceSettings
 from foqs.spark import record, rejects
-from foqs.spark.options import CONTENT, FAIL
+from foqs.spark.options import CONTENT, FAIL, draw_job_id
 from foqs.spark.plan import WritePlan
 from foqs.spark.record import AWAY
 from foqs.spark.tell import tell
@@ -37,7 +36,7 @@ def prepare(plan: WritePlan) -> WritePlan:
     options = plan.options
     settings, told = _asked(plan, PATIENCE_MS)
     warnings = _checked(plan, settings, told)
-    job_id = options.job_id or f"spark-{uuid.uuid4()}"
+    job_id = options.job_id or options.drawn_job_id or draw_job_id()
     with admin_client(plan) as admin:
         job = record.take(options, job_id, admin)
     named = replace(plan, job_id=job_id, run_id=_run_id(job_id, job), has_record=job is not None)

@@ -14,9 +14,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from foqs.client.sync import AdminClient
 from foqs.model.calls import CallContext
-from foqs.model.errors import AlreadyExistsError, FoqsError, OverloadedError, UnavailableError
+from foqs.model.errors import AlreadyExistsError, FoqsError, InvalidArgumentError, OverloadedError, UnavailableError
 from foqs.model.jobs import Job, JobState
 from foqs.spark import service
+from foqs.spark.jobs import enqueue
 from foqs.spark.plan import WritePlan, plan_write
 from foqs.spark.sender import Sent
 from foqs.spark.source import FoqsDataSource
@@ -194,6 +195,26 @@ def test_a_job_whose_id_was_drawn_goes_on_without_a_record_while_nobody_can_make
     for options in ({"jobId": "load"}, {"maxItemsPerSecond": "5"}):
         with pytest.raises(UnavailableError, match="the meta database is away"):
             world.prepare(**options)
+
+
+def options_of_the_command(*arguments: str) -> dict[str, str]:
+    """The options that `foqs spark enqueue` gives to the writer."""
+    given = enqueue.enqueue.make_context("enqueue", ["--input", "x", "--format", "json", *arguments]).params
+    return enqueue._writer_options(given)
+
+
+@pytest.mark.parametrize("refusal", [InvalidArgumentError("1000 jobs run"), UnavailableError("away")])
+def test_a_job_of_the_command_whose_id_was_drawn_is_like_any_other_whose_id_was(
+    world: Service, monkeypatch: pytest.MonkeyPatch, refusal: FoqsError
+) -> None:
+    required = ("--addresses", world.address, "--namespace", "ns", "--topic", "t", "--dedup", "none")
+    drawn = options_of_the_command(*required)
+    assert world.prepare(**drawn).job_id in {job_id for _, job_id in world.queue.jobs}, "its progress can be asked for"
+    monkeypatch.setattr(FakeQueue, "create_job", refuse(refusal))
+    plan = world.prepare(**options_of_the_command(*required))
+    assert (plan.has_record, plan.run_id) == (False, plan.job_id)
+    with pytest.raises(type(refusal)):
+        world.prepare(**options_of_the_command(*required, "--job-id", "load"))
 
 
 def fail_first(monkeypatch: pytest.MonkeyPatch, count: int) -> None:

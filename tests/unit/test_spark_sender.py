@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import repeat
@@ -309,6 +310,38 @@ def test_a_directory_that_cannot_be_is_refused_before_the_job(tmp_path: Any) -> 
             rejects.check_directory(directory)
     rejects.check_directory(str(tmp_path / "made"))
     assert not list((tmp_path / "made").iterdir())
+
+
+SECRET_PATHS = [
+    "s3://AKID:s3cr3tword@bucket/x?endpoint_override=127.0.0.1:1&scheme=http&unknown=0therS3cret",
+    "s3://AKID:s3cr3tword/with-a-slash@bucket/x",
+    "nowhere://user:s3cr3tword@bucket/x",
+    "gs://user:s3cr3t%20word@bucket/x",
+    "nowhere://user:s3cr3tword@bucket/x?sig=0therS3cret&s3cr3t",
+    "nowhere://user:s3cr3t?word@bucket/x",
+    "nowhere://bucket/x?sig=s3cr3t@0therS3cret",
+]
+
+
+@pytest.mark.parametrize("path", SECRET_PATHS)
+def test_a_password_in_the_path_of_rejected_rows_is_told_to_nobody(path: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="cannot be used") as raised:
+        rejects.check_directory(path)
+    told = "".join(traceback.format_exception(raised.value))
+    [problem] = rejects.commit(path, "job", [])
+    for text in (told, problem, repr(WriteOptions(rejected_rows_path=path))):
+        assert "s3cr3t" not in text
+        assert "0therS3cret" not in text
+    if "@" not in path.partition("?")[2]:
+        assert "@bucket/x" in problem, "it is told which one"
+
+
+async def test_a_task_tells_nobody_either() -> None:
+    client = FakeClient(lambda _: InvalidArgumentError("no"))
+    side_plan = plan(on_invalid_row="sideOutput", rejected_rows_path=SECRET_PATHS[1])
+    with pytest.raises(InvalidArgumentError, match="cannot be used") as raised:
+        await sender(side_plan, client, SECRET_PATHS[1]).send(batches(10))
+    assert "s3cr3t" not in "".join(traceback.format_exception(raised.value))
 
 
 # ---- patience ----

@@ -6,7 +6,6 @@ import re
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ import click
 from foqs.client.sync import AdminClient
 from foqs.model.errors import FoqsError
 from foqs.spark.jobs.session import master_option, session
-from foqs.spark.options import OPTIONS, Option, parse_options
+from foqs.spark.options import DRAWN_JOB_ID, OPTIONS, Option, draw_job_id, parse_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -124,7 +123,8 @@ def _writer_options(given: dict[str, object]) -> dict[str, str]:
     parse_options(options, problems)
     if problems:
         raise click.ClickException("; ".join(problems))
-    options.setdefault("jobId", f"spark-{uuid.uuid4()}")
+    if "jobId" not in options:
+        options[DRAWN_JOB_ID] = draw_job_id()
     return options
 
 
@@ -155,7 +155,7 @@ def _progress(spark: SparkSession, options: dict[str, str]) -> Iterator[None]:
 
 def _counted(admin: AdminClient, options: dict[str, str]) -> str:
     try:
-        job = admin.get_job(options["namespace"], options["jobId"])
+        job = admin.get_job(options["namespace"], options.get("jobId") or options[DRAWN_JOB_ID])
     except FoqsError:
         return ""  # It has not begun to write, or its host is away: the writer waits, and so does this.
     return f", {job.items_count:,} items, {job.duplicates_count:,} there before, {job.rejected_count:,} refused"

@@ -1,0 +1,44 @@
+"""URIs as logs and people may see them: without what stands in them for nobody else."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+_HIDDEN = "***"
+_SECRET_CHARS_MIN = 6
+"""Values of a query that are shorter are no secrets, and too short to be looked for in other texts."""
+
+
+def redacted(uri: str) -> str:
+    """The URI without user, password and the values of its query."""
+    if "://" not in uri:
+        return uri
+    scheme, _, rest = uri.partition("://")
+    rest, sign, query = rest.partition("?")
+    if "@" in query:  # It is part of the query, or the question mark part of the password: nobody can tell.
+        return f"{scheme}://{_HIDDEN}"
+    # A password may have a slash in it, though it should not.
+    user, at, place = rest.rpartition("@")
+    pairs = [pair.partition("=")[:2] if "=" in pair else ("", "") for pair in query.split("&")] if sign else []
+    hidden = "&".join([f"{name}{equals}{_HIDDEN}" for name, equals in pairs])
+    return f"{scheme}://{_HIDDEN + at if user else at}{place}{sign}{hidden}"
+
+
+def redacted_text(text: str, uri: str) -> str:
+    """What somebody says of the URI, without its secrets."""
+    text = text.replace(uri, redacted(uri))
+    for secret in sorted(_secrets_of(uri), key=len, reverse=True):
+        text = text.replace(secret, _HIDDEN)
+    return text
+
+
+def _secrets_of(uri: str) -> set[str]:
+    if "://" not in uri:
+        return set()
+    rest, _, query = (whole := uri.partition("://")[2]).partition("?")
+    user = rest.rpartition("@")[0]
+    if "@" in query:
+        user = whole.rpartition("@")[0]
+    values = [pair.partition("=")[2] if "=" in pair else pair for pair in query.split("&")]
+    found = {user, user.partition(":")[2], *(value for value in values if len(value) >= _SECRET_CHARS_MIN)}
+    return {text for secret in found for text in (secret, unquote(secret)) if text}
