@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 
 from foqs.host import arguments
@@ -344,11 +345,13 @@ class Enqueues:
         """
         parts: list[_OncePart] = []
         is_by_topic = namespace.settings.dedup_scope is DedupScope.TOPIC
+        answer.open_count += 1  # A shard may refuse items at once, and others are to follow.
         for writer, some in placed.items():
             shard = writer.shard
             assert shard is not None, "it has just been chosen"
             try:
-                made = self._make(writer, shard, namespace, items, some, errors)
+                draft_topic = partial(shard.index.draft_topic, namespace.number)
+                made = self._make_items(writer, shard, namespace, items, some, draft_topic, errors)
                 if made:
                     part = _OncePart(shard.shard_id, made)
                     ids = [items[position].dedup_id or "" for position in made]
@@ -361,6 +364,7 @@ class Enqueues:
                 lost = [at for at in some if at not in errors]
                 refused.update(dict.fromkeys(lost, error.with_traceback(None)))
             writer.wake()
+        answer.part_done()
         return parts
 
     async def _admit(self, name: str, count: int) -> tuple[Namespace, Charge]:
@@ -416,13 +420,17 @@ class Enqueues:
         errors: PositionErrors,
     ) -> dict[int, ShardItem]:
         """Make items for a shard, and the topics that it does not have. Raises FoqsError when it takes none."""
-        topics: dict[str, ShardTopic] = {}
-        made = self._make_items(writer, shard, namespace, news, positions, topics, errors)
+        index, number, topics = shard.index, namespace.number, list[ShardTopic]()
+
+        def new_topic(name: str) -> ShardTopic:
+            topic = index.new_topic(number, name, len(topics))
+            topics.append(topic)
+            return topic
+
+        made = self._make_items(writer, shard, namespace, news, positions, new_topic, errors)
         if made:
-            if shard.index.namespace_names.get(namespace.number) != namespace.name:
-                shard.index.name_namespace(namespace)
-            for topic in topics.values():
-                shard.index.add_topic(topic)
+            for topic in topics:
+                index.add_topic(topic)
         return made
 
     def _make_items(
@@ -432,10 +440,13 @@ class Enqueues:
         namespace: Namespace,
         news: Sequence[NewItemFields],
         positions: Sequence[int],
-        new_topics: dict[str, ShardTopic],
+        new_topic: Callable[[str], ShardTopic],
         errors: PositionErrors,
     ) -> dict[int, ShardItem]:
-        """The items by position; what is not valid goes to `errors`, topics that are not there yet to `new_topics`."""
+        """The items by position; what is not valid goes to `errors`. `new_topic` makes topics that are not there yet.
+
+        Raises FoqsError when the shard takes none.
+        """
         index, shard_id, number, settings = shard.index, shard.shard_id, namespace.number, namespace.settings
         topics, now_ms = index.topics, writer.now_ms()
         check_item, next_key, sort_key, phase = arguments.check_item, index.next_key, order.sort_key, Phase.INSERTING
@@ -460,7 +471,7 @@ class Enqueues:
             try:
                 content, due_at = check_item(new, settings, now_ms)
                 if topic is None:
-                    topic = found[name] = new_topics[name] = index.new_topic(number, name, len(new_topics))
+                    topic = found[name] = new_topic(name)
             except FoqsError as error:
                 errors[position] = error.with_traceback(None)
                 continue
@@ -479,4 +490,6 @@ class Enqueues:
                 new.delivery == AT_MOST_ONCE,
                 content,
             )
+        if made and index.namespace_names.get(number) != namespace.name:
+            index.name_namespace(namespace)
         return made

@@ -15,8 +15,9 @@ from foqs.host.waiting import Waiting
 from foqs.model import ids, limits
 from foqs.model.calls import CallContext, EnqueueResult
 from foqs.model.clock import Now
-from foqs.model.errors import RateLimitedError, TooLargeError
-from foqs.model.namespace import Namespace, NamespaceSettings
+from foqs.model.errors import OverloadedError, RateLimitedError, TooLargeError
+from foqs.model.namespace import DedupScope, Namespace, NamespaceSettings
+from foqs.model.slots import first_table
 from foqs.server import mysql_server
 from tests.support.shards import NAMESPACE, NamespacesOf, Shards
 
@@ -31,7 +32,10 @@ class Enqueuer:
         quotas = Quotas(cast(Any, None), "host", loop.time, lambda: 1, lambda: 0.0)
         # A host that is alone lets in what the limit allows while the meta database is away.
         quotas._away_since_ms = 0
-        placement = Placement(cast(Any, shards), shards.dispatcher, Slots(cast(Any, shards)))
+        slots = Slots(cast(Any, shards))
+        for shard in shards.states.values():
+            slots.has_kept(shard, first_table(list(shards.states)))
+        placement = Placement(cast(Any, shards), shards.dispatcher, slots)
         self._enqueues = Enqueues(
             cast(Any, NamespacesOf(*namespaces)),
             quotas,
@@ -82,6 +86,63 @@ async def test_items_that_are_not_valid_leave_no_topics_behind() -> None:
     )
     assert len(result.errors) == 10
     assert len(shards.states[0].index.topics) == 0
+
+
+async def enqueue_at_once(shards: Shards, namespace: Namespace, items: list[NewItem]) -> EnqueueResult:
+    call = asyncio.create_task(Enqueuer(shards, namespace).enqueue(namespace, items))
+    await asyncio.sleep(0)
+    for _ in range(3):  # What may be a repeat waits for a look into the log.
+        shards.run(0)
+    return await call
+
+
+def with_ids(topics: str, *dedup_ids: str) -> list[NewItem]:
+    return [NewItem(topic, b"", dedup_id=dedup_id) for topic, dedup_id in zip(topics, dedup_ids, strict=True)]
+
+
+async def test_repeats_leave_no_topics_behind() -> None:
+    shards = Shards(1)
+    namespace, index = Namespace(NAMESPACE, "n", NamespaceSettings(), 0), shards.states[0].index
+    first = await enqueue_at_once(shards, namespace, with_ids("abc", "1", "2", "1"))
+    assert (first.duplicates, first.ids[2]) == ([2], first.ids[0])
+    again = await enqueue_at_once(shards, namespace, with_ids("xyz", "2", "1", "3"))
+    assert (again.duplicates, again.ids[:2]) == ([0, 1], [first.ids[1], first.ids[0]])
+    numbers = {name: topic.number for (_, name), topic in index.topics.items()}
+    assert numbers == {"a": 1, "b": 2, "z": 3}
+    assert sorted(row.topic for row in shards.tables[0].items.values()) == [1, 2, 3]
+
+
+async def test_a_repeat_is_told_by_a_shard_that_has_no_room_for_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    shards = Shards(1)
+    namespace, index = Namespace(NAMESPACE, "n", NamespaceSettings(), 0), shards.states[0].index
+    first = await enqueue_at_once(shards, namespace, with_ids("a", "1"))
+    monkeypatch.setattr(limits, "TOPICS_PER_SHARD_MAX", 1)
+    told = await enqueue_at_once(shards, namespace, with_ids("bcadb", "1", "2", "3", "4", "2"))
+    assert (told.duplicates, told.ids[0]) == ([0], first.ids[0])
+    assert [*told.errors] == [1, 3, 4]
+    assert {type(error) for error in told.errors.values()} == {OverloadedError}
+    assert told.ids[2]
+    assert [name for _, name in index.topics] == ["a"]
+    assert (shards.states[0].dedup.pending, shards.states[0].buffered_count) == ({}, 0)
+    with pytest.raises(OverloadedError, match="use fewer topics"):
+        await enqueue_at_once(shards, namespace, with_ids("bb", "2", "4"))
+    monkeypatch.undo()
+    # Nothing of them is known: they were not made.
+    assert (await enqueue_at_once(shards, namespace, with_ids("bd", "2", "4"))).duplicates == []
+
+
+async def test_calls_with_ids_that_come_together_share_a_new_topic() -> None:
+    shards = Shards(1)
+    namespace = Namespace(NAMESPACE, "n", NamespaceSettings(dedup_scope=DedupScope.TOPIC), 0)
+    enqueues = Enqueuer(shards, namespace)
+    calls = [
+        asyncio.create_task(enqueues.enqueue(namespace, with_ids(topics, "1", "2"))) for topics in ("ab", "ba", "aa")
+    ]
+    await asyncio.sleep(0)
+    shards.run(0)
+    results = await asyncio.gather(*calls)
+    assert [result.duplicates for result in results] == [[], [], [0, 1]]
+    assert {name: topic.number for (_, name), topic in shards.states[0].index.topics.items()} == {"a": 1, "b": 2}
 
 
 async def test_new_topics_of_one_call_get_numbers_one_after_the_other() -> None:

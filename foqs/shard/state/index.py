@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from foqs.model import ids, limits, order
-from foqs.model.errors import OverloadedError
+from foqs.model.errors import FoqsError, OverloadedError
 from foqs.model.item import Phase, ShardItem, move_all
 from foqs.model.namespace import Namespace, SettingsTable, number_in_use
 from foqs.model.topic import ItemCounts, NamespaceTopics, ShardTopic, TopicTable, WindowBudget
@@ -130,6 +130,26 @@ class ShardIndex:
                 "use topics that are there, and let an operator drain the shard and make it anew"
             )
         return ShardTopic(self.shard_id, number, namespace, name, self.budget, self.leases, stored=False)
+
+    def draft_topic(self, namespace: int, name: str) -> ShardTopic:
+        """A topic without a number, for items that may not be made: `add_drafts` puts the real one in its place."""
+        return ShardTopic(self.shard_id, 0, namespace, name, self.budget, self.leases, stored=False)
+
+    def add_drafts(self, items: Sequence[ShardItem]) -> dict[ShardTopic, FoqsError]:
+        """The items are made: let each be in a topic that is there. Returns drafts for which there is no room."""
+        drafts = [topic for topic in dict.fromkeys([item.topic for item in items]) if not topic.number]
+        if not drafts:
+            return {}
+        added: dict[ShardTopic, ShardTopic] = {}
+        refused: dict[ShardTopic, FoqsError] = {}
+        for draft in drafts:
+            try:
+                added[draft] = self.topic(draft.namespace, draft.name)
+            except OverloadedError as error:
+                refused[draft] = error.with_traceback(None)
+        for item in items:
+            item.topic = added.get(item.topic, item.topic)
+        return refused
 
     def add_topic(self, topic: ShardTopic) -> None:
         """Let a new topic be one of the shard; topics are added in the order in which they were made."""

@@ -54,6 +54,10 @@ class Checks:
     def holds(self, namespace: int) -> bool:
         return any(check.item.topic.namespace == namespace for check in self.held())
 
+    def told(self, completion: Completion, count: int) -> None:
+        """So many items of a call wait no more."""
+        self._index.events.done(completion, count)
+
     def refuse_waiting(self, error: FoqsError) -> None:
         waiting, self.waiting = self.waiting, deque()
         for check in waiting:
@@ -108,7 +112,7 @@ class Checking(Operation):
             source.misses_count += len(checks)
             _, _, _, completion, outcome = checks[0]
             dedup.insert([check.item for check in checks], [check.digest for check in checks], completion, outcome)
-            completion.open_count -= len(checks)
+            source.told(completion, len(checks))
 
     def rolled_back(self, error: FoqsError) -> None:
         self._refuse(NotWrittenError(error.message))

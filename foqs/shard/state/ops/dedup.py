@@ -120,8 +120,8 @@ class Dedup:
     ) -> None:
         """Insert the items of one call and namespace, but not one whose digest was seen. `digests` are in their order.
 
-        The completion is over when `outcome` has all of them, and never fails itself. Raises OverloadedError when the
-        buffer is full, and UnavailableError while the slot of one of them moves.
+        The completion is over when `outcome` has all of them, which may be at once, and never fails itself. Raises
+        OverloadedError when the buffer is full, and UnavailableError while the slot of one of them moves.
         """
         if self.closed_slots:
             self._check_open(digests)
@@ -178,7 +178,23 @@ class Dedup:
     def insert(
         self, items: list[ShardItem], digests: list[bytes], completion: Completion, outcome: OnceOutcome
     ) -> None:
-        """Items that are no repeats, and whose digests are pending, go with the next transaction."""
+        """Items that are no repeats, and whose digests are pending, go with the next transaction.
+
+        Only now do they get topics that were not there: repeats leave none behind.
+        """
+        refused = self._index.add_drafts(items)
+        if refused:
+            left = [(item, digest) for item, digest in zip(items, digests, strict=True) if item.topic not in refused]
+            if left:
+                self.insert([item for item, _ in left], [digest for _, digest in left], completion, outcome)
+            completion.open_count += 1  # It is over with the last of them.
+            for item, digest in zip(items, digests, strict=True):
+                if (error := refused.get(item.topic)) is not None:
+                    completion.open_count += 1
+                    self._inserts.release(1, item.size_bytes)
+                    self.refuse([item], [digest], completion, outcome, error)
+            self._index.events.done(completion)
+            return
         size_bytes = sum([item.size_bytes for item in items])
         self.firsts_count += 1
         firsts = Firsts(self, items, digests, completion, outcome)
