@@ -59,13 +59,17 @@ def test_files_of_each_format_become_items_once_however_often_the_command_is_run
         *("enqueue", "--input", orders(tmp_path, kind), "--format", kind, "--partitions", "2"),
         *("--select", "to_json(struct(int(id) AS id, boolean(rush) AS rush)) AS payload"),
         *("--select", "string(id) AS dedup_id", "--addresses", address, "--namespace", namespace),
-        *("--topic", "orders", "--job-id", "orders", "--master", "local[2]"),
+        *("--topic", "orders", "--master", "local[2]"),
         *(("--reader-option", "header=true") if kind == "csv" else ()),
     )
-    for _ in range(runs_count):
-        done = command(*arguments)
+    for run in range(runs_count):
+        done = command(*arguments, "--job-id", f"orders-{run}")
         assert done.exit_code == 0, done.output
         assert "100 rows in" in done.stdout
+    if runs_count > 1:
+        done = command(*arguments, "--job-id", "orders-0")
+        assert (done.exit_code, "job 'orders-0' of namespace" in done.stderr) == (1, True), done.output
+        assert command(*arguments).exit_code == 0, "without a name it may be run again"
     found = Counter(item.payload for item in drained(client, namespace))
     assert found == Counter(json.dumps({"id": n, "rush": n < 5}, separators=(",", ":")).encode() for n in range(100))
 

@@ -70,7 +70,8 @@ def enqueue(
 ) -> None:
     """Enqueue the rows of files with Spark: columns topic, payload, priority and so on, by name.
 
-    Each key of the key column is enqueued once, whatever tasks Spark repeats, and also when the command is run again.
+    Each key of the key column is enqueued once, whatever tasks Spark repeats, and also when the command is run again; a
+    job id names one load, so a run after one that succeeded needs another one, or none.
     """
     reader_options = dict(_pair(text) for text in reader_option)
     options = _writer_options(write_options)
