@@ -22,7 +22,7 @@ from foqs.host.census import Censuses
 from foqs.host.condition import Condition
 from foqs.host.dequeues import Dequeues
 from foqs.host.dispatch import Dispatcher
-from foqs.host.enqueues import Enqueues, Placement
+from foqs.host.enqueues import Enqueues
 from foqs.host.event_log.service import EventLog, EventLogOptions, EventLogSource
 from foqs.host.exports import Exports
 from foqs.host.hand_over import let_go
@@ -33,6 +33,7 @@ from foqs.host.leases import Leases
 from foqs.host.namespace_calls import NamespaceCalls
 from foqs.host.namespaces import Namespaces
 from foqs.host.page_budget import PageBudget
+from foqs.host.placement import Placement
 from foqs.host.pulse import Pulse
 from foqs.host.queue import Queue
 from foqs.host.quotas import Quotas
@@ -159,8 +160,8 @@ class Host(Service):
     def shards_owned(self) -> Collection[int]:
         return {shard.shard_id for _, shard in self._shards.owned()}
 
-    def knows_shards(self, uses: Mapping[int, ShardUse], moving: Collection[int]) -> None:
-        self._shards.know(uses, moving)
+    def knows_shards(self, uses: Mapping[int, ShardUse], tiers: Mapping[int, str], moving: Collection[int]) -> None:
+        self._shards.know(uses, tiers, moving)
 
     def expect_shards(self, shard_ids: Collection[int]) -> None:
         for shard_id, writer in self._shards.writers.items():

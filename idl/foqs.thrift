@@ -335,7 +335,12 @@ struct NamespaceSettings {
   /** The maximum rate of deliveries of all topics together, or 0 (default) for no limit. */
   19: optional double deliveries_per_second_max,
   /** Why it is paused, up to 512 bytes of UTF-8: a part of the message of PAUSED. */
-  20: optional string pause_reason
+  20: optional string pause_reason,
+  /**
+   * Its items go to shards of this tier, which the hosts of the same tier serve; up to 64 of A-Z a-z 0-9 . _ -, or empty.
+   * After a change, items stay where they are until they are done. Items with dedup_ids go where their slots lead.
+   */
+  21: optional string tier
 }
 
 struct Namespace {

@@ -96,6 +96,8 @@ def namespace_settings() -> str:
         if field.name in SETTING_RATES:
             low, high = limits.DELIVERIES_PER_SECOND_MIN, limits.DELIVERIES_PER_SECOND_MAX
             allowed = f"0 for none, {low} .. {high:,}"
+        elif field.name == "tier":
+            allowed = f"up to {limits.TIER_CHARS_MAX} of `A-Za-z0-9._-`"
         elif field.name in SETTING_TEXTS:
             allowed = f"up to {limits.PAUSE_REASON_BYTES_MAX} bytes"
         default = amount(field.name, field.default)

@@ -95,7 +95,7 @@ class RoutedEnqueue:
             elif _may_go_on(error, bulk=load.bulk):
                 anywhere.append(position)
         works = [self._to_owners(load, of_shards, result)] if of_shards else []
-        if anywhere and (remote := self._with_room()) is not None:
+        if anywhere and (remote := self._with_room(load.namespace_name)) is not None:
             works.append(self._to_host_with_room(load, remote, anywhere, result))
         if works:
             await asyncio.gather(*works)
@@ -171,9 +171,9 @@ class RoutedEnqueue:
         result.duplicates = [*result.duplicates, *[positions[index] for index in told.duplicates]]
         return None
 
-    def _with_room(self) -> Peer | None:
-        """One of the hosts that have had room of late."""
-        now_s, others = self._now_s(), self._routes.reachable()
+    def _with_room(self, namespace_name: str) -> Peer | None:
+        """One of the hosts with shards of the namespace's tier that have had room of late."""
+        now_s, others = self._now_s(), self._routes.takers(namespace_name)
         known: Mapping[str, float] = self._full_until_s
         free = [remote for remote in others if known.get(remote.host_id, 0.0) <= now_s]
         drawn = [free.pop(self._choose(len(free))) for _ in range(min(CANDIDATES, len(free)))]

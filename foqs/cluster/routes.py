@@ -36,6 +36,9 @@ class LocalServing(Protocol):
     def number_of(self, namespace_name: str) -> int | None:
         """The number of a namespace; None where this host knows none of that name."""
 
+    def is_of_tier(self, namespace_name: str, shard_id: int) -> bool:
+        """Whether the items of the namespace may go to the shard."""
+
     async def know(self, namespace_name: str | None) -> None:
         """Read the namespaces anew if there is none of this name."""
 
@@ -76,6 +79,7 @@ class Routes:
         self._served = local.served
         self._know = local.know
         self._number_of = local.number_of
+        self._is_of_tier = local.is_of_tier
 
     def _look(self) -> None:
         self.is_alone = not self._owners.has_others(self._me)
@@ -99,11 +103,13 @@ class Routes:
         owner = self._owners.get(shard_id)
         return None if owner is None else self._remote(owner)
 
-    def reachable(self) -> list[Peer]:
-        """The other hosts that have shards, as far as this one knows where they are."""
+    def takers(self, namespace_name: str) -> list[Peer]:
+        """The other hosts that have shards for items of the namespace, as far as this one knows where they are."""
         found: dict[str, Peer] = {}
-        for owner in self._owners.owners.values():
-            if owner.host_id not in found and (remote := self._remote(owner)) is not None:
+        for shard_id, owner in self._owners.owners.items():
+            if owner.host_id in found or not self._is_of_tier(namespace_name, shard_id):
+                continue
+            if (remote := self._remote(owner)) is not None:
                 found[owner.host_id] = remote
         return list(found.values())
 

@@ -40,7 +40,7 @@ class LocalShards(Protocol):
     def shards_owned(self) -> Collection[int]:
         """Those of them that it serves now."""
 
-    def knows_shards(self, uses: Mapping[int, ShardUse], moving: Collection[int]) -> None:
+    def knows_shards(self, uses: Mapping[int, ShardUse], tiers: Mapping[int, str], moving: Collection[int]) -> None:
         """These shards there are in the cluster, whoever has them; `moving` are about to go to other hosts."""
 
     def expect_shards(self, shard_ids: Collection[int]) -> None:
@@ -110,8 +110,12 @@ class Sharing(Service):
         self._view = view
         self._changed.set()
         self._owners.look(view)
-        uses = {row.shard_id: row.use for row in view.shards.values() if row.use is not ShardUse.REMOVED}
-        self._local.knows_shards(uses, {row.shard_id for row in view.shards.values() if row.moving_to in view.hosts})
+        rows = [row for row in view.shards.values() if row.use is not ShardUse.REMOVED]
+        self._local.knows_shards(
+            {row.shard_id: row.use for row in rows},
+            {row.shard_id: row.tier for row in rows if row.tier},
+            {row.shard_id for row in view.shards.values() if row.moving_to in view.hosts},
+        )
         if self.state is ServiceState.RUNNING:
             self._act(view)
 

@@ -7,26 +7,23 @@ from functools import partial
 from operator import attrgetter
 
 from foqs.host import arguments
-from foqs.host.dispatch import Dispatcher
 from foqs.host.namespaces import Namespaces
+from foqs.host.placement import Placement
 from foqs.host.quota import Charge
 from foqs.host.quotas import Quotas
-from foqs.host.shards import NO_SHARD_RETRY_MS, Shards
-from foqs.host.slots import Slots
+from foqs.host.shards import NO_SHARD_RETRY_MS
 from foqs.host.waiting import Answer, Waiting
-from foqs.model import ids, limits, order
+from foqs.model import ids, order
 from foqs.model.calls import CallContext, DeliveryPolicy, EnqueueResult, NewItemFields, PositionErrors
 from foqs.model.errors import (
     FoqsError,
     NotWrittenError,
-    OverloadedError,
     PausedError,
     RateLimitedError,
-    ShardElsewhereError,
     UnavailableError,
 )
 from foqs.model.item import ItemEvent, Phase, ShardItem
-from foqs.model.namespace import DedupScope, DedupWhenAway, Namespace
+from foqs.model.namespace import DedupScope, Namespace
 from foqs.model.policy import TopicPolicy
 from foqs.model.seen import digests_of
 from foqs.model.slots import slot_of
@@ -81,116 +78,6 @@ def _of_slot(error: FoqsError) -> FoqsError:
     return error
 
 
-class Placement:
-    """Decides which shards take the items of a call. `Enqueues` asks it.
-
-    Items that come together so go into one transaction, and leave together (docs/performance.md, Runs).
-    """
-
-    def __init__(self, shards: Shards, dispatcher: Dispatcher, slots: Slots) -> None:
-        self._writers = shards.writers
-        self._is_elsewhere = shards.is_elsewhere
-        self._shards = shards
-        self._slots = slots
-        self._sick = dispatcher.sick
-        self._current: ShardWriter | None = None
-        self._left_count = 0
-        """Items that the current shard still gets before the next one has its turn."""
-
-    def place(self, count: int, avoided: Collection[int] = ()) -> ShardWriter:
-        """The shard that takes a call's items without dedup ids.
-
-        It is the shard of the last call while it has room, else the healthy one with the shortest buffer. Raises
-        OverloadedError when every shard is away, sick, or among `avoided`, which are ids.
-        """
-        current = self._current
-        if current is None or self._left_count <= 0 or not self._has_room(current, avoided):
-            self._current = current = self._next(avoided)
-            self._left_count = current.scheduler.placement_run_items
-        self._left_count -= count
-        return current
-
-    @property
-    def knows_slots(self) -> bool:
-        return self._slots.table.version > 0
-
-    def place_ids(
-        self,
-        namespace: Namespace,
-        news: Sequence[NewItemFields],
-        positions: Sequence[int],
-        errors: PositionErrors,
-        away: Collection[int] = (),
-    ) -> tuple[dict[ShardWriter, list[int]], list[int]]:
-        """The positions of items with dedup ids by the shard that the slot of each leads to, and those for any shard.
-
-        Where that shard is away or sick, `errors` says so: no other one knows whether the id was seen. Unless the
-        namespace would rather have the item twice than not at all: then it goes anywhere, also where another host has
-        the shard and is known to be `away`.
-        """
-        by_slot, name, key_spread = self._slots.table.shards, namespace.name, namespace.settings.key_spread
-        groups: dict[int, Sequence[int]] = {}
-        if key_spread == 1:
-            groups[slot_of(name, "", 1)] = positions
-        else:
-            split: dict[int, list[int]] = {}
-            for position in positions:
-                split.setdefault(slot_of(name, news[position].dedup_id or "", key_spread), []).append(position)
-            groups |= split
-        placed: dict[ShardWriter, list[int]] = {}
-        anywhere: list[int] = []
-        for slot, some in groups.items():
-            shard_id = by_slot[slot]
-            writer = self._writers.get(shard_id)
-            shard = writer.shard if writer is not None else None
-            is_well = shard is not None and shard_id not in self._sick and self._slots.keeps(shard)
-            if writer is not None and shard is not None and is_well and self._slots.takes(shard, slot):
-                placed.setdefault(writer, []).extend(some)
-                continue
-            is_moving = shard_id in self._shards.moving
-            # A shard that is well takes ids of the slot as soon as that has come: it is not away.
-            if namespace.settings.dedup_when_away is DedupWhenAway.ACCEPT and (
-                shard_id in away or not (is_well or is_moving or self._is_elsewhere(shard_id))
-            ):
-                anywhere += some
-            else:
-                is_sick = shard is not None and shard_id in self._sick and not is_moving
-                errors.update(dict.fromkeys(some, _slot_away(shard_id, is_sick=is_sick)))
-        for some in placed.values():
-            some.sort()  # Of one topic, what comes first in the call is delivered first.
-        return placed, anywhere
-
-    def _has_room(self, writer: ShardWriter, avoided: Collection[int]) -> bool:
-        """Whether it takes items, and less waits there than a run, and than fills its next two transactions."""
-        shard, shard_id = writer.shard, writer.shard_id
-        return (
-            shard is not None
-            and min(writer.scheduler.placement_run_items, 2 * limits.TRANSACTION_INSERTS_MAX) > shard.buffered_count
-            and shard.buffered_bytes < 2 * limits.TRANSACTION_INSERT_BYTES_MAX
-            and shard_id not in self._sick
-            and shard_id not in avoided
-            and shard_id not in self._shards.draining
-        )
-
-    def _next(self, avoided: Collection[int]) -> ShardWriter:
-        last_id = self._current.shard_id if self._current is not None else -1
-        healthy = [
-            # Among equals the next one after the last, so that each has its turn.
-            (writer.shard.buffered_count, shard_id <= last_id, shard_id)
-            for shard_id, writer in self._writers.items()
-            if writer.shard is not None
-            and shard_id not in avoided
-            and shard_id not in self._sick
-            and shard_id not in self._shards.draining
-        ]
-        if not healthy:
-            raise OverloadedError(
-                "no shard of this host takes items now: nothing was enqueued",
-                retry_after_ms=NO_SHARD_RETRY_MS,
-            )
-        return self._writers[min(healthy)[2]]
-
-
 def _topic_paused(name: str, policy: TopicPolicy) -> PausedError:
     return PausedError(f"enqueues of topic {name!r} are paused by an operator{arguments.why(policy.reason)}")
 
@@ -201,15 +88,6 @@ def _slots_of(namespace: Namespace, dedup_ids: Sequence[str]) -> list[int]:
     if key_spread == 1:
         return [slot_of(name, "", 1)]
     return [slot_of(name, dedup_id, key_spread) for dedup_id in dedup_ids]
-
-
-def _slot_away(shard_id: int, *, is_sick: bool) -> UnavailableError:
-    return ShardElsewhereError(
-        f"shard {shard_id}, which knows the dedup ids of these items, takes no items here now: nothing was enqueued",
-        shard_id=shard_id,
-        is_sick=is_sick,
-        retry_after_ms=NO_SHARD_RETRY_MS,
-    )
 
 
 class Enqueues:
@@ -405,7 +283,7 @@ class Enqueues:
         avoided: Collection[int] = (),
     ) -> tuple[ShardWriter, ShardState, dict[int, ShardItem]]:
         """Make the items at `positions` for the shard that takes them. Returns its writer, its state, and the items."""
-        writer = self._placement.place(len(positions), avoided)
+        writer = self._placement.place(namespace, len(positions), avoided)
         shard = writer.shard
         assert shard is not None, "it has just been chosen"
         return writer, shard, self._make(writer, shard, namespace, news, positions, errors)

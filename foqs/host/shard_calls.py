@@ -13,12 +13,11 @@ from foqs.host.slots import Slots
 from foqs.host.waiting import Answer, Waiting
 from foqs.model import limits
 from foqs.model.calls import ClusterShard
-from foqs.model.cluster import ShardRow, ShardUse, host_name_of
+from foqs.model.cluster import ShardRow, ShardUse, host_name_of, tier_problem
 from foqs.model.errors import InvalidArgumentError, UnavailableError, shown
 from foqs.storage.places import check_place
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9._:-]{0,112}")
-_TIER = re.compile(r"[A-Za-z0-9._-]{0,64}")
 
 
 class ShardCalls:
@@ -53,7 +52,7 @@ class ShardCalls:
     async def add(self, shard_id: int, place: str, tier: str) -> ClusterShard:
         """Let the hosts of the tier serve one more shard. Its database has the tables of this version already."""
         arguments.check_range("shard_id", shard_id, 0, limits.SHARD_ID_MAX)
-        _check_name("tier", tier, _TIER)
+        _check_tier(tier)
         checked = check_place(place)
         # Before anybody tries to serve it, and fails.
         await self._calls.run(lambda _: self._check_database(checked))
@@ -64,8 +63,11 @@ class ShardCalls:
         arguments.check_range("shard_id", shard_id, 0, limits.SHARD_ID_MAX)
         if state is not None and state not in (ShardUse.SERVING, ShardUse.DRAINING):
             raise InvalidArgumentError(f"state = {state} is not possible: {list(ShardUse)[:2]} are; see removeShard")
-        _check_name("pinned_to", pinned_to or "", _HOST_NAME)
-        _check_name("tier", tier or "", _TIER)
+        if _HOST_NAME.fullmatch(pinned_to or "") is None:
+            raise InvalidArgumentError(
+                f"pinned_to {shown(pinned_to)} is not valid: it does not match {_HOST_NAME.pattern}"
+            )
+        _check_tier(tier or "")
         wanted = None if state is None else ShardUse(state)
         return self._told(await self._calls.run(lambda meta: meta.update_shard(shard_id, wanted, pinned_to, tier)))
 
@@ -138,6 +140,6 @@ class ShardCalls:
             yield f"{items_count} items"
 
 
-def _check_name(what: str, value: str, pattern: re.Pattern[str]) -> None:
-    if pattern.fullmatch(value) is None:
-        raise InvalidArgumentError(f"{what} {shown(value)} is not valid: it does not match {pattern.pattern}")
+def _check_tier(tier: str) -> None:
+    if problem := tier_problem(tier):
+        raise InvalidArgumentError(problem)

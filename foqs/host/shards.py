@@ -109,6 +109,8 @@ class Shards:
         """All shards of the cluster, whoever has them."""
         self.draining: frozenset[int] = frozenset()
         """Those of them that take no new items without dedup ids."""
+        self.tiers: Mapping[int, str] = {}
+        """The tiers of those that have one."""
         self.moving: Collection[int] = ()
         """Those of them that are about to go from one living host to another."""
         self.by_id: dict[int, OwnedShard] = {}
@@ -134,9 +136,12 @@ class Shards:
         writer = self.writers.get(shard_id)
         return writer is not None and writer.shard is not None
 
-    def know(self, uses: Mapping[int, ShardUse], moving: Collection[int]) -> None:
-        """These are all shards of the cluster, and those of them that are about to move."""
-        self.uses, self.moving = uses, moving
+    def tier_of(self, shard_id: int) -> str:
+        return self.tiers.get(shard_id, "")
+
+    def know(self, uses: Mapping[int, ShardUse], tiers: Mapping[int, str], moving: Collection[int]) -> None:
+        """These are all shards of the cluster, the tiers of those that have one, and those that are about to move."""
+        self.uses, self.tiers, self.moving = uses, tiers, moving
         self.draining = frozenset([shard_id for shard_id, use in uses.items() if use is ShardUse.DRAINING])
 
     def add(self, shard: OwnedShard) -> None:

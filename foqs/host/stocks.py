@@ -41,6 +41,11 @@ class Stocks:
     def served(self) -> Collection[int]:
         return [shard.shard_id for _, shard in self._shards.owned()]
 
+    def is_of_tier(self, namespace_name: str, shard_id: int) -> bool:
+        number = self.number_of(namespace_name)
+        namespace = None if number is None else self._namespaces.settings.by_number.get(number)
+        return namespace is None or namespace.settings.tier == self._shards.tier_of(shard_id)
+
     async def know(self, namespace_name: str | None) -> None:
         """Read the namespaces anew, if there is none of this name and they were not read lately."""
         if namespace_name is None or self.number_of(namespace_name) is not None:

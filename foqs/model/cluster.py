@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from typing import NamedTuple
 
+from foqs.model import limits
+from foqs.model.errors import shown
+
 PROCESS_MARK = "#"
 """This stands between the name of a host and the start of its process. No name of a host has it."""
+_TIER = re.compile(rf"[A-Za-z0-9._-]{{0,{limits.TIER_CHARS_MAX}}}")
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -65,3 +70,10 @@ def process_id(host_name: str, started_at_ms: int) -> str:
 def host_name_of(host_id: str) -> str:
     """The name of the host whose process this is."""
     return host_id.partition(PROCESS_MARK)[0]
+
+
+def tier_problem(value: object) -> str:
+    """What is wrong with the name of a tier, or nothing."""
+    if not isinstance(value, str):
+        return f"tier {value!r} is not a text"
+    return "" if _TIER.fullmatch(value) else f"tier {shown(value)} is not valid: it does not match {_TIER.pattern}"

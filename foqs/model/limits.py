@@ -136,6 +136,8 @@ DELIVERIES_PER_SECOND_MIN = 0.001
 """The lowest cap on the deliveries of a topic or a namespace, in items a second."""
 DELIVERIES_PER_SECOND_MAX = 100_000_000
 """The highest one."""
+TIER_CHARS_MAX = 64
+"""The longest name of a tier."""
 PAUSE_REASON_BYTES_MAX = 512
 """The longest reason of a pause, in bytes of UTF-8."""
 TOPIC_WEIGHT_MAX = 100

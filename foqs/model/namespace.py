@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 
 from foqs.model import limits
+from foqs.model.cluster import tier_problem
 from foqs.model.errors import FoqsError, InvalidArgumentError, UnavailableError, shown
 from foqs.model.policy import NO_POLICY, TopicPolicy, rate_problem, reason_problem
 
@@ -56,6 +57,7 @@ class NamespaceSettings:
     events_per_mille: int = 0
     deliveries_per_second_max: float = 0.0
     pause_reason: str = ""
+    tier: str = ""
 
 
 SETTING_BOUNDS: dict[str, tuple[int, int]] = {
@@ -77,7 +79,7 @@ SETTING_BOUNDS: dict[str, tuple[int, int]] = {
 SETTING_CHOICES: dict[str, type[IntEnum]] = {"dedup_scope": DedupScope, "dedup_when_away": DedupWhenAway}
 SETTING_RATES = ("deliveries_per_second_max",)
 """Settings that are numbers with fractions, or 0 for none."""
-SETTING_TEXTS = ("pause_reason",)
+SETTING_TEXTS = ("pause_reason", "tier")
 SETTINGS_OF_CREATION = ("dedup_scope", "key_spread")
 """Settings that never change: by them a dedup id finds the shard that knows it, and its place there."""
 
@@ -260,6 +262,8 @@ def _problem_of(name: str, value: object) -> str:
     """What is wrong with the value of a setting, or nothing."""
     if name in SETTING_RATES:
         return rate_problem(name, value)
+    if name == "tier":
+        return tier_problem(value)
     if name in SETTING_TEXTS:
         return reason_problem(name, value)
     bounds, choices = SETTING_BOUNDS.get(name), SETTING_CHOICES.get(name)

@@ -124,6 +124,8 @@ async def test_a_default_over_its_maximum_is_refused_whole(host):
         {"lease_ms_max": 2_000},
         {"ttl_ms_default": 2, "ttl_ms_max": 1},
         {"ttl_ms_max": 1, "attempts_max": 5},
+        {"tier": "a b"},
+        {"tier": "g" * 65},
     ):
         with pytest.raises(InvalidArgumentError):
             await host.admin.update_namespace("jobs", **settings)
@@ -134,7 +136,7 @@ async def test_every_setting_travels(host):
     values = {name: bounds[0] + 1 for name, bounds in SETTING_BOUNDS.items()}
     values |= {"ttl_ms_max": 50, "enqueue_paused": True, "dequeue_paused": True}
     values |= {"dedup_scope": DedupScope.TOPIC, "dedup_when_away": DedupWhenAway.ACCEPT}
-    values |= {"deliveries_per_second_max": 2.5, "pause_reason": "a deployment"}
+    values |= {"deliveries_per_second_max": 2.5, "pause_reason": "a deployment", "tier": "gold"}
     assert set(values) == {field.name for field in fields(NamespaceSettings)}
     created = await host.admin.create_namespace("all", **values)
     assert created.settings == NamespaceSettings(**values)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from foqs.client.items import NewItem
 from foqs.cluster import membership
 from foqs.model import limits
 from foqs.model.calls import ClusterShard
@@ -194,3 +195,64 @@ async def test_a_shard_of_a_tier_that_no_host_has_stays_unserved(host: RunningHo
     assert host.host.shards_run == {0, 1}
     await host.admin.update_shard(2, tier="")
     await until(lambda: host.host.owned_count == 3)
+
+
+def knows_owner(host: RunningHost, shard_id: int) -> bool:
+    """Whether it can hand calls on to whoever serves the shard."""
+    owner = host.host.owners.get(shard_id)
+    return owner is not None and bool(owner.address) and not owner.is_moving
+
+
+async def set_tier(hosts: list[RunningHost], tier: str) -> None:
+    """Of the namespace `jobs`, as all of them know it then."""
+    await hosts[0].admin.update_namespace("jobs", tier=tier)
+    for host in hosts:
+        await until(lambda host=host: host.host._namespaces.get("jobs").settings.tier == tier)
+
+
+async def test_items_of_a_namespace_go_to_the_shards_of_its_tier_whichever_host_is_asked(
+    host: RunningHost, meta_url: str, shard_urls: dict[int, str]
+) -> None:
+    await host.admin.add_shard(2, place_of(shard_urls[2]), tier="gold")
+    async with running_host(meta_url, {}, name="host-2", tier="gold", namespace=None) as other:
+        hosts = [host, other]
+        await until(lambda: (host.host.owned_count, other.host.owned_count) == (2, 1))
+        for one in hosts:
+            await until(lambda one=one: all(knows_owner(one, shard_id) for shard_id in range(3)))
+        for tier, shards in (("", {0, 1}), ("gold", {2}), ("", {0, 1})):
+            await set_tier(hosts, tier)
+            for one in hosts:
+                assert await placed(one, 10) == shards
+                bulk = [await one.client.enqueue_many("jobs", [NewItem("t", b"x")], bulk=True) for _ in range(10)]
+                assert {shard_of(item_id) for result in bulk for item_id in result.ids} == shards
+        await set_tier(hosts, "lead")
+        for one in hosts:
+            with pytest.raises(UnavailableError, match="no shard of tier 'lead', which items of namespace 'jobs'"):
+                await one.client.enqueue("jobs", "t", b"x")
+        found = await taken(other, 120)
+        assert {shard_of(item_id) for item_id in found} == {0, 1, 2}, "they stay where they are, and come"
+
+
+async def test_ids_are_known_again_whatever_the_tier_of_their_namespace(
+    host: RunningHost, meta_url: str, shard_urls: dict[int, str]
+) -> None:
+    await host.admin.add_shard(2, place_of(shard_urls[2]), tier="gold")
+    news = [NewItem("t", b"x", dedup_id=f"id-{number}") for number in range(20)]
+    async with running_host(meta_url, {}, name="host-2", tier="gold", namespace=None) as other:
+        await until(lambda: (host.host.owned_count, other.host.owned_count) == (2, 1))
+        first = await host.client.enqueue_many("jobs", news)
+        assert not first.errors
+        await set_tier([host, other], "gold")
+        again = await host.client.enqueue_many("jobs", news)
+        assert (again.ids, list(again.duplicates)) == (first.ids, list(range(20)))
+
+
+async def taken(host: RunningHost, count: int) -> set[str]:
+    """So many items of the topic `t`, acked."""
+    found: set[str] = set()
+    while len(found) < count:
+        items = await host.client.dequeue("jobs", "t", 100, wait_ms=20_000)
+        assert items, f"{len(found)} of {count} items came"
+        await host.client.ack("jobs", items)
+        found |= {item.id for item in items}
+    return found

@@ -78,7 +78,7 @@ async def test_items_on_the_shards_of_another_host_keep_a_namespace(meta_url, ha
         running_host(meta_url, halves[0], name="one") as one,
         running_host(meta_url, halves[1], name="two", tier="two") as two,
     ):
-        await one.admin.create_namespace("n")
+        await one.admin.create_namespace("n", tier="two")
         await until(lambda: "n" in two.host._namespaces.view.by_name)
         await two.client.enqueue("n", "t", b"x")
         with pytest.raises(InvalidArgumentError, match="'n' still holds 1 items"):
@@ -97,7 +97,10 @@ async def test_a_shard_that_nobody_serves_keeps_namespaces_from_being_deleted_an
     async with running_host(meta_url, halves[0], name="one") as one:
         async with running_host(meta_url, halves[1], name="two", tier="two") as two:
             await until(lambda: len(two.host._shards.writers) == len(halves[1]))
+            await two.admin.update_namespace("jobs", tier="two")
             await two.client.enqueue("jobs", "t", b"x")
+            await two.admin.update_namespace("jobs", tier="")
+            await until(lambda: one.host._namespaces.get("jobs").settings.tier == "")
         monkeypatch.setattr(limits, "CENSUS_MS_MAX", 300)
         with pytest.raises(UnavailableError, match=r"shard 1, 3 has not answered.*'jobs' was kept"):
             await one.admin.delete_namespace("jobs")
@@ -280,6 +283,7 @@ def gauge(metrics: Metrics) -> float | None:
 async def test_a_number_that_a_shard_knows_by_another_name_serves_neither(meta_url, halves):
     empty = dump(meta_url)
     async with running_host(meta_url, halves[1], name="two", tier="two") as two:
+        await two.admin.update_namespace("jobs", tier="two")
         await two.client.enqueue("jobs", "t", b"secret")
     restore(meta_url, empty)
     async with running_host(meta_url, halves[0], name="one", namespace="thief") as one:

@@ -8,8 +8,9 @@ from typing import Any
 from unittest.mock import patch
 
 from foqs.host import enqueues
-from foqs.host.enqueues import Enqueues, Placement
+from foqs.host.enqueues import Enqueues
 from foqs.host.namespace_calls import NamespaceCalls
+from foqs.host.placement import Placement
 from foqs.host.quota import Charge
 from foqs.host.slots import Slots
 from foqs.model.calls import EnqueueResult, NewItemFields, PositionErrors

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from foqs.host.enqueues import Placement
+from foqs.host.placement import Placement
 from foqs.host.slot_moves import SlotMover
 from foqs.model import limits
 from foqs.model.calls import NewItemFields, PositionErrors

@@ -59,6 +59,7 @@ class Shards:
 
     def __init__(self, count: int, dispatcher: Callable[..., Dispatcher] = Dispatcher) -> None:
         self.draining: frozenset[int] = frozenset()
+        self.tiers: dict[int, str] = {}
         self.clock_ms = 1_000_000
         """Steady; callers and tests that care for no steps take it for the server's too."""
         self.server_ahead_ms = 0
@@ -95,6 +96,9 @@ class Shards:
 
     def is_elsewhere(self, number: int) -> bool:
         return False
+
+    def tier_of(self, number: int) -> str:
+        return self.tiers.get(number, "")
 
     def change_settings(self, namespace: int = 0, **settings: float | str) -> None:
         """Of one namespace, NAMESPACE unless another is named; all else stays as it is."""

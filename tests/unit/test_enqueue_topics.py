@@ -8,14 +8,15 @@ from typing import Any, cast
 import pytest
 
 from foqs import NewItem
-from foqs.host.enqueues import Enqueues, Placement
+from foqs.host.enqueues import Enqueues
+from foqs.host.placement import Placement
 from foqs.host.quotas import Quotas
 from foqs.host.slots import Slots
 from foqs.host.waiting import Waiting
 from foqs.model import ids, limits
 from foqs.model.calls import CallContext, EnqueueResult
 from foqs.model.clock import Now
-from foqs.model.errors import OverloadedError, RateLimitedError, TooLargeError
+from foqs.model.errors import OverloadedError, RateLimitedError, TooLargeError, UnavailableError
 from foqs.model.namespace import DedupScope, Namespace, NamespaceSettings
 from foqs.model.slots import first_table
 from foqs.server import mysql_server
@@ -223,3 +224,42 @@ async def test_a_shard_with_two_transactions_of_bytes_waiting_is_passed_over() -
         while shards.states[number].inserts.buffered_count:
             shards.run(number)
     await asyncio.gather(*calls)
+
+
+async def test_each_tier_has_its_own_turns_of_shards() -> None:
+    shards = Shards(4)
+    shards.tiers = {2: "gold", 3: "gold"}
+    plain = Namespace(NAMESPACE, "n", NamespaceSettings(), 0)
+    gold = Namespace(NAMESPACE + 10, "gold", NamespaceSettings(tier="gold"), 0)
+    enqueues = Enqueuer(shards, plain, gold)
+    writes = []
+    for _ in range(2):
+        for namespace in (plain, gold):
+            half = [NewItem("t", b"")] * (mysql_server.PLACEMENT_RUN_ITEMS // 2)
+            writes += [asyncio.create_task(enqueues.enqueue(namespace, half)) for _ in range(2)]
+            await asyncio.sleep(0)
+    names = {number: {name for name, _ in state.index.topics} for number, state in shards.states.items()}
+    assert names == {0: {NAMESPACE}, 1: {NAMESPACE}, 2: {NAMESPACE + 10}, 3: {NAMESPACE + 10}}
+    for number in shards.states:
+        shards.run(number)
+    await asyncio.gather(*writes)
+
+
+async def test_a_shard_that_goes_to_another_tier_takes_no_more_items_of_its_old_one() -> None:
+    shards = Shards(2)
+    plain = Namespace(NAMESPACE, "n", NamespaceSettings(), 0)
+    enqueues = Enqueuer(shards, plain)
+    first = asyncio.create_task(enqueues.enqueue(plain, [NewItem("t", b"")]))
+    await asyncio.sleep(0)
+    (current,) = [number for number, state in shards.states.items() if state.buffered_count]
+    shards.tiers = {current: "gold"}
+    second = asyncio.create_task(enqueues.enqueue(plain, [NewItem("t", b"")]))
+    await asyncio.sleep(0)
+    assert {state.buffered_count for state in shards.states.values()} == {1}
+    for number in shards.states:
+        shards.run(number)
+    await asyncio.gather(first, second)
+    shards.tiers = {0: "gold", 1: "gold"}
+    with pytest.raises(UnavailableError, match="no shard of tier ''") as refused:
+        await enqueues.enqueue(plain, [NewItem("t", b"")])
+    assert refused.value.nothing_done

@@ -14,7 +14,9 @@ async def test_a_shard_that_was_opened_a_moment_ago_is_asked_before_the_hosts_kn
     owners = OwnerMap()
     owners.learn([ShardOwner(0, 1, "other", "127.0.0.1:1"), ShardOwner(1, 4, "gone", "127.0.0.1:2")])
     served = {1, 3}
-    local = SimpleNamespace(served=lambda: served, serves=served.__contains__, know=None, number_of=None)
+    local = SimpleNamespace(
+        served=lambda: served, serves=served.__contains__, know=None, number_of=None, is_of_tier=None
+    )
     peers = SimpleNamespace(get=lambda host_id, address: SimpleNamespace(host_id=host_id))
     routes = Routes("me", owners, cast(Any, peers), cast(Any, local))
 

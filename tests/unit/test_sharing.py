@@ -28,7 +28,7 @@ class Local:
         """Those that it was told to hand on, or not to try any more."""
         self.hurried: set[int] = set()
 
-    def knows_shards(self, uses: Mapping[int, ShardUse], moving: Collection[int]) -> None:
+    def knows_shards(self, uses: Mapping[int, ShardUse], tiers: Mapping[int, str], moving: Collection[int]) -> None:
         return None
 
     def expect_shards(self, shard_ids: Collection[int]) -> None:

@@ -44,6 +44,7 @@ class AsyncNamespaceVerbs(AsyncBaseClient):
         events_per_mille: int | None = None,
         deliveries_per_second_max: float | None = None,
         pause_reason: str | None = None,
+        tier: str | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> Namespace:
@@ -67,6 +68,7 @@ class AsyncNamespaceVerbs(AsyncBaseClient):
                 "events_per_mille": events_per_mille,
                 "deliveries_per_second_max": deliveries_per_second_max,
                 "pause_reason": pause_reason,
+                "tier": tier,
             },
             {
                 "lease_ms_default": (lease_ms_default, lease_default),
@@ -109,6 +111,7 @@ class AsyncNamespaceVerbs(AsyncBaseClient):
         events_per_mille: int | None = None,
         deliveries_per_second_max: float | None = None,
         pause_reason: str | None = None,
+        tier: str | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> Namespace:
@@ -133,6 +136,7 @@ class AsyncNamespaceVerbs(AsyncBaseClient):
                 "events_per_mille": events_per_mille,
                 "deliveries_per_second_max": deliveries_per_second_max,
                 "pause_reason": pause_reason,
+                "tier": tier,
             },
             {
                 "lease_ms_default": (lease_ms_default, lease_default),

@@ -45,6 +45,7 @@ class NamespaceVerbs(BaseClient):
         events_per_mille: int | None = None,
         deliveries_per_second_max: float | None = None,
         pause_reason: str | None = None,
+        tier: str | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> Namespace:
@@ -68,6 +69,7 @@ class NamespaceVerbs(BaseClient):
                 "events_per_mille": events_per_mille,
                 "deliveries_per_second_max": deliveries_per_second_max,
                 "pause_reason": pause_reason,
+                "tier": tier,
             },
             {
                 "lease_ms_default": (lease_ms_default, lease_default),
@@ -110,6 +112,7 @@ class NamespaceVerbs(BaseClient):
         events_per_mille: int | None = None,
         deliveries_per_second_max: float | None = None,
         pause_reason: str | None = None,
+        tier: str | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> Namespace:
@@ -134,6 +137,7 @@ class NamespaceVerbs(BaseClient):
                 "events_per_mille": events_per_mille,
                 "deliveries_per_second_max": deliveries_per_second_max,
                 "pause_reason": pause_reason,
+                "tier": tier,
             },
             {
                 "lease_ms_default": (lease_ms_default, lease_default),
