@@ -31,8 +31,12 @@ from foqs.shard.state.events import Completion
 from foqs.shard.state.ops.slot_move import MovedId, MovedIds
 from foqs.shard.writer.shard_writer import ShardWriter
 
-MOVED_ROWS = 16
-"""Rows of a log that are read and taken in at a time: 2,048 ids, if they are full."""
+MOVED_IDS = 2_048
+"""Ids of a log that are read and taken in at a time, however many rows they are."""
+COPY_READS_MAX = 4
+"""A copy of what came meanwhile that takes no more reads is short, about 100 ms: so is the next one."""
+COPY_PASSES_MAX = 10
+"""The slots are given after so many copies, though ids come so fast that none was short."""
 GIVEN_POLL_MS = 50
 """The pause between two looks whether the other shard's owner has given the slots."""
 GIVEN_MS_MAX = 30 * limits.SECOND_MS
@@ -49,7 +53,7 @@ class Source(Protocol):
 
     def slots(self) -> SlotTable: ...
     def logs(self) -> list[SeenName]: ...
-    def read(self, namespace: int, first: int, limit: int) -> tuple[int, list[SeenRow]]: ...
+    def read(self, namespace: int, first: int, end: int) -> tuple[int, list[SeenRow]]: ...
     def close(self) -> None: ...
 
 
@@ -224,8 +228,10 @@ class SlotMover:
         move = arrival.move
         table = await self._read(source.slots)
         if table.version < move.version:
-            # While the other shard takes ids on: what is left to copy after that is little.
-            await self._copy(writer, shard, arrival, source)
+            # While the other shard takes ids on: what is left to copy after that is little, whatever its load.
+            for _ in range(COPY_PASSES_MAX):
+                if await self._copy(writer, shard, arrival, source) <= COPY_READS_MAX:
+                    break
             giving = move._replace(phase=MovePhase.GIVING)
             if not await self._namespaces.on_thread(lambda meta: meta.set_slot_move(giving)):
                 raise UnavailableError(f"the meta database has another move of slots than to shard {shard.shard_id}")
@@ -247,18 +253,23 @@ class SlotMover:
             await asyncio.sleep(GIVEN_POLL_MS / 1000)
         return table
 
-    async def _copy(self, writer: ShardWriter, shard: ShardState, arrival: SlotArrival, source: Source) -> None:
-        """Take in the ids of the slots that the other shard has got since they were copied last."""
-        slots = frozenset(arrival.move.slots)
+    async def _copy(self, writer: ShardWriter, shard: ShardState, arrival: SlotArrival, source: Source) -> int:
+        """Take in the ids of the slots that the other shard has got since they were copied last.
+
+        Returns how many reads that took.
+        """
+        slots, reads_count = frozenset(arrival.move.slots), 0
         for log in await self._read(source.logs):
             if not self._may_have(log.namespace, slots):
                 continue
-            first = arrival.read_to.get(log.namespace, 0)
+            first = max(log.first, arrival.read_to.get(log.namespace, 0))
             while first < log.end:
+                reads_count += 1
                 found, first = await self._read(partial(_read, source, log, first, arrival.move))
                 if found.ids:
                     await self._write(writer, partial(shard.slot_moves.learn, found))
                 arrival.read_to[log.namespace] = first
+        return reads_count
 
     def _may_have(self, number: int, slots: frozenset[int]) -> bool:
         """Whether ids of the namespace may be of these slots."""
@@ -278,9 +289,10 @@ class SlotMover:
 
 def _read(source: Source, log: SeenName, first: int, move: SlotMove) -> tuple[MovedIds, int]:
     """The ids of the slots in the next rows of a log, and the number behind them. On a thread."""
-    slots, again = frozenset(move.slots), log.moved_slots
-    steady_ms, rows = source.read(log.namespace, first, MOVED_ROWS)
-    read_to = rows[-1].first + len(rows[-1].digests) if rows else log.end
+    slots, again, end = frozenset(move.slots), log.moved_slots, first + MOVED_IDS
+    steady_ms, rows = source.read(log.namespace, first, end)
+    # Where there are none, they have been forgotten meanwhile.
+    read_to = rows[-1].first + len(rows[-1].digests) if rows else min(end, log.end)
     ids = [
         MovedId(max(0, steady_ms - row.at_ms), digest, item)
         for row in rows

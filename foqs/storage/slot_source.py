@@ -32,21 +32,25 @@ class SlotSource:
         return found[0] if found else NO_SLOTS
 
     def logs(self) -> list[SeenName]:
-        """The logs of dedup ids that the shard has."""
-        names = dict(self._rows(sql.READ_NAMESPACES))
+        """The logs of dedup ids that the shard has.
+
+        A log begins with its name, and ends before it: so the names are read last, and a log without one is gone.
+        """
         extents = read_seen_extents(self._rows)
         moved = {row[0]: (frozenset(unpack_slots(row[2])), row[4]) for row in self._rows(sql.READ_ARRIVED)}
+        names = dict(self._rows(sql.READ_NAMESPACES))
         return [
             SeenName(one.namespace, names[one.namespace], one.first, one.end, *moved.get(one.namespace, ()))
             for one in extents
+            if one.namespace in names
         ]
 
-    def read(self, namespace: int, first: int, limit: int) -> tuple[int, list[SeenRow]]:
-        """So many rows of a log, from the one that begins at `first` or is the next, and the shard's steady clock.
+    def read(self, namespace: int, first: int, end: int) -> tuple[int, list[SeenRow]]:
+        """The rows of a log that begin with these numbers, without `end`, and the shard's steady clock.
 
         That is as its owner wrote it last: a shard where nothing happens seems a little younger than it is.
         """
-        found = [seen_row(values) for values in self._rows(sql.READ_SEEN_LOG, namespace, first, limit)]
+        found = [seen_row(values) for values in self._rows(sql.READ_SEEN_SPAN, namespace, first, end)]
         ((steady_ms,),) = self._rows(sql.READ_STEADY)
         return steady_ms, found
 

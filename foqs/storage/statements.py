@@ -99,6 +99,10 @@ READ_SEEN_EXTENTS = (
 READ_SEEN_LOG = (
     "SELECT namespace, first, at_ms, entries FROM seen WHERE namespace = %s AND first >= %s ORDER BY first LIMIT %s"
 )
+READ_SEEN_SPAN = (
+    "SELECT namespace, first, at_ms, entries FROM seen "
+    "WHERE namespace = %s AND first >= %s AND first < %s ORDER BY first"
+)
 # The bodies are not read: they stand beside the rows.
 READ_SEEN_IMAGES = (
     "SELECT namespace, first, ids_count, MIN(part), MAX(part), COUNT(*) FROM seen_table "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from foqs.model import limits
 from foqs.model.errors import UnavailableError
 from foqs.model.slots import SlotTable
 from foqs.shard.port import SeenName, SeenRow
@@ -28,9 +27,9 @@ class FakeSlotSource:
             found.append(SeenName(one.namespace, tables.namespaces[one.namespace], one.first, one.end, *again))
         return found
 
-    def read(self, namespace: int, first: int, limit: int) -> tuple[int, list[SeenRow]]:
+    def read(self, namespace: int, first: int, end: int) -> tuple[int, list[SeenRow]]:
         tables = self._tables()
-        return tables.writer.steady_ms, tables.seen_rows(namespace, first, limits.NEVER_MS)[:limit]
+        return tables.writer.steady_ms, list(tables.seen_rows(namespace, first, end))
 
     def close(self) -> None:
         return None

@@ -230,6 +230,7 @@ CASES: dict[str, list[Case]] = {
         ]
         for name in ("DELETE_CLAIMS", "DELETE_TOMBSTONES")
     },
+    "READ_SEEN_SPAN": [Case("PRIMARY", 16 + SLACK, (2, 128 * 300, 128 * 316))],
     "READ_SEEN_LOG": [Case("PRIMARY", 256 + SLACK, (2, 128 * 300, 256))],
     "READ_SEEN": [
         Case("PRIMARY", SLACK, fill=lambda text: text.format(2, "first BETWEEN 1280 AND 1407")),

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.database
 def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HEARTBEAT_MS", 50)
     monkeypatch.setattr(slot_moves, "PROPOSE_MS", 100)
-    monkeypatch.setattr(slot_moves, "MOVED_ROWS", 2)
+    monkeypatch.setattr(slot_moves, "MOVED_IDS", 100)
 
 
 def table_of(meta_url: str) -> SlotTable:

@@ -43,10 +43,11 @@ def forgets_with_a_take_over_that_slots_are_on_their_way(self: FakeReader) -> Sl
 @in_place_of(SlotMover, "_copy", _has_shards)
 async def copies_no_ids_that_came_while_it_copied(
     self: SlotMover, writer: Any, shard: Any, arrival: SlotArrival, source: Any
-) -> None:
+) -> int:
     if -1 not in arrival.read_to:
         await _copy(self, writer, shard, arrival, source)
     arrival.read_to[-1] = 0
+    return 0
 
 
 @in_place_of(SlotMoving, "committed", _has_shards)
