@@ -13,6 +13,7 @@ from foqs.model.calls import CallContext, EnqueueResult, NewItemFields, QueueCal
 from foqs.model.errors import (
     FoqsError,
     HostUnreachableError,
+    NoShardError,
     NotWrittenError,
     OverloadedError,
     ShardElsewhereError,
@@ -184,7 +185,7 @@ def _may_go_on(error: FoqsError, *, bulk: bool) -> bool:
     """Whether another host may do what was refused with this error. Bulk loads wait rather than push others."""
     if not error.nothing_done:
         return False
-    if isinstance(error, UnavailableError):
+    if isinstance(error, UnavailableError | NoShardError):
         return True
     return not bulk and isinstance(error, OverloadedError | NotWrittenError)
 

@@ -9,7 +9,7 @@ from foqs.host.shards import NO_SHARD_RETRY_MS, Shards
 from foqs.host.slots import Slots
 from foqs.model import limits
 from foqs.model.calls import NewItemFields, PositionErrors
-from foqs.model.errors import OverloadedError, ShardElsewhereError, UnavailableError
+from foqs.model.errors import NoShardError, ShardElsewhereError, UnavailableError
 from foqs.model.namespace import DedupWhenAway, Namespace
 from foqs.model.slots import slot_of
 from foqs.shard.writer.shard_writer import ShardWriter
@@ -34,7 +34,7 @@ class Placement:
         """The shard that takes a call's items without dedup ids: one of the namespace's tier.
 
         It is the shard of the last call while it has room, else the healthy one with the shortest buffer. Raises
-        OverloadedError when every shard is away, sick, or among `avoided`, which are ids, and UnavailableError when
+        NoShardError when every shard is away, sick, or among `avoided`, which are ids, and UnavailableError when
         this host has shards, but none of the tier.
         """
         tier = namespace.settings.tier
@@ -130,7 +130,7 @@ class Placement:
             and self._shards.tier_of(shard_id) == tier
         ]
         if not healthy:
-            raise OverloadedError(
+            raise NoShardError(
                 "no shard of this host takes items now: nothing was enqueued",
                 retry_after_ms=NO_SHARD_RETRY_MS,
             )

@@ -77,6 +77,10 @@ class OverloadedError(FoqsError):
     retryable = True
 
 
+class NoShardError(OverloadedError):
+    """No shard of this host takes items now, whatever its load. Another host may have one that does."""
+
+
 class NotWrittenError(FoqsError):
     """The shard cannot take items now and certainly wrote nothing. Another shard may take them."""
 

@@ -260,3 +260,13 @@ async def test_topics_are_complete_or_name_what_is_missing(meta_url: str, shard_
         missing.clear()
         (stats,) = [stats async for stats in first.client.topics("jobs", on_missing=missing.extend)]
         assert (stats.ready, missing) == (6, [])
+
+
+async def test_a_host_without_shards_hands_all_enqueues_on_also_those_of_bulk_loads(
+    meta_url: str, shard_urls: dict[int, str]
+) -> None:
+    async with cluster(meta_url, {0: shard_urls[0]}, 2) as hosts:
+        (without,) = [host for host in hosts if not shards_of(host)]
+        for bulk in (False, True):
+            result = await without.client.enqueue_many("jobs", [NewItem("t", b"x")] * 10, bulk=bulk)
+            assert {shard_of(item_id) for item_id in result.ids} == {0}
