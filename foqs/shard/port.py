@@ -209,6 +209,8 @@ class Transaction:
     """The dedup ids of inserted items."""
     seen_gone: list[tuple[int, int, int]] = field(default_factory=list)
     """Namespace, and the numbers from which on and before which its log of dedup ids goes."""
+    seen_over: list[int] = field(default_factory=list)
+    """Namespaces whose logs go with these: what came to them with slots is forgotten, too."""
     seen_parts_new: list[SeenPart] = field(default_factory=list)
     seen_parts_gone: list[tuple[ImageKey, int, int]] = field(default_factory=list)
     """The parts of images of dedup ids that go: those from one number on and before another one."""

@@ -211,6 +211,7 @@ def write_script(
         script += [filled(sql.INSERT_PACK.format("%s", "%s"), pack.id, pack.contents) for pack in plan.packs_new]
         script += [filled(_INSERT_SEEN, *values) for values in seen]
     script += [filled(sql.DELETE_SEEN, *span) for span in transaction.seen_gone]
+    script += [filled(sql.FORGET_ARRIVED, namespace) for namespace in transaction.seen_over]
     script += [filled(sql.DELETE_SEEN_PARTS, *key, *span) for key, *span in transaction.seen_parts_gone]
     script += [filled(sql.INSERT_SEEN_PART, *key, number, body) for key, number, body in transaction.seen_parts_new]
     if transaction.slot_changes is not None:

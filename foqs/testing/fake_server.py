@@ -87,6 +87,7 @@ class Script:
     packs_new: list[tuple[int, bytes]]
     seen_new: list[SeenIds]
     seen_gone: list[tuple[int, int, int]]
+    seen_over: list[int]
     seen_parts_new: list[SeenPart]
     seen_parts_gone: list[tuple[ImageKey, int, int]]
     slot_changes: SlotChanges | None
@@ -321,6 +322,8 @@ class FakeServer:
         for namespace, first, end in script.seen_gone:
             for at in list(seen.irange((namespace, first), (namespace, end), inclusive=(True, False))):
                 del seen[at]
+        for namespace in script.seen_over:
+            self.tables.moved.pop(namespace, None)
         parts = self.tables.seen_parts
         for key, first, end in script.seen_parts_gone:
             for number in range(first, end):
@@ -418,6 +421,7 @@ def make_script(transaction: Transaction, plan: PackPlan, result: TransactionRes
         packs_new=[(pack.id, pack.contents) for pack in plan.packs_new],
         seen_new=list(transaction.seen_new),
         seen_gone=list(transaction.seen_gone),
+        seen_over=list(transaction.seen_over),
         seen_parts_new=list(transaction.seen_parts_new),
         seen_parts_gone=list(transaction.seen_parts_gone),
         slot_changes=transaction.slot_changes,

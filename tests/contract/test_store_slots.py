@@ -74,10 +74,24 @@ def test_what_came_with_slots_is_forgotten_with_the_log_of_its_namespace(shard, 
         slot_changes=SlotChanges(arriving=HITHER, learned=SlotIds(1, 2, HITHER.slots, 5, 0, 1)),
     )
     owner.run(seen_gone=[(1, 0, 1)])
+    with shard.reader(owner.store) as reader:
+        assert reader.read_arrival() == SlotArrival(HITHER, {1: 5})
     owner.store.close()
     later = Owner(shard)
     with shard.reader(later.store) as reader:
         assert reader.read_arrival() == SlotArrival(HITHER, {})
+
+
+def test_what_came_with_slots_is_forgotten_in_the_transaction_that_deletes_the_last_of_a_log(shard, owner):
+    for namespace in (1, 2):
+        owner.run(
+            namespaces_new=[(2, b"two")] if namespace == 2 else [],
+            seen_new=[ids(0, 1, [OTHER])._replace(namespace=namespace)],
+            slot_changes=SlotChanges(arriving=HITHER, learned=SlotIds(namespace, 2, HITHER.slots, 5, 0, 1)),
+        )
+    owner.run(seen_gone=[(1, 0, 1)], seen_over=[1])
+    with shard.reader(owner.store) as reader:
+        assert reader.read_arrival() == SlotArrival(HITHER, {2: 5})
 
 
 def test_another_shard_reads_logs_from_any_number_on_and_what_came_there_before(shard, owner):

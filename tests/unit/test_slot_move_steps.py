@@ -9,6 +9,7 @@ from foqs.model.errors import UnavailableError
 from foqs.model.seen import BLOCK_IDS, digest_of
 from foqs.model.slots import SlotMove, first_table, moved
 from foqs.shard.state.events import Completion
+from foqs.shard.state.ops import forget
 from foqs.shard.state.ops.slot_move import MovedId, MovedIds
 from tests.support.dedup_shard import NUMBER, OneShard
 
@@ -162,6 +163,24 @@ def test_ids_that_come_push_no_younger_ids_of_the_shard_out_of_its_window(shard)
         shard.new_ids(at, 550)
     assert shard.state.dedup.windows[NUMBER].edge == shard.state.dedup.windows[NUMBER].end - 1_000
     assert not shard.knows(0)
+
+
+def test_what_came_is_forgotten_with_the_log_of_a_namespace_that_is_deleted(shard):
+    expect(shard)
+    shard.state.slot_moves.learn(from_elsewhere(0, 200, 230), asked())
+    shard.state.slot_moves.arrived(moved(TABLE, HITHER), frozenset(HITHER.slots), asked())
+    shard.rest()
+    all_of_them = dict(shard.settings.by_number)
+    shard.settings.replace({number: one for number, one in all_of_them.items() if number != NUMBER})
+    shard.rest()
+    shard.rest(forget.UNKNOWN_NAMESPACE_MS)
+    assert not shard.stored.tables.seen
+    assert shard.stored.tables.moved == {}
+    # It is recovered: the log begins anew, and nothing of it counts as come from elsewhere.
+    shard.settings.replace(all_of_them)
+    shard.new_ids(0, 3)
+    shard.open()
+    assert shard.state.dedup.windows[NUMBER].moved_end == 0
 
 
 def test_ids_that_come_are_forgotten_at_the_age_that_they_have(shard):

@@ -170,6 +170,7 @@ class Forgetfulness:
         """Take as many ids as this transaction may delete."""
         left = FORGET_IDS + 2 * sum([len(row.digests) for row in transaction.seen_new])
         spans: list[tuple[int, int, int]] = []
+        over: list[int] = []
         for namespace in list(self.waiting):
             window = self._windows[namespace]
             if window.droppable_to <= window.dropped_to:
@@ -178,12 +179,13 @@ class Forgetfulness:
             end = min(window.droppable_to, (window.dropped_to + left) // BLOCK_IDS * BLOCK_IDS)
             if window.is_doomed and window.end - window.dropped_to <= left:
                 end = window.end
+                over.append(namespace)
             if end > window.dropped_to:
                 spans.append((namespace, window.dropped_to, end))
                 left -= end - window.dropped_to
             if left < BLOCK_IDS:
                 break
-        operation = Forgetting(self, spans)
+        operation = Forgetting(self, spans, over)
         operation.write(transaction, now)
         return operation
 
@@ -205,15 +207,17 @@ class Forgetfulness:
 class Forgetting(Operation):
     """Rows of the log that one transaction deletes."""
 
-    __slots__ = ("_source", "_spans")
+    __slots__ = ("_over", "_source", "_spans")
 
-    def __init__(self, source: Forgetfulness, spans: list[tuple[int, int, int]]) -> None:
-        """`spans`: namespace, first number and the number behind the last one."""
+    def __init__(self, source: Forgetfulness, spans: list[tuple[int, int, int]], over: list[int]) -> None:
+        """`spans`: namespace, first number and the number behind the last one. `over`: namespaces that keep none."""
         self._source = source
         self._spans = spans
+        self._over = over
 
     def write(self, transaction: Transaction, now: Now) -> None:
         transaction.seen_gone = self._spans
+        transaction.seen_over = self._over
 
     def committed(self, result: TransactionResult, now: Now) -> None:
         self._source.done(self._spans)
