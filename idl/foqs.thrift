@@ -298,7 +298,7 @@ enum DedupScope {
 enum DedupWhenAway {
   /** The item fails with UNAVAILABLE, nothing_done and retry_after_ms. */
   REFUSE = 0,
-  /** Another shard takes it, which does not know the ids of the first one: the item may be there twice then. */
+  /** Another shard takes it as if it had no id, and each call makes an item of each of its ids meanwhile. */
   ACCEPT = 1
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
@@ -80,6 +81,16 @@ def _of_slot(error: FoqsError) -> FoqsError:
 
 def _topic_paused(name: str, policy: TopicPolicy) -> PausedError:
     return PausedError(f"enqueues of topic {name!r} are paused by an operator{arguments.why(policy.reason)}")
+
+
+def _by_id(namespace: Namespace, news: Sequence[NewItemFields], positions: Sequence[int]) -> list[list[int]]:
+    """The positions of items with dedup ids, those of equal ids together, in the order of the call."""
+    is_by_topic = namespace.settings.dedup_scope is DedupScope.TOPIC
+    groups: dict[tuple[str, str], list[int]] = {}
+    for position in sorted(positions):
+        new = news[position]
+        groups.setdefault((new.topic or "" if is_by_topic else "", new.dedup_id or ""), []).append(position)
+    return list(groups.values())
 
 
 def _slots_of(namespace: Namespace, dedup_ids: Sequence[str]) -> list[int]:
@@ -174,14 +185,8 @@ class Enqueues:
         answer = Answer(self._waiting)
         placed, anywhere = self._placement.place_ids(namespace, items, with_ids, refused, away)
         parts = self._start_once(namespace, items, placed, answer, result.errors, refused)
-        if anywhere:
-            plain = sorted(plain + anywhere)
-        if plain:
-            try:
-                await self._enqueue_anywhere(namespace, items, plain, result)
-            except FoqsError as error:
-                lost = [at for at in plain if at not in result.errors]
-                refused.update(dict.fromkeys(lost, error.with_traceback(None)))
+        if plain or anywhere:
+            await self._enqueue_without_ids(namespace, items, plain, anywhere, result, refused)
         unknown: FoqsError | None = None
         if parts:
             try:
@@ -197,6 +202,39 @@ class Enqueues:
         self._happened(namespace.number, ItemEvent.ENQUEUED, sum([len(part.outcome.made) for part in parts]))
         if len(refused) == len(items) and len(distinct := set(refused.values())) == 1:
             raise distinct.pop()
+
+    async def _enqueue_without_ids(
+        self,
+        namespace: Namespace,
+        items: Sequence[NewItemFields],
+        plain: Sequence[int],
+        anywhere: Sequence[int],
+        result: EnqueueResult,
+        refused: PositionErrors,
+    ) -> None:
+        """Write the items of a call that any shard takes; what no shard takes goes to `refused`.
+
+        Those of `anywhere` have ids that nobody is asked about. The first one that is valid is made of equal ones.
+        """
+        groups = _by_id(namespace, items, anywhere)
+        some = sorted([*plain, *[group[0] for group in groups]])
+        while some:
+            try:
+                await self._enqueue_anywhere(namespace, items, some, result)
+            except FoqsError as error:
+                lost = {at for at in itertools.chain(some, *groups) if at not in result.errors}
+                refused.update(dict.fromkeys(lost, error.with_traceback(None)))
+                return
+            left: list[list[int]] = []
+            for first, *repeats in groups:
+                if first in result.errors:
+                    left.append(repeats)
+                else:
+                    for at in repeats:
+                        result.ids[at] = result.ids[first]
+                    result.duplicates += repeats
+            groups = [group for group in left if group]
+            some = sorted([group[0] for group in groups])
 
     async def _ask_for_slots(self, namespace: Namespace, count: int, charge: Charge) -> None:
         """The first dedup id of a cluster waits for the slot table. Raises FoqsError when nothing was written."""

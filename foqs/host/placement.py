@@ -78,14 +78,20 @@ class Placement:
             shard_id = by_slot[slot]
             writer = self._writers.get(shard_id)
             shard = writer.shard if writer is not None else None
-            is_well = shard is not None and shard_id not in self._sick and self._slots.keeps(shard)
-            if writer is not None and shard is not None and is_well and self._slots.takes(shard, slot):
+            is_here = shard is not None and shard_id not in self._sick
+            if (
+                writer is not None
+                and shard is not None
+                and is_here
+                and self._slots.keeps(shard)
+                and self._slots.takes(shard, slot)
+            ):
                 placed.setdefault(writer, []).extend(some)
                 continue
             is_moving = shard_id in self._shards.moving
-            # A shard that is well takes ids of the slot as soon as that has come: it is not away.
+            # A shard that is here takes ids as soon as its copy of the table is known and the slot has come.
             if namespace.settings.dedup_when_away is DedupWhenAway.ACCEPT and (
-                shard_id in away or not (is_well or is_moving or self._is_elsewhere(shard_id))
+                shard_id in away or not (is_here or is_moving or self._is_elsewhere(shard_id))
             ):
                 anywhere += some
             else:

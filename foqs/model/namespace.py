@@ -26,7 +26,7 @@ class DedupScope(IntEnum):
 class DedupWhenAway(IntEnum):
     """What becomes of an item with a dedup id while the shard of its slot is away.
 
-    It is refused, or another shard takes it, which does not know the ids of the first one: it may be there twice then.
+    It is refused, or another shard takes it as if it had no id: each call makes an item of each of its ids meanwhile.
     """
 
     REFUSE = 0

@@ -32,6 +32,8 @@ class DedupWindow(NamedTuple):
     by_topic: bool = False
     accepted: Collection[str] = ()
     """The uids of items that were taken as if they had no id, as `dedup_when_away = ACCEPT` allows."""
+    sliced: Collection[str] = ()
+    """The uids of items of bulk calls, which a host does in slices: each of those is as a call there."""
 
 
 NO_WINDOW = DedupWindow()
@@ -98,11 +100,15 @@ def check_dedup(
     begins = begins or Begins(calls, window)
     by_id: dict[tuple[str, str, str], list[_Try]] = defaultdict(list)
     for call in calls:
+        accepted: dict[tuple[str, str], list[int]] = defaultdict(list)
         for position, put, namespace, scope in puts_with_ids(call, window):
             if put.uid in window.accepted:
-                _check_accepted(call, position, put, report)
+                accepted[scope, put.dedup_id].append(position)
             else:
                 by_id[namespace, scope, put.dedup_id].append(_try(call, position, put, lives))
+        for (scope, dedup_id), positions in accepted.items():
+            is_sliced = call.asked[positions[0]].uid in window.sliced
+            _check_accepted(call, f"{scope} {dedup_id}", positions, report, is_sliced=is_sliced)
     for (namespace, scope, dedup_id), tries in by_id.items():
         report.counts["dedup ids"] += 1
         report.counts["repeats answered with the first one's id"] += sum(one.is_duplicate for one in tries)
@@ -118,11 +124,18 @@ def check_dedup(
         _check_duplicates(f"{scope} {dedup_id}", tries, lives, report)
 
 
-def _check_accepted(call: Call, position: int, put: Put, report: Report) -> None:
-    """Whoever makes it without its id cannot know whether it is a repeat."""
-    report.counts["items accepted without their dedup ids"] += 1
-    if position in call.duplicates:
-        report.add("P13", put.uid, "was taken as if it had no id, and is called a repeat")
+def _check_accepted(call: Call, item: str, positions: Sequence[int], report: Report, *, is_sliced: bool) -> None:
+    """Whoever takes an item without its id knows only of its call whether it is a repeat: each call makes one item."""
+    report.counts["items accepted without their dedup ids"] += len(positions)
+    made = [at for at in positions if call.outcome_at(at) is Outcome.OK and at not in call.duplicates]
+    if len(made) > 1 and not is_sliced:
+        report.add("P13", item, f"was made {len(made)} times by the call at {call.invoked_at_ms}")
+    for position in positions:
+        if position not in call.duplicates:
+            continue
+        report.counts["repeats in a call among items accepted without their dedup ids"] += 1
+        if not any(at < position and call.ids[at] == call.ids[position] for at in made):
+            report.add("P13", item, f"was taken as if it had no id, and is called a repeat of {call.ids[position]}")
 
 
 def _check_duplicates(item: str, tries: list[_Try], lives: Lives, report: Report) -> None:

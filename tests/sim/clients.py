@@ -103,6 +103,8 @@ class SimClient(SimCaller):
         news = [_new_item(put) for put in puts]
         loads = loads or (self._loads.random() < 0.3 and self.namespace == NAMESPACE)
         bulk, job_id = (True, JOB.id) if loads else (False, None)
+        if bulk:
+            self._world.sliced.update([put.uid for put in puts])
         call = self._begin(Verb.ENQUEUE, puts)
         try:
             result = await self._call(lambda door, namespace: door.queue.enqueue(namespace, news, bulk, job_id))

@@ -266,7 +266,7 @@ def _check_history(world: World) -> Counter[str]:
         disturbed=[(0, limits.NEVER_MS)] if world.profile.disturbed or bounded else [],
         ended_ms=world.now_ms(),
         claims_left=world.claims_left,
-        dedup=world.dedup._replace(accepted=world.slots.accepted, ids=_dedup_ids(world)),
+        dedup=world.dedup._replace(accepted=world.slots.accepted, sliced=world.sliced, ids=_dedup_ids(world)),
     )
     for violation in report.violations:
         # A redriven item has a new deliver_after and TTL and counts its attempts anew: the history says nothing of it.

@@ -111,6 +111,13 @@ def accepts_items_without_their_ids_although_the_shard_is_there(
     return placed, anywhere
 
 
+@in_place_of(enqueues, "_by_id", _has_shards)
+def makes_all_of_equal_ids_of_a_call_that_it_accepts(
+    namespace: Namespace, news: Sequence[NewItemFields], positions: Sequence[int]
+) -> list[list[int]]:
+    return [[position] for position in positions]
+
+
 @in_place_of(Enqueues, "_enqueue_once", _has_shards)
 async def moves_an_evicted_batch_with_ids_to_another_shard(
     self: Enqueues,

@@ -100,6 +100,8 @@ class World:
         """The meta database has gone back to an older state: a name may lead to another namespace than before."""
         self.shards_undrained: set[int] = set()
         """Their last drain reached its bound, and may have left work undone."""
+        self.sliced: set[str] = set()
+        """The uids of items of bulk calls."""
         self.dedup_ids: dict[str, str] = {}
         """By uid, of the enqueues that had one."""
         self.dedup_recent: dict[str, list[str]] = {}

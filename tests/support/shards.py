@@ -59,6 +59,7 @@ class Shards:
 
     def __init__(self, count: int, dispatcher: Callable[..., Dispatcher] = Dispatcher) -> None:
         self.draining: frozenset[int] = frozenset()
+        self.moving: frozenset[int] = frozenset()
         self.tiers: dict[int, str] = {}
         self.clock_ms = 1_000_000
         """Steady; callers and tests that care for no steps take it for the server's too."""

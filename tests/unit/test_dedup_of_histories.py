@@ -31,6 +31,20 @@ def test_an_item_that_was_taken_without_its_id_is_nobodys_first() -> None:
     assert promises_broken([enqueue(1, "a", "1-1"), enqueue(5, "b", "1-1", is_repeat=True)], "b") == {"P13"}
 
 
+def test_of_equal_ids_of_one_call_one_item_is_made_without_their_id() -> None:
+    def both(*item_ids: str, duplicates: tuple[int, ...]) -> Call:
+        puts = [Put(uid, "ns/topic", dedup_id="same") for uid in "ab"]
+        return Call("c", 1, Verb.ENQUEUE, puts, 1, 2, Outcome.OK, ids=list(item_ids), duplicates=duplicates)
+
+    assert promises_broken([both("1-1", "1-1", duplicates=(1,))], "a", "b") == set()
+    assert promises_broken([both("1-1", "1-2", duplicates=())], "a", "b") == {"P13"}
+    assert promises_broken([both("1-1", "1-2", duplicates=(1,))], "a", "b") == {"P13"}
+    assert promises_broken([both("1-1", "1-1", duplicates=(0,))], "a", "b") == {"P13"}
+    in_slices = DedupWindow(("ns",), accepted=("a", "b"), sliced=("a", "b"))
+    told = check([both("1-1", "1-2", duplicates=())], [], drained=False, dedup=in_slices)
+    assert "P13" not in told.promises_broken
+
+
 def test_an_item_is_known_by_the_answer_of_its_repeat_alone() -> None:
     lost = enqueue(1, "a", "", outcome=Outcome.INFO)
     ended = Call("client", 9, Verb.ACK, [Settled("1-1")], 9, 10, Outcome.OK)

@@ -3,51 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
 
 import pytest
 
 from foqs import NewItem
-from foqs.host.enqueues import Enqueues
-from foqs.host.placement import Placement
-from foqs.host.quotas import Quotas
-from foqs.host.slots import Slots
-from foqs.host.waiting import Waiting
 from foqs.model import ids, limits
-from foqs.model.calls import CallContext, EnqueueResult
 from foqs.model.clock import Now
 from foqs.model.errors import OverloadedError, RateLimitedError, TooLargeError, UnavailableError
 from foqs.model.namespace import DedupScope, Namespace, NamespaceSettings
-from foqs.model.slots import first_table
 from foqs.server import mysql_server
-from tests.support.shards import NAMESPACE, NamespacesOf, Shards
-
-CALL = CallContext("test")
-
-
-class Enqueuer:
-    """Enqueues on shards that are run step by step."""
-
-    def __init__(self, shards: Shards, *namespaces: Namespace) -> None:
-        loop = asyncio.get_running_loop()
-        quotas = Quotas(cast(Any, None), "host", loop.time, lambda: 1, lambda: 0.0)
-        # A host that is alone lets in what the limit allows while the meta database is away.
-        quotas._away_since_ms = 0
-        slots = Slots(cast(Any, shards))
-        for shard in shards.states.values():
-            slots.has_kept(shard, first_table(list(shards.states)))
-        placement = Placement(cast(Any, shards), shards.dispatcher, slots)
-        self._enqueues = Enqueues(
-            cast(Any, NamespacesOf(*namespaces)),
-            quotas,
-            placement,
-            Waiting(loop),
-            lambda *_: None,
-            lambda: asyncio.sleep(0),
-        )
-
-    async def enqueue(self, namespace: Namespace, items: list[NewItem]) -> EnqueueResult:
-        return await self._enqueues.enqueue(CALL, namespace.name, items, False)
+from tests.support.enqueuer import Enqueuer, enqueue_at_once, with_ids
+from tests.support.shards import NAMESPACE, Shards
 
 
 async def test_a_call_over_its_quota_leaves_no_topics_behind() -> None:
@@ -87,18 +53,6 @@ async def test_items_that_are_not_valid_leave_no_topics_behind() -> None:
     )
     assert len(result.errors) == 10
     assert len(shards.states[0].index.topics) == 0
-
-
-async def enqueue_at_once(shards: Shards, namespace: Namespace, items: list[NewItem]) -> EnqueueResult:
-    call = asyncio.create_task(Enqueuer(shards, namespace).enqueue(namespace, items))
-    await asyncio.sleep(0)
-    for _ in range(3):  # What may be a repeat waits for a look into the log.
-        shards.run(0)
-    return await call
-
-
-def with_ids(topics: str, *dedup_ids: str) -> list[NewItem]:
-    return [NewItem(topic, b"", dedup_id=dedup_id) for topic, dedup_id in zip(topics, dedup_ids, strict=True)]
 
 
 async def test_repeats_leave_no_topics_behind() -> None:
