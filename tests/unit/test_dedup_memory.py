@@ -242,6 +242,8 @@ def test_ids_that_are_made_to_stand_in_many_buckets_do_not_fill_a_smaller_table(
     while not smaller.is_over:
         smaller.go_on(4)
     smaller.end()
+    assert smaller.has_failed
+    assert (window.tables, window.edge) == ([table], 0)
     found = window.probe(digests)
     assert all(at // BLOCK_IDS in found[at] for at in range(window.edge, window.end))
 
