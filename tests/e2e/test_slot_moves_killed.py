@@ -109,17 +109,18 @@ def test_each_id_makes_one_item_while_its_slot_moves_and_hosts_are_killed(
         running = [threads.submit(producer.run, client, ended) for producer in producers.values()]
         try:
             first.add_shard(3, place_of(own_databases.shard_urls[3]))
-            wait(lambda move, counts: move is not None)
+            # A move may be over before anybody has looked: then a host is killed between two, or after the last one.
+            wait(lambda move, counts: move is not None or counts[3] > 0)
             kill(1)
-            wait(lambda move, counts: move is not None and counts[3] >= 64)
+            wait(lambda move, counts: counts[3] >= 64)
             kill(0)
             wait(lambda move, counts: move is None and min(counts[at] for at in range(4)) == 256)
             with closing(MetaStore(own_databases.meta_url)) as meta:
                 giver = meta.read_namespaces().slots.shards[slot_of("narrow", "", 1)]
             second.update_shard(giver, state=ShardUse.DRAINING)
-            wait(lambda move, counts: move is not None and move.from_shard == giver)
+            wait(lambda move, counts: move is not None or counts[giver] < 256)
             kill(0)
-            wait(lambda move, counts: move is not None and counts[giver] <= 128)
+            wait(lambda move, counts: counts[giver] <= 128)
             kill(1)
             wait(lambda move, counts: move is None and counts[giver] == 0)
         finally:
