@@ -19,9 +19,14 @@ from loadtest.bench.report import shown
 from loadtest.bench.results import Figure, with_ratios
 from loadtest.bench.runner import run
 from loadtest.bench.scenario import Consumers, Phase, Producers, Scenario, Variant, load
+from loadtest.peers.adapter import Adapter
 from loadtest.peers.foqs import CompiledFoqs, Foqs, compiled_fault
+from loadtest.peers.registry import installed, new_adapter
 
-_HOSTS = (1, 2)
+_HOSTS = (1, 2, 4)
+_SHARDS_OF_HOSTS = 8
+"""All hosts of a cluster have so many together, on one server."""
+_REDIS = "redis"
 _SHARDS = (1, 2, 4, 8, 16)
 _CALLS = (1, 2)
 """Times as many in flight as the workload says: more than one host can use may be what two need."""
@@ -32,7 +37,7 @@ console = Console()
 @dataclass(frozen=True)
 class _Layout:
     scenario: Scenario
-    new_adapter: Callable[[], Foqs]
+    new_adapter: Callable[[], Adapter]
 
 
 @click.command()
@@ -43,13 +48,15 @@ class _Layout:
 @click.option(
     "--raw-seconds", default=RAW_SECONDS, show_default=True, help="Of plain SQL, half before, half after each run."
 )
+@click.option("--hosts-only", is_flag=True, help="Not by shards of one host.")
 @click.option("--out", type=click.Path(path_type=Path), help="Directory to write scale.md into.")
-def scale(runs_count: int, variant: Variant, raw_seconds: float, out: Path | None) -> None:
-    """Two hosts against one on the same cores; then the cost of an item from 1 to 16 shards.
+def scale(runs_count: int, variant: Variant, raw_seconds: float, hosts_only: bool, out: Path | None) -> None:
+    """One, two and four hosts of a cluster on the same cores; then the cost of an item from 1 to 16 shards.
 
     The first by turns, each run next to one of plain SQL, the clients dealt out to the hosts, with the workload's calls
-    in flight and with twice as many; compiled hosts too where they are built (make compiled). The second with the host
-    and its server on the first half of the cores, the clients on the other.
+    in flight and with twice as many; compiled hosts too where they are built (make compiled), and Redis that syncs
+    every write where it is installed. The second with the host and its server on the first half of the cores, the
+    clients on the other.
     """
     lines = ["# Scale-out", ""]
     scenario = load(_WORKLOAD, variant)
@@ -58,24 +65,36 @@ def scale(runs_count: int, variant: Variant, raw_seconds: float, out: Path | Non
         if compiled_fault() is None:
             builds[", compiled"] = CompiledFoqs
         hosts = {
-            f"hosts: {count}, calls: {_calls(busier)}{build}": _Layout(busier, partial(adapter, count))
+            f"hosts: {count}, calls: {_calls(busier)}{build}": _Layout(
+                busier, partial(adapter, count, _SHARDS_OF_HOSTS // count)
+            )
             for build, adapter in builds.items()
             for count in _HOSTS
             for busier in (_with_calls(scenario, times) for times in _CALLS)
         }
+        if installed(_REDIS) is None:
+            hosts |= {
+                f"{_REDIS}, calls: {_calls(busier)}": _Layout(busier, partial(new_adapter, _REDIS))
+                for busier in (_with_calls(scenario, times) for times in _CALLS)
+            }
         found = _by_turns(ceiling, hosts, runs_count, raw_seconds)
-        lines += _told(f"{_WORKLOAD.upper()} by hosts of 4 shards, all on the same cores", found)
-        cores = sorted(os.sched_getaffinity(0))
-        half = max(1, len(cores) // 2)
-        parts = cores[:half], cores[half:] or cores
-        shards = {f"shards: {count}": _Layout(scenario, partial(_PinnedFoqs, count, *parts)) for count in _SHARDS}
-        found = _by_turns(ceiling, shards, runs_count, raw_seconds)
-        lines += _told(
-            f"{_WORKLOAD.upper()} by shards of one host, servers on cores {parts[0]}, clients on {parts[1]}", found
-        )
+        lines += _told(f"{_WORKLOAD.upper()} by hosts, {_SHARDS_OF_HOSTS} shards, all on the same cores", found)
+        if not hosts_only:
+            lines += _by_shards(ceiling, scenario, runs_count, raw_seconds)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         (out / "scale.md").write_text("\n".join(lines) + "\n")
+
+
+def _by_shards(ceiling: Ceiling, scenario: Scenario, runs_count: int, raw_seconds: float) -> list[str]:
+    cores = sorted(os.sched_getaffinity(0))
+    half = max(1, len(cores) // 2)
+    parts = cores[:half], cores[half:] or cores
+    shards = {f"shards: {count}": _Layout(scenario, partial(_PinnedFoqs, count, *parts)) for count in _SHARDS}
+    found = _by_turns(ceiling, shards, runs_count, raw_seconds)
+    return _told(
+        f"{_WORKLOAD.upper()} by shards of one host, servers on cores {parts[0]}, clients on {parts[1]}", found
+    )
 
 
 def _by_turns(
@@ -121,7 +140,7 @@ def _clients(phase: Phase) -> tuple[Producers, Consumers]:
     return phase.producers, phase.consumers
 
 
-def _run_once(scenario: Scenario, adapter: Foqs) -> Measured:
+def _run_once(scenario: Scenario, adapter: Adapter) -> Measured:
     with _cores_kept():
         (measured,) = run(scenario, adapter).values()
     return measured
@@ -150,13 +169,16 @@ def _cores_kept() -> Iterator[None]:
 
 
 def _told(title: str, found: dict[str, dict[str, Figure]]) -> list[str]:
-    columns = ("of_raw", "of_raw_by_cpu", "items_per_s", "mysql_us", "hosts_us", "clients_us")
+    columns = ("of_raw", "of_raw_by_cpu", "items_per_s", "servers_us", "mysql_us", "hosts_us", "clients_us")
     table = Table("", *columns, title=title)
     lines = [f"## {title}", "", f"| | {' | '.join(columns)} |", f"| {' | '.join(['---'] * (len(columns) + 1))} |"]
-    for name, figures in found.items():
+    for name, measured in found.items():
+        figures = dict(measured)
         of_hosts = [figure for key, figure in figures.items() if key.startswith("host") and key.endswith("_us")]
-        hosts_us = Figure(*(sum(values) for values in zip(*[_three(figure) for figure in of_hosts], strict=True)))
-        cells = [shown(hosts_us if key == "hosts_us" else figures[key]) for key in columns]
+        if of_hosts:
+            sums = [sum(values) for values in zip(*[_three(figure) for figure in of_hosts], strict=True)]
+            figures["hosts_us"] = Figure(*sums)
+        cells = [shown(figures[key]) if key in figures else "" for key in columns]
         table.add_row(name, *cells)
         lines.append(f"| {name} | {' | '.join(cells)} |")
     console.print(table)

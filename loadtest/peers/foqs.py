@@ -39,7 +39,7 @@ _S_MS = 1_000
 
 
 class Foqs:
-    """Each host has its own shards; client processes are dealt out to the hosts by their number."""
+    """The hosts share the shards; client processes are dealt out to the hosts by their number."""
 
     name = "foqs"
     durability = (
@@ -82,10 +82,11 @@ class Foqs:
         self._server = server
         for database, kind in ((server.url("bench_meta"), SchemaKind.META), *self._shard_schemas()):
             apply(database, kind)
-        self._start_hosts(self._ports[:1])
+        self._start_hosts(self._ports[:1], self._hosts_count * self._shards_per_host)
         with AdminClient(_address(self._ports[0])) as admin:
             admin.create_namespace(NAMESPACE, enqueues_per_minute_max=1_000_000_000, key_spread=self._key_spread)
-        self._start_hosts(self._ports[1:])  # They know the namespace from the beginning.
+        if self._hosts_count > 1:
+            self._start_hosts(self._ports[1:], self._shards_per_host)  # They know the namespace from the beginning.
 
     def stop(self) -> None:
         self._stop_hosts()
@@ -97,7 +98,7 @@ class Foqs:
         """Of the hosts; the server has its own recovery, which is not foqs's."""
         self._stop_hosts()
         began_ns = time.monotonic_ns()
-        self._start_hosts(self._ports)
+        self._start_hosts(self._ports, self._shards_per_host)
         return began_ns
 
     def pids(self) -> dict[str, int]:
@@ -142,32 +143,31 @@ class Foqs:
         due_at_ms = time.time_ns() // 1_000_000 - max(shares)
         for number, (url, share) in enumerate(zip(urls, shares, strict=True)):
             _fill_shard(url, (namespace, topic), share, sum(shares[:number]), payload_bytes, due_at_ms)
-        self._start_hosts(self._ports)
+        self._start_hosts(self._ports, self._shards_per_host)
 
     def _shard_schemas(self) -> list[tuple[str, SchemaKind]]:
         assert self._server is not None
         count = self._hosts_count * self._shards_per_host
         return [(self._server.url(f"bench_shard_{number}"), SchemaKind.SHARD) for number in range(count)]
 
-    def _start_hosts(self, ports: Sequence[int]) -> None:
-        """Return when all their shards are served."""
+    def _start_hosts(self, ports: Sequence[int], shards_each: int) -> None:
+        """Return when each host that runs then serves its part of the shards, which is so many."""
         assert self._server is not None
         urls = [url for url, _ in self._shard_schemas()]
         log_path = self._server.data_dir / "hosts.log"
         started = []
+        shards = [flag for shard, url in enumerate(urls) for flag in ("--shard", f"{shard}={url}")]
         for port in ports:
-            first = self._ports.index(port) * self._shards_per_host
             options = ["--meta-url", self._server.url("bench_meta"), "--port", str(port), "--log-level", "error"]
-            for shard in range(first, first + self._shards_per_host):
-                options += ["--shard", f"{shard}={urls[shard]}"]
+            options += ["--host-name", f"host-{port}", *shards]
             with log_path.open("ab") as log:
                 command = [str(Path(sys.executable).with_name("foqs")), "host", *options]
                 started.append(subprocess.Popen(command, stderr=log, env=self._environment()))
         self._hosts += started
         deadline_s = time.monotonic() + _START_S_MAX
-        for port, host in zip(ports, started, strict=True):
-            while not _serves_all(port):
-                if time.monotonic() > deadline_s or host.poll() is not None:
+        for port in self._ports[: len(self._hosts)]:
+            while _owned_count(port) != shards_each:
+                if time.monotonic() > deadline_s or any(host.poll() is not None for host in started):
                     raise RuntimeError(f"the host did not start:\n{log_path.read_text()[-2_000:]}")
                 time.sleep(0.02)
 
@@ -276,12 +276,13 @@ def _address(port: int) -> str:
     return f"127.0.0.1:{port}"
 
 
-def _serves_all(port: int) -> bool:
+def _owned_count(port: int) -> int:
+    """The shards that a host serves; 0 as well while it does not respond."""
     try:
         with AdminClient(_address(port)) as admin:
-            return all(shard.state == "owned" for shard in admin.host_status().shards)
+            return sum(shard.state == "owned" for shard in admin.host_status().shards)
     except FoqsError:
-        return False
+        return 0
 
 
 def _free_port() -> int:
