@@ -111,7 +111,7 @@ class Placement:
             and shard_id not in self._sick
             and shard_id not in avoided
             and shard_id not in self._shards.draining
-            and self._shards.tier_of(shard_id) == tier
+            and self._shards.tiers.get(shard_id, "") == tier
         )
 
     def _next(self, namespace: Namespace, avoided: Collection[int]) -> ShardWriter:

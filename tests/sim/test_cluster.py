@@ -7,7 +7,7 @@ import pytest
 from tests.sim.run import run_seed
 
 SEEDS = 500
-CHUNK = 50
+CHUNK = 25
 LOAD_S_MAX = 2.0
 
 
