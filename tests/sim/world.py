@@ -123,9 +123,7 @@ class World:
         self.dedup = self._make_dedup_window()
         self.slots = SlotWatch(self)
         self.meta = self._make_meta(self._settings())
-        self.clients = [
-            SimClient(self, f"c{number}", random.Random(self.chance.random())) for number in range(profile.client_count)
-        ]
+        self.clients = [self._make_client(number) for number in range(profile.client_count)]
         self._host_count = 0
         self._epochs_seen: dict[int, int] = {}
         self._keys_seen: dict[int, set[int]] = {shard_id: set() for shard_id in self.servers}
@@ -133,6 +131,9 @@ class World:
         """When the delays of a part of the run became ordinary ones."""
         self.session_owners: dict[tuple[int, int], str] = {}
         """Ids of processes by shard and number of a session."""
+
+    def _make_client(self, number: int) -> SimClient:
+        return SimClient(self, f"c{number}", random.Random(self.chance.random()))
 
     def _make_server(self, shard_id: int) -> FakeServer:
         skew_ms = self.profile.skew_ms_max
