@@ -24,6 +24,7 @@ from foqs.model.calls import ExportPage, ExportPlan, ExportQuery, ExportSplit, I
 from foqs.model.errors import InvalidArgumentError, OverloadedError, UnavailableError, shown
 from foqs.model.item import Phase
 from foqs.model.namespace import Namespace
+from foqs.server.mysql_server import CommitScheduler
 from foqs.shard.port import ItemRow
 from foqs.shard.state.engine import ShardState
 from foqs.storage.exports import ExportWish, even_bounds
@@ -35,7 +36,9 @@ LANE_ROWS_MAX = 20_000
 LANE_GAIN_MIN = 4
 """How many times fewer rows the lanes must have than a walk through all keys would look at."""
 REST_RATIO = 1.0
-"""After a page, no page of the shard is read for this many times as long as that one took."""
+"""After a page, no page of any shard of the server is read for this many times as long as that one took."""
+REST_S_MAX = 1.0
+"""A page that hung keeps those of other shards waiting no longer than that."""
 PAGE_RETRY_MS = 500
 """The retry_after_ms of a call that finds too many others waiting for the shard."""
 LEASES_PER_SLICE = 2_000
@@ -64,7 +67,7 @@ class _Wanted(NamedTuple):
 class Exports:
     """Does planExport and exportItems.
 
-    One page of a shard is read at a time, by a thread and a session that nothing else uses, with rests in between. The
+    One page of a server is read at a time, by a thread and a session that nothing else uses, with rests in between. The
     calls of all shards share the memory for pages with those of `Inspection`.
     """
 
@@ -76,6 +79,8 @@ class Exports:
         self._wall_ms = wall_ms
         self._turns: dict[int, _Turns] = {}
         """Who may read, by shard."""
+        self._paces: dict[CommitScheduler, _Pace] = {}
+        """The pace of each server, by its scheduler."""
 
     async def plan(
         self, namespace: Namespace, splits_per_shard: int, wanted: Collection[int] | None = None
@@ -198,40 +203,59 @@ class Exports:
         return items
 
     def _turn(self, shard_id: int) -> AbstractAsyncContextManager[None]:
-        """Be the only one who reads the shard for an export. Raises OverloadedError when too many wait for it."""
-        return self._turns.setdefault(shard_id, _Turns()).take(shard_id)
+        """Be the only one who reads the shard's server for an export.
+
+        Raises OverloadedError when too many wait for the shard.
+        """
+        pace = self._paces.setdefault(self._shards.writers[shard_id].scheduler, _Pace())
+        return self._turns.setdefault(shard_id, _Turns()).take(shard_id, pace)
+
+
+class _Pace:
+    """Pages of exports that one server is asked for: one after the other, with a rest after each.
+
+    However many splits are read at once, they leave the server and this host time for what is more urgent.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._rested_s = 0.0
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+        async with self._lock:
+            rest_s = self._rested_s - loop.time()
+            if rest_s > 0:
+                await asyncio.sleep(rest_s)
+            began_s = loop.time()
+            try:
+                yield
+            finally:
+                ended_s = loop.time()
+                self._rested_s = ended_s + min(REST_RATIO * (ended_s - began_s), REST_S_MAX)
 
 
 class _Turns:
-    """The calls that read one shard for exports, one after the other, with a rest after each."""
+    """The calls that read one shard for exports. The shards of a server have their turns in order."""
 
     def __init__(self) -> None:
         self.waiting_count = 0
         """Calls that wait, and the one that reads."""
         self._lock = asyncio.Lock()
-        self._rested_s = 0.0
 
     @asynccontextmanager
-    async def take(self, shard_id: int) -> AsyncIterator[None]:
+    async def take(self, shard_id: int, pace: _Pace) -> AsyncIterator[None]:
         if self.waiting_count > limits.EXPORT_PAGES_WAITING_MAX:
             raise OverloadedError(
                 f"{self.waiting_count - 1} pages of exports wait for shard {shard_id}, which is the limit: "
                 "nothing was done",
                 retry_after_ms=PAGE_RETRY_MS,
             )
-        loop = asyncio.get_running_loop()
         self.waiting_count += 1
         try:
-            async with self._lock:
-                rest_s = self._rested_s - loop.time()
-                if rest_s > 0:
-                    await asyncio.sleep(rest_s)
-                began_s = loop.time()
-                try:
-                    yield
-                finally:
-                    ended_s = loop.time()
-                    self._rested_s = ended_s + REST_RATIO * (ended_s - began_s)
+            async with self._lock, pace.kept():
+                yield
         finally:
             self.waiting_count -= 1
 

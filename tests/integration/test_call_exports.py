@@ -291,6 +291,29 @@ async def test_too_many_that_wait_for_one_shard_are_told_to_come_back(host, monk
         assert {len(page.items) for page in pages} == {1}
 
 
+async def test_shards_of_one_server_are_read_one_after_the_other(host, monkeypatch):
+    """However many splits are read at once, most of the server's time is for what is more urgent."""
+    ids = await everywhere(host)
+    splits = (await host.admin.plan_export("jobs")).splits
+    assert len(splits) > 1
+    export = host_exports.OwnedShard.export
+    reading: list[int] = []
+    most = [0]
+
+    async def watched(self, work):
+        reading.append(self.shard_id)
+        most.append(len(reading))
+        try:
+            return await export(self, work)
+        finally:
+            reading.remove(self.shard_id)
+
+    monkeypatch.setattr(host_exports.OwnedShard, "export", watched)
+    pages = await asyncio.gather(*[host.admin.export_items("jobs", split) for split in splits])
+    assert sorted(item.id for page in pages for item in page.items) == sorted(ids)
+    assert max(most) == 1
+
+
 async def test_an_export_goes_on_after_its_session_was_lost(host):
     ids = await everywhere(host)
     assert len(await exported(host)) == len(ids)
