@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from foqs.host import bulk_lane
 from foqs.host.bulk_lane import BulkLane, Slice
 from foqs.host.jobs import HostedJob, Jobs
 from foqs.model.calls import EnqueueResult
-from foqs.model.errors import FoqsError, OverloadedError
 from tests.sim.chance import Profile
 from tests.sim.planting import in_place_of
 
@@ -26,15 +24,6 @@ def counts_what_was_refused(self: Jobs, job: HostedJob, result: EnqueueResult) -
 @in_place_of(Jobs, "write_all", _keeps_counts)
 async def drops_counts_when_it_drains(self: Jobs, tries: int = 1) -> None:
     return None
-
-
-@in_place_of(bulk_lane, "_refuse_rest", lambda profile: bool(sum(profile.fates)))
-def says_that_a_slice_of_unknown_outcome_was_not_done(
-    result: EnqueueResult, total: int, part_count: int, error: FoqsError
-) -> None:
-    first = len(result.ids)
-    result.errors.update(dict.fromkeys(range(first, total), OverloadedError("not done", retry_after_ms=1)))
-    result.ids += [""] * (total - first)
 
 
 @in_place_of(BulkLane, "_resume")

@@ -22,7 +22,6 @@ SHOWN_BY = {
     "lets_the_whole_cap_through_itself": 23,
     "moves_the_edge_past_living_ids": 85,
     "redrives_without_a_new_ttl": 178,
-    "says_that_a_slice_of_unknown_outcome_was_not_done": 300,
     "tells_ends_that_nobody_knows_of": 483,
 }
 """The seeds that showed the rare ones last are tried first. What changes the simulation may change them."""
