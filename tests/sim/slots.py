@@ -146,6 +146,8 @@ class SlotWatch:
                 continue
             tables = servers[other].tables
             for namespace in {namespace for namespace, _ in tables.seen}:
+                if f"r{namespace}" in self._world.aliases:
+                    continue  # It has another name now, by which its old ids have other slots: nobody asks for them.
                 rows = mine.seen_rows(namespace, 0, limits.NEVER_MS)
                 ways = [server.tables for at, server in servers.items() if at != other]
                 on_the_way = [way.seen_rows(namespace, 0, limits.NEVER_MS) for way in ways]
