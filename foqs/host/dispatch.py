@@ -269,7 +269,7 @@ class Dispatcher(AnyTopic):
         queues: dict[TopicQueue, None] = {}
         for item in items:
             writer = self._writers.get(item.topic.shard_id)
-            shard = writer.shard if writer is not None else None
+            shard = writer.held if writer is not None else None
             if writer is None or shard is None:
                 continue
             if item.phase is Phase.LEASED and shard.index.leases.get(item.key) is item:

@@ -147,11 +147,11 @@ class HandOut(Capping):
         for item in unbacked:
             by_topic.setdefault(item.topic, []).append(item)
         for topic, items in by_topic.items():
-            shard = self._writers[topic.shard_id].shard
-            assert shard is not None
             if topic.shard_id in self.sick:
                 self._unclaim(queue.buffer, items)
                 continue
+            shard = self._writers[topic.shard_id].shard
+            assert shard is not None
             self._drop(queue, items)
             shard.claim_for_call(topic, items)
             queue.has_claims_for_calls = True

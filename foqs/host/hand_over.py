@@ -35,7 +35,7 @@ async def let_go(shard: OwnedShard, dispatcher: Dispatcher) -> None:
 
 def _topic_slices(shard: OwnedShard) -> list[list[ShardTopic]]:
     """The topics of the shard for one turn of the event loop after the other; at least one slice."""
-    state = shard.writer.shard
+    state = shard.writer.held
     topics = list(state.index.topics.values()) if state is not None else []
     size = limits.TOPICS_PER_TICK_MAX
     return [topics[start : start + size] for start in range(0, max(1, len(topics)), size)]

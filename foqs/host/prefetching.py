@@ -144,7 +144,7 @@ class Prefetching:
         if queue.has_claims_for_calls:
             for topic in [*queue.parts.values(), *queue.sick_parts.values()]:
                 writer = self._writers[topic.shard_id]
-                if writer.shard is not None and writer.shard.withdraw_for_calls(topic):
+                if writer.held is not None and writer.held.withdraw_for_calls(topic):
                     writer.wake()
 
     def _unclaim(self, buffer: PrefetchBuffer, items: list[ShardItem]) -> None:
@@ -154,5 +154,5 @@ class Prefetching:
         self._memory.release(items)
         for topic, some in by_topic(items).items():
             writer = self._writers[topic.shard_id]
-            if writer.shard is not None and writer.shard.unclaim_all(topic, some):
+            if writer.held is not None and writer.held.unclaim_all(topic, some):
                 writer.wake()

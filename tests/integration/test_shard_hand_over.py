@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,6 +20,7 @@ from foqs.model.errors import FoqsError, UnavailableError
 from foqs.server import mysql_server
 from foqs.storage.meta import MetaStore
 from foqs.storage.places import place_of
+from foqs.storage.shard_reader import ShardReader
 from tests.support.running_host import RunningHost, running_host, shard_of
 from tests.support.waiting import PATIENCE_S, until
 
@@ -110,9 +112,16 @@ async def test_a_shard_goes_to_another_host_under_load_and_no_item_is_lost_or_co
 
 
 async def test_calls_for_a_shard_that_moves_are_held_and_no_client_has_to_repeat_one(
-    meta: MetaStore, meta_url: str
+    meta: MetaStore, meta_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The clients of these hosts repeat nothing."""
+    """The clients of these hosts repeat nothing. A host takes its time to close the sessions of a shard."""
+    close = ShardReader.close
+
+    def close_slowly(reader: ShardReader) -> None:
+        threading.Event().wait(0.1)
+        close(reader)
+
+    monkeypatch.setattr(ShardReader, "close", close_slowly)
     async with (
         running_host(meta_url, {}, name="first") as first,
         running_host(meta_url, {}, name="second") as second,
@@ -139,8 +148,13 @@ async def test_calls_for_a_shard_that_moves_are_held_and_no_client_has_to_repeat
                 assert not await host.client.ack("jobs", [receipt], return_errors=True)
                 done_count[host.address] += 1
 
+        async def extend(host: RunningHost) -> None:
+            receipt = left.popleft()
+            while not ends:
+                assert not await host.client.extend("jobs", [receipt], 60_000, return_errors=True)
+
         addresses = [host.address for host in hosts.values()]
-        works = [asyncio.create_task(work(host)) for host in hosts.values() for _ in range(2)]
+        works = [asyncio.create_task(verb(host)) for host in hosts.values() for verb in (work, work, extend)]
 
         def has_failed() -> bool:
             return any(task.done() for task in works)

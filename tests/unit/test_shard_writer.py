@@ -239,6 +239,44 @@ async def test_only_an_enqueue_that_another_owner_may_have_found_has_an_unknown_
     assert failure.nothing_done is nothing_done
 
 
+async def test_a_shard_that_is_drained_takes_nothing_new_from_then_on_and_does_all_that_it_took(
+    writer: TickedWriter, store: SlowStore
+) -> None:
+    """Else what comes after the last transaction of the drain would be cut off, and nobody could tell its outcome."""
+    await start(writer, store)
+    shard = writer.shard
+    store.answers_runs.clear()
+    ended = asyncio.create_task(run_one(writer, store))
+    await until(lambda: bool(store.numbers_run))
+    draining = asyncio.create_task(writer.drain())
+    await until(lambda: writer.shard is None)
+    assert writer.held is shard
+    assert not draining.done()
+    store.answers_runs.set()
+    assert await ended == "done"
+    async with asyncio.timeout(PATIENCE_S):
+        await draining
+    assert (writer.shard, writer.held) == (None, shard)
+
+
+async def test_a_shard_that_is_lost_while_it_is_drained_and_opened_again_takes_nothing(
+    writer: TickedWriter, store: SlowStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "REOPEN_PAUSE_MS", 1)
+    await start(writer, store)
+    store.answers_runs.clear()
+    ended = asyncio.create_task(run_one(writer, store, OwnershipLostError("another host took it")))
+    await until(lambda: bool(store.numbers_run))
+    draining, opened_count = asyncio.create_task(writer.drain()), store.opened_count
+    await until(lambda: writer.shard is None)
+    store.answers_runs.set()
+    assert "another host" in await ended
+    await until(lambda: writer.held is not None and store.opened_count > opened_count)
+    assert writer.shard is None
+    async with asyncio.timeout(PATIENCE_S):
+        await draining
+
+
 @pytest.mark.interpreted
 @pytest.mark.parametrize("where", ["transaction", "loss", "abandon", "tick"])
 async def test_a_defect_costs_a_take_over_and_not_the_shard(

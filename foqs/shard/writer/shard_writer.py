@@ -14,7 +14,7 @@ import structlog
 from foqs.model import limits
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
-from foqs.model.service import Service
+from foqs.model.service import Service, ServiceState
 from foqs.server import mysql_server
 from foqs.server.mysql_server import MysqlServer
 from foqs.shard.port import (
@@ -65,7 +65,7 @@ class ShardWriter(Service):
         super().__init__(f"shard-{shard_id}")
         self.shard_id = shard_id
         self.shard: ShardState | None = None
-        """The state of the shard; None while it is not owned."""
+        """The state of the shard while it takes what is new; None while it is not owned, and once it is drained."""
         self.scheduler = server.scheduler
         """The scheduler of the shard's server."""
         self._permit = server.scheduler.join()
@@ -110,6 +110,11 @@ class ShardWriter(Service):
         """The shard is about to come from its living owner."""
         return self._ownership.is_expected and self.shard is None
 
+    @property
+    def held(self) -> ShardState | None:
+        """The state of the shard while it is owned, also while what was accepted is written and nothing new is."""
+        return self._ownership.shard
+
     def now(self) -> Now:
         return self.clock.at(self._loop.time())
 
@@ -128,7 +133,7 @@ class ShardWriter(Service):
 
     def tick(self) -> None:
         """Notice what is due, and a server that hangs; to be called every limits.TICK_MS."""
-        shard = self.shard
+        shard = self.held
         is_served = shard is not None and not self._ownership.is_given_up
         is_due = self._keeper.tick(is_owned=shard is not None, is_idle=is_served and self._idle.is_set())
         if shard is None or not is_served:
@@ -163,10 +168,14 @@ class ShardWriter(Service):
             _log.warning("shard_lost", shard=self.shard_id, error=self.detail)
 
     async def _drain(self) -> None:
-        """Write all that was accepted, and leave a journal that says no more than what is leased."""
-        if self.shard is None:
+        """Write all that was accepted, and leave a journal that says no more than what is leased.
+
+        Nothing new is taken from now on: who asks is refused before anything is done, whatever is under way.
+        """
+        shard, self.shard = self.shard, None
+        if shard is None:
             return
-        self.shard.make_exact()
+        shard.make_exact()
         self._idle.clear()
         self.wake()
         try:
@@ -355,4 +364,4 @@ class ShardWriter(Service):
         self._ownership.health_changed(healthy, reason)
 
     def _shard_changed(self, shard: ShardState | None) -> None:
-        self.shard = shard
+        self.shard = shard if self.state is not ServiceState.DRAINING else None
