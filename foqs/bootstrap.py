@@ -47,11 +47,12 @@ from foqs.host.stocks import Stocks
 from foqs.host.topics import Topics
 from foqs.host.waiting import Waiting
 from foqs.model import limits
-from foqs.model.cluster import HostRow, ShardUse, process_id
+from foqs.model.cluster import HostRow, OpenedShard, ShardUse, process_id
 from foqs.model.item import ItemEvent
 from foqs.model.peers import SECRET_BYTES
 from foqs.model.service import Service, ServiceState
 from foqs.parts import Parts, real_parts
+from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Events
 from foqs.shard_factory import ShardFactory
 from foqs.storage.migrations import SchemaKind
@@ -102,6 +103,7 @@ class Host(Service):
             self._dispatcher,
             self._membership,
             self.metrics.transactions,
+            self._shard_opened,
             self.id,
         )
         self.owners = OwnerMap()
@@ -257,6 +259,11 @@ class Host(Service):
                     work()
                 except Exception:  # A defect of one must not stop the clock of all.
                     _log.error("host_defect", work=work.__qualname__, exc_info=True)
+
+    def _shard_opened(self, shard: ShardState) -> None:
+        """Before it serves anybody."""
+        self._namespaces.shard_opened(shard)
+        self._routing.shard_opened(OpenedShard(shard.shard_id, shard.epoch))
 
     def _forget_quotas(self) -> None:
         self._quotas.forget(self._namespaces.numbers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from zlib import crc32
 
@@ -19,6 +19,7 @@ from foqs.model import limits
 from foqs.model.errors import InvalidArgumentError, UnavailableError
 from foqs.parts import Parts
 from foqs.server.mysql_server import CommitScheduler, MysqlServer, TurningTime
+from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.shard_writer import ShardWriter
 from foqs.storage.meta import MetaStore
 from foqs.storage.migrations import MigrationError, SchemaKind
@@ -44,8 +45,10 @@ class ShardFactory:
         dispatcher: Dispatcher,
         membership: Membership,
         transactions: TransactionMeters,
+        opened: Callable[[ShardState], None],
         host_id: str,
     ) -> None:
+        """`opened` is told of each shard that was opened, before it serves anybody."""
         self._config = config
         self._parts = parts
         self._meta = meta
@@ -53,6 +56,7 @@ class ShardFactory:
         self._dispatcher = dispatcher
         self._membership = membership
         self._transactions = transactions
+        self._opened = opened
         self._host_id = host_id
         self._loop = asyncio.get_running_loop()
         self._meta_url = config.meta_url
@@ -88,7 +92,7 @@ class ShardFactory:
             self._server_of(url),
             self._dispatcher,
             self._transactions,
-            self._namespaces.shard_opened,
+            self._opened,
         )
         reader, exporter = [parts.reader(shard_id, url, packs) for _ in range(2)]
         return OwnedShard(writer, store, reader, exporter, packs, self._dispatcher.on_events, place)

@@ -681,8 +681,13 @@ struct TopicPointer {
   6: i64 oldest_at_ms
 }
 struct TopicWish { 1: i32 namespace_number, 2: string topic, 3: i64 count }
-/** Tells the home of topics what the caller has of them. The response names hosts whose items should go first. */
-struct ReportRequest { 1: list<TopicStock> stocks }
+/** The caller has opened a shard, and owns it in this epoch. */
+struct OpenedShard { 1: i32 shard_id, 2: i64 epoch }
+/**
+ * Tells the home of topics what the caller has of them. The response names hosts whose items should go first.
+ * And tells any host of shards that the caller has opened.
+ */
+struct ReportRequest { 1: list<TopicStock> stocks, 2: optional list<OpenedShard> opened }
 /** Tokens of a cap that the caller needs from its home. One that wants and holds none has no part in the cap any more. */
 struct CapAsk {
   1: i32 namespace_number,

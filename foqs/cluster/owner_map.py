@@ -27,8 +27,8 @@ class ShardOwner(NamedTuple):
 class OwnerMap:
     """The owner of each shard; what is told of a later epoch wins, whoever tells it.
 
-    `Sharing` tells it what the meta database says, a second late at most. Whoever knows better sooner may do so as
-    well: an owner that has just opened a shard, or refuses a call for one that it has lost. Routing asks it.
+    `Sharing` tells it what the meta database says, a second late at most, and `OwnerNews` what the owners say as
+    soon as they have opened a shard. Routing asks it.
     """
 
     def __init__(self) -> None:

@@ -9,8 +9,10 @@ import structlog
 
 from foqs.cluster.cap_news import CapNews
 from foqs.cluster.homes import Reported
+from foqs.cluster.owner_news import OwnerNews
 from foqs.cluster.topic_news import TopicNews
 from foqs.model.calls import CallContext
+from foqs.model.cluster import OpenedShard
 from foqs.model.errors import InvalidArgumentError, PermissionDeniedError, UnavailableError
 from foqs.model.peers import (
     CHALLENGE_BYTES,
@@ -18,6 +20,7 @@ from foqs.model.peers import (
     CapGrantFields,
     CapGrantTold,
     HelloResult,
+    OpenedShardFields,
     SeekResult,
     TopicPointer,
     TopicPointerFields,
@@ -49,11 +52,12 @@ class PeerDoor:
         me: str,
         news: TopicNews,
         caps: CapNews,
+        owners: OwnerNews,
         secret: Callable[[], bytes | None],
         random_bytes: Callable[[int], bytes],
         now_s: Callable[[], float],
     ) -> None:
-        """`news` is told what peers report and ask of topics, and `caps` what they ask of caps.
+        """`news` is told what peers report and ask of topics, `caps` what they ask of caps, `owners` what they have.
 
         `me` is the id of this host, `now_s` a monotonic clock.
         `secret` is None until it was read.
@@ -61,6 +65,7 @@ class PeerDoor:
         self._me = me
         self._news = news
         self._caps = caps
+        self._owners = owners
         self._secret = secret
         self._random_bytes = random_bytes
         self._now_s = now_s
@@ -87,9 +92,13 @@ class PeerDoor:
             _log.warning("peer_refused", address=context.caller, host_id=host_id[:80], is_known=is_known)
             raise PermissionDeniedError("this is not the proof of a host of this cluster")
 
-    async def report(self, context: CallContext, stocks: Sequence[TopicStockFields]) -> Sequence[TopicPointer]:
-        """A peer tells what it has of topics whose home this host is."""
+    async def report(
+        self, context: CallContext, stocks: Sequence[TopicStockFields], opened: Sequence[OpenedShardFields]
+    ) -> Sequence[TopicPointer]:
+        """A peer tells what it has of topics whose home this host is, or which shards it has opened."""
         _check_peer(context)
+        if opened:
+            self._owners.heard(context.peer, opened_shards_of(opened))
         told = {
             (at.namespace_number or 0, at.topic or ""): Reported(
                 Stock(at.ready_count or 0, at.priority or 0, at.oldest_at_ms or 0), bool(at.is_wanted)
@@ -124,6 +133,11 @@ def told_pointer(pointer: Pointer) -> TopicPointer:
     """The pointer as it goes over the wire."""
     number, name = pointer.topic
     return TopicPointer(number, name, pointer.host_id, *pointer.stock)
+
+
+def opened_shards_of(told: Sequence[OpenedShardFields]) -> list[OpenedShard]:
+    """The shards of a peer that came over the wire."""
+    return [OpenedShard(at.shard_id, at.epoch) for at in told if at.shard_id is not None and at.epoch is not None]
 
 
 def ask_of(told: CapAskFields) -> CapAsk:

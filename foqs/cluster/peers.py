@@ -18,6 +18,7 @@ from foqs.model.calls import (
     StoredItem,
     StoredItemPage,
 )
+from foqs.model.cluster import OpenedShard
 from foqs.model.shared_caps import CapAsk, CapGrant
 from foqs.model.stocks import Pointer, Topic
 
@@ -60,6 +61,8 @@ class Peer(QueueCalls, Protocol):
     async def get_host_status(self, context: CallContext) -> HostStatus: ...
 
     async def report(self, stocks: Mapping[Topic, Reported]) -> Sequence[Pointer]: ...
+
+    async def announce(self, opened: Sequence[OpenedShard]) -> None: ...
 
     async def seek(self, wishes: Mapping[Topic, int]) -> Sequence[Pointer]: ...
 

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 from foqs.cluster.cap_news import CapNews, LocalCaps
 from foqs.cluster.homes import Reported
 from foqs.cluster.owner_map import OwnerMap
+from foqs.cluster.owner_news import OwnerNews
 from foqs.cluster.peer_door import PeerDoor
 from foqs.cluster.peers import Peer, PeerTable
 from foqs.cluster.pulls import Pulls
@@ -21,6 +22,7 @@ from foqs.cluster.topic_news import TopicNews
 from foqs.cluster.topic_reports import LocalTopics
 from foqs.model import limits
 from foqs.model.calls import AdminCalls, QueueCalls
+from foqs.model.cluster import OpenedShard
 from foqs.model.errors import UnavailableError
 from foqs.model.service import Service
 from foqs.model.shared_caps import CapAsk, CapGrant
@@ -46,7 +48,7 @@ class LocalHost(LocalServing, LocalTopics, LocalCaps, Protocol):
 
 
 class Homes:
-    """Implements foqs.cluster.homes.HomeCalls and foqs.cluster.cap_news.CapCalls on the hosts that live."""
+    """Implements HomeCalls, CapCalls and OwnerCalls of foqs.cluster on the hosts that live."""
 
     def __init__(self, peers: PeerTable) -> None:
         self._peers = peers
@@ -64,6 +66,9 @@ class Homes:
 
     async def report(self, host_id: str, stocks: Mapping[Topic, Reported]) -> Sequence[Pointer]:
         return await self._there(host_id).report(stocks)
+
+    async def announce(self, host_id: str, opened: Sequence[OpenedShard]) -> None:
+        await self._there(host_id).announce(opened)
 
     async def seek(self, host_id: str, wishes: Mapping[Topic, int]) -> Sequence[Pointer]:
         return await self._there(host_id).seek(wishes)
@@ -111,11 +116,12 @@ class Routing(Service):
         routes = Routes(me, owners, peers, local)
         self._news = TopicNews(me, self._homes, local, chance.choose, now_s)
         self._caps = CapNews(me, self._homes, local, now_s)
+        self._owner_news = OwnerNews(me, self._homes, owners, now_s)
         self._pulls = Pulls(queue, self._news, self._homes.remote, local.number_of, local.serves_any)
         enqueues = RoutedEnqueue(queue, routes, chance.choose, now_s)
         self.queue = RoutedQueue(queue, routes, owners, enqueues, self._pulls)
         self.admin = RoutedAdmin(admin, routes)
-        self.door = PeerDoor(me, self._news, self._caps, secret, chance.random_bytes, now_s)
+        self.door = PeerDoor(me, self._news, self._caps, self._owner_news, secret, chance.random_bytes, now_s)
         self.gauges = RoutingGauges(peers, self._pulls, self._news)
         self._telling: asyncio.Task[None] | None = None
         owners.on_hosts = self._hosts_live
@@ -123,6 +129,7 @@ class Routing(Service):
     async def _start(self) -> None:
         await self._news.start()
         await self._caps.start()
+        await self._owner_news.start()
 
     async def _drain(self) -> None:
         self._pulls.drain()
@@ -133,15 +140,21 @@ class Routing(Service):
             self._telling.cancel()
             await asyncio.gather(self._telling, return_exceptions=True)
         await self._pulls.stop()
+        await self._owner_news.stop()
         await self._caps.stop()
         await self._news.stop()
         await self._peers.stop()
+
+    def shard_opened(self, shard: OpenedShard) -> None:
+        """This host serves the shard from now on."""
+        self._owner_news.opened(shard)
 
     def _hosts_live(self, addresses: Mapping[str, str]) -> None:
         """These hosts live and listen there."""
         was_alone = len(self._homes.addresses) < 2
         self._homes.addresses = addresses
         self._peers.keep(set(addresses))
+        self._owner_news.members(addresses)
         self._news.members(self._homes.host_ids)
         self._caps.members(self._homes.host_ids)
         is_alone = len(addresses) < 2

@@ -58,6 +58,13 @@ class ShardRow(NamedTuple):
     changed_at_ms: int
 
 
+class OpenedShard(NamedTuple):
+    """A shard that a host has opened, and the epoch in which it owns it."""
+
+    shard_id: int
+    epoch: int
+
+
 def process_id(host_name: str, started_at_ms: int) -> str:
     """What no other process has: two hosts that were given one name are two, and so are two lives of one host."""
     digits, rest = "", max(0, started_at_ms)

@@ -38,6 +38,13 @@ class TopicStockFields(Protocol):
     is_wanted: bool | None
 
 
+class OpenedShardFields(Protocol):
+    """A shard that a host has opened, as it comes over the wire."""
+
+    shard_id: int | None
+    epoch: int | None
+
+
 class TopicWishFields(Protocol):
     namespace_number: int | None
     topic: str | None
@@ -111,7 +118,9 @@ class PeerCalls(Protocol):
 
     async def prove(self, context: CallContext, host_id: str, challenge: bytes, proof: bytes) -> None: ...
 
-    async def report(self, context: CallContext, stocks: Sequence[TopicStockFields]) -> Sequence[TopicPointer]: ...
+    async def report(
+        self, context: CallContext, stocks: Sequence[TopicStockFields], opened: Sequence[OpenedShardFields]
+    ) -> Sequence[TopicPointer]: ...
 
     async def seek(
         self, context: CallContext, wishes: Sequence[TopicWishFields], asks: Sequence[CapAskFields]
@@ -129,7 +138,9 @@ class NoPeers:
     async def prove(self, context: CallContext, host_id: str, challenge: bytes, proof: bytes) -> None:
         raise _no_peers()
 
-    async def report(self, context: CallContext, stocks: Sequence[TopicStockFields]) -> Sequence[TopicPointer]:
+    async def report(
+        self, context: CallContext, stocks: Sequence[TopicStockFields], opened: Sequence[OpenedShardFields]
+    ) -> Sequence[TopicPointer]:
         raise _no_peers()
 
     async def seek(

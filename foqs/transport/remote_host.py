@@ -29,6 +29,7 @@ from foqs.model.calls import (
     TopicDemand,
     TopicPage,
 )
+from foqs.model.cluster import OpenedShard
 from foqs.model.errors import FoqsError, UnavailableError, error_for_code
 from foqs.model.shared_caps import CapAsk, CapGrant
 from foqs.model.stocks import Pointer, Topic
@@ -181,6 +182,11 @@ class RemoteHost:
             structs.TopicStock(number, name, *stock, is_wanted) for (number, name), (stock, is_wanted) in stocks.items()
         ]
         return pointers_of((await self._call(_BY_ITSELF, "report", structs.ReportRequest(told))).pointers)
+
+    async def announce(self, opened: Sequence[OpenedShard]) -> None:
+        """Tell that host of shards that this one has opened. A build that does not know the field learns nothing."""
+        told = [structs.OpenedShard(*shard) for shard in opened]
+        await self._call(_BY_ITSELF, "report", structs.ReportRequest([], told))
 
     async def seek(self, wishes: Mapping[Topic, int]) -> list[Pointer]:
         """Ask that host, their home, who has items of topics."""

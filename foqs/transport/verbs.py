@@ -182,7 +182,7 @@ def _of_peers(peers: PeerCalls) -> dict[str, _Verb]:
     return {
         "hello": _Verb(lambda c, r: peers.hello(c, r.host_id, r.challenge)),
         "prove": _Verb(lambda c, r: peers.prove(c, r.host_id, r.challenge, r.proof), lambda _: structs.ProveResponse()),
-        "report": _Verb(lambda c, r: peers.report(c, r.stocks or ()), structs.PointersResponse),
+        "report": _Verb(lambda c, r: peers.report(c, r.stocks or (), r.opened or ()), structs.PointersResponse),
         "seek": _Verb(lambda c, r: peers.seek(c, r.wishes or (), r.asks or ()), _seek_response),
         "hint": _Verb(lambda c, r: peers.hint(c, r.pointers or ()), lambda _: structs.HintResponse()),
     }

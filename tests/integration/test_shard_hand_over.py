@@ -197,6 +197,31 @@ async def test_leases_of_a_shard_go_on_at_its_next_host_and_what_was_prefetched_
         assert len(rest) + len(leased) == 200
 
 
+async def test_a_host_learns_of_a_shards_new_owner_although_it_cannot_read_the_meta_database(
+    meta: MetaStore, meta_url: str
+) -> None:
+    """The new owner itself says so, and the calls that are held meanwhile go there."""
+    async with (
+        running_host(meta_url, {}, name="first") as first,
+        running_host(meta_url, {}, name="second") as second,
+        running_host(meta_url, {}, name="third") as third,
+    ):
+        await until(lambda: owns(first, 1) and owns(second, 2))
+        await until(lambda: third.host.owners.has_others(third.host.id))
+        for _ in range(4):
+            await first.client.enqueue_many("jobs", [NewItem("t", b"x")] * 50)
+        leased = await first.client.dequeue("jobs", "t", count=100, wait_ms=20_000)
+        left = deque(item.receipt for item in leased if shard_of(item.id) == 1)
+        third.host.owners.look = lambda view: None  # type: ignore[method-assign]
+        move(meta, 1, "second")
+        await until(lambda: owns(second, 1))
+        for host in (third, second):
+            assert not await host.client.ack("jobs", [left.popleft()], return_errors=True)
+        owner = third.host.owners.get(1)
+        assert owner is not None
+        assert owner.host_id == second.host.id
+
+
 async def test_a_shard_can_come_back_to_the_host_that_has_handed_it_on(meta: MetaStore, meta_url: str) -> None:
     async with (
         running_host(meta_url, {}, name="first") as first,

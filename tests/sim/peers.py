@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from foqs.cluster.homes import Reported
 from foqs.model import limits
 from foqs.model.calls import CallContext
+from foqs.model.cluster import OpenedShard
 from foqs.model.errors import HostUnreachableError, UnavailableError
 from foqs.model.shared_caps import CapAsk, CapGrant
 from foqs.model.stocks import Pointer, Topic
@@ -70,6 +71,9 @@ class SimRemote:
     async def report(self, stocks: Mapping[Topic, Reported]) -> Sequence[Pointer]:
         found: Sequence[Pointer] = await self._tell(lambda host: host.host._routing._news.reported(self._me, stocks))
         return found
+
+    async def announce(self, opened: Sequence[OpenedShard]) -> None:
+        await self._tell(lambda host: host.host._routing._owner_news.heard(self._me, opened))
 
     async def seek(self, wishes: Mapping[Topic, int]) -> Sequence[Pointer]:
         found: Sequence[Pointer] = await self._tell(lambda host: host.host._routing._news.sought(self._me, wishes))

@@ -1,0 +1,107 @@
+"""A host that has opened a shard tells the others at once, so that no call waits for the meta database to say so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Protocol
+
+import structlog
+
+from foqs.cluster.owner_map import OwnerMap, ShardOwner
+from foqs.model import limits
+from foqs.model.cluster import OpenedShard
+from foqs.model.errors import FoqsError
+from foqs.model.outage import Outage
+from foqs.model.service import Service
+
+ANNOUNCE_MS_MAX = 1 * limits.SECOND_MS
+"""A host that has not answered by then is told again."""
+ANNOUNCE_RETRY_MS = 500
+SHARDS_PER_MESSAGE_MAX = 1_000
+
+_log = structlog.get_logger(__name__)
+
+
+class OwnerCalls(Protocol):
+    """The other hosts, as they are told of owners."""
+
+    async def announce(self, host_id: str, opened: Sequence[OpenedShard]) -> None:
+        """Raises FoqsError when that host is away. One of an older build learns nothing of it."""
+
+
+class OwnerNews(Service):
+    """Tells the owner map, here and on all hosts that live, which shards this host has opened.
+
+    The meta database says so too, which is read once a second, and may be away just then. A host that cannot be reached
+    is told once it can, for as long as it lives. It owns what is still to be told.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        hosts: OwnerCalls,
+        owners: OwnerMap,
+        now_s: Callable[[], float],
+    ) -> None:
+        """`now_s` is the time of the event loop."""
+        super().__init__("owner-news")
+        self._me = me
+        self._hosts = hosts
+        self._owners = owners
+        self._now_s = now_s
+        self._addresses: Mapping[str, str] = {}
+        self._untold: dict[str, dict[int, int]] = {}
+        """The epochs of the shards that each host is to be told of."""
+        self._telling: dict[str, asyncio.Task[None]] = {}
+
+    def members(self, addresses: Mapping[str, str]) -> None:
+        """These hosts live, and listen there. One that came has read the meta database."""
+        self._addresses = addresses
+        for host_id in self._untold.keys() - addresses.keys():
+            del self._untold[host_id]
+
+    def opened(self, shard: OpenedShard) -> None:
+        """This host serves the shard from now on."""
+        self.heard(self._me, [shard])
+        for host_id in self._addresses:
+            if host_id == self._me:
+                continue
+            self._untold.setdefault(host_id, {})[shard.shard_id] = shard.epoch
+            if host_id not in self._telling:
+                telling = asyncio.create_task(self._tell(host_id), name=f"{self.name}-{host_id}")
+                self._telling[host_id] = telling
+
+    def heard(self, host_id: str, opened: Sequence[OpenedShard]) -> None:
+        """A host has opened these. Nothing is learned of one whose address is not known: the meta database has it."""
+        if address := self._addresses.get(host_id):
+            self._owners.learn([ShardOwner(shard_id, epoch, host_id, address) for shard_id, epoch in opened])
+
+    async def _stop(self) -> None:
+        tasks = list(self._telling.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _tell(self, host_id: str) -> None:
+        try:
+            outage = Outage(self._now_s)
+            while untold := self._untold.get(host_id):
+                some = [OpenedShard(*shard) for shard in islice(untold.items(), SHARDS_PER_MESSAGE_MAX)]
+                try:
+                    async with asyncio.timeout(ANNOUNCE_MS_MAX / 1000):
+                        await self._hosts.announce(host_id, some)
+                except (FoqsError, TimeoutError) as error:
+                    reason = str(error) or "it has not answered in time"
+                    if outage.is_to_be_told(reason):
+                        _log.warning("owners_not_told", peer=host_id, error=reason)
+                    await asyncio.sleep(ANNOUNCE_RETRY_MS / 1000)
+                else:
+                    for shard_id, epoch in some:
+                        if untold.get(shard_id) == epoch:
+                            del untold[shard_id]
+        except Exception:
+            _log.error("host_defect", work=self.name, exc_info=True)
+        finally:
+            del self._telling[host_id]

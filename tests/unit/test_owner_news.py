@@ -1,0 +1,128 @@
+"""A host tells all others which shards it has opened, for as long as it takes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from foqs.cluster import owner_news
+from foqs.cluster.owner_map import OwnerMap, ShardOwner
+from foqs.cluster.owner_news import SHARDS_PER_MESSAGE_MAX, OwnerNews
+from foqs.model.cluster import OpenedShard
+from foqs.model.errors import UnavailableError
+from tests.support.waiting import until
+
+HOSTS = {"me": "me:1", "b": "b:1", "c": "c:1"}
+
+
+class Hosts:
+    """The other hosts: what each was told, and which of them cannot be reached, or do not answer."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, list[OpenedShard]]] = []
+        self.away: set[str] = set()
+        self.tries_count = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    async def announce(self, host_id: str, opened: Sequence[OpenedShard]) -> None:
+        self.tries_count += 1
+        await self.answers.wait()
+        if host_id in self.away:
+            raise UnavailableError("it cannot be reached", nothing_done=True)
+        self.told.append((host_id, list(opened)))
+
+    def of(self, host_id: str) -> list[OpenedShard]:
+        return [shard for told, some in self.told for shard in some if told == host_id]
+
+
+@pytest.fixture
+def hosts() -> Hosts:
+    return Hosts()
+
+
+@pytest.fixture
+async def owners() -> OwnerMap:
+    return OwnerMap()
+
+
+@pytest.fixture
+async def news(hosts: Hosts, owners: OwnerMap, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OwnerNews]:
+    monkeypatch.setattr(owner_news, "ANNOUNCE_RETRY_MS", 1)
+    news = OwnerNews("me", hosts, owners, asyncio.get_running_loop().time)
+    news.members(HOSTS)
+    await news.start()
+    yield news
+    await news.stop()
+
+
+async def test_every_other_host_is_told_at_once_and_this_one_knows_it(
+    news: OwnerNews, hosts: Hosts, owners: OwnerMap
+) -> None:
+    news.opened(OpenedShard(3, 7))
+    assert owners.get(3) == ShardOwner(3, 7, "me", "me:1")
+    await until(lambda: len(hosts.told) == 2)
+    assert sorted(hosts.told) == [("b", [(3, 7)]), ("c", [(3, 7)])]
+
+
+async def test_a_host_that_cannot_be_reached_is_told_once_it_can_and_holds_nobody_up(
+    news: OwnerNews, hosts: Hosts
+) -> None:
+    hosts.away = {"b"}
+    news.opened(OpenedShard(3, 7))
+    await until(lambda: hosts.tries_count > 5)
+    assert hosts.told == [("c", [(3, 7)])]
+    hosts.away = set()
+    await until(lambda: bool(hosts.of("b")))
+    assert hosts.of("b") == [(3, 7)]
+
+
+async def test_what_is_opened_while_a_host_is_told_is_told_after_that(news: OwnerNews, hosts: Hosts) -> None:
+    hosts.answers.clear()
+    news.opened(OpenedShard(3, 7))
+    await until(lambda: hosts.tries_count == 2)
+    news.opened(OpenedShard(3, 9))
+    news.opened(OpenedShard(4, 2))
+    hosts.answers.set()
+    await until(lambda: len(hosts.told) == 4)
+    assert hosts.of("b") == hosts.of("c") == [(3, 7), (3, 9), (4, 2)]
+
+
+async def test_a_host_that_does_not_answer_is_told_again(
+    news: OwnerNews, hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner_news, "ANNOUNCE_MS_MAX", 1)
+    hosts.answers.clear()
+    news.opened(OpenedShard(3, 7))
+    await until(lambda: hosts.tries_count > 4)
+    hosts.answers.set()
+    await until(lambda: bool(hosts.of("b") and hosts.of("c")))
+
+
+async def test_a_host_that_is_dead_is_told_no_more(news: OwnerNews, hosts: Hosts) -> None:
+    hosts.away = {"b"}
+    news.opened(OpenedShard(3, 7))
+    await until(lambda: hosts.tries_count > 2)
+    news.members({"me": "me:1", "c": "c:1"})
+    await until(lambda: not news._telling)
+    assert hosts.of("b") == []
+
+
+async def test_a_message_is_bounded(news: OwnerNews, hosts: Hosts) -> None:
+    shards = [OpenedShard(shard_id, 1) for shard_id in range(SHARDS_PER_MESSAGE_MAX + 1)]
+    for shard in shards:
+        news.opened(shard)
+    await until(lambda: len(hosts.told) == 4)
+    assert sorted(hosts.of("b")) == shards
+    assert max(len(some) for _, some in hosts.told) == SHARDS_PER_MESSAGE_MAX
+
+
+async def test_what_was_known_of_a_later_epoch_stands_and_a_host_without_an_address_teaches_nothing(
+    news: OwnerNews, owners: OwnerMap
+) -> None:
+    news.heard("b", [OpenedShard(3, 7)])
+    news.heard("c", [OpenedShard(3, 6)])
+    news.heard("stranger", [OpenedShard(3, 8)])
+    assert owners.get(3) == ShardOwner(3, 7, "b", "b:1")
